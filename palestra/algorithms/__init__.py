@@ -1,0 +1,157 @@
+"""All algorithms, and what a whole run says: the config models are assembled here."""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import model_validator
+
+from palestra.algorithms.dqn import DQNConfig
+from palestra.config import (
+    ByKey,
+    ByName,
+    Config,
+    ConfigError,
+    ConfigErrorItem,
+    NonNegativeInt,
+    PositiveInt,
+    UserConfig,
+    check,
+    load_config,
+)
+from palestra.evaluation.evaluator import EvaluationConfig
+from palestra.games import GAMES, GameConfig
+from palestra.intervals import Interval, Limit
+from palestra.player import Algorithm
+from palestra.players import FromRunConfig, ScriptedPlayerConfig, script_error
+from palestra.trainer import Callback, Trainer
+
+AnyAlgorithm = Annotated[DQNConfig | UserConfig, ByName(user_class=Algorithm)]
+
+
+class LearningPlayerConfig(Config):
+    algorithm: AnyAlgorithm
+    """how the player learns"""
+
+
+class ExecutionConfig(Config):
+    device: str
+    """cpu, cuda, cuda:1, ..."""
+    num_threads: PositiveInt
+    """threads of a CPU"""
+    kernel: Literal["numba", "torch"]
+    """of the polyhedra game; numba: fast on a CPU; torch: on any device; the results are the same"""
+    compile: bool
+    """compile the update (torch.compile): half a minute at the start, then faster"""
+
+
+class OutputConfig(Config):
+    display: Literal["auto", "plain", "quiet"]
+    """auto: live on a terminal, plain lines elsewhere; plain; quiet: errors alone"""
+    record: Interval | None
+    """when the metrics of training are recorded; null: at the end alone"""
+    tensorboard: bool
+    """write TensorBoard files beside records.jsonl"""
+    save: Interval | None
+    """when checkpoints are saved, besides the start and the end; null: never, the run cannot be resumed"""
+    keep_last: PositiveInt
+    """checkpoints kept, counted from the latest"""
+    keep_every: PositiveInt | None
+    """keep every n-th checkpoint for good; null: no such"""
+
+
+class RunConfig(Config):
+    """A whole run. Experiment: seed to callbacks. Execution: equal bits only while unchanged. Output: changes no bit."""
+
+    seed: NonNegativeInt
+    """all chance comes from here"""
+    game: GameConfig
+    """the rules"""
+    num_worlds: PositiveInt
+    """games that a learning player plays at a time"""
+    roles: dict[str, str]
+    """who sits in which role"""
+    players: dict[str, Annotated[LearningPlayerConfig | ScriptedPlayerConfig | FromRunConfig, ByKey()]]
+    """the players by name: each learns, is scripted, or comes from a run"""
+    stop: Limit
+    """when the run is done"""
+    evaluation: EvaluationConfig | None
+    """games apart from training; null: none"""
+    callbacks: list[Annotated[UserConfig, ByName(user_class=Callback)]]
+    """classes of your own that override hooks of the trainer"""
+    execution: ExecutionConfig
+    """where and how it is computed; equal bits only while unchanged"""
+    output: OutputConfig
+    """what is shown and kept; changes no bit"""
+
+    @model_validator(mode="after")
+    def _check_seats(self) -> Self:
+        errors = [*self._role_errors(), *self._pairing_errors()]
+        if errors:
+            raise ConfigError(errors)
+        return self
+
+    def _role_errors(self) -> list[ConfigErrorItem]:
+        game = GAMES[self.game.name]
+        errors = [ConfigErrorItem(f"roles.{role}", "missing; expected a player's name") for role in game.roles if role not in self.roles]
+        for role, player in self.roles.items():
+            if role not in game.roles:
+                errors.append(ConfigErrorItem(f"roles.{role}", f"no role of this game; its roles: {', '.join(game.roles)}"))
+            elif player not in self.players:
+                known = ", ".join(self.players)
+                errors.append(ConfigErrorItem(f"roles.{role}", f"{player!r} is not among the players; known: {known}"))
+            elif isinstance(config := self.players[player], ScriptedPlayerConfig):
+                if fault := script_error(config.scripted, game, role):
+                    errors.append(ConfigErrorItem(f"players.{player}.scripted", fault))
+        for player in self.players:
+            if player not in self.roles.values():
+                errors.append(ConfigErrorItem(f"players.{player}", "sits in no role; name it under roles, or leave it out"))
+        if not any(isinstance(config, LearningPlayerConfig) for config in self.players.values()):
+            errors.append(ConfigErrorItem("players", "nobody learns; expected a player with an algorithm"))
+        return errors
+
+    def _pairing_errors(self) -> list[ConfigErrorItem]:
+        if self.evaluation is None:
+            return []
+        game, errors = GAMES[self.game.name], []
+        for index, pairing in enumerate(self.evaluation.pairings):
+            path = f"evaluation.pairings.{index}"
+            if set(pairing) != set(game.roles):
+                errors.append(ConfigErrorItem(path, f"{', '.join(pairing)} stands there; expected the roles {', '.join(game.roles)}"))
+                continue
+            for role, player in pairing.items():
+                fault = None if player in self.players else script_error(player, game, role)
+                if fault:
+                    players = f"; players of this file: {', '.join(self.players)}"
+                    errors.append(ConfigErrorItem(f"{path}.{role}", fault + players))
+        best = self.evaluation.best
+        if best is not None and best.pairing >= len(self.evaluation.pairings):
+            last = len(self.evaluation.pairings) - 1
+            errors.append(ConfigErrorItem("evaluation.best.pairing", f"{best.pairing} is no pairing; expected 0 to {last}"))
+        return errors
+
+
+def read_config(config: "str | Path | dict[str, Any] | RunConfig", overrides: tuple[str, ...] = ()) -> RunConfig:
+    """The config of a run from a path, a mapping or itself. Raises ConfigError with every fault at once."""
+    if isinstance(config, RunConfig):
+        return config
+    if isinstance(config, dict):
+        return check(config, RunConfig)
+    return load_config(config, overrides, RunConfig)
+
+
+Trainer.read_config = staticmethod(read_config)
+
+
+class DQNTrainer(Trainer):
+    """The Trainer whose players learn by DQN; raises ConfigError for a config in which one learns otherwise."""
+
+    def __init__(self, config: Any, **kwargs: Any) -> None:
+        run_config = read_config(config)
+        others = [
+            ConfigErrorItem(f"players.{name}.algorithm.name", f"{player.algorithm.name!r} stands there; expected 'dqn'")
+            for name, player in run_config.players.items()
+            if isinstance(player, LearningPlayerConfig) and not isinstance(player.algorithm, DQNConfig)
+        ]
+        if others:
+            raise ConfigError(others)
+        super().__init__(run_config if not isinstance(config, str | Path) else config, **kwargs)

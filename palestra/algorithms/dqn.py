@@ -1,0 +1,189 @@
+"""DQN: Q-learning with a replay buffer and a target network (Mnih et al. 2015), double where the config says so (van Hasselt et al. 2016).
+
+Legal-action masks hold in acting and in targets. Left out on purpose: reward clipping, frame stacking.
+To run: palestra train configs/dqn-polyhedra.yml
+"""
+
+from collections.abc import Mapping
+from copy import deepcopy
+from typing import Annotated, Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from palestra.buffers.replay import ReplayBuffer, UniformReplayConfig
+from palestra.config import ByName, Config, Discount, Fraction, NonNegativeInt, PositiveFloat, PositiveInt
+from palestra.games.fused import Decision, Memory, Transitions
+from palestra.nets import NetConfig, make_net
+from palestra.optimizers import OptimizerConfig
+from palestra.player import Algorithm, AlgorithmConfig, Metrics, Player, Turn
+from palestra.randomness import base_key, random_choice, random_floats
+from palestra.schedules import ScheduleConfig
+
+# ---- what a run must say -----------------------------------------------------------------------------
+
+
+class PolyakConfig(Config):
+    name: Literal["polyak"]
+    """the target network moves a little after every opt step"""
+    tau: Fraction
+    """share of the way to the online network per opt step"""
+
+
+class CopyConfig(Config):
+    name: Literal["copy"]
+    """the target network is a copy of the online network, renewed now and then"""
+    interval: PositiveInt
+    """opt steps between copies"""
+
+
+class DQNConfig(AlgorithmConfig):
+    """Every key of `algorithm: {name: dqn}`. No defaults: `palestra config dqn polyhedra` prints a complete file."""
+
+    name: Literal["dqn"]
+    """Q-learning with replay and a target network"""
+    gamma: Discount
+    """discount per decision of the player"""
+    double: bool
+    """choose the next action with the online network, value it with the target network"""
+    rollout_length: PositiveInt
+    """rounds played in every world per turn"""
+    updates_per_turn: PositiveInt
+    """opt steps per turn"""
+    warmup_env_steps: NonNegativeInt
+    """env steps of the player before its first opt step"""
+    batch_size: PositiveInt
+    """transitions per opt step"""
+    target: Annotated[PolyakConfig | CopyConfig, ByName()]
+    """how the target network follows"""
+    huber_delta: PositiveFloat
+    """TD error at which the loss turns from a parabola into a line"""
+    max_grad_norm: PositiveFloat | None
+    """longer gradients are scaled down to this norm; null: never"""
+    net: NetConfig
+    """the Q-network"""
+    optimizer: OptimizerConfig
+    """how gradients become steps"""
+    learning_rate: ScheduleConfig
+    """a function of the player's opt steps"""
+    exploration: ScheduleConfig
+    """probability of a random legal action while gathering experience, a function of the player's opt steps"""
+    replay_buffer: UniformReplayConfig
+    """memory"""
+
+    def build(self, player: Player) -> "DQN":
+        return DQN(self, player)
+
+
+# ---- what it learns ----------------------------------------------------------------------------------
+
+
+def best_legal(q: Tensor, legal: Tensor) -> Tensor:
+    """The legal action of largest value: int64 (batch,). q: (batch, actions). Rows without a legal action give 0."""
+    return q.masked_fill(~legal, -torch.inf).argmax(dim=1)
+
+
+def td_target(next_q_online: Tensor, next_q_target: Tensor, batch: Transitions, config: DQNConfig) -> Tensor:
+    """r + gamma * Q_target(s', a*), a* the best legal action at s'; r alone where the game terminated: float32 (batch,)."""
+    chooser = next_q_online if config.double else next_q_target
+    value = next_q_target.gather(1, best_legal(chooser, batch.next_legal).unsqueeze(1)).squeeze(1)
+    return batch.reward + config.gamma * torch.where(batch.terminated, 0.0, value)
+
+
+def td_loss(q: Tensor, target: Tensor, batch: Transitions, config: DQNConfig) -> tuple[Tensor, Metrics]:
+    """Huber loss of the TD error of the actions taken. q: (batch, actions), target: (batch,)."""
+    taken = q.gather(1, batch.action.unsqueeze(1)).squeeze(1)
+    loss = nn.functional.huber_loss(taken, target, delta=config.huber_delta)
+    return loss, {"loss": loss.detach(), "q_mean": taken.detach().mean()}
+
+
+# ---- how it plays and learns ---------------------------------------------------------------------------
+
+
+class EpsilonGreedy:
+    """The best legal action; with probability `exploration` a random legal one."""
+
+    sees: Literal["observation"] = "observation"
+
+    def __init__(self, net: nn.Module, exploration: float) -> None:
+        self.net = net
+        self.exploration = exploration
+
+    def act(self, view: Mapping[str, Tensor], legal: Tensor, keys: Tensor, memory: Memory) -> Decision:
+        action = best_legal(self.net(view), legal)
+        if self.exploration > 0.0:
+            explore = random_floats(keys, 1).squeeze(1) < self.exploration
+            action = torch.where(explore, random_choice(keys + 1, legal), action)
+        return Decision(action, {}, memory)
+
+
+class DQN(Algorithm):
+    config: DQNConfig
+
+    def __init__(self, config: DQNConfig, player: Player) -> None:
+        super().__init__(config, player)
+        key = base_key(player.seed, f"player/{player.name}/net")
+        self.q = make_net(config.net, player.spaces, player.num_actions, key).to(player.device)
+        self.target = deepcopy(self.q).requires_grad_(False).eval()
+        self.optimizer = config.optimizer.build(self.q.parameters())
+        self.buffer = ReplayBuffer(config.replay_buffer, player.device, player.seed, f"player/{player.name}/replay")
+        self.rolled_out = False
+        self.updates_left = 0
+        player.nets = {"q": self.q, "target": self.target}
+        player.optimizers = {"q": self.optimizer}
+        player.lr_schedule, player.er_schedule = config.learning_rate, config.exploration
+        player.replay_buffer = self.buffer
+
+    def policy(self, explore: bool) -> EpsilonGreedy:
+        self.q.eval()
+        return EpsilonGreedy(self.q, self.config.exploration(self.player.opt_steps) if explore else 0.0)
+
+    def learn(self, turn: Turn) -> None:
+        config, player = self.config, self.player
+        if not self.rolled_out:  # counters, not locals, remember where we are: a resumed run goes on right here
+            transitions = turn.collect(config.rollout_length)
+            self.buffer.add(transitions.rows(), transitions.valid)
+            self.updates_left = config.updates_per_turn if player.env_steps >= config.warmup_env_steps else 0
+            self.rolled_out = True
+            turn.safe_point()
+        while self.updates_left:
+            turn.before_step()
+            metrics = self.opt_step(Transitions.from_rows(self.buffer.sample(config.batch_size)))
+            self.updates_left -= 1
+            turn.after_step(metrics)
+        self.rolled_out = False
+
+    def opt_step(self, batch: Transitions) -> Metrics:
+        config, step = self.config, self.player.opt_steps
+        with torch.no_grad():
+            self.q.eval()
+            online = self.q(batch.next_observation) if config.double else torch.empty(0)
+            target = td_target(online, self.target(batch.next_observation), batch, config)
+        self.q.train()
+        loss, metrics = td_loss(self.q(batch.observation), target, batch, config)
+        self.optimizer.zero_grad()
+        loss.backward()
+        max_norm = torch.inf if config.max_grad_norm is None else config.max_grad_norm
+        grad_norm = nn.utils.clip_grad_norm_(self.q.parameters(), max_norm)
+        for group in self.optimizer.param_groups:
+            group["lr"] = config.learning_rate(step)
+        self.optimizer.step()
+        self.follow(step + 1)
+        return {**metrics, "grad_norm": grad_norm, "learning_rate": config.learning_rate(step), "exploration": config.exploration(step)}
+
+    @torch.no_grad()
+    def follow(self, opt_steps: int) -> None:
+        """Move the target network as the config says: parameters and the statistics of batch norm alike."""
+        online, target = list(self.q.state_dict().values()), list(self.target.state_dict().values())
+        match self.config.target:
+            case PolyakConfig(tau=tau):
+                floats = [(t, o) for t, o in zip(target, online, strict=True) if t.is_floating_point()]
+                torch._foreach_lerp_([t for t, _ in floats], [o for _, o in floats], tau)
+            case CopyConfig(interval=interval) if opt_steps % interval == 0:
+                torch._foreach_copy_(target, online)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"rolled_out": self.rolled_out, "updates_left": self.updates_left}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.rolled_out, self.updates_left = state["rolled_out"], state["updates_left"]

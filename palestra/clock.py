@@ -1,0 +1,73 @@
+"""The clock of a run: seconds of training alone, over all its processes; and signals that ask it to leave."""
+
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from types import FrameType
+
+
+class TrainingClock:
+    """Counts while it runs. `seconds`: over all processes of the run; `seconds_here`: in this one."""
+
+    def __init__(self) -> None:
+        self._before = 0.0
+        self._here = 0.0
+        self._started: float | None = None
+
+    @property
+    def seconds_here(self) -> float:
+        return self._here + (0.0 if self._started is None else time.perf_counter() - self._started)
+
+    @property
+    def seconds(self) -> float:
+        return self._before + self.seconds_here
+
+    def set_before(self, seconds: float) -> None:
+        """Seconds that earlier processes of the run have trained."""
+        self._before = seconds
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        self._started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._here, self._started = self.seconds_here, None
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Not counting; changes nothing where the clock does not run."""
+        was_running = self._started is not None
+        self._here, self._started = self.seconds_here, None
+        try:
+            yield
+        finally:
+            self._started = time.perf_counter() if was_running else None
+
+
+class StopSignals:
+    """SIGINT and SIGTERM, turned into a wish that a safe point looks at; a second one acts at once.
+
+    Only the main thread of a process receives signals: elsewhere nothing is caught.
+    """
+
+    def __init__(self) -> None:
+        self.received: int | None = None
+
+    @contextmanager
+    def caught(self) -> Iterator[None]:
+        """Handlers installed; the ones before are restored after."""
+        self.received = None
+        with ExitStack() as stack:
+            if threading.current_thread() is threading.main_thread():
+                for number in (signal.SIGINT, signal.SIGTERM):
+                    stack.callback(signal.signal, number, signal.signal(number, self._receive))
+            yield
+
+    def _receive(self, number: int, frame: FrameType | None) -> None:
+        if self.received is not None:
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
+        self.received = number

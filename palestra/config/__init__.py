@@ -1,0 +1,48 @@
+"""Exhaustive configs: models without defaults, loaded, overridden, checked and printed.
+
+A config is a tree of `Config` models. Every key must be written, and every error names its dotted path.
+"""
+
+from palestra.config.base import (
+    Config,
+    Discount,
+    Fraction,
+    NonEmptyStr,
+    NonNegativeFloat,
+    NonNegativeInt,
+    Noun,
+    PositiveFloat,
+    PositiveInt,
+)
+from palestra.config.errors import ConfigError, ConfigErrorItem
+from palestra.config.files import apply_overrides, load_yaml
+from palestra.config.places import find_defaults, find_undescribed
+from palestra.config.rendering import render
+from palestra.config.validation import check, load_config
+from palestra.config.variants import ByKey, ByName, UserConfig, load_class, user_class_hashes
+
+__all__ = [
+    "ByKey",
+    "ByName",
+    "Config",
+    "ConfigError",
+    "ConfigErrorItem",
+    "Discount",
+    "Fraction",
+    "NonEmptyStr",
+    "NonNegativeFloat",
+    "NonNegativeInt",
+    "Noun",
+    "PositiveFloat",
+    "PositiveInt",
+    "UserConfig",
+    "apply_overrides",
+    "check",
+    "find_defaults",
+    "find_undescribed",
+    "load_class",
+    "load_config",
+    "load_yaml",
+    "render",
+    "user_class_hashes",
+]

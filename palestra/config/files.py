@@ -1,0 +1,171 @@
+"""Config files: a YAML without surprises, and overrides `dotted.key=value`.
+
+Of YAML's many ways to write a value we read those that mean what they seem to: `null`, `true` and `false`, decimal
+integers (`1_000_000` too) and floats (`3e-4`). All else is text: `on`, `yes`, `1:30`, `010`, `2024-01-01`.
+Keys are always text. Tags, anchors, aliases, merges and duplicate keys are refused.
+"""
+
+import copy
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from palestra.config.errors import ConfigError, ConfigErrorItem, likeness, shown
+
+INTEGER = re.compile(r"[-+]?(0|[1-9][0-9]*(_[0-9]+)*)")
+FLOAT = re.compile(
+    r"[-+]?((0|[1-9][0-9]*)\.[0-9]*|\.[0-9]+|(0|[1-9][0-9]*)(?=[eE]))([eE][-+]?[0-9]+)?|[-+]?\.inf|\.nan"
+)
+WORDS = {"null": None, "~": None, "": None, "true": True, "false": False}
+
+
+def load_yaml(source: Path | str) -> dict[str, Any]:
+    """The mapping in a YAML file (a Path) or in a YAML text (a str). Raises ConfigError, naming line and key."""
+    if isinstance(source, str):
+        where, text = "config", source
+    else:
+        where, text = str(source), _read(source)
+    value = _parse(text, where)
+    if value is None:
+        raise _error(where, "is empty; expected a mapping of keys to values")
+    if not isinstance(value, dict):
+        raise _error(where, f"{shown(value)} stands at the top; expected a mapping of keys to values")
+    return value
+
+
+def _error(path: str, message: str) -> ConfigError:
+    return ConfigError([ConfigErrorItem(path, message)])
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_bytes().decode("utf-8-sig")
+    except FileNotFoundError:
+        raise _error(str(path), f"no such file; looked in {path.parent.absolute()}") from None
+    except OSError as error:
+        raise _error(str(path), f"cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise _error(str(path), f"is no UTF-8 text: {error.reason} at byte {error.start}") from None
+
+
+# ---- YAML ----------------------------------------------------------------------------------------
+
+
+class _Loader(yaml.BaseLoader):
+    """Composes nodes whose scalars are still text, and refuses what would make a value differ from what is written."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        event = self.peek_event()
+        if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
+            raise yaml.MarkedYAMLError(
+                problem="no anchors and aliases here; write it out", problem_mark=event.start_mark
+            )
+        if getattr(event, "tag", None):
+            raise yaml.MarkedYAMLError(problem="no tags here; write a plain value", problem_mark=event.start_mark)
+        return super().compose_node(parent, index)
+
+
+def _parse(text: str, where: str) -> Any:
+    try:
+        node = yaml.compose(text, Loader=_Loader)
+        faults: list[ConfigErrorItem] = []
+        value = None if node is None else _value(node, "", faults)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        at = f" in line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        raise _error(where, f"invalid YAML{at}: {error.problem or error.context}") from None
+    except yaml.reader.ReaderError as error:
+        raise _error(where, f"invalid YAML: the character U+{error.character:04X} at {error.position}") from None
+    except RecursionError:
+        raise _error(where, "invalid YAML: nested too deeply") from None
+    if faults:
+        raise ConfigError(faults)
+    return value
+
+
+def _value(node: yaml.Node, path: str, faults: list[ConfigErrorItem]) -> Any:
+    if isinstance(node, yaml.ScalarNode):
+        return node.value if node.style else resolve(node.value)
+    if isinstance(node, yaml.SequenceNode):
+        return [_value(item, f"{path}{index}.", faults) for index, item in enumerate(node.value)]
+    lines: dict[str, int] = {}
+    mapping = {}
+    for key_node, value_node in node.value:
+        line = key_node.start_mark.line + 1
+        key = key_node.value
+        if not isinstance(key, str) or (key == "<<" and not key_node.style):
+            problem = "no merges here; write the keys out" if isinstance(key, str) else "a key must be text"
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=key_node.start_mark)
+        if key in lines:
+            faults.append(ConfigErrorItem(path + key, f"written twice, in line {lines[key]} and in line {line}"))
+        lines[key] = line
+        mapping[key] = _value(value_node, f"{path}{key}.", faults)
+    return mapping
+
+
+def resolve(text: str) -> Any:
+    """What a plain scalar means: null, a boolean, an integer, a float, or the text itself."""
+    if text in WORDS:
+        return WORDS[text]
+    if INTEGER.fullmatch(text) and len(text) <= 4000:  # Python reads no longer ones
+        return int(text)
+    if FLOAT.fullmatch(text):
+        return float(text.replace(".inf", "inf").replace(".nan", "nan"))
+    return text
+
+
+# ---- overrides -----------------------------------------------------------------------------------
+
+
+def apply_overrides(data: dict[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
+    """A copy of `data` with values replaced: `evaluations.0.num_games=3000`, the value read as in a file.
+
+    An override replaces what is there and adds nothing. Raises ConfigError with all errors at once.
+    """
+    data = copy.deepcopy(data)
+    faults: list[ConfigErrorItem] = []
+    for override in overrides:
+        path, equals, text = override.partition("=")
+        path = path.strip()
+        if not equals:
+            faults.append(ConfigErrorItem(override, "no '='; expected an override as dotted.key=value"))
+            continue
+        try:
+            _replace(data, path, _parse(text, path))
+        except ConfigError as error:
+            faults.extend(error.errors)
+    if faults:
+        raise ConfigError(faults)
+    return data
+
+
+def _replace(data: Any, path: str, value: Any) -> None:
+    *parents, last = path.split(".")
+    here = data
+    for key in [*parents, last]:
+        slot: str | int = int(key) if isinstance(here, list) and re.fullmatch("[0-9]+", key) else key
+        known = here if isinstance(here, dict) else range(len(here)) if isinstance(here, list) else ()
+        if slot not in known:
+            raise _error(path, f"no such key; did you mean {_nearest_path(data, path)!r}?")
+        container, here = here, here[slot]
+    container[slot] = value
+
+
+def _nearest_path(data: Any, path: str) -> str:
+    """The existing path most like a wanted one; ending in the same key counts for much."""
+    last = path.rsplit(".", 1)[-1]
+
+    def rank(known: str) -> float:
+        return likeness(path, known) + 0.5 * (known.rsplit(".", 1)[-1] == last)
+
+    return max(_paths(data), key=rank, default="")
+
+
+def _paths(data: Any) -> Iterator[str]:
+    items = data.items() if isinstance(data, dict) else enumerate(data) if isinstance(data, list) else ()
+    for key, value in items:
+        yield str(key)
+        yield from (f"{key}.{below}" for below in _paths(value))

@@ -1,0 +1,194 @@
+"""What may stand at each place of a config: walking a model's types, and saying in words what they expect."""
+
+import types
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
+
+import annotated_types
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from palestra.config.base import Noun
+from palestra.config.errors import listed
+from palestra.config.variants import Variants, members_of
+
+
+class Place(NamedTuple):
+    """What may stand at one place: a type without its wrapping, its constraints, and whether null may stand there."""
+
+    kind: Any
+    constraints: tuple[Any, ...] = ()
+    is_nullable: bool = False
+
+    @property
+    def variants(self) -> Variants | None:
+        """How the members of the union that stands here are told apart, if it is such a union."""
+        return next((item for item in self.constraints if isinstance(item, Variants)), None)
+
+    @property
+    def is_model(self) -> bool:
+        return isinstance(self.kind, type) and issubclass(self.kind, BaseModel)
+
+    def alternatives(self) -> tuple[Any, ...]:
+        """The types of a union that stands here; the one type otherwise."""
+        return get_args(self.kind) if _is_union(self.kind) else (self.kind,)
+
+    def chosen(self, value: Any) -> "Place":
+        """This place, once it is known what stands there: a union told by name or key becomes its member."""
+        if self.variants is None or value is None:
+            return self
+        return Place(self.variants.member(members_of(self.kind), value))
+
+    def below(self, key: str | int, value: Any) -> "Place":
+        """The place below this one, at a key of the mapping or an index of the list `value` that stands here."""
+        here = self.chosen(value)
+        if here.is_model:
+            field = here.kind.model_fields.get(key)
+            return Place(Any) if field is None else place_of_field(field)
+        kinds = get_args(here.kind)
+        if get_origin(here.kind) is dict:
+            return place_of(kinds[1])
+        if get_origin(here.kind) is tuple and kinds[-1] is not Ellipsis and isinstance(key, int):
+            return place_of(kinds[key]) if key < len(kinds) else Place(Any)
+        return place_of(kinds[0]) if kinds else Place(Any)
+
+
+def place_of(annotation: Any, constraints: tuple[Any, ...] = ()) -> Place:
+    """The place that an annotation describes: without Annotated and without `| None`."""
+    if get_origin(annotation) is Annotated:
+        annotation, *metadata = get_args(annotation)
+        return place_of(annotation, constraints + tuple(_flat(metadata)))
+    if _is_union(annotation) and type(None) in get_args(annotation):
+        rest = tuple(kind for kind in get_args(annotation) if kind is not type(None))
+        return place_of(Union[rest], constraints)._replace(is_nullable=True)  # noqa: UP007
+    return Place(annotation, constraints)
+
+
+def place_of_field(field: FieldInfo) -> Place:
+    return place_of(field.annotation, tuple(_flat(field.metadata)))
+
+
+def _flat(metadata: list[Any]) -> Iterator[Any]:
+    for item in metadata:
+        if isinstance(item, FieldInfo):
+            yield from item.metadata
+        else:
+            yield item
+
+
+def _is_union(kind: Any) -> bool:
+    return get_origin(kind) in (Union, types.UnionType)
+
+
+# ---- in words ------------------------------------------------------------------------------------
+
+KINDS = {bool: "true or false", int: "an integer", float: "a number", str: "a string", Any: "any value"}
+
+
+def describe(place: Place, key: str | int = "x") -> str:
+    """What is expected at a place: "an integer >= 1", "a discount, 0 <= gamma <= 1", "a list, each item a string"."""
+    text = _describe(place, key)
+    return f"{text} or null" if place.is_nullable else text
+
+
+def _describe(place: Place, key: str | int) -> str:
+    kind, origin = place.kind, get_origin(place.kind)
+    if place.variants is not None:
+        return place.variants.describe(members_of(kind))
+    if place.is_model:
+        return f"a mapping with the keys {', '.join(kind.model_fields)}"
+    if origin is Literal:
+        values = get_args(kind)
+        return f"one of {listed(values)}" if len(values) > 1 else listed(values)
+    if _is_union(kind):
+        return " or ".join(describe(place_of(alternative), key) for alternative in get_args(kind))
+    if origin in (list, tuple, dict):
+        return _describe_container(place, origin)
+    noun = noun_of(place)
+    text = KINDS.get(kind, str(kind)) if noun is None else f"a {noun}"
+    limits = bounds(place, key)
+    return text + (f", {limits}" if limits.count("<") + limits.count(">") > 1 else f" {limits}") if limits else text
+
+
+def _describe_container(place: Place, origin: Any) -> str:
+    kinds = get_args(place.kind)
+    if origin is dict:
+        return f"a mapping, each value {describe(place_of(kinds[1]))}"
+    limits = bounds(place)
+    size = f" {limits}" if limits else ""
+    if origin is tuple and kinds[-1] is not Ellipsis:
+        return f"a list of {len(kinds)}: {'; '.join(describe(place_of(kind)) for kind in kinds)}"
+    return f"a list{size}, each item {describe(place_of(kinds[0]))}"
+
+
+def noun_of(place: Place) -> str | None:
+    return next((item.word for item in place.constraints if isinstance(item, Noun)), None)
+
+
+def bounds(place: Place, key: str | int = "x") -> str:
+    """The bounds of a place in words: ">= 1", "0 <= gamma <= 1", "of length >= 1"; empty where there are none."""
+    lower, upper, others = "", "", []
+    for item in place.constraints:
+        match item:
+            case annotated_types.Ge(ge=limit):
+                lower = f"{limit} <="
+            case annotated_types.Gt(gt=limit):
+                lower = f"{limit} <"
+            case annotated_types.Le(le=limit):
+                upper = f"<= {limit}"
+            case annotated_types.Lt(lt=limit):
+                upper = f"< {limit}"
+            case annotated_types.MultipleOf(multiple_of=factor):
+                others.append(f"a multiple of {factor}")
+            case annotated_types.MinLen(min_length=length):
+                others.append(f"of length >= {length}")
+            case annotated_types.MaxLen(max_length=length):
+                others.append(f"of length <= {length}")
+            case _ if getattr(item, "pattern", None):
+                others.append(f"that matches {item.pattern!r}")
+    name = key if isinstance(key, str) and key.isidentifier() else "x"
+    if lower and upper:
+        others.insert(0, f"{lower} {name} {upper}")
+    elif lower:
+        limit, sign = lower.split()
+        others.insert(0, f"{sign.replace('<', '>')} {limit}")
+    elif upper:
+        others.insert(0, upper)
+    return ", ".join(others)
+
+
+# ---- what every model promises -------------------------------------------------------------------
+
+
+def find_defaults(model: type[BaseModel]) -> list[str]:
+    """The fields with a default, in a model and all that it refers to, as `Class.field`; a sound model has none."""
+    return [f"{owner.__name__}.{key}" for owner, key, field in fields_under(model) if not field.is_required()]
+
+
+def find_undescribed(model: type[BaseModel]) -> list[str]:
+    """The fields without a comment, in a model and all that it refers to, as `Class.field`; a sound model has none."""
+    return [f"{owner.__name__}.{key}" for owner, key, _ in fields_under(model) if comment_of(owner, key) is None]
+
+
+def comment_of(model: type[BaseModel], key: str) -> str | None:
+    """The comment of a field: its description, or for a `name` without one the first line of its model's docstring."""
+    description = model.model_fields[key].description
+    if description is None and key == "name" and model.__doc__:
+        description = model.__doc__.strip().splitlines()[0]
+    return " ".join(description.split()) if description else None
+
+
+def fields_under(model: type[BaseModel]) -> Iterator[tuple[type[BaseModel], str, FieldInfo]]:
+    """Every field of a model and of all models that it refers to, each model once."""
+    seen: list[type[BaseModel]] = [model]
+    for owner in seen:  # grows while we walk
+        for key, field in owner.model_fields.items():
+            yield owner, key, field
+            seen.extend(found for found in _models_in(field.annotation) if found not in seen)
+
+
+def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        yield annotation
+    for part in get_args(annotation):
+        yield from _models_in(part)

@@ -1,0 +1,90 @@
+"""A config as the YAML text of a whole file, each key with its comment."""
+
+import math
+import re
+import textwrap
+from typing import Any
+
+import yaml
+
+from palestra.config.base import Config
+from palestra.config.files import resolve
+from palestra.config.places import Place, comment_of
+from palestra.config.validation import check
+
+WIDTH = 100
+WORD = re.compile(r"[A-Za-z_][\w./-]*(:[\w./-]+)*", re.ASCII)
+
+
+def render(config: Config | dict[str, Any], model: type[Config]) -> str:
+    """The full YAML text of a config, or of data that describes one: keys in the model's order, each commented.
+
+    `load_yaml` reads it back to equal data. Raises ConfigError where the data is no such config.
+    """
+    data = config.model_dump() if isinstance(config, Config) else config
+    check(data, model)
+    return "\n".join(_mapping(data, Place(model), 0)) + "\n"
+
+
+def _mapping(data: dict[str, Any], place: Place, indent: int) -> list[str]:
+    place = place.chosen(data)
+    keys = [key for key in place.kind.model_fields if key in data] if place.is_model else list(data)
+    lines = []
+    for key in keys:
+        comment = comment_of(place.kind, key) if place.is_model else None
+        lines += _entry(f"{' ' * indent}{scalar(key)}:", comment, data[key], place.below(key, data), indent)
+    return lines
+
+
+def _entry(key: str, comment: str | None, value: Any, place: Place, indent: int) -> list[str]:
+    """One key with its comment and its value: beside it if it fits into one line, below it otherwise."""
+    text = inline(value)
+    fits = text is not None and len(key) + 1 + len(text) <= WIDTH
+    line = f"{key} {text}" if fits or not isinstance(value, dict | list | tuple) else key
+    below = [] if line != key else _block(value, place, indent + 2)
+    if comment is None:
+        return [line, *below]
+    if len(line) + len(comment) + 4 <= WIDTH:
+        return [f"{line}  # {comment}", *below]
+    margin = " " * indent + "# "
+    above = textwrap.wrap(
+        comment, WIDTH, initial_indent=margin, subsequent_indent=margin, break_long_words=False, break_on_hyphens=False
+    )
+    return [*above, line, *below]
+
+
+def _block(value: Any, place: Place, indent: int) -> list[str]:
+    if isinstance(value, dict):
+        return _mapping(value, place, indent)
+    lines = []
+    for index, item in enumerate(value):
+        text, margin = inline(item), " " * indent
+        if text is not None:
+            lines.append(f"{margin}- {text}")
+            continue
+        below = _block(item, place.below(index, value), indent + 2)
+        first = next(number for number, line in enumerate(below) if not line.lstrip().startswith("#"))
+        lines += [line[2:] for line in below[:first]]  # comments stand above the dash
+        lines += [f"{margin}- {below[first].lstrip()}", *below[first + 1 :]]
+    return lines
+
+
+def inline(value: Any) -> str | None:
+    """A value written in one line: a scalar, an empty mapping, or a list of such; None for anything else."""
+    if isinstance(value, dict):
+        return None if value else "{}"
+    if isinstance(value, list | tuple):
+        items = [inline(item) for item in value]
+        return None if None in items else f"[{', '.join(str(item) for item in items)}]"
+    return scalar(value)
+
+
+def scalar(value: Any) -> str:
+    """A scalar as YAML text that reads back equal."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, int | float):
+        return repr(value)
+    if WORD.fullmatch(value) and resolve(value) == value:
+        return str(value)
+    return yaml.dump(value, default_style='"', allow_unicode=True, width=math.inf).rstrip("\n")

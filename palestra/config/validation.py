@@ -1,0 +1,147 @@
+"""From a plain mapping to a checked config, or to all of its errors, in our own words."""
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar, get_args
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from palestra.config.base import Config
+from palestra.config.errors import ConfigError, ConfigErrorItem, nearest, shown
+from palestra.config.files import apply_overrides, load_yaml
+from palestra.config.places import Place, bounds, describe, noun_of, place_of
+from palestra.config.variants import ByKey, members_of
+
+M = TypeVar("M", bound=Config)
+
+PASSED_THROUGH = ("value_error", "assertion_error")
+UNKNOWN_KEY = ("extra_forbidden", "invalid_key")
+OUT_OF_RANGE = ("greater_than", "less_than", "multiple_of", "too_short", "too_long", "pattern_mismatch")
+KINDS = {bool: "a boolean", int: "an integer", float: "a float", str: "a string"}
+
+
+def load_config(path: str | Path, overrides: Iterable[str], model: type[M]) -> M:
+    """The config in a YAML file, with overrides `dotted.key=value`, checked. Raises ConfigError with all errors."""
+    return check(apply_overrides(load_yaml(Path(path)), overrides), model)
+
+
+def check(data: Any, model: type[M]) -> M:
+    """The config that plain data (mappings, lists, scalars) describes. Raises ConfigError with all errors at once.
+
+    A ValueError that a validator of ours raises passes its message through, at the place of its field or model.
+    """
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        faults = [_Fault.at(details, data, model) for details in error.errors(include_url=False)]
+    raise ConfigError(_items(faults))
+
+
+class _Fault(NamedTuple):
+    """One error as pydantic found it, with the place where it lies and the model around it."""
+
+    details: ErrorDetails
+    path: tuple[str | int, ...]
+    place: Place
+    parent: Place
+
+    @classmethod
+    def at(cls, details: ErrorDetails, data: Any, model: type[Config]) -> "_Fault":
+        """Follow an error's location through the types, and leave out what pydantic adds: tags of unions, '[key]'."""
+        place = parent = Place(model)
+        value, path = data, []
+        for key in details["loc"]:
+            if key == "[key]":
+                place = place_of(get_args(parent.kind)[0])
+                break
+            if place.variants is None and len(place.alternatives()) > 1:
+                if details["type"] not in PASSED_THROUGH:  # what stands here fits none of the types
+                    details = ErrorDetails(type="union", loc=details["loc"], msg="", input=value)
+                break
+            parent, place = place.chosen(value), place.below(key, value)
+            value = _value_at(value, key)
+            path.append(key)
+        return cls(details, tuple(path), place, parent)
+
+
+def _value_at(value: Any, key: str | int) -> Any:
+    try:
+        return getattr(value, str(key)) if isinstance(value, Config) else value[key]
+    except (KeyError, IndexError, AttributeError, TypeError):
+        return None  # nothing stands there
+
+
+def _items(faults: list[_Fault]) -> list[ConfigErrorItem]:
+    """The faults in words, each place once; a missing key and its misspelling are one error."""
+    misspelt = _misspelt(faults)
+    items: dict[tuple[str, str], ConfigErrorItem] = {}
+    for fault in faults:
+        kind, path = fault.details["type"], _dotted(fault.path)
+        cause = fault.details.get("ctx", {}).get("error")
+        if isinstance(cause, ConfigError):
+            for item in cause.errors:
+                below = ".".join(filter(None, (path, item.path)))
+                items[below, item.message] = ConfigErrorItem(below, item.message)
+        elif kind in UNKNOWN_KEY:
+            items[path, kind] = ConfigErrorItem(path, _unknown_key(fault, misspelt.get(fault.path)))
+        elif fault not in misspelt.values():
+            message = _message(fault)
+            items[path, message] = ConfigErrorItem(path, message)
+    return list(items.values())
+
+
+def _misspelt(faults: list[_Fault]) -> dict[tuple[str | int, ...], _Fault]:
+    """The missing key that each unknown key beside it was probably meant to be, by the unknown key's path."""
+    missing = [fault for fault in faults if fault.details["type"] == "missing"]
+    meant = {}
+    for fault in faults:
+        if fault.details["type"] in UNKNOWN_KEY:
+            beside = {str(other.path[-1]): other for other in missing if other.path[:-1] == fault.path[:-1]}
+            key = nearest(str(fault.path[-1]), beside, at_least=0.75)
+            if key is not None:
+                meant[fault.path] = beside[key]
+                missing.remove(beside[key])
+    return meant
+
+
+def _unknown_key(fault: _Fault, meant: _Fault | None) -> str:
+    if meant is not None:
+        key = meant.path[-1]
+        return f"unknown key; did you mean {key!r}, which is missing? expected {describe(meant.place, key)}"
+    known = list(fault.parent.kind.model_fields)
+    near = nearest(str(fault.path[-1]), known)
+    if near is not None:
+        return f"unknown key; the nearest known key is {near!r}"
+    return f"unknown key; known keys: {', '.join(known)}"
+
+
+def _message(fault: _Fault) -> str:
+    """What stands there, and what was expected."""
+    kind, value, place = fault.details["type"], fault.details["input"], fault.place
+    key = fault.path[-1] if fault.path else "x"
+    expected = f"expected {describe(place, key)}"
+    if kind == "missing":
+        return f"missing; {expected}"
+    if kind == "nothing_tells" and isinstance(place.variants, ByKey):
+        return f"missing; expected {place.variants.expected(members_of(place.kind), _dotted(fault.path) + '.')}"
+    if kind in PASSED_THROUGH:
+        return str(fault.details["ctx"]["error"])
+    if kind == "finite_number":
+        return f"{shown(value)} is not finite; {expected}"
+    if kind == "literal_error" and isinstance(value, str):
+        near = nearest(value, [str(known) for known in place.kind.__args__])
+        return f"{value!r} is unknown; {f'did you mean {near!r}? ' if near else ''}{expected}"
+    if any(word in kind for word in OUT_OF_RANGE):
+        noun = noun_of(place)
+        if noun is not None:
+            return f"{shown(value)} is no {noun}; expected {bounds(place, key)}"
+        return f"{shown(value)} is out of range; {expected}"
+    if kind == "int_type" and isinstance(value, float) and value.is_integer():
+        expected += f", written {int(value)}"
+    name = KINDS.get(type(value))
+    return f"{shown(value)} is {name}; {expected}" if name else f"{shown(value)} stands there; {expected}"
+
+
+def _dotted(path: tuple[str | int, ...]) -> str:
+    return ".".join(str(key) for key in path)

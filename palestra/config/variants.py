@@ -1,0 +1,226 @@
+"""Unions of configs: members told by their `name` or by the keys they have, and classes of the user's own.
+
+    Algorithm = Annotated[DQNConfig | PPOConfig, ByName()]
+    Reward = Annotated[HostReward | UserConfig, ByName(user_class=rewards.Reward)]
+    Player = Annotated[LearningPlayer | ScriptedPlayer, ByKey()]
+
+Where there may be none, `| None` stands outside: `Algorithm | None`.
+"""
+
+import hashlib
+import importlib
+import inspect
+import re
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar, get_args, get_origin
+
+from pydantic import GetCoreSchemaHandler
+from pydantic_core import CoreSchema, PydanticCustomError, core_schema
+
+from palestra.config.base import Config
+from palestra.config.errors import ConfigError, ConfigErrorItem, likeness, listed, nearest, shown
+
+T = TypeVar("T")
+
+
+class UserConfig(Config):
+    """Base of the config model that a user's own class carries as its attribute `Config`."""
+
+    name: str
+    """The user's class, as package.module:Class."""
+
+
+def members_of(union: Any) -> tuple[type[Config], ...]:
+    """The config models that a union (or a single model) is made of."""
+    members = (union,) if isinstance(union, type) else get_args(union)
+    for member in members:
+        if not (isinstance(member, type) and issubclass(member, Config)):
+            raise TypeError(
+                f"{member} is no Config; only config models can be told by name or key, None stands outside"
+            )
+    return members
+
+
+class Variants(ABC):
+    """An annotation on a union of config models that says which member a mapping means.
+
+    It takes the place of pydantic's own unions, which write their tags into the paths of errors.
+    """
+
+    @abstractmethod
+    def choose(self, members: tuple[type[Config], ...], value: dict[str, Any]) -> type[Config]:
+        """The member that a mapping means; ConfigError with paths relative to the mapping if there is none."""
+
+    @abstractmethod
+    def describe(self, members: tuple[type[Config], ...]) -> str:
+        """What is expected, for an error message."""
+
+    def member(self, members: tuple[type[Config], ...], value: Any) -> type[Config]:
+        """The member that any value means: a config object is its own."""
+        if isinstance(value, members):
+            return type(value)
+        if not isinstance(value, dict):
+            there = "stands there" if value is None or isinstance(value, list) else "is no mapping"
+            raise ConfigError([ConfigErrorItem("", f"{shown(value)} {there}; expected {self.describe(members)}")])
+        return self.choose(members, value)
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        members = members_of(source)
+        self.describe(members)  # a union whose members cannot be told apart is refused where it is defined
+        return core_schema.no_info_plain_validator_function(
+            lambda value: self.member(members, value).model_validate(value)
+        )
+
+
+@dataclass(frozen=True)
+class ByName(Variants):
+    """Members told by `name: Literal[...]`. With `user_class`, also `package.module:Class`, a subclass of it."""
+
+    user_class: type | None = None
+
+    def choose(self, members: tuple[type[Config], ...], value: dict[str, Any]) -> type[Config]:
+        by_name = names_of(members)
+        if "name" not in value:
+            key = nearest("name", map(str, value), at_least=0.75)
+            if key is not None:
+                raise ConfigError([ConfigErrorItem(key, f"unknown key; did you mean 'name'? {self.expected(by_name)}")])
+            raise ConfigError([ConfigErrorItem("name", f"missing; {self.expected(by_name)}")])
+        name = value["name"]
+        if isinstance(name, str) and name in by_name:
+            return by_name[name]
+        if not isinstance(name, str):
+            raise ConfigError([ConfigErrorItem("name", f"{shown(name)} is no name; {self.expected(by_name)}")])
+        if self.user_class is not None and ":" in name:
+            try:
+                return user_config_model(name, self.user_class)
+            except ValueError as error:
+                raise ConfigError([ConfigErrorItem("name", str(error))]) from error
+        known = sorted(by_name, key=lambda other: -likeness(name, other))
+        near = nearest(name, by_name)
+        hint = f"did you mean {near!r}? " if near else ""
+        raise ConfigError([ConfigErrorItem("name", f"{name!r} is unknown; {hint}{self.expected(known)}")])
+
+    def describe(self, members: tuple[type[Config], ...]) -> str:
+        return f"a mapping with a name; {self.expected(names_of(members))}"
+
+    def expected(self, names: Any) -> str:
+        own = "" if self.user_class is None else ", or a class of your own as 'package.module:Class'"
+        return f"known names: {listed(names)}{own}"
+
+
+@dataclass(frozen=True)
+class ByKey(Variants):
+    """Members told by the keys they have: any key that only one member has tells that member."""
+
+    def choose(self, members: tuple[type[Config], ...], value: dict[str, Any]) -> type[Config]:
+        by_key = telling_keys(members)
+        present = {by_key[key]: key for key in value if key in by_key}
+        if len(present) == 1:
+            return next(iter(present))
+        if present:
+            problem = f"{listed(present.values())} exclude each other; expected {self.describe(members)}"
+            raise ConfigError([ConfigErrorItem("", problem)])
+        for key in value:
+            near = nearest(str(key), by_key)
+            if near is not None:
+                raise ConfigError([ConfigErrorItem(str(key), f"unknown key; did you mean {near!r}?")])
+        raise PydanticCustomError("nothing_tells", "missing; expected {expected}", {"expected": self.describe(members)})
+
+    def describe(self, members: tuple[type[Config], ...]) -> str:
+        return f"a mapping with {self.expected(members)}"
+
+    def expected(self, members: tuple[type[Config], ...], path: str = "") -> str:
+        """The telling keys in words, as dotted paths where `path` says where the mapping lies."""
+        by_key = telling_keys(members)
+        kinds = [" and ".join(path + key for key in by_key if by_key[key] is member) for member in members]
+        return f"either {', or '.join(kinds)}"
+
+
+def names_of(members: tuple[type[Config], ...]) -> dict[str, type[Config]]:
+    """The members by each of their names, in the order of the union. The user's own are not among them."""
+    by_name: dict[str, type[Config]] = {}
+    for member in members:
+        if member is UserConfig:
+            continue
+        kind: Any = member.model_fields["name"].annotation if "name" in member.model_fields else None
+        if get_origin(kind) is not Literal:
+            raise TypeError(f"{member.__name__} is told by name, but has no `name: Literal[...]`")
+        for name in get_args(kind):
+            if by_name.setdefault(name, member) is not member:
+                raise TypeError(f"{member.__name__} and {by_name[name].__name__} have the same name {name!r}")
+    return by_name
+
+
+def telling_keys(members: tuple[type[Config], ...]) -> dict[str, type[Config]]:
+    """The keys that only one of the members has, each with its member."""
+    keys = [key for member in members for key in member.model_fields]
+    by_key = {key: member for member in members for key in member.model_fields if keys.count(key) == 1}
+    for member in members:
+        if member not in by_key.values():
+            raise TypeError(f"{member.__name__} has no key of its own to be told by")
+    return by_key
+
+
+# ---- classes of the user's own -------------------------------------------------------------------
+
+
+def load_class(name: str, base: type[T]) -> type[T]:
+    """The class that `package.module:Class` names, imported with the current directory on the path.
+
+    Raises ValueError, naming what was found, where there is no such module or class or it is no subclass of `base`.
+    """
+    if not re.fullmatch(r"\w+(\.\w+)*:\w+", name):
+        raise ValueError(f"{name!r} names no class; expected 'package.module:Class'")
+    module_name, class_name = name.split(":")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)  # it stays there: the module may import its neighbours later
+    importlib.invalidate_caches()  # its file may be a moment old
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:
+        raise ValueError(
+            f"importing {module_name!r} failed: {type(error).__name__}: {error}; looked in {here}"
+        ) from error
+    found = getattr(module, class_name, None)
+    if not isinstance(found, type):
+        classes = [key for key, thing in vars(module).items() if isinstance(thing, type) and issubclass(thing, base)]
+        raise ValueError(f"module {module_name!r} has no class {class_name!r}; it has {listed(classes) or 'none'}")
+    if not issubclass(found, base):
+        raise ValueError(f"{name!r} is no subclass of {base.__module__}.{base.__qualname__}")
+    return found
+
+
+def user_config_model(name: str, base: type) -> type[UserConfig]:
+    """The config model that a user's own class carries as its attribute `Config`. Raises ValueError."""
+    model = getattr(load_class(name, base), "Config", None)
+    if not (isinstance(model, type) and issubclass(model, UserConfig)):
+        raise ValueError(f"{name!r} carries no config model; expected an attribute Config, a subclass of UserConfig")
+    return model
+
+
+def user_class_hashes(config: Any) -> dict[str, str]:
+    """The SHA-256 of the source files of the user's own classes in a config, by `package.module:Class`."""
+    hashes = {}
+    for user_config in _user_configs(config):
+        source = inspect.getsourcefile(load_class(user_config.name, object))
+        if source is None or not Path(source).is_file():
+            raise ValueError(f"{user_config.name!r} has no source file")
+        hashes[user_config.name] = hashlib.sha256(Path(source).read_bytes()).hexdigest()
+    return hashes
+
+
+def _user_configs(value: Any) -> Iterator[UserConfig]:
+    if isinstance(value, UserConfig):
+        yield value
+    if isinstance(value, Config):
+        value = dict(value)
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list | tuple):
+        for item in value:
+            yield from _user_configs(item)

@@ -1,0 +1,176 @@
+"""Evaluation: games played once each, from starts that are the same for every pairing and at every time."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Annotated, Any, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from palestra.config import Config, NonNegativeInt, PositiveInt
+from palestra.evaluation.statistics import estimate_mean, estimate_rho
+from palestra.games.fused import Memory, Policy
+from palestra.games.game import State, TensorGame
+from palestra.intervals import Interval
+from palestra.randomness import base_key, fold, world_keys
+
+STREAM = "evaluation"
+
+
+class BestConfig(Config):
+    pairing: NonNegativeInt
+    """which of the pairings, counted from 0"""
+    measure: Annotated[str, Field(pattern=r"^(rho|return/.+)$")]
+    """rho, or return/ROLE"""
+    goal: Literal["max", "min"]
+    """what is better"""
+
+
+class EvaluationConfig(Config):
+    interval: Interval | None
+    """when, besides the start and the end of a run; null: then alone"""
+    num_games: PositiveInt
+    """games per pairing, from the same starts every time"""
+    final_num_games: PositiveInt
+    """games per pairing at the end of a run, and of `palestra evaluate`"""
+    max_rounds: PositiveInt
+    """a game is cut off (truncated) after so many rounds"""
+    pairings: list[dict[str, str]]
+    """who meets whom: for every role a player of this file or a scripted one"""
+    best: BestConfig | None
+    """what makes a checkpoint the best one; null: no best one is kept"""
+
+
+@dataclass(frozen=True)
+class Games:
+    """What came out of games played once each. Tensors (n,), games that were over at their start left out.
+
+    finished: ended by the rules. lengths: rounds played. returns: by role. cut: reached the round limit, or the game
+    itself truncated it. tallies: sums of the game's own counters (overflow, ...).
+    """
+
+    finished: Tensor
+    lengths: Tensor
+    returns: dict[str, Tensor]
+    started_over: int
+    tallies: dict[str, int]
+
+    def summary(self) -> dict[str, Any]:
+        """The figures of a record: rho and returns with 95% intervals, and the counts behind them."""
+        rho = estimate_rho(self.finished, self.lengths)
+        finished = int(self.finished.sum())
+        returns = {role: estimate_mean(values) for role, values in self.returns.items()}
+        return {
+            "rho": rho.value,
+            "low": rho.low,
+            "high": rho.high,
+            "games": len(self.lengths),
+            "finished": finished,
+            "truncated": len(self.lengths) - finished,
+            "steps": int(self.lengths.sum()),
+            "started_over": self.started_over,
+            **self.tallies,
+            "returns": {role: estimate.value for role, estimate in returns.items()},
+            "return_intervals": {role: [estimate.low, estimate.high] for role, estimate in returns.items()},
+        }
+
+
+@torch.no_grad()
+def play_games(game: TensorGame, policies: Mapping[str, Policy], num_games: int, max_rounds: int, seed: int) -> Games:
+    """Play `num_games` games to their end, or to `max_rounds` rounds.
+
+    Game i starts from the same state for every pairing of one seed, and its players draw the same numbers. On a CPU games that have
+    ended are dropped from the batch as it empties; results do not depend on it.
+    """
+    worlds = _Batch(game, policies, num_games, seed)
+    for _ in range(max_rounds):
+        if worlds.num_running() == 0:
+            break
+        worlds.play_round()
+    worlds.retire(torch.ones_like(worlds.running))
+    played = worlds.lengths > 0
+    return Games(
+        finished=worlds.finished[played],
+        lengths=worlds.lengths[played],
+        returns={role: worlds.returns[played, i] for i, role in enumerate(game.roles)},
+        started_over=int((~played).sum()),
+        tallies={name: int(value[played].sum()) for name, value in worlds.tallies.items()},
+    )
+
+
+class _Batch:
+    """The games still in play, and the results of all. `index` maps the former to the latter."""
+
+    def __init__(self, game: TensorGame, policies: Mapping[str, Policy], num_games: int, seed: int) -> None:
+        self.game, self.policies = game, policies
+        device = game.device
+        self.keys = world_keys(base_key(seed, STREAM), num_games, device)
+        self.state: State = game.reset(fold(self.keys, 0))
+        self.memory: dict[str, Memory] = {}
+        self.index = torch.arange(num_games, device=device)
+        self.running = game.deciding(self.state).any(dim=1)
+        self.num_turns = 1
+        self.finished = torch.zeros(num_games, dtype=torch.bool, device=device)
+        self.lengths = torch.zeros(num_games, dtype=torch.int64, device=device)
+        self.returns = torch.zeros(num_games, len(game.roles), device=device)
+        self.tallies = {name: torch.zeros(num_games, dtype=torch.int64, device=device) for name in game.tallies}
+
+    def num_running(self) -> int:
+        """Games still in play; drops the others from the batch once they are the larger half."""
+        running = int(self.running.sum())
+        if running < len(self.running) // 2:
+            self.retire(~self.running)
+        return running
+
+    def play_round(self) -> None:
+        game = self.game
+        self.lengths[self.index] += self.running
+        for turn in game.turns:
+            turn_keys = fold(self.keys, self.num_turns)
+            self.num_turns += 1
+            actions = {}
+            for role in turn:
+                policy = self.policies[role]
+                observation = game.observe(self.state, role) if policy.sees == "observation" else {}
+                view = self.state if policy.sees == "state" else observation
+                keys = turn_keys + game.roles.index(role) + 1
+                decision = policy.act(view, game.legal(self.state, role), keys, self.memory.get(role, {}))
+                actions[role] = decision.action
+                if decision.memory:
+                    self.memory[role] = decision.memory
+            step_keys = turn_keys + len(game.roles) + 1
+            state, rewards, terminated, truncated = game.transition(self.state, actions, step_keys)
+            # A truncated game is left where it was cut off, so that its counters stand.
+            self.state = {name: _where(self.running, value, self.state[name]) for name, value in state.items()}
+            self.returns[self.index] += rewards * self.running.unsqueeze(1)
+            over = terminated.all(dim=1)
+            self.finished[self.index] |= over & self.running
+            self.running = self.running & ~over & ~truncated
+
+    def retire(self, leaving: Tensor) -> None:
+        """Write down the counters of the games that leave the batch."""
+        for name, values in self.tallies.items():
+            values[self.index[leaving]] = self.state[name][leaving].long()
+        staying = ~leaving
+        self.index, self.keys, self.running = self.index[staying], self.keys[staying], self.running[staying]
+        self.state = {name: value[staying] for name, value in self.state.items()}
+        self.memory = {role: {k: v[staying] for k, v in memory.items()} for role, memory in self.memory.items()}
+
+
+def _where(mask: Tensor, yes: Tensor, no: Tensor) -> Tensor:
+    return torch.where(mask.view(-1, *([1] * (yes.dim() - 1))), yes, no)
+
+
+@contextmanager
+def evaluation_mode(nets: list[nn.Module]) -> Iterator[None]:
+    """Networks in evaluation mode, and back in the mode that each of them had."""
+    modes = [net.training for net in nets]
+    for net in nets:
+        net.eval()
+    try:
+        yield
+    finally:
+        for net, training in zip(nets, modes, strict=True):
+            net.train(training)

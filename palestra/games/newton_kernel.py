@@ -1,0 +1,371 @@
+"""The reductions of the polyhedra game for CPUs: scalar code per world, compiled by numba, one pass over a board.
+
+The mathematics is in docs/newton.md; the pure-torch twin is in newton.py and gives the same bits. Boards are float64
+(B, N, n) with integer entries below 2**53, rows with a negative entry are absent. The kernels write the surviving rows to the
+front of `out`, -1 behind them. Where a board is beyond the exact range, its Pareto-minimal rows are left in `out` and
+their number in `num_open`, for exact integers to decide; elsewhere `num_open` is 0.
+
+`axes` is a tuple (0, ..., n - 1), whose length the compiler knows, or an array of that length, for any n. Allocation
+happens once per call. Everything releases the GIL; nothing uses numba's own threads.
+"""
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from palestra.randomness import GAMMA, MULTIPLIER_1, MULTIPLIER_2
+
+Array = np.ndarray[Any, Any]
+
+MAX_DIMENSION = 8  # the cofactors cost n * 2**n, and the bounds in docs/newton.md are stated up to here
+MAX_ALL_PAIRS = 6  # rows compared each with each; of more, one row first drops all above it
+MAX_PIVOTS = 200  # about ten times the most ever seen; beyond it exact integers decide
+EXACT_FLOAT = 2.0**53  # integer arithmetic in float64 is exact below
+RELATIVE_ERROR = 2.0**-46  # of a decision, beyond EXACT_FLOAT: n(n + 3)/2 <= 44 roundings of 2**-53, with room
+MAX_TOLERANCE = 2.0**61  # below it a decision smaller than the tolerance fits int64
+
+_WEYL, _MULTIPLIER_1, _MULTIPLIER_2 = (np.uint64(m % 2**64) for m in (GAMMA, MULTIPLIER_1, MULTIPLIER_2))
+_compiled = njit(nogil=True, cache=True, error_model="numpy")
+_inlined = njit(nogil=True, error_model="numpy", forceinline=True)
+
+
+# ---- the three passes ----------------------------------------------------------------------------
+
+
+@_compiled
+def reduce_boards(points: Array, vertices: bool, axes: Any, out: Array, num_open: Array) -> None:
+    """Reduce boards whose rows need not be packed. points, out: (B, N, n); num_open: int64 (B,)."""
+    for world in range(len(points)):
+        rows, board, num = out[world], points[world], 0
+        for i in range(len(board)):
+            present = True
+            for k in range(len(axes)):
+                rows[num, k] = board[i, k]
+                present &= board[i, k] >= 0
+            num += present
+        num_open[world] = _keep_minimal(rows, num, len(rows), axes)
+    _finish(out, num_open, vertices, axes)
+
+
+@_compiled
+def blow_up_boards(
+    points: Array, subset: Array, axis: Array, vertices: bool, axes: Any, out: Array, num_open: Array
+) -> None:
+    """Move x_axis <- sum of x_k over k in subset (a bitmask), then reduce. Packed boards; subset 0: copied as it is."""
+    weights = np.empty(len(axes))
+    for world in range(len(points)):
+        rows, board, chosen, moved = out[world], points[world], subset[world], axis[world]
+        if chosen == 0:
+            rows[:] = board
+            num_open[world] = 0
+            continue
+        for k in range(len(axes)):
+            weights[k] = float(chosen >> k & 1)
+        num = 0
+        while num < len(board) and board[num, 0] >= 0:
+            num += 1
+        for i in range(num):
+            total = 0.0
+            for k in range(len(axes)):
+                rows[i, k] = board[i, k]
+                total += board[i, k] * weights[k]
+            rows[i, moved] = total
+        num_open[world] = _keep_minimal(rows, num, len(rows), axes)
+    _finish(out, num_open, vertices, axes)
+
+
+@_compiled
+def random_boards(keys: Array, high: int, vertices: bool, axes: Any, out: Array, num_open: Array) -> None:
+    """Fresh boards: the integers of randomness.random_integers(keys, N * n, high), row by row, reduced. keys: int64 (B,)."""
+    for world in range(len(keys)):
+        rows = out[world]
+        state = np.uint64(keys[world])
+        for i in range(len(rows)):
+            for k in range(len(axes)):
+                state += _WEYL
+                rows[i, k] = np.float64(((_mix(state) >> np.uint64(33)) * np.uint64(high)) >> np.uint64(31))
+        num_open[world] = _keep_minimal(rows, len(rows), len(rows), axes)
+    _finish(out, num_open, vertices, axes)
+
+
+@_inlined
+def _mix(x: Any) -> Any:
+    x = (x ^ (x >> np.uint64(30))) * _MULTIPLIER_1
+    x = (x ^ (x >> np.uint64(27))) * _MULTIPLIER_2
+    return x ^ (x >> np.uint64(31))
+
+
+@_compiled
+def _finish(boards: Array, num_open: Array, vertices: bool, axes: Any) -> None:
+    """Boards of num_open minimal rows: keep the vertices if asked for. num_open: 0, or the rows of an undecided board."""
+    if vertices:
+        _keep_vertices(boards, num_open, axes)
+    else:
+        num_open[:] = 0
+
+
+# ---- Pareto-minimal rows ---------------------------------------------------------------------------
+
+
+@_inlined
+def _keep_minimal(rows: Array, num: int, size: int, axes: Any) -> int:
+    """Pack the minimal ones among `num` rows, of equal rows the first, -1 up to row `size`; their number.
+
+    Free of branches on coordinates, which no processor foresees. A row that is gone may still beat others: what it beats,
+    its own conqueror beats.
+    """
+    if num > MAX_ALL_PAIRS:
+        num = _drop_above_least(rows, num, axes)
+    left = 0
+    for i in range(num):
+        beaten = False
+        for j in range(i):
+            below = True
+            for k in range(len(axes)):
+                below &= rows[j, k] <= rows[i, k]
+            beaten |= below
+        for j in range(i + 1, num):
+            below, differs = True, False
+            for k in range(len(axes)):
+                below &= rows[j, k] <= rows[i, k]
+                differs |= rows[j, k] < rows[i, k]
+            beaten |= below & differs
+        for k in range(len(axes)):
+            rows[left, k] = rows[i, k]
+        left += not beaten
+    _clear(rows, left, size, axes)
+    return left
+
+
+@_inlined
+def _clear(rows: Array, start: int, stop: int, axes: Any) -> None:
+    for i in range(start, stop):
+        for k in range(len(axes)):
+            rows[i, k] = -1.0
+
+
+@_compiled
+def _drop_above_least(rows: Array, num: int, axes: Any) -> int:
+    """Pack the rows that the first row of least coordinate sum does not beat, itself among them; their number."""
+    least, least_sum = 0, np.inf
+    for i in range(num):
+        total = rows[i, 0]
+        for k in range(1, len(axes)):
+            total += rows[i, k]
+        least, least_sum = (i, total) if total < least_sum else (least, least_sum)
+    left = 0
+    for i in range(num):
+        beaten = i != least
+        for k in range(len(axes)):
+            beaten &= rows[least, k] <= rows[i, k]
+        for k in range(len(axes)):
+            rows[left, k] = rows[i, k]
+        least = left if i == least else least
+        left += not beaten
+    return left
+
+
+# ---- vertices ----------------------------------------------------------------------------------------
+
+
+@_compiled
+def _keep_vertices(boards: Array, num_open: Array, axes: Any) -> None:
+    """Pack the vertices among the num_open Pareto-minimal rows of each board; num_open becomes 0 where that is decided."""
+    n, size = len(axes), boards.shape[1] + len(axes)
+    scratch = (
+        np.empty((size, n)),  # vectors: differences q - p, then the unit vectors
+        np.empty((size, n), np.int64),  # the same modulo 2**64
+        np.empty((n + 1, n)),  # cofactors, the weights in the last row
+        np.empty((n + 1, n), np.int64),
+        np.empty(1 << n),  # minors by subsets of rows
+        np.empty(1 << n, np.int64),
+        np.empty(n, np.int64),  # basis: indices of vectors
+        np.empty(n),  # the entering vector in cofactor coordinates
+    )
+    verdicts = np.empty(boards.shape[1], np.int8)  # 1: a vertex, -1: none, 0: open
+    for board in range(len(boards)):
+        rows, num = boards[board], num_open[board]
+        if num <= 2:
+            num_open[board] = 0
+            continue
+        tolerance = _tolerance(rows, num, axes)
+        if tolerance >= MAX_TOLERANCE or n > MAX_DIMENSION:
+            continue
+        verdicts[:num] = 0
+        for first in range(n):
+            verdicts[_lexicographic_minimum(rows, num, first, axes)] = 1
+        for i in range(num):
+            if verdicts[i] == 0:
+                verdicts[i] = _verdict(rows, num, i, verdicts, tolerance, axes, scratch)
+                if verdicts[i] == 0:
+                    break
+        else:
+            left = 0
+            for i in range(num):
+                for k in range(n):
+                    rows[left, k] = rows[i, k]
+                left += verdicts[i] > 0
+            _clear(rows, left, num, axes)
+            num_open[board] = 0
+
+
+@_inlined
+def _tolerance(rows: Array, num: int, axes: Any) -> float:
+    """Bound of the rounding error of every decision on this board: 0 where all arithmetic is exact."""
+    bound = float(len(axes))
+    for k in range(len(axes)):
+        low = high = rows[0, k]
+        for i in range(1, num):
+            low, high = min(low, rows[i, k]), max(high, rows[i, k])
+        bound *= max(high - low, 1.0) * (k + 1)
+    return 0.0 if bound < EXACT_FLOAT else bound * RELATIVE_ERROR
+
+
+@_inlined
+def _lexicographic_minimum(rows: Array, num: int, first: int, axes: Any) -> int:
+    """The row that is least in coordinate `first`, ties by the following ones: a vertex (weights 1, e, e^2, ...)."""
+    n = len(axes)
+    best = 0
+    for i in range(1, num):
+        for step in range(n):
+            k = first + step if first + step < n else first + step - n
+            if rows[i, k] != rows[best, k]:
+                best = i if rows[i, k] < rows[best, k] else best
+                break
+    return best
+
+
+@_inlined
+def _verdict(
+    rows: Array, num: int, candidate: int, verdicts: Array, tolerance: float, axes: Any, scratch: tuple[Array, ...]
+) -> int:
+    """1: a vertex, -1: none, 0: open. Simplex over cofactors; every verdict is a certificate (docs/newton.md)."""
+    vectors, vectors_i, cofactors, cofactors_i, minors, minors_i, basis, entering = scratch
+    n = len(axes)
+    num_others = 0
+    for i in range(num):
+        if i != candidate and verdicts[i] >= 0:  # what is no vertex does not shape the polyhedron
+            for k in range(n):
+                vectors[num_others, k] = rows[i, k] - rows[candidate, k]
+            num_others += 1
+    num_vectors = num_others + n
+    for j in range(n):
+        basis[j] = num_others + j
+        for k in range(n):
+            vectors[num_others + j, k] = cofactors[j, k] = 1.0 if j == k else 0.0
+        cofactors[n, j] = 0.0
+    if tolerance > 0:
+        vectors_i[:num_vectors] = vectors[:num_vectors]
+        cofactors_i[:] = cofactors
+
+    for _ in range(MAX_PIVOTS):
+        worst, least = -1, np.inf
+        for v in range(num_vectors):
+            value = _product(cofactors, cofactors_i, n, vectors, vectors_i, v, tolerance, axes)
+            if (value < 0 or (value == 0 and v < num_others)) and value < least:
+                worst, least = v, value
+        if worst < 0:
+            return 1
+        for j in range(n):
+            entering[j] = _product(cofactors, cofactors_i, j, vectors, vectors_i, worst, tolerance, axes)
+        leaving = _leaving_row(cofactors, cofactors_i, entering, tolerance, axes)
+        if leaving < 0:
+            return -1
+        basis[leaving] = worst
+        _update_cofactors(vectors, basis, leaving, num_others, cofactors, minors, axes)
+        if tolerance > 0:
+            _update_cofactors(vectors_i, basis, leaving, num_others, cofactors_i, minors_i, axes)
+    return 0
+
+
+@_inlined
+def _product(
+    rows: Array, rows_i: Array, j: int, vectors: Array, vectors_i: Array, v: int, tolerance: float, axes: Any
+) -> float:
+    """Row j times vector v with the right sign: within the tolerance of 0, the integers modulo 2**64 tell."""
+    value = rows[j, 0] * vectors[v, 0]
+    for k in range(1, len(axes)):
+        value += rows[j, k] * vectors[v, k]
+    if tolerance > 0 and abs(value) <= tolerance:
+        residue = rows_i[j, 0] * vectors_i[v, 0]
+        for k in range(1, len(axes)):
+            residue += rows_i[j, k] * vectors_i[v, k]
+        return float(residue)
+    return value
+
+
+@_inlined
+def _leaving_row(cofactors: Array, cofactors_i: Array, entering: Array, tolerance: float, axes: Any) -> int:
+    """The lexicographically least cofactors[j] / entering[j] among positive entering[j]; -1 if there is none."""
+    best = -1
+    for j in range(len(axes)):
+        if entering[j] <= 0:
+            continue
+        if best < 0:
+            best = j
+            continue
+        for k in range(len(axes)):
+            new = _entry(cofactors, cofactors_i, j, k, tolerance) / entering[j]
+            old = _entry(cofactors, cofactors_i, best, k, tolerance) / entering[best]
+            if new != old:
+                best = j if new < old else best
+                break
+    return best
+
+
+@_inlined
+def _entry(rows: Array, rows_i: Array, j: int, k: int, tolerance: float) -> float:
+    if tolerance > 0 and abs(rows[j, k]) <= tolerance:
+        return float(rows_i[j, k])
+    return rows[j, k]
+
+
+@_inlined
+def _update_cofactors(
+    vectors: Array, basis: Array, changed: int, num_others: int, cofactors: Array, minors: Array, axes: Any
+) -> None:
+    """Row j: x -> det(basis with vector j replaced by x); row n, the weights: sum of the rows j < n of points.
+
+    Sums and products only, so it holds for integers modulo 2**64 too. The row of the changed vector does not change.
+    """
+    n = len(axes)
+    for j in range(n):
+        if j == changed:
+            continue
+        if n == 3:
+            a, b = vectors[basis[1 if j == 0 else 0]], vectors[basis[1 if j == 2 else 2]]
+            sign = -1 if j == 1 else 1
+            cofactors[j, 0] = sign * (a[1] * b[2] - a[2] * b[1])
+            cofactors[j, 1] = sign * (a[2] * b[0] - a[0] * b[2])
+            cofactors[j, 2] = sign * (a[0] * b[1] - a[1] * b[0])
+        else:
+            _expand(vectors, basis, j, minors, n)
+            for k in range(n):
+                minor = minors[(1 << n) - 1 - (1 << k)]
+                cofactors[j, k] = -minor if (j + k) & 1 else minor
+    for k in range(n):
+        total = cofactors[n, 0] - cofactors[n, 0]
+        for j in range(n):
+            if basis[j] < num_others:
+                total += cofactors[j, k]
+        cofactors[n, k] = total
+
+
+@_inlined
+def _expand(vectors: Array, basis: Array, omitted: int, minors: Array, n: int) -> None:
+    """Laplace expansion: minors[S] of the first |S| basis vectors but the omitted one, in the rows S (a bitmask)."""
+    minors[0] = 1
+    for mask in range(1, (1 << n) - 1):
+        size = 0
+        for r in range(n):
+            size += mask >> r & 1
+        column = vectors[basis[size - 1 if size - 1 < omitted else size]]
+        total = minors[0] - minors[0]
+        rank = 0
+        for r in range(n):
+            if mask >> r & 1:
+                rank += 1
+                term = column[r] * minors[mask ^ (1 << r)]
+                total += -term if (size - rank) & 1 else term
+        minors[mask] = total

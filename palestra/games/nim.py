@@ -1,0 +1,71 @@
+"""Nim: two players take turns, each takes any number of stones from one heap, and who takes the last stone wins.
+
+Solved by Bouton (1901): the player to move loses exactly when the exclusive or of the heaps is zero.
+
+Letters: B worlds, H heaps, M most stones of a heap.
+"""
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from palestra.config import Config, PositiveInt
+from palestra.games.game import Observation, Space, State, TensorGame
+from palestra.randomness import random_integers
+
+
+class NimConfig(Config):
+    name: Literal["nim"]
+    """Nim, turn by turn; roles: first, second; who takes the last stone wins"""
+    num_heaps: PositiveInt
+    """number of heaps"""
+    max_stones: PositiveInt
+    """a fresh heap holds 0 to this many stones, at random"""
+
+
+class NimGame(TensorGame):
+    """State: heaps int64 (B, H); mover int64 (B,), 0 or 1.
+
+    Action h * M + k - 1 takes k stones from heap h. Both roles share one turn: worlds are at different moves. A board
+    without stones, which random heaps may give, is over before it begins.
+    """
+
+    roles = ("first", "second")
+    turns = (("first", "second"),)
+    tallies = ()
+    lockstep = False
+
+    def __init__(self, config: NimConfig, device: torch.device) -> None:
+        self.config, self.device = config, device
+        H, M = config.num_heaps, config.max_stones
+        self.num_actions = dict.fromkeys(self.roles, H * M)
+        self.spaces = dict.fromkeys(self.roles, {"heaps": Space((H, M + 1), torch.float32, padded=False)})
+        self.stones = torch.arange(1, M + 1, device=device)
+
+    def reset(self, keys: Tensor) -> State:
+        heaps = random_integers(keys, self.config.num_heaps, self.config.max_stones + 1)
+        return {"heaps": heaps, "mover": torch.zeros_like(keys)}
+
+    def deciding(self, state: State) -> Tensor:
+        running = (state["heaps"].sum(1) > 0).unsqueeze(1)
+        return running & (state["mover"].unsqueeze(1) == torch.arange(2, device=self.device))
+
+    def observe(self, state: State, role: str) -> Observation:
+        """Heaps one-hot: float32 (B, H, M + 1)."""
+        return {"heaps": torch.nn.functional.one_hot(state["heaps"], self.config.max_stones + 1).to(torch.float32)}
+
+    def legal(self, state: State, role: str) -> Tensor:
+        return (state["heaps"].unsqueeze(2) >= self.stones).flatten(1)
+
+    def transition(self, state: State, actions: dict[str, Tensor], keys: Tensor) -> tuple[State, Tensor, Tensor, Tensor]:
+        heaps, mover = state["heaps"], state["mover"]
+        running = heaps.sum(1) > 0
+        action = torch.where(mover == 0, actions.get("first", mover), actions.get("second", mover))
+        heap, taken = action // self.config.max_stones, action % self.config.max_stones + 1
+        taken = torch.where(running, taken, 0)
+        heaps = heaps - taken.unsqueeze(1) * (torch.arange(heaps.shape[1], device=self.device) == heap.unsqueeze(1))
+        over = heaps.sum(1) == 0
+        first = torch.where(mover == 0, 1.0, -1.0) * (over & running)
+        new = {"heaps": heaps, "mover": 1 - mover}
+        return new, torch.stack([first, -first], dim=1), over.unsqueeze(1).expand(-1, 2), torch.zeros_like(over)

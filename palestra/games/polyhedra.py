@@ -1,0 +1,200 @@
+"""Hironaka's polyhedra game: the host names coordinates, the agent picks one of them and shears the points along it.
+
+A state is a finite set S of points in N^n. The host picks a set I of at least two coordinates; the agent picks i in I. Every
+point changes by x_i <- sum of x_k over k in I. Then only the vertices of the Newton polyhedron conv(S + R^n_{>=0}) are
+kept. With one point left the game is over and the host has won; the agent wins by stalling. (Hironaka 1967;
+Spivakovsky 1983. Batched form after hironaka.trainer.)
+
+Letters: B worlds, N points, n dimension. Rows with a negative entry are absent, present rows come first.
+"""
+
+from typing import Annotated, Literal, Self
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from palestra.config import Config, ConfigError, ConfigErrorItem, NonNegativeInt, PositiveInt
+from palestra.games.game import Observation, Space, State, TensorGame
+from palestra.games.newton import Kernel, Reduction, blow_up, newton_vertices, random_points, reduce_points
+from palestra.games.rewards import RewardConfig, make_reward
+from palestra.randomness import random_integers
+
+__all__ = ["PolyhedraConfig", "PolyhedraGame", "decode_host_action", "encode_host_action", "host_subsets", "newton_vertices"]
+
+# Below it sums of up to 8 coordinates stay below 2**53, so float64 holds every coordinate exactly.
+MAX_COORDINATE = 2.0**50
+
+
+class PolyhedraConfig(Config):
+    name: Literal["polyhedra"]
+    """Hironaka's polyhedra game; roles: host, agent"""
+    variant: Literal["basic"]
+    """the rules; basic: shear, then reduce"""
+    dimension: Annotated[int, Field(ge=2, le=8)]
+    """number of coordinates n, 2 to 8"""
+    max_num_points: Annotated[int, Field(ge=2)]
+    """places on a board; a fresh board has as many random points before its reduction"""
+    max_value: NonNegativeInt
+    """coordinates of fresh random points are integers from 0 to this, inclusive"""
+    initial_points: list[list[list[int]]] | None
+    """boards to start from, each a list of points, drawn at random per game; null: random points"""
+    reduction: Reduction
+    """points kept after a move; vertices: of the Newton polyhedron; minimal: the Pareto-minimal ones (as hironaka.trainer)"""
+    rescale: bool
+    """divide what players see by the largest coordinate of the board; the state is not touched"""
+    rescale_state: bool
+    """divide the state itself after every move (as hironaka.trainer does): inexact, games drift from the true ones"""
+    max_rounds: PositiveInt | None
+    """cut a game off (truncated) after so many rounds; null: never"""
+    reward: RewardConfig
+    """what host and agent earn"""
+
+    @model_validator(mode="after")
+    def _check_boards(self) -> Self:
+        errors = []
+        for i, board in enumerate(self.initial_points or []):
+            if not 1 <= len(board) <= self.max_num_points:
+                errors.append(ConfigErrorItem(f"initial_points.{i}", f"{len(board)} points; expected 1 to {self.max_num_points}"))
+            for j, point in enumerate(board):
+                if len(point) != self.dimension or not all(0 <= x <= MAX_COORDINATE for x in point):
+                    expected = f"{self.dimension} integers from 0 to 2**50"
+                    errors.append(ConfigErrorItem(f"initial_points.{i}.{j}", f"{point} is no point; expected {expected}"))
+        if self.initial_points == []:
+            errors.append(ConfigErrorItem("initial_points", "no boards; expected at least one, or null"))
+        if errors:
+            raise ConfigError(errors)
+        return self
+
+
+def host_subsets(dimension: int) -> list[int]:
+    """The host's choices as bitmasks of coordinates, in the order of the action code: all subsets of size >= 2, ascending."""
+    return [mask for mask in range(2**dimension) if mask.bit_count() >= 2]
+
+
+def _codes_of_masks(dimension: int) -> list[int]:
+    """The action code of every bitmask; -1 for those of fewer than two coordinates."""
+    codes = {mask: code for code, mask in enumerate(host_subsets(dimension))}
+    return [codes.get(mask, -1) for mask in range(2**dimension)]
+
+
+def encode_host_action(coordinates: Tensor) -> Tensor:
+    """Action codes of multi-binary choices. coordinates: (..., n) of 0 and 1; int64 (...). ValueError for fewer than two."""
+    dimension = coordinates.shape[-1]
+    bits = (coordinates.long() << torch.arange(dimension, device=coordinates.device)).sum(-1)
+    codes = torch.tensor(_codes_of_masks(dimension), device=coordinates.device)[bits]
+    if (codes < 0).any():
+        raise ValueError("the host chooses at least two coordinates")
+    return codes
+
+
+def decode_host_action(actions: Tensor, dimension: int) -> Tensor:
+    """Multi-binary choices (..., n), int64, of action codes (...). IndexError for a code out of range."""
+    masks = torch.tensor(host_subsets(dimension), device=actions.device)[actions]
+    return (masks.unsqueeze(-1) >> torch.arange(dimension, device=actions.device)) & 1
+
+
+class PolyhedraGame(TensorGame):
+    """State: points float64 (B, N, n); subset int64 (B,), the host's choice as a bitmask, 0 while the host decides; rounds
+    int32 (B,); overflow bool (B,), cut off since a coordinate would leave the exact range of float64; exact int64
+    (B,), decisions that needed exact integers so far.
+
+    The kernel ("numba" on CPUs, "torch" anywhere) changes speed, never a result.
+    """
+
+    roles = ("host", "agent")
+    turns = (("host",), ("agent",))
+    tallies = ("overflow", "exact")
+    lockstep = True
+
+    def __init__(self, config: PolyhedraConfig, device: torch.device, kernel: Kernel) -> None:
+        self.config, self.device, self.kernel = config, device, kernel
+        self.reward = make_reward(config.reward)
+        n, N = config.dimension, config.max_num_points
+        masks = host_subsets(n)
+        self.masks = torch.tensor(masks, device=device)
+        self.binary = decode_host_action(torch.arange(len(masks)), n).to(device)
+        self.action_of_mask = torch.tensor(_codes_of_masks(n), device=device)
+        self.coordinates = torch.arange(n, device=device)
+        self.num_actions = {"host": len(masks), "agent": n}
+        points = Space((N, n), torch.float32, padded=True)
+        self.spaces = {"host": {"points": points}, "agent": {"points": points, "coords": Space((n,), torch.float32, padded=False)}}
+        self.boards = None if config.initial_points is None else self._reduced_boards(config.initial_points)
+
+    def _reduced_boards(self, boards: list[list[list[int]]]) -> Tensor:
+        n, N = self.config.dimension, self.config.max_num_points
+        points = torch.full((len(boards), N, n), -1.0, dtype=torch.float64)
+        for row, board in zip(points, boards, strict=True):
+            row[: len(board)] = torch.tensor(board, dtype=torch.float64)
+        return reduce_points(points, self.config.reduction, "torch")[0].to(self.device)
+
+    def reset(self, keys: Tensor) -> State:
+        config = self.config
+        if self.boards is None:
+            points = random_points(
+                keys, config.max_num_points, config.dimension, config.max_value, config.reduction, self.kernel
+            )
+        else:
+            points = self.boards[random_integers(keys, 1, len(self.boards)).squeeze(1)]
+        return self.state_of(points)
+
+    def state_of(self, points: Tensor) -> State:
+        """The state in which the host decides on these boards: float64 (B, N, n), already reduced."""
+        zeros = torch.zeros(len(points), dtype=torch.int64, device=points.device)
+        points = _rescaled(points) if self.config.rescale_state else points
+        return {"points": points, "subset": zeros, "rounds": zeros.int(), "overflow": zeros.bool(), "exact": zeros.clone()}
+
+    def deciding(self, state: State) -> Tensor:
+        running, host = self._running(state["points"]), state["subset"] == 0
+        return torch.stack([running & host, running & ~host], dim=1)
+
+    def observe(self, state: State, role: str) -> Observation:
+        points = state["points"]
+        seen = {"points": (_rescaled(points) if self.config.rescale else points).to(torch.float32)}
+        return seen if role == "host" else seen | {"coords": self._chosen(state).to(torch.float32)}
+
+    def legal(self, state: State, role: str) -> Tensor:
+        if role == "host":
+            return torch.ones((1, 1), dtype=torch.bool, device=self.device).expand(len(state["subset"]), len(self.masks))
+        return self._chosen(state).bool()
+
+    def transition(self, state: State, actions: dict[str, Tensor], keys: Tensor) -> tuple[State, Tensor, Tensor, Tensor]:
+        before, subset = state["points"], state["subset"]
+        running, shearing = self._running(before), subset > 0
+        new = dict(state)
+        if "host" in actions:
+            new["subset"] = torch.where(running & ~shearing, self.masks[actions["host"]], subset)
+        if "agent" not in actions:
+            over = ~running
+            rewards = torch.zeros((len(subset), 2), device=self.device)
+            return new, rewards, over.unsqueeze(1).expand(-1, 2), torch.zeros_like(over)
+
+        after, num_exact = blow_up(before, subset, actions["agent"], self.config.reduction, self.kernel)
+        after = _rescaled(after) if self.config.rescale_state else after
+        over = ~self._running(after)
+        # A negative count: the device could not decide a point and cannot ask for exact integers without a wait.
+        overflow = ((after.amax(dim=(1, 2)) > MAX_COORDINATE) | (num_exact < 0)) & ~over
+        new["points"] = after
+        new["subset"] = new["subset"].masked_fill(shearing, 0)
+        new["rounds"] = state["rounds"] + shearing
+        new["overflow"] = overflow
+        new["exact"] = state["exact"] + num_exact.clamp(min=0)
+        truncated = overflow
+        if self.config.max_rounds is not None:
+            truncated = truncated | ((new["rounds"] >= self.config.max_rounds) & ~over)
+        rewards = self.reward(before, after, over & running) * (running & shearing).unsqueeze(1)
+        return new, rewards, over.unsqueeze(1).expand(-1, 2), truncated
+
+    def _running(self, points: Tensor) -> Tensor:
+        """bool (B,): at least two points are left (present rows come first)."""
+        return points[:, 1, 0] >= 0
+
+    def _chosen(self, state: State) -> Tensor:
+        """The host's choice as multi-binary int64 (B, n)."""
+        return (state["subset"].unsqueeze(1) >> self.coordinates) & 1
+
+
+def _rescaled(points: Tensor) -> Tensor:
+    """Boards divided by their largest coordinate; all-zero boards are left alone, absent rows stay -1."""
+    largest = points.amax(dim=(1, 2), keepdim=True)
+    return torch.where(points < 0, points, points / largest.masked_fill(largest <= 0, 1.0))

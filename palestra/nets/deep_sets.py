@@ -1,0 +1,56 @@
+"""`deep_sets`: a permutation-invariant network (Zaheer et al. 2017, "Deep Sets"; pairs after Santoro et al. 2017)."""
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from palestra.config import Config, PositiveInt
+from palestra.games.game import Space
+from palestra.nets.inputs import flat_size, flatten_observation, presence
+
+
+class DeepSetsConfig(Config):
+    name: Literal["deep_sets"]
+    """each point through the same layers, then maximum and mean over the points: their order means nothing"""
+    point_widths: list[PositiveInt]
+    """widths of the layers that every point goes through"""
+    head_widths: list[PositiveInt]
+    """widths of the layers after the points are pooled"""
+
+
+class DeepSets(nn.Module):
+    """Points through shared layers, pooled by maximum and mean over the present ones, then a head.
+
+    Every point is seen together with the entries that are no sets (the host's choice, say). Input: an observation with exactly
+    one padded entry. Output: float32 (B, num_outputs).
+    """
+
+    def __init__(self, config: DeepSetsConfig, spaces: dict[str, Space], num_outputs: int) -> None:
+        super().__init__()
+        sets = [name for name, space in spaces.items() if space.padded]
+        if len(sets) != 1:
+            raise ValueError(f"deep_sets: needs an observation with one set of points; this one has {sets or 'none'}")
+        self.set_name = sets[0]
+        self.rest = {name: space for name, space in spaces.items() if not space.padded}
+        dimension, rest = spaces[self.set_name].shape[-1], flat_size(self.rest)
+        self.point_layers = _layers([dimension + rest, *config.point_widths])
+        pooled = 2 * ([dimension + rest, *config.point_widths][-1])
+        self.head = nn.Sequential(_layers([pooled + rest, *config.head_widths]))
+        self.output = nn.Linear([pooled + rest, *config.head_widths][-1], num_outputs)
+
+    def forward(self, observation: dict[str, Tensor]) -> Tensor:
+        points = observation[self.set_name]
+        present = presence(points).unsqueeze(-1)
+        x = points * present
+        if self.rest:
+            rest = flatten_observation(observation, self.rest)
+            x = torch.cat([x, rest.unsqueeze(1).expand(-1, points.shape[1], -1)], dim=-1)
+        x = self.point_layers(x) * present  # after a ReLU 0 is the least value, so absent points never win the maximum
+        mean = x.sum(1) / present.sum(1).clamp(min=1.0)
+        pooled = [x.amax(1), mean, *([rest] if self.rest else [])]
+        return self.output(self.head(torch.cat(pooled, dim=-1)))
+
+
+def _layers(widths: list[int]) -> nn.Sequential:
+    return nn.Sequential(*(m for a, b in zip(widths, widths[1:], strict=False) for m in (nn.Linear(a, b), nn.ReLU())))

@@ -1,0 +1,33 @@
+"""The way into a network: a dict observation becomes one vector, or one vector per member of a set.
+
+Rows of a padded entry that have a negative number are absent. Their numbers never reach a network: they are replaced by
+zeros, and a flag per row says which are present.
+"""
+
+import torch
+from torch import Tensor
+
+from palestra.games.game import Space
+
+
+def flatten_observation(observation: dict[str, Tensor], spaces: dict[str, Space]) -> Tensor:
+    """float32 (B, flat_size(spaces)): the entries in the order of `spaces`; a padded entry is followed by its flags."""
+    parts: list[Tensor] = []
+    for name, space in spaces.items():
+        value = observation[name].to(torch.float32)
+        if space.padded:
+            present = presence(value)
+            parts += [(value * present.unsqueeze(-1)).flatten(1), present]
+        else:
+            parts.append(value.flatten(1))
+    return torch.cat(parts, dim=1)
+
+
+def flat_size(spaces: dict[str, Space]) -> int:
+    """The length of `flatten_observation`'s vectors."""
+    return sum(torch.Size(space.shape).numel() + (space.shape[0] if space.padded else 0) for space in spaces.values())
+
+
+def presence(points: Tensor) -> Tensor:
+    """1.0 for present rows, 0.0 for absent ones: float32 (B, N) of (B, N, n)."""
+    return (points[..., 0] >= 0).to(torch.float32)

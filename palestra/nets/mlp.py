@@ -1,0 +1,102 @@
+"""`mlp`: layers one after another, written as a list."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator
+from torch import Tensor, nn
+
+from palestra.config import Config, ConfigError, ConfigErrorItem, PositiveInt
+from palestra.games.game import Space
+
+
+
+def _check_layers(value: Any) -> Any:
+    """Refuses what is no net_arch, with the place of each fault."""
+    errors: list[ConfigErrorItem] = []
+    for index, item in enumerate(value if isinstance(value, list) else []):
+        is_width = isinstance(item, int) and not isinstance(item, bool) and item >= 1
+        is_word = isinstance(item, str) and (item == "b" or (item[:1] == "r" and item[1:].isdigit() and int(item[1:]) >= 1))
+        if isinstance(item, dict):
+            for key, expected in (("repeat", "an integer >= 1"), ("net_arch", "a list of layers")):
+                if key not in item:
+                    errors.append(ConfigErrorItem(f"{index}.{key}", f"missing; expected {expected}"))
+            for key in item.keys() - {"repeat", "net_arch"}:
+                errors.append(ConfigErrorItem(f"{index}.{key}", "unknown key; known keys: repeat, net_arch"))
+            times = item.get("repeat", 1)
+            if isinstance(times, bool) or not isinstance(times, int) or times < 1:
+                errors.append(ConfigErrorItem(f"{index}.repeat", f"{times!r} stands there; expected an integer >= 1"))
+            inner = item.get("net_arch", [])
+            if not isinstance(inner, list):
+                errors.append(ConfigErrorItem(f"{index}.net_arch", f"{inner!r} stands there; expected a list of layers"))
+            try:
+                _check_layers(inner)
+            except ConfigError as error:
+                errors += [ConfigErrorItem(f"{index}.net_arch.{e.path}", e.message) for e in error.errors]
+        elif not (is_width or is_word):
+            expected = "a width >= 1, 'b' (batch norm), 'rK' (residual block of width K) or {repeat: ..., net_arch: [...]}"
+            errors.append(ConfigErrorItem(str(index), f"{item!r} is no layer; expected {expected}"))
+    if errors:
+        raise ConfigError(errors)
+    return value
+
+
+NetArch = Annotated[list[Any], BeforeValidator(_check_layers)]
+
+
+class MLPConfig(Config):
+    name: Literal["mlp"]
+    """layers one after another"""
+    net_arch: NetArch
+    """a width: linear and ReLU; b: batch norm before the last ReLU; rK: residual block of width K; {repeat, net_arch}"""
+
+
+class MLP(nn.Module):
+    """A flat network. Input: the observation, flattened, absent rows zeroed and flagged. Output: float32 (B, num_outputs)."""
+
+    def __init__(self, config: MLPConfig, spaces: dict[str, Space], num_outputs: int) -> None:
+        super().__init__()
+        self.spaces = spaces
+        body, width = make_layers(config.net_arch, flat_size(spaces))
+        self.layers = nn.Sequential(*body, nn.Linear(width, num_outputs))
+
+    def forward(self, observation: dict[str, Tensor]) -> Tensor:
+        return self.layers(flatten_observation(observation, self.spaces))
+
+
+class ResidualBlock(nn.Module):
+    """x + two linear layers with batch norm (He et al. 2016); the shortcut is linear where the width changes."""
+
+    def __init__(self, in_width: int, width: int) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(in_width, width), nn.BatchNorm1d(width), nn.ReLU(), nn.Linear(width, width), nn.BatchNorm1d(width)
+        )
+        self.shortcut = nn.Identity() if in_width == width else nn.Linear(in_width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(x) + self.shortcut(x)
+
+
+def make_layers(net_arch: list[Any], in_width: int) -> tuple[list[nn.Module], int]:
+    """The modules of a net_arch, and the width of their output."""
+    layers: list[nn.Module] = []
+    width = in_width
+    for item in expand(net_arch):
+        if isinstance(item, int):
+            layers += [nn.Linear(width, item), nn.ReLU()]
+            width = item
+        elif item == "b":
+            at = len(layers) - 1 if layers and isinstance(layers[-1], nn.ReLU) else len(layers)
+            layers.insert(at, nn.BatchNorm1d(width))
+        else:
+            layers += [ResidualBlock(width, int(item[1:])), nn.ReLU()]
+            width = int(item[1:])
+    return layers, width
+
+
+def expand(net_arch: list[Any]) -> list[int | str]:
+    """The list with every {repeat, net_arch} written out."""
+    layers: list[int | str] = []
+    for item in net_arch:
+        layers += expand(item["net_arch"]) * item["repeat"] if isinstance(item, dict) else [item]
+    return layers

@@ -1,0 +1,106 @@
+"""What a run leaves behind and shows: its folder, recorders, checkpoints and display."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from palestra.buffers.replay import ReplayBuffer
+from palestra.config import render, user_class_hashes
+from palestra.recording.display import Evaluation, Progress, make_display
+from palestra.recording.plots import plot_rho
+from palestra.recording.recorders import JsonlRecorder, Recorder, TensorBoardRecorder, read_records
+from palestra.recording.summary import render_summary
+from palestra.storage.checkpoints import Checkpoints, LoadedCheckpoint
+from palestra.storage.run_folder import RunFolder, machine, run_facts, versions, write_json, write_text
+
+
+class RunOutput:
+    """The folder of one run, open while the run trains. `config` is the RunConfig; its `output` section rules here."""
+
+    def __init__(self, folder: RunFolder, config: Any, console: Console) -> None:
+        self.folder = folder
+        self.config = config
+        self.console = console
+        self.display = make_display(config.output.display, console)
+        self.evaluations: list[Evaluation] = []
+
+    @classmethod
+    def create(cls, folder: RunFolder, config: Any, console: Console) -> "RunOutput":
+        """A new run: its resolved config and the facts about versions, machine and command are written at once."""
+        write_text(folder.config, render(config, type(config)))
+        write_json(folder.run, run_facts() | {"user_classes": user_class_hashes(config)})
+        return cls(folder, config, console)
+
+    @contextmanager
+    def opened(self) -> Iterator[None]:
+        """Hold the run's lock, the recorders and the display."""
+        output = self.config.output
+        with ExitStack() as stack:
+            stack.enter_context(self.folder.lock())
+            self.checkpoints = Checkpoints(self.folder, output.keep_last, output.keep_every)
+            self.jsonl = JsonlRecorder(self.folder.records)
+            self.recorders: list[Recorder] = [self.jsonl]
+            if output.tensorboard:
+                self.recorders.append(TensorBoardRecorder(self.folder.tensorboard))
+            for recorder in self.recorders:
+                stack.callback(recorder.close)
+            stack.enter_context(self.display)
+            yield
+
+    def rewind(self, loaded: LoadedCheckpoint | None) -> None:
+        """Forget the records that came after a checkpoint; all of them where there is none."""
+        length, env_steps = (loaded.records_length, loaded.counters["env_steps"]) if loaded else (0, 0)
+        for recorder in self.recorders:
+            recorder.cut(length, env_steps)
+        self.evaluations = [Evaluation.from_record(r) for r in self.records() if r["kind"] == "evaluation"]
+
+    def records(self) -> list[dict[str, Any]]:
+        return read_records(self.folder.records)
+
+    def write(self, record: Mapping[str, Any]) -> None:
+        for recorder in self.recorders:
+            recorder.write(record)
+        if record["kind"] == "evaluation":
+            self.evaluations.append(Evaluation.from_record(self.records()[-1]))
+
+    def save(
+        self,
+        state: Mapping[str, Any],
+        counters: Mapping[str, int],
+        buffers: Mapping[str, ReplayBuffer],
+        best: bool,
+    ) -> None:
+        """Write the next checkpoint; records are on the disk before it."""
+        for recorder in self.recorders:
+            recorder.flush()
+        number = max(self.checkpoints.numbers(), default=-1) + 1
+        name = self.checkpoints.save(number, state, counters, buffers, self.jsonl.length)
+        if best:
+            self.checkpoints.mark_best(name)
+
+    def differences(self, loaded: LoadedCheckpoint) -> list[str]:
+        """What is not as it was when the checkpoint was written: equal bits are then not promised."""
+        lines = []
+        for kind, now in (("versions", versions()), ("machine", machine())):
+            for name, before in loaded.manifest[kind].items():
+                if now.get(name) != before:
+                    lines.append(f"{kind}: {name} was {before}, is {now.get(name)}; equal bits are not promised")
+        return lines
+
+    def conclude(self, progress: Progress) -> None:
+        """The plot, and the summary on the console (unless quiet)."""
+        plot = self.folder.path / "rho.png"
+        files = {"records": self.folder.records, "checkpoints": self.folder.checkpoints}
+        if plot_rho(self.records(), plot):
+            files["plot"] = plot
+        if self.config.output.display != "quiet":
+            render_summary(self.console, progress, files)
+
+
+def default_folder(run: str | Path | None, name: str) -> RunFolder:
+    """`run` if it is given, else runs/<name>-<n> in the working directory. RunFolderError if it exists."""
+    return RunFolder.create(Path("runs"), name) if run is None else RunFolder.create_at(Path(run))
+

@@ -1,0 +1,137 @@
+"""What a player holds, and how one learns: the state of a player, and the base of all algorithms."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from palestra.buffers.replay import ReplayBuffer
+from palestra.config import Config
+from palestra.games.fused import Policy, Transitions, Worlds
+from palestra.games.game import Space
+from palestra.schedules import Schedule
+
+Metrics = Mapping[str, Tensor | float]
+
+
+@dataclass
+class Player:
+    """Who sits in one or more roles. A scripted player has a `script`; any other one has an algorithm that filled the rest.
+
+    learning: whether the trainer gives it turns. opt_steps, env_steps: its own counters; its schedules read opt_steps.
+    worlds: the games in which it gathers experience.
+    """
+
+    name: str
+    roles: tuple[str, ...]
+    spaces: dict[str, Space]
+    num_actions: int
+    device: torch.device
+    seed: int
+    learning: bool = False
+    script: Policy | None = None
+    algorithm: "Algorithm | None" = None
+    nets: dict[str, nn.Module] = field(default_factory=dict)
+    optimizers: dict[str, torch.optim.Optimizer] = field(default_factory=dict)
+    lr_schedule: Schedule | None = None
+    er_schedule: Schedule | None = None
+    replay_buffer: ReplayBuffer | None = None
+    worlds: Worlds | None = None
+    opt_steps: int = 0
+    env_steps: int = 0
+
+    def policy(self, explore: bool) -> Policy:
+        """How this player acts now; with or without exploration."""
+        if self.script is not None:
+            return self.script
+        assert self.algorithm is not None
+        return self.algorithm.policy(explore)
+
+    def set_training(self, training: bool) -> None:
+        """Switch the networks between training and evaluation mode (batch norm, dropout)."""
+        for net in self.nets.values():
+            net.train(training)
+
+    def state_dict(self) -> dict[str, Any]:
+        """All but the rows of the replay buffer, which a checkpoint keeps in segments of their own."""
+        assert self.algorithm is not None
+        return {
+            "opt_steps": self.opt_steps,
+            "env_steps": self.env_steps,
+            "nets": {name: net.state_dict() for name, net in self.nets.items()},
+            "modes": {name: net.training for name, net in self.nets.items()},
+            "optimizers": {name: optimizer.state_dict() for name, optimizer in self.optimizers.items()},
+            "algorithm": self.algorithm.state_dict(),
+            "replay_buffer": None if self.replay_buffer is None else self.replay_buffer.state_dict(),
+            "worlds": None if self.worlds is None else self.worlds.state_dict(),
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        assert self.algorithm is not None
+        self.opt_steps, self.env_steps = state["opt_steps"], state["env_steps"]
+        for name, net in self.nets.items():
+            net.load_state_dict(state["nets"][name])
+            net.train(state["modes"][name])
+        for name, optimizer in self.optimizers.items():
+            optimizer.load_state_dict(state["optimizers"][name])
+        self.algorithm.load_state_dict(state["algorithm"])
+        if self.replay_buffer is not None:
+            self.replay_buffer.load_state_dict(state["replay_buffer"])
+        if self.worlds is not None:
+            self.worlds.load_state_dict(state["worlds"])
+
+
+class Turn(Protocol):
+    """What an algorithm asks of the trainer while its player has its turn."""
+
+    def collect(self, num_rounds: int) -> Transitions:
+        """Play the player's worlds on, with exploration for this player alone. Counts env steps."""
+
+    def before_step(self) -> None:
+        """Call before every opt step."""
+
+    def after_step(self, metrics: Metrics) -> None:
+        """Call after every opt step, when all state lies in objects: it counts, and is a safe point."""
+
+    def safe_point(self) -> None:
+        """Call anywhere else where all state lies in objects (after a roll-out): evaluation, records, saves and the end."""
+
+
+class AlgorithmConfig(Config):
+    """Base of the configs of algorithms, which stand beside their algorithm and build it."""
+
+    name: str
+
+    def build(self, player: Player) -> "Algorithm":
+        raise NotImplementedError
+
+
+class Algorithm(ABC):
+    """How one player learns.
+
+    Must be implemented: `policy`, `learn`, `state_dict`, `load_state_dict`; `__init__` fills the player's `nets`, `optimizers`,
+    `lr_schedule`, `er_schedule`, `replay_buffer`.
+    """
+
+    def __init__(self, config: Any, player: Player) -> None:
+        self.config = config
+        self.player = player
+
+    @abstractmethod
+    def policy(self, explore: bool) -> Policy:
+        """How the player acts with its present weights."""
+
+    @abstractmethod
+    def learn(self, turn: Turn) -> None:
+        """One turn of the player: roll out, sample, update. Re-entrant: a run resumed at any safe point goes on right there."""
+
+    @abstractmethod
+    def state_dict(self) -> dict[str, Any]:
+        """What must be remembered between safe points, beside the player's parts."""
+
+    @abstractmethod
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """The inverse of `state_dict`."""

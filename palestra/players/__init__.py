@@ -1,0 +1,36 @@
+"""Who sits in a seat: players that learn, that are held fixed, and scripted ones."""
+
+from palestra.config import Config
+from palestra.games.game import TensorGame
+from palestra.players.scripted import SCRIPTED, ScriptedPolicy
+
+
+class ScriptedPlayerConfig(Config):
+    scripted: str
+    """a scripted player by name; `palestra list` shows them"""
+
+
+class FromRunConfig(Config):
+    from_run: str
+    """folder of the run that trained the player; it is held fixed"""
+    player: str
+    """the player's name in that run"""
+    checkpoint: str
+    """latest, best, or the number of a checkpoint"""
+
+
+def script_error(name: str, game: type[TensorGame], role: str) -> str | None:
+    """Why a scripted player cannot sit there, or None."""
+    policy = SCRIPTED.get(name)
+    if policy is None:
+        return f"{name!r} is no scripted player; known: {', '.join(SCRIPTED)}"
+    if policy.game_class not in (None, game):
+        return f"{name!r} does not play this game; it plays {policy.game_class.__name__}"
+    if policy.roles is not None and role not in policy.roles:
+        return f"{name!r} does not sit as {role!r}; it sits as {', '.join(policy.roles)}"
+    return None
+
+
+def make_script(name: str, game: TensorGame) -> ScriptedPolicy:
+    """The scripted player of that name, for that game."""
+    return SCRIPTED[name](game)

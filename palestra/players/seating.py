@@ -1,0 +1,83 @@
+"""Makes the players of a run from its config, and brings players back from the folder of a run."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from palestra.config import Config, ConfigError, ConfigErrorItem, load_class, load_config
+from palestra.games import make_game
+from palestra.games.game import TensorGame
+from palestra.player import Algorithm, AlgorithmConfig, Player
+from palestra.players import FromRunConfig, ScriptedPlayerConfig, make_script
+from palestra.storage.checkpoints import CheckpointError, Checkpoints
+from palestra.storage.run_folder import RunFolder, RunFolderError
+
+if TYPE_CHECKING:
+    from palestra.algorithms import RunConfig
+
+
+def make_player(name: str, run: "RunConfig", game: TensorGame) -> Player:
+    """A player of a run: learning, scripted, or held fixed as another run left it.
+
+    Raises ConfigError if it sits in roles that see or do different things, or comes from a run that does not fit.
+    """
+    config: Config = run.players[name]
+    roles = tuple(role for role in game.roles if run.roles[role] == name)
+    first, others = roles[0], roles[1:]
+    for role in others:
+        if game.spaces[role] != game.spaces[first] or game.num_actions[role] != game.num_actions[first]:
+            message = f"{name!r} sits there and as {first!r}, but the two see or do different things"
+            raise ConfigError([ConfigErrorItem(f"roles.{role}", message)])
+    spaces, num_actions = game.spaces[first], game.num_actions[first]
+    player = Player(name, roles, spaces, num_actions, game.device, run.seed)
+    if isinstance(config, ScriptedPlayerConfig):
+        player.script = make_script(config.scripted, game)
+    elif isinstance(config, FromRunConfig):
+        try:
+            _fill_from_run(player, type(run), Path(config.from_run), config.player, config.checkpoint)
+        except (RunFolderError, CheckpointError, ConfigError, KeyError, RuntimeError) as error:
+            raise ConfigError([ConfigErrorItem(f"players.{name}.from_run", str(error))]) from error
+    else:
+        player.learning = True
+        player.algorithm = _make_algorithm(config.algorithm, player)  # type: ignore[attr-defined]
+    return player
+
+
+def load_player(run: str | Path, player: str | None, checkpoint: str, model: type["RunConfig"]) -> Player:
+    """A player as a run left it, held fixed. player: its name; None: the only one that learned. checkpoint: latest, best or a number."""
+    config = load_config(RunFolder.open(Path(run)).config, (), model)
+    learned = [name for name, entry in config.players.items() if hasattr(entry, "algorithm")]
+    if player is None and len(learned) > 1:
+        raise ValueError(f"{run} has several players that learned: say which of {', '.join(learned)}")
+    name = player or learned[0]
+    if name not in learned:
+        raise ValueError(f"{run} has no player {name!r} that learned; it has {', '.join(learned)}")
+    game = make_game(config.game, torch.device(config.execution.device), config.execution.kernel)
+    roles = tuple(role for role in game.roles if config.roles[role] == name)
+    loaded = Player(name, roles, game.spaces[roles[0]], game.num_actions[roles[0]], game.device, config.seed)
+    _fill_from_run(loaded, model, Path(run), name, checkpoint)
+    return loaded
+
+
+def _make_algorithm(config: Any, player: Player) -> Algorithm:
+    """The algorithm that a config names, ours or a user's own; it fills the player."""
+    if isinstance(config, AlgorithmConfig):
+        return config.build(player)
+    return load_class(config.name, Algorithm)(config, player)
+
+
+def _fill_from_run(player: Player, model: type["RunConfig"], run: Path, name: str, checkpoint: str) -> None:
+    folder = RunFolder.open(run)
+    config = load_config(folder.config, (), model).players.get(name)
+    if config is None or not hasattr(config, "algorithm"):
+        raise RunFolderError(f"{run} has no player {name!r} that learned")
+    player.algorithm = _make_algorithm(config.algorithm, player)
+    which = int(checkpoint) if checkpoint.isdigit() else checkpoint
+    state = Checkpoints(folder, keep_last=1, keep_every=None).load(which).state["players"][name]
+    for key, net in player.nets.items():
+        net.load_state_dict(state["nets"][key])
+        net.requires_grad_(False)
+    player.set_training(False)
+    player.opt_steps, player.env_steps = state["opt_steps"], state["env_steps"]
+    player.optimizers, player.replay_buffer = {}, None

@@ -1,0 +1,98 @@
+"""Counter-based random numbers made of integer tensor operations.
+
+A key is an int64; the keys of a batch are an int64 tensor. `fold` derives new keys from a key and a counter, the drawing
+functions turn a key into numbers. Nothing is stored: the same (seed, stream, world, counter) gives the same integers
+on every device, in any order, however a batch is split. A key is either folded or drawn from, never both.
+
+The bits are those of SplitMix64 (Steele, Lea, Flood 2014) with the finalizer of Stafford's variant 13: the i-th number
+of a key is mix(key + (i + 1) * GAMMA), in 64-bit arithmetic that wraps around.
+"""
+
+import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+def _signed(value: int) -> int:
+    return value - (1 << 64) if value >= 1 << 63 else value
+
+
+GAMMA = _signed(0x9E3779B97F4A7C15)
+MULTIPLIER_1 = _signed(0xBF58476D1CE4E5B9)
+MULTIPLIER_2 = _signed(0x94D049BB133111EB)
+U_MULTIPLIER_1, U_MULTIPLIER_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+U27, U30, U31 = np.uint64(27), np.uint64(30), np.uint64(31)
+
+
+def base_key(seed: int, stream: str) -> int:
+    """The key of one stream ("play/host", "evaluation", ...) of one seed: an int64. Other names, other numbers."""
+    digest = hashlib.sha256(f"{seed}/{stream}".encode()).digest()
+    return int.from_bytes(digest[:8], "little", signed=True)
+
+
+def world_keys(key: int, num_worlds: int, device: torch.device) -> Tensor:
+    """One key per world, int64 of shape (num_worlds,). World w has the same key in a batch of any size."""
+    return fold(torch.full((num_worlds,), key, dtype=torch.int64, device=device), torch.arange(num_worlds, device=device))
+
+
+def _shift_right(x: Tensor, bits: int) -> Tensor:
+    """Logical right shift of int64 (the operator >> copies the sign)."""
+    return (x >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def _mix(x: Tensor) -> Tensor:
+    if x.device.type == "cpu" and not torch.compiler.is_compiling():
+        return _mix_numpy(x)
+    x = (x ^ _shift_right(x, 30)) * MULTIPLIER_1
+    x = (x ^ _shift_right(x, 27)) * MULTIPLIER_2
+    return x ^ _shift_right(x, 31)
+
+
+def _mix_numpy(x: Tensor) -> Tensor:
+    """The same integers; on a CPU numpy's operations start several times faster than torch's."""
+    y = x.numpy().view(np.uint64)
+    y = (y ^ (y >> U30)) * U_MULTIPLIER_1
+    y ^= y >> U27
+    y *= U_MULTIPLIER_2
+    y ^= y >> U31
+    return torch.from_numpy(y.view(np.int64))
+
+
+def fold(keys: Tensor, data: Tensor | int) -> Tensor:
+    """New keys from `keys` and `data` (nonnegative; broadcast against `keys`). int64 in, int64 out."""
+    return _mix(keys + (data + 1) * GAMMA) if isinstance(data, Tensor) else _mix(keys + _signed((data + 1) * GAMMA % 2**64))
+
+
+def random_bits(keys: Tensor, num: int) -> Tensor:
+    """`num` 64-bit numbers per key: int64 of shape (*keys.shape, num)."""
+    return _mix(keys.unsqueeze(-1) + torch.arange(1, num + 1, device=keys.device) * GAMMA)
+
+
+def random_integers(keys: Tensor, num: int, high: int) -> Tensor:
+    """`num` integers per key, 0 <= i < high <= 2**31, int64 of shape (*keys.shape, num). Bias below high / 2**31."""
+    return (_shift_right(random_bits(keys, num), 33) * high) >> 31
+
+
+def random_floats(keys: Tensor, num: int) -> Tensor:
+    """`num` floats per key, uniform on the multiples of 2**-24 in [0, 1): float32 of shape (*keys.shape, num)."""
+    return _shift_right(random_bits(keys, num), 40).to(torch.float32) * 2.0**-24
+
+
+def random_choice(keys: Tensor, legal: Tensor) -> Tensor:
+    """One uniformly random True entry per row of `legal` (*keys.shape, num): int64 of shape keys.shape. Rows without one give 0."""
+    ranks = torch.cumsum(legal, dim=-1)
+    wanted = (_shift_right(random_bits(keys, 1), 33) * ranks[..., -1:]) >> 31
+    return (legal & (ranks == wanted + 1)).to(torch.int8).argmax(dim=-1)
+
+
+@contextmanager
+def seeded_global_state(key: int) -> Iterator[None]:
+    """Run stock initialisers and dropout inside torch's global generators, seeded with `key`, and restore them after."""
+    devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
+    with torch.random.fork_rng(devices=devices):
+        torch.manual_seed(key % 2**63)
+        yield

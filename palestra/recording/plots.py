@@ -1,0 +1,123 @@
+"""A picture of what a run learned: rho over training with 95% bands, and scripted players as levels."""
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from palestra.recording.display import Evaluation, PairResult, Seat, histories, standings
+
+# Okabe and Ito's palette, told apart by colour-blind eyes; the first two for the learning players of the two roles
+LEARNED_COLOURS = ("#0072B2", "#D55E00")
+LEVEL_COLOURS = ("#009E73", "#CC79A7", "#8A6D00", "#56B4E9", "#555555")
+MAX_COLUMNS = 5
+LABEL_GAP = 0.065  # of an axes' height
+
+
+def plot_rho(records: Sequence[Mapping[str, Any]], path: Path) -> bool:
+    """Write a PNG of rho over training (`rho_figure`). False, and no file, if no record tells of a learning player."""
+    figure = rho_figure(records)
+    if figure is None:
+        return False
+    figure.savefig(path, format="png", dpi=120)
+    return True
+
+
+def rho_figure(records: Sequence[Mapping[str, Any]]) -> Figure | None:
+    """One panel for each pairing of a learning player: rho over opt steps with its 95% interval as a band, and dashed
+    the scripted players of its role facing the same opponent. A row of panels for each learning player. In games
+    other than the host's and agent's the learning player's return stands for rho, without a band.
+
+    records: as in `records.jsonl`; those without `pairs` are passed over. None if nothing is there to draw.
+    """
+    evaluations = [Evaluation.from_record(record) for record in records if record.get("pairs")]
+    rows = _rows(evaluations)
+    if not rows:
+        return None
+    num_columns = max(len(row) for row in rows)
+    figure = Figure(figsize=(2.2 + 2.9 * num_columns, 0.5 + 2.7 * len(rows)), layout="constrained", facecolor="white")
+    grid = figure.subplots(len(rows), num_columns, squeeze=False)
+    for axes_row, row in zip(grid, rows, strict=True):
+        for axes in axes_row[len(row) :]:
+            axes.remove()
+        for axes, (learner, pair) in zip(axes_row, row, strict=False):
+            _draw_panel(axes, evaluations, learner, pair)
+    return figure
+
+
+def _rows(evaluations: Sequence[Evaluation]) -> list[list[tuple[Seat, PairResult]]]:
+    """The panels, row by row: each pairing once, with its first learning seat, at most MAX_COLUMNS side by side."""
+    pairs = {pair.seats: pair for evaluation in evaluations for pair in evaluation.pairs if pair.learned}
+    by_learner: dict[Seat, list[PairResult]] = {}
+    for pair in pairs.values():
+        learner = next(seat for seat in pair.seats if seat.learns)
+        by_learner.setdefault(learner, []).append(pair)
+    return [
+        [(learner, pair) for pair in panels[start : start + MAX_COLUMNS]]
+        for learner, panels in sorted(by_learner.items(), key=lambda item: item[1][0].seats.index(item[0]))
+        for start in range(0, len(panels), MAX_COLUMNS)
+    ]
+
+
+def _draw_panel(axes: Axes, evaluations: Sequence[Evaluation], learner: Seat, pair: PairResult) -> None:
+    place, opponents = pair.seats.index(learner), [seat for seat in pair.seats if seat != learner]
+    results = histories(evaluations)[pair.seats]
+    steps = [each.opt_steps for each in evaluations for found in each.pairs if found.seats == pair.seats]
+    colour = LEARNED_COLOURS[place % len(LEARNED_COLOURS)]
+    axes.plot(steps, [_value(found, learner) for found in results], color=colour, linewidth=2, marker=".", zorder=3)
+    if pair.measures_rho:
+        low, high = [found.low for found in results], [found.high for found in results]
+        axes.fill_between(steps, low, high, color=colour, alpha=0.25, linewidth=0)
+    labels = [(_value(results[-1], learner), learner.player, colour)]
+    scripted = [found for found in standings(evaluations) if not found.learned]
+    names = list(dict.fromkeys(found.seats[place].player for found in scripted if len(found.seats) > place))
+    for level in scripted:
+        if [seat for i, seat in enumerate(level.seats) if i != place] == opponents:
+            name, value = level.seats[place].player, _value(level, learner)
+            level_colour = LEVEL_COLOURS[names.index(name) % len(LEVEL_COLOURS)]  # the same in every panel of the row
+            axes.axhline(value, color=level_colour, linestyle="--", linewidth=1.2)
+            labels.append((value, name, level_colour))
+    if pair.measures_rho:
+        axes.set_ylim(bottom=0)  # with every line drawn: it ends the scaling of the axis
+    _label_lines(axes, labels)
+    _dress(axes, learner, opponents, pair.measures_rho)
+
+
+def _value(pair: PairResult, learner: Seat) -> float:
+    return pair.rho if pair.measures_rho else pair.returns.get(learner.role, math.nan)
+
+
+def _dress(axes: Axes, learner: Seat, opponents: Sequence[Seat], measures_rho: bool) -> None:
+    name = learner.player if learner.player == learner.role else f"{learner.player} as {learner.role}"
+    facing = ", ".join(f"{seat.player}{' (learning)' if seat.learns else ''}" for seat in opponents)
+    wanted = "high" if learner.role == "host" else "low"
+    better = "" if any(seat.learns for seat in opponents) else f" ({wanted} is better)"
+    axes.set_title(f"{name} facing {facing}" if facing else name, fontsize=10, loc="left")
+    axes.set_ylabel(f"rho{better}" if measures_rho else f"return of {learner.role}", fontsize=9)
+    axes.set_xlabel("opt steps", fontsize=9)
+    axes.tick_params(labelsize=8)
+    axes.grid(color="#dddddd", linewidth=0.6)
+    axes.set_facecolor("white")
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _label_lines(axes: Axes, labels: Sequence[tuple[float, str, str]]) -> None:
+    """Name each line at the right edge, at its height, the names moved apart where they would meet."""
+    low, high = axes.get_ylim()
+    wanted = sorted(
+        ((value - low) / (high - low), name, colour) for value, name, colour in labels if math.isfinite(value)
+    )
+    heights: list[float] = []
+    for height, _, _ in wanted:
+        heights.append(max(height, heights[-1] + LABEL_GAP) if heights else height)
+    ceiling = 1.0
+    for i in reversed(range(len(heights))):  # what was pushed out above comes down again
+        heights[i] = min(heights[i], ceiling)
+        ceiling = heights[i] - LABEL_GAP
+    for height, (_, name, colour) in zip(heights, wanted, strict=True):
+        axes.annotate(
+            name, (1.02, height), xycoords="axes fraction", color=colour, fontsize=8, va="center", annotation_clip=False
+        )

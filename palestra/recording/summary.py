@@ -1,0 +1,212 @@
+"""What a run has learned, printed at its end: scores before and after, who beats whom, where files are, what next.
+
+Words are used only where the 95% intervals say so: two values differ when their intervals do not overlap.
+"""
+
+import math
+import shlex
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from statistics import fmean, stdev
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from palestra.recording.display import (
+    Evaluation,
+    PairResult,
+    Progress,
+    count_text,
+    duration_text,
+    histories,
+    pair_label,
+    score_table,
+    score_text,
+    standings,
+)
+
+# 97.5% quantiles of Student's t for 1, 2, ... 30 degrees of freedom
+T_QUANTILES = (
+    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
+    *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
+    *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
+)
+
+
+# ---- one run -----------------------------------------------------------------------------------------
+
+
+def render_summary(console: Console, progress: Progress, files: Mapping[str, Path]) -> None:
+    """Print what a run has learned.
+
+    progress: its last state; with a fraction below 1 the run is said to have stopped, and how to go on.
+    files: what a user may look for -> where it lies, as "checkpoints", "plot", "records".
+    """
+    counters = ", ".join(f"{count_text(count)} {name.replace('_', ' ')}" for name, count in progress.counters.items())
+    end = "finished" if progress.fraction >= 1 else f"stopped at {progress.fraction:.0%}"
+    console.print()
+    _print_line(console, f"{progress.name}: {end} after {duration_text(progress.elapsed_s)}", "bold")
+    _print_line(console, f"  {counters}")
+    _print_learned(console, progress.evaluations)
+    folder = {"run folder": Path(progress.run_folder)} if progress.run_folder else {}
+    _print_lines(console, "Files", {name: str(path) for name, path in (folder | dict(files)).items()})
+    if progress.run_folder:
+        run = shlex.quote(progress.run_folder)
+        ways = {"evaluate the players again": f"palestra evaluate {run}"}
+        if progress.fraction < 1:
+            ways = {"go on from here": f"palestra resume {run}"} | ways
+        _print_lines(console, "Next", ways)
+
+
+def _print_learned(console: Console, evaluations: Sequence[Evaluation]) -> None:
+    learned = [pair for pair in standings(evaluations) if pair.learned]
+    if not learned:
+        _print_line(console, "  no evaluation of a learning player, so nothing is known of what was learned")
+        return
+    console.print()
+    console.print(_before_after(evaluations, learned))
+    games = sorted({pair.games for pair in learned})
+    first, last = (f"{evaluations[i].opt_steps:,}" for i in (0, -1))
+    note = f"Before: opt step {first}; after: opt step {last}; {' or '.join(map(str, games))} games each"
+    _print_line(console, note + ("; brackets: 95% intervals." if learned[0].measures_rho else "."), "dim")
+    truncated = [f"{pair_label(pair)} {pair.truncated}" for pair in learned if pair.truncated]
+    if truncated:
+        _print_line(console, f"Cut off, so not finished: {', '.join(truncated)} games.", "dim")
+    if len(learned[0].players) > 1:
+        console.print()
+        console.print(score_table(evaluations, console.width, num_rows=100))
+    for number, line in enumerate(verdicts(evaluations)):
+        _print_line(console, line if number else f"\n{line}")
+
+
+def _print_line(console: Console, line: str, style: str = "") -> None:
+    console.print(Text(line, style=style))
+
+
+def _print_lines(console: Console, title: str, lines: Mapping[str, str]) -> None:
+    if lines:
+        console.print()
+        _print_line(console, title, "bold")
+    width = max((len(name) for name in lines), default=0)
+    for name, line in lines.items():
+        console.print(Text(f"  {name:{width}}  {line}"), soft_wrap=True)  # unbroken, to be copied
+
+
+def _before_after(evaluations: Sequence[Evaluation], pairs: Sequence[PairResult]) -> Table:
+    table, results = _pairings_table(pairs[0], ("before", "after")), histories(evaluations)
+    for pair in pairs:
+        first, *later = results[pair.seats]
+        rows = [(_rho_text(first) if later else "-", _rho_text(pair))]
+        if not pair.measures_rho:
+            returns = [(score_text(first.returns[role]) if later else "-", pair.returns[role]) for role in pair.returns]
+            rows += [(before, score_text(after)) for before, after in returns]
+        _add_rows(table, pair, rows)
+    return table
+
+
+def _pairings_table(example: PairResult, headings: Sequence[str]) -> Table:
+    """A block of rows for each pairing: its rho and, in games other than the host's and agent's, its returns."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column(Text(" vs ".join(seat.role for seat in example.seats)), overflow="fold")
+    table.add_column("measure")
+    for heading in headings:
+        table.add_column(heading, justify="right", no_wrap=True)
+    return table
+
+
+def _add_rows(table: Table, pair: PairResult, rows: Sequence[Sequence[str]]) -> None:
+    players = [Text(seat.player, style="bold" if seat.learns else "") for seat in pair.seats]
+    measures = ["rho", *(f"return of {role}" for role in pair.returns)]
+    for measure, row in zip(measures, rows, strict=False):
+        table.add_row(Text(" vs ").join(players) if measure == "rho" else "", Text(measure), *row)
+
+
+def _rho_text(pair: PairResult) -> str:
+    return f"{score_text(pair.rho)} [{score_text(pair.low)}, {score_text(pair.high)}]"
+
+
+def verdicts(evaluations: Sequence[Evaluation]) -> list[str]:
+    """Sentences on what the intervals of rho say of each learning player: what changed, and whom it beats in its role
+    facing the same opponent. None for games of other roles, whose returns come without intervals.
+    """
+    results = {pair.seats: pair for pair in standings(evaluations) if pair.measures_rho}
+    lines, past = [], histories(evaluations)
+    for role in (0, 1):
+        for seat in dict.fromkeys(seats[role] for seats in results if seats[role].learns):
+            own = {seats[1 - role]: pair for seats, pair in results.items() if seats[role] == seat}
+            lines.append(f"{seat.player}, beside the other players of the role {seat.role}:")
+            for opponent, pair in own.items():
+                rivals = {
+                    seats[role].player: _order(pair, rival, role)
+                    for seats, rival in results.items()
+                    if seats[1 - role] == opponent and seats[role] != seat
+                }
+                lines += _sentence(
+                    f"  facing {opponent.player}: ", ("beats", "no clear difference from", "behind"), rivals
+                )
+            changes = {}
+            for opponent, pair in own.items():
+                before = past[pair.seats][:-1]
+                if before and not opponent.learns:
+                    changes[opponent.player] = _order(pair, before[0], role)
+            words = ("better against", "no clear change against", "worse against")
+            lines += _sentence("  since the first evaluation: ", words, changes)
+    return lines
+
+
+def _order(own: PairResult, other: PairResult, role: int) -> int:
+    """1, 0, -1: as far as intervals tell, `own` is better, neither, worse for the host (role 0) or agent (role 1)."""
+    higher = int(own.low > other.high) - int(own.high < other.low)
+    return higher if role == 0 else -higher
+
+
+def _sentence(start: str, words: tuple[str, str, str], orders: Mapping[str, int]) -> list[str]:
+    """One line such as "  facing random: beats a, b; level with c", or none without names."""
+    groups = [[name for name, order in orders.items() if order == sign] for sign in (1, 0, -1)]
+    parts = [f"{word} {', '.join(group)}" for word, group in zip(words, groups, strict=True) if group]
+    return [start + "; ".join(parts)] if parts else []
+
+
+# ---- several seeds -----------------------------------------------------------------------------------
+
+
+def render_seeds_summary(console: Console, runs: Mapping[int, Sequence[Evaluation]]) -> None:
+    """Print for each pairing the mean over seeds of rho (and of returns, in games other than the host's and agent's),
+    at the first and the last evaluation, with the 95% t interval of that mean, and the spread of the last.
+
+    runs: seed -> the evaluations of its run, the oldest first.
+    """
+    pairs = {pair.seats: pair for evaluations in runs.values() for pair in standings(evaluations) if pair.learned}
+    seeds = ", ".join(map(str, runs))
+    console.print()
+    _print_line(console, f"Over {len(runs)} seeds ({seeds})", "bold")
+    if not pairs:
+        _print_line(console, "  no evaluation of a learning player")
+        return
+    table = _pairings_table(next(iter(pairs.values())), ("before", "after", "least", "most"))
+    past = [histories(evaluations) for evaluations in runs.values()]
+    for seats, pair in pairs.items():
+        found = [results[seats] for results in past if seats in results]
+        values = [([results[0].rho for results in found], [results[-1].rho for results in found])]
+        for role in () if pair.measures_rho else pair.returns:
+            values.append(
+                ([results[0].returns[role] for results in found], [results[-1].returns[role] for results in found])
+            )
+        rows = [
+            (mean_text(before), mean_text(after), score_text(min(after)), score_text(max(after)))
+            for before, after in values
+        ]
+        _add_rows(table, pair, rows)
+    console.print(table)
+    _print_line(console, "Means over seeds, ± their 95% t interval; least and most: of one seed, after.", "dim")
+
+
+def mean_text(values: Sequence[float]) -> str:
+    """.256 ±.006: the mean of independent values and half its 95% t interval, which takes at least two."""
+    mean = fmean(values)
+    if len(values) < 2 or not all(map(math.isfinite, values)):
+        return score_text(mean)
+    quantile = T_QUANTILES[min(len(values) - 1, len(T_QUANTILES)) - 1]
+    half = quantile * stdev(values) / math.sqrt(len(values))
+    return f"{score_text(mean)} ±{score_text(half)}"

@@ -1,0 +1,130 @@
+"""Schedules: functions of a step that keep their own data. A step is an opt step of the player that the schedule belongs to."""
+
+import math
+from itertools import pairwise
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import model_validator
+
+from palestra.config import ByName, Config, Fraction, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+
+
+class Schedule(Config):
+    """A nonnegative number for every step >= 0. The data are the fields: equal fields, equal values, at any time."""
+
+    def __call__(self, step: int) -> float:
+        raise NotImplementedError
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.model_dump()
+
+
+class ConstantSchedule(Schedule):
+    """The same value at every step."""
+
+    name: Literal["constant"]
+    """the same value at every step"""
+    value: NonNegativeFloat
+    """the value"""
+
+    def __call__(self, step: int) -> float:
+        return self.value
+
+
+class LinearSchedule(Schedule):
+    """A straight line from `initial` to `final` in `num_steps`, then `final`."""
+
+    name: Literal["linear"]
+    """a straight line from initial to final, then final"""
+    initial: NonNegativeFloat
+    """value at step 0"""
+    final: NonNegativeFloat
+    """value from step num_steps on"""
+    num_steps: PositiveInt
+    """opt steps of the player until the final value"""
+
+    def __call__(self, step: int) -> float:
+        return self.initial + (self.final - self.initial) * min(step / self.num_steps, 1.0)
+
+
+class ExponentialSchedule(Schedule):
+    """initial * rate^t + final * (1 - rate^t)."""
+
+    name: Literal["exponential"]
+    """initial * rate^t + final * (1 - rate^t)"""
+    initial: NonNegativeFloat
+    """value at step 0"""
+    final: NonNegativeFloat
+    """value that it approaches"""
+    rate: Fraction
+    """share of the distance to the final value that is left after one opt step"""
+
+    def __call__(self, step: int) -> float:
+        share = self.rate**step
+        return self.initial * share + self.final * (1.0 - share)
+
+
+class InverseSchedule(Schedule):
+    """rate / (t + rate / initial): falls like 1/t once t is large against rate / initial."""
+
+    name: Literal["inverse"]
+    """rate / (t + rate / initial)"""
+    initial: PositiveFloat
+    """value at step 0"""
+    rate: PositiveFloat
+    """the value at a late step t is about rate / t"""
+
+    def __call__(self, step: int) -> float:
+        return self.rate / (step + self.rate / self.initial)
+
+
+class CosineSchedule(Schedule):
+    """Half a cosine wave from `initial` to `final` in `num_steps`, then `final` (Loshchilov & Hutter 2017, eq. 5, no restart)."""
+
+    name: Literal["cosine"]
+    """half a cosine wave from initial to final, then final"""
+    initial: NonNegativeFloat
+    """value at step 0"""
+    final: NonNegativeFloat
+    """value from step num_steps on"""
+    num_steps: PositiveInt
+    """opt steps of the player until the final value"""
+
+    def __call__(self, step: int) -> float:
+        share = 0.5 * (1.0 + math.cos(math.pi * min(step / self.num_steps, 1.0)))
+        return self.final + (self.initial - self.final) * share
+
+
+class Knot(Config):
+    step: NonNegativeInt
+    """opt step of the player"""
+    value: NonNegativeFloat
+    """value at this step"""
+
+
+class PiecewiseSchedule(Schedule):
+    """Straight lines between knots; constant before the first and after the last."""
+
+    name: Literal["piecewise"]
+    """straight lines between knots; constant before the first and after the last"""
+    knots: list[Knot]
+    """at least one, steps ascending"""
+
+    @model_validator(mode="after")
+    def _check_ascending(self) -> Self:
+        if not self.knots or any(left.step >= right.step for left, right in pairwise(self.knots)):
+            raise ValueError("knots: at least one, with ascending steps")
+        return self
+
+    def __call__(self, step: int) -> float:
+        for left, right in pairwise(self.knots):
+            if left.step <= step < right.step:
+                share = (step - left.step) / (right.step - left.step)
+                return left.value + (right.value - left.value) * share
+        return self.knots[0].value if step < self.knots[0].step else self.knots[-1].value
+
+
+ScheduleConfig = Annotated[
+    ConstantSchedule | LinearSchedule | ExponentialSchedule | InverseSchedule | CosineSchedule | PiecewiseSchedule,
+    ByName(),
+]

@@ -1,0 +1,368 @@
+"""Checkpoints: folders that hold the whole state of a run to the bit, written whole or not at all.
+
+    checkpoints/00000003/manifest.json         format, number, counters, versions, machine, SHA-256 of every file
+                         state.json            the state's tree; "$tensor" stands where a tensor belongs
+                         tensors.safetensors   its tensors, named by their path in the tree
+                         <buffer>-...          the replay rows of an unfinished segment (see segments.py)
+    checkpoints/latest, checkpoints/best       the name of a folder
+
+A folder is written under a name that starts with a dot, synced, and renamed. Equal states give equal bytes: keys are
+sorted, and no clock is read. Nothing is ever unpickled.
+"""
+
+import hashlib
+import json
+import math
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from palestra.storage.run_folder import (
+    RunFolder,
+    file_sha256,
+    machine,
+    sync_folder,
+    to_json,
+    versions,
+    write_synced,
+    write_text,
+)
+from palestra.storage.segments import (
+    SEGMENT_ROWS,
+    CheckpointError,
+    DamagedError,
+    Segment,
+    SegmentedRows,
+    StoredRows,
+    read_checked,
+    read_tensors,
+    store_rows,
+    write_tensors,
+)
+
+FORMAT = 1
+NAME = r"[0-9]{8,}"
+
+
+@dataclass(frozen=True)
+class LoadedCheckpoint:
+    """What `Checkpoints.load` gives. All tensors lie on the CPU; replay rows stay on disk until `restore_buffers`.
+
+    records_length: the bytes that records.jsonl had. warnings: one line per damaged checkpoint that was passed over.
+    """
+
+    folder: Path
+    state: dict[str, Any]
+    counters: dict[str, int]
+    buffers: dict[str, StoredRows]
+    records_length: int
+    manifest: dict[str, Any]
+    warnings: list[str]
+
+
+class Checkpoints:
+    """The checkpoints of one run. One process writes (it holds the run's lock), any may read.
+
+    Kept are the last `keep_last`, every one whose number `keep_every` divides (None: no such rule), the latest and
+    the best. What a killed save has left behind is removed when the holder of the run's lock makes this object.
+    """
+
+    def __init__(
+        self, run_folder: RunFolder, keep_last: int, keep_every: int | None, segment_rows: int = SEGMENT_ROWS
+    ) -> None:
+        if keep_last < 1 or (keep_every is not None and keep_every < 1):
+            raise ValueError(f"keep_last and keep_every must be at least 1, not {keep_last} and {keep_every}")
+        self.folder = run_folder.checkpoints
+        self.buffers_folder = run_folder.buffers
+        self.keep_last = keep_last
+        self.keep_every = keep_every
+        self.segment_rows = segment_rows
+        self._known_segments: dict[str, tuple[Segment, ...]] = {}
+        if run_folder.holds_lock:
+            self._remove_leftovers()
+            self._remove_unnamed_segments()
+
+    def numbers(self) -> list[int]:
+        """The numbers of the checkpoints there are, ascending; damaged ones included."""
+        return sorted(int(path.name) for path in self.folder.iterdir() if re.fullmatch(NAME, path.name))
+
+    def save(
+        self,
+        number: int,
+        state: Mapping[str, Any],
+        counters: Mapping[str, int],
+        buffers: Mapping[str, SegmentedRows],
+        records_length: int,
+    ) -> str:
+        """Write checkpoint `number`, make it the latest, drop what need not be kept; gives the folder's name.
+
+        state: dicts (keys all str or all int), lists and tuples of tensors, ints, floats, str, bool and None.
+        Checkpoints of a higher number belong to a future that was given up: they are no longer counted and go,
+        unless one is the best. Raises CheckpointError if the disk refuses: the ones before stay as they were. Raises
+        TypeError for a state that cannot be written.
+        """
+        name = f"{number:08d}"
+        tensors: dict[str, Tensor] = {}
+        document = _encode(state, "", tensors)
+        unfinished = self.folder / f".{name}.tmp"
+        try:
+            self._remove_leftovers()
+            unfinished.mkdir()
+            write_synced(unfinished / "state.json", to_json(document).encode())
+            write_tensors(unfinished / "tensors.safetensors", tensors)
+            stored = {
+                key: store_rows(
+                    key, buffer, self._known_segments.get(key, ()), unfinished, self.buffers_folder, self.segment_rows
+                )
+                for key, buffer in buffers.items()
+            }
+            manifest = {
+                "format": FORMAT,
+                "number": number,
+                "counters": dict(counters),
+                "records_length": records_length,
+                "versions": versions(),
+                "machine": machine(),
+                "files": {path.name: file_sha256(path) for path in unfinished.iterdir()},
+                "buffers": {key: rows.to_manifest() for key, rows in stored.items()},
+            }
+            write_synced(unfinished / "manifest.json", to_json(manifest | {"sha256": _digest(manifest)}).encode())
+            sync_folder(unfinished)
+            self._publish(unfinished, name)
+            self._known_segments = {key: rows.segments for key, rows in stored.items()}
+            self._remove_unkept(number)
+        except OSError as error:
+            with suppress(OSError):  # a disk that is full lets files go; one that is broken must not hide the error
+                self._remove_leftovers()
+                self._remove_unnamed_segments()
+            raise CheckpointError(f"checkpoint {name} could not be saved in {self.folder}: {error}") from error
+        return name
+
+    def mark_best(self, name: str) -> None:
+        """Let `best` point at checkpoint `name`, which is kept from now on."""
+        if not (self.folder / name).is_dir():
+            raise CheckpointError(f"there is no checkpoint {name} in {self.folder}")
+        try:
+            write_text(self.folder / "best", name + "\n")
+        except OSError as error:
+            raise CheckpointError(f"checkpoint {name} could not be marked as the best: {error}") from error
+
+    def load(self, which: int | str | Path) -> LoadedCheckpoint:
+        """Read a checkpoint: "latest", "best", a number, or the path of a folder (of this run or another).
+
+        Every SHA-256 is checked. If the latest is damaged, the ones before it are tried in turn, and `warnings` names
+        the damaged. Raises CheckpointError if none is left, if the one asked for is damaged or missing, or if it
+        was written by a later version of palestra.
+        """
+        damaged: list[str] = []
+        for folder in self._candidates(which):
+            try:
+                return _read(folder, damaged)
+            except DamagedError as error:
+                damaged.append(f"checkpoint {folder} is damaged: {error}")
+        raise CheckpointError("\n".join(damaged) or f"there is no checkpoint in {self.folder}")
+
+    def restore_buffers(self, loaded: LoadedCheckpoint, buffers: Mapping[str, SegmentedRows]) -> None:
+        """Give each buffer the rows that it held when the checkpoint was saved; call it before the next `save`.
+
+        Raises CheckpointError if the checkpoint has other buffers, or a file was damaged since it was loaded.
+        """
+        if set(buffers) != set(loaded.buffers):
+            raise CheckpointError(
+                f"checkpoint {loaded.folder} has rows of the buffers {sorted(loaded.buffers)}, not of {sorted(buffers)}"
+            )
+        is_ours = loaded.folder.parent == self.folder
+        self._known_segments = {key: rows.segments for key, rows in loaded.buffers.items()} if is_ours else {}
+        for key, stored in loaded.buffers.items():
+            for start, rows in stored.read():
+                buffers[key].load_rows(start, rows)
+
+    def _candidates(self, which: int | str | Path) -> list[Path]:
+        if isinstance(which, int):
+            return [self.folder / f"{which:08d}"]
+        if which == "best":
+            name = self._pointer("best")
+            if name is None:
+                raise CheckpointError(f"no checkpoint in {self.folder} is marked as the best")
+            return [self.folder / name]
+        if which != "latest":
+            return [Path(which)]
+        latest = self._pointer("latest")
+        numbers = self.numbers()
+        if latest is not None:
+            numbers = [number for number in numbers if number < int(latest)] + [int(latest)]
+        return [self.folder / f"{number:08d}" for number in reversed(numbers)]
+
+    def _pointer(self, file: str) -> str | None:
+        """The checkpoint's name in `latest` or `best`; None if the file is missing or holds no such name."""
+        try:
+            name = (self.folder / file).read_bytes().strip().decode("ascii", errors="replace")
+        except FileNotFoundError:
+            return None
+        return name if re.fullmatch(NAME, name) else None
+
+    def _publish(self, unfinished: Path, name: str) -> None:
+        if (self.folder / name).exists():  # left by a kill before `latest` moved, or of a future that was given up
+            self._discard(name)
+        os.rename(unfinished, self.folder / name)
+        sync_folder(self.folder)
+        write_text(self.folder / "latest", name + "\n")
+
+    def _discard(self, name: str) -> None:
+        """Turn a checkpoint into a leftover: killed while it is removed, it must not look like a damaged one."""
+        os.rename(self.folder / name, self.folder / f".{name}.removed")
+
+    def _remove_unkept(self, latest: int) -> None:
+        past = [number for number in self.numbers() if number <= latest]
+        kept = set(past[-self.keep_last :])
+        if self.keep_every is not None:
+            kept |= {number for number in past if number % self.keep_every == 0}
+        kept.add(int(self._pointer("best") or latest))
+        for number in self.numbers():
+            if number not in kept:
+                self._discard(f"{number:08d}")
+        self._remove_leftovers()
+        self._remove_unnamed_segments()
+
+    def _remove_leftovers(self) -> None:
+        for path in [*self.folder.glob(".*"), *self.buffers_folder.glob(".*")]:
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+
+    def _remove_unnamed_segments(self) -> None:
+        named = set()
+        for number in self.numbers():
+            try:
+                buffers = _read_manifest(self.folder / f"{number:08d}")["buffers"]
+            except DamagedError:
+                continue  # it cannot be loaded any more, with or without its rows
+            named |= {Path(segment["file"]).name for entry in buffers.values() for segment in entry["segments"]}
+        for path in self.buffers_folder.glob("*.safetensors"):
+            if path.name not in named:
+                path.unlink()
+
+
+# ---- reading a folder --------------------------------------------------------------------------------
+
+
+def _read(folder: Path, warnings: list[str]) -> LoadedCheckpoint:
+    """The checkpoint in `folder`, every file checked. Raises DamagedError and CheckpointError."""
+    manifest = _read_manifest(folder)
+    try:
+        files = manifest["files"]
+        document = json.loads(read_checked(folder / "state.json", files["state.json"]))
+        tensors = read_tensors(folder / "tensors.safetensors", files["tensors.safetensors"])
+        buffers = {key: StoredRows.from_manifest(folder, entry) for key, entry in manifest["buffers"].items()}
+        for rows in buffers.values():
+            rows.check()
+        return LoadedCheckpoint(
+            folder=folder,
+            state=_decode(document, tensors),
+            counters=manifest["counters"],
+            buffers=buffers,
+            records_length=manifest["records_length"],
+            manifest=manifest,
+            warnings=warnings,
+        )
+    except (KeyError, TypeError, ValueError) as error:  # every SHA-256 fits, but palestra did not write this
+        raise DamagedError(f"it is not a checkpoint of format {FORMAT} ({error!r})") from error
+
+
+def _read_manifest(folder: Path) -> dict[str, Any]:
+    """The manifest, checked against the SHA-256 of itself that it holds. Raises DamagedError and CheckpointError."""
+    try:
+        manifest = json.loads((folder / "manifest.json").read_bytes())
+    except (OSError, ValueError) as error:
+        raise DamagedError(f"manifest.json cannot be read ({error})") from error
+    if not isinstance(manifest, dict):
+        raise DamagedError("manifest.json is not what was written")
+    found = manifest.get("format")
+    if isinstance(found, int) and found > FORMAT:  # asked first: a later format may count its own SHA-256 differently
+        raise CheckpointError(
+            f"checkpoint {folder} has format {found}, this palestra reads up to {FORMAT}; "
+            f"use the version that wrote it: {manifest.get('versions')}"
+        )
+    if manifest.pop("sha256", None) != _digest(manifest):
+        raise DamagedError("manifest.json is not what was written: its SHA-256 differs")
+    return manifest
+
+
+def _digest(manifest: dict[str, Any]) -> str:
+    return hashlib.sha256(to_json(manifest).encode()).hexdigest()
+
+
+# ---- the state as JSON and tensors -------------------------------------------------------------------
+# A JSON object whose only key starts with "$" stands for what JSON has not: a tensor, a tuple, a dict with integer keys
+# or with such a key, a float that is not finite, an integer of any size (most readers of JSON stop at 64 bits).
+
+TENSOR_DTYPES = {
+    *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+    *(torch.uint16, torch.uint32, torch.uint64, torch.float16, torch.bfloat16, torch.float32, torch.float64),
+    *(torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz),
+}
+
+
+def _encode(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
+    """`value` as JSON data; its tensors are put into `tensors` under their paths."""
+    if value is None or isinstance(value, bool | str):
+        return value
+    if isinstance(value, int):
+        return int(value) if abs(value) < 1 << 63 else {"$int": hex(value)}
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else {"$float": str(float(value))}
+    if isinstance(value, Tensor):
+        return _encode_tensor(value, path, tensors)
+    if isinstance(value, list | tuple):
+        items = [_encode(item, f"{path}/{index}", tensors) for index, item in enumerate(value)]
+        return {"$tuple": items} if isinstance(value, tuple) else items
+    if isinstance(value, Mapping):
+        if not (all(type(key) is str for key in value) or all(type(key) is int for key in value)):
+            raise TypeError(f"state{path}: the keys of a dict must be all str or all int")
+        pairs = [(key, _encode(value[key], f"{path}/{_escape(str(key))}", tensors)) for key in sorted(value)]
+        plain = all(type(key) is str and not key.startswith("$") for key in value)
+        return dict(pairs) if plain else {"$dict": pairs}
+    raise TypeError(f"state{path}: {type(value).__name__} cannot be saved; give tensors, numbers, str, bool or None")
+
+
+def _encode_tensor(tensor: Tensor, path: str, tensors: dict[str, Tensor]) -> dict[str, str]:
+    if tensor.layout != torch.strided or not (tensor.is_complex() or tensor.dtype in TENSOR_DTYPES):
+        raise TypeError(f"state{path}: a tensor of {tensor.dtype}, {tensor.layout} cannot be saved")
+    tensors[path] = torch.view_as_real(tensor.detach().resolve_conj()) if tensor.is_complex() else tensor
+    return {"$complex" if tensor.is_complex() else "$tensor": path}
+
+
+def _escape(key: str) -> str:
+    """As in JSON pointers (RFC 6901), so that different paths have different names."""
+    return key.replace("~", "~0").replace("/", "~1")
+
+
+def _decode(document: Any, tensors: dict[str, Tensor]) -> Any:
+    """The value that `_encode` was given."""
+    if isinstance(document, list):
+        return [_decode(item, tensors) for item in document]
+    if not isinstance(document, dict):
+        return document
+    match list(document.items()):
+        case [("$tensor", path)]:
+            return tensors[path]
+        case [("$complex", path)]:
+            return torch.view_as_complex(tensors[path])
+        case [("$int", text)]:
+            return int(text, 16)
+        case [("$float", text)]:
+            return float(text)
+        case [("$tuple", items)]:
+            return tuple(_decode(items, tensors))
+        case [("$dict", pairs)]:
+            return {key: _decode(item, tensors) for key, item in pairs}
+    return {key: _decode(item, tensors) for key, item in document.items()}

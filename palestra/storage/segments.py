@@ -1,0 +1,186 @@
+"""Replay rows on disk: full segments of a buffer's stream of rows are written once, and checkpoints name them.
+
+The stream of a buffer is rows 0, 1, 2, ... in the order in which they were added; a buffer of capacity C still holds
+the last C of them. Segment k is the rows k * S to (k + 1) * S - 1. A checkpoint needs the rows held: all of their full
+segments, which lie in `buffers/` and are shared among checkpoints, and the unfinished tail, which lies in the
+checkpoint itself.
+"""
+
+import hashlib
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol
+from urllib.parse import quote
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save_file
+from torch import Tensor
+
+from palestra.storage.run_folder import file_sha256, sync_folder
+
+SEGMENT_ROWS = 8192
+BUFFERS_FROM_CHECKPOINT = "../../buffers/"
+
+
+class SegmentedRows(Protocol):
+    """What a replay buffer shows to storage. Rows are numbered from 0 in the order of adding, and never change."""
+
+    @property
+    def num_added(self) -> int:
+        """The rows ever added."""
+
+    @property
+    def capacity(self) -> int:
+        """The rows held at most: the last `capacity` ones."""
+
+    def rows(self, start: int, stop: int) -> dict[str, Tensor]:
+        """Rows start to stop - 1, each tensor of shape (stop - start, ...). All of them are still held."""
+
+    def load_rows(self, start: int, rows: dict[str, Tensor]) -> None:
+        """Put back rows start, start + 1, ... (CPU tensors). Called in ascending order, without gaps."""
+
+
+class CheckpointError(Exception):
+    """A checkpoint cannot be saved or loaded; the message says which and why."""
+
+
+class DamagedError(CheckpointError):
+    """A file of a checkpoint is missing or is not what was written."""
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Rows start to stop - 1 of one buffer in one file, whose path is relative to the checkpoint's folder."""
+
+    file: str
+    start: int
+    stop: int
+    sha256: str
+
+
+@dataclass(frozen=True)
+class StoredRows:
+    """The rows of one buffer as a checkpoint has them: rows start to num_added - 1, in ascending segments."""
+
+    folder: Path
+    start: int
+    num_added: int
+    segments: tuple[Segment, ...]
+
+    def check(self) -> None:
+        """Raises DamagedError unless every segment is what was written."""
+        for segment in self.segments:
+            read_checked(self.folder / segment.file, segment.sha256)
+
+    def read(self) -> Iterator[tuple[int, dict[str, Tensor]]]:
+        """The rows, ascending, without gaps: pairs of the first row's number and CPU tensors. Raises DamagedError."""
+        for segment in self.segments:
+            start = max(segment.start, self.start)
+            rows = read_tensors(self.folder / segment.file, segment.sha256)
+            yield start, {key: tensor[start - segment.start :] for key, tensor in rows.items()}
+
+    def to_manifest(self) -> dict[str, Any]:
+        segments = [asdict(segment) for segment in self.segments]
+        return {"start": self.start, "num_added": self.num_added, "segments": segments}
+
+    @classmethod
+    def from_manifest(cls, folder: Path, entry: dict[str, Any]) -> "StoredRows":
+        segments = tuple(Segment(**segment) for segment in entry["segments"])
+        return cls(folder, entry["start"], entry["num_added"], segments)
+
+
+def segment_bounds(start: int, stop: int, segment_rows: int) -> Iterator[tuple[int, int]]:
+    """Rows start to stop - 1, cut at the multiples of `segment_rows`: pairs of (start, stop), ascending."""
+    while start < stop:
+        boundary = min(stop, (start // segment_rows + 1) * segment_rows)
+        yield start, boundary
+        start = boundary
+
+
+def store_rows(
+    name: str,
+    buffer: SegmentedRows,
+    known: tuple[Segment, ...],
+    checkpoint_folder: Path,
+    buffers_folder: Path,
+    segment_rows: int,
+) -> StoredRows:
+    """Write the rows that `buffer` holds, as far as no segment in `known` has them already.
+
+    A segment that was never written while it was whole, because more rows than the capacity came between two
+    saves, is written from its surviving part.
+    """
+    num_added = buffer.num_added
+    first = max(0, num_added - buffer.capacity)
+    on_disk = {segment.stop: segment for segment in known if segment.file.startswith(BUFFERS_FROM_CHECKPOINT)}
+    segments = []
+    for start, stop in segment_bounds(first, num_added, segment_rows):
+        if stop % segment_rows:  # the tail
+            segment = write_segment(checkpoint_folder, name, buffer, start, stop)
+        elif stop in on_disk and on_disk[stop].start <= start:
+            segment = on_disk[stop]
+        else:
+            segment = write_segment(buffers_folder, name, buffer, start, stop)
+            segment = replace(segment, file=BUFFERS_FROM_CHECKPOINT + segment.file)
+        segments.append(segment)
+    return StoredRows(checkpoint_folder, first, num_added, tuple(segments))
+
+
+def write_segment(folder: Path, name: str, buffer: SegmentedRows, start: int, stop: int) -> Segment:
+    """Write rows start to stop - 1 into a file in `folder`, and wait until the disk has it.
+
+    The file's name carries the content's SHA-256: a run that goes on from an earlier checkpoint and adds other rows
+    never overwrites those of a checkpoint that is kept. The buffer's name may hold any character.
+    """
+    rows = buffer.rows(start, stop)
+    for key, tensor in rows.items():
+        if tensor.shape[:1] != (stop - start,):
+            raise ValueError(f"buffer {name}: {key} has shape {tuple(tensor.shape)}, expected {stop - start} rows")
+    stem = f"{quote(name, safe='').replace('.', '%2E')}-{start}-{stop}"
+    unfinished = folder / f".{stem}.tmp"
+    sha256 = write_tensors(unfinished, rows)
+    file = f"{stem}-{sha256[:8]}.safetensors"
+    os.replace(unfinished, folder / file)
+    sync_folder(folder)
+    return Segment(file, start, stop, sha256)
+
+
+# ---- tensors on disk ---------------------------------------------------------------------------------
+
+
+def write_tensors(path: Path, tensors: dict[str, Tensor]) -> str:
+    """Write dense CPU copies of `tensors` to a safetensors file, wait until the disk has it, and give its SHA-256.
+
+    Views, and tensors that share memory, are written one by one in full. Raises OSError.
+    """
+    copies = {name: torch.empty(t.shape, dtype=t.dtype).copy_(t.detach()) for name, t in tensors.items()}
+    try:
+        save_file(copies, path)
+    except SafetensorError as error:  # how the library reports a full disk
+        raise OSError(str(error)) from error
+    with open(path, "rb") as file:
+        os.fsync(file.fileno())
+    return file_sha256(path)
+
+
+def read_tensors(path: Path, sha256: str) -> dict[str, Tensor]:
+    """The CPU tensors of a safetensors file. Raises DamagedError unless its SHA-256 is the given one."""
+    content = read_checked(path, sha256)
+    try:
+        return load(content)
+    except (SafetensorError, KeyError) as error:
+        raise DamagedError(f"{path.name} does not hold tensors ({error})") from error
+
+
+def read_checked(path: Path, sha256: str) -> bytes:
+    """The bytes of a file. Raises DamagedError unless their SHA-256 is the given one."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise DamagedError(f"{path.name} cannot be read ({error.strerror})") from error
+    if hashlib.sha256(content).hexdigest() != sha256:
+        raise DamagedError(f"{path.name} is not what was written: its SHA-256 differs from the manifest's")
+    return content

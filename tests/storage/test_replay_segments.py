@@ -1,0 +1,140 @@
+"""What storage promises about replay rows."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from ring import Ring
+
+from palestra.storage import CheckpointError, Checkpoints, RunFolder
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunFolder:
+    return RunFolder.create(tmp_path, "run")
+
+
+def save(checkpoints: Checkpoints, number: int, **rings: Ring) -> None:
+    checkpoints.save(number, {}, {}, rings, records_length=0)
+
+
+def restored(checkpoints: Checkpoints, capacity: int, which: int | str = "latest") -> Ring:
+    ring = Ring(capacity)
+    checkpoints.restore_buffers(checkpoints.load(which), {"host": ring})
+    return ring
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    capacity=st.integers(1, 30),
+    segment_rows=st.integers(1, 12),
+    adds=st.lists(st.tuples(st.integers(0, 40), st.booleans()), min_size=1, max_size=5),
+)
+def test_exactly_the_rows_held_come_back(
+    capacity: int, segment_rows: int, adds: list[tuple[int, bool]], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    run = RunFolder.create(tmp_path_factory.mktemp("runs"), "run")
+    checkpoints = Checkpoints(run, keep_last=1, keep_every=None, segment_rows=segment_rows)
+    ring = Ring(capacity)
+    for number, (num, resumes) in enumerate(adds):
+        ring.add(num)
+        save(checkpoints, number, host=ring)
+        again = restored(Checkpoints(run, 1, None, segment_rows), capacity)
+        assert again.held == ring.held
+        if resumes:
+            checkpoints = Checkpoints(run, 1, None, segment_rows)
+            ring = restored(checkpoints, capacity)
+            ring.num_added = again.num_added
+
+
+def test_a_full_segment_is_written_once_and_shared_by_later_checkpoints(run: RunFolder) -> None:
+    checkpoints = Checkpoints(run, keep_last=3, keep_every=None, segment_rows=4)
+    ring = Ring(capacity=100)
+    ring.add(9)
+    save(checkpoints, 0, host=ring)
+    written = {path.name: path.stat().st_ino for path in run.buffers.iterdir()}
+    assert sorted(name[:8] for name in written) == ["host-0-4", "host-4-8"]
+    ring.add(4)
+    save(checkpoints, 1, host=ring)
+    resumed = Checkpoints(run, keep_last=3, keep_every=None, segment_rows=4)
+    ring = restored(resumed, 100)
+    ring.add(4)
+    save(resumed, 2, host=ring)
+    after = {path.name: path.stat().st_ino for path in run.buffers.iterdir()}
+    assert after.items() > written.items()
+    assert len(after) == 4
+
+
+def test_a_segment_goes_when_no_kept_manifest_names_it(run: RunFolder) -> None:
+    checkpoints = Checkpoints(run, keep_last=2, keep_every=None, segment_rows=4)
+    ring = Ring(capacity=8)
+    for number in range(6):
+        ring.add(4)
+        save(checkpoints, number, host=ring)
+        if number == 1:
+            checkpoints.mark_best("00000001")
+    starts = sorted(int(path.name.split("-")[1]) for path in run.buffers.iterdir())
+    assert starts == [0, 4, 12, 16, 20]  # best: 0 and 4; the last two: 12, 16 and 16, 20
+    assert restored(checkpoints, 8, "best").held.keys() == set(range(8))
+
+
+def test_a_segment_that_was_never_seen_whole_is_written_from_its_surviving_part(run: RunFolder) -> None:
+    checkpoints = Checkpoints(run, keep_last=1, keep_every=None, segment_rows=10)
+    ring = Ring(capacity=12)
+    ring.add(103)
+    save(checkpoints, 0, host=ring)
+    assert [path.name.rsplit("-", 1)[0] for path in run.buffers.iterdir()] == ["host-91-100"]
+    assert restored(checkpoints, 12).held == ring.held
+
+
+def test_rows_of_a_run_that_goes_on_otherwise_do_not_spoil_kept_checkpoints(run: RunFolder) -> None:
+    checkpoints = Checkpoints(run, keep_last=5, keep_every=None, segment_rows=4)
+    ring = Ring(capacity=100)
+    for number in range(3):
+        ring.add(6)
+        save(checkpoints, number, host=ring)
+    checkpoints.mark_best("00000002")
+    checkpoints = Checkpoints(run, keep_last=5, keep_every=None, segment_rows=4)
+    other = restored(checkpoints, 100, 0)
+    other.seed = 1
+    other.add(12)
+    save(checkpoints, 1, host=other)
+    assert restored(checkpoints, 100, 1).held == other.held
+    assert restored(checkpoints, 100, "best").held == ring.held
+
+
+def test_names_of_buffers_with_dots_and_slashes_stay_apart_and_inside(run: RunFolder, tmp_path: Path) -> None:
+    checkpoints = Checkpoints(run, keep_last=1, keep_every=None, segment_rows=4)
+    names = ["a/b", "a.b", "a%2Fb", "..", "../../x", "a b", "ä", ""]
+    rings = {name: Ring(10, seed=seed) for seed, name in enumerate(names)}
+    for ring in rings.values():
+        ring.add(6)
+    save(checkpoints, 0, **rings)
+    again = {name: Ring(10) for name in names}
+    checkpoints.restore_buffers(checkpoints.load("latest"), again)
+    assert {name: ring.held for name, ring in again.items()} == {name: ring.held for name, ring in rings.items()}
+    assert len(list(run.buffers.iterdir())) == len(names)
+    assert [path.name for path in tmp_path.iterdir()] == [run.path.name]
+
+
+@pytest.mark.parametrize("where", ["buffers", "checkpoints/00000001"])
+def test_damaged_rows_are_found_at_load_and_the_checkpoint_before_is_used(run: RunFolder, where: str) -> None:
+    checkpoints = Checkpoints(run, keep_last=2, keep_every=None, segment_rows=4)
+    ring = Ring(capacity=100)
+    ring.add(2)
+    save(checkpoints, 0, host=ring)
+    ring.add(5)
+    save(checkpoints, 1, host=ring)
+    [path] = (run.path / where).glob("host-*")
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    loaded = checkpoints.load("latest")
+    assert loaded.folder.name == "00000000"
+    assert path.name in loaded.warnings[0]
+
+
+def test_a_checkpoint_with_other_buffers_is_refused(run: RunFolder) -> None:
+    checkpoints = Checkpoints(run, keep_last=2, keep_every=None)
+    save(checkpoints, 0, host=Ring(4))
+    with pytest.raises(CheckpointError, match=r"buffers \['host'\], not of \['agent'\]"):
+        checkpoints.restore_buffers(checkpoints.load("latest"), {"agent": Ring(4)})

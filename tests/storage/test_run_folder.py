@@ -1,0 +1,108 @@
+"""What the folder of a run promises."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from palestra.storage import RunFolder, RunFolderError, run_facts, write_json, write_text
+
+
+def test_a_new_run_gets_the_number_after_the_largest(tmp_path: Path) -> None:
+    for taken in ("dqn-2", "dqn-11", "dqn-x", "dqn-polyhedra-40"):
+        (tmp_path / taken).mkdir()
+    assert RunFolder.create(tmp_path, "dqn").path == tmp_path / "dqn-12"
+    assert RunFolder.create(tmp_path, "ppo").path == tmp_path / "ppo-1"
+
+
+def test_runs_created_at_once_get_different_folders(tmp_path: Path) -> None:
+    with ThreadPoolExecutor(16) as pool:
+        folders = list(pool.map(lambda _: RunFolder.create(tmp_path, "dqn").path.name, range(48)))
+    assert sorted(folders) == sorted(f"dqn-{n}" for n in range(1, 49))
+
+
+def test_an_existing_folder_is_never_taken_for_a_new_run(tmp_path: Path) -> None:
+    RunFolder.create_at(tmp_path / "deep" / "run")
+    with pytest.raises(RunFolderError, match="exists already"):
+        RunFolder.create_at(tmp_path / "deep" / "run")
+
+
+def test_a_folder_without_config_is_not_opened_as_a_run(tmp_path: Path) -> None:
+    with pytest.raises(RunFolderError, match=r"not a run.*config\.yml"):
+        RunFolder.open(tmp_path)
+    created = RunFolder.create(tmp_path, "dqn")
+    write_text(created.config, "seed: 1\n")
+    assert RunFolder.open(created.path).config.read_text() == "seed: 1\n"
+
+
+@pytest.mark.parametrize("name", ["", "../up", ".hidden", "a/b"])
+def test_a_name_that_leaves_the_folder_of_runs_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(RunFolderError, match="cannot name a run"):
+        RunFolder.create(tmp_path, name)
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "run.json"
+    write_json(path, {"a": 1})
+
+    def fail(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match="No space"):
+        write_json(path, {"a": 2})
+    assert json.loads(path.read_text()) == {"a": 1}
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_run_facts_name_versions_machine_and_command_but_no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SOME_API_KEY", "s3cr3t-value")
+    monkeypatch.setattr(sys, "argv", ["palestra", "train", "my run.yml"])
+    facts = run_facts()
+    assert set(facts["versions"]) == {"python", "palestra", "torch", "numpy", "numba"}
+    assert facts["versions"]["torch"].startswith("2.")
+    assert facts["machine"]["num_cpus"] == os.cpu_count()
+    assert facts["machine"]["processor"]
+    assert facts["command"] == "palestra train 'my run.yml'"
+    assert "s3cr3t-value" not in json.dumps(facts)
+
+
+HOLD_LOCK = """
+import sys, time
+from pathlib import Path
+from palestra.storage import RunFolder
+with RunFolder.open(Path(sys.argv[1])).lock():
+    print("locked", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_the_lock_admits_one_process_names_it_and_ends_with_a_kill(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path, "dqn")
+    write_text(run.config, "")
+    holder = subprocess.Popen([sys.executable, "-c", HOLD_LOCK, str(run.path)], stdout=subprocess.PIPE)
+    try:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"locked\n"
+        with pytest.raises(RunFolderError, match=f"process {holder.pid}"), run.lock():
+            pass
+    finally:
+        holder.send_signal(signal.SIGKILL)
+        holder.wait()
+    with run.lock():
+        assert run.holds_lock
+
+
+def test_the_lock_is_free_again_after_its_block(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path, "dqn")
+    with run.lock(), pytest.raises(RunFolderError, match=f"process {os.getpid()}"), RunFolder(run.path).lock():
+        pass
+    with RunFolder(run.path).lock():
+        assert not run.holds_lock

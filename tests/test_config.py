@@ -1,0 +1,699 @@
+import copy
+import hashlib
+import json
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pytest
+from config_mutations import assert_every_mutation_is_told
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pydantic import ValidationError, field_validator, model_validator
+
+from palestra.config import (
+    ByKey,
+    ByName,
+    Config,
+    ConfigError,
+    ConfigErrorItem,
+    Discount,
+    Fraction,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    UserConfig,
+    apply_overrides,
+    check,
+    find_defaults,
+    find_undescribed,
+    load_class,
+    load_config,
+    load_yaml,
+    render,
+    user_class_hashes,
+)
+
+# ---- a small house of configs --------------------------------------------------------------------
+
+
+class Reward:
+    """Base of rewards, those of the user among them."""
+
+
+class WinReward(Config):
+    """Pays at the end."""
+
+    name: Literal["win"]
+    scale: float
+    """What a win pays."""
+
+
+class QConfig(Config):
+    """Learns values."""
+
+    name: Literal["q"]
+    gamma: Discount
+    """Discount per decision of the player, which counts its own decisions alone and none of the ones of others."""
+    learning_rate: PositiveFloat
+    """Learning rate of the optimizer."""
+    net_arch: list[int | str]
+    """Hidden layers: a width, or 'b' for batch norm."""
+    max_norm: PositiveFloat | None
+    """Gradients are cut to this norm."""
+
+    @field_validator("net_arch")
+    @classmethod
+    def _layers_are_known(cls, layers: list[int | str]) -> list[int | str]:
+        wrong = [
+            ConfigErrorItem(str(i), f"{layer!r} is no layer; expected 'b'")
+            for i, layer in enumerate(layers)
+            if layer not in ("b", 8, 16)
+        ]
+        if wrong:
+            raise ConfigError(wrong)
+        return layers
+
+
+class PolicyConfig(Config):
+    """Learns a policy."""
+
+    name: Literal["policy", "policy-gradient"]
+    num_passes: PositiveInt
+    """Passes over a batch."""
+    clip_range: Fraction
+    """How far a ratio may go."""
+
+    @model_validator(mode="after")
+    def _clipping_needs_passes(self) -> "PolicyConfig":
+        if self.clip_range == 0 and self.num_passes > 1:
+            raise ValueError("clip_range 0 allows one pass; expected num_passes 1")
+        return self
+
+
+Algorithm = Annotated[QConfig | PolicyConfig, ByName()]
+
+
+class LearningPlayer(Config):
+    algorithm: Algorithm
+    """How it learns."""
+
+
+class ScriptedPlayer(Config):
+    scripted: Literal["first", "random"]
+    """The script."""
+
+
+class Evaluation(Config):
+    num_games: PositiveInt
+    """Games per pair."""
+    is_paired: bool
+    """Same starts for all pairs."""
+
+
+class Root(Config):
+    seed: NonNegativeInt
+    """Where all randomness starts."""
+    players: dict[str, Annotated[LearningPlayer | ScriptedPlayer, ByKey()]]
+    """Who plays."""
+    roles: dict[Literal["host", "agent"], str]
+    """Who sits where."""
+    reward: Annotated[WinReward | UserConfig, ByName(user_class=Reward)]
+    """What they play for."""
+    evaluations: list[Evaluation]
+    """Games apart from training."""
+    teacher: Algorithm | None
+    """Whom they imitate."""
+
+    @model_validator(mode="after")
+    def _seats_are_taken(self) -> "Root":
+        faults = [
+            ConfigErrorItem(f"roles.{role}", "missing; expected a player's name")
+            for role in ("host", "agent")
+            if role not in self.roles
+        ]
+        faults += [
+            ConfigErrorItem(f"players.{player}", f"missing; expected since roles.{role} names it")
+            for role, player in self.roles.items()
+            if player not in self.players
+        ]
+        if faults:
+            raise ConfigError(faults)
+        return self
+
+
+TEXT = """
+seed: 0
+players:
+  ann: {algorithm: {name: q, gamma: 0.99, learning_rate: 3e-4, net_arch: [16, b, 8], max_norm: null}}
+  bob: {scripted: first}
+roles: {host: ann, agent: bob}
+reward: {name: win, scale: 1}
+evaluations:
+  - {num_games: 100, is_paired: true}
+  - {num_games: 30, is_paired: false}
+teacher: null
+"""
+
+
+@pytest.fixture
+def data() -> dict[str, Any]:
+    return load_yaml(TEXT)
+
+
+def errors_of(data: Any, *overrides: str, model: type[Config] = Root) -> list[str]:
+    """The lines that a user would read."""
+    with pytest.raises(ConfigError) as raised:
+        check(apply_overrides(data, overrides), model)
+    return str(raised.value).splitlines()
+
+
+def error_in(text: str) -> str:
+    with pytest.raises(ConfigError) as raised:
+        load_yaml(text)
+    return str(raised.value)
+
+
+# ---- models --------------------------------------------------------------------------------------
+
+
+def test_config_is_frozen(data: dict[str, Any]) -> None:
+    config = check(data, Root)
+    with pytest.raises(ValidationError):
+        config.seed = 1  # type: ignore[misc]
+
+
+def test_defaults_are_found_in_everything_a_model_refers_to() -> None:
+    class Deep(Config):
+        depth: int = 3
+
+    class Broad(Config):
+        by_key: dict[str, list[Annotated[Deep | QConfig, "told somehow"] | None]]
+        width: int | None = None
+
+    assert find_defaults(Broad) == ["Broad.width", "Deep.depth"]
+    assert find_defaults(Root) == []
+
+
+def test_fields_without_a_comment_are_found() -> None:
+    class Silent(Config):
+        name: Literal["silent"]
+        told: QConfig
+        """Told."""
+        untold: int
+
+    assert find_undescribed(Silent) == ["Silent.name", "Silent.untold"]
+    assert find_undescribed(Root) == []
+
+
+def test_config_objects_may_stand_for_mappings(data: dict[str, Any]) -> None:
+    algorithm = QConfig(name="q", gamma=0.99, learning_rate=3e-4, net_arch=[16, "b", 8], max_norm=None)
+    given = data | {"players": {"ann": LearningPlayer(algorithm=algorithm), "bob": {"scripted": "first"}}}
+    assert check(given, Root) == check(data, Root)
+
+
+def test_checked_config_dumps_to_the_data_it_was_read_from(data: dict[str, Any]) -> None:
+    assert check(data, Root).model_dump() == data
+
+
+def test_integer_is_taken_for_a_float(data: dict[str, Any]) -> None:
+    scale = check(data, Root).model_dump()["reward"]["scale"]
+    assert (scale, type(scale)) == (1.0, float)
+
+
+@pytest.mark.parametrize("value", ["true", "'3e-4'", "null", ".nan", ".inf", "[1]"])
+def test_float_refuses_what_is_no_finite_number(data: dict[str, Any], value: str) -> None:
+    (error,) = errors_of(data, f"players.ann.algorithm.learning_rate={value}")
+    assert error.startswith("players.ann.algorithm.learning_rate: ")
+    assert error.endswith("; expected a number > 0")
+
+
+# ---- checking ------------------------------------------------------------------------------------
+
+
+def test_every_mutation_of_a_valid_config_is_told(data: dict[str, Any]) -> None:
+    assert_every_mutation_is_told(data, Root)
+
+
+def test_every_mutation_is_told_in_other_members_of_unions(data: dict[str, Any]) -> None:
+    policy = "{name: policy, num_passes: 4, clip_range: 0.2}"
+    assert_every_mutation_is_told(apply_overrides(data, [f"players.ann.algorithm={policy}", f"teacher={policy}"]), Root)
+
+
+def test_all_errors_are_told_at_once_one_line_each(data: dict[str, Any]) -> None:
+    del data["seed"]
+    overrides = ["players.ann.algorithm.gamma=1.2", "evaluations.1.num_games=0", "reward.name=lose", "teacher={}"]
+    assert [line.split(":")[0] for line in errors_of(data, *overrides)] == [
+        "seed",
+        "players.ann.algorithm.gamma",
+        "reward.name",
+        "evaluations.1.num_games",
+        "teacher.name",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("override", "error"),
+    [
+        ("players.ann.algorithm.gamma=1.2", "1.2 is no discount; expected 0 <= gamma <= 1"),
+        ("players.ann.algorithm.gamma=x", "'x' is a string; expected a discount, 0 <= gamma <= 1"),
+        ("players.ann.algorithm.max_norm=0", "0 is out of range; expected a number > 0 or null"),
+        ("players.ann.algorithm.max_norm=.inf", "inf is not finite; expected a number > 0 or null"),
+        ("players.ann.algorithm.net_arch=[1.5]", "1.5 is a float; expected an integer or a string"),
+        ("players.bob.scripted=frist", "'frist' is unknown; did you mean 'first'? expected one of 'first', 'random'"),
+        ("players.ann.algorithm=q", "'q' is no mapping; expected a mapping with a name; known names: 'q', 'policy'"),
+        ("seed=1e6", "1000000.0 is a float; expected an integer >= 0, written 1000000"),
+        ("seed=true", "true is a boolean; expected an integer >= 0"),
+        ("seed={a: 1}", "a mapping stands there; expected an integer >= 0"),
+        ("evaluations.0.is_paired=yes", "'yes' is a string; expected true or false"),
+        ("evaluations=3", "3 is an integer; expected a list, each item a mapping with the keys num_games, is_paired"),
+        ("roles={hots: ann}", "'hots' is unknown; did you mean 'host'? expected one of 'host', 'agent'"),
+    ],
+)
+def test_error_says_what_stands_there_and_what_was_expected(data: dict[str, Any], override: str, error: str) -> None:
+    (line,) = errors_of(data, override)
+    assert line.partition(": ")[2].startswith(error)
+
+
+def test_missing_key_says_what_was_expected(data: dict[str, Any]) -> None:
+    del data["players"]["ann"]["algorithm"]["gamma"]
+    assert errors_of(data) == ["players.ann.algorithm.gamma: missing; expected a discount, 0 <= gamma <= 1"]
+
+
+def test_misspelt_key_is_one_error(data: dict[str, Any]) -> None:
+    algorithm = data["players"]["ann"]["algorithm"]
+    algorithm["gama"] = algorithm.pop("gamma")
+    (error,) = errors_of(data)
+    assert error.startswith("players.ann.algorithm.gama: unknown key; did you mean 'gamma', which is missing?")
+
+
+def test_unknown_key_near_one_that_is_there_does_not_call_it_missing(data: dict[str, Any]) -> None:
+    data["players"]["ann"]["algorithm"]["gama"] = 0.9
+    assert errors_of(data) == ["players.ann.algorithm.gama: unknown key; the nearest known key is 'gamma'"]
+
+
+def test_unknown_key_near_to_nothing_lists_the_known_ones(data: dict[str, Any]) -> None:
+    data["evaluations"][0]["zzz"] = 1
+    assert errors_of(data) == ["evaluations.0.zzz: unknown key; known keys: num_games, is_paired"]
+
+
+def test_validators_pass_their_message_through_at_their_place(data: dict[str, Any]) -> None:
+    errors = errors_of(data, "teacher={name: policy, num_passes: 2, clip_range: 0}")
+    assert errors == ["teacher: clip_range 0 allows one pass; expected num_passes 1"]
+
+
+def test_validators_may_name_several_places_below_their_own(data: dict[str, Any]) -> None:
+    errors = errors_of(data, "players.ann.algorithm.net_arch=[16, x, 8, 3]")
+    assert errors == [
+        "players.ann.algorithm.net_arch.1: 'x' is no layer; expected 'b'",
+        "players.ann.algorithm.net_arch.3: 3 is no layer; expected 'b'",
+    ]
+
+
+def test_error_is_one_line_whatever_a_key_or_validator_says() -> None:
+    error = ConfigError([ConfigErrorItem("a\nb", "two\nlines"), ConfigErrorItem("", "one")])
+    assert str(error) == "a b: two lines\none"
+
+
+def test_key_in_capitals_is_near_its_own(data: dict[str, Any]) -> None:
+    data["SEED"] = data.pop("seed")
+    assert errors_of(data) == ["SEED: unknown key; did you mean 'seed', which is missing? expected an integer >= 0"]
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("{heat: -1, layers: 1}", "heat: -1 is an integer; expected a number > 0 or 'auto'"),
+        ("{heat: atuo, layers: 1}", "heat: 'atuo' is a string; expected a number > 0 or 'auto'"),
+        ("{heat: 1, layers: [[1], x]}", "layers: a list stands there; expected an integer or a list, each item a list"),
+        ("{heat: 1, layers: null}", "layers: null stands there; expected an integer or a list, each item a list"),
+    ],
+)
+def test_plain_union_is_one_error_without_tags(text: str, error: str) -> None:
+    class Furnace(Config):
+        heat: PositiveFloat | Literal["auto"]
+        layers: int | list[list[int]]
+
+    (line,) = errors_of(load_yaml(text), model=Furnace)
+    assert line.startswith(error)
+
+
+def test_key_that_is_no_text_is_an_unknown_key(data: dict[str, Any]) -> None:
+    data["evaluations"][0][1] = 2
+    data["teacher"] = {1: 2}
+    data["players"]["bob"] = {1: 2}
+    assert [error.split(";")[0] for error in errors_of(data)] == [
+        "players.bob: missing",
+        "evaluations.0.1: unknown key",
+        "teacher.name: missing",
+    ]
+
+
+def test_what_is_no_mapping_at_all_is_told() -> None:
+    assert errors_of([1]) == [
+        "a list stands there; expected a mapping with the keys seed, players, roles, reward, evaluations, teacher"
+    ]
+
+
+# ---- unions told by name or key ------------------------------------------------------------------
+
+
+def test_unknown_name_lists_the_known_ones_nearest_first(data: dict[str, Any]) -> None:
+    (error,) = errors_of(data, "players.ann.algorithm.name=polici-gradient")
+    assert error == (
+        "players.ann.algorithm.name: 'polici-gradient' is unknown; did you mean 'policy-gradient'? "
+        "known names: 'policy-gradient', 'policy', 'q'"
+    )
+
+
+def test_misspelt_key_name_is_told(data: dict[str, Any]) -> None:
+    (error,) = errors_of(data, "reward={nmae: win, scale: 1}")
+    assert error.startswith("reward.nmae: unknown key; did you mean 'name'?")
+
+
+def test_member_may_have_several_names(data: dict[str, Any]) -> None:
+    for name in ("policy", "policy-gradient"):
+        config = check(data | {"teacher": {"name": name, "num_passes": 1, "clip_range": 0.5}}, Root)
+        assert isinstance(config.teacher, PolicyConfig)
+
+
+def test_keys_of_two_members_exclude_each_other(data: dict[str, Any]) -> None:
+    (error,) = errors_of(data, "players.bob={scripted: first, algorithm: null}")
+    assert error == (
+        "players.bob: 'scripted', 'algorithm' exclude each other; expected a mapping with either algorithm, or scripted"
+    )
+
+
+def test_mapping_without_a_telling_key_is_told_the_dotted_paths(data: dict[str, Any]) -> None:
+    (error,) = errors_of(data, "players.bob={}")
+    assert error == "players.bob: missing; expected either players.bob.algorithm, or players.bob.scripted"
+
+
+def test_misspelt_telling_key_is_told(data: dict[str, Any]) -> None:
+    (error,) = errors_of(data, "players.bob={scriptd: first}")
+    assert error == "players.bob.scriptd: unknown key; did you mean 'scripted'?"
+
+
+def test_union_whose_members_cannot_be_told_apart_is_refused_where_it_is_defined() -> None:
+    class Twin(Config):
+        name: Literal["q"]
+
+    with pytest.raises(TypeError, match="Twin and QConfig have the same name 'q'"):
+        type("Household", (Config,), {"__annotations__": {"twin": Annotated[QConfig | Twin, ByName()]}})
+    with pytest.raises(TypeError, match="Twin has no key of its own"):
+        type("Household", (Config,), {"__annotations__": {"twin": Annotated[QConfig | Twin, ByKey()]}})
+
+
+# ---- classes of the user's own -------------------------------------------------------------------
+
+USER_MODULE = """
+from palestra.config import PositiveInt, UserConfig
+from test_config import Reward
+
+class Bonus(Reward):
+    class Config(UserConfig):
+        bonus: PositiveInt
+        \"\"\"What it adds.\"\"\"
+
+class Bare(Reward): ...
+
+class Stranger: ...
+"""
+
+
+@pytest.fixture
+def user_module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A module of the user's own in the current directory, forgotten after the test."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setattr(sys, "modules", sys.modules.copy())
+    sys.modules["test_config"] = sys.modules[__name__]
+    path = tmp_path / "my_rewards.py"
+    path.write_text(USER_MODULE)
+    (tmp_path / "my_broken.py").write_text("1 / 0")
+    return path
+
+
+def test_users_own_class_checks_its_keys_by_its_own_model(data: dict[str, Any], user_module: Path) -> None:
+    assert_every_mutation_is_told(apply_overrides(data, ["reward={name: 'my_rewards:Bonus', bonus: 3}"]), Root)
+
+
+def test_source_of_a_users_own_class_is_hashed(data: dict[str, Any], user_module: Path) -> None:
+    config = check(apply_overrides(data, ["reward={name: 'my_rewards:Bonus', bonus: 3}"]), Root)
+    assert user_class_hashes(config) == {"my_rewards:Bonus": hashlib.sha256(user_module.read_bytes()).hexdigest()}
+
+
+@pytest.mark.parametrize(
+    ("name", "error"),
+    [
+        (
+            "my_reward:Bonus",
+            "importing 'my_reward' failed: ModuleNotFoundError: No module named 'my_reward'; looked in",
+        ),
+        ("my_broken:Bonus", "importing 'my_broken' failed: ZeroDivisionError: division by zero"),
+        ("my_rewards:Bonsu", "module 'my_rewards' has no class 'Bonsu'; it has 'Reward', 'Bonus', 'Bare'"),
+        ("my_rewards:Stranger", "'my_rewards:Stranger' is no subclass of test_config.Reward"),
+        ("my_rewards:Bare", "'my_rewards:Bare' carries no config model; expected an attribute Config"),
+        ("my rewards:Bonus", "'my rewards:Bonus' names no class; expected 'package.module:Class'"),
+        ("lose", "'lose' is unknown; known names: 'win', or a class of your own as 'package.module:Class'"),
+    ],
+)
+def test_wrong_name_of_a_users_own_class_is_told(
+    data: dict[str, Any], user_module: Path, name: str, error: str
+) -> None:
+    (line,) = errors_of(data, f"reward={{name: '{name}', bonus: 3}}")
+    assert line.startswith(f"reward.name: {error}")
+
+
+def test_users_own_class_is_refused_where_the_union_allows_none(data: dict[str, Any], user_module: Path) -> None:
+    (error,) = errors_of(data, "players.ann.algorithm.name=my_rewards:Bonus")
+    assert error.startswith("players.ann.algorithm.name: 'my_rewards:Bonus' is unknown; known names: ")
+
+
+def test_class_is_loaded_by_its_name() -> None:
+    assert load_class("palestra.config:Config", Config) is Config
+
+
+# ---- YAML ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        *[("3e-4", 3e-4), ("1e-4", 1e-4), ("1.e5", 1e5), ("-1E+2", -100.0), (".5", 0.5), ("5.", 5.0), ("-0.0", -0.0)],
+        *[("12", 12), ("-1", -1), ("0", 0), ("1_000_000", 1_000_000)],
+        *[("true", True), ("false", False), ("null", None), ("~", None), ("", None)],
+        *[(word, word) for word in ("on", "off", "yes", "no", "y", "True", "NULL")],
+        *[(word, word) for word in ("010", "0o17", "0x1F", "1:30", "2024-01-01", "1e", "e5", "1.2.3", "_1", ".")],
+        *[("'3'", "3"), ('"true"', "true"), ("a:b", "a:b")],
+    ],
+)
+def test_yaml_scalars_mean_what_they_seem_to(text: str, value: Any) -> None:
+    found = load_yaml(f"key: {text}")["key"]
+    assert (found, type(found)) == (value, type(value))
+
+
+def test_yaml_keys_are_text() -> None:
+    assert load_yaml("{1: a, on: b, null: c, 1.5: d}") == {"1": "a", "on": "b", "null": "c", "1.5": "d"}
+
+
+def test_all_duplicate_keys_are_told_with_both_lines() -> None:
+    errors = error_in("a: 1\nb:\n  - c: 3\n    c: 4\na: 3").splitlines()
+    assert errors == ["b.0.c: written twice, in line 3 and in line 4", "a: written twice, in line 1 and in line 5"]
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("", "config: is empty"),
+        ("# only a comment", "config: is empty"),
+        ("[1, 2]", "config: a list stands at the top; expected a mapping"),
+        ("word", "config: 'word' stands at the top; expected a mapping"),
+        ("a: 1\nb: [1", "config: invalid YAML in line 2, column 6"),
+        ("a: 1\n---\nb: 2", "config: invalid YAML in line 2, column 1"),
+        ("a: \x01", "config: invalid YAML: the character U+0001 at 3"),
+        ("a: " + "[" * 5000, "config: invalid YAML: nested too deeply"),
+        ("a: &x 3\nb: *x", "config: invalid YAML in line 1, column 4: no anchors and aliases here"),
+        ("a: {<<: {b: 1}}", "config: invalid YAML in line 1, column 5: no merges here"),
+        ("a: !!python/object/apply:os.getcwd []", "config: invalid YAML in line 1, column 4: no tags here"),
+        ("a: !!str 3", "config: invalid YAML in line 1, column 4: no tags here"),
+        ("? [a]\n: 3", "config: invalid YAML in line 1, column 3: a key must be text"),
+    ],
+)
+def test_what_is_no_plain_yaml_mapping_is_one_clear_error(text: str, error: str) -> None:
+    line = error_in(text)
+    assert line.startswith(error)
+    assert "\n" not in line
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "error"),
+    [
+        ("missing.yml", None, "no such file; looked in"),
+        (".", None, "cannot be read: Is a directory"),
+        ("latin.yml", "name: Größe".encode("latin-1"), "is no UTF-8 text: invalid start byte at byte 8"),
+    ],
+)
+def test_unreadable_file_is_one_clear_error(tmp_path: Path, name: str, content: bytes | None, error: str) -> None:
+    path = tmp_path / name
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(ConfigError) as raised:
+        load_yaml(path)
+    assert str(raised.value).startswith(f"{path}: {error}")
+
+
+# ---- overrides -----------------------------------------------------------------------------------
+
+
+def test_override_replaces_a_value_read_by_the_same_rules(data: dict[str, Any]) -> None:
+    overrides = ["evaluations.1.num_games=3_000", "players.ann.algorithm.learning_rate=1e-4", "reward={name: on}"]
+    changed = apply_overrides(data, overrides)
+    assert changed["evaluations"][1]["num_games"] == 3000
+    assert changed["players"]["ann"]["algorithm"]["learning_rate"] == 1e-4
+    assert changed["reward"] == {"name": "on"}
+
+
+def test_overrides_leave_their_input_alone(data: dict[str, Any]) -> None:
+    before = copy.deepcopy(data)
+    apply_overrides(data, ["evaluations.1.num_games=3", "players.ann.algorithm.net_arch.0=8"])
+    assert data == before
+
+
+def test_all_wrong_overrides_are_told_at_once(data: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError) as raised:
+        apply_overrides(data, ["gamma=0.9", "evaluations.7.num_games=3", "seed.x=1", "seed", "seed=[", "roles.-1=x"])
+    assert [(error.path, error.message.split("?")[0]) for error in raised.value.errors] == [
+        ("gamma", "no such key; did you mean 'players.ann.algorithm.gamma'"),
+        ("evaluations.7.num_games", "no such key; did you mean 'evaluations.0.num_games'"),
+        ("seed.x", "no such key; did you mean 'seed'"),
+        ("seed", "no '='; expected an override as dotted.key=value"),
+        ("seed", "invalid YAML in line 1, column 2: expected the node content, but found '<stream end>'"),
+        ("roles.-1", "no such key; did you mean 'roles'"),
+    ]
+
+
+def test_key_without_its_path_is_told_the_path() -> None:
+    with pytest.raises(ConfigError, match=r"lr: no such key; did you mean 'players\.host\.optimizer\.lr'\?"):
+        apply_overrides({"players": {"host": {"optimizer": {"lr": 1}}}, "rl": 2}, ["lr=3"])
+
+
+def test_config_is_loaded_from_a_file_with_overrides(tmp_path: Path, data: dict[str, Any]) -> None:
+    path = tmp_path / "run.yml"
+    path.write_text(TEXT)
+    assert load_config(path, ["seed=7"], Root) == check(data | {"seed": 7}, Root)
+
+
+# ---- printing ------------------------------------------------------------------------------------
+
+PRINTED = """\
+seed: 0  # Where all randomness starts.
+players:  # Who plays.
+  ann:
+    algorithm:  # How it learns.
+      name: q  # Learns values.
+      # Discount per decision of the player, which counts its own decisions alone and none of the
+      # ones of others.
+      gamma: 0.99
+      learning_rate: 0.0003  # Learning rate of the optimizer.
+      net_arch: [16, b, 8]  # Hidden layers: a width, or 'b' for batch norm.
+      max_norm: null  # Gradients are cut to this norm.
+  bob:
+    scripted: first  # The script.
+roles:  # Who sits where.
+  host: ann
+  agent: bob
+reward:  # What they play for.
+  name: win  # Pays at the end.
+  scale: 1  # What a win pays.
+evaluations:  # Games apart from training.
+  - num_games: 100  # Games per pair.
+    is_paired: true  # Same starts for all pairs.
+  - num_games: 30  # Games per pair.
+    is_paired: false  # Same starts for all pairs.
+teacher: null  # Whom they imitate.
+"""
+
+
+def test_printed_config_has_every_key_with_its_comment_in_the_models_order(data: dict[str, Any]) -> None:
+    assert render(dict(reversed(data.items())), Root) == PRINTED
+
+
+def test_printed_config_object_reads_back_equal(data: dict[str, Any]) -> None:
+    config = check(data, Root)
+    assert check(load_yaml(render(config, Root)), Root) == config
+
+
+def test_long_comment_of_a_list_item_stands_above_its_dash() -> None:
+    class Item(Config):
+        size: int
+        """A size so well described that its comment cannot stand beside it, for the line would then be too long."""
+
+    class Items(Config):
+        items: list[Item]
+        """Two."""
+
+    assert render({"items": [{"size": 1}, {"size": 2}]}, Items).splitlines()[:4] == [
+        "items:  # Two.",
+        "  # A size so well described that its comment cannot stand beside it, for the line would then be",
+        "  # too long.",
+        "  - size: 1",
+    ]
+
+
+def test_what_is_no_config_is_not_printed(data: dict[str, Any]) -> None:
+    del data["seed"]
+    with pytest.raises(ConfigError, match="seed: missing"):
+        render(data, Root)
+
+
+class Box(Config):
+    """Holds anything."""
+
+    name: Literal["box"]
+    label: str | None
+    """A long comment, which goes above its key as soon as it does not fit beside it, whatever the key may hold."""
+    numbers: list[float | int | bool | str | None]
+    """Scalars of all kinds."""
+    rows: list[list[float]]
+    """Lists in a list."""
+    boxes: dict[str, list[Annotated["Box", ByName()]]]
+    """Boxes in the box."""
+
+
+floats = st.floats(allow_nan=False, allow_infinity=False)
+texts = st.text(max_size=20) | st.sampled_from(
+    ["", "null", "1e5", "on", "a: b", "# no", "[", "0x1", "a:b", "- a", "<<"]
+)
+boxes = st.recursive(
+    st.just({}),
+    lambda inner: st.dictionaries(
+        texts,
+        st.lists(
+            st.fixed_dictionaries(
+                {
+                    "name": st.just("box"),
+                    "label": st.none() | texts,
+                    "numbers": st.lists(floats | st.integers() | st.booleans() | texts | st.none(), max_size=9),
+                    "rows": st.lists(st.lists(floats, max_size=5), max_size=5),
+                    "boxes": inner,
+                }
+            ),
+            max_size=2,
+        ),
+        max_size=2,
+    ),
+    max_leaves=3,
+)
+
+
+def typed(data: dict[str, Any]) -> str:
+    """Data in a form in which 1, 1.0 and true differ, and the order of keys does not count."""
+    return json.dumps(data, sort_keys=True)
+
+
+@settings(max_examples=100, deadline=None)
+@given(label=texts, boxes=boxes)
+def test_printed_config_reads_back_equal(label: str, boxes: dict[str, Any]) -> None:
+    data = {"name": "box", "label": label, "numbers": [], "rows": [], "boxes": boxes}
+    assert typed(load_yaml(render(data, Box))) == typed(data)
