@@ -2,7 +2,6 @@
 
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 from palestra.algorithms import DQNTrainer, RunConfig, read_config
 from palestra.config import ConfigError
@@ -25,7 +24,8 @@ __all__ = [
 
 
 def load_config(path: str | Path, overrides: tuple[str, ...] = ()) -> RunConfig:
-    """The config of a run from a YAML file, with overrides like "players.host.algorithm.gamma=0.98". Raises ConfigError."""
+    """The config of a run from a YAML file, with overrides like "players.host.algorithm.gamma=0.98". Raises
+    ConfigError."""
     return read_config(Path(path), overrides)
 
 
@@ -35,5 +35,3 @@ def load_player(run: str | Path, player: str | None = None, checkpoint: str = "l
     player: its name; may be left out where only one learned. checkpoint: latest, best, or a number.
     """
     return seating.load_player(run, player, checkpoint, RunConfig)
-
-

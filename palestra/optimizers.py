@@ -23,7 +23,9 @@ class AdamConfig(Config):
 
     def build(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         betas = (self.beta1, self.beta2)
-        return torch.optim.AdamW(parameters, lr=0.0, betas=betas, eps=self.eps, weight_decay=self.weight_decay, fused=True)
+        return torch.optim.AdamW(
+            parameters, lr=0.0, betas=betas, eps=self.eps, weight_decay=self.weight_decay, fused=True
+        )
 
 
 class SGDConfig(Config):

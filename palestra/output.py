@@ -103,4 +103,3 @@ class RunOutput:
 def default_folder(run: str | Path | None, name: str) -> RunFolder:
     """`run` if it is given, else runs/<name>-<n> in the working directory. RunFolderError if it exists."""
     return RunFolder.create(Path("runs"), name) if run is None else RunFolder.create_at(Path(run))
-

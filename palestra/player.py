@@ -19,7 +19,8 @@ Metrics = Mapping[str, Tensor | float]
 
 @dataclass
 class Player:
-    """Who sits in one or more roles. A scripted player has a `script`; any other one has an algorithm that filled the rest.
+    """Who sits in one or more roles. A scripted player has a `script`; any other one has an algorithm that filled the
+    rest.
 
     learning: whether the trainer gives it turns. opt_steps, env_steps: its own counters; its schedules read opt_steps.
     worlds: the games in which it gathers experience.
@@ -97,7 +98,8 @@ class Turn(Protocol):
         """Call after every opt step, when all state lies in objects: it counts, and is a safe point."""
 
     def safe_point(self) -> None:
-        """Call anywhere else where all state lies in objects (after a roll-out): evaluation, records, saves and the end."""
+        """Call anywhere else where all state lies in objects (after a roll-out): evaluation, records, saves and the
+        end."""
 
 
 class AlgorithmConfig(Config):
@@ -112,8 +114,8 @@ class AlgorithmConfig(Config):
 class Algorithm(ABC):
     """How one player learns.
 
-    Must be implemented: `policy`, `learn`, `state_dict`, `load_state_dict`; `__init__` fills the player's `nets`, `optimizers`,
-    `lr_schedule`, `er_schedule`, `replay_buffer`.
+    Must be implemented: `policy`, `learn`, `state_dict`, `load_state_dict`; `__init__` fills the player's `nets`,
+    `optimizers`, `lr_schedule`, `er_schedule`, `replay_buffer`.
     """
 
     def __init__(self, config: Any, player: Player) -> None:
@@ -126,7 +128,8 @@ class Algorithm(ABC):
 
     @abstractmethod
     def learn(self, turn: Turn) -> None:
-        """One turn of the player: roll out, sample, update. Re-entrant: a run resumed at any safe point goes on right there."""
+        """One turn of the player: roll out, sample, update. Re-entrant: a run resumed at any safe point goes on right
+        there."""
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """Counter-based random numbers made of integer tensor operations.
 
-A key is an int64; the keys of a batch are an int64 tensor. `fold` derives new keys from a key and a counter, the drawing
-functions turn a key into numbers. Nothing is stored: the same (seed, stream, world, counter) gives the same integers
-on every device, in any order, however a batch is split. A key is either folded or drawn from, never both.
+A key is an int64; the keys of a batch are an int64 tensor. `fold` derives new keys from a key and a counter, the
+drawing functions turn a key into numbers. Nothing is stored: the same (seed, stream, world, counter) gives the same
+integers on every device, in any order, however a batch is split. A key is either folded or drawn from, never both.
 
 The bits are those of SplitMix64 (Steele, Lea, Flood 2014) with the finalizer of Stafford's variant 13: the i-th number
 of a key is mix(key + (i + 1) * GAMMA), in 64-bit arithmetic that wraps around.
@@ -36,7 +36,9 @@ def base_key(seed: int, stream: str) -> int:
 
 def world_keys(key: int, num_worlds: int, device: torch.device) -> Tensor:
     """One key per world, int64 of shape (num_worlds,). World w has the same key in a batch of any size."""
-    return fold(torch.full((num_worlds,), key, dtype=torch.int64, device=device), torch.arange(num_worlds, device=device))
+    return fold(
+        torch.full((num_worlds,), key, dtype=torch.int64, device=device), torch.arange(num_worlds, device=device)
+    )
 
 
 def _shift_right(x: Tensor, bits: int) -> Tensor:
@@ -64,7 +66,11 @@ def _mix_numpy(x: Tensor) -> Tensor:
 
 def fold(keys: Tensor, data: Tensor | int) -> Tensor:
     """New keys from `keys` and `data` (nonnegative; broadcast against `keys`). int64 in, int64 out."""
-    return _mix(keys + (data + 1) * GAMMA) if isinstance(data, Tensor) else _mix(keys + _signed((data + 1) * GAMMA % 2**64))
+    return (
+        _mix(keys + (data + 1) * GAMMA)
+        if isinstance(data, Tensor)
+        else _mix(keys + _signed((data + 1) * GAMMA % 2**64))
+    )
 
 
 def random_bits(keys: Tensor, num: int) -> Tensor:
@@ -72,7 +78,7 @@ def random_bits(keys: Tensor, num: int) -> Tensor:
     return _mix(keys.unsqueeze(-1) + torch.arange(1, num + 1, device=keys.device) * GAMMA)
 
 
-def random_integers(keys: Tensor, num: int, high: int) -> Tensor:
+def random_integers(keys: Tensor, num: int, high: int | Tensor) -> Tensor:
     """`num` integers per key, 0 <= i < high <= 2**31, int64 of shape (*keys.shape, num). Bias below high / 2**31."""
     return (_shift_right(random_bits(keys, num), 33) * high) >> 31
 
@@ -83,7 +89,8 @@ def random_floats(keys: Tensor, num: int) -> Tensor:
 
 
 def random_choice(keys: Tensor, legal: Tensor) -> Tensor:
-    """One uniformly random True entry per row of `legal` (*keys.shape, num): int64 of shape keys.shape. Rows without one give 0."""
+    """One uniformly random True entry per row of `legal` (*keys.shape, num): int64 of shape keys.shape. Rows without
+    one give 0."""
     ranks = torch.cumsum(legal, dim=-1)
     wanted = (_shift_right(random_bits(keys, 1), 33) * ranks[..., -1:]) >> 31
     return (legal & (ranks == wanted + 1)).to(torch.int8).argmax(dim=-1)
@@ -91,7 +98,8 @@ def random_choice(keys: Tensor, legal: Tensor) -> Tensor:
 
 @contextmanager
 def seeded_global_state(key: int) -> Iterator[None]:
-    """Run stock initialisers and dropout inside torch's global generators, seeded with `key`, and restore them after."""
+    """Run stock initialisers and dropout inside torch's global generators, seeded with `key`, and restore them
+    after."""
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
     with torch.random.fork_rng(devices=devices):
         torch.manual_seed(key % 2**63)

@@ -1,4 +1,5 @@
-"""Schedules: functions of a step that keep their own data. A step is an opt step of the player that the schedule belongs to."""
+"""Schedules: functions of a step that keep their own data. A step is an opt step of the player that the schedule
+belongs to."""
 
 import math
 from itertools import pairwise
@@ -79,7 +80,8 @@ class InverseSchedule(Schedule):
 
 
 class CosineSchedule(Schedule):
-    """Half a cosine wave from `initial` to `final` in `num_steps`, then `final` (Loshchilov & Hutter 2017, eq. 5, no restart)."""
+    """Half a cosine wave from `initial` to `final` in `num_steps`, then `final` (Loshchilov & Hutter 2017, eq. 5, no
+    restart)."""
 
     name: Literal["cosine"]
     """half a cosine wave from initial to final, then final"""

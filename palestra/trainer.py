@@ -1,7 +1,7 @@
 """Trainer: the lifecycle of a run, its counters and intervals, its safe points.
 
-Players learn by algorithms (palestra.algorithms, one file each); the trainer gives them their turns, and handles at safe points
-what is the same for all: evaluation, records, checkpoints, signals, the end.
+Players learn by algorithms (palestra.algorithms, one file each); the trainer gives them their turns, and handles at
+safe points what is the same for all: evaluation, records, checkpoints, signals, the end.
 """
 
 import math
@@ -16,7 +16,7 @@ from rich.console import Console
 from torch import Tensor
 
 from palestra.clock import StopSignals, TrainingClock
-from palestra.config import load_class
+from palestra.config import ConfigError, ConfigErrorItem, load_class
 from palestra.evaluation.evaluator import evaluation_mode, play_games
 from palestra.games import make_game
 from palestra.games.fused import FusedGame, Policy, Transitions
@@ -26,7 +26,8 @@ from palestra.player import Metrics, Player
 from palestra.players import make_script
 from palestra.players.seating import make_player
 from palestra.recording.display import Progress
-from palestra.storage.run_folder import RunFolder
+from palestra.storage.checkpoints import Checkpoints
+from palestra.storage.run_folder import RunFolder, write_json
 
 if TYPE_CHECKING:
     from palestra.algorithms import RunConfig
@@ -92,11 +93,11 @@ class PlayerTurn:
 class Trainer:
     """Trains the players of a config.
 
-    config: a path, a mapping or a RunConfig. run: the run's folder, which must not exist; None: runs/<name>-<n>. callbacks: more
-    of them, beside the config's.
+    config: a path, a mapping or a RunConfig. run: the run's folder, which must not exist; None: runs/<name>-<n>.
+    callbacks: more of them, beside the config's.
 
-    May be overridden: `_train`, and every hook (`before_train`, `before_epoch`, `before_step`, `after_step`, `after_evaluation`,
-    `after_epoch`, `after_train`); an override calls its parent. Nothing must be implemented.
+    May be overridden: `_train`, and every hook (`before_train`, `before_epoch`, `before_step`, `after_step`,
+    `after_evaluation`, `after_epoch`, `after_train`); an override calls its parent. Nothing must be implemented.
     """
 
     read_config: ClassVar[Callable[..., Any]]  # given by palestra.algorithms, which knows every algorithm's config
@@ -119,7 +120,9 @@ class Trainer:
         self.learners = [player for player in self.players.values() if player.learning]
         self.fused_game = FusedGame(self.game, {})
         for player in self.learners:
-            player.worlds = self.fused_game.new_worlds(self.config.num_worlds, self.config.seed, f"player/{player.name}/play")
+            player.worlds = self.fused_game.new_worlds(
+                self.config.num_worlds, self.config.seed, f"player/{player.name}/play"
+            )
         own = [load_class(callback.name, Callback)(callback) for callback in self.config.callbacks]
         self.callbacks = [*own, *callbacks]
         self.output: RunOutput | None = None
@@ -177,8 +180,8 @@ class Trainer:
     def safe_point(self) -> None:
         """Do what is due: evaluate, record, save; then leave if the run is done or a signal came.
 
-        Only called where all state lies in objects. Due is what has an interval of which a multiple was reached since the last safe
-        point.
+        Only called where all state lies in objects. Due is what has an interval of which a multiple was reached since
+        the last safe point.
         """
         config, before, now = self.config, self.checked, self.counters
         self.checked = now
@@ -256,20 +259,29 @@ class Trainer:
         """
         config = self.config.evaluation
         assert config is not None
+        final = num_games == config.final_num_games
         with self._apart("evaluating"):
             started = time.perf_counter()
-            pairs = []
-            for pairing in config.pairings:
-                learned = [role for role, name in pairing.items() if name in self.players and self.players[name].learning]
-                if not learned and self.epochs and num_games != config.final_num_games:
-                    continue
-                games = self._play_pairing(pairing, num_games, config.max_rounds)
-                pairs.append({"players": dict(pairing), "learned": learned, **games})
-            record = self._record_head("evaluation") | {"pairs": pairs, "clock": {"seconds": time.perf_counter() - started}}
+            pairs = self._play_pairings(num_games, all_of_them=final or self.epochs == 0)
+            record = self._record_head("evaluation") | {
+                "pairs": pairs,
+                "clock": {"seconds": time.perf_counter() - started},
+            }
             self._output().write(record)
             self._judge(record)
         self.after_evaluation(record)
         return record
+
+    def _play_pairings(self, num_games: int, all_of_them: bool) -> list[dict[str, Any]]:
+        config = self.config.evaluation
+        assert config is not None
+        pairs = []
+        for pairing in config.pairings:
+            learned = [role for role, name in pairing.items() if name in self.players and self.players[name].learning]
+            if learned or all_of_them:
+                games = self._play_pairing(pairing, num_games, config.max_rounds)
+                pairs.append({"players": dict(pairing), "learned": learned, **games})
+        return pairs
 
     def _play_pairing(self, pairing: Mapping[str, str], num_games: int, max_rounds: int) -> dict[str, Any]:
         nets = [net for player in self.players.values() for net in player.nets.values()]
@@ -333,7 +345,8 @@ class Trainer:
             self._is_best = False
 
     def _check_finite(self) -> None:
-        """Raise TrainingFailed if a loss is no number. Sums keep a nan: on a GPU, where looking costs a wait, now and then is enough."""
+        """Raise TrainingFailed if a loss is no number. Sums keep a nan: on a GPU, where looking costs a wait, now and
+        then is enough."""
         for player in self.learners:
             total, num = self.metrics[player.name].get("loss", (0.0, 1))
             if (self.device.type == "cpu" or num % 256 == 0) and not math.isfinite(float(total)):
@@ -391,12 +404,31 @@ class Trainer:
         output.display.log(f"{output.folder.path}: checkpoint {loaded.folder.name}, opt step {self.opt_steps}; {end}")
 
     @classmethod
-    def load(cls, run: str | Path, console: Console | None = None) -> Self:
+    def load(cls, run: str | Path, console: Console | None = None, quiet: bool = False) -> Self:
         """The trainer of a run, from its folder. `fit` goes on where its last checkpoint stands."""
         folder = RunFolder.open(Path(run))
-        trainer = cls(folder.config, run=folder, console=console)
+        trainer = cls(folder.config, run=folder, overrides=("output.display=quiet",) if quiet else (), console=console)
         trainer.name = folder.path.name
         return trainer
+
+    def evaluate_checkpoint(self, which: str, num_games: int | None) -> tuple[Path, dict[str, Any]]:
+        """Play all pairings with the players of a checkpoint of this run; gives the file in evaluations/, and its
+        record.
+
+        num_games: per pairing; None: the config's final number. Trains nothing, and may run beside the training.
+        """
+        assert isinstance(self.run, RunFolder)
+        config = self.config.evaluation
+        if config is None:
+            raise ConfigError([ConfigErrorItem("evaluation", "null; the config of this run names no pairings")])
+        checkpoints = Checkpoints(self.run, keep_last=1, keep_every=None)
+        self.load_state_dict(checkpoints.load(int(which) if which.isdigit() else which).state)
+        record = self._record_head("evaluation") | {
+            "pairs": self._play_pairings(num_games or config.final_num_games, all_of_them=True)
+        }
+        path = self.run.evaluations / f"opt-step-{self.opt_steps}.json"
+        write_json(path, record)
+        return path, record
 
     def _buffers(self) -> dict[str, Any]:
         return {p.name: p.replay_buffer for p in self.learners if p.replay_buffer is not None}
@@ -404,7 +436,8 @@ class Trainer:
     # ---- playing ---------------------------------------------------------------------------------------
 
     def _roll_out(self, role: str, num_rounds: int) -> Transitions:
-        """Play the worlds of the player in that seat on, exploring for it alone, and give its experience; counts env steps."""
+        """Play the worlds of the player in that seat on, exploring for it alone, and give its experience; counts env
+        steps."""
         player = self.player_of(role)
         assert player.worlds is not None
         self.fused_game.policies = {r: self.player_of(r).policy(explore=r in player.roles) for r in self.game.roles}
@@ -425,7 +458,8 @@ class Trainer:
         return self.players[self.config.roles[role]]
 
     def __getattr__(self, name: str) -> Any:
-        """`host_net`, `host_optimizer`, `host_lr_scheduler`, `host_er_scheduler`, `host_replay_buffer`, and so for each role."""
+        """`host_net`, `host_optimizer`, `host_lr_scheduler`, `host_er_scheduler`, `host_replay_buffer`, and so for
+        each role."""
         role, _, part = name.partition("_")
         if role in self.__dict__.get("game", _NoGame).roles:
             player = self.player_of(role)
@@ -503,7 +537,6 @@ class Trainer:
             evaluations=self._output().evaluations,
             message=message,
         )
-
 
     def _mark(self) -> "Mark":
         return Mark(self.clock.seconds, self.env_steps, self.opt_steps, self.config.stop.share(self.counters))

@@ -23,6 +23,7 @@ from palestra.games import GAMES, GameConfig
 from palestra.intervals import Interval, Limit
 from palestra.player import Algorithm
 from palestra.players import FromRunConfig, ScriptedPlayerConfig, script_error
+from palestra.players.scripted import SCRIPTED
 from palestra.trainer import Callback, Trainer
 
 AnyAlgorithm = Annotated[DQNConfig | UserConfig, ByName(user_class=Algorithm)]
@@ -60,7 +61,8 @@ class OutputConfig(Config):
 
 
 class RunConfig(Config):
-    """A whole run. Experiment: seed to callbacks. Execution: equal bits only while unchanged. Output: changes no bit."""
+    """A whole run. Experiment: seed to callbacks. Execution: equal bits only while unchanged. Output: changes no
+    bit."""
 
     seed: NonNegativeInt
     """all chance comes from here"""
@@ -92,22 +94,27 @@ class RunConfig(Config):
 
     def _role_errors(self) -> list[ConfigErrorItem]:
         game = GAMES[self.game.name]
-        errors = [ConfigErrorItem(f"roles.{role}", "missing; expected a player's name") for role in game.roles if role not in self.roles]
+        expected = f"expected one of the players: {', '.join(self.players)}"
+        faults: list[tuple[str, str]] = []
+        for role in game.roles:
+            if role not in self.roles:
+                faults.append((f"roles.{role}", f"missing; {expected}"))
         for role, player in self.roles.items():
+            config = self.players.get(player)
             if role not in game.roles:
-                errors.append(ConfigErrorItem(f"roles.{role}", f"no role of this game; its roles: {', '.join(game.roles)}"))
-            elif player not in self.players:
-                known = ", ".join(self.players)
-                errors.append(ConfigErrorItem(f"roles.{role}", f"{player!r} is not among the players; known: {known}"))
-            elif isinstance(config := self.players[player], ScriptedPlayerConfig):
-                if fault := script_error(config.scripted, game, role):
-                    errors.append(ConfigErrorItem(f"players.{player}.scripted", fault))
+                faults.append((f"roles.{role}", f"unknown key; the roles of this game: {', '.join(game.roles)}"))
+            elif config is None:
+                faults.append((f"roles.{role}", f"{player!r} is no player; {expected}"))
+            elif isinstance(config, ScriptedPlayerConfig) and (fault := script_error(config.scripted, game, role)):
+                faults.append((f"players.{player}.scripted", fault))
         for player in self.players:
             if player not in self.roles.values():
-                errors.append(ConfigErrorItem(f"players.{player}", "sits in no role; name it under roles, or leave it out"))
+                faults.append((f"players.{player}", "sits in no role; name it under roles, or leave it out"))
+            if player in SCRIPTED:
+                faults.append((f"players.{player}", "is the name of a scripted player; choose another"))
         if not any(isinstance(config, LearningPlayerConfig) for config in self.players.values()):
-            errors.append(ConfigErrorItem("players", "nobody learns; expected a player with an algorithm"))
-        return errors
+            faults.append(("players", "nobody learns; expected a player with an algorithm"))
+        return [ConfigErrorItem(*fault) for fault in faults]
 
     def _pairing_errors(self) -> list[ConfigErrorItem]:
         if self.evaluation is None:
@@ -116,7 +123,11 @@ class RunConfig(Config):
         for index, pairing in enumerate(self.evaluation.pairings):
             path = f"evaluation.pairings.{index}"
             if set(pairing) != set(game.roles):
-                errors.append(ConfigErrorItem(path, f"{', '.join(pairing)} stands there; expected the roles {', '.join(game.roles)}"))
+                errors.append(
+                    ConfigErrorItem(
+                        path, f"{', '.join(pairing)} stands there; expected the roles {', '.join(game.roles)}"
+                    )
+                )
                 continue
             for role, player in pairing.items():
                 fault = None if player in self.players else script_error(player, game, role)
@@ -126,7 +137,9 @@ class RunConfig(Config):
         best = self.evaluation.best
         if best is not None and best.pairing >= len(self.evaluation.pairings):
             last = len(self.evaluation.pairings) - 1
-            errors.append(ConfigErrorItem("evaluation.best.pairing", f"{best.pairing} is no pairing; expected 0 to {last}"))
+            errors.append(
+                ConfigErrorItem("evaluation.best.pairing", f"{best.pairing} is no pairing; expected 0 to {last}")
+            )
         return errors
 
 

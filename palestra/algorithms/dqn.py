@@ -1,4 +1,5 @@
-"""DQN: Q-learning with a replay buffer and a target network (Mnih et al. 2015), double where the config says so (van Hasselt et al. 2016).
+"""DQN: Q-learning with a replay buffer and a target network (Mnih et al. 2015), double where the config says so (van
+Hasselt et al. 2016).
 
 Legal-action masks hold in acting and in targets. Left out on purpose: reward clipping, frame stacking.
 To run: palestra train configs/dqn-polyhedra.yml
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 
 from palestra.buffers.replay import ReplayBuffer, UniformReplayConfig
 from palestra.config import ByName, Config, Discount, Fraction, NonNegativeInt, PositiveFloat, PositiveInt
-from palestra.games.fused import Decision, Memory, Transitions
+from palestra.games.fused import Decision, Memory, Sees, Transitions
 from palestra.nets import NetConfig, make_net
 from palestra.optimizers import OptimizerConfig
 from palestra.player import Algorithm, AlgorithmConfig, Metrics, Player, Turn
@@ -84,7 +85,8 @@ def best_legal(q: Tensor, legal: Tensor) -> Tensor:
 
 
 def td_target(next_q_online: Tensor, next_q_target: Tensor, batch: Transitions, config: DQNConfig) -> Tensor:
-    """r + gamma * Q_target(s', a*), a* the best legal action at s'; r alone where the game terminated: float32 (batch,)."""
+    """r + gamma * Q_target(s', a*), a* the best legal action at s'; r alone where the game terminated: float32
+    (batch,)."""
     chooser = next_q_online if config.double else next_q_target
     value = next_q_target.gather(1, best_legal(chooser, batch.next_legal).unsqueeze(1)).squeeze(1)
     return batch.reward + config.gamma * torch.where(batch.terminated, 0.0, value)
@@ -103,7 +105,7 @@ def td_loss(q: Tensor, target: Tensor, batch: Transitions, config: DQNConfig) ->
 class EpsilonGreedy:
     """The best legal action; with probability `exploration` a random legal one."""
 
-    sees: Literal["observation"] = "observation"
+    sees: Sees = "observation"
 
     def __init__(self, net: nn.Module, exploration: float) -> None:
         self.net = net
@@ -169,7 +171,12 @@ class DQN(Algorithm):
             group["lr"] = config.learning_rate(step)
         self.optimizer.step()
         self.follow(step + 1)
-        return {**metrics, "grad_norm": grad_norm, "learning_rate": config.learning_rate(step), "exploration": config.exploration(step)}
+        return {
+            **metrics,
+            "grad_norm": grad_norm,
+            "learning_rate": config.learning_rate(step),
+            "exploration": config.exploration(step),
+        }
 
     @torch.no_grad()
     def follow(self, opt_steps: int) -> None:

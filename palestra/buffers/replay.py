@@ -19,8 +19,9 @@ class UniformReplayConfig(Config):
 class ReplayBuffer:
     """The last `capacity` rows of a stream of rows 0, 1, 2, ...; row i lies at place i % capacity.
 
-    A row is a dict of tensors of any shapes and types (a dict observation is several entries); the first `add` fixes them.
-    What is drawn depends on (seed, stream, number of draws so far) alone. Nothing waits for a GPU, except `num_added`.
+    A row is a dict of tensors of any shapes and types (a dict observation is several entries); the first `add` fixes
+    them. What is drawn depends on (seed, stream, number of draws so far) alone. Nothing waits for a GPU, except
+    `num_added`.
     """
 
     def __init__(self, config: UniformReplayConfig, device: torch.device, seed: int, stream: str) -> None:
@@ -71,7 +72,9 @@ class ReplayBuffer:
 
     def _allocate(self, rows: dict[str, Tensor]) -> None:
         for name, value in rows.items():
-            self._storage[name] = torch.zeros(self.capacity + 1, *value.shape[1:], dtype=value.dtype, device=self.device)
+            self._storage[name] = torch.zeros(
+                self.capacity + 1, *value.shape[1:], dtype=value.dtype, device=self.device
+            )
 
     # ---- what a checkpoint holds: the rows in segments, and this ----------------------------------------
 

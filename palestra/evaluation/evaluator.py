@@ -81,8 +81,8 @@ class Games:
 def play_games(game: TensorGame, policies: Mapping[str, Policy], num_games: int, max_rounds: int, seed: int) -> Games:
     """Play `num_games` games to their end, or to `max_rounds` rounds.
 
-    Game i starts from the same state for every pairing of one seed, and its players draw the same numbers. On a CPU games that have
-    ended are dropped from the batch as it empties; results do not depend on it.
+    Game i starts from the same state for every pairing of one seed, and its players draw the same numbers. On a CPU
+    games that have ended are dropped from the batch as it empties; results do not depend on it.
     """
     worlds = _Batch(game, policies, num_games, seed)
     for _ in range(max_rounds):

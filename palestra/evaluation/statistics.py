@@ -3,7 +3,6 @@
 import math
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 Z95 = 1.959963984540054  # the 97.5th percentile of the normal distribution
@@ -29,11 +28,12 @@ def estimate_mean(values: Tensor) -> Estimate:
 
 
 def estimate_rho(finished: Tensor, lengths: Tensor) -> Estimate:
-    """rho = games finished / steps played, over independent games. finished: bool (n,); lengths: rounds played (n,), all >= 1.
+    """rho = games finished / steps played, over independent games. finished: bool (n,); lengths: rounds played (n,),
+    all >= 1.
 
-    A ratio of two sums: the interval is the delta method's (Cochran 1977, section 6.3), with residuals f_i - rho * l_i. It is cut to
-    [0, 1]. Where no game finished, the residuals say nothing and the upper end is that of a Poisson count of zero, 3.69 /
-    steps (97.5%).
+    A ratio of two sums: the interval is the delta method's (Cochran 1977, section 6.3), with residuals f_i - rho *
+    l_i. It is cut to [0, 1]. Where no game finished, the residuals say nothing and the upper end is that of a Poisson
+    count of zero, 3.69 / steps (97.5%).
     """
     n, steps = len(lengths), float(lengths.double().sum())
     if n == 0 or steps == 0.0:

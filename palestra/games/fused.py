@@ -14,10 +14,12 @@ from palestra.games.game import Observation, State, TensorGame
 from palestra.randomness import base_key, fold, world_keys
 
 Memory = dict[str, Tensor]
+Sees = Literal["observation", "state", "nothing"]
 
 
 class Decision(NamedTuple):
-    """What `act` gives. action: int64 (B,). extras: what an algorithm keeps of the decision (log-probabilities, ...)."""
+    """What `act` gives. action: int64 (B,). extras: what an algorithm keeps of the decision (log-probabilities,
+    ...)."""
 
     action: Tensor
     extras: dict[str, Tensor]
@@ -25,9 +27,10 @@ class Decision(NamedTuple):
 
 
 class Policy(Protocol):
-    """How somebody in a seat acts. `sees` tells what `view` is: the role's observation, the exact state, or nothing ({})."""
+    """How somebody in a seat acts. `sees` tells what `view` is: the role's observation, the exact state, or nothing
+    ({})."""
 
-    sees: Literal["observation", "state", "nothing"]
+    sees: Sees
 
     def act(self, view: Mapping[str, Tensor], legal: Tensor, keys: Tensor, memory: Memory) -> Decision: ...
 
@@ -36,9 +39,9 @@ class Policy(Protocol):
 class Transitions:
     """Experience of one seat: from one of its decisions to its next. M rows, of which only those with `valid` count.
 
-    reward: float32 (M,), the sum of all rewards in between. next_observation: what the seat saw at its next decision; zeros
-    where terminated, for then there is none. next_legal: bool (M, A). truncated: the world was cut off in between; the
-    next observation is the true one, and to be bootstrapped from.
+    reward: float32 (M,), the sum of all rewards in between. next_observation: what the seat saw at its next decision;
+    zeros where terminated, for then there is none. next_legal: bool (M, A). truncated: the world was cut off in
+    between; the next observation is the true one, and to be bootstrapped from.
     """
 
     observation: Observation
@@ -66,11 +69,16 @@ class Transitions:
         def part(name: str) -> dict[str, Tensor]:
             return {key[len(name) + 1 :]: value for key, value in rows.items() if key.startswith(f"{name}.")}
 
-        names = ("action", "reward", "next_legal", "terminated", "truncated")
         return cls(
-            **{name: rows[name] for name in names},
-            **{name: part(name) for name in ("observation", "next_observation", "extras")},
+            observation=part("observation"),
+            action=rows["action"],
+            reward=rows["reward"],
+            next_observation=part("next_observation"),
+            next_legal=rows["next_legal"],
+            terminated=rows["terminated"],
+            truncated=rows["truncated"],
             valid=torch.ones_like(rows["terminated"]),
+            extras=part("extras"),
         )
 
     @staticmethod
@@ -151,7 +159,14 @@ class FusedGame:
     def __init__(self, game: TensorGame, policies: dict[str, Policy]) -> None:
         self.game = game
         self.policies = policies
-        self.total_names = ("episodes", "terminated", "truncated", "length", *(f"return/{r}" for r in game.roles), *game.tallies)
+        self.total_names = (
+            "episodes",
+            "terminated",
+            "truncated",
+            "length",
+            *(f"return/{r}" for r in game.roles),
+            *game.tallies,
+        )
 
     def new_worlds(self, num_worlds: int, seed: int, stream: str) -> Worlds:
         """Fresh worlds whose randomness is that of (seed, stream)."""
@@ -170,7 +185,8 @@ class FusedGame:
 
     @torch.no_grad()
     def collect(self, worlds: Worlds, roles: tuple[str, ...], num_rounds: int) -> Transitions:
-        """Play `num_rounds` rounds and give what the seats of `roles` have experienced: M = T * B rows per turn of a role."""
+        """Play `num_rounds` rounds and give what the seats of `roles` have experienced: M = T * B rows per turn of a
+        role."""
         parts: list[Transitions] = []
         for _ in range(num_rounds):
             self._play_round(worlds, roles, parts)
@@ -218,7 +234,9 @@ class FusedGame:
                 seat.over = seat.over | (running & terminated[:, column])
             self._end_games(worlds, terminated.all(dim=1), truncated, turn_keys)
 
-    def _decide(self, worlds: Worlds, role: str, observed: bool, turn_keys: Tensor) -> tuple[Observation, Tensor, Decision]:
+    def _decide(
+        self, worlds: Worlds, role: str, observed: bool, turn_keys: Tensor
+    ) -> tuple[Observation, Tensor, Decision]:
         game, policy = self.game, self.policies[role]
         observation = game.observe(worlds.state, role) if observed or policy.sees == "observation" else {}
         view = worlds.state if policy.sees == "state" else observation
@@ -276,7 +294,9 @@ class FusedGame:
             waited_for |= seat.open & ~seat.over
         refilled = terminated | (worlds.cut & ~waited_for)
 
-        def selected(mask: Tensor) -> Tensor:  # a CPU pays for the chosen rows alone; a GPU would have to wait to learn which
+        def selected(
+            mask: Tensor,
+        ) -> Tensor:  # a CPU pays for the chosen rows alone; a GPU would have to wait to learn which
             return mask.nonzero().squeeze(1) if mask.device.type == "cpu" else mask
 
         self._count(worlds, selected(ended), terminated, truncated)

@@ -2,9 +2,9 @@
 
 A state is a dict of tensors whose first axis is the world. Letters: B worlds, R roles, A actions.
 
-How other shapes of game fit: a lone agent is one role and one turn; rounds of messages among many roles are one turn per
-speaker (or one turn in which several speak at once); a game whose worlds are at different moves lists all movers in one
-turn and tells them apart by `deciding`.
+How other shapes of game fit: a lone agent is one role and one turn; rounds of messages among many roles are one turn
+per speaker (or one turn in which several speak at once); a game whose worlds are at different moves lists all movers
+in one turn and tells them apart by `deciding`.
 """
 
 from abc import ABC, abstractmethod
@@ -37,9 +37,9 @@ class TensorGame(ABC):
     """The rules. Stateless: everything that changes is in the state that goes in and comes out.
 
     Must be set: `roles`, in the order of the axis R; `turns`, the roles that may decide in each turn of a round;
-    `num_actions` and `spaces` by role; `tallies`, the names of state entries of shape (B,) to be summed over finished games;
-    `device`; `lockstep`, whether a role that waits in a world decides there whenever its turn comes, until the game is over.
-    Must be implemented: `reset`, `deciding`, `observe`, `legal`, `transition`.
+    `num_actions` and `spaces` by role; `tallies`, the names of state entries of shape (B,) to be summed over finished
+    games; `device`; `lockstep`, whether a role that waits in a world decides there whenever its turn comes, until the
+    game is over. Must be implemented: `reset`, `deciding`, `observe`, `legal`, `transition`.
     """
 
     roles: tuple[str, ...]
@@ -52,7 +52,8 @@ class TensorGame(ABC):
 
     @abstractmethod
     def reset(self, keys: Tensor) -> State:
-        """New worlds, one per key (see palestra.randomness): keys int64 (B,). The tensors are new and may be written to."""
+        """New worlds, one per key (see palestra.randomness): keys int64 (B,). The tensors are new and may be written
+        to."""
 
     @abstractmethod
     def deciding(self, state: State) -> Tensor:
@@ -67,16 +68,19 @@ class TensorGame(ABC):
         """The legal actions of a role: bool (B, A); at least one per world in which the role decides."""
 
     @abstractmethod
-    def transition(self, state: State, actions: dict[str, Tensor], keys: Tensor) -> tuple[State, Tensor, Tensor, Tensor]:
+    def transition(
+        self, state: State, actions: dict[str, Tensor], keys: Tensor
+    ) -> tuple[State, Tensor, Tensor, Tensor]:
         """One turn, unchecked. actions: int64 (B,) by role; those of roles that do not decide are ignored.
 
-        Gives the new state, rewards (B, R) float32, terminated (B, R) bool (over for that role, no bootstrap) and truncated
-        (B,) bool (cut off; never together with terminated). A world that is over when it comes in stays as it is, with
-        reward 0 and terminated True.
+        Gives the new state, rewards (B, R) float32, terminated (B, R) bool (over for that role, no bootstrap) and
+        truncated (B,) bool (cut off; never together with terminated). A world that is over when it comes in stays as
+        it is, with reward 0 and terminated True.
         """
 
     def step(self, state: State, actions: dict[str, Tensor], keys: Tensor) -> tuple[State, Tensor, Tensor, Tensor]:
-        """One turn, checked: as `transition`, but raises IllegalMove for an action that is missing, out of range or illegal."""
+        """One turn, checked: as `transition`, but raises IllegalMove for an action that is missing, out of range or
+        illegal."""
         deciding = self.deciding(state)
         for index, role in enumerate(self.roles):
             wanted = deciding[:, index]

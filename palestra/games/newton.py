@@ -1,4 +1,5 @@
-"""Exact reductions of point sets: the vertices of the Newton polyhedron conv(S + R^n_{>=0}), and the Pareto-minimal points.
+"""Exact reductions of point sets: the vertices of the Newton polyhedron conv(S + R^n_{>=0}), and the Pareto-minimal
+points.
 
 p is a vertex exactly when some weights w >= 0 have w.p < w.q for every other point q. docs/newton.md says how that is
 decided, and why exactly. Here are the public functions, the pure-torch twin of newton_kernel.py (any device), and the
@@ -12,7 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from functools import cache
-from math import factorial, lcm
+from math import lcm
 from typing import Any, Literal
 
 import numpy as np
@@ -37,8 +38,8 @@ def newton_vertices(points: Tensor) -> Tensor:
     """Which rows are vertices of their Newton polyhedron conv(S + R^n_{>=0}); of equal points the first.
 
     points: (B, N, n) of any integer or float dtype, any device; rows with a negative entry are absent. bool (B, N).
-    Always exact: integers below 2**53 at the speed of the kernels, any other finite number (taken for the rational that it
-    is) one board at a time in exact integers. ValueError for another shape and for NaN or infinity.
+    Always exact: integers below 2**53 at the speed of the kernels, any other finite number (taken for the rational
+    that it is) one board at a time in exact integers. ValueError for another shape and for NaN or infinity.
     """
     if points.dim() != 3:
         raise ValueError(f"points: shape {tuple(points.shape)}; expected (batch, max_points, n)")
@@ -71,22 +72,25 @@ def minimal_points(points: Tensor) -> Tensor:
 
 
 def reduce_points(points: Tensor, reduction: Reduction, kernel: Kernel) -> tuple[Tensor, Tensor]:
-    """The surviving rows in their order, packed to the front, -1 behind them; and int64 (B,): decided by exact integers.
+    """The surviving rows in their order, packed to the front, -1 behind them; and int64 (B,): decided by exact
+    integers.
 
-    points: float64 (B, N, n), absent rows anywhere. The count is how many points of a board were beyond the range of the
-    kernels (0 for nearly all). Off the CPU, where exact integers would mean a wait, it is negative for such a board, and
-    the board keeps its Pareto-minimal points.
+    points: float64 (B, N, n), absent rows anywhere. The count is how many points of a board were beyond the range of
+    the kernels (0 for nearly all). Off the CPU, where exact integers would mean a wait, it is negative for such a
+    board, and the board keeps its Pareto-minimal points.
     """
     if _uses_numba(kernel, points):
         return _run_kernel(newton_kernel.reduce_boards, (points,), points.shape, reduction)
     return _reduce(points, reduction, may_wait=points.device.type == "cpu")
 
 
-def blow_up(points: Tensor, subset: Tensor, axis: Tensor, reduction: Reduction, kernel: Kernel) -> tuple[Tensor, Tensor]:
+def blow_up(
+    points: Tensor, subset: Tensor, axis: Tensor, reduction: Reduction, kernel: Kernel
+) -> tuple[Tensor, Tensor]:
     """The move x_axis <- sum of x_k over k in subset, then `reduce_points`. The input is left as it is.
 
-    points: float64 (B, N, n), packed. subset: int64 (B,), bitmasks of coordinates; 0 copies a board unchanged. axis: int64
-    (B,). Sums must stay below 2**53: the caller ends a game in time.
+    points: float64 (B, N, n), packed. subset: int64 (B,), bitmasks of coordinates; 0 copies a board unchanged. axis:
+    int64 (B,). Sums must stay below 2**53: the caller ends a game in time.
     """
     if _uses_numba(kernel, points):
         return _run_kernel(newton_kernel.blow_up_boards, (points, subset, axis), points.shape, reduction)
@@ -104,7 +108,8 @@ def blow_up(points: Tensor, subset: Tensor, axis: Tensor, reduction: Reduction, 
 def random_points(
     keys: Tensor, num_points: int, dimension: int, max_value: int, reduction: Reduction, kernel: Kernel
 ) -> Tensor:
-    """Fresh boards float64 (B, num_points, dimension), reduced and packed; coordinates are 0..max_value, one key a board.
+    """Fresh boards float64 (B, num_points, dimension), reduced and packed; coordinates are 0..max_value, one key a
+    board.
 
     keys: int64 (B,). The integers are those of `random_integers(keys, num_points * dimension, max_value + 1)`.
     """
@@ -125,7 +130,8 @@ def _uses_numba(kernel: Kernel, tensor: Tensor) -> bool:
 def _run_kernel(
     run: Callable[..., None], inputs: tuple[Tensor, ...], shape: torch.Size, reduction: Reduction, *extra: int
 ) -> tuple[Tensor, Tensor]:
-    """run(*inputs, *extra, vertices, axes, out, num_open) on equal chunks of the batch. Boards do not see their chunk."""
+    """run(*inputs, *extra, vertices, axes, out, num_open) on equal chunks of the batch. Boards do not see their
+    chunk."""
     out, num_exact = torch.empty(shape, dtype=torch.float64), torch.empty(shape[0], dtype=torch.int64)
     arrays = [tensor.contiguous().numpy() for tensor in inputs]
     arguments = (*extra, reduction == "vertices", _axes(shape[2]))
@@ -137,7 +143,8 @@ def _run_kernel(
         bounds = [shape[0] * chunk // num_chunks for chunk in range(num_chunks + 1)]
         parts = [slice(*pair) for pair in zip(bounds, bounds[1:], strict=False)]
         futures = [
-            _pool().submit(run, *[a[part] for a in arrays], *arguments, *[r[part] for r in results]) for part in parts[1:]
+            _pool().submit(run, *[a[part] for a in arrays], *arguments, *[r[part] for r in results])
+            for part in parts[1:]
         ]
         run(*[a[parts[0]] for a in arrays], *arguments, *[r[parts[0]] for r in results])
         for future in futures:
@@ -162,7 +169,8 @@ def _axes(dimension: int) -> Any:
 
 
 def _reduce(points: Tensor, reduction: Reduction, may_wait: bool) -> tuple[Tensor, Tensor]:
-    """`reduce_points`; may_wait: shapes and the number of steps may depend on the data, and exact integers may be asked."""
+    """`reduce_points`; may_wait: shapes and the number of steps may depend on the data, and exact integers may be
+    asked."""
     keep, num_exact = minimal_points(points), torch.zeros(len(points), dtype=torch.int64, device=points.device)
     if reduction == "minimal":
         return _packed(points, keep), num_exact
@@ -222,8 +230,8 @@ def _tolerance(points: Tensor, minimal: Tensor) -> Tensor:
 
 
 class _Simplex:
-    """P simplices over cofactors, pivoting together; `running`, `vertex`: bool (P,). Everything twice: in float64 and, if
-    any tolerance is positive, in integers modulo 2**64, which have the last word within the tolerance of 0."""
+    """P simplices over cofactors, pivoting together; `running`, `vertex`: bool (P,). Everything twice: in float64
+    and, if any tolerance is positive, in integers modulo 2**64, which have the last word within the tolerance of 0."""
 
     def __init__(
         self, points: Tensor, board: Tensor, candidate: Tensor, others: Tensor, tolerance: Tensor, with_residues: bool
@@ -259,7 +267,10 @@ class _Simplex:
 
         entering = [self._vector(worst, c) for c in self.candidate]
         u = self.decided(
-            [_product(cofactors, vector.unsqueeze(1)) for cofactors, vector in zip(self.cofactors, entering, strict=True)]
+            [
+                _product(cofactors, vector.unsqueeze(1))
+                for cofactors, vector in zip(self.cofactors, entering, strict=True)
+            ]
         )
         leaving, exists = self._leaving_row(u)
         self.running = self.running & some & exists
@@ -308,7 +319,8 @@ def _product(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _cofactors(basis: Tensor) -> Tensor:
-    """(P, n, n) to (P, n, n): row j of the result is x -> det(basis with vector j replaced by x), by Laplace expansion."""
+    """(P, n, n) to (P, n, n): row j of the result is x -> det(basis with vector j replaced by x), by Laplace
+    expansion."""
     P, n, _ = basis.shape
     omitting = torch.stack([torch.cat([basis[:, :j], basis[:, j + 1 :]], 1) for j in range(n)], 1)  # (P, n, n - 1, n)
     minors = {0: torch.ones((P, n), dtype=basis.dtype, device=basis.device)}
@@ -357,8 +369,8 @@ def _exact_vertices(rows: list[list[Any]]) -> list[bool]:
 def _is_separated(differences: list[list[int]], n: int) -> bool:
     """Is there w >= 0 with w.d > 0 for all differences d? Integer simplex (Edmonds 1967, Bareiss 1968), lexicographic.
 
-    It asks whether max sum(l) subject to sum l_d d <= (1, e, e^2, ...), l >= 0 is bounded. Every entry of the tableau is a
-    minor of the input, and every division leaves no remainder.
+    It asks whether max sum(l) subject to sum l_d d <= (1, e, e^2, ...), l >= 0 is bounded. Every entry of the tableau
+    is a minor of the input, and every division leaves no remainder.
     """
     m = len(differences)
     rows = [[d[k] for d in differences] + [int(k == slack) for slack in range(n)] for k in range(n)]
@@ -370,7 +382,9 @@ def _is_separated(differences: list[list[int]], n: int) -> bool:
             return True
         leaving = None
         for row in rows:
-            if row[column] > 0 and (leaving is None or _ratios(row, leaving[column], m) < _ratios(leaving, row[column], m)):
+            if row[column] > 0 and (
+                leaving is None or _ratios(row, leaving[column], m) < _ratios(leaving, row[column], m)
+            ):
                 leaving = row
         if leaving is None:
             return False

@@ -1,9 +1,9 @@
 """The reductions of the polyhedra game for CPUs: scalar code per world, compiled by numba, one pass over a board.
 
 The mathematics is in docs/newton.md; the pure-torch twin is in newton.py and gives the same bits. Boards are float64
-(B, N, n) with integer entries below 2**53, rows with a negative entry are absent. The kernels write the surviving rows to the
-front of `out`, -1 behind them. Where a board is beyond the exact range, its Pareto-minimal rows are left in `out` and
-their number in `num_open`, for exact integers to decide; elsewhere `num_open` is 0.
+(B, N, n) with integer entries below 2**53, rows with a negative entry are absent. The kernels write the surviving
+rows to the front of `out`, -1 behind them. Where a board is beyond the exact range, its Pareto-minimal rows are left
+in `out` and their number in `num_open`, for exact integers to decide; elsewhere `num_open` is 0.
 
 `axes` is a tuple (0, ..., n - 1), whose length the compiler knows, or an array of that length, for any n. Allocation
 happens once per call. Everything releases the GIL; nothing uses numba's own threads.
@@ -77,7 +77,8 @@ def blow_up_boards(
 
 @_compiled
 def random_boards(keys: Array, high: int, vertices: bool, axes: Any, out: Array, num_open: Array) -> None:
-    """Fresh boards: the integers of randomness.random_integers(keys, N * n, high), row by row, reduced. keys: int64 (B,)."""
+    """Fresh boards: the integers of randomness.random_integers(keys, N * n, high), row by row, reduced. keys: int64
+    (B,)."""
     for world in range(len(keys)):
         rows = out[world]
         state = np.uint64(keys[world])
@@ -98,7 +99,8 @@ def _mix(x: Any) -> Any:
 
 @_compiled
 def _finish(boards: Array, num_open: Array, vertices: bool, axes: Any) -> None:
-    """Boards of num_open minimal rows: keep the vertices if asked for. num_open: 0, or the rows of an undecided board."""
+    """Boards of num_open minimal rows: keep the vertices if asked for. num_open: 0, or the rows of an undecided
+    board."""
     if vertices:
         _keep_vertices(boards, num_open, axes)
     else:
@@ -112,8 +114,8 @@ def _finish(boards: Array, num_open: Array, vertices: bool, axes: Any) -> None:
 def _keep_minimal(rows: Array, num: int, size: int, axes: Any) -> int:
     """Pack the minimal ones among `num` rows, of equal rows the first, -1 up to row `size`; their number.
 
-    Free of branches on coordinates, which no processor foresees. A row that is gone may still beat others: what it beats,
-    its own conqueror beats.
+    Free of branches on coordinates, which no processor foresees. A row that is gone may still beat others: what it
+    beats, its own conqueror beats.
     """
     if num > MAX_ALL_PAIRS:
         num = _drop_above_least(rows, num, axes)
@@ -171,7 +173,8 @@ def _drop_above_least(rows: Array, num: int, axes: Any) -> int:
 
 @_compiled
 def _keep_vertices(boards: Array, num_open: Array, axes: Any) -> None:
-    """Pack the vertices among the num_open Pareto-minimal rows of each board; num_open becomes 0 where that is decided."""
+    """Pack the vertices among the num_open Pareto-minimal rows of each board; num_open becomes 0 where that is
+    decided."""
     n, size = len(axes), boards.shape[1] + len(axes)
     scratch = (
         np.empty((size, n)),  # vectors: differences q - p, then the unit vectors
@@ -210,7 +213,7 @@ def _keep_vertices(boards: Array, num_open: Array, axes: Any) -> None:
             num_open[board] = 0
 
 
-@_inlined
+@_compiled
 def _tolerance(rows: Array, num: int, axes: Any) -> float:
     """Bound of the rounding error of every decision on this board: 0 where all arithmetic is exact."""
     bound = float(len(axes))
@@ -222,7 +225,7 @@ def _tolerance(rows: Array, num: int, axes: Any) -> float:
     return 0.0 if bound < EXACT_FLOAT else bound * RELATIVE_ERROR
 
 
-@_inlined
+@_compiled
 def _lexicographic_minimum(rows: Array, num: int, first: int, axes: Any) -> int:
     """The row that is least in coordinate `first`, ties by the following ones: a vertex (weights 1, e, e^2, ...)."""
     n = len(axes)
@@ -295,7 +298,7 @@ def _product(
     return value
 
 
-@_inlined
+@_compiled
 def _leaving_row(cofactors: Array, cofactors_i: Array, entering: Array, tolerance: float, axes: Any) -> int:
     """The lexicographically least cofactors[j] / entering[j] among positive entering[j]; -1 if there is none."""
     best = -1
@@ -321,7 +324,7 @@ def _entry(rows: Array, rows_i: Array, j: int, k: int, tolerance: float) -> floa
     return rows[j, k]
 
 
-@_inlined
+@_compiled
 def _update_cofactors(
     vectors: Array, basis: Array, changed: int, num_others: int, cofactors: Array, minors: Array, axes: Any
 ) -> None:
@@ -352,7 +355,7 @@ def _update_cofactors(
         cofactors[n, k] = total
 
 
-@_inlined
+@_compiled
 def _expand(vectors: Array, basis: Array, omitted: int, minors: Array, n: int) -> None:
     """Laplace expansion: minors[S] of the first |S| basis vectors but the omitted one, in the rows S (a bitmask)."""
     minors[0] = 1

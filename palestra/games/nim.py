@@ -40,7 +40,7 @@ class NimGame(TensorGame):
         self.config, self.device = config, device
         H, M = config.num_heaps, config.max_stones
         self.num_actions = dict.fromkeys(self.roles, H * M)
-        self.spaces = dict.fromkeys(self.roles, {"heaps": Space((H, M + 1), torch.float32, padded=False)})
+        self.spaces = {role: {"heaps": Space((H, M + 1), torch.float32, padded=False)} for role in self.roles}
         self.stones = torch.arange(1, M + 1, device=device)
 
     def reset(self, keys: Tensor) -> State:
@@ -58,7 +58,9 @@ class NimGame(TensorGame):
     def legal(self, state: State, role: str) -> Tensor:
         return (state["heaps"].unsqueeze(2) >= self.stones).flatten(1)
 
-    def transition(self, state: State, actions: dict[str, Tensor], keys: Tensor) -> tuple[State, Tensor, Tensor, Tensor]:
+    def transition(
+        self, state: State, actions: dict[str, Tensor], keys: Tensor
+    ) -> tuple[State, Tensor, Tensor, Tensor]:
         heaps, mover = state["heaps"], state["mover"]
         running = heaps.sum(1) > 0
         action = torch.where(mover == 0, actions.get("first", mover), actions.get("second", mover))

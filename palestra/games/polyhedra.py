@@ -1,9 +1,9 @@
 """Hironaka's polyhedra game: the host names coordinates, the agent picks one of them and shears the points along it.
 
-A state is a finite set S of points in N^n. The host picks a set I of at least two coordinates; the agent picks i in I. Every
-point changes by x_i <- sum of x_k over k in I. Then only the vertices of the Newton polyhedron conv(S + R^n_{>=0}) are
-kept. With one point left the game is over and the host has won; the agent wins by stalling. (Hironaka 1967;
-Spivakovsky 1983. Batched form after hironaka.trainer.)
+A state is a finite set S of points in N^n. The host picks a set I of at least two coordinates; the agent picks i in
+I. Every point changes by x_i <- sum of x_k over k in I. Then only the vertices of the Newton polyhedron conv(S +
+R^n_{>=0}) are kept. With one point left the game is over and the host has won; the agent wins by stalling. (Hironaka
+1967; Spivakovsky 1983. Batched form after hironaka.trainer.)
 
 Letters: B worlds, N points, n dimension. Rows with a negative entry are absent, present rows come first.
 """
@@ -20,7 +20,14 @@ from palestra.games.newton import Kernel, Reduction, blow_up, newton_vertices, r
 from palestra.games.rewards import RewardConfig, make_reward
 from palestra.randomness import random_integers
 
-__all__ = ["PolyhedraConfig", "PolyhedraGame", "decode_host_action", "encode_host_action", "host_subsets", "newton_vertices"]
+__all__ = [
+    "PolyhedraConfig",
+    "PolyhedraGame",
+    "decode_host_action",
+    "encode_host_action",
+    "host_subsets",
+    "newton_vertices",
+]
 
 # Below it sums of up to 8 coordinates stay below 2**53, so float64 holds every coordinate exactly.
 MAX_COORDINATE = 2.0**50
@@ -40,7 +47,8 @@ class PolyhedraConfig(Config):
     initial_points: list[list[list[int]]] | None
     """boards to start from, each a list of points, drawn at random per game; null: random points"""
     reduction: Reduction
-    """points kept after a move; vertices: of the Newton polyhedron; minimal: the Pareto-minimal ones (as hironaka.trainer)"""
+    """points kept after a move; vertices: of the Newton polyhedron; minimal: the Pareto-minimal ones (as
+    hironaka.trainer)"""
     rescale: bool
     """divide what players see by the largest coordinate of the board; the state is not touched"""
     rescale_state: bool
@@ -55,11 +63,15 @@ class PolyhedraConfig(Config):
         errors = []
         for i, board in enumerate(self.initial_points or []):
             if not 1 <= len(board) <= self.max_num_points:
-                errors.append(ConfigErrorItem(f"initial_points.{i}", f"{len(board)} points; expected 1 to {self.max_num_points}"))
+                errors.append(
+                    ConfigErrorItem(f"initial_points.{i}", f"{len(board)} points; expected 1 to {self.max_num_points}")
+                )
             for j, point in enumerate(board):
                 if len(point) != self.dimension or not all(0 <= x <= MAX_COORDINATE for x in point):
                     expected = f"{self.dimension} integers from 0 to 2**50"
-                    errors.append(ConfigErrorItem(f"initial_points.{i}.{j}", f"{point} is no point; expected {expected}"))
+                    errors.append(
+                        ConfigErrorItem(f"initial_points.{i}.{j}", f"{point} is no point; expected {expected}")
+                    )
         if self.initial_points == []:
             errors.append(ConfigErrorItem("initial_points", "no boards; expected at least one, or null"))
         if errors:
@@ -68,7 +80,8 @@ class PolyhedraConfig(Config):
 
 
 def host_subsets(dimension: int) -> list[int]:
-    """The host's choices as bitmasks of coordinates, in the order of the action code: all subsets of size >= 2, ascending."""
+    """The host's choices as bitmasks of coordinates, in the order of the action code: all subsets of size >= 2,
+    ascending."""
     return [mask for mask in range(2**dimension) if mask.bit_count() >= 2]
 
 
@@ -79,7 +92,8 @@ def _codes_of_masks(dimension: int) -> list[int]:
 
 
 def encode_host_action(coordinates: Tensor) -> Tensor:
-    """Action codes of multi-binary choices. coordinates: (..., n) of 0 and 1; int64 (...). ValueError for fewer than two."""
+    """Action codes of multi-binary choices. coordinates: (..., n) of 0 and 1; int64 (...). ValueError for fewer than
+    two."""
     dimension = coordinates.shape[-1]
     bits = (coordinates.long() << torch.arange(dimension, device=coordinates.device)).sum(-1)
     codes = torch.tensor(_codes_of_masks(dimension), device=coordinates.device)[bits]
@@ -95,9 +109,9 @@ def decode_host_action(actions: Tensor, dimension: int) -> Tensor:
 
 
 class PolyhedraGame(TensorGame):
-    """State: points float64 (B, N, n); subset int64 (B,), the host's choice as a bitmask, 0 while the host decides; rounds
-    int32 (B,); overflow bool (B,), cut off since a coordinate would leave the exact range of float64; exact int64
-    (B,), decisions that needed exact integers so far.
+    """State: points float64 (B, N, n); subset int64 (B,), the host's choice as a bitmask, 0 while the host decides;
+    rounds int32 (B,); overflow bool (B,), cut off since a coordinate would leave the exact range of float64; exact
+    int64 (B,), decisions that needed exact integers so far.
 
     The kernel ("numba" on CPUs, "torch" anywhere) changes speed, never a result.
     """
@@ -118,7 +132,10 @@ class PolyhedraGame(TensorGame):
         self.coordinates = torch.arange(n, device=device)
         self.num_actions = {"host": len(masks), "agent": n}
         points = Space((N, n), torch.float32, padded=True)
-        self.spaces = {"host": {"points": points}, "agent": {"points": points, "coords": Space((n,), torch.float32, padded=False)}}
+        self.spaces = {
+            "host": {"points": points},
+            "agent": {"points": points, "coords": Space((n,), torch.float32, padded=False)},
+        }
         self.boards = None if config.initial_points is None else self._reduced_boards(config.initial_points)
 
     def _reduced_boards(self, boards: list[list[list[int]]]) -> Tensor:
@@ -142,7 +159,13 @@ class PolyhedraGame(TensorGame):
         """The state in which the host decides on these boards: float64 (B, N, n), already reduced."""
         zeros = torch.zeros(len(points), dtype=torch.int64, device=points.device)
         points = _rescaled(points) if self.config.rescale_state else points
-        return {"points": points, "subset": zeros, "rounds": zeros.int(), "overflow": zeros.bool(), "exact": zeros.clone()}
+        return {
+            "points": points,
+            "subset": zeros,
+            "rounds": zeros.int(),
+            "overflow": zeros.bool(),
+            "exact": zeros.clone(),
+        }
 
     def deciding(self, state: State) -> Tensor:
         running, host = self._running(state["points"]), state["subset"] == 0
@@ -155,10 +178,14 @@ class PolyhedraGame(TensorGame):
 
     def legal(self, state: State, role: str) -> Tensor:
         if role == "host":
-            return torch.ones((1, 1), dtype=torch.bool, device=self.device).expand(len(state["subset"]), len(self.masks))
+            return torch.ones((1, 1), dtype=torch.bool, device=self.device).expand(
+                len(state["subset"]), len(self.masks)
+            )
         return self._chosen(state).bool()
 
-    def transition(self, state: State, actions: dict[str, Tensor], keys: Tensor) -> tuple[State, Tensor, Tensor, Tensor]:
+    def transition(
+        self, state: State, actions: dict[str, Tensor], keys: Tensor
+    ) -> tuple[State, Tensor, Tensor, Tensor]:
         before, subset = state["points"], state["subset"]
         running, shearing = self._running(before), subset > 0
         new = dict(state)

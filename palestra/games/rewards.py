@@ -66,7 +66,9 @@ class PointsReward(Reward):
         return torch.stack([host, -host], dim=1).to(torch.float32)
 
 
-RewardConfig = Annotated[WinRewardConfig | LengthRewardConfig | PointsRewardConfig | UserConfig, ByName(user_class=Reward)]
+RewardConfig = Annotated[
+    WinRewardConfig | LengthRewardConfig | PointsRewardConfig | UserConfig, ByName(user_class=Reward)
+]
 
 
 def make_reward(config: Config) -> Reward:
@@ -76,5 +78,6 @@ def make_reward(config: Config) -> Reward:
         LengthRewardConfig: LengthReward,
         PointsRewardConfig: PointsReward,
     }
-    reward = classes.get(type(config)) or load_class(config.name, Reward)
-    return reward(config)
+    if isinstance(config, UserConfig):
+        return load_class(config.name, Reward)(config)  # type: ignore[type-abstract]
+    return classes[type(config)](config)

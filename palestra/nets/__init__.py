@@ -18,7 +18,8 @@ NETS: dict[str, type[nn.Module]] = {"mlp": MLP, "deep_sets": DeepSets}
 def make_net(config: Config, spaces: dict[str, Space], num_outputs: int, key: int) -> nn.Module:
     """The network that a config names, its stock initialisers seeded with `key`; torch's global state is not moved.
 
-    A user's own class is called as (config, spaces, num_outputs), maps an observation to (B, num_outputs), and carries `Config`.
+    A user's own class is called as (config, spaces, num_outputs), maps an observation to (B, num_outputs), and
+    carries `Config`.
     """
     name: str = config.name  # type: ignore[attr-defined]
     net_class = NETS.get(name) or load_class(name, nn.Module)

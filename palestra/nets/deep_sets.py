@@ -1,5 +1,6 @@
 """`deep_sets`: a permutation-invariant network (Zaheer et al. 2017, "Deep Sets"; pairs after Santoro et al. 2017)."""
 
+from itertools import pairwise
 from typing import Literal
 
 import torch
@@ -7,7 +8,7 @@ from torch import Tensor, nn
 
 from palestra.config import Config, PositiveInt
 from palestra.games.game import Space
-from palestra.nets.inputs import flat_size, flatten_observation, presence
+from palestra.nets.inputs import flat_size, flatten_observation, presence, trim
 
 
 class DeepSetsConfig(Config):
@@ -22,8 +23,8 @@ class DeepSetsConfig(Config):
 class DeepSets(nn.Module):
     """Points through shared layers, pooled by maximum and mean over the present ones, then a head.
 
-    Every point is seen together with the entries that are no sets (the host's choice, say). Input: an observation with exactly
-    one padded entry. Output: float32 (B, num_outputs).
+    Every point is seen together with the entries that are no sets (the host's choice, say). Input: an observation
+    with exactly one padded entry. Output: float32 (B, num_outputs).
     """
 
     def __init__(self, config: DeepSetsConfig, spaces: dict[str, Space], num_outputs: int) -> None:
@@ -40,7 +41,7 @@ class DeepSets(nn.Module):
         self.output = nn.Linear([pooled + rest, *config.head_widths][-1], num_outputs)
 
     def forward(self, observation: dict[str, Tensor]) -> Tensor:
-        points = observation[self.set_name]
+        points = trim(observation[self.set_name])
         present = presence(points).unsqueeze(-1)
         x = points * present
         if self.rest:
@@ -53,4 +54,4 @@ class DeepSets(nn.Module):
 
 
 def _layers(widths: list[int]) -> nn.Sequential:
-    return nn.Sequential(*(m for a, b in zip(widths, widths[1:], strict=False) for m in (nn.Linear(a, b), nn.ReLU())))
+    return nn.Sequential(*(m for a, b in pairwise(widths) for m in (nn.Linear(a, b), nn.ReLU())))

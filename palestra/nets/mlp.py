@@ -5,9 +5,9 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator
 from torch import Tensor, nn
 
-from palestra.config import Config, ConfigError, ConfigErrorItem, PositiveInt
+from palestra.config import Config, ConfigError, ConfigErrorItem
 from palestra.games.game import Space
-
+from palestra.nets.inputs import flat_size, flatten_observation
 
 
 def _check_layers(value: Any) -> Any:
@@ -15,7 +15,9 @@ def _check_layers(value: Any) -> Any:
     errors: list[ConfigErrorItem] = []
     for index, item in enumerate(value if isinstance(value, list) else []):
         is_width = isinstance(item, int) and not isinstance(item, bool) and item >= 1
-        is_word = isinstance(item, str) and (item == "b" or (item[:1] == "r" and item[1:].isdigit() and int(item[1:]) >= 1))
+        is_word = isinstance(item, str) and (
+            item == "b" or (item[:1] == "r" and item[1:].isdigit() and int(item[1:]) >= 1)
+        )
         if isinstance(item, dict):
             for key, expected in (("repeat", "an integer >= 1"), ("net_arch", "a list of layers")):
                 if key not in item:
@@ -27,13 +29,17 @@ def _check_layers(value: Any) -> Any:
                 errors.append(ConfigErrorItem(f"{index}.repeat", f"{times!r} stands there; expected an integer >= 1"))
             inner = item.get("net_arch", [])
             if not isinstance(inner, list):
-                errors.append(ConfigErrorItem(f"{index}.net_arch", f"{inner!r} stands there; expected a list of layers"))
+                errors.append(
+                    ConfigErrorItem(f"{index}.net_arch", f"{inner!r} stands there; expected a list of layers")
+                )
             try:
                 _check_layers(inner)
             except ConfigError as error:
                 errors += [ConfigErrorItem(f"{index}.net_arch.{e.path}", e.message) for e in error.errors]
         elif not (is_width or is_word):
-            expected = "a width >= 1, 'b' (batch norm), 'rK' (residual block of width K) or {repeat: ..., net_arch: [...]}"
+            expected = (
+                "a width >= 1, 'b' (batch norm), 'rK' (residual block of width K) or {repeat: ..., net_arch: [...]}"
+            )
             errors.append(ConfigErrorItem(str(index), f"{item!r} is no layer; expected {expected}"))
     if errors:
         raise ConfigError(errors)
@@ -47,11 +53,13 @@ class MLPConfig(Config):
     name: Literal["mlp"]
     """layers one after another"""
     net_arch: NetArch
-    """a width: linear and ReLU; b: batch norm before the last ReLU; rK: residual block of width K; {repeat, net_arch}"""
+    """a width: linear and ReLU; b: batch norm before the last ReLU; rK: residual block of width K; {repeat,
+    net_arch}"""
 
 
 class MLP(nn.Module):
-    """A flat network. Input: the observation, flattened, absent rows zeroed and flagged. Output: float32 (B, num_outputs)."""
+    """A flat network. Input: the observation, flattened, absent rows zeroed and flagged. Output: float32 (B,
+    num_outputs)."""
 
     def __init__(self, config: MLPConfig, spaces: dict[str, Space], num_outputs: int) -> None:
         super().__init__()

@@ -4,12 +4,12 @@ Letters: B worlds, N points, n dimension, A actions.
 """
 
 from collections.abc import Mapping
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from palestra.games.fused import Decision, Memory
+from palestra.games.fused import Decision, Memory, Sees
 from palestra.games.game import TensorGame
 from palestra.games.newton import blow_up
 from palestra.games.nim import NimGame
@@ -23,7 +23,7 @@ class ScriptedPolicy:
     name: ClassVar[str]
     game_class: ClassVar[type[TensorGame] | None] = None
     roles: ClassVar[tuple[str, ...] | None] = None
-    sees: Literal["observation", "state", "nothing"] = "nothing"
+    sees: Sees = "nothing"
 
     def __init__(self, game: TensorGame) -> None:
         self.game = game
@@ -67,7 +67,7 @@ class PolyhedraPolicy(ScriptedPolicy):
     """Base of those who look at the exact points of the polyhedra game, whatever the observations are scaled to."""
 
     game_class = PolyhedraGame
-    sees = "state"
+    sees: Sees = "state"
     game: PolyhedraGame
 
     def points_left(self, points: Tensor, subset: Tensor, axis: int) -> Tensor:
@@ -89,10 +89,12 @@ class AllCoordinatesHost(PolyhedraPolicy):
 
 
 class ZeillingerHost(PolyhedraPolicy):
-    """Host: Zeillinger's strategy, which wins from every start (Zeillinger 2006, "A short solution to Hironaka's polyhedra game").
+    """Host: Zeillinger's strategy, which wins from every start (Zeillinger 2006, "A short solution to Hironaka's
+    polyhedra game").
 
-    Of all pairs of points, the first whose difference v has the lexicographically least (max v - min v, number of entries equal
-    to the maximum or the minimum) decides; the choice is a coordinate where v is least and one where it is largest.
+    Of all pairs of points, the first whose difference v has the lexicographically least (max v - min v, number of
+    entries equal to the maximum or the minimum) decides; the choice is a coordinate where v is least and one where it
+    is largest.
     """
 
     name = "zeillinger"
@@ -110,7 +112,9 @@ class ZeillingerHost(PolyhedraPolicy):
         largest, least = differences[0], differences[0]
         for difference in differences[1:]:
             largest, least = torch.maximum(largest, difference), torch.minimum(least, difference)
-        extremes = sum(((d == largest).int() + (d == least).int() for d in differences), torch.zeros_like(i, dtype=torch.int32))
+        extremes = sum(
+            ((d == largest).int() + (d == least).int() for d in differences), torch.zeros_like(i, dtype=torch.int32)
+        )
         spread = ((largest - least) * (2 * n + 1) + extremes).masked_fill(~(present[:, i] & present[:, j]), torch.inf)
         pair = spread.argmin(dim=1, keepdim=True)
         v = torch.cat([difference.gather(1, pair) for difference in differences], dim=1)

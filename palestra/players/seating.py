@@ -45,7 +45,8 @@ def make_player(name: str, run: "RunConfig", game: TensorGame) -> Player:
 
 
 def load_player(run: str | Path, player: str | None, checkpoint: str, model: type["RunConfig"]) -> Player:
-    """A player as a run left it, held fixed. player: its name; None: the only one that learned. checkpoint: latest, best or a number."""
+    """A player as a run left it, held fixed. player: its name; None: the only one that learned. checkpoint: latest,
+    best or a number."""
     config = load_config(RunFolder.open(Path(run)).config, (), model)
     learned = [name for name, entry in config.players.items() if hasattr(entry, "algorithm")]
     if player is None and len(learned) > 1:
@@ -64,7 +65,7 @@ def _make_algorithm(config: Any, player: Player) -> Algorithm:
     """The algorithm that a config names, ours or a user's own; it fills the player."""
     if isinstance(config, AlgorithmConfig):
         return config.build(player)
-    return load_class(config.name, Algorithm)(config, player)
+    return load_class(config.name, Algorithm)(config, player)  # type: ignore[type-abstract]
 
 
 def _fill_from_run(player: Player, model: type["RunConfig"], run: Path, name: str, checkpoint: str) -> None:

@@ -1,4 +1,5 @@
-"""Slow and certain: vertices of Newton polyhedra by rational arithmetic, by linear programming, and families of point sets."""
+"""Slow and certain: vertices of Newton polyhedra by rational arithmetic, by linear programming, and families of point
+sets."""
 
 from fractions import Fraction
 
@@ -9,7 +10,8 @@ Point = tuple[int, ...]
 
 
 def rational_vertices(rows: list[list[int]]) -> list[bool]:
-    """Which rows are vertices of conv(S + R^n_{>=0}); of equal rows the first; rows with a negative entry are absent."""
+    """Which rows are vertices of conv(S + R^n_{>=0}); of equal rows the first; rows with a negative entry are
+    absent."""
     points = [tuple(row) for row in rows]
     present = {p for p in points if min(p) >= 0}
     return [
@@ -40,7 +42,8 @@ def _is_in_hull(p: Point, others: list[Point]) -> bool:
 
 
 def lp_margins(rows: list[list[int]]) -> list[float]:
-    """For each row p the largest t with w.(q - p) >= t for all other rows q, some w >= 0 of sum 1: a vertex has t > 0."""
+    """For each row p the largest t with w.(q - p) >= t for all other rows q, some w >= 0 of sum 1: a vertex has t >
+    0."""
     points = np.array(rows, dtype=float)
     n = points.shape[1]
     margins = []
@@ -52,6 +55,12 @@ def lp_margins(rows: list[list[int]]) -> list[float]:
         result = linprog([0.0] * n + [-1.0], constraints, np.zeros(len(differences)), sum_to_one, [1.0], bounds)
         margins.append(-result.fun)
     return margins
+
+
+def on_a_plane(rng: np.random.Generator, total: int, shape: tuple[int, int, int]) -> np.ndarray:
+    """Points of coordinate sum `total`, so that none is dominated: the gaps between n - 1 random cuts."""
+    cuts = np.sort(rng.integers(0, total + 1, (*shape[:2], shape[2] - 1)), axis=2)
+    return np.diff(cuts, axis=2, prepend=0, append=total)
 
 
 def point_sets(rng: np.random.Generator, family: str, num_sets: int, num_points: int, n: int) -> np.ndarray:
@@ -72,15 +81,15 @@ def point_sets(rng: np.random.Generator, family: str, num_sets: int, num_points:
         direction = rng.integers(-3, 4, (num_sets, 1, n))
         return 3 * num_points + direction * rng.integers(0, num_points, (num_sets, num_points, 1))
     if family == "coplanar":  # on the simplex of sum 24: nothing is dominated
-        return rng.multinomial(24, [1 / n] * n, (num_sets, num_points))
+        return on_a_plane(rng, 24, shape)
     if family == "coplanar, large":
-        return rng.multinomial(10**6, [1 / n] * n, (num_sets, num_points))
+        return on_a_plane(rng, 10**6, shape)
     if family == "coordinate face":
         points = rng.integers(0, 12, shape)
         points[:, :, 0] = 5
         return points
     if family == "midpoints":  # in convex position, with midpoints of pairs and a point just below one of them
-        points = 2 * rng.multinomial(5 * 10**5, [1 / n] * n, (num_sets, num_points))
+        points = 2 * on_a_plane(rng, 5 * 10**5, shape)
         points[:, 2] = (points[:, 0] + points[:, 1]) // 2
         points[:, 3] = (points[:, 4] + points[:, 1]) // 2
         points[:, 3, 0] -= 1

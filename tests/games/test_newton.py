@@ -11,7 +11,7 @@ from torch import Tensor
 from palestra.games import newton
 from palestra.games.newton import blow_up, minimal_points, newton_vertices, random_points, reduce_points
 from palestra.randomness import random_integers
-from tests.games.oracles import FAMILIES, lp_margins, point_sets, rational_vertices
+from tests.games.oracles import FAMILIES, lp_margins, on_a_plane, point_sets, rational_vertices
 
 KERNELS = ("numba", "torch")
 REDUCTIONS = ("vertices", "minimal")
@@ -99,7 +99,7 @@ def test_minimal_points_are_those_that_no_other_point_is_below(family: str, kern
 @pytest.mark.parametrize(("n", "size"), [(3, 2**32), (4, 10**6), (5, 10**5), (6, 10**4)])
 def test_ties_beyond_float64_are_decided_without_exact_integers(n: int, size: int, kernel: str) -> None:
     rng = np.random.default_rng(n)
-    points = torch.from_numpy(2 * rng.multinomial(size // 4, [1 / n] * n, (10, 7)))
+    points = torch.from_numpy(2 * on_a_plane(rng, size // 2, (10, 7, n)))
     points[:, 5] = (points[:, 0] + points[:, 1]) // 2  # on a segment, and
     points[:, 6] = (points[:, 2] + points[:, 3]) // 2
     points[:, 6, 0] -= 1  # just below one
@@ -114,7 +114,7 @@ def test_ties_beyond_float64_are_decided_without_exact_integers(n: int, size: in
 @pytest.mark.parametrize(("n", "size"), [(2, 2**52), (3, 2**45), (5, 10**7), (6, 10**6)])
 def test_boards_out_of_range_are_decided_by_exact_integers_and_counted(n: int, size: int, kernel: str) -> None:
     rng = np.random.default_rng(n)
-    points = torch.from_numpy(2 * rng.multinomial(size // 2, [1 / n] * n, (8, 7)))
+    points = torch.from_numpy(2 * on_a_plane(rng, size // 2, (8, 7, n)))
     points[:, 6] = (points[:, 0] + points[:, 1]) // 2
     points[4:, 3:] = points[4:, :1] + 1  # three minimal points ...
     points[6:, 2] = points[6:, 1] + 1  # ... and two, which need no arithmetic

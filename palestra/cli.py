@@ -1,0 +1,184 @@
+"""The command line. Exit codes: 0 done, 1 the run failed, 2 bad input, 128 + n stopped by signal n.
+
+Heavy imports stand in the commands: `palestra --help` answers at once.
+"""
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+app = typer.Typer(
+    help="palestra: one reinforcement-learning trainer for players of every kind.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+console = Console(highlight=False)
+errors = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+
+File = Annotated[Path, typer.Argument(help="the config, a YAML file", show_default=False)]
+Run = Annotated[Path, typer.Argument(help="the folder of a run", show_default=False)]
+Overrides = Annotated[list[str] | None, typer.Argument(help="dotted.key=value in place of what the file says")]
+
+
+@app.command()
+def train(
+    file: File,
+    overrides: Overrides = None,
+    run: Annotated[Path | None, typer.Option(help="the run's folder, which must not exist [runs/NAME-N]")] = None,
+    seeds: Annotated[str | None, typer.Option(help="several runs, one per seed: 0..4 or 0,3,7")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", help="show errors alone")] = False,
+) -> None:
+    """Train the players of a config."""
+    with _told_plainly():
+        import palestra
+
+        given = [*(overrides or []), *(["output.display=quiet"] if quiet else [])]
+        if seeds is None:
+            trainer = palestra.Trainer(file, run=run, overrides=given, console=console)
+            _fit(trainer)
+            return
+        _train_seeds(file, given, run, _parse_seeds(seeds), quiet)
+
+
+def _train_seeds(file: Path, overrides: list[str], run: Path | None, seeds: list[int], quiet: bool) -> None:
+    import palestra
+    from palestra.recording.summary import render_seeds_summary
+
+    evaluations: dict[int, Any] = {}
+    for seed in seeds:
+        folder = None if run is None else run / f"seed-{seed}"
+        trainer = palestra.Trainer(file, run=folder, overrides=[*overrides, f"seed={seed}"], console=console)
+        _fit(trainer)
+        assert trainer.output is not None
+        evaluations[seed] = trainer.output.evaluations
+    if not quiet:
+        render_seeds_summary(console, evaluations)
+
+
+@app.command()
+def resume(run: Run, quiet: Annotated[bool, typer.Option("--quiet", help="show errors alone")] = False) -> None:
+    """Go on with a run from its last checkpoint, to the same bits as if it had never stopped."""
+    with _told_plainly():
+        import palestra
+
+        trainer = palestra.Trainer.load(run, console=console, quiet=quiet)
+        _fit(trainer)
+
+
+@app.command()
+def evaluate(
+    run: Run,
+    checkpoint: Annotated[str, typer.Option(help="latest, best, or a number")] = "latest",
+    games: Annotated[int | None, typer.Option(help="games per pairing [evaluation.final_num_games]", min=1)] = None,
+) -> None:
+    """Play the pairings of a run's config with the players of a checkpoint; the result goes to RUN/evaluations/."""
+    with _told_plainly():
+        import palestra
+        from palestra.recording.display import Evaluation, score_table
+
+        trainer = palestra.Trainer.load(run, console=console, quiet=True)
+        path, record = trainer.evaluate_checkpoint(checkpoint, games)
+        console.print(score_table([Evaluation.from_record(record)], console.width, 1000))
+        console.print(f"{len(record['pairs'])} pairings at opt step {record['opt_steps']}: {path}", soft_wrap=True)
+
+
+@app.command()
+def check(file: File, overrides: Overrides = None) -> None:
+    """Check a config: all errors at once, nothing is run."""
+    with _told_plainly():
+        import palestra
+
+        palestra.load_config(file, tuple(overrides or []))
+        console.print(f"{file}: complete and consistent", soft_wrap=True)
+
+
+@app.command()
+def config(
+    name: Annotated[str, typer.Argument(help="an algorithm, as dqn", show_default=False)],
+    game: Annotated[str | None, typer.Argument(help="a game, as polyhedra [the algorithm's first]")] = None,
+) -> None:
+    """Print a complete config, each key with its comment."""
+    with _told_plainly():
+        from palestra.algorithms import RunConfig
+        from palestra.config import ConfigError, ConfigErrorItem, load_config, render
+
+        known = {path.stem: path for path in shipped_configs()}
+        wanted = [stem for stem in known if stem.split("-")[0] == name and (game is None or stem == f"{name}-{game}")]
+        if not wanted:
+            asked = name if game is None else f"{name} {game}"
+            there = ", ".join(stem.replace("-", " ", 1) for stem in known)
+            raise ConfigError([ConfigErrorItem(asked, f"no such config; known: {there}")])
+        print(render(load_config(known[wanted[0]], (), RunConfig), RunConfig), end="")
+
+
+@app.command(name="list")
+def list_parts() -> None:
+    """List games, algorithms, nets, players, schedules, rewards and optimizers, one line each."""
+    with _told_plainly():
+        from palestra.catalogue import catalogue
+
+        for kind, entries in catalogue().items():
+            table = Table(box=None, show_header=False, pad_edge=False)
+            for name, line in entries.items():
+                table.add_row(f"  {name}", line)
+            console.print(f"[bold]{kind}[/bold]")
+            console.print(table)
+
+
+def shipped_configs() -> list[Path]:
+    """The config files that come with palestra."""
+    package = Path(__file__).parent
+    folders = (package / "configs", package.parent / "configs")  # installed; in a checkout
+    return sorted(path for folder in folders for path in folder.glob("*.yml"))
+
+
+# ---- the ways out --------------------------------------------------------------------------------------
+
+
+def _fit(trainer: Any) -> None:
+    """Train; leave the process with 128 + n if signal n stopped the run."""
+    trainer.fit()
+    if trainer.signals.received is not None:
+        raise typer.Exit(128 + trainer.signals.received)
+
+
+def _parse_seeds(text: str) -> list[int]:
+    from palestra.config import ConfigError, ConfigErrorItem
+
+    if match := re.fullmatch(r"(\d+)\.\.(\d+)", text):
+        first, last = int(match[1]), int(match[2])
+        if first <= last:
+            return list(range(first, last + 1))
+    elif re.fullmatch(r"\d+(,\d+)*", text):
+        return [int(seed) for seed in text.split(",")]
+    raise ConfigError([ConfigErrorItem("--seeds", f"{text!r} names no seeds; expected 0..4 or 0,3,7")])
+
+
+@contextmanager
+def _told_plainly() -> Iterator[None]:
+    """A user's mistake is one clear line per error and exit code 2, a failed run exit code 1; never a traceback."""
+    from palestra.config import ConfigError
+    from palestra.storage.checkpoints import CheckpointError
+    from palestra.storage.run_folder import RunFolderError
+    from palestra.trainer import TrainingFailed
+
+    try:
+        yield
+    except (ConfigError, RunFolderError) as error:
+        errors.print(str(error))
+        raise typer.Exit(2) from None
+    except (TrainingFailed, CheckpointError) as error:
+        errors.print(str(error))
+        raise typer.Exit(1) from None
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """The console script."""
+    app(args=arguments, prog_name="palestra")
