@@ -4,10 +4,11 @@ from importlib.metadata import version
 from pathlib import Path
 
 from palestra.algorithms import DQNTrainer, RunConfig, read_config
+from palestra.callbacks import Callback
 from palestra.config import ConfigError
 from palestra.player import Player
 from palestra.players import seating
-from palestra.trainer import Callback, Trainer, TrainingFailed
+from palestra.trainer import Trainer, TrainingFailed
 
 __version__ = version("palestra")
 __all__ = [

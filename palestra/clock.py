@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from types import FrameType
+from typing import NamedTuple
 
 
 class TrainingClock:
@@ -45,6 +46,29 @@ class TrainingClock:
             yield
         finally:
             self._started = time.perf_counter() if was_running else None
+
+
+class Mark(NamedTuple):
+    """A moment to count from. seconds: of training. share: of the run that lay behind."""
+
+    seconds: float
+    env_steps: int
+    opt_steps: int
+    share: float
+
+    def rates(self, now: "Mark") -> dict[str, float]:
+        """Env steps and opt steps per second of training since this moment."""
+        seconds = max(now.seconds - self.seconds, 1e-9)
+        return {
+            "env_steps": (now.env_steps - self.env_steps) / seconds,
+            "opt_steps": (now.opt_steps - self.opt_steps) / seconds,
+        }
+
+    def remaining_s(self, now: "Mark") -> float | None:
+        """Seconds of training until the run's end, at the pace since this moment; None while nothing tells."""
+        if now.share <= self.share:
+            return None
+        return (now.seconds - self.seconds) * (1.0 - now.share) / (now.share - self.share)
 
 
 class StopSignals:

@@ -60,6 +60,10 @@ class RunOutput:
     def records(self) -> list[dict[str, Any]]:
         return read_records(self.folder.records)
 
+    def train_seconds(self) -> float:
+        """Seconds of training that the records tell of."""
+        return max((record["clock"].get("train_seconds", 0.0) for record in self.records()), default=0.0)
+
     def write(self, record: Mapping[str, Any]) -> None:
         for recorder in self.recorders:
             recorder.write(record)

@@ -56,6 +56,11 @@ class Player:
         for net in self.nets.values():
             net.train(training)
 
+    def rates(self) -> dict[str, float]:
+        """What the schedules say now."""
+        schedules = {"learning_rate": self.lr_schedule, "exploration": self.er_schedule}
+        return {name: schedule(self.opt_steps) for name, schedule in schedules.items() if schedule is not None}
+
     def state_dict(self) -> dict[str, Any]:
         """All but the rows of the replay buffer, which a checkpoint keeps in segments of their own."""
         assert self.algorithm is not None

@@ -9,28 +9,39 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
 from rich.console import Console
-from torch import Tensor
 
-from palestra.clock import StopSignals, TrainingClock
+from palestra.callbacks import Callback
+from palestra.clock import Mark, StopSignals, TrainingClock
 from palestra.config import ConfigError, ConfigErrorItem, load_class
-from palestra.evaluation.evaluator import evaluation_mode, play_games
+from palestra.evaluation.evaluator import Interrupted
+from palestra.evaluation.pairings import BestScore, play_pairings
 from palestra.games import make_game
-from palestra.games.fused import FusedGame, Policy, Transitions
+from palestra.games.fused import FusedGame, Transitions
 from palestra.intervals import Counters, Interval
 from palestra.output import RunOutput, default_folder
 from palestra.player import Metrics, Player
-from palestra.players import make_script
 from palestra.players.seating import make_player
 from palestra.recording.display import Progress
+from palestra.recording.means import Means
 from palestra.storage.checkpoints import Checkpoints
 from palestra.storage.run_folder import RunFolder, write_json
 
 if TYPE_CHECKING:
     from palestra.algorithms import RunConfig
+
+
+SHOW_INTERVAL_S = 0.2
+PARTS = {
+    "net": "nets",
+    "optimizer": "optimizers",
+    "lr_scheduler": "lr_schedule",
+    "er_scheduler": "er_schedule",
+    "replay_buffer": "replay_buffer",
+}
 
 
 class TrainingFailed(RuntimeError):
@@ -39,35 +50,6 @@ class TrainingFailed(RuntimeError):
 
 class TrainingEnds(Exception):
     """Raised by a safe point to leave the loops: the run is done, or a signal asked to leave."""
-
-
-class Callback:
-    """Override any hook. Each receives the trainer; `trainer.epoch_counts` says what the running epoch has done so far.
-
-    A callback that keeps state gives it by `state_dict` and takes it back by `load_state_dict`.
-    """
-
-    def __init__(self, config: Any) -> None:
-        self.config = config
-
-    def before_train(self, trainer: "Trainer") -> None: ...
-
-    def before_epoch(self, trainer: "Trainer") -> None: ...
-
-    def before_step(self, trainer: "Trainer", player: Player) -> None: ...
-
-    def after_step(self, trainer: "Trainer", player: Player, metrics: Metrics) -> None: ...
-
-    def after_evaluation(self, trainer: "Trainer", record: Mapping[str, Any]) -> None: ...
-
-    def after_epoch(self, trainer: "Trainer") -> None: ...
-
-    def after_train(self, trainer: "Trainer") -> None: ...
-
-    def state_dict(self) -> dict[str, Any]:
-        return {}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
 class PlayerTurn:
@@ -130,8 +112,8 @@ class Trainer:
         self.turn = 0
         self.in_epoch = False
         self.epoch_counts = {"roll_outs": 0, "updates": 0}
-        self.metrics: dict[str, dict[str, tuple[Tensor | float, int]]] = {p.name: {} for p in self.learners}
-        self.best_score: float | None = None
+        self.means = {player.name: Means() for player in self.learners}
+        self.best = None if self.config.evaluation is None else BestScore(self.config.evaluation)
         self.finished = False
         self.clock, self.signals = TrainingClock(), StopSignals()
         self._is_best = False
@@ -148,10 +130,8 @@ class Trainer:
         RunFolderError or CheckpointError where the disk refuses.
         """
         with self._opened() as output:
-            self.before_train()
-            if self.finished:
-                return
             try:
+                self.before_train()
                 while not self.finished:
                     if not self.in_epoch:
                         self.in_epoch = True
@@ -163,10 +143,8 @@ class Trainer:
                     self.after_epoch()
                     self.safe_point()
             except TrainingEnds:
-                pass
-            self.after_train()
-            progress = self.progress(None)
-        output.conclude(progress)
+                self.after_train()
+                output.conclude(self.progress(None))
 
     def _train(self) -> None:
         """One epoch: every learning player takes its turn. The attribute `turn` remembers whose it is."""
@@ -181,22 +159,25 @@ class Trainer:
         """Do what is due: evaluate, record, save; then leave if the run is done or a signal came.
 
         Only called where all state lies in objects. Due is what has an interval of which a multiple was reached since
-        the last safe point.
+        the last safe point. A signal does not wait for an evaluation: the run is saved as it was before this safe
+        point, and a resumed run begins with it.
         """
         config, before, now = self.config, self.checked, self.counters
-        self.checked = now
         done = config.stop.share(now) >= 1.0
         self._check_finite()
-        if config.evaluation is not None and (done or _due(config.evaluation.interval, before, now)):
-            self.evaluate(config.evaluation.final_num_games if done else config.evaluation.num_games)
-        if done or _due(config.output.record, before, now):
-            self.record()
-        self.finished = done
-        wanted = done or self.signals.received is not None or self._is_best
-        if config.output.save is not None and (wanted or _due(config.output.save, before, now)):
+        try:
+            if config.evaluation is not None and (done or _due(config.evaluation.interval, before, now)):
+                self.evaluate(config.evaluation.final_num_games if done else config.evaluation.num_games)
+            if done or _due(config.output.record, before, now):
+                self.record()
+            self.checked, self.finished = now, done
+            due = done or self._is_best or _due(config.output.save, before, now)
+        except Interrupted:
+            due = False
+        if config.output.save is not None and (due or self.signals.received is not None):
             self.save()
         self._show()
-        if done or self.signals.received:
+        if self.finished or self.signals.received is not None:
             raise TrainingEnds
 
     # ---- hooks -----------------------------------------------------------------------------------------
@@ -204,18 +185,25 @@ class Trainer:
     def before_train(self) -> None:
         """Restore the last checkpoint, or evaluate once and write checkpoint 0."""
         output = self._output()
-        if not output.checkpoints.numbers():
+        if output.checkpoints.numbers():
+            self.restore("latest")
+        else:
             output.rewind(None)
             if self.resumed:
                 output.display.log(f"{output.folder.path} has no checkpoint: it starts at 0")
-            if self.config.evaluation is not None:
-                self.evaluate(self.config.evaluation.num_games)
-            if self.config.output.save is not None:
-                self.save()
-        else:
-            self.restore("latest")
         for callback in self.callbacks:
             callback.before_train(self)
+        if self.finished:
+            return
+        if not output.checkpoints.numbers():
+            try:
+                if self.config.evaluation is not None:
+                    self.evaluate(self.config.evaluation.num_games)
+            except Interrupted:
+                raise TrainingEnds from None
+            if self.config.output.save is not None:
+                self.save()
+        self.safe_point()
 
     def before_epoch(self) -> None:
         for callback in self.callbacks:
@@ -230,10 +218,7 @@ class Trainer:
         player.opt_steps += 1
         self.opt_steps += 1
         self.epoch_counts["updates"] += 1
-        sums = self.metrics[player.name]
-        for name, value in metrics.items():
-            total, num = sums.get(name, (0.0, 0))
-            sums[name] = (total + value, num + 1)
+        self.means[player.name].add(metrics)
         for callback in self.callbacks:
             callback.after_step(self, player, metrics)
 
@@ -252,59 +237,35 @@ class Trainer:
     # ---- what is done at safe points -------------------------------------------------------------------
 
     def evaluate(self, num_games: int) -> dict[str, Any]:
-        """Play every pairing apart from training, write the record, and give it.
+        """Play the pairings apart from training, write the record, and give it.
 
-        Players act without exploration, their networks in evaluation mode; the modes are restored. Pairings of scripted
-        players are played at the start and at the end alone: they do not change.
+        Those of scripted players alone are played at the start and at the end: they do not change.
         """
-        config = self.config.evaluation
-        assert config is not None
-        final = num_games == config.final_num_games
+        assert self.config.evaluation is not None
+        ends = self.opt_steps == 0 or num_games == self.config.evaluation.final_num_games
         with self._apart("evaluating"):
             started = time.perf_counter()
-            pairs = self._play_pairings(num_games, all_of_them=final or self.epochs == 0)
-            record = self._record_head("evaluation") | {
-                "pairs": pairs,
-                "clock": {"seconds": time.perf_counter() - started},
-            }
+            pairs = self._play_pairings(num_games, ends)
+            clock = {"seconds": time.perf_counter() - started}
+            record = {"kind": "evaluation", **self._counts(), "pairs": pairs, "clock": clock}
             self._output().write(record)
-            self._judge(record)
+            self._is_best = self.best is not None and self.best.improves(pairs)
         self.after_evaluation(record)
         return record
 
-    def _play_pairings(self, num_games: int, all_of_them: bool) -> list[dict[str, Any]]:
+    def _play_pairings(self, num_games: int, with_scripted: bool) -> list[dict[str, Any]]:
         config = self.config.evaluation
-        assert config is not None
-        pairs = []
-        for pairing in config.pairings:
-            learned = [role for role, name in pairing.items() if name in self.players and self.players[name].learning]
-            if learned or all_of_them:
-                games = self._play_pairing(pairing, num_games, config.max_rounds)
-                pairs.append({"players": dict(pairing), "learned": learned, **games})
-        return pairs
-
-    def _play_pairing(self, pairing: Mapping[str, str], num_games: int, max_rounds: int) -> dict[str, Any]:
-        nets = [net for player in self.players.values() for net in player.nets.values()]
-        with evaluation_mode(nets):
-            policies: dict[str, Policy] = {
-                role: self.players[name].policy(explore=False) if name in self.players else make_script(name, self.game)
-                for role, name in pairing.items()
-            }
-            return play_games(self.game, policies, num_games, max_rounds, self.config.seed).summary()
-
-    def _judge(self, record: Mapping[str, Any]) -> None:
-        """Note whether the players are better than ever, by the config's measure; the next save is then the best."""
-        assert self.config.evaluation is not None
-        best = self.config.evaluation.best
-        if best is None:
-            return
-        pairing = self.config.evaluation.pairings[best.pairing]
-        pair = next(pair for pair in record["pairs"] if pair["players"] == pairing)
-        score = pair["rho"] if best.measure == "rho" else pair["returns"][best.measure.removeprefix("return/")]
-        sign = 1.0 if best.goal == "max" else -1.0
-        if not math.isnan(score) and (self.best_score is None or sign * score > sign * self.best_score):
-            self.best_score = score
-            self._is_best = True
+        if config is None:
+            raise ConfigError([ConfigErrorItem("evaluation", "null; the config of this run names no pairings")])
+        return play_pairings(
+            config,
+            self.game,
+            self.players,
+            num_games,
+            self.config.seed,
+            with_scripted,
+            lambda: self.signals.received is not None,
+        )
 
     def record(self) -> None:
         """Write the means of the metrics since the last record, and the training's own episodes."""
@@ -314,47 +275,40 @@ class Trainer:
             totals = self.fused_game.take_totals(player.worlds)
             episodes = totals.pop("episodes")
             self.episodes += int(episodes)
-            means = {name: float(total) / num for name, (total, num) in self.metrics[player.name].items()}
-            self.metrics[player.name] = {}
-            per_episode = {name: value / episodes for name, value in totals.items()} if episodes else {}
+            means = {name: value / episodes for name, value in totals.items()} if episodes else {}
             players[player.name] = {
-                **self._player_figures(player),
-                **means,
-                "episodes": {"number": int(episodes), **per_episode},
+                "env_steps": player.env_steps,
+                "opt_steps": player.opt_steps,
+                **player.rates(),
+                **self.means[player.name].take(),
+                "episodes": {"number": int(episodes), **means},
             }
-        clock = {"train_seconds": self.clock.seconds, **self._rates(self._recorded, "_per_s")}
+        rates = {f"{name}_per_s": rate for name, rate in self._recorded.rates(self._mark()).items()}
+        clock = {"train_seconds": self.clock.seconds, **rates}
         self._recorded = self._mark()
-        self._output().write(self._record_head("training") | {"players": players, "clock": clock})
-
-    def _record_head(self, kind: str) -> dict[str, Any]:
-        return {"kind": kind} | {name: getattr(self, name) for name in ("env_steps", "opt_steps", "epochs", "episodes")}
-
-    def _player_figures(self, player: Player) -> dict[str, float]:
-        figures: dict[str, float] = {"env_steps": player.env_steps, "opt_steps": player.opt_steps}
-        if player.lr_schedule is not None:
-            figures["learning_rate"] = player.lr_schedule(player.opt_steps)
-        if player.er_schedule is not None:
-            figures["exploration"] = player.er_schedule(player.opt_steps)
-        return figures
+        self._output().write({"kind": "training", **self._counts(), "players": players, "clock": clock})
 
     def save(self) -> None:
-        """Write a checkpoint; the best one, if the last evaluation was better than ever."""
+        """Write a checkpoint; the best one, if the last evaluation was better than all before."""
         with self._apart("saving"):
-            counters = {name: getattr(self, name) for name in ("env_steps", "opt_steps", "epochs", "episodes")}
-            self._output().save(self.state_dict(), counters, self._buffers(), self._is_best)
+            self._output().save(self.state_dict(), self._counts(), self._buffers(), self._is_best)
             self._is_best = False
 
     def _check_finite(self) -> None:
-        """Raise TrainingFailed if a loss is no number. Sums keep a nan: on a GPU, where looking costs a wait, now and
-        then is enough."""
+        """Raise TrainingFailed if a loss is no number. A sum keeps a nan: a GPU, where looking costs a wait, is asked
+        now and then."""
+        if self.device.type != "cpu" and self.opt_steps % 256:
+            return
         for player in self.learners:
-            total, num = self.metrics[player.name].get("loss", (0.0, 1))
-            if (self.device.type == "cpu" or num % 256 == 0) and not math.isfinite(float(total)):
-                last = "there is no checkpoint"
-                if self._output().checkpoints.numbers():
-                    last = f"the last checkpoint stands: palestra resume {self._output().folder.path}"
+            loss = self.means[player.name].values().get("loss", 0.0)
+            if not math.isfinite(loss):
+                folder = self._output().folder.path
+                numbers = self._output().checkpoints.numbers()
+                last = (
+                    f"checkpoint {numbers[-1]:08d} stands: palestra resume {folder}" if numbers else "nothing was saved"
+                )
                 raise TrainingFailed(
-                    f"the loss of player {player.name!r} is {float(total)} at its opt step {player.opt_steps}; {last}"
+                    f"the loss of player {player.name!r} is {loss} at opt step {player.opt_steps}; {last}"
                 )
 
     # ---- state -----------------------------------------------------------------------------------------
@@ -362,26 +316,28 @@ class Trainer:
     def state_dict(self) -> dict[str, Any]:
         """Everything but the rows of replay buffers."""
         return {
-            "counters": {name: getattr(self, name) for name in ("env_steps", "opt_steps", "epochs", "episodes")},
+            "counters": self._counts(),
+            "checked": {name: value for name, value in self.checked.items() if name != "minutes"},
             "turn": self.turn,
             "in_epoch": self.in_epoch,
             "epoch_counts": dict(self.epoch_counts),
-            "metrics": self.metrics,
-            "best_score": self.best_score,
+            "means": {name: means.state_dict() for name, means in self.means.items()},
+            "best_score": None if self.best is None else self.best.value,
             "finished": self.finished,
             "players": {name: p.state_dict() for name, p in self.players.items() if p.algorithm is not None},
             "callbacks": [callback.state_dict() for callback in self.callbacks],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        for name in ("turn", "in_epoch", "epoch_counts", "finished"):
+            setattr(self, name, state[name])
         for name, value in state["counters"].items():
             setattr(self, name, value)
-        self.turn, self.in_epoch, self.epoch_counts = state["turn"], state["in_epoch"], state["epoch_counts"]
-        self.metrics = {
-            name: {key: (_to(total, self.device), num) for key, (total, num) in sums.items()}
-            for name, sums in state["metrics"].items()
-        }
-        self.best_score, self.finished = state["best_score"], state["finished"]
+        self.checked = {**state["checked"], "minutes": self.clock.seconds / 60}
+        for name, sums in state["means"].items():
+            self.means[name].load_state_dict(sums, self.device)
+        if self.best is not None:
+            self.best.value = state["best_score"]
         for name, player_state in state["players"].items():
             self.players[name].load_state_dict(player_state)
         for callback, callback_state in zip(self.callbacks, state["callbacks"], strict=True):
@@ -391,12 +347,10 @@ class Trainer:
         """Go back to a checkpoint of this run: state, buffers, and the records up to it."""
         output = self._output()
         loaded = output.checkpoints.load(which)
+        output.rewind(loaded)
+        self.clock.set_before(output.train_seconds())
         output.checkpoints.restore_buffers(loaded, self._buffers())
         self.load_state_dict(loaded.state)
-        output.rewind(loaded)
-        clocks = [record["clock"].get("train_seconds", 0.0) for record in output.records()]
-        self.clock.set_before(max(clocks, default=0.0))
-        self.checked = self.counters
         self._start = self._recorded = self._mark()
         for line in [*loaded.warnings, *output.differences(loaded)]:
             output.display.log(line)
@@ -412,20 +366,16 @@ class Trainer:
         return trainer
 
     def evaluate_checkpoint(self, which: str, num_games: int | None) -> tuple[Path, dict[str, Any]]:
-        """Play all pairings with the players of a checkpoint of this run; gives the file in evaluations/, and its
+        """Play all pairings with the players of a checkpoint of this run; gives the file in evaluations/, and the
         record.
 
         num_games: per pairing; None: the config's final number. Trains nothing, and may run beside the training.
         """
         assert isinstance(self.run, RunFolder)
-        config = self.config.evaluation
-        if config is None:
-            raise ConfigError([ConfigErrorItem("evaluation", "null; the config of this run names no pairings")])
         checkpoints = Checkpoints(self.run, keep_last=1, keep_every=None)
         self.load_state_dict(checkpoints.load(int(which) if which.isdigit() else which).state)
-        record = self._record_head("evaluation") | {
-            "pairs": self._play_pairings(num_games or config.final_num_games, all_of_them=True)
-        }
+        final = 0 if self.config.evaluation is None else self.config.evaluation.final_num_games
+        record = {"kind": "evaluation", **self._counts(), "pairs": self._play_pairings(num_games or final, True)}
         path = self.run.evaluations / f"opt-step-{self.opt_steps}.json"
         write_json(path, record)
         return path, record
@@ -459,27 +409,26 @@ class Trainer:
 
     def __getattr__(self, name: str) -> Any:
         """`host_net`, `host_optimizer`, `host_lr_scheduler`, `host_er_scheduler`, `host_replay_buffer`, and so for
-        each role."""
+        each role: the part of the player in that seat."""
         role, _, part = name.partition("_")
-        if role in self.__dict__.get("game", _NoGame).roles:
-            player = self.player_of(role)
-            parts: dict[str, Callable[[], Any]] = {
-                "net": lambda: next(iter(player.nets.values()), None),
-                "optimizer": lambda: next(iter(player.optimizers.values()), None),
-                "lr_scheduler": lambda: player.lr_schedule,
-                "er_scheduler": lambda: player.er_schedule,
-                "replay_buffer": lambda: player.replay_buffer,
-            }
-            if part in parts:
-                return parts[part]()
+        if role in self.__dict__.get("config", _NoConfig).roles and part in PARTS:
+            found = getattr(self.player_of(role), PARTS[part])
+            return next(iter(found.values()), None) if isinstance(found, dict) else found
         raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
 
-    # ---- time, threads, signals ------------------------------------------------------------------------
+    # ---- time, threads, output -------------------------------------------------------------------------
 
     @property
     def counters(self) -> Counters:
+        """What intervals and limits count."""
         minutes = self.clock.seconds / 60
         return {"opt_steps": self.opt_steps, "env_steps": self.env_steps, "epochs": self.epochs, "minutes": minutes}
+
+    def _counts(self) -> dict[str, int]:
+        return {name: getattr(self, name) for name in ("env_steps", "opt_steps", "epochs", "episodes")}
+
+    def _mark(self) -> Mark:
+        return Mark(self.clock.seconds, self.env_steps, self.opt_steps, self.config.stop.share(self.counters))
 
     @contextmanager
     def _apart(self, what: str) -> Iterator[None]:
@@ -510,61 +459,31 @@ class Trainer:
 
     def _show(self, message: str | None = None) -> None:
         now = time.monotonic()
-        if message is not None or now - self._shown > 0.2:
+        if message is not None or now - self._shown > SHOW_INTERVAL_S:
             self._shown = now
             self._output().display.update(self.progress(message))
 
     def progress(self, message: str | None) -> Progress:
         """The moment, for a display."""
-        share, start = self.config.stop.share(self.counters), self._start
-        here = self.clock.seconds - start.seconds
-        remaining = here * (1.0 - share) / (share - start.share) if share > start.share else None
-        players = {}
-        for player in self.learners:
-            means = {name: float(total) / num for name, (total, num) in self.metrics[player.name].items()}
-            figures = {k: v for k, v in self._player_figures(player).items() if k in ("learning_rate", "exploration")}
-            players[player.name] = means | figures
+        now = self._mark()
         return Progress(
             name=self.name,
             run_folder=str(self._output().folder.path),
             device=str(self.device),
-            fraction=share,
-            elapsed_s=self.clock.seconds,
-            remaining_s=remaining,
-            counters={name: getattr(self, name) for name in ("env_steps", "opt_steps", "epochs", "episodes")},
-            rates=self._rates(start, ""),
-            players=players,
+            fraction=now.share,
+            elapsed_s=now.seconds,
+            remaining_s=self._start.remaining_s(now),
+            counters=self._counts(),
+            rates=self._start.rates(now),
+            players={player.name: self.means[player.name].values() | player.rates() for player in self.learners},
             evaluations=self._output().evaluations,
             message=message,
         )
 
-    def _mark(self) -> "Mark":
-        return Mark(self.clock.seconds, self.env_steps, self.opt_steps, self.config.stop.share(self.counters))
 
-    def _rates(self, since: "Mark", suffix: str) -> dict[str, float]:
-        seconds = max(self.clock.seconds - since.seconds, 1e-9)
-        return {
-            f"env_steps{suffix}": (self.env_steps - since.env_steps) / seconds,
-            f"opt_steps{suffix}": (self.opt_steps - since.opt_steps) / seconds,
-        }
-
-
-class Mark(NamedTuple):
-    """A moment to count from. seconds: of training. share: of the run that lay behind."""
-
-    seconds: float
-    env_steps: int
-    opt_steps: int
-    share: float
-
-
-class _NoGame:
-    roles = ()
+class _NoConfig:
+    roles: ClassVar[dict[str, str]] = {}
 
 
 def _due(interval: Interval | None, before: Counters, now: Counters) -> bool:
     return interval is not None and interval.due(before, now)
-
-
-def _to(value: Tensor | float, device: torch.device) -> Tensor | float:
-    return value.to(device) if isinstance(value, Tensor) else value

@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import model_validator
 
 from palestra.algorithms.dqn import DQNConfig
+from palestra.callbacks import Callback
 from palestra.config import (
     ByKey,
     ByName,
@@ -24,7 +25,7 @@ from palestra.intervals import Interval, Limit
 from palestra.player import Algorithm
 from palestra.players import FromRunConfig, ScriptedPlayerConfig, script_error
 from palestra.players.scripted import SCRIPTED
-from palestra.trainer import Callback, Trainer
+from palestra.trainer import Trainer
 
 AnyAlgorithm = Annotated[DQNConfig | UserConfig, ByName(user_class=Algorithm)]
 

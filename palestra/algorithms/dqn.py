@@ -171,12 +171,7 @@ class DQN(Algorithm):
             group["lr"] = config.learning_rate(step)
         self.optimizer.step()
         self.follow(step + 1)
-        return {
-            **metrics,
-            "grad_norm": grad_norm,
-            "learning_rate": config.learning_rate(step),
-            "exploration": config.exploration(step),
-        }
+        return {**metrics, "grad_norm": grad_norm}
 
     @torch.no_grad()
     def follow(self, opt_steps: int) -> None:

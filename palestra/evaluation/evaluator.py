@@ -1,6 +1,6 @@
 """Evaluation: games played once each, from starts that are the same for every pairing and at every time."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -43,6 +43,10 @@ class EvaluationConfig(Config):
     """what makes a checkpoint the best one; null: no best one is kept"""
 
 
+class Interrupted(Exception):
+    """An evaluation was left in the middle; nothing of it is kept."""
+
+
 @dataclass(frozen=True)
 class Games:
     """What came out of games played once each. Tensors (n,), games that were over at their start left out.
@@ -78,8 +82,15 @@ class Games:
 
 
 @torch.no_grad()
-def play_games(game: TensorGame, policies: Mapping[str, Policy], num_games: int, max_rounds: int, seed: int) -> Games:
-    """Play `num_games` games to their end, or to `max_rounds` rounds.
+def play_games(
+    game: TensorGame,
+    policies: Mapping[str, Policy],
+    num_games: int,
+    max_rounds: int,
+    seed: int,
+    interrupted: Callable[[], bool] = lambda: False,
+) -> Games:
+    """Play `num_games` games to their end, or to `max_rounds` rounds; raises Interrupted when `interrupted` says so.
 
     Game i starts from the same state for every pairing of one seed, and its players draw the same numbers. On a CPU
     games that have ended are dropped from the batch as it empties; results do not depend on it.
@@ -88,6 +99,8 @@ def play_games(game: TensorGame, policies: Mapping[str, Policy], num_games: int,
     for _ in range(max_rounds):
         if worlds.num_running() == 0:
             break
+        if interrupted():
+            raise Interrupted
         worlds.play_round()
     worlds.retire(torch.ones_like(worlds.running))
     played = worlds.lengths > 0

@@ -3,7 +3,7 @@ points.
 
 p is a vertex exactly when some weights w >= 0 have w.p < w.q for every other point q. docs/newton.md says how that is
 decided, and why exactly. Here are the public functions, the pure-torch twin of newton_kernel.py (any device), and the
-exact integers for boards beyond the range of both (about 10^5 times farther than float64 alone would reach).
+exact integers for boards beyond the range of both.
 
 Boards are float64 (B, N, n): integers below 2**53; rows with a negative entry are absent. Letters: B boards, N points,
 n dimension, P pairs (board, candidate).
@@ -13,6 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from functools import cache
+from itertools import pairwise
 from math import lcm
 from typing import Any, Literal
 
@@ -141,7 +142,7 @@ def _run_kernel(
         run(*arrays, *arguments, *results)
     else:
         bounds = [shape[0] * chunk // num_chunks for chunk in range(num_chunks + 1)]
-        parts = [slice(*pair) for pair in zip(bounds, bounds[1:], strict=False)]
+        parts = [slice(*pair) for pair in pairwise(bounds)]
         futures = [
             _pool().submit(run, *[a[part] for a in arrays], *arguments, *[r[part] for r in results])
             for part in parts[1:]
@@ -169,8 +170,7 @@ def _axes(dimension: int) -> Any:
 
 
 def _reduce(points: Tensor, reduction: Reduction, may_wait: bool) -> tuple[Tensor, Tensor]:
-    """`reduce_points`; may_wait: shapes and the number of steps may depend on the data, and exact integers may be
-    asked."""
+    """`reduce_points`. may_wait: the number of steps may depend on the data, and exact integers may be asked."""
     keep, num_exact = minimal_points(points), torch.zeros(len(points), dtype=torch.int64, device=points.device)
     if reduction == "minimal":
         return _packed(points, keep), num_exact
@@ -187,6 +187,20 @@ def _packed(points: Tensor, keep: Tensor) -> Tensor:
     order = torch.argsort(~keep, dim=1, stable=True).unsqueeze(2)
     kept = points.masked_fill(~keep.unsqueeze(2), -1.0)
     return kept.gather(1, order.expand_as(kept))
+
+
+def _rows_kept(points: Tensor, packed: Tensor) -> Tensor:
+    """Which rows of `points` became the rows of `packed` (some of them, in their order, no two equal): bool (B, N)."""
+    board = torch.arange(len(points), device=points.device)
+    next_row = torch.zeros_like(board)
+    kept = []
+    for i in range(points.shape[1]):
+        row = points[:, i]
+        same = (row == packed[board, next_row.clamp(max=points.shape[1] - 1)]).all(1) & (row >= 0).all(1)
+        same = same & (next_row < points.shape[1])
+        next_row = next_row + same
+        kept.append(same)
+    return torch.stack(kept, dim=1) if kept else points.new_zeros((len(points), 0), dtype=torch.bool)
 
 
 def _vertices_or_open(points: Tensor, minimal: Tensor, may_wait: bool) -> tuple[Tensor, Tensor]:
@@ -207,10 +221,11 @@ def _vertices_or_open(points: Tensor, minimal: Tensor, may_wait: bool) -> tuple[
     candidate, tolerance = points[board, row], tolerance_B[board]
     with_residues = not may_wait or bool((tolerance > 0).any())
     simplex = _Simplex(points, board, candidate, others, tolerance, with_residues)
-    for _ in range(MAX_PIVOTS if may_wait else STATIC_PIVOTS_PER_DIMENSION * n):
-        simplex.pivot()
+    num_pivots = MAX_PIVOTS if may_wait else STATIC_PIVOTS_PER_DIMENSION * n
+    for _ in range(num_pivots if n <= MAX_DIMENSION else 0):
         if may_wait and not simplex.running.any():
             break
+        simplex.pivot()
     vertex, stuck = torch.zeros_like(minimal), torch.zeros_like(minimal)
     vertex[board, row] = simplex.vertex
     stuck[board, row] = simplex.running
@@ -230,8 +245,10 @@ def _tolerance(points: Tensor, minimal: Tensor) -> Tensor:
 
 
 class _Simplex:
-    """P simplices over cofactors, pivoting together; `running`, `vertex`: bool (P,). Everything twice: in float64
-    and, if any tolerance is positive, in integers modulo 2**64, which have the last word within the tolerance of 0."""
+    """P simplices over cofactors, pivoting together; `running`, `vertex`: bool (P,).
+
+    All is computed in float64 and, if any tolerance is positive, in integers modulo 2**64 too (lists of one or two tensors).
+    """
 
     def __init__(
         self, points: Tensor, board: Tensor, candidate: Tensor, others: Tensor, tolerance: Tensor, with_residues: bool
@@ -399,17 +416,3 @@ def _is_separated(differences: list[list[int]], n: int) -> bool:
 
 def _ratios(row: list[int], factor: int, num_points: int) -> list[int]:
     return [x * factor for x in row[num_points:]]
-
-
-def _rows_kept(points: Tensor, packed: Tensor) -> Tensor:
-    """Which rows of `points` became the rows of `packed` (some of them, in their order, no two equal): bool (B, N)."""
-    board = torch.arange(len(points), device=points.device)
-    next_row = torch.zeros_like(board)
-    kept = []
-    for i in range(points.shape[1]):
-        row = points[:, i]
-        same = (row == packed[board, next_row.clamp(max=points.shape[1] - 1)]).all(1) & (row >= 0).all(1)
-        same = same & (next_row < points.shape[1])
-        next_row = next_row + same
-        kept.append(same)
-    return torch.stack(kept, dim=1) if kept else points.new_zeros((len(points), 0), dtype=torch.bool)

@@ -57,7 +57,7 @@ def blow_up_boards(
     for world in range(len(points)):
         rows, board, chosen, moved = out[world], points[world], subset[world], axis[world]
         if chosen == 0:
-            rows[:] = board
+            _copy(board, rows, len(rows), axes)
             num_open[world] = 0
             continue
         for k in range(len(axes)):
@@ -104,7 +104,8 @@ def _finish(boards: Array, num_open: Array, vertices: bool, axes: Any) -> None:
     if vertices:
         _keep_vertices(boards, num_open, axes)
     else:
-        num_open[:] = 0
+        for board in range(len(boards)):
+            num_open[board] = 0
 
 
 # ---- Pareto-minimal rows ---------------------------------------------------------------------------
@@ -147,6 +148,14 @@ def _clear(rows: Array, start: int, stop: int, axes: Any) -> None:
             rows[i, k] = -1.0
 
 
+@_inlined
+def _copy(rows: Array, out: Array, num: int, axes: Any) -> None:
+    # Loops: numba takes seconds to compile an assignment of slices.
+    for i in range(num):
+        for k in range(len(axes)):
+            out[i, k] = rows[i, k]
+
+
 @_compiled
 def _drop_above_least(rows: Array, num: int, axes: Any) -> int:
     """Pack the rows that the first row of least coordinate sum does not beat, itself among them; their number."""
@@ -181,8 +190,8 @@ def _keep_vertices(boards: Array, num_open: Array, axes: Any) -> None:
         np.empty((size, n), np.int64),  # the same modulo 2**64
         np.empty((n + 1, n)),  # cofactors, the weights in the last row
         np.empty((n + 1, n), np.int64),
-        np.empty(1 << n),  # minors by subsets of rows
-        np.empty(1 << n, np.int64),
+        np.empty(1 << min(n, MAX_DIMENSION)),  # minors by subsets of rows
+        np.empty(1 << min(n, MAX_DIMENSION), np.int64),
         np.empty(n, np.int64),  # basis: indices of vectors
         np.empty(n),  # the entering vector in cofactor coordinates
     )
@@ -195,7 +204,8 @@ def _keep_vertices(boards: Array, num_open: Array, axes: Any) -> None:
         tolerance = _tolerance(rows, num, axes)
         if tolerance >= MAX_TOLERANCE or n > MAX_DIMENSION:
             continue
-        verdicts[:num] = 0
+        for i in range(num):
+            verdicts[i] = 0
         for first in range(n):
             verdicts[_lexicographic_minimum(rows, num, first, axes)] = 1
         for i in range(num):
@@ -259,8 +269,8 @@ def _verdict(
             vectors[num_others + j, k] = cofactors[j, k] = 1.0 if j == k else 0.0
         cofactors[n, j] = 0.0
     if tolerance > 0:
-        vectors_i[:num_vectors] = vectors[:num_vectors]
-        cofactors_i[:] = cofactors
+        _copy(vectors, vectors_i, num_vectors, axes)
+        _copy(cofactors, cofactors_i, n + 1, axes)
 
     for _ in range(MAX_PIVOTS):
         worst, least = -1, np.inf

@@ -22,7 +22,9 @@ def rational_vertices(rows: list[list[int]]) -> list[bool]:
 def _is_in_hull(p: Point, others: list[Point]) -> bool:
     """Is p = sum of l_q q + s with l, s >= 0 and sum of l = 1? Phase 1 of the simplex in Fractions, by Bland's rule."""
     n, m = len(p), len(others)
-    tableau = [[Fraction(q[k]) for q in others] + [Fraction(k == j) for j in range(n)] + [Fraction(p[k])] for k in range(n)]
+    tableau = [
+        [Fraction(q[k]) for q in others] + [Fraction(k == j) for j in range(n)] + [Fraction(p[k])] for k in range(n)
+    ]
     tableau.append([Fraction(1)] * m + [Fraction(0)] * n + [Fraction(1)])
     basis = list(range(m + n, m + n + n + 1))  # artificial variables, whose columns nobody needs
     shortfall = [sum(column, Fraction(0)) for column in zip(*tableau, strict=True)]

@@ -68,7 +68,11 @@ def test_vertices_agree_with_linear_programming(n: int) -> None:
 
 
 @settings(max_examples=150, deadline=None, derandomize=True)
-@given(st.integers(2, 4).flatmap(lambda n: st.lists(st.lists(st.integers(-1, 6), min_size=n, max_size=n), min_size=1, max_size=7)))
+@given(
+    st.integers(2, 4).flatmap(
+        lambda n: st.lists(st.lists(st.integers(-1, 6), min_size=n, max_size=n), min_size=1, max_size=7)
+    )
+)
 def test_vertices_of_any_small_set_agree_with_rational_simplex(rows: list[list[int]]) -> None:
     assert newton_vertices(torch.tensor([rows])).tolist() == [rational_vertices(rows)]
 
@@ -147,7 +151,9 @@ def test_nothing_has_no_vertices(shape: tuple[int, int, int]) -> None:
     assert newton_vertices(torch.zeros(shape)).shape == shape[:2]
 
 
-@pytest.mark.parametrize("points", [torch.zeros(3, 2), torch.tensor([[[1.0, torch.nan]]]), torch.tensor([[[1.0, torch.inf]]])])
+@pytest.mark.parametrize(
+    "points", [torch.zeros(3, 2), torch.tensor([[[1.0, torch.nan]]]), torch.tensor([[[1.0, torch.inf]]])]
+)
 def test_what_is_no_point_set_is_refused(points: Tensor) -> None:
     with pytest.raises(ValueError, match="points"):
         newton_vertices(points)
@@ -211,5 +217,7 @@ def test_results_do_not_depend_on_threads(reduction: str, monkeypatch: pytest.Mo
         for a, b in zip(whole, blow_up(points, subset, axis, reduction, "numba"), strict=True):
             assert torch.equal(a, b)
     for start, stop in pairwise([0, 1, 500, 501, 1001]):
-        for a, b in zip(whole, blow_up(points[start:stop], subset[start:stop], axis[start:stop], reduction, "numba"), strict=True):
+        for a, b in zip(
+            whole, blow_up(points[start:stop], subset[start:stop], axis[start:stop], reduction, "numba"), strict=True
+        ):
             assert torch.equal(a[start:stop], b)

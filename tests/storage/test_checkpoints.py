@@ -194,7 +194,8 @@ def test_equal_states_give_equal_bytes(tmp_path: Path) -> None:
         state = {"b": torch.arange(3), "a": [1.5, {"d": 1, "c": torch.zeros(2, 2)}], "i": {2: True, 1: None}}
         if name == "second":  # equal, but made otherwise
             state = {key: copy.deepcopy(state[key]) for key in reversed(state)}
-            state["a"][1]["c"] = torch.zeros(5, 2)[1:3]
+            state["a"][1] = {"c": torch.zeros(5, 2)[1:3], "d": 1}
+            state["i"] = {1: None, 2: True}
         ring = Ring(capacity=10)
         ring.add(7)
         Checkpoints(run, 1, None, segment_rows=4).save(3, state, {"y": 1, "x": 2}, {"host": ring}, records_length=5)
