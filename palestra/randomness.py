@@ -12,6 +12,7 @@ import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import numba
 import numpy as np
 import torch
 from torch import Tensor
@@ -25,7 +26,8 @@ GAMMA = _signed(0x9E3779B97F4A7C15)
 MULTIPLIER_1 = _signed(0xBF58476D1CE4E5B9)
 MULTIPLIER_2 = _signed(0x94D049BB133111EB)
 U_MULTIPLIER_1, U_MULTIPLIER_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
-U27, U30, U31 = np.uint64(27), np.uint64(30), np.uint64(31)
+U_GAMMA = np.uint64(0x9E3779B97F4A7C15)
+U27, U30, U31, U33 = np.uint64(27), np.uint64(30), np.uint64(31), np.uint64(33)
 
 
 def base_key(seed: int, stream: str) -> int:
@@ -89,11 +91,37 @@ def random_floats(keys: Tensor, num: int) -> Tensor:
 
 
 def random_choice(keys: Tensor, legal: Tensor) -> Tensor:
-    """One uniformly random True entry per row of `legal` (*keys.shape, num): int64 of shape keys.shape. Rows without
-    one give 0."""
-    ranks = torch.cumsum(legal, dim=-1)
-    wanted = (_shift_right(random_bits(keys, 1), 33) * ranks[..., -1:]) >> 31
-    return (legal & (ranks == wanted + 1)).to(torch.int8).argmax(dim=-1)
+    """One uniformly random True entry per row: int64 (B,) of keys (B,) and legal (B, A). Rows without one give 0.
+
+    It is the one of rank floor(count * u), u the key's first number.
+    """
+    if keys.device.type == "cpu" and not torch.compiler.is_compiling():
+        return torch.from_numpy(_choose(keys.numpy(), legal.numpy()))
+    ranks = torch.cumsum(legal, dim=1)
+    wanted = (_shift_right(random_bits(keys, 1), 33) * ranks[:, -1:]) >> 31
+    return (legal & (ranks == wanted + 1)).to(torch.int8).argmax(dim=1)
+
+
+@numba.njit(cache=True, nogil=True)
+def _choose(keys: np.ndarray, legal: np.ndarray) -> np.ndarray:
+    """`random_choice` for a CPU: a loop over rows instead of ten passes over them."""
+    chosen = np.zeros(len(keys), dtype=np.int64)
+    for row in range(len(keys)):
+        count = 0
+        for action in range(legal.shape[1]):
+            count += legal[row, action]
+        x = np.uint64(keys[row]) + U_GAMMA
+        x = (x ^ (x >> U30)) * U_MULTIPLIER_1
+        x = (x ^ (x >> U27)) * U_MULTIPLIER_2
+        x = (x ^ (x >> U31)) >> U33
+        left = np.int64(x * np.uint64(count) >> U31)
+        for action in range(legal.shape[1]):
+            if legal[row, action]:
+                if left == 0:
+                    chosen[row] = action
+                    break
+                left -= 1
+    return chosen
 
 
 @contextmanager

@@ -7,7 +7,17 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import model_validator
 
-from palestra.config import ByName, Config, Fraction, NonNegativeFloat, NonNegativeInt, PositiveFloat, PositiveInt
+from palestra.config import (
+    ByName,
+    Config,
+    ConfigError,
+    ConfigErrorItem,
+    Fraction,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+)
 
 
 class Schedule(Config):
@@ -115,7 +125,7 @@ class PiecewiseSchedule(Schedule):
     @model_validator(mode="after")
     def _check_ascending(self) -> Self:
         if not self.knots or any(left.step >= right.step for left, right in pairwise(self.knots)):
-            raise ValueError("knots: at least one, with ascending steps")
+            raise ConfigError([ConfigErrorItem("knots", "expected at least one, with ascending steps")])
         return self
 
     def __call__(self, step: int) -> float:

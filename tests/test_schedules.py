@@ -64,7 +64,7 @@ def test_piecewise_refuses_knots_that_do_not_ascend(faulty: list[dict[str, float
     with pytest.raises(ConfigError) as caught:
         schedule("piecewise", knots=faulty)
     assert [(e.path, e.message) for e in caught.value.errors] == [
-        ("schedule", "knots: at least one, with ascending steps")
+        ("schedule.knots", "expected at least one, with ascending steps")
     ]
 
 

@@ -211,7 +211,8 @@ class FusedGame:
         for index, turn in enumerate(game.turns):
             turn_keys = fold(worlds.keys, worlds.num_turns)
             worlds.num_turns += 1
-            deciding = game.deciding(worlds.state)
+            if index == 0 or collected:
+                deciding = game.deciding(worlds.state)
             if index == 0:
                 worlds.lengths += deciding.any(dim=1)
             actions = {}
@@ -224,8 +225,7 @@ class FusedGame:
                     parts.append(self._close(worlds, seat, decides, observation, legal))
                     worlds.seats[role] = self._open(worlds, seat, decides, observation, decision)
             step_keys = turn_keys + len(game.roles) + 1
-            state, rewards, terminated, truncated = game.transition(worlds.state, actions, step_keys)
-            worlds.state = state
+            worlds.state, rewards, terminated, truncated = game.transition(worlds.state, actions, step_keys)
             worlds.returns += rewards
             for role, seat in worlds.seats.items():
                 column = game.roles.index(role)
@@ -287,6 +287,9 @@ class FusedGame:
 
     def _end_games(self, worlds: Worlds, terminated: Tensor, truncated: Tensor, turn_keys: Tensor) -> None:
         """Count the games that end, and put new ones in the place of those that nobody waits for."""
+        stopping = terminated | truncated | worlds.cut
+        if stopping.device.type == "cpu" and not stopping.any():
+            return
         ended = (terminated | truncated) & ~worlds.cut & (worlds.lengths > 0)
         worlds.cut = worlds.cut | truncated
         waited_for = torch.zeros_like(ended)

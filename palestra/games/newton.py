@@ -247,7 +247,7 @@ def _tolerance(points: Tensor, minimal: Tensor) -> Tensor:
 class _Simplex:
     """P simplices over cofactors, pivoting together; `running`, `vertex`: bool (P,).
 
-    All is computed in float64 and, if any tolerance is positive, in integers modulo 2**64 too (lists of one or two tensors).
+    All is computed in float64 and, if any tolerance is positive, in integers modulo 2**64 too: lists of one or two.
     """
 
     def __init__(

@@ -30,7 +30,7 @@ def flat_size(spaces: dict[str, Space]) -> int:
 
 def presence(points: Tensor) -> Tensor:
     """1.0 for present rows, 0.0 for absent ones: float32 (B, N) of (B, N, n)."""
-    return (points[..., 0] >= 0).to(torch.float32)
+    return (points.amin(-1) >= 0).to(torch.float32)
 
 
 def trim(points: Tensor) -> Tensor:

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -20,10 +19,13 @@ def test_a_new_run_gets_the_number_after_the_largest(tmp_path: Path) -> None:
     assert RunFolder.create(tmp_path, "ppo").path == tmp_path / "ppo-1"
 
 
-def test_runs_created_at_once_get_different_folders(tmp_path: Path) -> None:
-    with ThreadPoolExecutor(16) as pool:
-        folders = list(pool.map(lambda _: RunFolder.create(tmp_path, "dqn").path.name, range(48)))
-    assert sorted(folders) == sorted(f"dqn-{n}" for n in range(1, 49))
+def test_a_folder_that_another_process_made_in_the_meantime_is_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for taken in ("dqn-1", "dqn-2"):
+        (tmp_path / taken).mkdir()
+    monkeypatch.setattr(Path, "iterdir", lambda _: iter(()))  # as listed before the other process made them
+    assert RunFolder.create(tmp_path, "dqn").path == tmp_path / "dqn-3"
 
 
 def test_an_existing_folder_is_never_taken_for_a_new_run(tmp_path: Path) -> None:

@@ -1,0 +1,35 @@
+# Each target sets up .venv/ in the checkout first.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: demo test slow chaos lint check bench
+
+.venv/ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+# The main job: host and agent learn the polyhedra game; the result lies in runs/.
+demo: .venv/ready
+	$(BIN)/palestra train configs/dqn-polyhedra-quick.yml
+
+test: .venv/ready
+	$(BIN)/python -m pytest
+
+# The proofs that take minutes: three seeds of the shipped training, many kills.
+slow: .venv/ready
+	$(BIN)/python -m pytest -m slow
+
+# The proofs by kill -9 alone.
+chaos: .venv/ready
+	$(BIN)/python -m pytest -m slow tests/test_resume.py tests/storage
+
+lint: .venv/ready
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+
+check: lint test
+
+bench: .venv/ready
+	$(BIN)/python -m benchmarks.polyhedra

@@ -1,0 +1,109 @@
+"""How we measure: contenders take turns in one process, and only ratios within one turn are compared.
+
+A machine drifts by tens of per cent between processes and minutes; what runs side by side drifts alike.
+"""
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+
+
+def rate(work: Callable[[], float], min_seconds: float) -> float:
+    """Work per second. `work` does some and says how much; it is called until `min_seconds` have passed."""
+    done, started = 0.0, time.perf_counter()
+    while True:
+        done += work()
+        seconds = time.perf_counter() - started
+        if seconds >= min_seconds:
+            return done / seconds
+
+
+def take_turns(contenders: Mapping[str, Callable[[], float]], num_turns: int) -> dict[str, list[float]]:
+    """What every contender has measured, turn by turn: each turn asks all of them, one after another."""
+    turns = [{name: measure() for name, measure in contenders.items()} for _ in range(num_turns)]
+    return {name: [turn[name] for turn in turns] for name in contenders}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One comparison. baseline, contender: who; *_values: what they measured, turn by turn."""
+
+    row: str
+    work: str
+    unit: str
+    num_threads: int
+    baseline: str
+    baseline_values: list[float]
+    contender: str
+    contender_values: list[float]
+
+    @property
+    def ratio(self) -> float:
+        """Contender / baseline: the median over the turns."""
+        return median(c / b for c, b in zip(self.contender_values, self.baseline_values, strict=True))
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self) | {"ratio": self.ratio}
+
+    @staticmethod
+    def of(
+        row: str, work: str, unit: str, num_threads: int, values: Mapping[str, list[float]], baseline: str
+    ) -> list["Row"]:
+        """Everyone in `values` against the baseline."""
+        return [
+            Row(row, work, unit, num_threads, baseline, values[baseline], name, values[name])
+            for name in values
+            if name != baseline
+        ]
+
+
+def markdown(rows: list[Row]) -> str:
+    """The table: medians over the turns, and ratios."""
+    lines = [
+        "| row | work | unit | threads | baseline | | contender | | ratio |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]
+    for r in rows:
+        cells = [r.row, r.work, r.unit, str(r.num_threads)]
+        cells += [r.baseline, _number(median(r.baseline_values)), r.contender, _number(median(r.contender_values))]
+        lines.append(f"| {' | '.join([*cells, f'{r.ratio:.3g}'])} |")
+    return "\n".join(lines)
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+
+
+# ---- memory --------------------------------------------------------------------------------------------
+
+
+def peak_growth_mib(call: Callable[[], object]) -> float:
+    """By how many MiB the resident memory of this process rises at its highest during `call` (Linux alone).
+
+    It sees the memory of every library, freed again or not. Call it in a fresh process: memory that was used before
+    and lies idle in the process would be used again, and not be seen.
+    """
+    Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts anew
+    before = _status_kib("VmRSS")
+    call()
+    return (_status_kib("VmHWM") - before) / 1024
+
+
+def _status_kib(name: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
+
+
+def in_fresh_process(module: str, function: str, *arguments: str) -> float:
+    """The number that module.function(*arguments) gives in a new process."""
+    code = f"import sys; from {module} import {function}; print({function}(*sys.argv[1:]))"
+    command = [sys.executable, "-c", code, *arguments]
+    result = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True)
+    return float(result.stdout.split()[-1])

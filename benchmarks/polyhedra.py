@@ -1,0 +1,308 @@
+"""The polyhedra game and DQN on it, beside a rewrite of hironaka.trainer: one run, one table.
+
+    python -m benchmarks.polyhedra [--quick] [--device cuda] [--json FILE]
+
+Rows: H1, H2 random play; H3 memory of a reduction; H4 DQN train steps; O1 what the trainer costs beside a bare loop.
+README.md says what is counted, and how.
+"""
+
+import argparse
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import torch
+from rich.console import Console
+from torch import Tensor
+
+from benchmarks.legacy import LegacyDQN, LegacyGame, RandomAgent, RandomHost, reduce_boards
+from benchmarks.measuring import ROOT, Row, in_fresh_process, markdown, peak_growth_mib, rate, take_turns
+from palestra import Callback, RunConfig, Trainer
+from palestra.algorithms import read_config
+from palestra.algorithms.dqn import DQN
+from palestra.config import load_yaml
+from palestra.games import make_game
+from palestra.games.fused import FusedGame, Policy, Transitions
+from palestra.games.newton import Kernel, Reduction, reduce_points
+from palestra.player import Metrics, Player
+from palestra.players import make_script
+from palestra.players.seating import make_player
+from palestra.storage.run_folder import run_facts
+
+CONFIG = ROOT / "configs" / "dqn-polyhedra.yml"
+LEGACY = "rewrite"
+MEMORY_BATCH = 16384
+ROUNDS_PER_CALL = 5
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much is measured: the batches of random play, turns, seconds per turn, opt steps per turn, and whether the
+    compiled update takes part."""
+
+    batches: tuple[int, ...]
+    num_turns: int
+    min_seconds: float
+    opt_steps: int
+    skipped_opt_steps: int
+    num_overhead_turns: int
+    compile: bool
+
+
+FULL = Size((1, 64, 1024, 16384), 3, 0.5, 4000, 400, 7, compile=True)
+QUICK = Size((1, 64), 1, 0.0, 8, 4, 1, compile=False)
+
+
+# ---- H1, H2: random play -------------------------------------------------------------------------------
+
+
+def play_rows(size: Size, device: torch.device, num_threads: int) -> list[Row]:
+    """Live env steps per second, random host against random agent."""
+    rows = []
+    for batch in size.batches:
+        legacy = LegacyGame(RandomHost(), RandomAgent(), device)
+        works: dict[str, Callable[[], float]] = {LEGACY: lambda game=legacy, batch=batch: game.play(batch)}  # type: ignore[misc]
+        reductions: tuple[Reduction, ...] = ("minimal", "vertices")
+        kernels: tuple[Kernel, ...] = ("numba", "torch") if device.type == "cpu" else ("torch",)
+        for reduction in reductions:
+            for kernel in kernels:
+                works[f"{reduction}, {kernel}"] = random_play(reduction, kernel, batch, device)
+        values = take_turns({name: _rate_of(work, size.min_seconds) for name, work in works.items()}, size.num_turns)
+        for row, reduction in zip(("H1", "H2"), reductions, strict=True):
+            ours = {f"palestra, {k}": values[f"{reduction}, {k}"] for k in kernels}
+            work = f"random play, {reduction}, batch {batch}"
+            rows += Row.of(row, work, "env steps/s", num_threads, {LEGACY: values[LEGACY]} | ours, LEGACY)
+    return rows
+
+
+def _rate_of(work: Callable[[], float], min_seconds: float) -> Callable[[], float]:
+    return lambda: rate(work, min_seconds)
+
+
+def random_play(reduction: Reduction, kernel: Kernel, num_worlds: int, device: torch.device) -> Callable[[], float]:
+    """A call that plays some rounds and gives their live env steps; worlds are refilled as they end. Warmed up."""
+    game = make_game(read_config(CONFIG, (f"game.reduction={reduction}",)).game, device, kernel)
+    fused_game = FusedGame(game, {role: make_script("random", game) for role in game.roles})
+    worlds = fused_game.new_worlds(num_worlds, 0, "benchmark")
+
+    def play() -> float:
+        before = worlds.lengths.sum()
+        fused_game.play(worlds, ROUNDS_PER_CALL)
+        finished = fused_game.take_totals(worlds)["length"]  # waits for the device
+        return finished + float(worlds.lengths.sum() - before)
+
+    play()
+    return play
+
+
+# ---- H3: memory ----------------------------------------------------------------------------------------
+
+
+def memory_rows(num_threads: int) -> list[Row]:
+    """Peak memory of one reduction, each in a process of its own."""
+    names = {LEGACY: "legacy", "palestra, minimal": "minimal", "palestra, vertices": "vertices"}
+    values = {
+        name: [in_fresh_process("benchmarks.polyhedra", "reduction_memory_mib", which, str(num_threads))]
+        for name, which in names.items()
+    }
+    return Row.of("H3", f"memory of one reduction, batch {MEMORY_BATCH}", "MiB", num_threads, values, LEGACY)
+
+
+def reduction_memory_mib(which: str, num_threads: str) -> float:
+    """which: legacy, or one of palestra's reductions. The boards themselves are not counted, a result beside them
+    is."""
+    torch.set_num_threads(int(num_threads))
+    generator = torch.Generator().manual_seed(0)
+    boards = torch.randint(21, (MEMORY_BATCH, 20, 3), generator=generator)
+    if which == "legacy":
+        points = boards.to(torch.float32)
+        reduce_boards(points[:8].clone())
+        return peak_growth_mib(lambda: reduce_boards(points))
+    reduction: Reduction = "minimal" if which == "minimal" else "vertices"
+    points = boards.to(torch.float64)
+    reduce_points(points[:8], reduction, "numba")
+    return peak_growth_mib(lambda: reduce_points(points, reduction, "numba"))
+
+
+# ---- H4: DQN -------------------------------------------------------------------------------------------
+
+
+def dqn_rows(size: Size, device: torch.device, num_threads: int) -> list[Row]:
+    """Train steps per second: an opt step of the host, one of the agent, and the roll-outs that belong to them."""
+    legacy = LegacyDQN(device)
+    legacy.train(size.skipped_opt_steps // 2)
+
+    def train_legacy() -> float:
+        legacy.train(10)
+        return 10.0
+
+    def train_palestra(num_worlds: int, rollout_length: int, compiled: bool) -> Callable[[], float]:
+        config = original_test_config(size, num_worlds, rollout_length, device, num_threads, compiled)
+        return lambda: train(config, size).opt_steps_per_s / 2  # the yardstick counts both players' steps as one
+
+    contenders = {
+        LEGACY: _rate_of(train_legacy, size.min_seconds),
+        "palestra": train_palestra(20, 1, compiled=False),
+        "palestra, 2 worlds x 10 rounds": train_palestra(2, 10, compiled=False),
+    }
+    if size.compile:
+        contenders["palestra, compiled"] = train_palestra(20, 1, compiled=True)
+    values = take_turns(contenders, size.num_turns)
+    return Row.of("H4", "DQN, the original's test config", "train steps/s", num_threads, values, LEGACY)
+
+
+def original_test_config(
+    size: Size, num_worlds: int, rollout_length: int, device: torch.device, num_threads: int, compiled: bool
+) -> RunConfig:
+    """The original's test/dqn_config_test.yml in our words; records as shipped, nothing shown, nothing saved."""
+    algorithm = {
+        "name": "dqn",
+        "gamma": 0.99,
+        "double": False,
+        "rollout_length": rollout_length,
+        "updates_per_turn": 2,
+        "warmup_env_steps": 40,
+        "batch_size": 2,
+        "target": {"name": "copy", "interval": 2},
+        "huber_delta": 1.0,
+        "max_grad_norm": 10.0,
+        "net": {"name": "mlp", "net_arch": [16, "b", {"repeat": 2, "net_arch": [32, "b"]}, 16, "b"]},
+        "optimizer": {"name": "adam", "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0},
+        "learning_rate": {"name": "exponential", "initial": 1e-3, "final": 1e-8, "rate": 0.996},
+        "exploration": {"name": "exponential", "initial": 0.5, "final": 0.2, "rate": 0.996},
+        "replay_buffer": {"name": "uniform", "capacity": 100},
+    }
+    config = _without_saves(load_yaml(CONFIG.read_text()), size, device, num_threads)
+    config["game"]["max_rounds"] = 10
+    config["num_worlds"] = num_worlds
+    config["players"] = {"host": {"algorithm": algorithm}, "agent": {"algorithm": algorithm}}
+    config["execution"]["compile"] = compiled
+    config["output"]["display"] = "quiet"
+    return read_config(config)
+
+
+def _without_saves(config: dict[str, Any], size: Size, device: torch.device, num_threads: int) -> dict[str, Any]:
+    """The run of a benchmark: no evaluations, no checkpoints."""
+    config["stop"] = {"after": size.skipped_opt_steps + size.opt_steps, "unit": "opt_steps"}
+    config["evaluation"] = None
+    config["output"]["save"] = None
+    kernel = "numba" if device.type == "cpu" else "torch"
+    config["execution"] |= {"device": str(device), "num_threads": num_threads, "kernel": kernel}
+    return config
+
+
+# ---- O1: the trainer beside a bare loop -----------------------------------------------------------------
+
+
+def overhead_rows(size: Size, num_threads: int) -> list[Row]:
+    """Opt steps per second of the shipped config: the trainer, plain display and JSONL on, beside a bare loop."""
+    config = overhead_config(size, num_threads)
+    contenders = {
+        "bare loop": lambda: train_bare(config, size).opt_steps_per_s,
+        "palestra's trainer": lambda: train(config, size).opt_steps_per_s,
+    }
+    values = take_turns(contenders, size.num_overhead_turns)
+    return Row.of("O1", f"DQN, {CONFIG.name}", "opt steps/s", num_threads, values, "bare loop")
+
+
+def overhead_config(size: Size, num_threads: int) -> RunConfig:
+    """The shipped sizes, a short warm-up."""
+    config = _without_saves(load_yaml(CONFIG.read_text()), size, torch.device("cpu"), num_threads)
+    for player in config["players"].values():
+        player["algorithm"]["warmup_env_steps"] = 2 * config["num_worlds"]
+    config["output"] |= {"display": "plain", "tensorboard": False}
+    return read_config(config)
+
+
+@dataclass(frozen=True)
+class Training:
+    """What came of a training: its speed, and the players."""
+
+    opt_steps_per_s: float
+    players: dict[str, Player]
+
+
+class Stopwatch(Callback):
+    """Seconds of training after the first opt steps, so that start-up and compiling do not count."""
+
+    def __init__(self, skipped_opt_steps: int) -> None:
+        self.skipped_opt_steps = skipped_opt_steps
+        self.started = self.seconds = 0.0
+
+    def after_step(self, trainer: Trainer, player: Player, metrics: Metrics) -> None:
+        if trainer.opt_steps == self.skipped_opt_steps:
+            self.started = time.perf_counter()
+
+    def after_train(self, trainer: Trainer) -> None:
+        self.seconds = time.perf_counter() - self.started
+
+
+def train(config: RunConfig, size: Size) -> Training:
+    """A whole run of the trainer, in a folder that is thrown away, its display written to nowhere."""
+    stopwatch = Stopwatch(size.skipped_opt_steps)
+    with TemporaryDirectory() as folder, open("/dev/null", "w") as nowhere:
+        trainer = Trainer(config, run=Path(folder) / "run", callbacks=[stopwatch], console=Console(file=nowhere))
+        trainer.fit()
+    return Training((trainer.opt_steps - size.skipped_opt_steps) / stopwatch.seconds, trainer.players)
+
+
+def train_bare(config: RunConfig, size: Size) -> Training:
+    """The same players, games and opt steps in the same order, and nothing else. Players must all learn by DQN."""
+    device = torch.device(config.execution.device)
+    game = make_game(config.game, device, config.execution.kernel)
+    players = {name: make_player(name, config, game) for name in config.players}
+    fused_game = FusedGame(game, {})
+    worlds = {n: fused_game.new_worlds(config.num_worlds, config.seed, f"player/{n}/play") for n in players}
+    num_opt_steps, started = 0, 0.0
+    while num_opt_steps < config.stop.after:
+        for name, player in players.items():
+            dqn, buffer = player.algorithm, player.replay_buffer
+            assert isinstance(dqn, DQN) and buffer is not None
+            policies: dict[str, Policy] = {p.roles[0]: p.policy(explore=p is player) for p in players.values()}
+            fused_game.policies = policies
+            transitions = fused_game.collect(worlds[name], player.roles, dqn.config.rollout_length)
+            buffer.add(transitions.rows(), transitions.valid)
+            player.env_steps += config.num_worlds * dqn.config.rollout_length
+            if player.env_steps < dqn.config.warmup_env_steps:
+                continue
+            for _ in range(dqn.config.updates_per_turn):
+                dqn.opt_step(Transitions.from_rows(buffer.sample(dqn.config.batch_size)))
+                player.opt_steps += 1
+                num_opt_steps += 1
+                if num_opt_steps == size.skipped_opt_steps:
+                    started = time.perf_counter()
+    seconds = time.perf_counter() - started
+    return Training((num_opt_steps - size.skipped_opt_steps) / seconds, players)
+
+
+# ---- the table -----------------------------------------------------------------------------------------
+
+
+def all_rows(size: Size, device: torch.device, num_threads: int) -> list[Row]:
+    torch.set_num_threads(num_threads)
+    rows = [*play_rows(size, device, num_threads), *dqn_rows(size, device, num_threads)]
+    if device.type == "cpu":
+        rows += [*memory_rows(num_threads), *overhead_rows(size, num_threads)]
+    return sorted(rows, key=lambda row: row.row)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="a smoke run: its figures mean nothing")
+    parser.add_argument("--device", default="cpu", help="cpu, or cuda for H1, H2 and H4 there")
+    parser.add_argument("--json", type=Path, help="write every measured value to this file, too")
+    arguments = parser.parse_args()
+    size, device = QUICK if arguments.quick else FULL, torch.device(arguments.device)
+    rows = [row for n in ((1, 2) if device.type == "cpu" else (1,)) for row in all_rows(size, device, n)]
+    facts = run_facts()
+    print(f"{facts['machine']}\n{facts['versions']}\n\n{markdown(sorted(rows, key=lambda row: row.row))}")
+    if arguments.json:
+        arguments.json.write_text(json.dumps(facts | {"rows": [row.to_json() for row in rows]}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,158 @@
+import copy
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import chisquare
+from torch import Tensor
+
+from palestra.buffers.replay import ReplayBuffer, UniformReplayConfig
+
+CPU = torch.device("cpu")
+Batches = list[list[bool]]
+
+
+def make_buffer(capacity: int, seed: int = 0, stream: str = "replay") -> ReplayBuffer:
+    return ReplayBuffer(UniformReplayConfig(name="uniform", capacity=capacity), CPU, seed, stream)
+
+
+def rows_of(numbers: list[int]) -> dict[str, Tensor]:
+    """Rows with a dict observation, each entry of another type and shape, all derived from one number."""
+    number = torch.tensor(numbers, dtype=torch.int64)
+    return {
+        "number": number,
+        "observation.points": number.float().view(-1, 1, 1).expand(-1, 2, 3) + 0.5,
+        "observation.flags": (number % 2 == 0).unsqueeze(1).expand(-1, 4),
+        "reward": -number.double(),
+    }
+
+
+def numbers_of(rows: dict[str, Tensor]) -> list[int]:
+    """The inverse of rows_of; fails if the entries of a row do not belong together."""
+    numbers: list[int] = rows["number"].tolist()
+    for name, expected in rows_of(numbers).items():
+        assert torch.equal(rows[name], expected), name
+        assert rows[name].dtype == expected.dtype
+    return numbers
+
+
+class ListModel:
+    """The stream of rows as a plain list."""
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.stream: list[int] = []
+        self.next_number = 0
+
+    def batch(self, valid: list[bool]) -> list[int]:
+        numbers = list(range(self.next_number, self.next_number + len(valid)))
+        self.next_number += len(valid)
+        self.stream += [number for number, is_valid in zip(numbers, valid, strict=True) if is_valid]
+        return numbers
+
+    @property
+    def held(self) -> list[int]:
+        return self.stream[-self.capacity :]
+
+
+def add(buffer: ReplayBuffer, numbers: list[int], valid: list[bool], on_gpu_path: bool) -> None:
+    """on_gpu_path: the way that a GPU takes, its tensors being on the CPU nevertheless."""
+    rows, mask = rows_of(numbers), torch.tensor(valid, dtype=torch.bool)
+    if not on_gpu_path:
+        buffer.add(rows, mask)
+        return
+    if not buffer._storage:
+        buffer._allocate(rows)
+    buffer.device = torch.device("cuda")
+    buffer.add(rows, mask)
+    buffer.device = CPU
+
+
+@settings(deadline=None, max_examples=150)
+@given(data=st.data(), capacity=st.integers(1, 9), on_gpu_path=st.booleans())
+def test_buffer_holds_what_a_plain_list_holds(data: st.DataObject, capacity: int, on_gpu_path: bool) -> None:
+    buffer, model = make_buffer(capacity), ListModel(capacity)
+    for _ in range(data.draw(st.integers(1, 8))):
+        valid = data.draw(st.lists(st.booleans(), max_size=capacity))
+        add(buffer, model.batch(valid), valid, on_gpu_path)
+        total = len(model.stream)
+        assert (buffer.num_added, len(buffer)) == (total, len(model.held))
+        assert numbers_of(buffer.rows(total - len(model.held), total)) == model.held
+        if model.held:
+            assert set(numbers_of(buffer.sample(20))) <= set(model.held)
+        else:
+            with pytest.raises(ValueError, match="empty"):
+                buffer.sample(1)
+
+
+@settings(deadline=None, max_examples=60)
+@given(batches=st.lists(st.lists(st.booleans(), max_size=5), min_size=1, max_size=8), cut=st.integers(0, 8))
+def test_a_restored_buffer_goes_on_with_the_same_samples(batches: Batches, cut: int) -> None:
+    buffer, model = make_buffer(5), ListModel(5)
+
+    def go_on(buffer: ReplayBuffer, model: ListModel, batches: Batches) -> list[list[int]]:
+        samples = []
+        for valid in batches:
+            add(buffer, model.batch(valid), valid, False)
+            samples += [numbers_of(buffer.sample(7))] if model.stream else []
+        return samples
+
+    go_on(buffer, model, batches[:cut])
+    total, held = len(model.stream), len(model.held)
+    restored = make_buffer(5)
+    for number in range(total - held, total):  # one row at a time: segments may be cut anywhere
+        restored.load_rows(number, buffer.rows(number, number + 1))
+    restored.load_state_dict(copy.deepcopy(buffer.state_dict()))
+    assert go_on(restored, copy.deepcopy(model), batches[cut:]) == go_on(buffer, model, batches[cut:])
+
+
+def test_rows_are_drawn_uniformly() -> None:
+    buffer = make_buffer(30)
+    add(buffer, list(range(30)), [True] * 30, False)
+    add(buffer, list(range(30, 47)), [True] * 17, False)
+    drawn = torch.cat([buffer.sample(500)["number"] for _ in range(20)])
+    counts = torch.bincount(drawn, minlength=47)
+    assert int(counts[:17].sum()) == 0
+    assert chisquare(counts[17:]).pvalue > 1e-4
+
+
+def test_a_buffer_that_is_not_full_yet_draws_from_its_rows_alone() -> None:
+    buffer = make_buffer(1000)
+    add(buffer, [5, 6, 7], [True, False, True], False)
+    assert set(numbers_of(buffer.sample(200))) == {5, 7}
+
+
+def test_samples_depend_on_seed_stream_and_number_of_the_draw_alone() -> None:
+    def samples(seed: int, stream: str) -> list[list[int]]:
+        buffer = make_buffer(100, seed, stream)
+        add(buffer, list(range(100)), [True] * 100, False)
+        return [numbers_of(buffer.sample(10)) for _ in range(3)]
+
+    first = samples(0, "a")
+    assert first == samples(0, "a")
+    assert len({str(sample) for sample in first + samples(1, "a") + samples(0, "b")}) == 9
+
+
+def test_a_batch_larger_than_the_capacity_is_refused() -> None:
+    with pytest.raises(ValueError, match="a batch of 4 rows does not fit a replay buffer of capacity 3"):
+        add(make_buffer(3), [0, 1, 2, 3], [True] * 4, False)
+
+
+@pytest.mark.parametrize(("start", "stop"), [(1, 3), (4, 8), (5, 4)])
+def test_rows_that_are_not_held_are_refused(start: int, stop: int) -> None:
+    buffer = make_buffer(5)
+    add(buffer, [0, 1, 2, 3], [True] * 4, False)
+    add(buffer, [4, 5, 6], [True] * 3, False)
+    with pytest.raises(IndexError, match="7 added, capacity 5"):
+        buffer.rows(start, stop)
+
+
+def test_the_buffer_keeps_copies() -> None:
+    buffer = make_buffer(3)
+    rows = rows_of([1, 2])
+    buffer.add(rows, torch.tensor([True, True]))
+    rows["number"].fill_(9)
+    sample = buffer.sample(4)
+    sample["reward"].fill_(9.0)
+    assert set(numbers_of(buffer.sample(50))) == {1, 2}

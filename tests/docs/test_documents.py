@@ -1,0 +1,44 @@
+"""What the documents show is run."""
+
+import re
+import sys
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbclient import NotebookClient
+
+import palestra
+from palestra.config import load_yaml
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_quickstart_notebook_runs_from_top_to_bottom() -> None:
+    notebook = nbformat.read(ROOT / "docs" / "quickstart.ipynb", as_version=4)
+    client = NotebookClient(notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": ROOT / "docs"}})
+    client.execute()
+    printed = "".join(o.get("text", "") for cell in notebook.cells for o in cell.get("outputs", []))
+    assert "host vs agent" in printed
+    assert "is no discount" in printed
+
+
+def test_the_algorithm_of_the_document_trains_a_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (ROOT / "docs" / "own-algorithm.md").read_text()
+    code, entry = re.search(r"```python\n(.*?)```", text, re.S), re.search(r"```yaml\n(.*?)```", text, re.S)
+    assert code
+    assert entry
+    (tmp_path / "reinforce.py").write_text(code[1])
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    config = load_yaml(ROOT / "configs" / "dqn-polyhedra-quick.yml")
+    config["players"] = load_yaml(entry[1])["players"] | {"agent": {"scripted": "random"}}
+    pairings = [{"host": "host", "agent": "random"}]
+    config["evaluation"] |= {"interval": None, "num_games": 50, "final_num_games": 50, "pairings": pairings, "best": None}
+    config |= {"num_worlds": 16, "stop": {"after": 20, "unit": "opt_steps"}}
+    config["output"] |= {"display": "quiet", "tensorboard": False}
+    trainer = palestra.Trainer(config, run=tmp_path / "run")
+    before = [p.clone() for p in trainer.host_net.parameters()]
+    trainer.fit()
+    assert trainer.opt_steps == 20
+    assert any((a != b).any() for a, b in zip(before, trainer.host_net.parameters(), strict=True))

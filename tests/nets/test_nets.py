@@ -1,0 +1,185 @@
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from palestra.config import Config, ConfigError, check
+from palestra.games.game import Observation, Space
+from palestra.nets import NetConfig, make_net
+from palestra.nets.mlp import ResidualBlock
+
+N, DIMENSION = 7, 3
+POINTS = {"points": Space((N, DIMENSION), torch.float32, padded=True)}
+SPACES = POINTS | {"coords": Space((DIMENSION,), torch.float32, padded=False)}
+DEEP_SETS = {"name": "deep_sets", "point_widths": [16, 12], "head_widths": [10]}
+MLP = {"name": "mlp", "net_arch": [16, "b", "r12"]}
+
+
+class Holder(Config):
+    net: NetConfig
+
+
+def build(data: dict[str, Any], spaces: dict[str, Space] = SPACES, num_outputs: int = 4, key: int = 1) -> nn.Module:
+    return make_net(check({"net": data}, Holder).net, spaces, num_outputs, key).eval()
+
+
+def mlp(net_arch: list[Any]) -> nn.Module:
+    return build({"name": "mlp", "net_arch": net_arch})
+
+
+def boards(num: int, counts: Tensor | None = None) -> Observation:
+    """Boards with 0 to N - 1 present rows at the front, -1 behind; the last place is empty in every world."""
+    generator = torch.Generator().manual_seed(0)
+    points = torch.rand(num, N, DIMENSION, generator=generator)
+    counts = torch.arange(num) % N if counts is None else counts
+    points[torch.arange(N) >= counts.unsqueeze(1)] = -1.0
+    return {"points": points, "coords": torch.randint(0, 2, (num, DIMENSION), generator=generator).float()}
+
+
+def same(a: Tensor, b: Tensor) -> bool:
+    return torch.allclose(a, b, atol=1e-6, rtol=0.0)
+
+
+# ---- sets ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("spaces", [POINTS, SPACES])
+def test_deep_sets_does_not_see_the_order_of_points(spaces: dict[str, Space]) -> None:
+    net, seen = build(DEEP_SETS, spaces), boards(40)
+    order = torch.rand(40, N, generator=torch.Generator().manual_seed(1)).argsort(1)
+    shuffled = seen | {"points": seen["points"].gather(1, order.unsqueeze(2).expand(-1, -1, DIMENSION))}
+    assert same(net(seen), net(shuffled))
+
+
+@pytest.mark.parametrize("data", [DEEP_SETS, MLP])
+@pytest.mark.parametrize("filling", [[-1.0, 5.0, 7.0], [3.0, -1.0, 2.0], [1e30, 0.0, -1e30]])
+def test_networks_do_not_see_what_stands_in_absent_rows(data: dict[str, Any], filling: list[float]) -> None:
+    net, seen = build(data), boards(40)
+    absent = seen["points"][..., :1] < 0
+    other = seen | {"points": torch.where(absent, torch.tensor(filling), seen["points"])}
+    assert torch.equal(net(seen), net(other))
+
+
+@pytest.mark.parametrize("num_extra", [1, 30])
+def test_deep_sets_does_not_see_the_number_of_empty_places(num_extra: int) -> None:
+    net, seen = build(DEEP_SETS), boards(40)
+    empty = torch.full((40, num_extra, DIMENSION), -1.0)
+    empty_then_full = torch.cat([empty, seen["points"]], dim=1)  # at the front, where nothing trims them
+    assert same(net(seen), net(seen | {"points": empty_then_full}))
+
+
+def test_leaving_out_empty_places_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    net, seen = build(DEEP_SETS), boards(40)
+    trimmed = net(seen)
+    monkeypatch.setattr("palestra.nets.deep_sets.trim", lambda points: points)
+    assert same(trimmed, net(seen))
+
+
+@pytest.mark.parametrize("data", [DEEP_SETS, MLP])
+def test_boards_without_points_give_numbers(data: dict[str, Any]) -> None:
+    assert torch.isfinite(build(data)(boards(3, counts=torch.zeros(3)))).all()
+
+
+@pytest.mark.parametrize("data", [DEEP_SETS, MLP])
+def test_an_absent_row_is_told_from_a_point_at_the_origin(data: dict[str, Any]) -> None:
+    net, absent = build(data), boards(5, counts=torch.ones(5))
+    with_origin = absent["points"].clone()
+    with_origin[:, 1] = 0.0
+    assert not same(net(absent), net(absent | {"points": with_origin}))
+
+
+@pytest.mark.parametrize("data", [DEEP_SETS, MLP])
+def test_every_entry_reaches_the_output(data: dict[str, Any]) -> None:
+    net = build(data)
+    seen = {name: value.requires_grad_() for name, value in boards(4, counts=torch.full((4,), N)).items()}
+    net(seen).square().sum().backward()
+    assert all((value.grad != 0).any() for value in seen.values())
+
+
+def test_deep_sets_needs_exactly_one_set() -> None:
+    with pytest.raises(ValueError, match="one set of points; this one has none"):
+        build(DEEP_SETS, {"coords": SPACES["coords"]})
+
+
+# ---- net_arch ----------------------------------------------------------------------------------------
+
+
+def kinds(net: nn.Module) -> list[tuple[Any, ...]]:
+    """Layers by kind and width."""
+    described: list[tuple[Any, ...]] = []
+    for layer in net.layers:  # type: ignore[union-attr]
+        if isinstance(layer, nn.Linear):
+            described.append(("linear", layer.in_features, layer.out_features))
+        elif isinstance(layer, nn.BatchNorm1d):
+            described.append(("batch norm", layer.num_features))
+        elif isinstance(layer, ResidualBlock):
+            described.append(("residual", layer.layers[0].in_features, layer.layers[3].out_features))
+        else:
+            described.append((type(layer).__name__.lower(),))
+    return described
+
+
+WIDTH_IN = N * DIMENSION + N + DIMENSION  # numbers, flags of presence, coords
+
+
+@pytest.mark.parametrize(
+    ("net_arch", "expected"),
+    [
+        ([], [("linear", WIDTH_IN, 4)]),
+        ([8], [("linear", WIDTH_IN, 8), ("relu",), ("linear", 8, 4)]),
+        (["b", 8], [("batch norm", WIDTH_IN), ("linear", WIDTH_IN, 8), ("relu",), ("linear", 8, 4)]),
+        ([8, "b"], [("linear", WIDTH_IN, 8), ("batch norm", 8), ("relu",), ("linear", 8, 4)]),
+        ([8, "r8"], [("linear", WIDTH_IN, 8), ("relu",), ("residual", 8, 8), ("relu",), ("linear", 8, 4)]),
+        (
+            [{"repeat": 2, "net_arch": [5, {"repeat": 1, "net_arch": ["r6"]}]}],
+            [
+                *[("linear", WIDTH_IN, 5), ("relu",), ("residual", 5, 6), ("relu",)],
+                *[("linear", 6, 5), ("relu",), ("residual", 5, 6), ("relu",), ("linear", 6, 4)],
+            ],
+        ),
+    ],
+)
+def test_net_arch_is_written_out_as_layers(net_arch: list[Any], expected: list[tuple[Any, ...]]) -> None:
+    net = mlp(net_arch)
+    assert kinds(net) == expected
+    assert net(boards(6)).shape == (6, 4)
+
+
+@pytest.mark.parametrize("width", [6, 9])
+def test_a_residual_block_adds_to_its_input(width: int) -> None:
+    block = ResidualBlock(6, width).eval()
+    for parameter in block.layers.parameters():
+        nn.init.zeros_(parameter)
+    x = torch.rand(5, 6)
+    assert torch.equal(block(x), x if width == 6 else block.shortcut(x))
+
+
+@pytest.mark.parametrize(
+    ("net_arch", "places"),
+    [
+        ([8, 0], ["1"]),
+        ([True], ["0"]),
+        ([8, "c", "r", "r0", "rx", 2.5], ["1", "2", "3", "4", "5"]),
+        ([{"repeat": 2}], ["0.net_arch"]),
+        ([{"net_arch": [8]}], ["0.repeat"]),
+        ([{"repeat": 0, "net_arch": 8, "times": 2}], ["0.net_arch", "0.repeat", "0.times"]),
+        ([8, {"repeat": 2, "net_arch": [8, {"repeat": 1, "net_arch": ["q"]}]}], ["1.net_arch.1.net_arch.0"]),
+    ],
+)
+def test_faults_of_a_net_arch_are_told_at_their_places(net_arch: list[Any], places: list[str]) -> None:
+    with pytest.raises(ConfigError) as caught:
+        mlp(net_arch)
+    assert sorted(error.path for error in caught.value.errors) == [f"net.net_arch.{place}" for place in places]
+
+
+# ---- made from a key -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("data", [DEEP_SETS, MLP])
+def test_equal_keys_make_equal_networks_and_others_do_not(data: dict[str, Any]) -> None:
+    def weights(key: int) -> Tensor:
+        return torch.cat([p.detach().flatten() for p in build(data, key=key).parameters()])
+
+    assert torch.equal(weights(1), weights(1))
+    assert not torch.equal(weights(1), weights(2))
