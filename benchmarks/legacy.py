@@ -159,8 +159,8 @@ class LegacyGame:
         noise = torch.rand(values.shape, device=self.device)
         explore = torch.rand(len(values), 1, device=self.device).le(exploration)
         actions = (values * ~explore + noise * explore).argmax(1).int()
-        # The original looks at the actions one by one: all iterates over the tensor.
-        assert all(actions.le(len(SUBSETS) - 1)) and all(actions.ge(0))
+        for legal in (actions.le(len(SUBSETS) - 1), actions.ge(0)):
+            assert all(legal), "an action out of range"  # one by one, as the original: Python iterates over the tensor
         return self.binary[actions.long()], actions
 
     def agent_move(self, points: Tensor, chosen: Tensor, exploration: float) -> Tensor:

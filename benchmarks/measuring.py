@@ -15,14 +15,19 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 
 
-def rate(work: Callable[[], float], min_seconds: float) -> float:
-    """Work per second. `work` does some and says how much; it is called until `min_seconds` have passed."""
-    done, started = 0.0, time.perf_counter()
-    while True:
-        done += work()
-        seconds = time.perf_counter() - started
-        if seconds >= min_seconds:
-            return done / seconds
+def rate_of(work: Callable[[], float], min_seconds: float) -> Callable[[], float]:
+    """A call that measures work per second. `work` does some and says how much; it is called until `min_seconds` have
+    passed."""
+
+    def measure() -> float:
+        done, started = 0.0, time.perf_counter()
+        while True:
+            done += work()
+            seconds = time.perf_counter() - started
+            if seconds >= min_seconds:
+                return done / seconds
+
+    return measure
 
 
 def take_turns(contenders: Mapping[str, Callable[[], float]], num_turns: int) -> dict[str, list[float]]:

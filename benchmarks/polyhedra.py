@@ -8,25 +8,26 @@ README.md says what is counted, and how.
 
 import argparse
 import json
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
 from rich.console import Console
-from torch import Tensor
 
 from benchmarks.legacy import LegacyDQN, LegacyGame, RandomAgent, RandomHost, reduce_boards
-from benchmarks.measuring import ROOT, Row, in_fresh_process, markdown, peak_growth_mib, rate, take_turns
-from palestra import Callback, RunConfig, Trainer
+from benchmarks.measuring import ROOT, Row, in_fresh_process, markdown, peak_growth_mib, rate_of, take_turns
+from palestra import Callback, RunConfig, Trainer, load_config
 from palestra.algorithms import read_config
 from palestra.algorithms.dqn import DQN
 from palestra.config import load_yaml
 from palestra.games import make_game
-from palestra.games.fused import FusedGame, Policy, Transitions
+from palestra.games.fused import FusedGame, Transitions
 from palestra.games.newton import Kernel, Reduction, reduce_points
 from palestra.player import Metrics, Player
 from palestra.players import make_script
@@ -41,20 +42,20 @@ ROUNDS_PER_CALL = 5
 
 @dataclass(frozen=True)
 class Size:
-    """How much is measured: the batches of random play, turns, seconds per turn, opt steps per turn, and whether the
-    compiled update takes part."""
+    """How much is measured. min_seconds: of one rate. opt_steps: of one training, after the skipped ones."""
 
+    num_threads: tuple[int, ...]
     batches: tuple[int, ...]
     num_turns: int
-    min_seconds: float
-    opt_steps: int
-    skipped_opt_steps: int
     num_overhead_turns: int
-    compile: bool
+    min_seconds: float
+    skipped_opt_steps: int
+    opt_steps: int
+    with_compiled: bool
 
 
-FULL = Size((1, 64, 1024, 16384), 3, 0.5, 4000, 400, 7, compile=True)
-QUICK = Size((1, 64), 1, 0.0, 8, 4, 1, compile=False)
+FULL = Size((1, 2), (1, 64, 1024, 16384), 3, 7, 0.5, 400, 4000, with_compiled=True)
+QUICK = Size((1,), (1, 64), 1, 1, 0.0, 4, 8, with_compiled=False)
 
 
 # ---- H1, H2: random play -------------------------------------------------------------------------------
@@ -62,16 +63,15 @@ QUICK = Size((1, 64), 1, 0.0, 8, 4, 1, compile=False)
 
 def play_rows(size: Size, device: torch.device, num_threads: int) -> list[Row]:
     """Live env steps per second, random host against random agent."""
+    reductions: tuple[Reduction, ...] = ("minimal", "vertices")
+    kernels: tuple[Kernel, ...] = ("numba", "torch") if device.type == "cpu" else ("torch",)
     rows = []
     for batch in size.batches:
-        legacy = LegacyGame(RandomHost(), RandomAgent(), device)
-        works: dict[str, Callable[[], float]] = {LEGACY: lambda game=legacy, batch=batch: game.play(batch)}  # type: ignore[misc]
-        reductions: tuple[Reduction, ...] = ("minimal", "vertices")
-        kernels: tuple[Kernel, ...] = ("numba", "torch") if device.type == "cpu" else ("torch",)
+        works = {LEGACY: legacy_play(batch, device)}
         for reduction in reductions:
             for kernel in kernels:
                 works[f"{reduction}, {kernel}"] = random_play(reduction, kernel, batch, device)
-        values = take_turns({name: _rate_of(work, size.min_seconds) for name, work in works.items()}, size.num_turns)
+        values = take_turns({name: rate_of(work, size.min_seconds) for name, work in works.items()}, size.num_turns)
         for row, reduction in zip(("H1", "H2"), reductions, strict=True):
             ours = {f"palestra, {k}": values[f"{reduction}, {k}"] for k in kernels}
             work = f"random play, {reduction}, batch {batch}"
@@ -79,13 +79,16 @@ def play_rows(size: Size, device: torch.device, num_threads: int) -> list[Row]:
     return rows
 
 
-def _rate_of(work: Callable[[], float], min_seconds: float) -> Callable[[], float]:
-    return lambda: rate(work, min_seconds)
+def legacy_play(num_games: int, device: torch.device) -> Callable[[], float]:
+    """A call that plays new games until all have ended and gives the env steps of games that had not."""
+    game = LegacyGame(RandomHost(), RandomAgent(), device)
+    game.play(1)
+    return partial(game.play, num_games)
 
 
 def random_play(reduction: Reduction, kernel: Kernel, num_worlds: int, device: torch.device) -> Callable[[], float]:
     """A call that plays some rounds and gives their live env steps; worlds are refilled as they end. Warmed up."""
-    game = make_game(read_config(CONFIG, (f"game.reduction={reduction}",)).game, device, kernel)
+    game = make_game(load_config(CONFIG, (f"game.reduction={reduction}",)).game, device, kernel)
     fused_game = FusedGame(game, {role: make_script("random", game) for role in game.roles})
     worlds = fused_game.new_worlds(num_worlds, 0, "benchmark")
 
@@ -145,11 +148,11 @@ def dqn_rows(size: Size, device: torch.device, num_threads: int) -> list[Row]:
         return lambda: train(config, size).opt_steps_per_s / 2  # the yardstick counts both players' steps as one
 
     contenders = {
-        LEGACY: _rate_of(train_legacy, size.min_seconds),
+        LEGACY: rate_of(train_legacy, size.min_seconds),
         "palestra": train_palestra(20, 1, compiled=False),
         "palestra, 2 worlds x 10 rounds": train_palestra(2, 10, compiled=False),
     }
-    if size.compile:
+    if size.with_compiled:
         contenders["palestra, compiled"] = train_palestra(20, 1, compiled=True)
     values = take_turns(contenders, size.num_turns)
     return Row.of("H4", "DQN, the original's test config", "train steps/s", num_threads, values, LEGACY)
@@ -244,7 +247,7 @@ class Stopwatch(Callback):
 def train(config: RunConfig, size: Size) -> Training:
     """A whole run of the trainer, in a folder that is thrown away, its display written to nowhere."""
     stopwatch = Stopwatch(size.skipped_opt_steps)
-    with TemporaryDirectory() as folder, open("/dev/null", "w") as nowhere:
+    with TemporaryDirectory() as folder, open(os.devnull, "w") as nowhere:
         trainer = Trainer(config, run=Path(folder) / "run", callbacks=[stopwatch], console=Console(file=nowhere))
         trainer.fit()
     return Training((trainer.opt_steps - size.skipped_opt_steps) / stopwatch.seconds, trainer.players)
@@ -261,9 +264,9 @@ def train_bare(config: RunConfig, size: Size) -> Training:
     while num_opt_steps < config.stop.after:
         for name, player in players.items():
             dqn, buffer = player.algorithm, player.replay_buffer
-            assert isinstance(dqn, DQN) and buffer is not None
-            policies: dict[str, Policy] = {p.roles[0]: p.policy(explore=p is player) for p in players.values()}
-            fused_game.policies = policies
+            assert isinstance(dqn, DQN)
+            assert buffer is not None
+            fused_game.policies = {p.roles[0]: p.policy(explore=p is player) for p in players.values()}
             transitions = fused_game.collect(worlds[name], player.roles, dqn.config.rollout_length)
             buffer.add(transitions.rows(), transitions.valid)
             player.env_steps += config.num_worlds * dqn.config.rollout_length
@@ -287,7 +290,7 @@ def all_rows(size: Size, device: torch.device, num_threads: int) -> list[Row]:
     rows = [*play_rows(size, device, num_threads), *dqn_rows(size, device, num_threads)]
     if device.type == "cpu":
         rows += [*memory_rows(num_threads), *overhead_rows(size, num_threads)]
-    return sorted(rows, key=lambda row: row.row)
+    return rows
 
 
 def main() -> None:
@@ -297,9 +300,10 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write every measured value to this file, too")
     arguments = parser.parse_args()
     size, device = QUICK if arguments.quick else FULL, torch.device(arguments.device)
-    rows = [row for n in ((1, 2) if device.type == "cpu" else (1,)) for row in all_rows(size, device, n)]
+    threads = size.num_threads if device.type == "cpu" else (1,)
+    rows = sorted((row for n in threads for row in all_rows(size, device, n)), key=lambda row: row.row)
     facts = run_facts()
-    print(f"{facts['machine']}\n{facts['versions']}\n\n{markdown(sorted(rows, key=lambda row: row.row))}")
+    print(f"{facts['machine']}\n{facts['versions']}\n\n{markdown(rows)}")
     if arguments.json:
         arguments.json.write_text(json.dumps(facts | {"rows": [row.to_json() for row in rows]}, indent=1) + "\n")
 

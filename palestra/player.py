@@ -22,8 +22,8 @@ class Player:
     """Who sits in one or more roles. A scripted player has a `script`; any other one has an algorithm that filled the
     rest.
 
-    learning: whether the trainer gives it turns. opt_steps, env_steps: its own counters; its schedules read opt_steps.
-    worlds: the games in which it gathers experience.
+    compile: whether the config asks for torch.compile. learning: whether the trainer gives it turns. opt_steps,
+    env_steps: its own counters; its schedules read opt_steps. worlds: the games in which it gathers experience.
     """
 
     name: str
@@ -32,6 +32,7 @@ class Player:
     num_actions: int
     device: torch.device
     seed: int
+    compile: bool
     learning: bool = False
     script: Policy | None = None
     algorithm: "Algorithm | None" = None

@@ -27,7 +27,7 @@ from palestra.player import Metrics, Player
 from palestra.players.seating import make_player
 from palestra.recording.display import Progress
 from palestra.recording.means import Means
-from palestra.storage.checkpoints import Checkpoints
+from palestra.storage.checkpoints import CheckpointError, Checkpoints
 from palestra.storage.run_folder import RunFolder, write_json
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 
 SHOW_INTERVAL_S = 0.2
+LOOK_INTERVAL = 256  # opt steps between looks at the loss on a GPU, where each look is a wait
 PARTS = {
     "net": "nets",
     "optimizer": "optimizers",
@@ -164,7 +165,8 @@ class Trainer:
         """
         config, before, now = self.config, self.checked, self.counters
         done = config.stop.share(now) >= 1.0
-        self._check_finite()
+        if self.device.type == "cpu" or self.opt_steps % LOOK_INTERVAL == 0:
+            self._check_finite()
         try:
             if config.evaluation is not None and (done or _due(config.evaluation.interval, before, now)):
                 self.evaluate(config.evaluation.final_num_games if done else config.evaluation.num_games)
@@ -174,10 +176,11 @@ class Trainer:
             due = done or self._is_best or _due(config.output.save, before, now)
         except Interrupted:
             due = False
-        if config.output.save is not None and (due or self.signals.received is not None):
+        leaving = self.signals.received is not None  # asked once: who leaves has saved
+        if config.output.save is not None and (due or leaving):
             self.save()
         self._show()
-        if self.finished or self.signals.received is not None:
+        if self.finished or leaving:
             raise TrainingEnds
 
     # ---- hooks -----------------------------------------------------------------------------------------
@@ -290,26 +293,25 @@ class Trainer:
 
     def save(self) -> None:
         """Write a checkpoint; the best one, if the last evaluation was better than all before."""
+        self._check_finite()
+        for player in self.learners:
+            if not all(bool(value.isfinite().all()) for net in player.nets.values() for value in net.parameters()):
+                raise self._failure(player, "a parameter is no finite number")
         with self._apart("saving"):
             self._output().save(self.state_dict(), self._counts(), self._buffers(), self._is_best)
             self._is_best = False
 
     def _check_finite(self) -> None:
-        """Raise TrainingFailed if a loss is no number. A sum keeps a nan: a GPU, where looking costs a wait, is asked
-        now and then."""
-        if self.device.type != "cpu" and self.opt_steps % 256:
-            return
+        """Raise TrainingFailed if a loss was no number since the last record: a sum keeps a nan."""
         for player in self.learners:
             loss = self.means[player.name].values().get("loss", 0.0)
             if not math.isfinite(loss):
-                folder = self._output().folder.path
-                numbers = self._output().checkpoints.numbers()
-                last = (
-                    f"checkpoint {numbers[-1]:08d} stands: palestra resume {folder}" if numbers else "nothing was saved"
-                )
-                raise TrainingFailed(
-                    f"the loss of player {player.name!r} is {loss} at opt step {player.opt_steps}; {last}"
-                )
+                raise self._failure(player, f"the loss is {loss}")
+
+    def _failure(self, player: Player, what: str) -> TrainingFailed:
+        folder, numbers = self._output().folder.path, self._output().checkpoints.numbers()
+        last = f"checkpoint {numbers[-1]:08d} stands: palestra resume {folder}" if numbers else "nothing was saved"
+        return TrainingFailed(f"player {player.name!r}, opt step {player.opt_steps}: {what}; {last}")
 
     # ---- state -----------------------------------------------------------------------------------------
 
@@ -323,6 +325,7 @@ class Trainer:
             "epoch_counts": dict(self.epoch_counts),
             "means": {name: means.state_dict() for name, means in self.means.items()},
             "best_score": None if self.best is None else self.best.value,
+            "is_best": self._is_best,
             "finished": self.finished,
             "players": {name: p.state_dict() for name, p in self.players.items() if p.algorithm is not None},
             "callbacks": [callback.state_dict() for callback in self.callbacks],
@@ -331,17 +334,25 @@ class Trainer:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for name in ("turn", "in_epoch", "epoch_counts", "finished"):
             setattr(self, name, state[name])
-        for name, value in state["counters"].items():
-            setattr(self, name, value)
         self.checked = {**state["checked"], "minutes": self.clock.seconds / 60}
         for name, sums in state["means"].items():
             self.means[name].load_state_dict(sums, self.device)
         if self.best is not None:
             self.best.value = state["best_score"]
-        for name, player_state in state["players"].items():
-            self.players[name].load_state_dict(player_state)
+        self._load_players(state)
+        if len(state["callbacks"]) != len(self.callbacks):
+            raise CheckpointError(
+                f"the run was saved with {len(state['callbacks'])} callbacks, {len(self.callbacks)} are here; "
+                "give Trainer.load those that the run was started with"
+            )
         for callback, callback_state in zip(self.callbacks, state["callbacks"], strict=True):
             callback.load_state_dict(callback_state)
+
+    def _load_players(self, state: dict[str, Any]) -> None:
+        for name, value in state["counters"].items():
+            setattr(self, name, value)
+        for name, player_state in state["players"].items():
+            self.players[name].load_state_dict(player_state)
 
     def restore(self, which: str) -> None:
         """Go back to a checkpoint of this run: state, buffers, and the records up to it."""
@@ -351,6 +362,8 @@ class Trainer:
         self.clock.set_before(output.train_seconds())
         output.checkpoints.restore_buffers(loaded, self._buffers())
         self.load_state_dict(loaded.state)
+        if loaded.state["is_best"]:  # a kill may have come before it was marked
+            output.checkpoints.mark_best(loaded.folder.name)
         self._start = self._recorded = self._mark()
         for line in [*loaded.warnings, *output.differences(loaded)]:
             output.display.log(line)
@@ -358,10 +371,20 @@ class Trainer:
         output.display.log(f"{output.folder.path}: checkpoint {loaded.folder.name}, opt step {self.opt_steps}; {end}")
 
     @classmethod
-    def load(cls, run: str | Path, console: Console | None = None, quiet: bool = False) -> Self:
-        """The trainer of a run, from its folder. `fit` goes on where its last checkpoint stands."""
+    def load(
+        cls,
+        run: str | Path,
+        callbacks: Sequence[Callback] = (),
+        console: Console | None = None,
+        quiet: bool = False,
+    ) -> Self:
+        """The trainer of a run, from its folder. `fit` goes on where its last checkpoint stands.
+
+        callbacks: those that the run was started with beside the config's; they get their state back.
+        """
         folder = RunFolder.open(Path(run))
-        trainer = cls(folder.config, run=folder, overrides=("output.display=quiet",) if quiet else (), console=console)
+        overrides = ("output.display=quiet",) if quiet else ()
+        trainer = cls(folder.config, run=folder, overrides=overrides, callbacks=callbacks, console=console)
         trainer.name = folder.path.name
         return trainer
 
@@ -373,7 +396,7 @@ class Trainer:
         """
         assert isinstance(self.run, RunFolder)
         checkpoints = Checkpoints(self.run, keep_last=1, keep_every=None)
-        self.load_state_dict(checkpoints.load(int(which) if which.isdigit() else which).state)
+        self._load_players(checkpoints.load(int(which) if which.isdigit() else which).state)
         final = 0 if self.config.evaluation is None else self.config.evaluation.final_num_games
         record = {"kind": "evaluation", **self._counts(), "pairs": self._play_pairings(num_games or final, True)}
         path = self.run.evaluations / f"opt-step-{self.opt_steps}.json"

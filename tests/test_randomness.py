@@ -29,7 +29,8 @@ from palestra.randomness import (
 
 CPU = torch.device("cpu")
 
-# The published generator's first outputs from these seeds (Vigna's splitmix64.c; seed 0 also heads Java's test vectors).
+# The published generator's first outputs from these seeds (Vigna's splitmix64.c; seed 0 also heads Java's test
+# vectors).
 REFERENCE = {
     0: (0xE220A8397B1DCDAF, 0x6E789E6AA1B965F4, 0x06C45D188009454F, 0xF88BB8A8724C81EC),
     1234567: (6457827717110365317, 3203168211198807973, 9817491932198370423, 4593380528125082431),

@@ -16,6 +16,7 @@ from palestra.config import (
     NonNegativeInt,
     PositiveInt,
     UserConfig,
+    apply_overrides,
     check,
     load_config,
 )
@@ -103,9 +104,11 @@ class RunConfig(Config):
         for role, player in self.roles.items():
             config = self.players.get(player)
             if role not in game.roles:
-                faults.append((f"roles.{role}", f"unknown key; the roles of this game: {', '.join(game.roles)}"))
+                faults.append((f"roles.{role}", f"unknown key; the known roles: {', '.join(game.roles)}"))
             elif config is None:
-                faults.append((f"roles.{role}", f"{player!r} is no player; {expected}"))
+                there = ", ".join(self.players)
+                message = f"{player!r} is no player; expected players.{player} in this file, or one of: {there}"
+                faults.append((f"roles.{role}", message))
             elif isinstance(config, ScriptedPlayerConfig) and (fault := script_error(config.scripted, game, role)):
                 faults.append((f"players.{player}.scripted", fault))
         for player in self.players:
@@ -120,37 +123,45 @@ class RunConfig(Config):
     def _pairing_errors(self) -> list[ConfigErrorItem]:
         if self.evaluation is None:
             return []
-        game, errors = GAMES[self.game.name], []
+        game = GAMES[self.game.name]
+        faults: list[tuple[str, str]] = []
+        players = f"players of this file: {', '.join(self.players)}"
         for index, pairing in enumerate(self.evaluation.pairings):
             path = f"evaluation.pairings.{index}"
-            if set(pairing) != set(game.roles):
-                errors.append(
-                    ConfigErrorItem(
-                        path, f"{', '.join(pairing)} stands there; expected the roles {', '.join(game.roles)}"
-                    )
-                )
-                continue
+            for role in game.roles:
+                if role not in pairing:
+                    faults.append((f"{path}.{role}", f"missing; expected a scripted player, or one of the {players}"))
             for role, player in pairing.items():
-                fault = None if player in self.players else script_error(player, game, role)
-                if fault:
-                    players = f"; players of this file: {', '.join(self.players)}"
-                    errors.append(ConfigErrorItem(f"{path}.{role}", fault + players))
-        best = self.evaluation.best
-        if best is not None and best.pairing >= len(self.evaluation.pairings):
-            last = len(self.evaluation.pairings) - 1
-            errors.append(
-                ConfigErrorItem("evaluation.best.pairing", f"{best.pairing} is no pairing; expected 0 to {last}")
-            )
+                if role not in game.roles:
+                    faults.append((f"{path}.{role}", f"unknown key; the known roles: {', '.join(game.roles)}"))
+                elif player not in self.players and (fault := script_error(player, game, role)):
+                    faults.append((f"{path}.{role}", f"{fault}; {players}"))
+        return [ConfigErrorItem(*fault) for fault in faults] + self._best_errors()
+
+    def _best_errors(self) -> list[ConfigErrorItem]:
+        if self.evaluation is None or self.evaluation.best is None:
+            return []
+        best, pairings = self.evaluation.best, self.evaluation.pairings
+        learners = [name for name, config in self.players.items() if isinstance(config, LearningPlayerConfig)]
+        sound = [index for index, pairing in enumerate(pairings) if any(name in learners for name in pairing.values())]
+        measures = ["rho", *(f"return/{role}" for role in GAMES[self.game.name].roles)]
+        errors = []
+        if best.pairing not in sound:
+            message = f"in pairing {best.pairing} nobody learns" if best.pairing < len(pairings) else "no such pairing"
+            expected = f"expected one of {', '.join(map(str, sound))}" if sound else "expected null for best"
+            errors.append(ConfigErrorItem("evaluation.best.pairing", f"{message}; {expected}"))
+        if best.measure not in measures:
+            message = f"{best.measure!r} is unknown; expected one of {', '.join(measures)}"
+            errors.append(ConfigErrorItem("evaluation.best.measure", message))
         return errors
 
 
 def read_config(config: "str | Path | dict[str, Any] | RunConfig", overrides: tuple[str, ...] = ()) -> RunConfig:
     """The config of a run from a path, a mapping or itself. Raises ConfigError with every fault at once."""
-    if isinstance(config, RunConfig):
-        return config
-    if isinstance(config, dict):
-        return check(config, RunConfig)
-    return load_config(config, overrides, RunConfig)
+    if isinstance(config, str | Path):
+        return load_config(config, overrides, RunConfig)
+    data = config.model_dump() if isinstance(config, RunConfig) else config
+    return check(apply_overrides(data, overrides), RunConfig)
 
 
 Trainer.read_config = staticmethod(read_config)

@@ -16,6 +16,7 @@ from palestra.buffers.replay import ReplayBuffer, UniformReplayConfig
 from palestra.config import ByName, Config, Discount, Fraction, NonNegativeInt, PositiveFloat, PositiveInt
 from palestra.games.fused import Decision, Memory, Sees, Transitions
 from palestra.nets import NetConfig, make_net
+from palestra.nets.weights import compiled, evaluation_twin, flat_gradient, flatten_weights
 from palestra.optimizers import OptimizerConfig
 from palestra.player import Algorithm, AlgorithmConfig, Metrics, Player, Turn
 from palestra.randomness import base_key, random_choice, random_floats
@@ -126,8 +127,12 @@ class DQN(Algorithm):
         super().__init__(config, player)
         key = base_key(player.seed, f"player/{player.name}/net")
         self.q = make_net(config.net, player.spaces, player.num_actions, key).to(player.device)
-        self.target = deepcopy(self.q).requires_grad_(False).eval()
-        self.optimizer = config.optimizer.build(self.q.parameters())
+        self.target = deepcopy(self.q).eval()
+        self.weights, self.target_weights = flatten_weights(self.q), flatten_weights(self.target)
+        self.acting = evaluation_twin(self.q)
+        self.act_fast = compiled(self.acting, player.compile)
+        self.gradient_fast = compiled(self.gradient, player.compile)
+        self.optimizer = config.optimizer.build([self.weights])
         self.buffer = ReplayBuffer(config.replay_buffer, player.device, player.seed, f"player/{player.name}/replay")
         self.rolled_out = False
         self.updates_left = 0
@@ -137,15 +142,15 @@ class DQN(Algorithm):
         player.replay_buffer = self.buffer
 
     def policy(self, explore: bool) -> EpsilonGreedy:
-        self.q.eval()
-        return EpsilonGreedy(self.q, self.config.exploration(self.player.opt_steps) if explore else 0.0)
+        return EpsilonGreedy(self.act_fast, self.config.exploration(self.player.opt_steps) if explore else 0.0)
 
     def learn(self, turn: Turn) -> None:
         config, player = self.config, self.player
         if not self.rolled_out:  # counters, not locals, remember where we are: a resumed run goes on right here
             transitions = turn.collect(config.rollout_length)
             self.buffer.add(transitions.rows(), transitions.valid)
-            self.updates_left = config.updates_per_turn if player.env_steps >= config.warmup_env_steps else 0
+            warming_up = player.env_steps < config.warmup_env_steps or self.buffer.is_empty
+            self.updates_left = 0 if warming_up else config.updates_per_turn
             self.rolled_out = True
             turn.safe_point()
         while self.updates_left:
@@ -156,33 +161,38 @@ class DQN(Algorithm):
         self.rolled_out = False
 
     def opt_step(self, batch: Transitions) -> Metrics:
-        config, step = self.config, self.player.opt_steps
-        with torch.no_grad():
-            self.q.eval()
-            online = self.q(batch.next_observation) if config.double else torch.empty(0)
-            target = td_target(online, self.target(batch.next_observation), batch, config)
-        self.q.train()
-        loss, metrics = td_loss(self.q(batch.observation), target, batch, config)
-        self.optimizer.zero_grad()
-        loss.backward()
-        max_norm = torch.inf if config.max_grad_norm is None else config.max_grad_norm
-        grad_norm = nn.utils.clip_grad_norm_(self.q.parameters(), max_norm)
+        gradient, metrics = self.gradient_fast(batch)
+        grad_norm = gradient.norm()
+        if self.config.max_grad_norm is not None:
+            gradient = gradient * (self.config.max_grad_norm / (grad_norm + 1e-6)).clamp(max=1.0)
+        self.weights.grad = gradient
         for group in self.optimizer.param_groups:
-            group["lr"] = config.learning_rate(step)
+            group["lr"] = self.config.learning_rate(self.player.opt_steps)
         self.optimizer.step()
-        self.follow(step + 1)
+        self.follow(self.player.opt_steps + 1)
         return {**metrics, "grad_norm": grad_norm}
+
+    def gradient(self, batch: Transitions) -> tuple[Tensor, Metrics]:
+        """The gradient of the loss with respect to all weights, as one vector."""
+        with torch.no_grad():
+            next_q = self.target(batch.next_observation)
+            online = self.acting(batch.next_observation) if self.config.double else next_q
+            target = td_target(online, next_q, batch, self.config)
+        loss, metrics = td_loss(self.q(batch.observation), target, batch, self.config)
+        return flat_gradient(loss, self.q), metrics
 
     @torch.no_grad()
     def follow(self, opt_steps: int) -> None:
-        """Move the target network as the config says: parameters and the statistics of batch norm alike."""
-        online, target = list(self.q.state_dict().values()), list(self.target.state_dict().values())
+        """Move the target network as the config says: weights and the statistics of batch norm alike."""
         match self.config.target:
             case PolyakConfig(tau=tau):
-                floats = [(t, o) for t, o in zip(target, online, strict=True) if t.is_floating_point()]
-                torch._foreach_lerp_([t for t, _ in floats], [o for _, o in floats], tau)
+                self.target_weights.lerp_(self.weights, tau)
+                for mean, new in zip(self.target.buffers(), self.q.buffers(), strict=True):
+                    mean.lerp_(new, tau) if mean.is_floating_point() else mean.copy_(new)
             case CopyConfig(interval=interval) if opt_steps % interval == 0:
-                torch._foreach_copy_(target, online)
+                self.target_weights.copy_(self.weights)
+                for mean, new in zip(self.target.buffers(), self.q.buffers(), strict=True):
+                    mean.copy_(new)
 
     def state_dict(self) -> dict[str, Any]:
         return {"rolled_out": self.rolled_out, "updates_left": self.updates_left}

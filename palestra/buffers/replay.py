@@ -21,7 +21,7 @@ class ReplayBuffer:
 
     A row is a dict of tensors of any shapes and types (a dict observation is several entries); the first `add` fixes
     them. What is drawn depends on (seed, stream, number of draws so far) alone. Nothing waits for a GPU, except
-    `num_added`.
+    `num_added` and `is_empty`.
     """
 
     def __init__(self, config: UniformReplayConfig, device: torch.device, seed: int, stream: str) -> None:
@@ -41,6 +41,12 @@ class ReplayBuffer:
     def __len__(self) -> int:
         return min(self.num_added, self.capacity)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether no row was ever added. Waits for a GPU until one was."""
+        self._known_filled = self._known_filled or self.num_added > 0
+        return not self._known_filled
+
     def add(self, rows: dict[str, Tensor], valid: Tensor) -> None:
         """Append the rows of a batch where `valid`, in their order. ValueError if the batch exceeds the capacity."""
         if len(valid) > self.capacity:
@@ -59,9 +65,8 @@ class ReplayBuffer:
 
     def sample(self, batch_size: int) -> dict[str, Tensor]:
         """`batch_size` rows, drawn uniformly with replacement. ValueError while the buffer is empty."""
-        if not self._known_filled and not self.num_added:
+        if self.is_empty:
             raise ValueError("the replay buffer is empty: add transitions before sampling")
-        self._known_filled = True
         places = self._draw(batch_size)
         self.num_samples += 1
         return {name: value.index_select(0, places) for name, value in self._storage.items()}

@@ -296,14 +296,8 @@ class FusedGame:
         for seat in worlds.seats.values():
             waited_for |= seat.open & ~seat.over
         refilled = terminated | (worlds.cut & ~waited_for)
-
-        def selected(
-            mask: Tensor,
-        ) -> Tensor:  # a CPU pays for the chosen rows alone; a GPU would have to wait to learn which
-            return mask.nonzero().squeeze(1) if mask.device.type == "cpu" else mask
-
-        self._count(worlds, selected(ended), terminated, truncated)
-        self._refill(worlds, selected(refilled), turn_keys + len(self.game.roles) + 2)
+        self._count(worlds, _selected(ended), terminated, truncated)
+        self._refill(worlds, _selected(refilled), turn_keys + len(self.game.roles) + 2)
 
     def _count(self, worlds: Worlds, ended: Tensor, terminated: Tensor, truncated: Tensor) -> None:
         columns = [torch.ones_like(terminated), terminated, truncated, worlds.lengths, *worlds.returns.unbind(1)]
@@ -326,6 +320,11 @@ class FusedGame:
             worlds.cut[where] = False
             worlds.lengths[where] = 0
             worlds.returns[where] = 0.0
+
+
+def _selected(mask: Tensor) -> Tensor:
+    """A CPU pays for the chosen rows alone; a GPU would have to wait to learn which, and gets the mask itself."""
+    return mask.nonzero().squeeze(1) if mask.device.type == "cpu" else mask
 
 
 def _empty_seat(observation: Observation, decision: Decision) -> Seat:

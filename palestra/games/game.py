@@ -84,11 +84,14 @@ class TensorGame(ABC):
         deciding = self.deciding(state)
         for index, role in enumerate(self.roles):
             wanted = deciding[:, index]
-            if not wanted.any():
-                continue
             if role not in actions:
-                raise IllegalMove(f"{role} decides in {int(wanted.sum())} worlds, but actions has no entry {role!r}")
+                if wanted.any():
+                    raise IllegalMove(
+                        f"{role} decides in {int(wanted.sum())} worlds, but actions has no entry {role!r}"
+                    )
+                continue
             action, num_actions = actions[role], self.num_actions[role]
+            actions = actions | {role: action.masked_fill(~wanted, 0)}  # what is ignored may be any number
             inside = (action >= 0) & (action < num_actions)
             chosen = action.clamp(0, num_actions - 1).unsqueeze(1)
             illegal = wanted & ~(inside & self.legal(state, role).gather(1, chosen).squeeze(1))

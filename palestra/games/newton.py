@@ -121,6 +121,15 @@ def random_points(
     return _reduce(integers.to(torch.float64).view(shape), reduction, may_wait=keys.device.type == "cpu")[0]
 
 
+def measure(points: Tensor, kernel: Kernel) -> tuple[Tensor, Tensor]:
+    """How many points packed boards have, int64 (B,), and their largest coordinate, float64 (B,); 0 and -1 if empty."""
+    if not _uses_numba(kernel, points):
+        return (points[:, :, 0] >= 0).sum(1), points.amax(dim=(1, 2))
+    num_points, largest = torch.empty(len(points), dtype=torch.int64), torch.empty(len(points), dtype=torch.float64)
+    newton_kernel.measure_boards(points.contiguous().numpy(), num_points.numpy(), largest.numpy())
+    return num_points, largest
+
+
 # ---- the numba kernels, in threads -------------------------------------------------------------------
 
 

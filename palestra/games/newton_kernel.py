@@ -90,6 +90,19 @@ def random_boards(keys: Array, high: int, vertices: bool, axes: Any, out: Array,
     _finish(out, num_open, vertices, axes)
 
 
+@_compiled
+def measure_boards(points: Array, num_points: Array, largest: Array) -> None:
+    """Count the rows of packed boards and find their largest coordinate; empty boards: 0 and -1."""
+    for world in range(len(points)):
+        board, num, most = points[world], 0, -1.0
+        while num < len(board) and board[num, 0] >= 0:
+            for k in range(board.shape[1]):
+                most = max(most, board[num, k])
+            num += 1
+        num_points[world] = num
+        largest[world] = most
+
+
 @_inlined
 def _mix(x: Any) -> Any:
     x = (x ^ (x >> np.uint64(30))) * _MULTIPLIER_1

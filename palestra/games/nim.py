@@ -69,5 +69,5 @@ class NimGame(TensorGame):
         heaps = heaps - taken.unsqueeze(1) * (torch.arange(heaps.shape[1], device=self.device) == heap.unsqueeze(1))
         over = heaps.sum(1) == 0
         first = torch.where(mover == 0, 1.0, -1.0) * (over & running)
-        new = {"heaps": heaps, "mover": 1 - mover}
+        new = {"heaps": heaps, "mover": torch.where(running, 1 - mover, mover)}
         return new, torch.stack([first, -first], dim=1), over.unsqueeze(1).expand(-1, 2), torch.zeros_like(over)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from palestra.config import Config, ConfigError, ConfigErrorItem, NonNegativeInt, PositiveInt
 from palestra.games.game import Observation, Space, State, TensorGame
-from palestra.games.newton import Kernel, Reduction, blow_up, newton_vertices, random_points, reduce_points
+from palestra.games.newton import Kernel, Reduction, blow_up, measure, newton_vertices, random_points, reduce_points
 from palestra.games.rewards import RewardConfig, make_reward
 from palestra.randomness import random_integers
 
@@ -109,9 +109,10 @@ def decode_host_action(actions: Tensor, dimension: int) -> Tensor:
 
 
 class PolyhedraGame(TensorGame):
-    """State: points float64 (B, N, n); subset int64 (B,), the host's choice as a bitmask, 0 while the host decides;
-    rounds int32 (B,); overflow bool (B,), cut off since a coordinate would leave the exact range of float64; exact
-    int64 (B,), decisions that needed exact integers so far.
+    """State: points float64 (B, N, n); num_points int64 (B,); largest float64 (B,), the largest coordinate; subset
+    int64 (B,), the host's choice as a bitmask, 0 while the host decides; rounds int32 (B,); overflow bool (B,), cut
+    off since a coordinate would leave the exact range of float64; exact int64 (B,), decisions that needed exact
+    integers so far.
 
     The kernel ("numba" on CPUs, "torch" anywhere) changes speed, never a result.
     """
@@ -127,8 +128,8 @@ class PolyhedraGame(TensorGame):
         n, N = config.dimension, config.max_num_points
         masks = host_subsets(n)
         self.masks = torch.tensor(masks, device=device)
-        self.binary = decode_host_action(torch.arange(len(masks)), n).to(device)
         self.action_of_mask = torch.tensor(_codes_of_masks(n), device=device)
+        self.every_choice = torch.ones((1, len(masks)), dtype=torch.bool, device=device)
         self.coordinates = torch.arange(n, device=device)
         self.num_actions = {"host": len(masks), "agent": n}
         points = Space((N, n), torch.float32, padded=True)
@@ -158,70 +159,65 @@ class PolyhedraGame(TensorGame):
     def state_of(self, points: Tensor) -> State:
         """The state in which the host decides on these boards: float64 (B, N, n), already reduced."""
         zeros = torch.zeros(len(points), dtype=torch.int64, device=points.device)
-        points = _rescaled(points) if self.config.rescale_state else points
         return {
-            "points": points,
+            **self._board(points),
             "subset": zeros,
             "rounds": zeros.int(),
             "overflow": zeros.bool(),
             "exact": zeros.clone(),
         }
 
+    def _board(self, points: Tensor) -> State:
+        """The entries that describe the boards."""
+        num_points, largest = measure(points, self.kernel)
+        if self.config.rescale_state:
+            points, largest = _rescaled(points, largest), largest.clamp(max=1.0)
+        return {"points": points, "num_points": num_points, "largest": largest}
+
     def deciding(self, state: State) -> Tensor:
-        running, host = self._running(state["points"]), state["subset"] == 0
+        running, host = state["num_points"] > 1, state["subset"] == 0
         return torch.stack([running & host, running & ~host], dim=1)
 
     def observe(self, state: State, role: str) -> Observation:
-        points = state["points"]
-        seen = {"points": (_rescaled(points) if self.config.rescale else points).to(torch.float32)}
+        points = _rescaled(state["points"], state["largest"]) if self.config.rescale else state["points"]
+        seen = {"points": points.to(torch.float32)}
         return seen if role == "host" else seen | {"coords": self._chosen(state).to(torch.float32)}
 
     def legal(self, state: State, role: str) -> Tensor:
         if role == "host":
-            return torch.ones((1, 1), dtype=torch.bool, device=self.device).expand(
-                len(state["subset"]), len(self.masks)
-            )
+            return self.every_choice.expand(len(state["subset"]), -1)
         return self._chosen(state).bool()
 
     def transition(
         self, state: State, actions: dict[str, Tensor], keys: Tensor
     ) -> tuple[State, Tensor, Tensor, Tensor]:
         before, subset = state["points"], state["subset"]
-        running, shearing = self._running(before), subset > 0
+        running, shearing = state["num_points"] > 1, subset > 0
         new = dict(state)
         if "host" in actions:
             new["subset"] = torch.where(running & ~shearing, self.masks[actions["host"]], subset)
         if "agent" not in actions:
-            over = ~running
             rewards = torch.zeros((len(subset), 2), device=self.device)
-            return new, rewards, over.unsqueeze(1).expand(-1, 2), torch.zeros_like(over)
+            return new, rewards, (~running).unsqueeze(1).expand(-1, 2), torch.zeros_like(running)
 
         after, num_exact = blow_up(before, subset, actions["agent"], self.config.reduction, self.kernel)
-        after = _rescaled(after) if self.config.rescale_state else after
-        over = ~self._running(after)
+        new |= self._board(after)
+        over = new["num_points"] <= 1
         # A negative count: the device could not decide a point and cannot ask for exact integers without a wait.
-        overflow = ((after.amax(dim=(1, 2)) > MAX_COORDINATE) | (num_exact < 0)) & ~over
-        new["points"] = after
+        new["overflow"] = truncated = ((new["largest"] > MAX_COORDINATE) | (num_exact < 0)) & ~over
         new["subset"] = new["subset"].masked_fill(shearing, 0)
         new["rounds"] = state["rounds"] + shearing
-        new["overflow"] = overflow
         new["exact"] = state["exact"] + num_exact.clamp(min=0)
-        truncated = overflow
         if self.config.max_rounds is not None:
             truncated = truncated | ((new["rounds"] >= self.config.max_rounds) & ~over)
         rewards = self.reward(before, after, over & running) * (running & shearing).unsqueeze(1)
         return new, rewards, over.unsqueeze(1).expand(-1, 2), truncated
-
-    def _running(self, points: Tensor) -> Tensor:
-        """bool (B,): at least two points are left (present rows come first)."""
-        return points[:, 1, 0] >= 0
 
     def _chosen(self, state: State) -> Tensor:
         """The host's choice as multi-binary int64 (B, n)."""
         return (state["subset"].unsqueeze(1) >> self.coordinates) & 1
 
 
-def _rescaled(points: Tensor) -> Tensor:
-    """Boards divided by their largest coordinate; all-zero boards are left alone, absent rows stay -1."""
-    largest = points.amax(dim=(1, 2), keepdim=True)
-    return torch.where(points < 0, points, points / largest.masked_fill(largest <= 0, 1.0))
+def _rescaled(points: Tensor, largest: Tensor) -> Tensor:
+    """Boards divided by their largest coordinates (B,); all-zero boards are left alone, absent rows stay -1."""
+    return torch.where(points < 0, points, points / largest.masked_fill(largest <= 0, 1.0)[:, None, None])

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from palestra.games.fused import Decision, Memory, Sees
 from palestra.games.game import TensorGame
-from palestra.games.newton import blow_up
+from palestra.games.newton import blow_up, measure
 from palestra.games.nim import NimGame
 from palestra.games.polyhedra import PolyhedraGame
 from palestra.randomness import random_choice
@@ -74,7 +74,7 @@ class PolyhedraPolicy(ScriptedPolicy):
         """How many points remain after the agent's answer `axis` to the host's choice `subset`: int64 (B,)."""
         axes = torch.full_like(subset, axis)
         after, _ = blow_up(points, subset, axes, self.game.config.reduction, self.game.kernel)
-        return (after[..., 0] >= 0).sum(1)
+        return measure(after, self.game.kernel)[0]
 
 
 class AllCoordinatesHost(PolyhedraPolicy):

@@ -116,11 +116,12 @@ class TensorBoardRecorder:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._writer: SummaryWriter | None = None
+        self._purge_step: int | None = None
 
     def write(self, record: Mapping[str, Any]) -> None:
         """Write every number of the record; what is not a number is passed over."""
         if self._writer is None:
-            self._writer = self._open(purge_step=None)
+            self._writer = self._open()
         for tag, value in _scalars(record, ""):
             self._writer.add_scalar(tag, value, int(record["env_steps"]))
 
@@ -129,19 +130,19 @@ class TensorBoardRecorder:
             self._writer.flush()
 
     def cut(self, length: int, env_steps: int) -> None:
-        """Let TensorBoard forget the scalars of later steps than `env_steps`."""
+        """Let TensorBoard forget the scalars of later steps than `env_steps`, as soon as another one is written."""
         self.close()
-        self._writer = self._open(purge_step=env_steps + 1)
+        self._purge_step = env_steps + 1
 
     def close(self) -> None:
         if self._writer is not None:
             self._writer.close()
             self._writer = None
 
-    def _open(self, purge_step: int | None) -> "SummaryWriter":
+    def _open(self) -> "SummaryWriter":
         from torch.utils.tensorboard import SummaryWriter  # takes seconds to import
 
-        return SummaryWriter(str(self._folder), purge_step=purge_step)
+        return SummaryWriter(str(self._folder), purge_step=self._purge_step)
 
 
 def _scalars(value: Any, tag: str) -> Iterator[tuple[str, float]]:

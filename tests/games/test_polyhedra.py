@@ -70,34 +70,15 @@ def play_moves(game: PolyhedraGame, state: State, host: Tensor, agent: Tensor) -
 @pytest.mark.parametrize(
     ("board", "chosen", "axis", "by_vertices", "by_minimal"),
     [
-        # (2,0) -> (2,0), (0,3) -> (3,3), which (2,0) now beats
+        # (2,0) (3,3): the second is beaten
         ([(2, 0), (0, 3)], (0, 1), 0, [(2, 0)], [(2, 0)]),
-        # along the other axis both stay
         ([(2, 0), (0, 3)], (0, 1), 1, [(2, 2), (0, 3)], [(2, 2), (0, 3)]),
-        # (0,9) (1,5) (4,2) (7,1) -> the third lies above the segment between its neighbours, but below neither
-        (
-            [(0, 9), (1, 4), (4, 1), (7, 0)],
-            (0, 1),
-            1,
-            [(0, 9), (1, 5)],
-            [(0, 9), (1, 5)],
-        ),
-        # (0,0,6) (2,2,2) (6,0,0): the middle point is Pareto-minimal and no vertex; shearing x_1 keeps all three
-        (
-            [(0, 0, 6), (3, 3, 0), (6, 0, 0)],
-            (1, 2),
-            1,
-            [(0, 6, 6), (3, 3, 0), (6, 0, 0)],
-            [(0, 6, 6), (3, 3, 0), (6, 0, 0)],
-        ),
-        (
-            [(0, 4, 0), (2, 2, 1), (4, 0, 0)],
-            (0, 1, 2),
-            2,
-            [(0, 4, 4), (4, 0, 4)],
-            [(0, 4, 4), (2, 2, 5), (4, 0, 4)],
-        ),
-        # equal points after the shear: the first stays
+        # (0,9) (1,5) (4,5) (7,7): the last two are beaten
+        ([(0, 9), (1, 4), (4, 1), (7, 0)], (0, 1), 1, [(0, 9), (1, 5)], [(0, 9), (1, 5)]),
+        ([(0, 0, 6), (3, 3, 0)], (1, 2), 1, [(0, 6, 6), (3, 3, 0)], [(0, 6, 6), (3, 3, 0)]),
+        # the middle point is above the segment between the others, and above neither of them
+        ([(0, 4, 0), (2, 2, 1), (4, 0, 0)], (0, 1, 2), 2, [(0, 4, 4), (4, 0, 4)], [(0, 4, 4), (2, 2, 5), (4, 0, 4)]),
+        # (2,2) (2,1) (2,0): equal in the first coordinate
         ([(0, 2), (1, 1), (2, 0)], (0, 1), 0, [(2, 0)], [(2, 0)]),
     ],
 )
@@ -123,11 +104,13 @@ def test_a_round_computed_by_hand(
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 def test_random_games_are_those_of_the_plain_rules(reduction: str, n: int) -> None:
     game = make(dimension=n, reduction=reduction, max_num_points=9, max_value=7)
-    keys = world_keys(n, 60, CPU)
+    keys = world_keys(n, 150, CPU)
     state = game.reset(fold(keys, 0))
     boards = boards_of(state["points"])
     assert all(board == reduced(board, reduction) for board in boards)
+    num_moves = 0
     for turn in range(1, 9):
+        num_moves += sum(len(board) > 1 for board in boards)
         host, agent = random_moves(game, state, fold(keys, turn))
         state = play_moves(game, state, host, agent)
         boards = [
@@ -135,8 +118,8 @@ def test_random_games_are_those_of_the_plain_rules(reduction: str, n: int) -> No
             for board, h, a in zip(boards, host.tolist(), agent.tolist(), strict=True)
         ]
         assert boards_of(state["points"]) == boards
+    assert num_moves > 100
     assert 1 in map(len, boards)
-    assert any(len(board) > 1 for board in boards)
 
 
 @pytest.mark.parametrize("n", [2, 3, 4])
@@ -153,7 +136,7 @@ def test_both_reductions_end_the_same_games_in_the_same_round(n: int) -> None:
         assert torch.equal(states[0]["rounds"], states[1]["rounds"])
 
 
-@pytest.mark.parametrize("n", [2, 3, 5])
+@pytest.mark.parametrize("n", [2, 3, 4])
 @pytest.mark.parametrize("reduction", REDUCTIONS)
 def test_kernels_play_the_same_games_to_the_bit(reduction: str, n: int) -> None:
     games = [make(kernel, dimension=n, reduction=reduction, max_num_points=12, max_value=20) for kernel in KERNELS]
@@ -264,8 +247,8 @@ def test_actions_of_those_who_do_not_decide_are_ignored() -> None:
 
 def test_rounds_beyond_the_limit_are_truncated() -> None:
     game = make(dimension=2, max_rounds=3)
-    state = state_of(game, [(5, 0), (0, 1)], [(3, 0), (0, 3)])
-    for num_rounds in range(1, 4):  # the first board never ends along this axis, the second one in the last round
+    state = state_of(game, [(1, 0), (0, 50)], [(1, 0), (0, 50)])
+    for num_rounds in range(1, 4):  # axis 1 takes 50 rounds to end the game, axis 0 one
         agent = [1, 0 if num_rounds == 3 else 1]
         state, rewards, terminated, truncated = play_round(game, state, 0, agent)
         assert state["rounds"].tolist() == [num_rounds] * 2
@@ -278,16 +261,12 @@ def test_rounds_beyond_the_limit_are_truncated() -> None:
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_a_coordinate_beyond_the_exact_range_truncates_and_is_counted(kernel: str) -> None:
     game = make(kernel, dimension=2)
-    half = MAX_COORDINATE / 2
-    state = state_of(game, [(0, half), (half, 0)], [(1, half), (half + 1, 0)], [(1, half), (half, half - 1)])
-    state, rewards, terminated, truncated = play_round(game, state, 0, 1)
-    assert state["points"].amax((1, 2)).tolist() == [half, half + 1, MAX_COORDINATE - 1]
-    assert not truncated.any()
-    state, rewards, terminated, truncated = play_round(game, state, 0, 1)
-    assert truncated.tolist() == [False, True, True]
-    assert state["overflow"].tolist() == [False, True, True]
-    assert not terminated.any()
-    assert not rewards.any()
+    most = MAX_COORDINATE
+    state = state_of(game, [(0, most), (2, 0)], [(1, most - 1), (2, 0)], [(1, most), (2, 0)], [(most, 1), (1, most)])
+    state, _, terminated, truncated = play_round(game, state, 0, [1, 1, 1, 0])
+    assert state["points"].amax((1, 2)).tolist() == [most, most, most + 1, most + 1]
+    assert state["overflow"].tolist() == truncated.tolist() == [False, False, True, False]
+    assert terminated.any(1).tolist() == [False, False, False, True]
 
 
 # ---- what players see ------------------------------------------------------------------------------------

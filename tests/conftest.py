@@ -1,0 +1,109 @@
+"""A whole run, small: trained in a fraction of a second, and with every part that a run can have."""
+
+import copy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Data = dict[str, Any]
+
+LEARNER: Data = {
+    "algorithm": {
+        "name": "dqn",
+        "gamma": 0.95,
+        "double": True,
+        "rollout_length": 1,
+        "updates_per_turn": 2,
+        "warmup_env_steps": 16,
+        "batch_size": 8,
+        "target": {"name": "polyak", "tau": 0.1},
+        "huber_delta": 1.0,
+        "max_grad_norm": 10.0,
+        "net": {"name": "mlp", "net_arch": [8, "b"]},
+        "optimizer": {"name": "adam", "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.01},
+        "learning_rate": {"name": "linear", "initial": 0.01, "final": 0.001, "num_steps": 10},
+        "exploration": {"name": "linear", "initial": 1.0, "final": 0.1, "num_steps": 8},
+        "replay_buffer": {"name": "uniform", "capacity": 40},
+    }
+}
+TINY: Data = {
+    "seed": 0,
+    "game": {
+        "name": "polyhedra",
+        "variant": "basic",
+        "dimension": 3,
+        "max_num_points": 6,
+        "max_value": 5,
+        "initial_points": None,
+        "reduction": "vertices",
+        "rescale": True,
+        "rescale_state": False,
+        "max_rounds": 8,
+        "reward": {"name": "win"},
+    },
+    "num_worlds": 8,
+    "roles": {"host": "host", "agent": "agent"},
+    "players": {"host": LEARNER, "agent": LEARNER},
+    "stop": {"after": 24, "unit": "opt_steps"},
+    "evaluation": {
+        "interval": {"every": 8, "unit": "opt_steps"},
+        "num_games": 8,
+        "final_num_games": 12,
+        "max_rounds": 10,
+        "pairings": [
+            {"host": "host", "agent": "random"},
+            {"host": "random", "agent": "agent"},
+            {"host": "random", "agent": "random"},
+        ],
+        "best": {"pairing": 0, "measure": "rho", "goal": "max"},
+    },
+    "callbacks": [],
+    "execution": {"device": "cpu", "num_threads": 1, "kernel": "numba", "compile": False},
+    "output": {
+        "display": "quiet",
+        "record": {"every": 4, "unit": "opt_steps"},
+        "tensorboard": False,
+        "save": {"every": 8, "unit": "opt_steps"},
+        "keep_last": 2,
+        "keep_every": 1,
+    },
+}
+
+MakeConfig = Callable[..., Data]
+
+
+@pytest.fixture
+def make_config() -> MakeConfig:
+    """The tiny config as data of its own, with values replaced, or taken out by `...`: make_config({"output.save":
+    None})."""
+
+    def make(changes: Data | None = None) -> Data:
+        config = copy.deepcopy(TINY)
+        for path, value in (changes or {}).items():
+            *parents, last = path.split(".")
+            place = config
+            for key in parents:
+                place = place[key]
+            if value is ...:
+                del place[last]
+            else:
+                place[last] = copy.deepcopy(value)
+        return config
+
+    return make
+
+
+@pytest.fixture
+def in_tmp_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty working directory: modules in it can be named in a config, runs land in it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    return tmp_path
+
+
+@pytest.fixture
+def no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs end without their plot, which takes longer than a tiny run."""
+    monkeypatch.setattr("palestra.output.plot_rho", lambda records, path: False)

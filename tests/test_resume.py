@@ -1,0 +1,519 @@
+"""A run that was stopped or killed anywhere, and resumed, ends in the same bits as one that never stopped."""
+
+import contextlib
+import hashlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import palestra
+from palestra.algorithms import DQNTrainer
+from palestra.evaluation import evaluator
+from palestra.recording.recorders import read_records, without_clock
+from palestra.storage import RunFolder
+from palestra.trainer import Trainer
+
+PALESTRA = (sys.executable, "-c", "from palestra.cli import main; main()")
+PATIENCE_S = 60.0
+
+MakeConfig = Callable[..., dict[str, Any]]
+
+pytestmark = pytest.mark.usefixtures("no_plots")
+
+
+# ---- what a run comes to -------------------------------------------------------------------------------
+
+
+def checkpoint_content(folder: Path) -> dict[str, Any]:
+    """All that a checkpoint says, but for its number and the length of records.jsonl, which the clock's digits move."""
+    manifest = json.loads((folder / "manifest.json").read_text())
+    rows = hashlib.sha256()
+    for entry in manifest["buffers"].values():
+        for segment in entry["segments"]:
+            rows.update((folder / segment["file"]).read_bytes())
+    left_out = ("number", "records_length", "sha256")
+    return {key: value for key, value in manifest.items() if key not in left_out} | {"rows": rows.hexdigest()}
+
+
+def pointed_at(run: Path, pointer: str) -> dict[str, Any] | None:
+    path = run / "checkpoints" / pointer
+    return checkpoint_content(run / "checkpoints" / path.read_text().strip()) if path.exists() else None
+
+
+def all_checkpoints(run: Path) -> list[dict[str, Any]]:
+    return [checkpoint_content(path) for path in sorted((run / "checkpoints").glob("[0-9]*"))]
+
+
+def records(run: Path) -> list[dict[str, Any]]:
+    return [without_clock(record) for record in read_records(run / "records.jsonl")]
+
+
+def assert_same_bits(run: Path, uninterrupted: Path) -> None:
+    """Equal records, last and best checkpoint, and each checkpoint of the uninterrupted run among the run's own."""
+    assert records(run) == records(uninterrupted)
+    assert pointed_at(run, "latest") == pointed_at(uninterrupted, "latest")
+    assert pointed_at(run, "best") == pointed_at(uninterrupted, "best")
+    own = all_checkpoints(run)
+    assert [checkpoint for checkpoint in all_checkpoints(uninterrupted) if checkpoint not in own] == []
+
+
+# ---- ways to stop --------------------------------------------------------------------------------------
+
+
+class Killed(BaseException):
+    """Nothing in palestra catches it: to the files, as good as kill -9."""
+
+
+@contextlib.contextmanager
+def at_call(owner: Any, name: str, number: int, deed: Callable[..., None]) -> Iterator[list[int]]:
+    """Do something just before the number-th call of a function, counted from 1; gives the list of all its calls."""
+    original, calls = getattr(owner, name), []
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        calls.append(len(calls) + 1)
+        if len(calls) == number:
+            deed(*args)
+        return original(*args, **kwargs)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(owner, name, counted)
+        yield calls
+
+
+def ask_to_leave(trainer: Trainer, *args: Any) -> None:
+    trainer.signals.received = signal.SIGTERM
+
+
+def send_signal(*args: Any) -> None:
+    signal.raise_signal(signal.SIGTERM)
+
+
+def kill(*args: Any) -> None:
+    raise Killed
+
+
+def stopping_at(safe_point: int) -> Any:
+    return at_call(Trainer, "safe_point", safe_point, ask_to_leave)
+
+
+def fit(run: Path, config: dict[str, Any] | None = None) -> Trainer:
+    """Train a new run, or go on with one."""
+    trainer = Trainer.load(run) if config is None else Trainer(config, run=run)
+    trainer.fit()
+    return trainer
+
+
+def num_safe_points(config: dict[str, Any], run: Path) -> int:
+    """Of an uninterrupted run, which is made on the way."""
+    with stopping_at(0) as calls:
+        assert fit(run, config).finished
+    return len(calls)
+
+
+# ---- stopped at safe points ----------------------------------------------------------------------------
+
+CONFIGS: dict[str, dict[str, Any]] = {
+    "as it is": {},
+    "nothing saved on the way": {"output.save": {"every": 1000, "unit": "opt_steps"}},
+    "intervals in env steps": {
+        "evaluation.interval": {"every": 40, "unit": "env_steps"},
+        "output.record": {"every": 17, "unit": "env_steps"},
+        "output.save": {"every": 33, "unit": "env_steps"},
+        "stop": {"after": 100, "unit": "env_steps"},
+    },
+    "intervals in epochs": {
+        "evaluation.interval": {"every": 2, "unit": "epochs"},
+        "output.record": {"every": 1, "unit": "epochs"},
+        "output.save": {"every": 3, "unit": "epochs"},
+        "stop": {"after": 6, "unit": "epochs"},
+    },
+    "everything at once": {
+        "evaluation.interval": {"every": 1, "unit": "opt_steps"},
+        "output.record": {"every": 1, "unit": "opt_steps"},
+        "output.save": {"every": 1, "unit": "opt_steps"},
+        "stop": {"after": 8, "unit": "opt_steps"},
+    },
+    "no evaluation": {"evaluation": None, "output.record": None},
+    "long roll-outs": {"players.host.algorithm.rollout_length": 3, "players.agent.algorithm.updates_per_turn": 5},
+    "copied target, sgd, deep sets": {
+        "players.host.algorithm.target": {"name": "copy", "interval": 3},
+        "players.host.algorithm.optimizer": {"name": "sgd", "momentum": 0.9, "weight_decay": 0.0},
+        "players.host.algorithm.net": {"name": "deep_sets", "point_widths": [8], "head_widths": [8]},
+    },
+    "torch kernel, residual net": {
+        "execution.kernel": "torch",
+        "players.agent.algorithm.net": {"name": "mlp", "net_arch": [8, "r8"]},
+    },
+    "only the host learns": {"players.agent": {"scripted": "greedy"}},
+    "self-play": {
+        "game": {"name": "nim", "num_heaps": 2, "max_stones": 3},
+        "roles": {"first": "host", "second": "host"},
+        "players.agent": ...,
+        "evaluation.pairings": [{"first": "host", "second": "random"}, {"first": "random", "second": "host"}],
+        "evaluation.best": {"pairing": 1, "measure": "return/second", "goal": "max"},
+    },
+}
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_a_run_stopped_at_every_safe_point_ends_in_the_same_bits(
+    name: str, make_config: MakeConfig, tmp_path: Path
+) -> None:
+    config, run, uninterrupted = make_config(CONFIGS[name]), tmp_path / "run", tmp_path / "uninterrupted"
+    least = num_safe_points(config, uninterrupted)
+    with stopping_at(2):
+        trainer = fit(run, config)
+    stops = 1
+    while not trainer.finished:
+        with stopping_at(2):  # the first one is the one that it stopped at
+            trainer = fit(run)
+        stops += 1
+    assert stops >= least - 1
+    assert_same_bits(run, uninterrupted)
+
+
+@pytest.mark.parametrize("name", ["as it is", *(pytest.param(name, marks=pytest.mark.slow) for name in CONFIGS)])
+def test_a_run_stopped_once_anywhere_ends_in_the_same_bits(
+    name: str, request: pytest.FixtureRequest, make_config: MakeConfig, tmp_path: Path
+) -> None:
+    config, uninterrupted = make_config(CONFIGS[name]), tmp_path / "uninterrupted"
+    stride = 1 if request.node.get_closest_marker("slow") else 4
+    for safe_point in range(1, num_safe_points(config, uninterrupted), stride):
+        run = tmp_path / f"stopped-at-{safe_point}"
+        with stopping_at(safe_point):
+            assert not fit(run, config).finished
+        assert fit(run).finished
+        assert_same_bits(run, uninterrupted)
+
+
+def test_two_runs_that_differ_in_their_seed_differ_in_every_checkpoint(make_config: MakeConfig, tmp_path: Path) -> None:
+    for seed in (0, 1):
+        fit(tmp_path / str(seed), make_config({"seed": seed}))
+    zero, one = (all_checkpoints(tmp_path / str(seed)) for seed in (0, 1))
+    assert [checkpoint for checkpoint in zero if checkpoint in one] == []
+    assert records(tmp_path / "0") != records(tmp_path / "1")
+
+
+def test_a_run_resumed_with_full_segments_of_replay_rows_ends_in_the_same_bits(
+    make_config: MakeConfig, tmp_path: Path
+) -> None:
+    replay = {"name": "uniform", "capacity": 20000}
+    config = make_config(
+        {
+            "num_worlds": 2000,
+            "players.host.algorithm.replay_buffer": replay,
+            "players.agent.algorithm.replay_buffer": replay,
+            "evaluation": None,
+            "stop": {"after": 60, "unit": "opt_steps"},
+            "output.save": {"every": 9, "unit": "opt_steps"},
+        }
+    )
+    fit(tmp_path / "uninterrupted", config)
+    with stopping_at(70):
+        fit(tmp_path / "run", config)
+    assert list((tmp_path / "run" / "buffers").iterdir())
+    fit(tmp_path / "run")
+    assert_same_bits(tmp_path / "run", tmp_path / "uninterrupted")
+
+
+# ---- stopped in an evaluation --------------------------------------------------------------------------
+
+
+def test_a_run_stopped_in_any_evaluation_ends_in_the_same_bits(make_config: MakeConfig, tmp_path: Path) -> None:
+    config = make_config()
+    with at_call(evaluator._Batch, "play_round", 0, kill) as rounds:
+        fit(tmp_path / "uninterrupted", config)
+    num_interrupted = 0
+    for number in range(1, len(rounds), 7):
+        run = tmp_path / f"stopped-in-round-{number}"
+        with at_call(evaluator._Batch, "play_round", number, send_signal):
+            trainer = fit(run, config)
+        num_interrupted += not trainer.finished
+        fit(run)
+        assert_same_bits(run, tmp_path / "uninterrupted")
+    assert num_interrupted >= len(rounds) // 7
+
+
+def test_an_evaluation_does_not_hold_up_a_signal(make_config: MakeConfig, tmp_path: Path) -> None:
+    with at_call(evaluator._Batch, "play_round", 2, send_signal) as rounds:
+        trainer = fit(tmp_path / "run", make_config())
+    assert (len(rounds), trainer.opt_steps, records(tmp_path / "run")) == (2, 0, [])
+
+
+# ---- killed --------------------------------------------------------------------------------------------
+
+
+def calls_to_the_disk(config: dict[str, Any], run: Path) -> int:
+    """Of an uninterrupted run, which is made on the way."""
+    with at_call(os, "fsync", 0, kill) as calls:
+        fit(run, config)
+    return len(calls)
+
+
+def assert_survives_a_kill_at(number: int, config: dict[str, Any], folder: Path) -> None:
+    run = folder / f"killed-at-{number}"
+    with at_call(os, "fsync", number, kill), pytest.raises(Killed):
+        fit(run, config)
+    if (run / "config.yml").exists():
+        fit(run)
+        assert_same_bits(run, folder / "uninterrupted")
+
+
+def test_a_run_killed_while_it_saves_ends_in_the_same_bits(make_config: MakeConfig, tmp_path: Path) -> None:
+    config = make_config({"output.save": {"every": 4, "unit": "opt_steps"}})
+    num_calls = calls_to_the_disk(config, tmp_path / "uninterrupted")
+    for number in range(1, num_calls, 9):
+        assert_survives_a_kill_at(number, config, tmp_path)
+
+
+@pytest.mark.slow
+def test_a_run_killed_at_any_call_to_the_disk_ends_in_the_same_bits(make_config: MakeConfig, tmp_path: Path) -> None:
+    config = make_config({"output.save": {"every": 1, "unit": "opt_steps"}, "output.keep_every": None})
+    for number in range(1, calls_to_the_disk(config, tmp_path / "uninterrupted")):
+        assert_survives_a_kill_at(number, config, tmp_path)
+
+
+def test_the_best_checkpoint_stays_the_best_after_a_kill_before_it_is_marked(
+    make_config: MakeConfig, tmp_path: Path
+) -> None:
+    run, config = tmp_path / "run", make_config()
+    fit(tmp_path / "uninterrupted", config)
+    num_best = 0
+    with at_call(palestra.output.Checkpoints, "mark_best", 1, kill), pytest.raises(Killed):
+        fit(run, config)
+    while True:
+        num_best += 1
+        try:
+            with at_call(palestra.output.Checkpoints, "mark_best", 2, kill):  # the first repeats the one that was lost
+                if fit(run).finished:
+                    break
+        except Killed:
+            pass
+    assert_same_bits(run, tmp_path / "uninterrupted")
+
+
+def test_a_run_killed_before_its_first_checkpoint_starts_at_0_and_says_so(
+    make_config: MakeConfig, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run, config = tmp_path / "run", make_config({"output.display": "plain"})
+    fit(tmp_path / "uninterrupted", config)
+    with at_call(Trainer, "save", 1, kill), pytest.raises(Killed):
+        fit(run, config)
+    capfd.readouterr()
+    fit(run)
+    assert f"{run} has no checkpoint: it starts at 0" in capfd.readouterr().out
+    assert_same_bits(run, tmp_path / "uninterrupted")
+
+
+def test_a_run_that_saves_nothing_has_no_checkpoint_and_starts_at_0(make_config: MakeConfig, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with stopping_at(20):
+        fit(run, make_config({"output.save": None}))
+    assert list((run / "checkpoints").iterdir()) == []
+    before = fit(run)
+    assert (before.finished, before.opt_steps) == (True, 24)
+    fit(tmp_path / "uninterrupted", make_config({"output.save": None}))
+    assert records(run) == records(tmp_path / "uninterrupted")
+
+
+# ---- what resuming says and leaves alone ---------------------------------------------------------------
+
+
+def folder_bytes(run: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(run)): path.read_bytes()
+        for path in sorted(run.rglob("*"))
+        if path.is_file() and path.name != "lock"
+    }
+
+
+def test_a_finished_run_says_so_and_nothing_changes(
+    make_config: MakeConfig, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    fit(run, make_config({"output.display": "plain", "output.tensorboard": True}))
+    before = folder_bytes(run)
+    capfd.readouterr()
+    assert fit(run).finished
+    assert "it is finished" in capfd.readouterr().out
+    assert folder_bytes(run) == before
+
+
+def test_a_damaged_checkpoint_is_named_and_the_one_before_it_leads_to_the_same_bits(
+    make_config: MakeConfig, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    run, config = tmp_path / "run", make_config({"output.display": "plain"})
+    fit(tmp_path / "uninterrupted", config)
+    fit(run, config)
+    latest = run / "checkpoints" / (run / "checkpoints" / "latest").read_text().strip()
+    (latest / "tensors.safetensors").write_bytes(b"?")
+    capfd.readouterr()
+    fit(run)
+    assert f"checkpoint {latest} is damaged: tensors.safetensors" in capfd.readouterr().out
+    assert records(run) == records(tmp_path / "uninterrupted")
+    assert pointed_at(run, "latest") == pointed_at(tmp_path / "uninterrupted", "latest")
+
+
+@pytest.mark.parametrize(("kind", "key"), [("versions", "torch"), ("machine", "processor")])
+def test_what_is_not_as_it_was_is_named(
+    kind: str,
+    key: str,
+    make_config: MakeConfig,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    with stopping_at(20):
+        fit(tmp_path / "run", make_config({"output.display": "plain"}))
+    before = getattr(palestra.output, kind)()
+    monkeypatch.setattr(palestra.output, kind, lambda: before | {key: "another"})
+    capfd.readouterr()
+    fit(tmp_path / "run")
+    line = f"{kind}: {key} was {before[key]}, is another; equal bits are not promised"
+    assert line in capfd.readouterr().out.replace("\n", "")
+
+
+def test_resuming_counts_the_time_of_training_on(make_config: MakeConfig, tmp_path: Path) -> None:
+    with stopping_at(30):
+        first = fit(tmp_path / "run", make_config())
+    fit(tmp_path / "run")
+    times = [
+        record["clock"]["train_seconds"]
+        for record in read_records(tmp_path / "run" / "records.jsonl")
+        if record["kind"] == "training"
+    ]
+    assert times == sorted(times)
+    assert times[-1] > first.clock.seconds_here
+
+
+def test_load_gives_the_class_that_was_asked(make_config: MakeConfig, tmp_path: Path) -> None:
+    with stopping_at(20):
+        fit(tmp_path / "run", make_config())
+    trainer = DQNTrainer.load(tmp_path / "run")
+    trainer.fit()
+    assert (type(trainer), trainer.finished) == (DQNTrainer, True)
+
+
+# ---- other processes -----------------------------------------------------------------------------------
+
+
+def start(*arguments: object) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*PALESTRA, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def wait_for_training(run: Path, process: subprocess.Popen[str]) -> None:
+    """Until the run has its first record of training."""
+    deadline = time.monotonic() + PATIENCE_S
+    while not ((run / "records.jsonl").exists() and '"training"' in (run / "records.jsonl").read_text()):
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def write_config(config: dict[str, Any], folder: Path) -> Path:
+    """As JSON, which is YAML too."""
+    path = folder / "tiny.yml"
+    path.write_text(json.dumps(config))
+    return path
+
+
+LONG = {
+    "stop": {"after": 600, "unit": "opt_steps"},
+    "evaluation.interval": {"every": 150, "unit": "opt_steps"},
+    "output.record": {"every": 20, "unit": "opt_steps"},
+    "output.save": {"every": 50, "unit": "opt_steps"},
+}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_saves_and_leaves_at_once_and_another_process_goes_on_to_the_bit(
+    number: int, make_config: MakeConfig, tmp_path: Path
+) -> None:
+    config, run = make_config({**LONG, "output.save": {"every": 10**6, "unit": "opt_steps"}}), tmp_path / "run"
+    process = start("train", write_config(config, tmp_path), "--run", run)
+    wait_for_training(run, process)
+    process.send_signal(number)
+    sent = time.monotonic()
+    assert process.wait(PATIENCE_S) == 128 + number
+    assert time.monotonic() - sent < 10.0
+    assert len(all_checkpoints(run)) == 2  # the first and this one
+    fit(tmp_path / "uninterrupted", config)
+    assert start("resume", run).wait(PATIENCE_S) == 0
+    assert_same_bits(run, tmp_path / "uninterrupted")
+
+
+def test_a_second_signal_leaves_at_once(make_config: MakeConfig, tmp_path: Path) -> None:
+    """Also from code that never reaches a safe point."""
+    (tmp_path / "stuck.py").write_text(
+        "import time\nimport palestra\nfrom palestra.config import UserConfig\n\n"
+        "class Stuck(palestra.Callback):\n"
+        "    class Config(UserConfig):\n        pass\n\n"
+        "    def before_epoch(self, trainer):\n"
+        "        print('stuck', flush=True)\n        while True:\n            time.sleep(0.01)\n"
+    )
+    file = write_config(make_config({"callbacks": [{"name": "stuck:Stuck"}]}), tmp_path)
+    process = subprocess.Popen([*PALESTRA, "train", str(file)], stdout=subprocess.PIPE, text=True, cwd=tmp_path)
+    assert process.stdout is not None
+    while "stuck" not in process.stdout.readline():
+        assert process.poll() is None
+    process.send_signal(signal.SIGTERM)
+    time.sleep(0.3)
+    assert process.poll() is None
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(10.0) == -signal.SIGTERM
+    process.stdout.close()
+
+
+@pytest.mark.parametrize("num_kills", [3, pytest.param(25, marks=pytest.mark.slow)])
+def test_a_run_killed_again_and_again_ends_in_the_same_bits(
+    num_kills: int, make_config: MakeConfig, tmp_path: Path
+) -> None:
+    config, run, rng = make_config(LONG), tmp_path / "run", random.Random(num_kills)
+    fit(tmp_path / "uninterrupted", config)
+    process = start("train", write_config(config, tmp_path), "--run", run)
+    for _ in range(num_kills):
+        length = (run / "records.jsonl").stat().st_size if (run / "records.jsonl").exists() else 0
+        deadline = time.monotonic() + PATIENCE_S
+        while not (run / "records.jsonl").exists() or (run / "records.jsonl").stat().st_size == length:
+            if process.poll() is not None:
+                break
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        time.sleep(rng.uniform(0.0, 0.3))
+        process.send_signal(signal.SIGKILL)
+        process.communicate()
+        process = start("resume", run, "--quiet")
+    _, errors = process.communicate(timeout=PATIENCE_S)
+    assert (process.returncode, errors) == (0, "")
+    assert_same_bits(run, tmp_path / "uninterrupted")
+
+
+def test_another_process_computes_the_same_bits(make_config: MakeConfig, tmp_path: Path) -> None:
+    file = write_config(make_config(), tmp_path)
+    assert start("train", file, "--run", tmp_path / "there").wait(PATIENCE_S) == 0
+    fit(tmp_path / "here", make_config())
+    assert all_checkpoints(tmp_path / "there") == all_checkpoints(tmp_path / "here")
+    assert_same_bits(tmp_path / "there", tmp_path / "here")
+
+
+def test_a_second_process_on_the_same_run_is_refused(make_config: MakeConfig, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    with stopping_at(20):
+        fit(run, make_config())
+    before = folder_bytes(run)
+    with RunFolder.open(run).lock():
+        process = start("resume", run)
+        _, errors = process.communicate(timeout=PATIENCE_S)
+    assert (process.returncode, errors) == (2, f"{run} is in use by process {os.getpid()}; wait for it or stop it\n")
+    assert folder_bytes(run) == before
