@@ -97,7 +97,7 @@ class Trainer:
         self.name = Path(config).stem if isinstance(config, str | Path) else "run"
         self.run, self.resumed = run, isinstance(run, RunFolder)
         self.console = console or Console()
-        self.device = torch.device(self.config.execution.device)
+        self.device = _device(self.config.execution.device)
         self.game = make_game(self.config.game, self.device, self.config.execution.kernel)
         self.players = {name: make_player(name, self.config, self.game) for name in self.config.players}
         self.learners = [player for player in self.players.values() if player.learning]
@@ -506,6 +506,14 @@ class Trainer:
 
 class _NoConfig:
     roles: ClassVar[dict[str, str]] = {}
+
+
+def _device(name: str) -> torch.device:
+    try:
+        return torch.empty(0, device=name).device
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        why = str(error).splitlines()[0]
+        raise ConfigError([ConfigErrorItem("execution.device", f"{name!r} cannot be used here: {why}")]) from error
 
 
 def _due(interval: Interval | None, before: Counters, now: Counters) -> bool:

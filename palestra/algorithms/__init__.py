@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import model_validator
+from pydantic import Field, model_validator
 
 from palestra.algorithms.dqn import DQNConfig
 from palestra.callbacks import Callback
@@ -37,7 +37,7 @@ class LearningPlayerConfig(Config):
 
 
 class ExecutionConfig(Config):
-    device: str
+    device: Annotated[str, Field(pattern=r"^(cpu|cuda|mps|xpu)(:[0-9]+)?$")]
     """cpu, cuda, cuda:1, ..."""
     num_threads: PositiveInt
     """threads of a CPU"""

@@ -51,8 +51,9 @@ class Interrupted(Exception):
 class Games:
     """What came out of games played once each. Tensors (n,), games that were over at their start left out.
 
-    finished: ended by the rules. lengths: rounds played. returns: by role. cut: reached the round limit, or the game
-    itself truncated it. tallies: sums of the game's own counters (overflow, ...).
+    finished: ended by the rules; the others reached the round limit, or the game itself truncated them. lengths: rounds
+    played. returns: by role. tallies: sums of the game's own counters (overflow, ...). actions: how often each was
+    taken, int64 (A,) by role.
     """
 
     finished: Tensor
@@ -60,6 +61,7 @@ class Games:
     returns: dict[str, Tensor]
     started_over: int
     tallies: dict[str, int]
+    actions: dict[str, Tensor]
 
     def summary(self) -> dict[str, Any]:
         """The figures of a record: rho and returns with 95% intervals, and the counts behind them."""
@@ -76,6 +78,7 @@ class Games:
             "steps": int(self.lengths.sum()),
             "started_over": self.started_over,
             **self.tallies,
+            "actions": {role: counts.tolist() for role, counts in self.actions.items()},
             "returns": {role: estimate.value for role, estimate in returns.items()},
             "return_intervals": {role: [estimate.low, estimate.high] for role, estimate in returns.items()},
         }
@@ -110,6 +113,7 @@ def play_games(
         returns={role: worlds.returns[played, i] for i, role in enumerate(game.roles)},
         started_over=int((~played).sum()),
         tallies={name: int(value[played].sum()) for name, value in worlds.tallies.items()},
+        actions=worlds.actions,
     )
 
 
@@ -129,6 +133,9 @@ class _Batch:
         self.lengths = torch.zeros(num_games, dtype=torch.int64, device=device)
         self.returns = torch.zeros(num_games, len(game.roles), device=device)
         self.tallies = {name: torch.zeros(num_games, dtype=torch.int64, device=device) for name in game.tallies}
+        self.actions = {
+            role: torch.zeros(num, dtype=torch.int64, device=device) for role, num in game.num_actions.items()
+        }
 
     def num_running(self) -> int:
         """Games still in play; drops the others from the batch once they are the larger half."""
@@ -143,6 +150,7 @@ class _Batch:
         for turn in game.turns:
             turn_keys = fold(self.keys, self.num_turns)
             self.num_turns += 1
+            deciding = game.deciding(self.state) & self.running.unsqueeze(1)
             actions = {}
             for role in turn:
                 policy = self.policies[role]
@@ -151,6 +159,8 @@ class _Batch:
                 keys = turn_keys + game.roles.index(role) + 1
                 decision = policy.act(view, game.legal(self.state, role), keys, self.memory.get(role, {}))
                 actions[role] = decision.action
+                taken = deciding[:, game.roles.index(role)].long()
+                self.actions[role].scatter_add_(0, decision.action, taken)
                 if decision.memory:
                     self.memory[role] = decision.memory
             step_keys = turn_keys + len(game.roles) + 1

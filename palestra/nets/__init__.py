@@ -8,11 +8,12 @@ from palestra.config import ByName, Config, UserConfig, load_class
 from palestra.games.game import Space
 from palestra.nets.deep_sets import DeepSets, DeepSetsConfig
 from palestra.nets.mlp import MLP, MLPConfig
+from palestra.nets.newton_sets import NewtonSets, NewtonSetsConfig
 from palestra.randomness import seeded_global_state
 
-NetConfig = Annotated[MLPConfig | DeepSetsConfig | UserConfig, ByName(user_class=nn.Module)]
+NetConfig = Annotated[MLPConfig | DeepSetsConfig | NewtonSetsConfig | UserConfig, ByName(user_class=nn.Module)]
 
-NETS: dict[str, type[nn.Module]] = {"mlp": MLP, "deep_sets": DeepSets}
+NETS: dict[str, type[nn.Module]] = {"mlp": MLP, "deep_sets": DeepSets, "newton_sets": NewtonSets}
 
 
 def make_net(config: Config, spaces: dict[str, Space], num_outputs: int, key: int) -> nn.Module:

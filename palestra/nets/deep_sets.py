@@ -43,7 +43,7 @@ class DeepSets(nn.Module):
     def forward(self, observation: dict[str, Tensor]) -> Tensor:
         points = trim(observation[self.set_name])
         present = presence(points).unsqueeze(-1)
-        x = points * present
+        x = self.coordinates(points, present)
         if self.rest:
             rest = flatten_observation(observation, self.rest)
             x = torch.cat([x, rest.unsqueeze(1).expand(-1, points.shape[1], -1)], dim=-1)
@@ -51,6 +51,10 @@ class DeepSets(nn.Module):
         mean = x.sum(1) / present.sum(1).clamp(min=1.0)
         pooled = [x.amax(1), mean, *([rest] if self.rest else [])]
         return self.output(self.head(torch.cat(pooled, dim=-1)))
+
+    def coordinates(self, points: Tensor, present: Tensor) -> Tensor:
+        """How points are seen: float32 (B, N, n), 0 in absent rows. present: (B, N, 1), 1.0 or 0.0."""
+        return points * present
 
 
 def _layers(widths: list[int]) -> nn.Sequential:

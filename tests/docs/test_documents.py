@@ -16,7 +16,9 @@ ROOT = Path(__file__).parents[2]
 
 def test_the_quickstart_notebook_runs_from_top_to_bottom() -> None:
     notebook = nbformat.read(ROOT / "docs" / "quickstart.ipynb", as_version=4)
-    client = NotebookClient(notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": ROOT / "docs"}})
+    client = NotebookClient(
+        notebook, timeout=300, kernel_name="python3", resources={"metadata": {"path": ROOT / "docs"}}
+    )
     client.execute()
     printed = "".join(o.get("text", "") for cell in notebook.cells for o in cell.get("outputs", []))
     assert "host vs agent" in printed
@@ -34,7 +36,13 @@ def test_the_algorithm_of_the_document_trains_a_host(tmp_path: Path, monkeypatch
     config = load_yaml(ROOT / "configs" / "dqn-polyhedra-quick.yml")
     config["players"] = load_yaml(entry[1])["players"] | {"agent": {"scripted": "random"}}
     pairings = [{"host": "host", "agent": "random"}]
-    config["evaluation"] |= {"interval": None, "num_games": 50, "final_num_games": 50, "pairings": pairings, "best": None}
+    config["evaluation"] |= {
+        "interval": None,
+        "num_games": 50,
+        "final_num_games": 50,
+        "pairings": pairings,
+        "best": None,
+    }
     config |= {"num_worlds": 16, "stop": {"after": 20, "unit": "opt_steps"}}
     config["output"] |= {"display": "quiet", "tensorboard": False}
     trainer = palestra.Trainer(config, run=tmp_path / "run")

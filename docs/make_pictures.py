@@ -1,0 +1,48 @@
+"""Makes the pictures of the README from a finished run: python docs/make_pictures.py RUN
+
+docs/images/display.svg: the live display at the run's last record. docs/images/rho.png: rho over training.
+"""
+
+import sys
+from pathlib import Path
+
+from rich.console import Console
+
+from palestra.config import load_yaml
+from palestra.recording.display import Evaluation, Progress, render_progress
+from palestra.recording.plots import plot_rho
+from palestra.recording.recorders import read_records
+
+IMAGES = Path(__file__).parent / "images"
+SHOWN = ("loss", "q_mean", "grad_norm", "learning_rate", "exploration")
+
+
+def main(run: Path) -> None:
+    records = read_records(run / "records.jsonl")
+    plot_rho(records, IMAGES / "rho.png")
+    evaluations = [Evaluation.from_record(record) for record in records if record["kind"] == "evaluation"][:-1]
+    moment = [r for r in records if r["kind"] == "training" and r["opt_steps"] <= evaluations[-1].opt_steps][-1]
+    stop = load_yaml(run / "config.yml")["stop"]
+    fraction, seconds = moment[stop["unit"]] / stop["after"], moment["clock"]["train_seconds"]
+    progress = Progress(
+        name=run.name,
+        run_folder=f"runs/{run.name}",
+        device="cpu",
+        fraction=fraction,
+        elapsed_s=seconds,
+        remaining_s=seconds * (1 - fraction) / fraction,
+        counters={name: moment[name] for name in ("env_steps", "opt_steps", "epochs", "episodes")},
+        rates={name: moment["clock"][f"{name}_per_s"] for name in ("env_steps", "opt_steps")},
+        players={
+            name: {key: figures[key] for key in SHOWN if key in figures} for name, figures in moment["players"].items()
+        },
+        evaluations=evaluations,
+        message=None,
+    )
+    console = Console(width=100, height=30, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    console.print(render_progress(progress, 100, 30))
+    console.save_svg(str(IMAGES / "display.svg"), title="palestra train configs/dqn-polyhedra.yml")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

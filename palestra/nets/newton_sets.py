@@ -1,0 +1,33 @@
+"""`newton_sets`: `deep_sets` for Newton polyhedra, which are the same wherever they lie."""
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from palestra.config import Config, PositiveInt
+from palestra.nets.deep_sets import DeepSets
+
+
+class NewtonSetsConfig(Config):
+    name: Literal["newton_sets"]
+    """deep_sets that sees points from the least corner of their set, on a log scale; for boards of plain integers
+    (rescale: false)"""
+    point_widths: list[PositiveInt]
+    """widths of the layers that every point goes through"""
+    head_widths: list[PositiveInt]
+    """widths of the layers after the points are pooled"""
+
+
+class NewtonSets(DeepSets):
+    """DeepSets on log(1 + x - corner), the corner being the least coordinate of the present points on every axis.
+
+    The polyhedra game does not change under translations: moves are linear, and which points stay depends on their
+    differences alone. So nothing is lost with the corner, and a network need not learn that it means nothing. The
+    logarithm keeps small differences in sight while the coordinates grow exponentially.
+    """
+
+    def coordinates(self, points: Tensor, present: Tensor) -> Tensor:
+        is_present = present > 0
+        corner = torch.where(is_present, points, torch.inf).amin(dim=1, keepdim=True)
+        return torch.where(is_present, points - corner, 0.0).log1p()
