@@ -31,9 +31,13 @@ def rate_of(work: Callable[[], float], min_seconds: float) -> Callable[[], float
 
 
 def take_turns(contenders: Mapping[str, Callable[[], float]], num_turns: int) -> dict[str, list[float]]:
-    """What every contender has measured, turn by turn: each turn asks all of them, one after another."""
-    turns = [{name: measure() for name, measure in contenders.items()} for _ in range(num_turns)]
-    return {name: [turn[name] for turn in turns] for name in contenders}
+    """What every contender has measured, turn by turn: each turn asks all of them, every other one in reverse order."""
+    values: dict[str, list[float]] = {name: [] for name in contenders}
+    for turn in range(num_turns):
+        for name in list(contenders)[:: -1 if turn % 2 else 1]:
+            values[name].append(contenders[name]())
+            print(f"turn {turn + 1}: {name}: {_number(values[name][-1])}", file=sys.stderr, flush=True)
+    return values
 
 
 @dataclass(frozen=True)

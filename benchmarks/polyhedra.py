@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from rich.console import Console
@@ -40,22 +40,29 @@ MEMORY_BATCH = 16384
 ROUNDS_PER_CALL = 5
 
 
+class Steps(NamedTuple):
+    """Opt steps of one training: the first ones are not timed."""
+
+    skipped: int
+    timed: int
+
+
 @dataclass(frozen=True)
 class Size:
-    """How much is measured. min_seconds: of one rate. opt_steps: of one training, after the skipped ones."""
+    """How much is measured. min_seconds: of one rate."""
 
     num_threads: tuple[int, ...]
     batches: tuple[int, ...]
+    min_seconds: float
+    dqn_steps: Steps
+    overhead_steps: Steps
     num_turns: int
     num_overhead_turns: int
-    min_seconds: float
-    skipped_opt_steps: int
-    opt_steps: int
     with_compiled: bool
 
 
-FULL = Size((1, 2), (1, 64, 1024, 16384), 3, 7, 0.5, 400, 4000, with_compiled=True)
-QUICK = Size((1,), (1, 64), 1, 1, 0.0, 4, 8, with_compiled=False)
+FULL = Size((1, 2), (1, 64, 1024, 16384), 0.5, Steps(400, 2000), Steps(100, 400), 3, 9, with_compiled=True)
+QUICK = Size((1,), (1, 64), 0.0, Steps(4, 8), Steps(2, 2), 1, 1, with_compiled=False)
 
 
 # ---- H1, H2: random play -------------------------------------------------------------------------------
@@ -137,15 +144,16 @@ def reduction_memory_mib(which: str, num_threads: str) -> float:
 def dqn_rows(size: Size, device: torch.device, num_threads: int) -> list[Row]:
     """Train steps per second: an opt step of the host, one of the agent, and the roll-outs that belong to them."""
     legacy = LegacyDQN(device)
-    legacy.train(size.skipped_opt_steps // 2)
+    legacy.train(size.dqn_steps.skipped // 2)
 
     def train_legacy() -> float:
         legacy.train(10)
         return 10.0
 
     def train_palestra(num_worlds: int, rollout_length: int, compiled: bool) -> Callable[[], float]:
-        config = original_test_config(size, num_worlds, rollout_length, device, num_threads, compiled)
-        return lambda: train(config, size).opt_steps_per_s / 2  # the yardstick counts both players' steps as one
+        config = original_test_config(size.dqn_steps, num_worlds, rollout_length, device, num_threads, compiled)
+        # An opt step of each player makes one train step.
+        return lambda: train(config, size.dqn_steps).opt_steps_per_s / 2
 
     contenders = {
         LEGACY: rate_of(train_legacy, size.min_seconds),
@@ -159,7 +167,7 @@ def dqn_rows(size: Size, device: torch.device, num_threads: int) -> list[Row]:
 
 
 def original_test_config(
-    size: Size, num_worlds: int, rollout_length: int, device: torch.device, num_threads: int, compiled: bool
+    steps: Steps, num_worlds: int, rollout_length: int, device: torch.device, num_threads: int, compiled: bool
 ) -> RunConfig:
     """The original's test/dqn_config_test.yml in our words; records as shipped, nothing shown, nothing saved."""
     algorithm = {
@@ -179,7 +187,7 @@ def original_test_config(
         "exploration": {"name": "exponential", "initial": 0.5, "final": 0.2, "rate": 0.996},
         "replay_buffer": {"name": "uniform", "capacity": 100},
     }
-    config = _without_saves(load_yaml(CONFIG.read_text()), size, device, num_threads)
+    config = _bare_run(steps, device, num_threads)
     config["game"]["max_rounds"] = 10
     config["num_worlds"] = num_worlds
     config["players"] = {"host": {"algorithm": algorithm}, "agent": {"algorithm": algorithm}}
@@ -188,9 +196,10 @@ def original_test_config(
     return read_config(config)
 
 
-def _without_saves(config: dict[str, Any], size: Size, device: torch.device, num_threads: int) -> dict[str, Any]:
-    """The run of a benchmark: no evaluations, no checkpoints."""
-    config["stop"] = {"after": size.skipped_opt_steps + size.opt_steps, "unit": "opt_steps"}
+def _bare_run(steps: Steps, device: torch.device, num_threads: int) -> dict[str, Any]:
+    """The shipped config without evaluations and checkpoints."""
+    config = load_yaml(CONFIG)
+    config["stop"] = {"after": sum(steps), "unit": "opt_steps"}
     config["evaluation"] = None
     config["output"]["save"] = None
     kernel = "numba" if device.type == "cpu" else "torch"
@@ -203,18 +212,19 @@ def _without_saves(config: dict[str, Any], size: Size, device: torch.device, num
 
 def overhead_rows(size: Size, num_threads: int) -> list[Row]:
     """Opt steps per second of the shipped config: the trainer, plain display and JSONL on, beside a bare loop."""
-    config = overhead_config(size, num_threads)
+    steps = size.overhead_steps
+    config = overhead_config(steps, num_threads)
     contenders = {
-        "bare loop": lambda: train_bare(config, size).opt_steps_per_s,
-        "palestra's trainer": lambda: train(config, size).opt_steps_per_s,
+        "bare loop": lambda: train_bare(config, steps).opt_steps_per_s,
+        "palestra's trainer": lambda: train(config, steps).opt_steps_per_s,
     }
     values = take_turns(contenders, size.num_overhead_turns)
     return Row.of("O1", f"DQN, {CONFIG.name}", "opt steps/s", num_threads, values, "bare loop")
 
 
-def overhead_config(size: Size, num_threads: int) -> RunConfig:
+def overhead_config(steps: Steps, num_threads: int) -> RunConfig:
     """The shipped sizes, a short warm-up."""
-    config = _without_saves(load_yaml(CONFIG.read_text()), size, torch.device("cpu"), num_threads)
+    config = _bare_run(steps, torch.device("cpu"), num_threads)
     for player in config["players"].values():
         player["algorithm"]["warmup_env_steps"] = 2 * config["num_worlds"]
     config["output"] |= {"display": "plain", "tensorboard": False}
@@ -244,16 +254,16 @@ class Stopwatch(Callback):
         self.seconds = time.perf_counter() - self.started
 
 
-def train(config: RunConfig, size: Size) -> Training:
+def train(config: RunConfig, steps: Steps) -> Training:
     """A whole run of the trainer, in a folder that is thrown away, its display written to nowhere."""
-    stopwatch = Stopwatch(size.skipped_opt_steps)
+    stopwatch = Stopwatch(steps.skipped)
     with TemporaryDirectory() as folder, open(os.devnull, "w") as nowhere:
         trainer = Trainer(config, run=Path(folder) / "run", callbacks=[stopwatch], console=Console(file=nowhere))
         trainer.fit()
-    return Training((trainer.opt_steps - size.skipped_opt_steps) / stopwatch.seconds, trainer.players)
+    return Training((trainer.opt_steps - steps.skipped) / stopwatch.seconds, trainer.players)
 
 
-def train_bare(config: RunConfig, size: Size) -> Training:
+def train_bare(config: RunConfig, steps: Steps) -> Training:
     """The same players, games and opt steps in the same order, and nothing else. Players must all learn by DQN."""
     device = torch.device(config.execution.device)
     game = make_game(config.game, device, config.execution.kernel)
@@ -276,10 +286,10 @@ def train_bare(config: RunConfig, size: Size) -> Training:
                 dqn.opt_step(Transitions.from_rows(buffer.sample(dqn.config.batch_size)))
                 player.opt_steps += 1
                 num_opt_steps += 1
-                if num_opt_steps == size.skipped_opt_steps:
+                if num_opt_steps == steps.skipped:
                     started = time.perf_counter()
     seconds = time.perf_counter() - started
-    return Training((num_opt_steps - size.skipped_opt_steps) / seconds, players)
+    return Training((num_opt_steps - steps.skipped) / seconds, players)
 
 
 # ---- the table -----------------------------------------------------------------------------------------

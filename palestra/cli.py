@@ -20,10 +20,12 @@ app = typer.Typer(
     add_completion=False,
 )
 console = Console(highlight=False)
+silent = Console(quiet=True)
 errors = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
 
 File = Annotated[Path, typer.Argument(help="the config, a YAML file", show_default=False)]
 Run = Annotated[Path, typer.Argument(help="the folder of a run", show_default=False)]
+Quiet = Annotated[bool, typer.Option("--quiet", help="show errors alone")]
 Overrides = Annotated[list[str] | None, typer.Argument(help="dotted.key=value in place of what the file says")]
 
 
@@ -33,43 +35,40 @@ def train(
     overrides: Overrides = None,
     run: Annotated[Path | None, typer.Option(help="the run's folder, which must not exist [runs/NAME-N]")] = None,
     seeds: Annotated[str | None, typer.Option(help="several runs, one per seed: 0..4 or 0,3,7")] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", help="show errors alone")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Train the players of a config."""
     with _told_plainly():
         import palestra
 
-        given = [*(overrides or []), *(["output.display=quiet"] if quiet else [])]
+        shown = silent if quiet else console
         if seeds is None:
-            trainer = palestra.Trainer(file, run=run, overrides=given, console=console)
-            _fit(trainer)
-            return
-        _train_seeds(file, given, run, _parse_seeds(seeds), quiet)
+            _fit(palestra.Trainer(file, run=run, overrides=overrides or [], console=shown))
+        else:
+            _train_seeds(file, overrides or [], run, _parse_seeds(seeds), shown)
 
 
-def _train_seeds(file: Path, overrides: list[str], run: Path | None, seeds: list[int], quiet: bool) -> None:
+def _train_seeds(file: Path, overrides: list[str], run: Path | None, seeds: list[int], shown: Console) -> None:
     import palestra
     from palestra.recording.summary import render_seeds_summary
 
     evaluations: dict[int, Any] = {}
     for seed in seeds:
         folder = None if run is None else run / f"seed-{seed}"
-        trainer = palestra.Trainer(file, run=folder, overrides=[*overrides, f"seed={seed}"], console=console)
+        trainer = palestra.Trainer(file, run=folder, overrides=[*overrides, f"seed={seed}"], console=shown)
         _fit(trainer)
         assert trainer.output is not None
         evaluations[seed] = trainer.output.evaluations
-    if not quiet:
-        render_seeds_summary(console, evaluations)
+    render_seeds_summary(shown, evaluations)
 
 
 @app.command()
-def resume(run: Run, quiet: Annotated[bool, typer.Option("--quiet", help="show errors alone")] = False) -> None:
+def resume(run: Run, quiet: Quiet = False) -> None:
     """Go on with a run from its last checkpoint, to the same bits as if it had never stopped."""
     with _told_plainly():
         import palestra
 
-        trainer = palestra.Trainer.load(run, console=console, quiet=quiet)
-        _fit(trainer)
+        _fit(palestra.Trainer.load(run, console=silent if quiet else console))
 
 
 @app.command()
@@ -83,7 +82,7 @@ def evaluate(
         import palestra
         from palestra.recording.display import Evaluation, score_table
 
-        trainer = palestra.Trainer.load(run, console=console, quiet=True)
+        trainer = palestra.Trainer.load(run)
         path, record = trainer.evaluate_checkpoint(checkpoint, games)
         console.print(score_table([Evaluation.from_record(record)], console.width, 1000))
         console.print(f"{len(record['pairs'])} pairings at opt step {record['opt_steps']}: {path}", soft_wrap=True)

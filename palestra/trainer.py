@@ -376,15 +376,13 @@ class Trainer:
         run: str | Path,
         callbacks: Sequence[Callback] = (),
         console: Console | None = None,
-        quiet: bool = False,
     ) -> Self:
         """The trainer of a run, from its folder. `fit` goes on where its last checkpoint stands.
 
         callbacks: those that the run was started with beside the config's; they get their state back.
         """
         folder = RunFolder.open(Path(run))
-        overrides = ("output.display=quiet",) if quiet else ()
-        trainer = cls(folder.config, run=folder, overrides=overrides, callbacks=callbacks, console=console)
+        trainer = cls(folder.config, run=folder, callbacks=callbacks, console=console)
         trainer.name = folder.path.name
         return trainer
 

@@ -45,7 +45,7 @@ TINY: Data = {
     },
     "num_worlds": 8,
     "roles": {"host": "host", "agent": "agent"},
-    "players": {"host": LEARNER, "agent": LEARNER},
+    "players": {"host": LEARNER, "agent": copy.deepcopy(LEARNER)},
     "stop": {"after": 24, "unit": "opt_steps"},
     "evaluation": {
         "interval": {"every": 8, "unit": "opt_steps"},

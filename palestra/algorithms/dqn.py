@@ -19,7 +19,7 @@ from palestra.nets import NetConfig, make_net
 from palestra.nets.weights import compiled, evaluation_twin, flat_gradient, flatten_weights
 from palestra.optimizers import OptimizerConfig
 from palestra.player import Algorithm, AlgorithmConfig, Metrics, Player, Turn
-from palestra.randomness import base_key, random_choice, random_floats
+from palestra.randomness import base_key, fold, random_choice, random_floats
 from palestra.schedules import ScheduleConfig
 
 # ---- what a run must say -----------------------------------------------------------------------------
@@ -115,8 +115,8 @@ class EpsilonGreedy:
     def act(self, view: Mapping[str, Tensor], legal: Tensor, keys: Tensor, memory: Memory) -> Decision:
         action = best_legal(self.net(view), legal)
         if self.exploration > 0.0:
-            explore = random_floats(keys, 1).squeeze(1) < self.exploration
-            action = torch.where(explore, random_choice(keys + 1, legal), action)
+            explore = random_floats(fold(keys, 0), 1).squeeze(1) < self.exploration
+            action = torch.where(explore, random_choice(fold(keys, 1), legal), action)
         return Decision(action, {}, memory)
 
 

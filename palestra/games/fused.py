@@ -305,7 +305,8 @@ class FusedGame:
         if ended.dtype == torch.bool:
             worlds.totals += ended.double() @ torch.stack([column.double() for column in columns], dim=1)
         elif len(ended):
-            worlds.totals += torch.stack([column[ended].sum(dtype=torch.float64) for column in columns])
+            rows = ended.numpy()  # on a few rows numpy starts faster than torch
+            worlds.totals += torch.tensor([column.numpy()[rows].sum(dtype=float) for column in columns])
 
     def _refill(self, worlds: Worlds, where: Tensor, keys: Tensor) -> None:
         if where.dtype == torch.bool:
@@ -315,11 +316,10 @@ class FusedGame:
             worlds.lengths = worlds.lengths.masked_fill(where, 0)
             worlds.returns = worlds.returns.masked_fill(where.unsqueeze(1), 0.0)
         elif len(where):
-            for name, value in self.game.reset(keys[where]).items():
-                worlds.state[name][where] = value
-            worlds.cut[where] = False
-            worlds.lengths[where] = 0
-            worlds.returns[where] = 0.0
+            for name, value in self.game.reset(keys.index_select(0, where)).items():
+                worlds.state[name].index_copy_(0, where, value)
+            for counter in (worlds.cut, worlds.lengths, worlds.returns):
+                counter.index_fill_(0, where, 0)
 
 
 def _selected(mask: Tensor) -> Tensor:

@@ -36,8 +36,11 @@ def make_player(name: str, run: "RunConfig", game: TensorGame) -> Player:
     elif isinstance(config, FromRunConfig):
         try:
             _fill_from_run(player, type(run), Path(config.from_run), config.player, config.checkpoint)
-        except (RunFolderError, CheckpointError, ConfigError, KeyError, RuntimeError) as error:
+        except (RunFolderError, CheckpointError, ConfigError) as error:
             raise ConfigError([ConfigErrorItem(f"players.{name}.from_run", str(error))]) from error
+        except (KeyError, RuntimeError) as error:  # how torch says that shapes differ
+            message = f"{config.player!r} of {config.from_run} does not fit {roles[0]!r} of this game: {error}"
+            raise ConfigError([ConfigErrorItem(f"players.{name}.from_run", message)]) from error
     else:
         player.learning = True
         player.algorithm = _make_algorithm(config.algorithm, player)  # type: ignore[attr-defined]

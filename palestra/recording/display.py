@@ -408,8 +408,8 @@ class Display(Protocol):
 
 
 def make_display(mode: Literal["auto", "plain", "quiet"], console: Console) -> Display:
-    """`auto`: live on a terminal that can draw it, plain lines elsewhere."""
-    if mode == "quiet":
+    """`auto`: live on a terminal that can draw it, plain lines elsewhere. A quiet console shows nothing."""
+    if mode == "quiet" or console.quiet:
         return QuietDisplay(console)
     can_draw = console.is_terminal and not console.is_dumb_terminal and console.encoding.startswith("utf")
     return LiveDisplay(console) if mode == "auto" and can_draw else PlainDisplay(console)

@@ -187,6 +187,9 @@ class Checkpoints:
 
     def _candidates(self, which: int | str | Path) -> list[Path]:
         if isinstance(which, int):
+            if which not in self.numbers():
+                there = ", ".join(map(str, self.numbers())) or "none"
+                raise CheckpointError(f"there is no checkpoint {which:08d} in {self.folder}; it has {there}")
             return [self.folder / f"{which:08d}"]
         if which == "best":
             name = self._pointer("best")
@@ -194,6 +197,8 @@ class Checkpoints:
                 raise CheckpointError(f"no checkpoint in {self.folder} is marked as the best")
             return [self.folder / name]
         if which != "latest":
+            if not Path(which).is_dir():
+                raise CheckpointError(f"there is no checkpoint {which}; expected latest, best, a number or a folder")
             return [Path(which)]
         latest = self._pointer("latest")
         numbers = self.numbers()

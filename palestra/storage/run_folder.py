@@ -62,6 +62,8 @@ class RunFolder:
             return cls._make(path)
         except FileExistsError:
             raise RunFolderError(f"{path} exists already; a new run needs a folder that does not exist") from None
+        except OSError as error:
+            raise RunFolderError(f"{path} cannot be made: {error.strerror}") from None
 
     @classmethod
     def open(cls, path: Path) -> "RunFolder":

@@ -21,7 +21,7 @@ from benchmarks.legacy import (
     shift_boards,
 )
 from benchmarks.measuring import ROOT
-from benchmarks.polyhedra import CONFIG, QUICK, original_test_config, random_play, train, train_bare
+from benchmarks.polyhedra import CONFIG, Steps, original_test_config, random_play, train, train_bare
 from palestra import load_config
 from palestra.evaluation.evaluator import play_games
 from palestra.games import make_game
@@ -128,8 +128,9 @@ def test_random_play_counts_every_step_of_a_running_game_once() -> None:
 
 
 def test_the_bare_loop_does_the_same_work_as_the_trainer() -> None:
-    config = original_test_config(QUICK, 20, 1, CPU, num_threads=1, compiled=False)
-    bare, trained = train_bare(config, QUICK).players, train(config, QUICK).players
+    steps = Steps(skipped=4, timed=8)
+    config = original_test_config(steps, 20, 1, CPU, num_threads=1, compiled=False)
+    bare, trained = train_bare(config, steps).players, train(config, steps).players
     for name, player in bare.items():
         assert player.opt_steps == trained[name].opt_steps > 0
         states = player.nets["q"].state_dict(), trained[name].nets["q"].state_dict()

@@ -1,5 +1,5 @@
 import copy
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -239,34 +239,33 @@ def plain_transitions(game: TensorGame, games: list[list[Move]], collected: tupl
 
 def plain_totals(game: TensorGame, games: list[list[Move]]) -> dict[str, float]:
     """Sums over the games that have ended or were cut off, without what was played after the cut."""
-    totals: Counter[str] = Counter()
+    totals = defaultdict[str, float](float)
     for moves in games:
         cut = cut_index(moves)
         is_over = bool(moves) and all(moves[-1].over.values())
         played = moves if cut is None else moves[: cut + 1]
         length = sum(move.opens_round for move in played)
         if length and (is_over or cut is not None):
-            totals.update({"episodes": 1, "terminated": int(cut is None), "truncated": int(cut is not None)})
+            totals["episodes"] += 1
+            totals["terminated" if cut is None else "truncated"] += 1
             totals["length"] += length
             for role in game.roles:
                 totals[f"return/{role}"] += sum(move.rewards[role] for move in played)
             if "odd" in game.tallies:
                 tags = [seen[0]["tag"] for move in moves for seen in move.seen.values()]
                 totals["odd"] += int(tags[0][0, 0]) % 2
-    return dict(totals)
+    return totals
 
 
 NUM_WORLDS, NUM_ROUNDS = 8, 30
 
 
 @cache
-def plain_play(name: str, roles: tuple[str, ...]) -> tuple[Counter[Any], Counter[str]]:
-    game, rows, totals = GAMES[name], Counter[Any](), Counter[str]()
-    for key in world_keys(base_key(SEED, STREAM), NUM_WORLDS, CPU).split(1):
-        games = histories(game, key, roles, NUM_ROUNDS)
-        rows.update(plain_transitions(game, games, roles, NUM_ROUNDS * len(game.turns)))
-        totals.update(plain_totals(game, games))
-    return rows, totals
+def plain_play(name: str, roles: tuple[str, ...]) -> tuple[Counter[Any], dict[str, float]]:
+    game = GAMES[name]
+    keys = world_keys(base_key(SEED, STREAM), NUM_WORLDS, CPU).split(1)
+    games = [moves for key in keys for moves in histories(game, key, roles, NUM_ROUNDS)]
+    return Counter(plain_transitions(game, games, roles, NUM_ROUNDS * len(game.turns))), plain_totals(game, games)
 
 
 @cache

@@ -152,8 +152,9 @@ def blunders(game: NimGame, policy: Policy, positions: list[Heaps]) -> list[tupl
 
 
 def trained(data: dict[str, Any], folder: Path) -> palestra.Trainer:
+    """A run of the shipped config, or of a part of it, without what it shows and keeps."""
     data["output"] |= {"display": "quiet", "tensorboard": False, "save": None}
-    trainer = palestra.Trainer(data, run=folder / "run")
+    trainer = palestra.Trainer(data | {"evaluation": None}, run=folder / "run")
     trainer.fit()
     return trainer
 
@@ -175,8 +176,7 @@ def test_two_players_learn_from_their_own_seats(tmp_path: Path) -> None:
     algorithm = data["players"]["player"]["algorithm"]
     data["game"] |= {"num_heaps": 2, "max_stones": 2}
     data["players"] = {"one": {"algorithm": algorithm}, "two": {"algorithm": algorithm}}
-    data["roles"] = {"first": "one", "second": "two"}
-    data |= {"evaluation": None, "stop": {"after": 800, "unit": "opt_steps"}}
+    data |= {"roles": {"first": "one", "second": "two"}, "stop": {"after": 800, "unit": "opt_steps"}}
     trainer = trained(data, tmp_path)
     assert [player.roles for player in trainer.learners] == [("first",), ("second",)]
     assert [blunders_of(player, trainer.game) for player in trainer.learners] == [[], []]

@@ -1,3 +1,5 @@
+from collections.abc import Sequence
+
 import pytest
 import torch
 from torch import Tensor
@@ -24,7 +26,7 @@ def make(kernel: str = "numba", **changes: object) -> PolyhedraGame:
     return PolyhedraGame(polyhedra_config(**changes), CPU, kernel)  # type: ignore[arg-type]
 
 
-def state_of(game: PolyhedraGame, *boards: list[tuple[float, ...]]) -> State:
+def state_of(game: PolyhedraGame, *boards: Sequence[tuple[float, ...]]) -> State:
     points = torch.full((len(boards), game.config.max_num_points, game.config.dimension), -1.0, dtype=torch.float64)
     for row, board in zip(points, boards, strict=True):
         row[: len(board)] = torch.tensor(board, dtype=torch.float64)

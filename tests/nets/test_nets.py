@@ -13,6 +13,7 @@ N, DIMENSION = 7, 3
 POINTS = {"points": Space((N, DIMENSION), torch.float32, padded=True)}
 SPACES = POINTS | {"coords": Space((DIMENSION,), torch.float32, padded=False)}
 DEEP_SETS = {"name": "deep_sets", "point_widths": [16, 12], "head_widths": [10]}
+NEWTON_SETS = DEEP_SETS | {"name": "newton_sets"}
 MLP = {"name": "mlp", "net_arch": [16, "b", "r12"]}
 
 
@@ -44,15 +45,16 @@ def same(a: Tensor, b: Tensor) -> bool:
 # ---- sets ------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("data", [DEEP_SETS, NEWTON_SETS])
 @pytest.mark.parametrize("spaces", [POINTS, SPACES])
-def test_deep_sets_does_not_see_the_order_of_points(spaces: dict[str, Space]) -> None:
-    net, seen = build(DEEP_SETS, spaces), boards(40)
+def test_networks_of_sets_do_not_see_the_order_of_points(spaces: dict[str, Space], data: dict[str, Any]) -> None:
+    net, seen = build(data, spaces), boards(40)
     order = torch.rand(40, N, generator=torch.Generator().manual_seed(1)).argsort(1)
     shuffled = seen | {"points": seen["points"].gather(1, order.unsqueeze(2).expand(-1, -1, DIMENSION))}
     assert same(net(seen), net(shuffled))
 
 
-@pytest.mark.parametrize("data", [DEEP_SETS, MLP])
+@pytest.mark.parametrize("data", [DEEP_SETS, NEWTON_SETS, MLP])
 @pytest.mark.parametrize("filling", [[-1.0, 5.0, 7.0], [3.0, -1.0, 2.0], [1e30, 0.0, -1e30]])
 def test_networks_do_not_see_what_stands_in_absent_rows(data: dict[str, Any], filling: list[float]) -> None:
     net, seen = build(data), boards(40)
@@ -61,27 +63,29 @@ def test_networks_do_not_see_what_stands_in_absent_rows(data: dict[str, Any], fi
     assert torch.equal(net(seen), net(other))
 
 
+@pytest.mark.parametrize("data", [DEEP_SETS, NEWTON_SETS])
 @pytest.mark.parametrize("num_extra", [1, 30])
-def test_deep_sets_does_not_see_the_number_of_empty_places(num_extra: int) -> None:
-    net, seen = build(DEEP_SETS), boards(40)
+def test_networks_of_sets_do_not_see_the_number_of_empty_places(num_extra: int, data: dict[str, Any]) -> None:
+    net, seen = build(data), boards(40)
     empty = torch.full((40, num_extra, DIMENSION), -1.0)
     empty_then_full = torch.cat([empty, seen["points"]], dim=1)  # at the front, where nothing trims them
     assert same(net(seen), net(seen | {"points": empty_then_full}))
 
 
-def test_leaving_out_empty_places_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    net, seen = build(DEEP_SETS), boards(40)
+@pytest.mark.parametrize("data", [DEEP_SETS, NEWTON_SETS])
+def test_leaving_out_empty_places_changes_nothing(data: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    net, seen = build(data), boards(40)
     trimmed = net(seen)
     monkeypatch.setattr("palestra.nets.deep_sets.trim", lambda points: points)
     assert same(trimmed, net(seen))
 
 
-@pytest.mark.parametrize("data", [DEEP_SETS, MLP])
+@pytest.mark.parametrize("data", [DEEP_SETS, NEWTON_SETS, MLP])
 def test_boards_without_points_give_numbers(data: dict[str, Any]) -> None:
     assert torch.isfinite(build(data)(boards(3, counts=torch.zeros(3)))).all()
 
 
-@pytest.mark.parametrize("data", [DEEP_SETS, MLP])
+@pytest.mark.parametrize("data", [DEEP_SETS, NEWTON_SETS, MLP])
 def test_an_absent_row_is_told_from_a_point_at_the_origin(data: dict[str, Any]) -> None:
     net, absent = build(data), boards(5, counts=torch.ones(5))
     with_origin = absent["points"].clone()
@@ -89,12 +93,19 @@ def test_an_absent_row_is_told_from_a_point_at_the_origin(data: dict[str, Any]) 
     assert not same(net(absent), net(absent | {"points": with_origin}))
 
 
-@pytest.mark.parametrize("data", [DEEP_SETS, MLP])
+@pytest.mark.parametrize("data", [DEEP_SETS, NEWTON_SETS, MLP])
 def test_every_entry_reaches_the_output(data: dict[str, Any]) -> None:
     net = build(data)
     seen = {name: value.requires_grad_() for name, value in boards(4, counts=torch.full((4,), N)).items()}
     net(seen).square().sum().backward()
-    assert all((value.grad != 0).any() for value in seen.values())
+    assert all(value.grad is not None and value.grad.any() for value in seen.values())
+
+
+def test_newton_sets_does_not_see_where_a_board_lies() -> None:
+    net, seen = build(NEWTON_SETS), boards(40)
+    points = (20 * seen["points"]).round()
+    moved = torch.where(points < 0, points, points + torch.tensor([3.0, 0.0, 50.0]))
+    assert same(net(seen | {"points": points}), net(seen | {"points": moved}))
 
 
 def test_deep_sets_needs_exactly_one_set() -> None:
@@ -176,7 +187,7 @@ def test_faults_of_a_net_arch_are_told_at_their_places(net_arch: list[Any], plac
 # ---- made from a key -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("data", [DEEP_SETS, MLP])
+@pytest.mark.parametrize("data", [DEEP_SETS, NEWTON_SETS, MLP])
 def test_equal_keys_make_equal_networks_and_others_do_not(data: dict[str, Any]) -> None:
     def weights(key: int) -> Tensor:
         return torch.cat([p.detach().flatten() for p in build(data, key=key).parameters()])

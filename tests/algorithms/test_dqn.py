@@ -1,0 +1,381 @@
+import copy
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import chi2_contingency, chisquare
+from torch import Tensor, nn
+
+from palestra.algorithms.dqn import DQN, DQNConfig, EpsilonGreedy, best_legal, td_loss, td_target
+from palestra.config import check
+from palestra.games.fused import FusedGame, Transitions
+from palestra.games.nim import NimConfig, NimGame
+from palestra.player import Metrics, Player
+from palestra.randomness import world_keys
+
+CPU = torch.device("cpu")
+GAME = NimGame(NimConfig(name="nim", num_heaps=2, max_stones=2), CPU)
+WITH_BATCH_NORM = {"name": "mlp", "net_arch": [16, "b", "r8"]}
+
+
+def dqn_config(**changes: Any) -> DQNConfig:
+    data = {
+        "name": "dqn",
+        "gamma": 0.5,
+        "double": True,
+        "rollout_length": 3,
+        "updates_per_turn": 4,
+        "warmup_env_steps": 0,
+        "batch_size": 16,
+        "target": {"name": "polyak", "tau": 0.25},
+        "huber_delta": 1.0,
+        "max_grad_norm": None,
+        "net": {"name": "mlp", "net_arch": [16]},
+        "optimizer": {"name": "adam", "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0},
+        "learning_rate": {"name": "linear", "initial": 0.01, "final": 0.001, "num_steps": 10},
+        "exploration": {"name": "linear", "initial": 1.0, "final": 0.0, "num_steps": 10},
+        "replay_buffer": {"name": "uniform", "capacity": 1000},
+    }
+    return check(data | changes, DQNConfig)
+
+
+def make_dqn(**changes: Any) -> DQN:
+    player = Player("player", GAME.roles, GAME.spaces["first"], 4, CPU, seed=1, compile=False)
+    dqn = dqn_config(**changes).build(player)
+    player.algorithm = dqn
+    return dqn
+
+
+def batch_of(num: int, seed: int = 0) -> Transitions:
+    """Random rows; a third each is terminated, truncated, and neither."""
+    generator = torch.Generator().manual_seed(seed)
+    kind = torch.arange(num) % 3
+    legal = torch.rand(num, 4, generator=generator) < 0.5
+    legal[:, 1] = True
+    return Transitions(
+        observation={"heaps": torch.rand(num, 2, 3, generator=generator)},
+        action=torch.randint(4, (num,), generator=generator),
+        reward=torch.randn(num, generator=generator),
+        next_observation={"heaps": torch.rand(num, 2, 3, generator=generator)},
+        next_legal=legal & (kind != 0).unsqueeze(1),
+        terminated=kind == 0,
+        truncated=kind == 1,
+        valid=torch.ones(num, dtype=torch.bool),
+        extras={},
+    )
+
+
+def batch_by_hand(legal: list[list[int]], reward: list[float], terminated: list[bool]) -> Transitions:
+    batch = batch_of(len(reward))
+    batch.next_legal, batch.reward = torch.tensor(legal, dtype=torch.bool), torch.tensor(reward)
+    batch.terminated = torch.tensor(terminated)
+    batch.truncated = ~batch.terminated
+    return batch
+
+
+# ---- the target and the loss -----------------------------------------------------------------------------
+
+ONLINE = torch.tensor([[1.0, 5.0, 3.0, 9.0], [1.0, 2.0, 3.0, 4.0], [0.0, 0.0, 0.0, 0.0]])
+TARGET = torch.tensor([[8.0, 2.0, 4.0, 9.0], [10.0, 20.0, 30.0, 40.0], [7.0, 7.0, 7.0, 7.0]])
+BATCH = batch_by_hand([[1, 1, 1, 0], [1, 1, 0, 0], [0, 0, 0, 0]], [0.0, 1.0, -1.0], [False, False, True])
+
+
+@pytest.mark.parametrize(("double", "expected"), [(True, [1.0, 11.0, -1.0]), (False, [4.0, 11.0, -1.0])])
+def test_target_computed_by_hand(double: bool, expected: list[float]) -> None:
+    """Of three rows, all cut off but the last, which is terminated; double chooses action 1 in the first, worth 2."""
+    assert td_target(ONLINE, TARGET, BATCH, dqn_config(double=double)).tolist() == expected
+
+
+@pytest.mark.parametrize("double", [True, False])
+def test_illegal_actions_never_enter_the_target(double: bool) -> None:
+    batch, config = batch_of(60), dqn_config(double=double)
+    online, target = torch.randn(60, 4), torch.randn(60, 4)
+    expected = td_target(online, target, batch, config)
+    wild_online, wild_target = (torch.where(batch.next_legal, q, 1e9) for q in (online, target))
+    assert torch.equal(td_target(wild_online, wild_target, batch, config), expected)
+
+
+def test_nothing_after_a_terminated_game_enters_the_target() -> None:
+    batch = batch_of(60)
+    target = td_target(torch.full((60, 4), 1e9), torch.full((60, 4), 1e9), batch, dqn_config())
+    assert torch.equal(target[batch.terminated], batch.reward[batch.terminated])
+    assert (target[~batch.terminated] > 1e8).all()
+
+
+def test_best_legal_action_is_the_first_on_ties_and_0_where_there_is_none() -> None:
+    q = torch.tensor([[1.0, 3.0, 2.0], [1.0, 1.0, 1.0], [-5.0, 9.0, -5.0], [1.0, 2.0, 3.0]])
+    legal = torch.tensor([[1, 1, 1], [0, 1, 1], [1, 0, 1], [0, 0, 0]], dtype=torch.bool)
+    assert best_legal(q, legal).tolist() == [1, 1, 0, 0]
+
+
+def test_loss_is_the_huber_loss_of_the_actions_taken() -> None:
+    """TD errors 0.5, 3 and 1 with delta 2: 0.125, 2 * (3 - 1) and 0.5."""
+    q = torch.tensor([[0.5, 9.0], [9.0, 3.0], [9.0, -1.0]], requires_grad=True)
+    batch = batch_of(3)
+    batch.action = torch.tensor([0, 1, 1])
+    loss, metrics = td_loss(q, torch.zeros(3), batch, dqn_config(huber_delta=2.0))
+    loss.backward()
+    assert loss.item() == metrics["loss"] == pytest.approx((0.125 + 4.0 + 0.5) / 3)
+    assert float(metrics["q_mean"]) == pytest.approx(2.5 / 3)
+    assert q.grad is not None
+    assert torch.allclose(q.grad, torch.tensor([[0.5, 0.0], [0.0, 2.0], [0.0, -1.0]]) / 3)
+
+
+# ---- acting ------------------------------------------------------------------------------------------------
+
+
+class FixedValues(nn.Module):
+    """The same values everywhere; the last action is the best."""
+
+    def forward(self, observation: dict[str, Tensor]) -> Tensor:
+        return torch.arange(4.0).expand(len(observation["heaps"]), -1)
+
+
+def actions(exploration: float, legal: list[int], keys: Tensor) -> Tensor:
+    mask = torch.tensor(legal, dtype=torch.bool).expand(len(keys), -1)
+    return EpsilonGreedy(FixedValues(), exploration).act({"heaps": torch.zeros(len(keys), 1)}, mask, keys, {}).action
+
+
+def test_without_exploration_the_best_legal_action_is_played() -> None:
+    assert actions(0.0, [1, 1, 1, 0], torch.arange(50)).tolist() == [2] * 50
+
+
+@pytest.mark.parametrize("exploration", [0.3, 1.0])
+def test_exploration_plays_every_legal_action_with_its_probability(exploration: float) -> None:
+    counts = torch.bincount(actions(exploration, [1, 1, 0, 1], world_keys(0, 20_000, CPU)), minlength=4)
+    expected = [exploration / 3, exploration / 3, 1 - 2 * exploration / 3]
+    assert counts[2] == 0
+    assert chisquare(counts[[0, 1, 3]], [20_000 * p for p in expected]).pvalue > 1e-4
+
+
+def test_seats_that_decide_at_once_explore_independently() -> None:
+    """Their keys differ by one."""
+    keys = world_keys(0, 20_000, CPU)
+    here, there = (actions(0.5, [1, 1, 1, 1], keys + seat) for seat in (0, 1))
+    table = torch.bincount(4 * here + there, minlength=16).view(4, 4)
+    assert chi2_contingency(table).pvalue > 1e-4
+
+
+def test_exploration_follows_its_schedule_and_is_absent_when_not_asked_for() -> None:
+    dqn = make_dqn()
+    for opt_steps, expected in ((0, 1.0), (5, 0.5), (10, 0.0)):
+        dqn.player.opt_steps = opt_steps
+        assert dqn.policy(explore=True).exploration == expected
+        assert dqn.policy(explore=False).exploration == 0.0
+
+
+def test_acting_uses_the_newest_weights_in_evaluation_mode() -> None:
+    dqn = make_dqn(net=WITH_BATCH_NORM)
+    batch = batch_of(16)
+    for step in range(3):
+        dqn.q.train()
+        before = copy.deepcopy(dqn.q.state_dict())
+        q = dqn.policy(explore=False).net(batch.observation)
+        assert torch.equal(q, copy.deepcopy(dqn.q).eval()(batch.observation))
+        assert all(torch.equal(value, before[name]) for name, value in dqn.q.state_dict().items())
+        dqn.opt_step(batch_of(16, seed=step))
+
+
+# ---- an opt step ---------------------------------------------------------------------------------------------
+
+
+class PlainDQN:
+    """The same update, written with torch's own parts: autograd, AdamW or SGD, clip_grad_norm_."""
+
+    def __init__(self, dqn: DQN) -> None:
+        self.config, self.q, self.target = dqn.config, copy.deepcopy(dqn.q), copy.deepcopy(dqn.target)
+        for net in (self.q, self.target):
+            for parameter in net.parameters():
+                parameter.data = parameter.data.clone()
+        self.optimizer = self.config.optimizer.build(self.q.parameters())
+
+    def opt_step(self, batch: Transitions, step: int) -> float:
+        config = self.config
+        with torch.no_grad():
+            self.q.eval()
+            best = self.q if config.double else self.target
+            choice = best(batch.next_observation).masked_fill(~batch.next_legal, -torch.inf).argmax(1, keepdim=True)
+            value = self.target(batch.next_observation).gather(1, choice).squeeze(1)
+            target = batch.reward + config.gamma * value * ~batch.terminated
+        self.q.train()
+        taken = self.q(batch.observation).gather(1, batch.action.unsqueeze(1)).squeeze(1)
+        self.optimizer.zero_grad()
+        nn.functional.huber_loss(taken, target, delta=config.huber_delta).backward()
+        norm = nn.utils.clip_grad_norm_(self.q.parameters(), config.max_grad_norm or torch.inf)
+        for group in self.optimizer.param_groups:
+            group["lr"] = config.learning_rate(step)
+        self.optimizer.step()
+        return float(norm)
+
+
+@pytest.mark.parametrize("double", [True, False])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"max_grad_norm": 0.05},
+        {"net": WITH_BATCH_NORM},
+        {"optimizer": {"name": "adam", "beta1": 0.5, "beta2": 0.9, "eps": 1e-3, "weight_decay": 0.3}},
+        {"optimizer": {"name": "sgd", "momentum": 0.5, "weight_decay": 0.1}, "huber_delta": 0.3},
+    ],
+)
+def test_opt_steps_are_those_of_plain_torch(changes: dict[str, Any], double: bool) -> None:
+    dqn = make_dqn(**changes, double=double, target={"name": "copy", "interval": 1000})
+    plain = PlainDQN(dqn)
+    for step in range(6):
+        batch = batch_of(32, seed=step)
+        norm = float(dqn.opt_step(batch)["grad_norm"])
+        dqn.player.opt_steps += 1
+        assert norm == pytest.approx(plain.opt_step(batch, step), rel=1e-4)
+    for (name, value), expected in zip(dqn.q.state_dict().items(), plain.q.state_dict().values(), strict=True):
+        assert torch.allclose(value, expected, atol=1e-5), name
+
+
+def test_the_target_follows_a_share_of_the_way_after_every_step() -> None:
+    dqn = make_dqn(net=WITH_BATCH_NORM)
+    for step in range(3):
+        before = copy.deepcopy(dqn.target.state_dict())
+        dqn.opt_step(batch_of(16, seed=step))
+        online = dqn.q.state_dict()
+        for name, value in dqn.target.state_dict().items():
+            if value.is_floating_point():
+                assert torch.allclose(value, 0.75 * before[name] + 0.25 * online[name], atol=1e-6), name
+    assert not torch.equal(dqn.target.state_dict()["layers.1.running_mean"], torch.zeros(16))
+
+
+def test_the_target_is_copied_at_every_interval_and_untouched_between() -> None:
+    dqn = make_dqn(net=WITH_BATCH_NORM, target={"name": "copy", "interval": 3})
+    expected = copy.deepcopy(dqn.target.state_dict())
+    for step in range(1, 8):
+        dqn.opt_step(batch_of(16, seed=step))
+        dqn.player.opt_steps += 1
+        if step % 3 == 0:
+            expected = copy.deepcopy(dqn.q.state_dict())
+        assert all(torch.equal(value, expected[name]) for name, value in dqn.target.state_dict().items())
+
+
+def test_the_target_starts_equal_and_learns_nothing_by_itself() -> None:
+    dqn = make_dqn(target={"name": "copy", "interval": 1000})
+    before = copy.deepcopy(dqn.target.state_dict())
+    assert all(torch.equal(value, before[name]) for name, value in dqn.q.state_dict().items())
+    dqn.opt_step(batch_of(16))
+    assert all(torch.equal(value, before[name]) for name, value in dqn.target.state_dict().items())
+    assert not dqn.target.training
+
+
+def test_training_does_not_touch_the_users_global_random_state() -> None:
+    def numbers() -> tuple[float, float, float]:
+        return random.random(), float(np.random.random()), float(torch.rand(()))
+
+    def seed() -> None:
+        random.seed(1)
+        np.random.seed(1)
+        torch.manual_seed(1)
+
+    seed()
+    expected = numbers()
+    seed()
+    dqn = make_dqn(net=WITH_BATCH_NORM)
+    dqn.learn(RecordingTurn(dqn))
+    assert numbers() == expected
+
+
+# ---- a turn ----------------------------------------------------------------------------------------------------
+
+
+class RecordingTurn:
+    """Plays Nim for the algorithm, and writes down what it is asked for. `visit`: called at every safe point."""
+
+    def __init__(self, dqn: DQN, visit: Callable[[], None] = lambda: None) -> None:
+        self.player, self.visit = dqn.player, visit
+        self.fused_game = FusedGame(GAME, {})
+        self.player.worlds = self.player.worlds or self.fused_game.new_worlds(32, 0, "play")
+        self.calls: list[str] = []
+
+    def collect(self, num_rounds: int) -> Transitions:
+        self.calls.append(f"collect {num_rounds}")
+        assert self.player.worlds is not None
+        self.fused_game.policies = dict.fromkeys(GAME.roles, self.player.policy(explore=True))
+        self.player.env_steps += 32 * num_rounds
+        return self.fused_game.collect(self.player.worlds, self.player.roles, num_rounds)
+
+    def before_step(self) -> None:
+        self.calls.append("before")
+
+    def after_step(self, metrics: Metrics) -> None:
+        self.calls.append("after")
+        self.player.opt_steps += 1
+        self.visit()
+
+    def safe_point(self) -> None:
+        self.calls.append("safe point")
+        self.visit()
+
+
+def test_a_turn_rolls_out_and_then_updates() -> None:
+    dqn = make_dqn()
+    turn = RecordingTurn(dqn)
+    dqn.learn(turn)
+    assert turn.calls == ["collect 3", "safe point"] + ["before", "after"] * 4
+    assert dqn.buffer.num_added > 0
+    assert dqn.buffer.num_samples == 4
+
+
+def test_warm_up_gathers_and_does_not_update() -> None:
+    dqn = make_dqn(warmup_env_steps=200)
+    turn = RecordingTurn(dqn)
+    before = copy.deepcopy(dqn.q.state_dict())
+    dqn.learn(turn)
+    dqn.learn(turn)
+    assert turn.calls == ["collect 3", "safe point"] * 2
+    assert all(torch.equal(value, before[name]) for name, value in dqn.q.state_dict().items())
+    dqn.learn(turn)
+    assert turn.calls[4:] == ["collect 3", "safe point"] + ["before", "after"] * 4
+
+
+def test_there_is_no_update_before_the_first_transition() -> None:
+    dqn = make_dqn(rollout_length=1)
+    turn = RecordingTurn(dqn)
+    dqn.learn(turn)  # one round: nobody has decided twice
+    assert len(dqn.buffer) == 0
+    assert turn.calls == ["collect 1", "safe point"]
+
+
+@pytest.mark.parametrize("leave_at", range(1, 6))
+def test_a_turn_left_at_any_safe_point_goes_on_right_there(leave_at: int) -> None:
+    class Leave(Exception):
+        pass
+
+    visits: list[None] = []
+
+    def visit() -> None:
+        visits.append(None)
+        if len(visits) == leave_at:
+            raise Leave
+
+    whole, dqn = make_dqn(), make_dqn()
+    expected = RecordingTurn(whole)
+    whole.learn(expected)
+    turn = RecordingTurn(dqn, visit)
+    with pytest.raises(Leave):
+        dqn.learn(turn)
+    state = dqn.state_dict()
+    dqn.load_state_dict({"rolled_out": False, "updates_left": 0})
+    dqn.load_state_dict(state)
+    dqn.learn(turn)
+    assert turn.calls == expected.calls
+    assert all(torch.equal(value, dqn.q.state_dict()[name]) for name, value in whole.q.state_dict().items())
+
+
+def test_equal_seeds_learn_the_same_to_the_bit() -> None:
+    weights = []
+    for _ in range(2):
+        dqn = make_dqn(net=WITH_BATCH_NORM)
+        turn = RecordingTurn(dqn)
+        for _ in range(3):
+            dqn.learn(turn)
+        weights.append(dqn.q.state_dict())
+    assert all(torch.equal(value, weights[1][name]) for name, value in weights[0].items())

@@ -1,0 +1,318 @@
+"""The command line: what it prints, what it leaves, and its exit codes."""
+
+import json
+import os
+import pty
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from palestra.catalogue import catalogue
+from palestra.cli import app
+from palestra.config import load_yaml
+from palestra.recording.recorders import read_records
+
+MakeConfig = Callable[..., dict[str, Any]]
+
+REPOSITORY = Path(__file__).parent.parent
+PALESTRA = (sys.executable, "-c", "from palestra.cli import main; main()")
+COMMANDS = ("train", "resume", "evaluate", "check", "config", "list")
+
+pytestmark = pytest.mark.usefixtures("no_plots", "in_tmp_path")
+
+
+def palestra(*arguments: object, code: int = 0) -> Result:
+    """Run a command in this process; it leaves with that code, and never with a traceback."""
+    result = CliRunner().invoke(app, [str(argument) for argument in arguments])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    assert result.exit_code == code, result.output
+    assert "Traceback" not in result.output
+    if code == 2:
+        assert result.stdout == ""
+    return result
+
+
+@pytest.fixture
+def file(make_config: MakeConfig, in_tmp_path: Path) -> Path:
+    """The tiny config as tiny.yml in the working directory (JSON is YAML too)."""
+    path = in_tmp_path / "tiny.yml"
+    path.write_text(json.dumps(make_config({"output.display": "plain"})))
+    return path
+
+
+def seed_of(run: Path) -> Any:
+    return load_yaml(run / "config.yml")["seed"]
+
+
+# ---- train ---------------------------------------------------------------------------------------------
+
+
+def test_train_leaves_a_whole_run(file: Path) -> None:
+    result = palestra("train", "tiny.yml")
+    run = Path("runs/tiny-1")
+    assert {path.name for path in run.iterdir()} >= {"config.yml", "run.json", "records.jsonl", "checkpoints"}
+    assert (run / "checkpoints" / "latest").exists()
+    assert (run / "checkpoints" / "best").exists()
+    assert read_records(run / "records.jsonl")[-1]["opt_steps"] == 24
+    assert "runs/tiny-1" in result.stdout
+
+
+def test_runs_are_numbered(file: Path) -> None:
+    for _ in range(2):
+        palestra("train", "tiny.yml", "--quiet")
+    assert sorted(path.name for path in Path("runs").iterdir()) == ["tiny-1", "tiny-2"]
+
+
+def test_the_resolved_config_is_complete_and_says_what_was_overridden(file: Path) -> None:
+    palestra("train", "tiny.yml", "players.host.algorithm.gamma=0.5", "seed=7", "--run", "here", "--quiet")
+    written = load_yaml(Path("here/config.yml"))
+    assert (written["players"]["host"]["algorithm"]["gamma"], written["seed"]) == (0.5, 7)
+    palestra("check", "here/config.yml")
+
+
+def test_a_folder_that_exists_is_refused(file: Path) -> None:
+    Path("there").mkdir()
+    result = palestra("train", "tiny.yml", "--run", "there", code=2)
+    assert result.stderr == "there exists already; a new run needs a folder that does not exist\n"
+    assert list(Path("there").iterdir()) == []
+
+
+@pytest.mark.parametrize(("given", "seeds"), [("0..1", [0, 1]), ("3,5", [3, 5])])
+def test_several_seeds_make_several_runs_and_one_summary(given: str, seeds: list[int], file: Path) -> None:
+    result = palestra("train", "tiny.yml", "--seeds", given, "--run", "many")
+    assert sorted(path.name for path in Path("many").iterdir()) == [f"seed-{seed}" for seed in seeds]
+    assert [seed_of(Path("many") / f"seed-{seed}") for seed in seeds] == seeds
+    assert f"Over 2 seeds ({seeds[0]}, {seeds[1]})" in result.stdout
+
+
+def test_a_run_that_was_quiet_is_not_quiet_when_it_is_resumed(file: Path) -> None:
+    palestra("train", "tiny.yml", "output.display=auto", "--run", "a", "--quiet")
+    assert load_yaml(Path("a/config.yml"))["output"]["display"] == "auto"
+    assert palestra("resume", "a").output != ""
+
+
+def test_several_seeds_without_a_folder_are_numbered_runs(file: Path) -> None:
+    palestra("train", "tiny.yml", "--seeds", "0..1", "--quiet")
+    assert [seed_of(Path("runs") / f"tiny-{n}") for n in (1, 2)] == [0, 1]
+
+
+@pytest.mark.parametrize("seeds", ["4..0", "a", "1,", "0..", ""])
+def test_seeds_that_name_none_are_refused(seeds: str, file: Path) -> None:
+    result = palestra("train", "tiny.yml", "--seeds", seeds, code=2)
+    assert result.stderr == f"--seeds: {seeds!r} names no seeds; expected 0..4 or 0,3,7\n"
+
+
+def test_quiet_prints_nothing(file: Path) -> None:
+    assert palestra("train", "tiny.yml", "--quiet", "--run", "a").output == ""
+    assert palestra("resume", "a", "--quiet").output == ""
+    assert palestra("train", "tiny.yml", "--seeds", "0..1", "--quiet").output == ""
+
+
+@pytest.mark.parametrize("display", ["auto", "plain"])
+def test_without_a_terminal_there_are_plain_lines_and_no_control_codes(display: str, file: Path) -> None:
+    output = palestra("train", "tiny.yml", f"output.display={display}").stdout
+    assert len(output.splitlines()) > 5
+    assert re.search(r"[\x00-\x09\x0b-\x1f]", output) is None
+
+
+def test_on_a_terminal_there_is_a_live_display(file: Path) -> None:
+    master, slave = pty.openpty()
+    environment = os.environ | {"TERM": "xterm-256color", "COLUMNS": "100", "LINES": "40"}
+    command = [*PALESTRA, "train", "tiny.yml", "output.display=auto"]
+    process = subprocess.Popen(command, stdout=slave, stderr=slave, env=environment)
+    os.close(slave)
+    output = b""
+    while True:
+        try:
+            chunk = os.read(master, 4096)
+        except OSError:  # the other end is closed
+            break
+        if not chunk:
+            break
+        output += chunk
+    os.close(master)
+    assert process.wait(60.0) == 0
+    assert b"\x1b[" in output
+    assert b"host" in output
+
+
+# ---- what can be wrong ---------------------------------------------------------------------------------
+
+
+def test_several_errors_of_a_file_are_told_at_once_one_per_line(make_config: MakeConfig) -> None:
+    config = make_config({"players.host.algorithm.gamma": 1.2, "num_worlds": "many", "stop": ..., "game.dimensions": 3})
+    Path("wrong.yml").write_text(json.dumps(config))
+    lines = palestra("train", "wrong.yml", code=2).stderr.splitlines()
+    assert sorted(line.split(":")[0] for line in lines) == [
+        "game.dimensions",
+        "num_worlds",
+        "players.host.algorithm.gamma",
+        "stop",
+    ]
+    assert palestra("check", "wrong.yml", code=2).stderr.splitlines() == lines
+    assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("gama=1", "gama: no such key; did you mean "),
+        ("players.host.algorithm.gama=0.9", "did you mean 'players.host.algorithm.gamma'?"),
+        ("num_worlds", "num_worlds: no '='; expected an override as dotted.key=value"),
+        ("num_worlds=0", "num_worlds: 0 is out of range; expected an integer >= 1"),
+        ("num_worlds=[1", "num_worlds: invalid YAML"),
+        ("game.name=chess", "game.name: 'chess' is unknown"),
+        ("players.host.algorithm.name=dpn", "players.host.algorithm.name: 'dpn' is unknown; did you mean 'dqn'?"),
+        ("players.host.algorithm.name=nowhere:Nothing", "importing 'nowhere' failed"),
+        ("roles.agent=nobody", "roles.agent: 'nobody' is no player"),
+        ("execution.device=gpu", "execution.device: 'gpu'"),
+        ("evaluation.pairings.0.agent=rondom", "evaluation.pairings.0.agent: 'rondom' is no scripted player"),
+    ],
+)
+def test_an_override_that_is_wrong_is_told(override: str, expected: str, file: Path) -> None:
+    assert expected in palestra("train", "tiny.yml", override, code=2).stderr
+    assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"a: [1, 2", "broken.yml: invalid YAML in line "),
+        (b"a: 1\na: 2\n", "a: written twice, in line 1 and in line 2"),
+        (b"", "broken.yml: is empty"),
+        (b"- 1\n", "broken.yml: a list stands at the top"),
+        (b"\xff\xfe\x00", "broken.yml: "),
+    ],
+)
+def test_a_file_that_is_broken_is_told_in_one_line(content: bytes, expected: str) -> None:
+    Path("broken.yml").write_bytes(content)
+    error = palestra("train", "broken.yml", code=2).stderr
+    assert expected in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("train", "nowhere.yml"),
+        ("train", "."),
+        ("resume", "nowhere"),
+        ("evaluate", "nowhere"),
+        ("check", "nowhere.yml"),
+        ("config", "nothing"),
+        ("config", "dqn", "chess"),
+    ],
+)
+def test_what_is_not_there_is_one_line(arguments: tuple[str, ...]) -> None:
+    assert palestra(*arguments, code=2).stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "arguments", [("walk",), ("train",), ("train", "a.yml", "--sed", "0"), ("evaluate", "a", "--games", "0")]
+)
+def test_a_command_that_cannot_be_is_refused(arguments: tuple[str, ...]) -> None:
+    palestra(*arguments, code=2)
+
+
+def test_a_failed_run_is_one_line_and_exit_code_1(file: Path) -> None:
+    schedule = "players.host.algorithm.learning_rate={name: constant, value: 1e38}"
+    result = palestra("train", "tiny.yml", schedule, "--run", "failed", "--quiet", code=1)
+    assert re.fullmatch(
+        r"player 'host', opt step \d+: .*; checkpoint \d{8} stands: palestra resume failed\n", result.stderr
+    )
+    palestra("evaluate", "failed")
+
+
+def test_a_folder_that_may_not_be_made_is_one_line(file: Path) -> None:
+    Path("blocked").write_text("")
+    error = palestra("train", "tiny.yml", "--run", "blocked/sub/run", code=2).stderr
+    assert error == "blocked/sub/run cannot be made: Not a directory\n"
+
+
+# ---- resume and evaluate -------------------------------------------------------------------------------
+
+
+def test_resume_of_a_finished_run_says_so(file: Path) -> None:
+    palestra("train", "tiny.yml", "--run", "a", "--quiet")
+    before = Path("a/records.jsonl").read_bytes()
+    assert "it is finished" in palestra("resume", "a").stdout
+    assert Path("a/records.jsonl").read_bytes() == before
+
+
+def test_evaluate_writes_a_file_and_shows_it(file: Path) -> None:
+    palestra("train", "tiny.yml", "--run", "a", "--quiet")
+    before = Path("a/records.jsonl").read_bytes()
+    result = palestra("evaluate", "a", "--games", 10)
+    assert "3 pairings at opt step 24: a/evaluations/opt-step-24.json" in result.stdout
+    record = json.loads(Path("a/evaluations/opt-step-24.json").read_text())
+    assert [pair["games"] + pair["started_over"] for pair in record["pairs"]] == [10, 10, 10]
+    assert Path("a/records.jsonl").read_bytes() == before
+
+
+def test_evaluate_takes_a_checkpoint_by_number_and_the_final_number_of_games(file: Path) -> None:
+    palestra("train", "tiny.yml", "--run", "a", "--quiet")
+    palestra("evaluate", "a", "--checkpoint", "0")
+    record = json.loads(Path("a/evaluations/opt-step-0.json").read_text())
+    assert [pair["games"] + pair["started_over"] for pair in record["pairs"]] == [12, 12, 12]
+
+
+def test_evaluate_gives_the_figures_of_the_run_s_last_evaluation(file: Path) -> None:
+    palestra("train", "tiny.yml", "--run", "a", "--quiet")
+    palestra("evaluate", "a")
+    record = json.loads(Path("a/evaluations/opt-step-24.json").read_text())
+    last = [record for record in read_records(Path("a/records.jsonl")) if record["kind"] == "evaluation"][-1]
+    assert record["pairs"] == last["pairs"]
+
+
+@pytest.mark.parametrize("checkpoint", ["99", "newest"])
+def test_evaluate_names_a_checkpoint_that_is_not_there(checkpoint: str, file: Path) -> None:
+    palestra("train", "tiny.yml", "--run", "a", "--quiet")
+    error = palestra("evaluate", "a", "--checkpoint", checkpoint, code=1).stderr
+    assert error.startswith("there is no checkpoint ")
+    assert error.count("\n") == 1
+
+
+def test_evaluate_without_pairings_is_told(file: Path) -> None:
+    palestra("train", "tiny.yml", "evaluation=null", "--run", "a", "--quiet")
+    assert palestra("evaluate", "a", code=2).stderr.startswith("evaluation: null; ")
+
+
+# ---- check, config, list, help -------------------------------------------------------------------------
+
+
+def test_check_accepts_a_sound_file(file: Path) -> None:
+    assert palestra("check", "tiny.yml").stdout == "tiny.yml: complete and consistent\n"
+
+
+@pytest.mark.parametrize("path", sorted((REPOSITORY / "configs").glob("*.yml")), ids=lambda path: path.stem)
+def test_config_prints_the_shipped_file_with_a_comment_for_every_key(path: Path) -> None:
+    printed = palestra("config", *path.stem.split("-", 1)).stdout
+    assert load_yaml(printed) == load_yaml(path)
+    Path("printed.yml").write_text(printed)
+    palestra("check", "printed.yml")
+    assert "  # all chance comes from here\n" in printed
+
+
+def test_list_names_everything_there_is_with_one_line_each() -> None:
+    output = palestra("list").stdout
+    for kind, entries in catalogue().items():
+        assert kind in output
+        for name, line in entries.items():
+            assert re.search(rf"^  {re.escape(name)}\s+\S", output, re.MULTILINE), name
+            assert line, name
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself(command: str) -> None:
+    assert "Usage" in palestra(command, "--help").stdout
+
+
+def test_help_names_every_command() -> None:
+    output = palestra("--help").stdout
+    assert all(command in output for command in COMMANDS)
