@@ -304,7 +304,7 @@ class Trainer:
     def _check_finite(self) -> None:
         """Raise TrainingFailed if a loss was no number since the last record: a sum keeps a nan."""
         for player in self.learners:
-            loss = self.means[player.name].values().get("loss", 0.0)
+            loss = self.means[player.name].total("loss")
             if not math.isfinite(loss):
                 raise self._failure(player, f"the loss is {loss}")
 
@@ -407,11 +407,14 @@ class Trainer:
     # ---- playing ---------------------------------------------------------------------------------------
 
     def _roll_out(self, role: str, num_rounds: int) -> Transitions:
-        """Play the worlds of the player in that seat on, exploring for it alone, and give its experience; counts env
-        steps."""
+        """Play the worlds of the player in that seat on, and give its experience; counts env steps.
+
+        All learning players explore: who meets nothing but the best play of the others learns no answer to the rest.
+        """
         player = self.player_of(role)
         assert player.worlds is not None
-        self.fused_game.policies = {r: self.player_of(r).policy(explore=r in player.roles) for r in self.game.roles}
+        seats = {seat: self.player_of(seat) for seat in self.game.roles}
+        self.fused_game.policies = {seat: sitter.policy(explore=sitter.learning) for seat, sitter in seats.items()}
         transitions = self.fused_game.collect(player.worlds, player.roles, num_rounds)
         num_steps = num_rounds * self.config.num_worlds
         player.env_steps += num_steps

@@ -349,7 +349,11 @@ def test_records_tell_losses_rates_and_episodes(make_config: MakeConfig, tmp_pat
     host = records(trainer, "training")[-1]["players"]["host"]
     assert host.keys() >= {"loss", "q_mean", "grad_norm", "learning_rate", "exploration", "episodes"}
     assert (host["learning_rate"], host["exploration"]) == (pytest.approx(0.001), pytest.approx(0.1))
-    assert host["episodes"].keys() >= {"number", "length", "terminated", "truncated", "return/host", "return/agent"}
+    found = [r["players"]["host"]["episodes"] for r in records(trainer, "training")]
+    ended = next(episodes for episodes in found if episodes["number"] > 0)
+    assert ended["terminated"] + ended["truncated"] == 1.0
+    assert (ended["length"] >= 1.0, ended["return/host"]) == (True, ended["terminated"])
+    assert ended["return/agent"] == -ended["return/host"]
 
 
 def test_the_mean_of_a_metric_is_over_the_steps_since_the_last_record(make_config: MakeConfig, tmp_path: Path) -> None:
@@ -579,11 +583,17 @@ def test_a_roll_out_gives_the_experience_of_its_role(role: str, num_actions: int
     assert (trainer.env_steps, trainer.players[role].env_steps, trainer.epoch_counts["roll_outs"]) == (40, 40, 1)
 
 
-def test_only_the_player_whose_roll_out_it_is_explores(make_config: MakeConfig) -> None:
-    trainer = Trainer(make_config())
-    trainer._roll_out("agent", 1)
-    assert trainer.fused_game.policies["agent"].exploration == 1.0  # type: ignore[attr-defined]
-    assert trainer.fused_game.policies["host"].exploration == 0.0  # type: ignore[attr-defined]
+def test_players_that_learn_explore_in_every_roll_out_and_those_held_fixed_never(
+    make_config: MakeConfig, tmp_path: Path
+) -> None:
+    def exploration(trainer: Trainer) -> dict[str, float]:
+        trainer._roll_out("agent", 1)
+        return {role: policy.exploration for role, policy in trainer.fused_game.policies.items()}  # type: ignore[attr-defined]
+
+    assert exploration(Trainer(make_config())) == {"host": 1.0, "agent": 1.0}
+    trained(make_config(), tmp_path / "source")
+    entry = {"from_run": str(tmp_path / "source"), "player": "host", "checkpoint": "latest"}
+    assert exploration(Trainer(make_config({"players.host": entry, "evaluation": None}))) == {"host": 0.0, "agent": 1.0}
 
 
 def test_a_player_from_a_run_plays_as_it_was_left_and_never_changes(make_config: MakeConfig, tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ class DQNConfig(AlgorithmConfig):
     learning_rate: ScheduleConfig
     """a function of the player's opt steps"""
     exploration: ScheduleConfig
-    """probability of a random legal action while gathering experience, a function of the player's opt steps"""
+    """probability of a random legal action while anyone gathers experience, a function of the player's opt steps"""
     replay_buffer: UniformReplayConfig
     """memory"""
 
@@ -129,6 +129,8 @@ class DQN(Algorithm):
         self.q = make_net(config.net, player.spaces, player.num_actions, key).to(player.device)
         self.target = deepcopy(self.q).eval()
         self.weights, self.target_weights = flatten_weights(self.q), flatten_weights(self.target)
+        self.parameters = list(self.q.parameters())  # asking a module each time costs as much as a small layer
+        self.statistics = list(zip(self.target.buffers(), self.q.buffers(), strict=True))
         self.acting = evaluation_twin(self.q)
         self.act_fast = compiled(self.acting, player.compile)
         self.gradient_fast = compiled(self.gradient, player.compile)
@@ -179,7 +181,7 @@ class DQN(Algorithm):
             online = self.acting(batch.next_observation) if self.config.double else next_q
             target = td_target(online, next_q, batch, self.config)
         loss, metrics = td_loss(self.q(batch.observation), target, batch, self.config)
-        return flat_gradient(loss, self.q), metrics
+        return flat_gradient(loss, self.parameters), metrics
 
     @torch.no_grad()
     def follow(self, opt_steps: int) -> None:
@@ -187,11 +189,11 @@ class DQN(Algorithm):
         match self.config.target:
             case PolyakConfig(tau=tau):
                 self.target_weights.lerp_(self.weights, tau)
-                for mean, new in zip(self.target.buffers(), self.q.buffers(), strict=True):
+                for mean, new in self.statistics:
                     mean.lerp_(new, tau) if mean.is_floating_point() else mean.copy_(new)
             case CopyConfig(interval=interval) if opt_steps % interval == 0:
                 self.target_weights.copy_(self.weights)
-                for mean, new in zip(self.target.buffers(), self.q.buffers(), strict=True):
+                for mean, new in self.statistics:
                     mean.copy_(new)
 
     def state_dict(self) -> dict[str, Any]:

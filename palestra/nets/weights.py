@@ -1,6 +1,6 @@
 """The weights of a network as one vector, and a network's twin for acting."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from itertools import chain
 from typing import Any, TypeVar, cast
@@ -26,9 +26,8 @@ def flatten_weights(net: nn.Module) -> nn.Parameter:
     return flat
 
 
-def flat_gradient(loss: Tensor, net: nn.Module) -> Tensor:
-    """The gradient of `loss` with respect to the vector of `flatten_weights`."""
-    parameters = list(net.parameters())
+def flat_gradient(loss: Tensor, parameters: Sequence[nn.Parameter]) -> Tensor:
+    """The gradient of `loss` with respect to the vector of `flatten_weights`, whose parts are `parameters`."""
     gradients = torch.autograd.grad(loss, parameters)
     return torch.cat([gradient.flatten() for gradient in gradients])
 

@@ -21,6 +21,10 @@ class Means:
     def values(self) -> dict[str, float]:
         return {name: float(total) / num for name, (total, num) in self._sums.items()}
 
+    def total(self, name: str) -> float:
+        """The sum of one metric so far, 0 if there is none; a nan or infinity that went in stays."""
+        return float(self._sums.get(name, (0.0, 0))[0])
+
     def take(self) -> dict[str, float]:
         """The means since the last call."""
         values, self._sums = self.values(), {}

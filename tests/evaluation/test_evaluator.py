@@ -42,6 +42,10 @@ class Remembering:
 GAMES: dict[str, TensorGame] = {
     "polyhedra": polyhedra(max_num_points=6, max_value=4),
     "polyhedra, cut off by itself": polyhedra(max_rounds=3, reward={"name": "points", "weight": 0.5}),
+    "polyhedra, cut off here and there": polyhedra(
+        initial_points=[[[2**k, 0, 3], [0, 2 ** (k - 1), 5], [7, 1, 2**k]] for k in (2, 44, 49)],
+        reward={"name": "length"},
+    ),
     "nim": nim(),
 }
 

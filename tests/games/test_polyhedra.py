@@ -172,14 +172,14 @@ def test_roles_decide_in_turn() -> None:
 
 
 def test_worlds_at_different_moves_step_together() -> None:
-    game = make(dimension=2, max_num_points=2)
+    game = make(dimension=2, max_num_points=2, reward={"name": "length"})
     state = state_of(game, [(2, 0), (0, 3)], [(2, 0), (0, 3)])
     state["subset"][1] = 3
     zeros = torch.zeros(2, dtype=torch.int64)
     state, rewards, terminated, _ = game.step(state, {"host": zeros, "agent": zeros}, zeros)
     assert boards_of(state["points"]) == [((2, 0), (0, 3)), ((2, 0),)]
     assert (state["subset"].tolist(), state["rounds"].tolist()) == ([3, 0], [0, 1])
-    assert (rewards.tolist(), terminated.tolist()) == ([[0.0, 0.0], [1.0, -1.0]], [[False] * 2, [True] * 2])
+    assert (rewards.tolist(), terminated.tolist()) == ([[0.0, 0.0], [-1.0, 1.0]], [[False] * 2, [True] * 2])
 
 
 # ---- the host's action code ----------------------------------------------------------------------------
