@@ -1,14 +1,16 @@
 """palestra: one reinforcement-learning trainer for players of every kind."""
 
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from palestra.algorithms import DQNTrainer, RunConfig, read_config
-from palestra.callbacks import Callback
-from palestra.config import ConfigError
-from palestra.player import Player
-from palestra.players import seating
-from palestra.trainer import Trainer, TrainingFailed
+if TYPE_CHECKING:
+    from palestra.algorithms import DQNTrainer, RunConfig
+    from palestra.callbacks import Callback
+    from palestra.config import ConfigError
+    from palestra.player import Player
+    from palestra.trainer import Trainer, TrainingFailed
 
 __version__ = version("palestra")
 __all__ = [
@@ -24,15 +26,31 @@ __all__ = [
 ]
 
 
-def load_config(path: str | Path, overrides: tuple[str, ...] = ()) -> RunConfig:
+def load_config(path: str | Path, overrides: tuple[str, ...] = ()) -> "RunConfig":
     """The config of a run from a YAML file, with overrides like "players.host.algorithm.gamma=0.98". Raises
     ConfigError."""
+    from palestra.algorithms import read_config
+
     return read_config(Path(path), overrides)
 
 
-def load_player(run: str | Path, player: str | None = None, checkpoint: str = "latest") -> Player:
+def load_player(run: str | Path, player: str | None = None, checkpoint: str = "latest") -> "Player":
     """A player as a run left it, held fixed: `load_player(run).policy(explore=False).act(...)`.
 
     player: its name; may be left out where only one learned. checkpoint: latest, best, or a number.
     """
+    from palestra.algorithms import RunConfig
+    from palestra.players import seating
+
     return seating.load_player(run, player, checkpoint, RunConfig)
+
+
+def __getattr__(name: str) -> Any:
+    """The rest on first use: importing torch costs seconds, which `palestra --help` need not wait for."""
+    algorithms = import_module("palestra.algorithms")
+    if name == "games":
+        return import_module("palestra.games")
+    if name in __all__:
+        homes = (algorithms, *map(import_module, ("palestra.trainer", "palestra.config", "palestra.player")))
+        return next(getattr(home, name) for home in homes if hasattr(home, name))
+    raise AttributeError(f"module 'palestra' has no attribute {name!r}")

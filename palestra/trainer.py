@@ -6,8 +6,9 @@ safe points what is the same for all: evaluation, records, checkpoints, signals,
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
@@ -83,8 +84,6 @@ class Trainer:
     `after_evaluation`, `after_epoch`, `after_train`); an override calls its parent. Nothing must be implemented.
     """
 
-    read_config: ClassVar[Callable[..., Any]]  # given by palestra.algorithms, which knows every algorithm's config
-
     def __init__(
         self,
         config: "str | Path | dict[str, Any] | RunConfig",
@@ -93,7 +92,7 @@ class Trainer:
         callbacks: Sequence[Callback] = (),
         console: Console | None = None,
     ) -> None:
-        self.config: RunConfig = Trainer.read_config(config, tuple(overrides))
+        self.config: RunConfig = _read_config(config, tuple(overrides))
         self.name = Path(config).stem if isinstance(config, str | Path) else "run"
         self.run, self.resumed = run, isinstance(run, RunFolder)
         self.console = console or Console()
@@ -503,6 +502,11 @@ class Trainer:
             evaluations=self._output().evaluations,
             message=message,
         )
+
+
+def _read_config(config: Any, overrides: tuple[str, ...]) -> Any:
+    """The one look upwards: only where all algorithms are known can a whole config be read."""
+    return import_module("palestra.algorithms").read_config(config, overrides)
 
 
 class _NoConfig:

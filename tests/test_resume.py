@@ -276,7 +276,7 @@ def assert_survives_a_kill_at(number: int, config: dict[str, Any], folder: Path)
     with at_call(os, "fsync", number, kill), pytest.raises(Killed):
         fit(run, config)
     if (run / "config.yml").exists():
-        fit(run)
+        assert fit(run).finished
         assert_same_bits(run, folder / "uninterrupted")
 
 

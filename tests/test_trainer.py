@@ -413,6 +413,14 @@ def test_an_evaluation_leaves_modes_and_state_as_they_were(make_config: MakeConf
     assert_same_state(trainer.state_dict(), before)
 
 
+def test_a_state_that_is_loaded_is_the_state_that_was_given(make_config: MakeConfig) -> None:
+    given, other = Trainer(make_config()), Trainer(make_config({"seed": 1}))
+    given._roll_out("host", 7)
+    given.set_training(False)
+    other.load_state_dict(given.state_dict())
+    assert_same_state(other.state_dict(), given.state_dict())
+
+
 def test_fit_leaves_the_user_s_process_as_it_was(make_config: MakeConfig, tmp_path: Path) -> None:
     torch.manual_seed(3)
     np.random.seed(3)

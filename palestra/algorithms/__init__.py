@@ -164,9 +164,6 @@ def read_config(config: "str | Path | dict[str, Any] | RunConfig", overrides: tu
     return check(apply_overrides(data, overrides), RunConfig)
 
 
-Trainer.read_config = staticmethod(read_config)
-
-
 class DQNTrainer(Trainer):
     """The Trainer whose players learn by DQN; raises ConfigError for a config in which one learns otherwise."""
 
