@@ -276,7 +276,7 @@ def train_bare(config: RunConfig, steps: Steps) -> Training:
             dqn, buffer = player.algorithm, player.replay_buffer
             assert isinstance(dqn, DQN)
             assert buffer is not None
-            fused_game.policies = {p.roles[0]: p.policy(explore=p is player) for p in players.values()}
+            fused_game.policies = {p.roles[0]: p.policy(explore=True) for p in players.values()}
             transitions = fused_game.collect(worlds[name], player.roles, dqn.config.rollout_length)
             buffer.add(transitions.rows(), transitions.valid)
             player.env_steps += config.num_worlds * dqn.config.rollout_length

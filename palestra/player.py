@@ -95,7 +95,7 @@ class Turn(Protocol):
     """What an algorithm asks of the trainer while its player has its turn."""
 
     def collect(self, num_rounds: int) -> Transitions:
-        """Play the player's worlds on, with exploration for this player alone. Counts env steps."""
+        """Play the player's worlds on; all learning players explore. Counts env steps."""
 
     def before_step(self) -> None:
         """Call before every opt step."""

@@ -33,7 +33,7 @@ def test_the_algorithm_of_the_document_trains_a_host(tmp_path: Path, monkeypatch
     (tmp_path / "reinforce.py").write_text(code[1])
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
-    config = load_yaml(ROOT / "configs" / "dqn-polyhedra-quick.yml")
+    config = load_yaml(ROOT / "configs" / "dqn-polyhedra.yml")
     config["players"] = load_yaml(entry[1])["players"] | {"agent": {"scripted": "random"}}
     pairings = [{"host": "host", "agent": "random"}]
     config["evaluation"] |= {
