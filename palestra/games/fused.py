@@ -226,6 +226,8 @@ class FusedGame:
                     worlds.seats[role] = self._open(worlds, seat, decides, observation, decision)
             step_keys = turn_keys + len(game.roles) + 1
             worlds.state, rewards, terminated, truncated = game.transition(worlds.state, actions, step_keys)
+            if index in game.quiet_turns:
+                continue
             worlds.returns += rewards
             for role, seat in worlds.seats.items():
                 column = game.roles.index(role)
@@ -315,11 +317,14 @@ class FusedGame:
             worlds.cut = worlds.cut & ~where
             worlds.lengths = worlds.lengths.masked_fill(where, 0)
             worlds.returns = worlds.returns.masked_fill(where.unsqueeze(1), 0.0)
+            for role, memory in worlds.memory.items():
+                worlds.memory[role] = {name: _keep(~where, value) for name, value in memory.items()}
         elif len(where):
             for name, value in self.game.reset(keys.index_select(0, where)).items():
                 worlds.state[name].index_copy_(0, where, value)
-            for counter in (worlds.cut, worlds.lengths, worlds.returns):
-                counter.index_fill_(0, where, 0)
+            memories = [value for memory in worlds.memory.values() for value in memory.values()]
+            for value in (worlds.cut, worlds.lengths, worlds.returns, *memories):
+                value.index_fill_(0, where, 0)
 
 
 def _selected(mask: Tensor) -> Tensor:

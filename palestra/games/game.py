@@ -37,6 +37,7 @@ class TensorGame(ABC):
     """The rules. Stateless: everything that changes is in the state that goes in and comes out.
 
     Must be set: `roles`, in the order of the axis R; `turns`, the roles that may decide in each turn of a round;
+    `quiet_turns`, those by number in which nothing is earned and no running game ends (never the last of a round);
     `num_actions` and `spaces` by role; `tallies`, the names of state entries of shape (B,) to be summed over finished
     games; `device`; `lockstep`, whether a role that waits in a world decides there whenever its turn comes, until the
     game is over. Must be implemented: `reset`, `deciding`, `observe`, `legal`, `transition`.
@@ -44,6 +45,7 @@ class TensorGame(ABC):
 
     roles: tuple[str, ...]
     turns: tuple[tuple[str, ...], ...]
+    quiet_turns: tuple[int, ...]
     num_actions: dict[str, int]
     spaces: dict[str, dict[str, Space]]
     tallies: tuple[str, ...]

@@ -33,6 +33,7 @@ class NimGame(TensorGame):
 
     roles = ("first", "second")
     turns = (("first", "second"),)
+    quiet_turns = ()
     tallies = ()
     lockstep = False
 

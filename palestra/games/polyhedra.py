@@ -119,6 +119,7 @@ class PolyhedraGame(TensorGame):
 
     roles = ("host", "agent")
     turns = (("host",), ("agent",))
+    quiet_turns = (0,)
     tallies = ("overflow", "exact")
     lockstep = True
 

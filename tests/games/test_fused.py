@@ -32,6 +32,7 @@ class TagGame(TensorGame):
     """
 
     tallies = ("odd",)
+    quiet_turns = ()
 
     def __init__(self, num_roles: int, pattern: str) -> None:
         self.roles = ROLES[:num_roles]
@@ -177,7 +178,8 @@ def histories(game: TensorGame, key: Tensor, collected: tuple[str, ...], num_rou
             over = dict(zip(game.roles, terminated[0].tolist(), strict=True))
             earned = dict(zip(game.roles, rewards[0].tolist(), strict=True))
             games[-1].append(Move(number, opens_round, seen, earned, over, bool(truncated)))
-            if all(over.values()) or (cut_index(games[-1]) is not None and not waiting(games[-1], collected)):
+            leaves = all(over.values()) or (cut_index(games[-1]) is not None and not waiting(games[-1], collected))
+            if leaves and index not in game.quiet_turns:
                 state = game.reset(turn_key + R + 2)
                 games.append([])
     return games
@@ -404,3 +406,31 @@ def test_rows_come_back_from_their_flat_form() -> None:
     again = Transitions.from_rows(kept)
     assert equal(again.rows(), kept)
     assert again.valid.all()
+
+
+class CountingPolicy:
+    """Counts its decisions of a game in its memory, and notes where the count is not the game's step."""
+
+    sees: Sees = "observation"
+
+    def __init__(self) -> None:
+        self.wrong = 0
+
+    def act(self, view: Mapping[str, Tensor], legal: Tensor, keys: Tensor, memory: Memory) -> Decision:
+        count = memory.get("count", torch.zeros(len(keys)))
+        self.wrong += int((count != view["tag"][:, 1]).sum())
+        return Decision(random_choice(keys, legal), {}, {"count": count + 1})
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_players_memory_is_empty_when_a_world_is_refilled(masked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if masked:  # as on a GPU
+        monkeypatch.setattr(fused, "_selected", lambda mask: mask)
+    policy = CountingPolicy()
+    never_over_at_start = TagGame(1, "together")
+    monkeypatch.setattr(never_over_at_start, "ends", lambda state: 3 + state["game"].unsqueeze(1) % 4)
+    fused_game = FusedGame(never_over_at_start, {"a": policy})
+    worlds = fused_game.new_worlds(64, SEED, STREAM)
+    fused_game.play(worlds, 50)
+    assert fused_game.take_totals(worlds)["episodes"] > 64
+    assert policy.wrong == 0
