@@ -321,7 +321,8 @@ class FusedGame:
                 worlds.memory[role] = {name: _keep(~where, value) for name, value in memory.items()}
         elif len(where):
             for name, value in self.game.reset(keys.index_select(0, where)).items():
-                worlds.state[name].index_copy_(0, where, value)
+                # numpy's: after torch's threads have copied, they spin on the cores that the kernel's threads want
+                worlds.state[name].numpy()[where.numpy()] = value.numpy()
             memories = [value for memory in worlds.memory.values() for value in memory.values()]
             for value in (worlds.cut, worlds.lengths, worlds.returns, *memories):
                 value.index_fill_(0, where, 0)

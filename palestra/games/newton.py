@@ -28,7 +28,9 @@ from palestra.randomness import random_integers
 Reduction = Literal["vertices", "minimal"]
 Kernel = Literal["numba", "torch"]
 
-MIN_BOARDS_PER_CHUNK = 512  # to hand a chunk to a thread costs about 40 us
+MIN_BOARDS_PER_CHUNK = (
+    1024  # in play, where the other thread has gone to sleep, handing over a chunk costs about 100 us
+)
 STATIC_PIVOTS_PER_DIMENSION = 8  # where nothing may ask whether all are done: twice the most ever seen
 
 
