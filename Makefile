@@ -9,9 +9,9 @@ BIN := .venv/bin
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
-# The main job, cut short: host and agent learn the polyhedra game; the result lies in runs/.
+# The main job: host and agent learn the polyhedra game; the result lies in runs/.
 demo: .venv/ready
-	$(BIN)/palestra train configs/dqn-polyhedra.yml stop.after=15000
+	$(BIN)/palestra train configs/dqn-polyhedra.yml
 
 test: .venv/ready
 	$(BIN)/python -m pytest

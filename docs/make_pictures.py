@@ -3,6 +3,7 @@
 docs/images/display.svg: the live display at the run's last record. docs/images/rho.png: rho over training.
 """
 
+import re
 import sys
 from pathlib import Path
 
@@ -41,7 +42,9 @@ def main(run: Path) -> None:
     )
     console = Console(width=100, height=30, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
     console.print(render_progress(progress, 100, 30))
-    console.save_svg(str(IMAGES / "display.svg"), title="palestra train configs/dqn-polyhedra.yml")
+    svg = console.export_svg(title="palestra train configs/dqn-polyhedra.yml")
+    svg = re.sub(r"@font-face \{.*?\}", "", svg, flags=re.DOTALL)  # fonts from elsewhere: the reader's own will do
+    (IMAGES / "display.svg").write_text(svg)
 
 
 if __name__ == "__main__":

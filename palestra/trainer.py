@@ -185,11 +185,12 @@ class Trainer:
     # ---- hooks -----------------------------------------------------------------------------------------
 
     def before_train(self) -> None:
-        """Restore the last checkpoint, or evaluate once and write checkpoint 0."""
+        """Restore the last checkpoint, or evaluate once and write checkpoint 0. A second `fit` finds all in memory."""
         output = self._output()
-        if output.checkpoints.numbers():
+        is_fresh = self.opt_steps == 0 and self.env_steps == 0
+        if output.checkpoints.numbers() and is_fresh:
             self.restore("latest")
-        else:
+        elif is_fresh:
             output.rewind(None)
             if self.resumed:
                 output.display.log(f"{output.folder.path} has no checkpoint: it starts at 0")
@@ -197,7 +198,7 @@ class Trainer:
             callback.before_train(self)
         if self.finished:
             return
-        if not output.checkpoints.numbers():
+        if is_fresh and not output.checkpoints.numbers():
             try:
                 if self.config.evaluation is not None:
                     self.evaluate(self.config.evaluation.num_games)

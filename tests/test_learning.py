@@ -23,17 +23,10 @@ def evaluations(folder: Path, *overrides: str) -> list[dict[tuple[str, str], flo
 
 @pytest.mark.slow
 def test_three_seeds_of_the_shipped_config_beat_the_plain_players_and_zeillinger(tmp_path: Path) -> None:
-    runs = [evaluations(tmp_path / str(seed), f"seed={seed}")[-1] for seed in range(3)]
-    rho = {pairing: fmean(run[pairing] for run in runs) for pairing in runs[0]}
+    runs = [evaluations(tmp_path / str(seed), f"seed={seed}") for seed in range(3)]
+    before, rho = ({pairing: fmean(run[at][pairing] for run in runs) for pairing in runs[0][at]} for at in (0, -1))
     for agent in AGENTS:
         for host in ("random", "all_coordinates", "zeillinger"):
             assert rho["host", agent] > rho[host, agent]
     assert rho["random", "agent"] <= 0.02
-
-
-@pytest.mark.slow
-def test_the_run_of_the_readme_already_shows_the_curve_rise(tmp_path: Path) -> None:
-    first, *_, last = evaluations(tmp_path / "run", "stop.after=15000")
-    assert last["host", "choose_first"] > 2 * first["host", "choose_first"]
-    assert last["host", "greedy"] > 0.02 > first["host", "greedy"]
-    assert last["random", "agent"] < first["random", "agent"] / 2
+    assert rho["host", "greedy"] > 0.02 > before["host", "greedy"]

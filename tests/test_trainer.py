@@ -697,3 +697,11 @@ def test_plain_lines_tell_where_the_run_is(make_config: MakeConfig, tmp_path: Pa
     text = console.export_text()
     assert "24" in text
     assert str(tmp_path / "run") in text.replace("\n", "")
+
+
+def test_a_second_fit_of_a_finished_trainer_changes_nothing(make_config: MakeConfig, in_tmp_path: Path) -> None:
+    trainer = palestra.Trainer(make_config({"output.save": None}), run="run")
+    trainer.fit()
+    steps, records = trainer.opt_steps, Path("run/records.jsonl").read_bytes()
+    trainer.fit()
+    assert (trainer.opt_steps, Path("run/records.jsonl").read_bytes()) == (steps, records)
