@@ -697,3 +697,17 @@ def typed(data: dict[str, Any]) -> str:
 def test_printed_config_reads_back_equal(label: str, boxes: dict[str, Any]) -> None:
     data = {"name": "box", "label": label, "numbers": [], "rows": [], "boxes": boxes}
     assert typed(load_yaml(render(data, Box))) == typed(data)
+
+
+def test_errors_of_overrides_and_of_the_file_are_told_together(tmp_path: Path) -> None:
+    class Small(Config):
+        steps: PositiveInt
+        """how many"""
+        rate: Fraction
+        """how fast"""
+
+    file = tmp_path / "small.yml"
+    file.write_text("steps: 0\nrate: 0.5\n")
+    with pytest.raises(ConfigError) as caught:
+        load_config(file, ["rat=1", "rate=2"], Small)
+    assert [error.path for error in caught.value.errors] == ["rat", "steps", "rate"]

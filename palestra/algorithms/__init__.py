@@ -16,8 +16,7 @@ from palestra.config import (
     NonNegativeInt,
     PositiveInt,
     UserConfig,
-    apply_overrides,
-    check,
+    check_overridden,
     load_config,
 )
 from palestra.evaluation.evaluator import EvaluationConfig
@@ -161,7 +160,7 @@ def read_config(config: "str | Path | dict[str, Any] | RunConfig", overrides: tu
     if isinstance(config, str | Path):
         return load_config(config, overrides, RunConfig)
     data = config.model_dump() if isinstance(config, RunConfig) else config
-    return check(apply_overrides(data, overrides), RunConfig)
+    return check_overridden(data, overrides, RunConfig)
 
 
 class DQNTrainer(Trainer):

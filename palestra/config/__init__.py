@@ -18,7 +18,7 @@ from palestra.config.errors import ConfigError, ConfigErrorItem
 from palestra.config.files import apply_overrides, load_yaml
 from palestra.config.places import find_defaults, find_undescribed
 from palestra.config.rendering import render
-from palestra.config.validation import check, load_config
+from palestra.config.validation import check, check_overridden, load_config
 from palestra.config.variants import ByKey, ByName, UserConfig, load_class, user_class_hashes
 
 __all__ = [
@@ -38,6 +38,7 @@ __all__ = [
     "UserConfig",
     "apply_overrides",
     "check",
+    "check_overridden",
     "find_defaults",
     "find_undescribed",
     "load_class",

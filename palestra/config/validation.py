@@ -23,7 +23,24 @@ KINDS = {bool: "a boolean", int: "an integer", float: "a float", str: "a string"
 
 def load_config(path: str | Path, overrides: Iterable[str], model: type[M]) -> M:
     """The config in a YAML file, with overrides `dotted.key=value`, checked. Raises ConfigError with all errors."""
-    return check(apply_overrides(load_yaml(Path(path)), overrides), model)
+    return check_overridden(load_yaml(Path(path)), overrides, model)
+
+
+def check_overridden(data: dict[str, Any], overrides: Iterable[str], model: type[M]) -> M:
+    """The config that plain data describe after the overrides. Raises ConfigError with the errors of both at once."""
+    errors: list[ConfigErrorItem] = []
+    for override in overrides:
+        try:
+            data = apply_overrides(data, [override])
+        except ConfigError as error:
+            errors += error.errors
+    try:
+        config = check(data, model)
+    except ConfigError as error:
+        errors += error.errors
+    if errors:
+        raise ConfigError(errors)
+    return config
 
 
 def check(data: Any, model: type[M]) -> M:
