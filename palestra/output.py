@@ -26,6 +26,7 @@ class RunOutput:
         self.console = console
         self.display = make_display(config.output.display, console)
         self.evaluations: list[Evaluation] = []
+        self.number = -1  # of the checkpoint that this process stands on
 
     @classmethod
     def create(cls, folder: RunFolder, config: Any, console: Console) -> "RunOutput":
@@ -53,6 +54,7 @@ class RunOutput:
     def rewind(self, loaded: LoadedCheckpoint | None) -> None:
         """Forget the records that came after a checkpoint; all of them where there is none."""
         length, env_steps = (loaded.records_length, loaded.counters["env_steps"]) if loaded else (0, 0)
+        self.number = loaded.manifest["number"] if loaded else -1
         for recorder in self.recorders:
             recorder.cut(length, env_steps)
         self.evaluations = [Evaluation.from_record(r) for r in self.records() if r["kind"] == "evaluation"]
@@ -80,8 +82,9 @@ class RunOutput:
         """Write the next checkpoint; records are on the disk before it."""
         for recorder in self.recorders:
             recorder.flush()
-        number = max(self.checkpoints.numbers(), default=-1) + 1
+        number = self.number + 1
         name = self.checkpoints.save(number, state, counters, buffers, self.jsonl.length)
+        self.number = number
         if best:
             self.checkpoints.mark_best(name)
 
