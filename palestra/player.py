@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from palestra.buffers.replay import ReplayBuffer
-from palestra.config import Config
+from palestra.config import Config, ConfigError, ConfigErrorItem
 from palestra.games.fused import Policy, Transitions, Worlds
-from palestra.games.game import Space
+from palestra.games.solo import SoloWorlds
+from palestra.games.spaces import ActionSpace, Space
 from palestra.schedules import Schedule
 
 Metrics = Mapping[str, Tensor | float]
@@ -29,7 +30,7 @@ class Player:
     name: str
     roles: tuple[str, ...]
     spaces: dict[str, Space]
-    num_actions: int
+    action_space: ActionSpace
     device: torch.device
     seed: int
     compile: bool
@@ -41,9 +42,16 @@ class Player:
     lr_schedule: Schedule | None = None
     er_schedule: Schedule | None = None
     replay_buffer: ReplayBuffer | None = None
-    worlds: Worlds | None = None
+    worlds: Worlds | SoloWorlds | None = None
     opt_steps: int = 0
     env_steps: int = 0
+
+    def require_actions(self, algorithm: str, *kinds: type[ActionSpace]) -> None:
+        """Raise ConfigError unless the player's actions are of one of these kinds."""
+        if not isinstance(self.action_space, kinds):
+            can = " or ".join(kind.__name__ for kind in kinds)
+            message = f"{algorithm!r} chooses {can} actions; those of {self.roles[0]!r} are {self.action_space}"
+            raise ConfigError([ConfigErrorItem(f"players.{self.name}.algorithm.name", message)])
 
     def policy(self, explore: bool) -> Policy:
         """How this player acts now; with or without exploration."""

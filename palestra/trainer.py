@@ -20,8 +20,8 @@ from palestra.clock import Mark, StopSignals, TrainingClock
 from palestra.config import ConfigError, ConfigErrorItem, load_class
 from palestra.evaluation.evaluator import Interrupted
 from palestra.evaluation.pairings import BestScore, play_pairings
-from palestra.games import make_game
-from palestra.games.fused import FusedGame, Transitions
+from palestra.games import fuse, make_game
+from palestra.games.fused import Transitions
 from palestra.intervals import Counters, Interval
 from palestra.output import RunOutput, default_folder
 from palestra.player import Metrics, Player
@@ -100,7 +100,7 @@ class Trainer:
         self.game = make_game(self.config.game, self.device, self.config.execution.kernel)
         self.players = {name: make_player(name, self.config, self.game) for name in self.config.players}
         self.learners = [player for player in self.players.values() if player.learning]
-        self.fused_game = FusedGame(self.game, {})
+        self.fused_game: Any = fuse(self.game)  # a FusedGame or a SoloGame, each with worlds of its own kind
         for player in self.learners:
             player.worlds = self.fused_game.new_worlds(
                 self.config.num_worlds, self.config.seed, f"player/{player.name}/play"
@@ -327,6 +327,7 @@ class Trainer:
             "best_score": None if self.best is None else self.best.value,
             "is_best": self._is_best,
             "finished": self.finished,
+            "game": self.game.state_dict(),
             "players": {name: p.state_dict() for name, p in self.players.items() if p.algorithm is not None},
             "callbacks": [callback.state_dict() for callback in self.callbacks],
         }
@@ -339,6 +340,7 @@ class Trainer:
             self.means[name].load_state_dict(sums, self.device)
         if self.best is not None:
             self.best.value = state["best_score"]
+        self.game.load_state_dict(state["game"])
         self._load_players(state)
         if len(state["callbacks"]) != len(self.callbacks):
             raise CheckpointError(
@@ -394,7 +396,9 @@ class Trainer:
         """
         assert isinstance(self.run, RunFolder)
         checkpoints = Checkpoints(self.run, keep_last=1, keep_every=None)
-        self._load_players(checkpoints.load(int(which) if which.isdigit() else which).state)
+        state = checkpoints.load(int(which) if which.isdigit() else which).state
+        self.game.load_state_dict(state["game"])
+        self._load_players(state)
         final = 0 if self.config.evaluation is None else self.config.evaluation.final_num_games
         record = {"kind": "evaluation", **self._counts(), "pairs": self._play_pairings(num_games or final, True)}
         path = self.run.evaluations / f"opt-step-{self.opt_steps}.json"

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from palestra.buffers.replay import ReplayBuffer, UniformReplayConfig
 from palestra.config import ByName, Config, Discount, Fraction, NonNegativeInt, PositiveFloat, PositiveInt
 from palestra.games.fused import Decision, Memory, Sees, Transitions
+from palestra.games.spaces import Discrete
 from palestra.nets import NetConfig, make_net
 from palestra.nets.weights import compiled, evaluation_twin, flat_gradient, flatten_weights
 from palestra.optimizers import OptimizerConfig
@@ -125,8 +126,9 @@ class DQN(Algorithm):
 
     def __init__(self, config: DQNConfig, player: Player) -> None:
         super().__init__(config, player)
+        player.require_actions(config.name, Discrete)
         key = base_key(player.seed, f"player/{player.name}/net")
-        self.q = make_net(config.net, player.spaces, player.num_actions, key).to(player.device)
+        self.q = make_net(config.net, player.spaces, player.action_space.num_flags, key).to(player.device)
         self.target = deepcopy(self.q).eval()
         self.weights, self.target_weights = flatten_weights(self.q), flatten_weights(self.target)
         self.parameters = list(self.q.parameters())  # asking a module each time costs as much as a small layer

@@ -13,6 +13,7 @@ from palestra.config import Config, NonNegativeInt, PositiveInt
 from palestra.evaluation.statistics import estimate_mean, estimate_rho
 from palestra.games.fused import Memory, Policy
 from palestra.games.game import State, TensorGame
+from palestra.games.spaces import Discrete
 from palestra.intervals import Interval
 from palestra.randomness import base_key, fold, world_keys
 
@@ -53,7 +54,7 @@ class Games:
 
     finished: ended by the rules; the others reached the round limit, or the game itself truncated them. lengths: rounds
     played. returns: by role. tallies: sums of the game's own counters (overflow, ...). actions: how often each was
-    taken, int64 (A,) by role.
+    taken, int64 (A,) by role; of discrete ones alone.
     """
 
     finished: Tensor
@@ -134,7 +135,9 @@ class _Batch:
         self.returns = torch.zeros(num_games, len(game.roles), device=device)
         self.tallies = {name: torch.zeros(num_games, dtype=torch.int64, device=device) for name in game.tallies}
         self.actions = {
-            role: torch.zeros(num, dtype=torch.int64, device=device) for role, num in game.num_actions.items()
+            role: torch.zeros(space.num, dtype=torch.int64, device=device)
+            for role, space in game.action_spaces.items()
+            if isinstance(space, Discrete)
         }
 
     def num_running(self) -> int:
@@ -159,8 +162,9 @@ class _Batch:
                 keys = turn_keys + game.roles.index(role) + 1
                 decision = policy.act(view, game.legal(self.state, role), keys, self.memory.get(role, {}))
                 actions[role] = decision.action
-                taken = deciding[:, game.roles.index(role)].long()
-                self.actions[role].scatter_add_(0, decision.action, taken)
+                if role in self.actions:
+                    taken = deciding[:, game.roles.index(role)].long()
+                    self.actions[role].scatter_add_(0, decision.action, taken)
                 if decision.memory:
                     self.memory[role] = decision.memory
             step_keys = turn_keys + len(game.roles) + 1

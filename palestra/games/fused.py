@@ -18,8 +18,8 @@ Sees = Literal["observation", "state", "nothing"]
 
 
 class Decision(NamedTuple):
-    """What `act` gives. action: int64 (B,). extras: what an algorithm keeps of the decision (log-probabilities,
-    ...)."""
+    """What `act` gives. action: (B, ...) as the role's action space says. extras: what an algorithm keeps of the
+    decision (log-probabilities, ...)."""
 
     action: Tensor
     extras: dict[str, Tensor]
@@ -40,8 +40,8 @@ class Transitions:
     """Experience of one seat: from one of its decisions to its next. M rows, of which only those with `valid` count.
 
     reward: float32 (M,), the sum of all rewards in between. next_observation: what the seat saw at its next decision;
-    zeros where terminated, for then there is none. next_legal: bool (M, A). truncated: the world was cut off in
-    between; the next observation is the true one, and to be bootstrapped from.
+    of no meaning where terminated, for then there is none. next_legal: bool (M, flags of the action space). truncated:
+    the world was cut off in between; the next observation is the true one, and to be bootstrapped from.
     """
 
     observation: Observation
@@ -283,7 +283,7 @@ class FusedGame:
         new.open = fresh | waiting
         new.reward = torch.where(waiting, seat.reward, 0.0)
         new.observation = {key: _choose(waiting, seat.observation[key], value) for key, value in observation.items()}
-        new.action = torch.where(waiting, seat.action, decision.action)
+        new.action = _choose(waiting, seat.action, decision.action)
         new.extras = {key: _choose(waiting, seat.extras[key], value) for key, value in decision.extras.items()}
         return new
 
@@ -335,7 +335,7 @@ def _selected(mask: Tensor) -> Tensor:
 
 def _empty_seat(observation: Observation, decision: Decision) -> Seat:
     """A seat in which no decision waits yet."""
-    never = torch.zeros_like(decision.action, dtype=torch.bool)
+    never = torch.zeros(len(decision.action), dtype=torch.bool, device=decision.action.device)
     return Seat(never, never.clone(), never.float(), observation, decision.action, decision.extras)
 
 

@@ -8,10 +8,12 @@ in one turn and tells them apart by `deciding`.
 """
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
+
+from palestra.games.spaces import ActionSpace, Box, MultiDiscrete, Space
 
 State = dict[str, Tensor]
 Observation = dict[str, Tensor]
@@ -21,36 +23,42 @@ class IllegalMove(ValueError):
     """An action that the rules forbid was given to the public `step`."""
 
 
-@dataclass(frozen=True)
-class Space:
-    """One entry of an observation: the shape of one world's part, without the axis of worlds.
+class Game(ABC):
+    """What every game tells: who sits in it, what each role sees and does.
 
-    `padded`: the entry is a set, its first axis lists the members, and rows with a negative entry are absent.
-    """
-
-    shape: tuple[int, ...]
-    dtype: torch.dtype
-    padded: bool
-
-
-class TensorGame(ABC):
-    """The rules. Stateless: everything that changes is in the state that goes in and comes out.
-
-    Must be set: `roles`, in the order of the axis R; `turns`, the roles that may decide in each turn of a round;
-    `quiet_turns`, those by number in which nothing is earned and no running game ends (never the last of a round);
-    `num_actions` and `spaces` by role; `tallies`, the names of state entries of shape (B,) to be summed over finished
-    games; `device`; `lockstep`, whether a role that waits in a world decides there whenever its turn comes, until the
-    game is over. Must be implemented: `reset`, `deciding`, `observe`, `legal`, `transition`.
+    Must be set: `roles`, in the order of the axis R; `spaces` (observations) and `action_spaces` by role; `tallies`,
+    the names of further counters that are summed over finished games; `device`.
     """
 
     roles: tuple[str, ...]
+    spaces: dict[str, dict[str, Space]]
+    action_spaces: dict[str, ActionSpace]
+    tallies: tuple[str, ...]
+    device: torch.device
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the game learns while it is played (running statistics, say) and a checkpoint must hold."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """The inverse of `state_dict`."""
+        if state:
+            raise ValueError(f"{type(self).__name__} keeps nothing, but is given {', '.join(state)}")
+
+
+class TensorGame(Game):
+    """The rules. Stateless: everything that changes is in the state that goes in and comes out.
+
+    Must be set, beside what every game tells: `turns`, the roles that may decide in each turn of a round;
+    `quiet_turns`, those by number in which nothing is earned and no running game ends (never the last of a round);
+    `lockstep`, whether a role that waits in a world decides there whenever its turn comes, until the game is over.
+    `tallies` are state entries of shape (B,). Must be implemented: `reset`, `deciding`, `observe`, `legal`,
+    `transition`. With one role, that role decides in every world that is not over.
+    """
+
     turns: tuple[tuple[str, ...], ...]
     quiet_turns: tuple[int, ...]
-    num_actions: dict[str, int]
-    spaces: dict[str, dict[str, Space]]
-    tallies: tuple[str, ...]
     lockstep: bool
-    device: torch.device
 
     @abstractmethod
     def reset(self, keys: Tensor) -> State:
@@ -67,13 +75,15 @@ class TensorGame(ABC):
 
     @abstractmethod
     def legal(self, state: State, role: str) -> Tensor:
-        """The legal actions of a role: bool (B, A); at least one per world in which the role decides."""
+        """The legal actions of a role: bool (B, flags of its action space); wherever the role decides, there is one for
+        every choice."""
 
     @abstractmethod
     def transition(
         self, state: State, actions: dict[str, Tensor], keys: Tensor
     ) -> tuple[State, Tensor, Tensor, Tensor]:
-        """One turn, unchecked. actions: int64 (B,) by role; those of roles that do not decide are ignored.
+        """One turn, unchecked. actions: by role, (B, ...) as its action space says; those of roles that do not decide
+        are ignored.
 
         Gives the new state, rewards (B, R) float32, terminated (B, R) bool (over for that role, no bootstrap) and
         truncated (B,) bool (cut off; never together with terminated). A world that is over when it comes in stays as
@@ -92,13 +102,41 @@ class TensorGame(ABC):
                         f"{role} decides in {int(wanted.sum())} worlds, but actions has no entry {role!r}"
                     )
                 continue
-            action, num_actions = actions[role], self.num_actions[role]
-            actions = actions | {role: action.masked_fill(~wanted, 0)}  # what is ignored may be any number
-            inside = (action >= 0) & (action < num_actions)
-            chosen = action.clamp(0, num_actions - 1).unsqueeze(1)
-            illegal = wanted & ~(inside & self.legal(state, role).gather(1, chosen).squeeze(1))
+            action, space = actions[role], self.action_spaces[role]
+            if not isinstance(space, Box):  # what is ignored may be any number
+                actions = actions | {role: action.masked_fill(~_expand(wanted, action), 0)}
+            illegal = wanted & ~_is_legal(action, space, self.legal(state, role))
             if illegal.any():
                 world = int(illegal.nonzero()[0, 0])
-                moves = self.legal(state, role)[world].nonzero().flatten().tolist()
-                raise IllegalMove(f"{role} plays {int(action[world])} in world {world}; legal there: {moves}")
+                there = (
+                    f"between {space.low} and {space.high}"
+                    if isinstance(space, Box)
+                    else self._moves(state, role, world)
+                )
+                raise IllegalMove(f"{role} plays {action[world].tolist()} in world {world}; legal there: {there}")
         return self.transition(state, actions, keys)
+
+    def _moves(self, state: State, role: str, world: int) -> list[Any]:
+        """The legal actions in one world: numbers, or a list of numbers for every choice."""
+        space, legal = self.action_spaces[role], self.legal(state, role)[world]
+        if isinstance(space, MultiDiscrete):
+            return [flags.nonzero().flatten().tolist() for flags in legal.split(list(space.nums))]
+        return legal.nonzero().flatten().tolist()
+
+
+def _is_legal(action: Tensor, space: ActionSpace, legal: Tensor) -> Tensor:
+    """bool (B,)"""
+    if isinstance(space, Box):
+        low, high = action.new_tensor(space.low), action.new_tensor(space.high)
+        return ((action >= low) & (action <= high)).all(dim=1)
+    nums = space.nums if isinstance(space, MultiDiscrete) else (space.num,)
+    choices = action.view(len(action), len(nums))
+    sound = torch.ones(len(action), dtype=torch.bool, device=action.device)
+    for choice, num, flags in zip(choices.unbind(1), nums, legal.split(list(nums), dim=1), strict=True):
+        inside = (choice >= 0) & (choice < num)
+        sound &= inside & flags.gather(1, choice.clamp(0, num - 1).unsqueeze(1)).squeeze(1)
+    return sound
+
+
+def _expand(mask: Tensor, like: Tensor) -> Tensor:
+    return mask.view(-1, *([1] * (like.dim() - 1)))

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from palestra.config import Config, PositiveInt
-from palestra.games.game import Observation, Space, State, TensorGame
+from palestra.games.game import Observation, State, TensorGame
+from palestra.games.spaces import Discrete, Space
 from palestra.randomness import random_integers
 
 
@@ -40,7 +41,7 @@ class NimGame(TensorGame):
     def __init__(self, config: NimConfig, device: torch.device) -> None:
         self.config, self.device = config, device
         H, M = config.num_heaps, config.max_stones
-        self.num_actions = dict.fromkeys(self.roles, H * M)
+        self.action_spaces = dict.fromkeys(self.roles, Discrete(H * M))
         self.spaces = {role: {"heaps": Space((H, M + 1), torch.float32, padded=False)} for role in self.roles}
         self.stones = torch.arange(1, M + 1, device=device)
 

@@ -15,9 +15,10 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from palestra.config import Config, ConfigError, ConfigErrorItem, NonNegativeInt, PositiveInt
-from palestra.games.game import Observation, Space, State, TensorGame
+from palestra.games.game import Observation, State, TensorGame
 from palestra.games.newton import Kernel, Reduction, blow_up, measure, newton_vertices, random_points, reduce_points
 from palestra.games.rewards import RewardConfig, make_reward
+from palestra.games.spaces import Discrete, Space
 from palestra.randomness import random_integers
 
 __all__ = [
@@ -132,7 +133,7 @@ class PolyhedraGame(TensorGame):
         self.action_of_mask = torch.tensor(_codes_of_masks(n), device=device)
         self.every_choice = torch.ones((1, len(masks)), dtype=torch.bool, device=device)
         self.coordinates = torch.arange(n, device=device)
-        self.num_actions = {"host": len(masks), "agent": n}
+        self.action_spaces = {"host": Discrete(len(masks)), "agent": Discrete(n)}
         points = Space((N, n), torch.float32, padded=True)
         self.spaces = {
             "host": {"points": points},

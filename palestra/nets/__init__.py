@@ -5,7 +5,7 @@ from typing import Annotated
 from torch import nn
 
 from palestra.config import ByName, Config, UserConfig, load_class
-from palestra.games.game import Space
+from palestra.games.spaces import Space
 from palestra.nets.deep_sets import DeepSets, DeepSetsConfig
 from palestra.nets.mlp import MLP, MLPConfig
 from palestra.nets.newton_sets import NewtonSets, NewtonSetsConfig

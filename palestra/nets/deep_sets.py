@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from palestra.config import Config, PositiveInt
-from palestra.games.game import Space
+from palestra.games.spaces import Space
 from palestra.nets.inputs import flat_size, flatten_observation, presence, trim
 
 

@@ -7,7 +7,7 @@ zeros, and a flag per row says which are present.
 import torch
 from torch import Tensor
 
-from palestra.games.game import Space
+from palestra.games.spaces import Space
 
 
 def flatten_observation(observation: dict[str, Tensor], spaces: dict[str, Space]) -> Tensor:

@@ -6,7 +6,7 @@ from pydantic import BeforeValidator
 from torch import Tensor, nn
 
 from palestra.config import Config, ConfigError, ConfigErrorItem
-from palestra.games.game import Space
+from palestra.games.spaces import Space
 from palestra.nets.inputs import flat_size, flatten_observation
 
 

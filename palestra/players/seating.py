@@ -26,11 +26,11 @@ def make_player(name: str, run: "RunConfig", game: TensorGame) -> Player:
     roles = tuple(role for role in game.roles if run.roles[role] == name)
     first, others = roles[0], roles[1:]
     for role in others:
-        if game.spaces[role] != game.spaces[first] or game.num_actions[role] != game.num_actions[first]:
+        if game.spaces[role] != game.spaces[first] or game.action_spaces[role] != game.action_spaces[first]:
             message = f"{name!r} sits there and as {first!r}, but the two see or do different things"
             raise ConfigError([ConfigErrorItem(f"roles.{role}", message)])
-    spaces, num_actions = game.spaces[first], game.num_actions[first]
-    player = Player(name, roles, spaces, num_actions, game.device, run.seed, run.execution.compile)
+    spaces, actions = game.spaces[first], game.action_spaces[first]
+    player = Player(name, roles, spaces, actions, game.device, run.seed, run.execution.compile)
     if isinstance(config, ScriptedPlayerConfig):
         player.script = make_script(config.scripted, game)
     elif isinstance(config, FromRunConfig):
@@ -59,7 +59,8 @@ def load_player(run: str | Path, player: str | None, checkpoint: str, model: typ
         raise ValueError(f"{run} has no player {name!r} that learned; it has {', '.join(learned)}")
     game = make_game(config.game, torch.device(config.execution.device), config.execution.kernel)
     roles = tuple(role for role in game.roles if config.roles[role] == name)
-    loaded = Player(name, roles, game.spaces[roles[0]], game.num_actions[roles[0]], game.device, config.seed, False)
+    spaces, actions = game.spaces[roles[0]], game.action_spaces[roles[0]]
+    loaded = Player(name, roles, spaces, actions, game.device, config.seed, False)
     _fill_from_run(loaded, model, Path(run), name, checkpoint)
     return loaded
 

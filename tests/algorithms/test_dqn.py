@@ -43,7 +43,7 @@ def dqn_config(**changes: Any) -> DQNConfig:
 
 
 def make_dqn(**changes: Any) -> DQN:
-    player = Player("player", GAME.roles, GAME.spaces["first"], 4, CPU, seed=1, compile=False)
+    player = Player("player", GAME.roles, GAME.spaces["first"], GAME.action_spaces["first"], CPU, seed=1, compile=False)
     dqn = dqn_config(**changes).build(player)
     player.algorithm = dqn
     return dqn

@@ -53,7 +53,7 @@ GAMES: dict[str, TensorGame] = {
 def plain_games(game: TensorGame, policies: Mapping[str, Policy], num: int, max_rounds: int, seed: int) -> Games:
     """`play_games`, one game at a time."""
     finished, lengths, returns, tallies = [], [], [], dict.fromkeys(game.tallies, 0)
-    taken = {role: torch.zeros(num_actions, dtype=torch.int64) for role, num_actions in game.num_actions.items()}
+    taken = {role: torch.zeros(space.num_flags, dtype=torch.int64) for role, space in game.action_spaces.items()}
     for key in world_keys(base_key(seed, STREAM), num, CPU).split(1):
         state, memory, number = game.reset(fold(key, 0)), dict[str, Memory](), 0
         length, earned, is_over, is_cut = 0, torch.zeros(len(game.roles)), not game.deciding(state).any(), False

@@ -11,9 +11,10 @@ from torch import Tensor
 
 from palestra.games import fused
 from palestra.games.fused import Decision, FusedGame, Memory, Sees, Transitions, Worlds
-from palestra.games.game import Observation, Space, State, TensorGame
+from palestra.games.game import Observation, State, TensorGame
 from palestra.games.nim import NimConfig, NimGame
 from palestra.games.polyhedra import PolyhedraGame
+from palestra.games.spaces import Discrete, Space
 from palestra.players import make_script
 from palestra.randomness import base_key, fold, random_choice, random_integers, world_keys
 from tests.games.plain_polyhedra import polyhedra_config
@@ -38,7 +39,7 @@ class TagGame(TensorGame):
         self.roles = ROLES[:num_roles]
         self.pattern, self.lockstep, self.device = pattern, pattern != "at will", CPU
         self.turns = tuple((role,) for role in self.roles) if pattern == "in turn" else (self.roles,)
-        self.num_actions = dict.fromkeys(self.roles, 4)
+        self.action_spaces = dict.fromkeys(self.roles, Discrete(4))
         self.spaces = {role: {"tag": Space((3,), torch.float32, padded=False)} for role in self.roles}
 
     def reset(self, keys: Tensor) -> State:
@@ -221,7 +222,10 @@ def plain_transitions(game: TensorGame, games: list[list[Move]], collected: tupl
                 observation, _, decision = moves[i].seen[role]
                 if is_end:
                     nothing = {name: torch.zeros_like(value) for name, value in observation.items()}
-                    following, next_legal = nothing, torch.zeros(1, game.num_actions[role], dtype=torch.bool)
+                    following, next_legal = (
+                        nothing,
+                        torch.zeros(1, game.action_spaces[role].num_flags, dtype=torch.bool),
+                    )
                 else:
                     following, next_legal, _ = moves[closing].seen[role]
                 row = Transitions(

@@ -5,7 +5,8 @@ import torch
 from torch import Tensor, nn
 
 from palestra.config import Config, ConfigError, check
-from palestra.games.game import Observation, Space
+from palestra.games.game import Observation
+from palestra.games.spaces import Space
 from palestra.nets import NetConfig, make_net
 from palestra.nets.mlp import ResidualBlock
 

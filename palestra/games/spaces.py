@@ -1,0 +1,68 @@
+"""What a role sees and does: the shapes of observations and of actions, of one world, without the axis of worlds."""
+
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True)
+class Space:
+    """One entry of an observation: the shape of one world's part.
+
+    `padded`: the entry is a set, its first axis lists the members, and rows with a negative entry are absent.
+    """
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    padded: bool
+
+
+@dataclass(frozen=True)
+class Discrete:
+    """One of `num` actions: int64 (B,). Masks of legal actions: bool (B, num)."""
+
+    num: int
+
+    shape = ()
+    dtype = torch.int64
+
+    @property
+    def num_flags(self) -> int:
+        """The width of a mask of legal actions."""
+        return self.num
+
+
+@dataclass(frozen=True)
+class MultiDiscrete:
+    """Several choices at once, the k-th among nums[k]: int64 (B, K). Masks: bool (B, sum(nums)), one choice after the
+    other."""
+
+    nums: tuple[int, ...]
+
+    dtype = torch.int64
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (len(self.nums),)
+
+    @property
+    def num_flags(self) -> int:
+        return sum(self.nums)
+
+
+@dataclass(frozen=True)
+class Box:
+    """A vector of numbers within bounds: float32 (B, len(low)). There is nothing to mask: bool (B, 0)."""
+
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+
+    dtype = torch.float32
+    num_flags = 0
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return (len(self.low),)
+
+
+ActionSpace = Discrete | MultiDiscrete | Box

@@ -1,0 +1,98 @@
+"""World: the stateful face of a game of one role, on which a roll-out plays; and the World of a TensorGame.
+
+Letters: B worlds.
+"""
+
+from abc import ABC, abstractmethod
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from palestra.games.game import Observation, State, TensorGame
+
+
+class Outcome(NamedTuple):
+    """What a step gave, all (B, ...). observation: the true one after the step, also where the game has ended.
+
+    reward: float32. terminated (over; no bootstrap) and truncated (cut off; bootstrap from `observation`): bool, never
+    both. valid: bool, False where the step only began a new game and nothing was decided. tallies: the counters that
+    the game names so, as they stood after the step.
+    """
+
+    observation: Observation
+    legal: Tensor
+    reward: Tensor
+    terminated: Tensor
+    truncated: Tensor
+    valid: Tensor
+    tallies: tuple[Tensor, ...]
+
+
+class World(ABC):
+    """A batch of worlds with one role in each, which step together; those that end begin anew by themselves.
+
+    observation: what the role sees at its next decision, (B, *space.shape). legal: its legal actions, bool (B, flags).
+    Both are replaced at a step, never written to.
+    """
+
+    observation: Observation
+    legal: Tensor
+
+    @abstractmethod
+    def step(self, action: Tensor, keys: Tensor) -> Outcome:
+        """Play one decision in every world. keys: int64 (B,), for what chance the rules need."""
+
+    @abstractmethod
+    def state_dict(self) -> dict[str, Any]: ...
+
+    @abstractmethod
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+class TensorWorld(World):
+    """The World of a TensorGame with one role. A start that is over before its first decision ends after one step with
+    reward 0."""
+
+    def __init__(self, game: TensorGame, keys: Tensor) -> None:
+        (self.role,) = game.roles
+        self.game = game
+        self.state: State = game.reset(keys)
+        self._look()
+
+    def _look(self) -> None:
+        self.observation = self.game.observe(self.state, self.role)
+        self.legal = self.game.legal(self.state, self.role)
+
+    def step(self, action: Tensor, keys: Tensor) -> Outcome:
+        self.state, rewards, terminated, truncated = self.game.transition(self.state, {self.role: action}, keys)
+        self._look()
+        over = terminated[:, 0]
+        tallies = tuple(self.state[name] for name in self.game.tallies)
+        valid = torch.ones_like(over)
+        outcome = Outcome(self.observation, self.legal, rewards[:, 0], over, truncated, valid, tallies)
+        self._refill(over | truncated, keys + 1)
+        return outcome
+
+    def _refill(self, ended: Tensor, keys: Tensor) -> None:
+        if ended.device.type == "cpu":
+            rows = ended.nonzero().squeeze(1)
+            if not len(rows):
+                return
+            fresh = self.game.reset(keys[rows])
+            self.state = {name: value.index_copy(0, rows, fresh[name]) for name, value in self.state.items()}
+        else:  # a GPU would have to wait to learn which rows
+            fresh = self.game.reset(keys)
+            self.state = {name: _where(ended, fresh[name], value) for name, value in self.state.items()}
+        self._look()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"state": self.state}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.state = {name: value.to(self.game.device) for name, value in state["state"].items()}
+        self._look()
+
+
+def _where(mask: Tensor, yes: Tensor, no: Tensor) -> Tensor:
+    return torch.where(mask.view(-1, *([1] * (yes.dim() - 1))), yes, no)
