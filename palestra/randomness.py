@@ -9,6 +9,7 @@ of a key is mix(key + (i + 1) * GAMMA), in 64-bit arithmetic that wraps around.
 """
 
 import hashlib
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -88,6 +89,18 @@ def random_integers(keys: Tensor, num: int, high: int | Tensor) -> Tensor:
 def random_floats(keys: Tensor, num: int) -> Tensor:
     """`num` floats per key, uniform on the multiples of 2**-24 in [0, 1): float32 of shape (*keys.shape, num)."""
     return _shift_right(random_bits(keys, num), 40).to(torch.float32) * 2.0**-24
+
+
+def random_normals(keys: Tensor, num: int) -> Tensor:
+    """`num` independent standard normals per key: float32 of shape (*keys.shape, num) (Box & Muller 1958).
+
+    Made of pairs of uniforms on multiples of 2**-24, so no number is beyond 5.8 in size.
+    """
+    half = (num + 1) // 2
+    uniforms = random_floats(keys, 2 * half)
+    radius = torch.sqrt(-2.0 * torch.log(1.0 - uniforms[..., :half]))
+    angle = (2.0 * math.pi) * uniforms[..., half:]
+    return torch.cat([radius * torch.cos(angle), radius * torch.sin(angle)], dim=-1)[..., :num]
 
 
 def random_choice(keys: Tensor, legal: Tensor) -> Tensor:

@@ -20,7 +20,7 @@ from palestra.config import (
     load_config,
 )
 from palestra.evaluation.evaluator import EvaluationConfig
-from palestra.games import GAMES, GameConfig
+from palestra.games import GameConfig, game_class
 from palestra.intervals import Interval, Limit
 from palestra.player import Algorithm
 from palestra.players import FromRunConfig, ScriptedPlayerConfig, script_error
@@ -94,7 +94,7 @@ class RunConfig(Config):
         return self
 
     def _role_errors(self) -> list[ConfigErrorItem]:
-        game = GAMES[self.game.name]
+        game = game_class(self.game.name)
         expected = f"expected one of the players: {', '.join(self.players)}"
         faults: list[tuple[str, str]] = []
         for role in game.roles:
@@ -122,7 +122,7 @@ class RunConfig(Config):
     def _pairing_errors(self) -> list[ConfigErrorItem]:
         if self.evaluation is None:
             return []
-        game = GAMES[self.game.name]
+        game = game_class(self.game.name)
         faults: list[tuple[str, str]] = []
         players = f"players of this file: {', '.join(self.players)}"
         for index, pairing in enumerate(self.evaluation.pairings):
@@ -143,7 +143,7 @@ class RunConfig(Config):
         best, pairings = self.evaluation.best, self.evaluation.pairings
         learners = [name for name, config in self.players.items() if isinstance(config, LearningPlayerConfig)]
         sound = [index for index, pairing in enumerate(pairings) if any(name in learners for name in pairing.values())]
-        measures = ["rho", *(f"return/{role}" for role in GAMES[self.game.name].roles)]
+        measures = ["rho", *(f"return/{role}" for role in game_class(self.game.name).roles)]
         errors = []
         if best.pairing not in sound:
             message = f"in pairing {best.pairing} nobody learns" if best.pairing < len(pairings) else "no such pairing"

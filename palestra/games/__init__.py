@@ -1,10 +1,10 @@
 """Games by name."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 
-from palestra.config import ByName, Config
+from palestra.config import ByName, Config, UserConfig, load_class
 from palestra.games.fused import FusedGame
 from palestra.games.game import TensorGame
 from palestra.games.newton import Kernel
@@ -13,18 +13,29 @@ from palestra.games.polyhedra import PolyhedraConfig, PolyhedraGame
 from palestra.games.solo import SoloGame
 from palestra.games.world import TensorWorld
 
-GameConfig = Annotated[PolyhedraConfig | NimConfig, ByName()]
+GameConfig = Annotated[PolyhedraConfig | NimConfig | UserConfig, ByName(user_class=TensorGame)]
 
 GAMES: dict[str, type[TensorGame]] = {"polyhedra": PolyhedraGame, "nim": NimGame}
 
 
+def game_class(name: str) -> type[TensorGame]:
+    """The class behind a game's name: ours, or a user's own."""
+    return GAMES.get(name) or load_class(name, TensorGame)  # type: ignore[type-abstract]
+
+
 def make_game(config: Config, device: torch.device, kernel: Kernel) -> TensorGame:
-    """The rules that a config names. kernel: of the polyhedra game; changes speed, never a result."""
+    """The rules that a config names. kernel: of the polyhedra game; changes speed, never a result.
+
+    A user's own class is called as (config, device), carries `Config`, and has its `roles` as a class attribute.
+    """
     match config:
         case PolyhedraConfig():
             return PolyhedraGame(config, device, kernel)
         case NimConfig():
             return NimGame(config, device)
+        case UserConfig():
+            own: Any = game_class(config.name)
+            return own(config, device)
     raise TypeError(f"{type(config).__name__} is no config of a game")
 
 
