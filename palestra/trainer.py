@@ -22,7 +22,7 @@ from palestra.evaluation.evaluator import Interrupted
 from palestra.evaluation.pairings import BestScore, play_pairings
 from palestra.games import fuse, make_game
 from palestra.games.fused import Transitions
-from palestra.intervals import Counters, Interval
+from palestra.intervals import Agenda, Counters, Interval
 from palestra.output import RunOutput, default_folder
 from palestra.player import Metrics, Player
 from palestra.players.seating import make_player
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 SHOW_INTERVAL_S = 0.2
-LOOK_INTERVAL = 256  # opt steps between looks at the loss on a GPU, where each look is a wait
+LOOK_INTERVAL = Interval(every=256, unit="opt_steps")  # between looks at the loss: on a GPU each is a wait
 PARTS = {
     "net": "nets",
     "optimizer": "optimizers",
@@ -118,6 +118,9 @@ class Trainer:
         self.clock, self.signals = TrainingClock(), StopSignals()
         self._is_best = False
         self.checked: Counters = self.counters
+        evaluation, output = self.config.evaluation, self.config.output
+        intervals = [None if evaluation is None else evaluation.interval, output.record, output.save, LOOK_INTERVAL]
+        self._agenda = Agenda(self.config.stop, intervals)
         self._shown = 0.0
         self._start = self._recorded = Mark(0.0, 0, 0, 0.0)
 
@@ -162,16 +165,21 @@ class Trainer:
         the last safe point. A signal does not wait for an evaluation: the run is saved as it was before this safe
         point, and a resumed run begins with it.
         """
+        if self.signals.received is None and self._agenda.waits(
+            self.opt_steps, self.env_steps, self.epochs, self.clock
+        ):
+            self._show()
+            return
         config, before, now = self.config, self.checked, self.counters
         done = config.stop.share(now) >= 1.0
-        if self.device.type == "cpu" or self.opt_steps % LOOK_INTERVAL == 0:
-            self._check_finite()
+        self._check_finite()
         try:
             if config.evaluation is not None and (done or _due(config.evaluation.interval, before, now)):
                 self.evaluate(config.evaluation.final_num_games if done else config.evaluation.num_games)
             if done or _due(config.output.record, before, now):
                 self.record()
             self.checked, self.finished = now, done
+            self._agenda.set(now)
             due = done or self._is_best or _due(config.output.save, before, now)
         except Interrupted:
             due = False
@@ -336,6 +344,7 @@ class Trainer:
         for name in ("turn", "in_epoch", "epoch_counts", "finished"):
             setattr(self, name, state[name])
         self.checked = {**state["checked"], "minutes": self.clock.seconds / 60}
+        self._agenda.set(self.checked)
         for name, sums in state["means"].items():
             self.means[name].load_state_dict(sums, self.device)
         if self.best is not None:
