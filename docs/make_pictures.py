@@ -10,9 +10,10 @@ from pathlib import Path
 from rich.console import Console
 
 from palestra.config import load_yaml
-from palestra.recording.display import Evaluation, Progress, render_progress
+from palestra.recording.display import render_progress
 from palestra.recording.plots import plot_rho
 from palestra.recording.recorders import read_records
+from palestra.recording.results import Evaluation, Progress
 
 IMAGES = Path(__file__).parent / "images"
 SHOWN = ("loss", "q_mean", "grad_norm", "learning_rate", "exploration")

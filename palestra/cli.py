@@ -80,7 +80,8 @@ def evaluate(
     """Play the pairings of a run's config with the players of a checkpoint; the result goes to RUN/evaluations/."""
     with _told_plainly():
         import palestra
-        from palestra.recording.display import Evaluation, score_table
+        from palestra.recording.display import score_table
+        from palestra.recording.results import Evaluation
 
         trainer = palestra.Trainer.load(run)
         path, record = trainer.evaluate_checkpoint(checkpoint, games)

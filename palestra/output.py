@@ -9,9 +9,10 @@ from rich.console import Console
 
 from palestra.buffers.replay import ReplayBuffer
 from palestra.config import render, user_class_hashes
-from palestra.recording.display import Evaluation, Progress, make_display
+from palestra.recording.display import make_display
 from palestra.recording.plots import plot_rho
 from palestra.recording.recorders import JsonlRecorder, Recorder, TensorBoardRecorder, read_records
+from palestra.recording.results import Evaluation, Progress
 from palestra.recording.summary import render_summary
 from palestra.storage.checkpoints import Checkpoints, LoadedCheckpoint
 from palestra.storage.run_folder import RunFolder, machine, run_facts, versions, write_json, write_text

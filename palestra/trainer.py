@@ -26,8 +26,8 @@ from palestra.intervals import Counters, Interval
 from palestra.output import RunOutput, default_folder
 from palestra.player import Metrics, Player
 from palestra.players.seating import make_player
-from palestra.recording.display import Progress
 from palestra.recording.means import Means
+from palestra.recording.results import Progress
 from palestra.storage.checkpoints import CheckpointError, Checkpoints
 from palestra.storage.run_folder import RunFolder, write_json
 

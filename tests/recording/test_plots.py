@@ -109,6 +109,7 @@ def test_missing_values_and_a_single_evaluation_are_drawn(tmp_path: Path) -> Non
 def test_game_of_other_roles_shows_the_learning_players_return() -> None:
     def game(step: int, value: float) -> dict[str, Any]:
         seats = {"players": {"x": "random", "o": "learner"}, "returns": {"x": -value, "o": value}, "learned": ["o"]}
+        seats["return_intervals"] = {"x": [-value - 0.1, -value + 0.1], "o": [value - 0.1, value + 0.1]}
         return {"opt_steps": step, "pairs": [pair("", "", 0.2, []) | seats]}
 
     axes = panels([game(0, -0.5), game(10, 0.5)])["learner as o facing random"]
