@@ -10,7 +10,7 @@ from rich.console import Console
 from palestra.buffers.replay import ReplayBuffer
 from palestra.config import render, user_class_hashes
 from palestra.recording.display import make_display
-from palestra.recording.plots import plot_rho
+from palestra.recording.plots import plot_scores
 from palestra.recording.recorders import JsonlRecorder, Recorder, TensorBoardRecorder, read_records
 from palestra.recording.results import Evaluation, Progress
 from palestra.recording.summary import render_summary
@@ -100,10 +100,11 @@ class RunOutput:
 
     def conclude(self, progress: Progress) -> None:
         """The plot, and the summary on the console (unless quiet)."""
-        plot = self.folder.path / "rho.png"
+        plot = self.folder.path / "scores.png"
         files = {"records": self.folder.records, "checkpoints": self.folder.checkpoints}
-        if plot_rho(self.records(), plot):
+        if plot_scores(self.records(), plot):
             files["plot"] = plot
+        self.display.close()  # its last state stands above the summary
         if self.config.output.display != "quiet":
             render_summary(self.console, progress, files)
 

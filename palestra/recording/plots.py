@@ -1,4 +1,4 @@
-"""A picture of what a run learned: rho over training with 95% bands, and scripted players as levels."""
+"""A picture of what a run learned: scores over training with 95% bands, and scripted players as levels."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -17,16 +17,16 @@ MAX_COLUMNS = 5
 LABEL_GAP = 0.065  # of an axes' height
 
 
-def plot_rho(records: Sequence[Mapping[str, Any]], path: Path) -> bool:
-    """Write a PNG of rho over training (`rho_figure`). False, and no file, if no record tells of a learning player."""
-    figure = rho_figure(records)
+def plot_scores(records: Sequence[Mapping[str, Any]], path: Path) -> bool:
+    """Write a PNG of the scores over training (`scores_figure`). False, and no file, if no record tells of a learning player."""
+    figure = scores_figure(records)
     if figure is None:
         return False
     figure.savefig(path, format="png", dpi=120)
     return True
 
 
-def rho_figure(records: Sequence[Mapping[str, Any]]) -> Figure | None:
+def scores_figure(records: Sequence[Mapping[str, Any]]) -> Figure | None:
     """One panel for each pairing of a learning player: rho over opt steps with its 95% interval as a band, and dashed
     the scripted players of its role facing the same opponent. A row of panels for each learning player. In games
     other than the host's and agent's the learning player's return stands for rho.
