@@ -18,7 +18,8 @@ LABEL_GAP = 0.065  # of an axes' height
 
 
 def plot_scores(records: Sequence[Mapping[str, Any]], path: Path) -> bool:
-    """Write a PNG of the scores over training (`scores_figure`). False, and no file, if no record tells of a learning player."""
+    """Write a PNG of the scores over training (`scores_figure`). False, and no file, if no record tells of a learning
+    player."""
     figure = scores_figure(records)
     if figure is None:
         return False
