@@ -90,6 +90,30 @@ def evaluate(
 
 
 @app.command()
+def export(
+    run: Run,
+    player: Annotated[str | None, typer.Option(help="its name; may be left out where only one learned")] = None,
+    checkpoint: Annotated[str, typer.Option(help="latest, best, or a number")] = "latest",
+    onnx: Annotated[bool, typer.Option("--onnx", help="write policy.onnx too (extra: onnx)")] = False,
+) -> None:
+    """Write a player as files that run without palestra, to RUN/export/PLAYER-OPT_STEPS/."""
+    with _told_plainly():
+        from palestra.algorithms import RunConfig
+        from palestra.export import ExportError, export_player
+        from palestra.players.seating import load_seat
+
+        try:
+            game, loaded = load_seat(run, player, checkpoint, RunConfig)
+            folder = run / "export" / f"{loaded.name}-{loaded.opt_steps}"
+            checked = export_player(loaded, game, folder, onnx)
+        except (ExportError, NotImplementedError, FileExistsError, ValueError) as error:
+            errors.print(str(error))
+            raise typer.Exit(2) from None
+        for name, decisions in checked.items():
+            console.print(f"{folder / name}: acts as the player in {decisions} decisions", soft_wrap=True)
+
+
+@app.command()
 def check(file: File, overrides: Overrides = None) -> None:
     """Check a config: all errors at once, nothing is run."""
     with _told_plainly():

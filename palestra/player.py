@@ -128,8 +128,8 @@ class AlgorithmConfig(Config):
 class Algorithm(ABC):
     """How one player learns.
 
-    Must be implemented: `policy`, `learn`, `state_dict`, `load_state_dict`; `__init__` fills the player's `nets`,
-    `optimizers`, `lr_schedule`, `er_schedule`, `replay_buffer`.
+    Must be implemented: `policy`, `learn`, `state_dict`, `load_state_dict`; may be: `module`. `__init__` fills the
+    player's `nets`, `optimizers`, `lr_schedule`, `er_schedule`, `replay_buffer`.
     """
 
     def __init__(self, config: Any, player: Player) -> None:
@@ -139,6 +139,11 @@ class Algorithm(ABC):
     @abstractmethod
     def policy(self, explore: bool) -> Policy:
         """How the player acts with its present weights."""
+
+    def module(self) -> nn.Module:
+        """How the player acts without exploration, as one module in evaluation mode, for `palestra export`: observation
+        (dict of (B, ...)), legal actions (B, flags) -> action, and float32 (B, flags), what every choice is worth."""
+        raise NotImplementedError(f"{type(self).__name__} has no `module`, so its players cannot be exported")
 
     @abstractmethod
     def learn(self, turn: Turn) -> None:

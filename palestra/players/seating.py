@@ -47,9 +47,11 @@ def make_player(name: str, run: "RunConfig", game: TensorGame) -> Player:
     return player
 
 
-def load_player(run: str | Path, player: str | None, checkpoint: str, model: type["RunConfig"]) -> Player:
-    """A player as a run left it, held fixed. player: its name; None: the only one that learned. checkpoint: latest,
-    best or a number."""
+def load_seat(
+    run: str | Path, player: str | None, checkpoint: str, model: type["RunConfig"]
+) -> tuple[TensorGame, Player]:
+    """A game, and a player of it as a run left it, held fixed. player: its name; None: the only one that learned.
+    checkpoint: latest, best or a number."""
     config = load_config(RunFolder.open(Path(run)).config, (), model)
     learned = [name for name, entry in config.players.items() if hasattr(entry, "algorithm")]
     if player is None and len(learned) > 1:
@@ -62,7 +64,7 @@ def load_player(run: str | Path, player: str | None, checkpoint: str, model: typ
     spaces, actions = game.spaces[roles[0]], game.action_spaces[roles[0]]
     loaded = Player(name, roles, spaces, actions, game.device, config.seed, False)
     _fill_from_run(loaded, model, Path(run), name, checkpoint)
-    return loaded
+    return game, loaded
 
 
 def _make_algorithm(config: Any, player: Player) -> Algorithm:
