@@ -6,6 +6,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from palestra.algorithms.dqn import DQNConfig
+from palestra.algorithms.sac import SACConfig
+from palestra.algorithms.td3 import TD3Config
 from palestra.callbacks import Callback
 from palestra.config import (
     ByKey,
@@ -27,7 +29,7 @@ from palestra.players import FromRunConfig, ScriptedPlayerConfig, script_error
 from palestra.players.scripted import SCRIPTED
 from palestra.trainer import Trainer
 
-AnyAlgorithm = Annotated[DQNConfig | UserConfig, ByName(user_class=Algorithm)]
+AnyAlgorithm = Annotated[DQNConfig | SACConfig | TD3Config | UserConfig, ByName(user_class=Algorithm)]
 
 
 class LearningPlayerConfig(Config):
