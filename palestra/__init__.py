@@ -42,7 +42,7 @@ def load_player(run: str | Path, player: str | None = None, checkpoint: str = "l
     from palestra.algorithms import RunConfig
     from palestra.players import seating
 
-    return seating.load_seat(run, player, checkpoint, RunConfig)[1]
+    return seating.load_player(run, player, checkpoint, RunConfig)
 
 
 def __getattr__(name: str) -> Any:

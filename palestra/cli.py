@@ -98,14 +98,13 @@ def export(
 ) -> None:
     """Write a player as files that run without palestra, to RUN/export/PLAYER-OPT_STEPS/."""
     with _told_plainly():
-        from palestra.algorithms import RunConfig
+        import palestra
         from palestra.export import ExportError, export_player
-        from palestra.players.seating import load_seat
 
         try:
-            game, loaded = load_seat(run, player, checkpoint, RunConfig)
+            loaded = palestra.load_player(run, player, checkpoint)
             folder = run / "export" / f"{loaded.name}-{loaded.opt_steps}"
-            checked = export_player(loaded, game, folder, onnx)
+            checked = export_player(loaded, folder, onnx)
         except (ExportError, NotImplementedError, FileExistsError, ValueError) as error:
             errors.print(str(error))
             raise typer.Exit(2) from None

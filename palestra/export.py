@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from palestra.games import fuse
 from palestra.games.fused import Decision, Memory, Policy
-from palestra.games.game import TensorGame
 from palestra.games.spaces import ActionSpace, Box, MultiDiscrete
 from palestra.player import Player
 from palestra.players import make_script
@@ -34,7 +33,7 @@ class ExportError(RuntimeError):
     """The player cannot be exported, or what was written does not act as it does."""
 
 
-def export_player(player: Player, game: TensorGame, folder: Path, onnx: bool) -> dict[str, int]:
+def export_player(player: Player, folder: Path, onnx: bool) -> dict[str, int]:
     """Write `policy.pt2` (torch.export), `policy.onnx` if asked for, and `policy.json` into a new folder.
 
     Gives the number of decisions compared, by file. Raises ExportError, or FileExistsError for a folder that exists.
@@ -43,7 +42,7 @@ def export_player(player: Player, game: TensorGame, folder: Path, onnx: bool) ->
     module = player.algorithm.module()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's exporters speak of their own insides
-        seen = _decisions(player, game)
+        seen = _decisions(player)
         folder.mkdir(parents=True)
         try:
             return _write(module, player, seen, folder, onnx)
@@ -81,9 +80,11 @@ class _Watching:
         return decision
 
 
-def _decisions(player: Player, game: TensorGame) -> Seen:
+def _decisions(player: Player) -> Seen:
     """What the player sees and does in games beside random players."""
     seen: Seen = []
+    game = player.game
+    assert game is not None
     played: Any = fuse(game)
     own = _Watching(player.policy(explore=False), seen)
     played.policies = {role: own if role == player.roles[0] else make_script("random", game) for role in game.roles}

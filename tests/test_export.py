@@ -14,10 +14,8 @@ import torch
 from torch import nn
 
 import palestra
-from palestra.algorithms import RunConfig
 from palestra.algorithms.dqn import DQN
 from palestra.export import ExportError, export_player
-from palestra.players.seating import load_seat
 from tests.conftest import TINY
 
 ALONE = """
@@ -40,16 +38,16 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("role", ["host", "agent"])
 def test_exported_files_act_as_the_player(role: str, run: Path, tmp_path: Path) -> None:
-    game, player = load_seat(run, role, "latest", RunConfig)
-    checked = export_player(player, game, tmp_path / "export", onnx=True)
+    player = palestra.load_player(run, role)
+    checked = export_player(player, tmp_path / "export", onnx=True)
     assert checked == {"policy.pt2": 512, "policy.onnx": 512}
     description = json.loads((tmp_path / "export/policy.json").read_text())
     assert description["observation"]["points"] == {"shape": ["batch", 6, 3], "dtype": "float32"}
 
 
 def test_a_program_runs_where_palestra_is_not(run: Path, tmp_path: Path) -> None:
-    game, player = load_seat(run, "host", "latest", RunConfig)
-    export_player(player, game, tmp_path / "export", onnx=False)
+    player = palestra.load_player(run, "host")
+    export_player(player, tmp_path / "export", onnx=False)
     assert not (tmp_path / "export/policy.onnx").exists()
     command = [sys.executable, "-c", ALONE, str(tmp_path / "export/policy.pt2")]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -61,8 +59,8 @@ def test_a_program_runs_where_palestra_is_not(run: Path, tmp_path: Path) -> None
 
 
 def test_illegal_actions_are_never_exported_ones(run: Path, tmp_path: Path) -> None:
-    game, player = load_seat(run, "agent", "latest", RunConfig)
-    export_player(player, game, tmp_path / "export", onnx=True)
+    player = palestra.load_player(run, "agent")
+    export_player(player, tmp_path / "export", onnx=True)
     session = onnxruntime.InferenceSession(str(tmp_path / "export/policy.onnx"))
     rng = np.random.default_rng(0)
     inputs: dict[str, Any] = {
@@ -88,7 +86,7 @@ def test_files_that_act_otherwise_are_refused_and_removed(
 
     module: Callable[[DQN], nn.Module] = lambda dqn: Wrong().eval()  # noqa: E731
     monkeypatch.setattr(DQN, "module", module)
-    game, player = load_seat(run, "host", "latest", RunConfig)
+    player = palestra.load_player(run, "host")
     with pytest.raises(ExportError, match=r"policy.pt2 gives other actions than the player in \d+ of 512 decisions"):
-        export_player(player, game, tmp_path / "export", onnx=False)
+        export_player(player, tmp_path / "export", onnx=False)
     assert not (tmp_path / "export").exists()
