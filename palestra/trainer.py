@@ -116,6 +116,7 @@ class Trainer:
         self.best = None if self.config.evaluation is None else BestScore(self.config.evaluation)
         self.finished = False
         self.clock, self.signals = TrainingClock(), StopSignals()
+        self.save_failure: CheckpointError | None = None  # of the last save
         self._is_best = False
         self.checked: Counters = self.counters
         self._shown = 0.0
@@ -127,7 +128,7 @@ class Trainer:
         """Train until the config's `stop`, or until a signal asks to leave; `signals.received` tells which.
 
         A run that was loaded goes on where its last checkpoint stands. Raises TrainingFailed if a loss is no number,
-        RunFolderError or CheckpointError where the disk refuses.
+        RunFolderError or CheckpointError where the disk refuses; if that was the last checkpoint, after all is done.
         """
         with self._opened() as output:
             try:
@@ -145,6 +146,8 @@ class Trainer:
             except TrainingEnds:
                 self.after_train()
                 output.conclude(self.progress(None))
+                if self.save_failure is not None:
+                    raise self.save_failure from None
 
     def _train(self) -> None:
         """One epoch: every learning player takes its turn. The attribute `turn` remembers whose it is."""
@@ -293,14 +296,21 @@ class Trainer:
         self._output().write({"kind": "training", **self._counts(), "players": players, "clock": clock})
 
     def save(self) -> None:
-        """Write a checkpoint; the best one, if the last evaluation was better than all before."""
+        """Write a checkpoint; the best one, if the last evaluation was better than all before. Where the disk refuses,
+        the display says so, and training goes on; a failed last save makes `fit` raise at the end."""
         self._check_finite()
         for player in self.learners:
             if not all(bool(value.isfinite().all()) for net in player.nets.values() for value in net.parameters()):
                 raise self._failure(player, "a parameter is no finite number")
+        output, is_best = self._output(), self._is_best
+        self._is_best = False
         with self._apart("saving"):
-            self._output().save(self.state_dict(), self._counts(), self._buffers(), self._is_best)
-            self._is_best = False
+            try:
+                output.save(self.state_dict() | {"is_best": is_best}, self._counts(), self._buffers(), is_best)
+                self.save_failure = None
+            except CheckpointError as error:  # the disk may have room again by the next time
+                self.save_failure = error
+                output.display.error(f"{error}; training goes on")
 
     def _check_finite(self) -> None:
         """Raise TrainingFailed if a loss was no number since the last record: a sum keeps a nan."""
