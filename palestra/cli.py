@@ -72,6 +72,33 @@ def resume(run: Run, quiet: Quiet = False) -> None:
 
 
 @app.command()
+def extend(run: Run, overrides: Overrides = None, quiet: Quiet = False) -> None:
+    """Give a run another end, as stop.after=100000, and go on."""
+    with _told_plainly():
+        import palestra
+        from palestra.algorithms import RunConfig
+        from palestra.lineage import extend as extend_run
+
+        extend_run(run, overrides or [], RunConfig)
+        _fit(palestra.Trainer.load(run, console=silent if quiet else console))
+
+
+@app.command()
+def branch(
+    checkpoint: Annotated[Path, typer.Argument(help="a folder, as runs/NAME-N/checkpoints/00000003")],
+    overrides: Overrides = None,
+    run: Annotated[Path | None, typer.Option(help="the new run's folder, which must not exist [runs/NAME-N]")] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Begin a new run with the state of a checkpoint and changed hyperparameters."""
+    with _told_plainly():
+        import palestra
+
+        shown = silent if quiet else console
+        _fit(palestra.Trainer.branch(checkpoint, overrides or [], run=run, console=shown))
+
+
+@app.command()
 def evaluate(
     run: Run,
     checkpoint: Annotated[str, typer.Option(help="latest, best, or a number")] = "latest",

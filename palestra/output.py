@@ -1,5 +1,6 @@
 """What a run leaves behind and shows: its folder, recorders, checkpoints and display."""
 
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -30,10 +31,15 @@ class RunOutput:
         self.number = -1  # of the checkpoint that this process stands on
 
     @classmethod
-    def create(cls, folder: RunFolder, config: Any, console: Console) -> "RunOutput":
-        """A new run: its resolved config and the facts about versions, machine and command are written at once."""
+    def create(cls, folder: RunFolder, config: Any, console: Console, origin: Path | None) -> "RunOutput":
+        """A new run: its resolved config and the facts about versions, machine and command are written at once.
+
+        origin: the checkpoint that it branches off, if any.
+        """
         write_text(folder.config, render(config, type(config)))
-        write_json(folder.run, run_facts() | {"user_classes": user_class_hashes(config)})
+        branched_from = None if origin is None else str(origin.resolve())
+        facts = {"user_classes": user_class_hashes(config), "branched_from": branched_from}
+        write_json(folder.run, run_facts() | facts)
         return cls(folder, config, console)
 
     @contextmanager
@@ -59,6 +65,11 @@ class RunOutput:
         for recorder in self.recorders:
             recorder.cut(length, env_steps)
         self.evaluations = [Evaluation.from_record(r) for r in self.records() if r["kind"] == "evaluation"]
+
+    def origin(self) -> Path | None:
+        """The checkpoint that the run branched off, if any."""
+        branched_from = json.loads(self.folder.run.read_text())["branched_from"]
+        return None if branched_from is None else Path(branched_from)
 
     def records(self) -> list[dict[str, Any]]:
         return read_records(self.folder.records)

@@ -23,6 +23,7 @@ from palestra.evaluation.pairings import BestScore, play_pairings
 from palestra.games import fuse, make_game
 from palestra.games.fused import Transitions
 from palestra.intervals import Counters, Interval
+from palestra.lineage import branched_config, changes_since, note
 from palestra.output import RunOutput, default_folder
 from palestra.player import Metrics, Player
 from palestra.players.seating import make_player
@@ -95,6 +96,7 @@ class Trainer:
         self.config: RunConfig = _read_config(config, tuple(overrides))
         self.name = Path(config).stem if isinstance(config, str | Path) else "run"
         self.run, self.resumed = run, isinstance(run, RunFolder)
+        self.origin: Path | None = None  # the checkpoint that the run branches off
         self.console = console or Console()
         self.device = _device(self.config.execution.device)
         self.game = make_game(self.config.game, self.device, self.config.execution.kernel)
@@ -195,7 +197,10 @@ class Trainer:
             self.restore("latest")
         elif is_fresh:
             output.rewind(None)
-            if self.resumed:
+            origin = output.origin()
+            if origin is not None:
+                self._branch_off(origin)
+            elif self.resumed:
                 output.display.log(f"{output.folder.path} has no checkpoint: it starts at 0")
         for callback in self.callbacks:
             callback.before_train(self)
@@ -344,9 +349,10 @@ class Trainer:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        for name in ("turn", "in_epoch", "epoch_counts", "finished"):
+        for name in ("turn", "in_epoch", "epoch_counts"):
             setattr(self, name, state[name])
         self.checked = {**state["checked"], "minutes": self.clock.seconds / 60}
+        self.finished = state["finished"] and self.config.stop.share(self.checked) >= 1.0  # or it was extended
         for name, sums in state["means"].items():
             self.means[name].load_state_dict(sums, self.device)
         if self.best is not None:
@@ -382,6 +388,37 @@ class Trainer:
             output.display.log(line)
         end = "it is finished" if self.finished else "it goes on from there"
         output.display.log(f"{output.folder.path}: checkpoint {loaded.folder.name}, opt step {self.opt_steps}; {end}")
+
+    def _branch_off(self, origin: Path) -> None:
+        """Begin with the state of another run's checkpoint; records and best score are this run's own."""
+        output = self._output()
+        loaded = output.checkpoints.load(origin)
+        output.checkpoints.restore_buffers(loaded, self._buffers())
+        self.load_state_dict(loaded.state | {"best_score": None})
+        self._start = self._recorded = self._mark()
+        if not output.folder.changes.exists():  # a kill may have come before the first checkpoint
+            note(output.folder, changes_since(origin, self.config), loaded.counters)
+        output.display.log(f"{output.folder.path} branches off {origin}, opt step {self.opt_steps}")
+
+    @classmethod
+    def branch(
+        cls,
+        checkpoint: str | Path,
+        overrides: Sequence[str],
+        run: str | Path | None = None,
+        console: Console | None = None,
+    ) -> Self:
+        """The trainer of a new run that begins with the state of a checkpoint's folder and a changed config.
+
+        What changes stands in the new run's changes.jsonl. Raises ConfigError for a change that the state does not
+        allow.
+        """
+        origin = Path(checkpoint)
+        config = branched_config(origin, overrides, import_module("palestra.algorithms").RunConfig)
+        trainer = cls(config, run=run, console=console)
+        trainer.name = f"{origin.resolve().parent.parent.name}-branch"
+        trainer.origin = origin
+        return trainer
 
     @classmethod
     def load(
@@ -481,8 +518,11 @@ class Trainer:
         """The run's folder, threads and signal handlers, for the time of one `fit`."""
         if self.output is None:
             folder = self.run if isinstance(self.run, RunFolder) else default_folder(self.run, self.name)
-            make = RunOutput if self.resumed else RunOutput.create
-            self.run, self.output = folder, make(folder, self.config, self.console)
+            self.run = folder
+            if self.resumed:
+                self.output = RunOutput(folder, self.config, self.console)
+            else:
+                self.output = RunOutput.create(folder, self.config, self.console, self.origin)
         num_threads = torch.get_num_threads()
         torch.set_num_threads(self.config.execution.num_threads)
         try:

@@ -35,6 +35,7 @@ class RunFolder:
         self.config = path / "config.yml"
         self.run = path / "run.json"
         self.records = path / "records.jsonl"
+        self.changes = path / "changes.jsonl"
         self.checkpoints = path / "checkpoints"
         self.buffers = path / "buffers"
         self.tensorboard = path / "tensorboard"
