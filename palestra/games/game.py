@@ -13,8 +13,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from palestra.randomness import runs_on_cpu
+
 State = dict[str, Tensor]
 Observation = dict[str, Tensor]
+
+
+def expand_mask(mask: Tensor, like: Tensor) -> Tensor:
+    """A mask of worlds, bool (B,), that broadcasts against a tensor of any shape (B, ...)."""
+    return mask.view(-1, *([1] * (like.dim() - 1)))
 
 
 class IllegalMove(ValueError):
@@ -40,7 +47,8 @@ class TensorGame(ABC):
     `quiet_turns`, those by number in which nothing is earned and no running game ends (never the last of a round);
     `num_actions` and `spaces` by role; `tallies`, the names of state entries of shape (B,) to be summed over finished
     games; `device`; `lockstep`, whether a role that waits in a world decides there whenever its turn comes, until the
-    game is over. Must be implemented: `reset`, `deciding`, `observe`, `legal`, `transition`.
+    game is over. Must be implemented: `reset`, `deciding`, `observe`, `legal`, `transition`. May be overridden:
+    `refill`.
     """
 
     roles: tuple[str, ...]
@@ -56,6 +64,18 @@ class TensorGame(ABC):
     def reset(self, keys: Tensor) -> State:
         """New worlds, one per key (see palestra.randomness): keys int64 (B,). The tensors are new and may be written
         to."""
+
+    def refill(self, state: State, where: Tensor, keys: Tensor) -> State:
+        """`state` with new worlds in the places `where`: bool (B,); keys int64 (B,). May write to the tensors of
+        `state`."""
+        if not runs_on_cpu(where):
+            fresh = self.reset(keys)
+            return {name: torch.where(expand_mask(where, value), fresh[name], value) for name, value in state.items()}
+        rows = where.nonzero().squeeze(1)  # a CPU pays for these alone; a GPU would have to wait to learn which
+        for name, value in self.reset(keys[rows]).items():
+            # numpy's: after torch's threads have copied, they spin on the cores that the kernels' threads want
+            state[name].numpy()[rows.numpy()] = value.numpy()
+        return state
 
     @abstractmethod
     def deciding(self, state: State) -> Tensor:
