@@ -14,9 +14,15 @@ import torch
 from torch import Tensor
 
 from palestra.games.spaces import ActionSpace, Box, MultiDiscrete, Space
+from palestra.randomness import runs_on_cpu
 
 State = dict[str, Tensor]
 Observation = dict[str, Tensor]
+
+
+def expand_mask(mask: Tensor, like: Tensor) -> Tensor:
+    """A mask of worlds, bool (B,), that broadcasts against a tensor of any shape (B, ...)."""
+    return mask.view(-1, *([1] * (like.dim() - 1)))
 
 
 class IllegalMove(ValueError):
@@ -56,7 +62,7 @@ class TensorGame(Game):
     `quiet_turns`, those by number in which nothing is earned and no running game ends (never the last of a round);
     `lockstep`, whether a role that waits in a world decides there whenever its turn comes, until the game is over.
     `tallies` are state entries of shape (B,). Must be implemented: `reset`, `deciding`, `observe`, `legal`,
-    `transition`. With one role, that role decides in every world that is not over.
+    `transition`; may be: `refill`. With one role, that role decides in every world that is not over.
     """
 
     turns: tuple[tuple[str, ...], ...]
@@ -67,6 +73,18 @@ class TensorGame(Game):
     def reset(self, keys: Tensor) -> State:
         """New worlds, one per key (see palestra.randomness): keys int64 (B,). The tensors are new and may be written
         to."""
+
+    def refill(self, state: State, where: Tensor, keys: Tensor) -> State:
+        """`state` with new worlds in the places `where`: bool (B,); keys int64 (B,). May write to the tensors of
+        `state`."""
+        if not runs_on_cpu(where):
+            fresh = self.reset(keys)
+            return {name: torch.where(expand_mask(where, value), fresh[name], value) for name, value in state.items()}
+        rows = where.nonzero().squeeze(1)  # a CPU pays for these alone; a GPU would have to wait to learn which
+        for name, value in self.reset(keys[rows]).items():
+            # numpy's: after torch's threads have copied, they spin on the cores that the kernels' threads want
+            state[name].numpy()[rows.numpy()] = value.numpy()
+        return state
 
     @abstractmethod
     def deciding(self, state: State) -> Tensor:
@@ -107,7 +125,7 @@ class TensorGame(Game):
                 continue
             action, space = actions[role], self.action_spaces[role]
             if not isinstance(space, Box):  # what is ignored may be any number
-                actions = actions | {role: action.masked_fill(~_expand(wanted, action), 0)}
+                actions = actions | {role: action.masked_fill(~expand_mask(wanted, action), 0)}
             illegal = wanted & ~_is_legal(action, space, self.legal(state, role))
             if illegal.any():
                 world = int(illegal.nonzero()[0, 0])
@@ -139,7 +157,3 @@ def _is_legal(action: Tensor, space: ActionSpace, legal: Tensor) -> Tensor:
         inside = (choice >= 0) & (choice < num)
         sound &= inside & flags.gather(1, choice.clamp(0, num - 1).unsqueeze(1)).squeeze(1)
     return sound
-
-
-def _expand(mask: Tensor, like: Tensor) -> Tensor:
-    return mask.view(-1, *([1] * (like.dim() - 1)))

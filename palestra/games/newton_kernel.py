@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from palestra.randomness import GAMMA, MULTIPLIER_1, MULTIPLIER_2
+from palestra.randomness import U_GAMMA, mix
 
 Array = np.ndarray[Any, Any]
 
@@ -25,7 +25,6 @@ EXACT_FLOAT = 2.0**53  # integer arithmetic in float64 is exact below
 RELATIVE_ERROR = 2.0**-46  # of a decision, beyond EXACT_FLOAT: n(n + 3)/2 <= 44 roundings of 2**-53, with room
 MAX_TOLERANCE = 2.0**61  # below it a decision smaller than the tolerance fits int64
 
-_WEYL, _MULTIPLIER_1, _MULTIPLIER_2 = (np.uint64(m % 2**64) for m in (GAMMA, MULTIPLIER_1, MULTIPLIER_2))
 _compiled = njit(nogil=True, cache=True, error_model="numpy")
 _inlined = njit(nogil=True, error_model="numpy", forceinline=True)
 
@@ -34,7 +33,7 @@ _inlined = njit(nogil=True, error_model="numpy", forceinline=True)
 
 
 @_compiled
-def reduce_boards(points: Array, vertices: bool, axes: Any, out: Array, num_open: Array) -> None:
+def reduce_boards(points: Array, out: Array, num_open: Array, vertices: bool, axes: Any) -> None:
     """Reduce boards whose rows need not be packed. points, out: (B, N, n); num_open: int64 (B,)."""
     for world in range(len(points)):
         rows, board, num = out[world], points[world], 0
@@ -50,7 +49,7 @@ def reduce_boards(points: Array, vertices: bool, axes: Any, out: Array, num_open
 
 @_compiled
 def blow_up_boards(
-    points: Array, subset: Array, axis: Array, vertices: bool, axes: Any, out: Array, num_open: Array
+    points: Array, subset: Array, axis: Array, out: Array, num_open: Array, vertices: bool, axes: Any
 ) -> None:
     """Move x_axis <- sum of x_k over k in subset (a bitmask), then reduce. Packed boards; subset 0: copied as it is."""
     weights = np.empty(len(axes))
@@ -76,16 +75,19 @@ def blow_up_boards(
 
 
 @_compiled
-def random_boards(keys: Array, high: int, vertices: bool, axes: Any, out: Array, num_open: Array) -> None:
-    """Fresh boards: the integers of randomness.random_integers(keys, N * n, high), row by row, reduced. keys: int64
-    (B,)."""
+def random_boards(keys: Array, where: Array, out: Array, num_open: Array, high: int, vertices: bool, axes: Any) -> None:
+    """Fresh boards in the places `where`, bool (B,): the integers of randomness.random_integers(keys, N * n, high), row
+    by row, reduced. keys: int64 (B,). The other boards of `out` stay as they are."""
     for world in range(len(keys)):
+        if not where[world]:
+            num_open[world] = 0
+            continue
         rows = out[world]
         state = np.uint64(keys[world])
         for i in range(len(rows)):
             for k in range(len(axes)):
-                state += _WEYL
-                rows[i, k] = np.float64(((_mix(state) >> np.uint64(33)) * np.uint64(high)) >> np.uint64(31))
+                state += U_GAMMA
+                rows[i, k] = np.float64(((mix(state) >> np.uint64(33)) * np.uint64(high)) >> np.uint64(31))
         num_open[world] = _keep_minimal(rows, len(rows), len(rows), axes)
     _finish(out, num_open, vertices, axes)
 
@@ -94,20 +96,18 @@ def random_boards(keys: Array, high: int, vertices: bool, axes: Any, out: Array,
 def measure_boards(points: Array, num_points: Array, largest: Array) -> None:
     """Count the rows of packed boards and find their largest coordinate; empty boards: 0 and -1."""
     for world in range(len(points)):
-        board, num, most = points[world], 0, -1.0
-        while num < len(board) and board[num, 0] >= 0:
-            for k in range(board.shape[1]):
-                most = max(most, board[num, k])
-            num += 1
-        num_points[world] = num
-        largest[world] = most
+        num_points[world], largest[world] = measured(points[world])
 
 
 @_inlined
-def _mix(x: Any) -> Any:
-    x = (x ^ (x >> np.uint64(30))) * _MULTIPLIER_1
-    x = (x ^ (x >> np.uint64(27))) * _MULTIPLIER_2
-    return x ^ (x >> np.uint64(31))
+def measured(board: Array) -> tuple[int, float]:
+    """How many rows a packed board has, and its largest coordinate; 0 and -1 if it is empty."""
+    num, most = 0, -1.0
+    while num < len(board) and board[num, 0] >= 0:
+        for k in range(board.shape[1]):
+            most = max(most, board[num, k])
+        num += 1
+    return num, most
 
 
 @_compiled
