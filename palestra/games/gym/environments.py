@@ -6,7 +6,7 @@ import gymnasium
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
 from gymnasium.vector.vector_env import AutoresetMode
 
-from palestra.config import ConfigError, ConfigErrorItem
+from palestra.config import ConfigError, ConfigErrorItem, import_own
 from palestra.games.gym.arguments import is_atari, nearest_ids, passed_arguments
 from palestra.games.gym.config import GymnasiumConfig
 from palestra.games.gym.seeding import EpisodeSeeds, WorkerSignals
@@ -89,6 +89,13 @@ def close_vector(vector: VectorEnv) -> None:
 
 
 def _register(env_id: str) -> None:
+    """Let gymnasium know an environment that is not its own."""
+    module, colon, _ = env_id.rpartition(":")
+    if colon:
+        try:
+            import_own(module)
+        except ValueError as error:
+            raise ConfigError([ConfigErrorItem("id", f"{env_id!r} cannot be made: {error}")]) from error
     if is_atari(env_id) and env_id not in gymnasium.registry:
         try:
             import ale_py

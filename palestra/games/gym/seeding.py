@@ -2,7 +2,7 @@
 
 import os
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import gymnasium
@@ -10,6 +10,7 @@ import gymnasium
 from palestra.randomness import GAMMA, MULTIPLIER_1, MULTIPLIER_2
 
 MASK = 2**64 - 1
+PCG64_INCREMENT = 0x5851F42D4C957F2D14057B7EF767814F  # any odd number picks a stream (O'Neill 2014)
 
 
 def fold_one(key: int, data: int) -> int:
@@ -40,6 +41,7 @@ class EpisodeSeeds(gymnasium.Wrapper):
         self.replay: tuple[int, Sequence[Any]] | None = None
         self.is_over = False
         self.step = env.step  # type: ignore[method-assign]  # a call in between would be paid for at every step
+        self._generators = [space.np_random for space in _leaf_spaces(_action_spaces(env))]
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         self.episode, actions = (self.episode + 1, ()) if self.replay is None else self.replay
@@ -47,7 +49,8 @@ class EpisodeSeeds(gymnasium.Wrapper):
         self.is_over = False
         self.step = self.env.step  # type: ignore[method-assign]
         seed = episode_seed(self.key, self.world, self.episode)
-        self.env.action_space.seed(seed)
+        for index, generator in enumerate(self._generators):
+            generator.bit_generator.state = _pcg64_state(fold_one(seed, index))
         observation, info = self.env.reset(seed=seed)
         for action in actions:
             if self.is_over:
@@ -61,6 +64,32 @@ class EpisodeSeeds(gymnasium.Wrapper):
     def _begin(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         observation, info = self.reset()
         return observation, 0.0, False, False, info
+
+
+def _action_spaces(env: gymnasium.Env) -> list[gymnasium.Space]:
+    """Those of an environment and of all below it."""
+    spaces = [env.action_space]
+    while isinstance(env, gymnasium.Wrapper):
+        env = env.env
+        spaces.append(env.action_space)
+    return list({id(space): space for space in spaces}.values())
+
+
+def _leaf_spaces(spaces: Iterable[gymnasium.Space]) -> Iterator[gymnasium.Space]:
+    for space in spaces:
+        match space:
+            case gymnasium.spaces.Dict():
+                yield from _leaf_spaces(space.values())
+            case gymnasium.spaces.Tuple():
+                yield from _leaf_spaces(space)
+            case _:
+                yield space
+
+
+def _pcg64_state(key: int) -> dict[str, Any]:
+    """A state of numpy's generator. To set it costs a fifth of `space.seed`, which is paid for at every episode."""
+    state = {"state": (fold_one(key, 0) << 64) | fold_one(key, 1), "inc": PCG64_INCREMENT}
+    return {"bit_generator": "PCG64", "state": state, "has_uint32": 0, "uinteger": 0}
 
 
 class WorkerSignals:

@@ -29,6 +29,7 @@ from palestra.games.spaces import ActionSpace, Box, Discrete, MultiDiscrete, Spa
 
 Arrays = dict[str, np.ndarray]
 Read = Callable[[np.ndarray], np.ndarray]
+WHOLE = "observation"  # the name of an observation that has no entries of its own
 
 
 class UnknownSpace(ValueError):
@@ -50,14 +51,18 @@ class Entry:
 
 
 class ObservationReader:
-    """Reads batches of Gymnasium's observations. `entries` in the order of the space's."""
+    """Reads batches of Gymnasium's observations. `entries` in the order of the space's; `read_whole` reads the only one
+    of an observation that has no entries of its own."""
 
     def __init__(self, space: gymnasium.Space) -> None:
         self.gym_space = space
         self.entries = list(_entries(space, ()))
+        self.read_whole = self.entries[0].read if self.entries[0].path == () else None
 
     def read(self, observations: Any) -> Arrays:
         """A batch as a vector environment gives it, as new arrays (B, *space.shape)."""
+        if self.read_whole is not None:
+            return {WHOLE: self.read_whole(observations)}
         found = {}
         for entry in self.entries:
             part = observations
@@ -68,6 +73,8 @@ class ObservationReader:
 
     def read_list(self, observations: Sequence[Any]) -> Arrays:
         """Single observations, as a batch."""
+        if self.read_whole is not None:
+            return {WHOLE: self.read_whole(np.asarray(observations))}
         batch = create_empty_array(self.gym_space, len(observations), np.empty)
         return self.read(concatenate(self.gym_space, observations, batch))
 
@@ -82,7 +89,7 @@ def _entries(space: gymnasium.Space, path: tuple[Any, ...]) -> Iterator[Entry]:
         yield from _entries(below, (*path, key))
     if inner:
         return
-    name = "/".join(map(str, path)) or "observation"
+    name = "/".join(map(str, path)) or WHOLE
     shape, dtype, is_number, read = _leaf(space, name)
     yield Entry(name, path, Space(shape, dtype, padded=False), read, is_number)
 
@@ -93,7 +100,7 @@ def _leaf(space: gymnasium.Space, name: str) -> tuple[tuple[int, ...], torch.dty
             if space.dtype == np.uint8 and 2 <= len(space.shape) <= 4:
                 shape, read = _image(space.shape)
                 return shape, torch.uint8, False, read
-            return (space.shape or (1,)), torch.float32, True, partial(_numbers, shape=space.shape or (1,))
+            return (space.shape or (1,)), torch.float32, True, _numbers if space.shape else _scalars
         case gymnasium.spaces.Discrete():
             num, start = int(space.n), int(space.start)
             return (num,), torch.float32, False, partial(_one_hot, eye=np.eye(num, dtype=np.float32), start=start)
@@ -101,13 +108,17 @@ def _leaf(space: gymnasium.Space, name: str) -> tuple[tuple[int, ...], torch.dty
             nums, starts = space.nvec.flatten(), space.start.flatten()
             return (int(nums.sum()),), torch.float32, False, partial(_one_hots, nums=nums, starts=starts)
         case gymnasium.spaces.MultiBinary():
-            return space.shape, torch.float32, False, partial(_numbers, shape=space.shape)
+            return space.shape, torch.float32, False, _numbers
     kinds = "Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple"
     raise UnknownSpace(f"observation {name!r} is a {type(space).__name__}; expected {kinds}")
 
 
-def _numbers(batch: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    return np.array(batch, dtype=np.float32, order="C").reshape(-1, *shape)
+def _numbers(batch: np.ndarray) -> np.ndarray:
+    return batch.astype(np.float32, order="C")
+
+
+def _scalars(batch: np.ndarray) -> np.ndarray:
+    return np.array(batch, dtype=np.float32).reshape(-1, 1)
 
 
 def _one_hot(batch: np.ndarray, eye: np.ndarray, start: int) -> np.ndarray:

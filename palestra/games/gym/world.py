@@ -4,17 +4,19 @@ Letters: B worlds, T steps.
 """
 
 import warnings
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from gymnasium.vector.vector_env import AutoresetMode
+from numpy import count_nonzero
 from torch import Tensor
 
 from palestra.games.game import Observation
 from palestra.games.gym.environments import autoreset_mode, close_vector, make_vector
 from palestra.games.gym.seeding import episode_seed
-from palestra.games.gym.spaces import Arrays
+from palestra.games.gym.spaces import WHOLE, Arrays
 from palestra.games.world import Outcome, World
 
 if TYPE_CHECKING:
@@ -45,6 +47,11 @@ class GymnasiumWorld(World):
         self._always = torch.ones(num_worlds, dtype=torch.bool, device=game.device)
         self._never = torch.zeros(num_worlds, dtype=torch.bool, device=game.device)
         self._stored: dict[str, Any] | None = None
+        self._read_plain = game.reader.read_whole if game.plain_observations else None
+        self._tensor: Callable[[np.ndarray], Tensor] = torch.from_numpy if game.is_on_cpu else self._on_device
+
+    def _on_device(self, value: np.ndarray) -> Tensor:
+        return torch.from_numpy(value).to(self.game.device)
 
     def __getattr__(self, name: str) -> Any:
         """Both come into being together, at the first use of either."""
@@ -59,51 +66,66 @@ class GymnasiumWorld(World):
         game = self.game
         acted = game.to_gym_actions(action.numpy() if game.is_on_cpu else action.cpu().numpy())
         raw, rewards, terminated, truncated, infos = self._vector.step(acted)
-        began, self._over = self._over, None
-        self._remember(acted)
+        if self._num_remembered == len(self._actions):
+            self._make_room(acted)
+        self._actions[self._num_remembered] = acted
+        self._num_remembered += 1
         rewards = rewards.astype(np.float32)
-        if began is not None:
-            rewards[began] = 0.0
-            terminated, truncated = terminated & ~began, truncated & ~began
-            self._begin(began)
-        seen = game.reader.read(raw)
-        has_ended = np.count_nonzero(terminated) or np.count_nonzero(truncated)
-        if has_ended:
-            truncated = truncated & ~terminated
-            outcome, self.observation = self._end(seen, terminated | truncated, infos)
+        if self._over is not None or count_nonzero(terminated) or count_nonzero(truncated):
+            return self._step_with_ends(raw, rewards, terminated, truncated, infos)
+        if self._read_plain is None:
+            observation = self._look(game.reader.read(raw))
         else:
-            outcome = self.observation = self._look(seen)
-        learned = rewards if game.plain_rewards else self._transformed(rewards, began, terminated | truncated)
+            observation = {WHOLE: self._tensor(self._read_plain(raw))}
+        self.observation = observation
+        reward = self._tensor(rewards)
+        learned = reward if game.plain_rewards else self._learned(rewards, None, None)
+        never = self._never
+        return Outcome(observation, self.legal, learned, reward, never, never, self._always, ())
+
+    def _step_with_ends(
+        self, raw: Any, rewards: np.ndarray, terminated: np.ndarray, truncated: np.ndarray, infos: dict[str, Any]
+    ) -> Outcome:
+        """The rest of a step in which episodes end, or only begin because they ended in the step before."""
+        seen = self.game.reader.read(raw)
+        began, self._over = self._over, None
+        valid = None if began is None else ~began
+        if began is not None:
+            self._begin(began)
+            if self.game.config.is_vector:  # gymnasium's own give nothing there; others may give anything
+                rewards *= valid
+                terminated, truncated = terminated & valid, truncated & valid
+        ended = terminated | truncated
+        if count_nonzero(ended):
+            observation, self.observation = self._end(seen, ended, infos)
+        else:
+            observation = self.observation = self._look(seen)
         reward = self._tensor(rewards)
         return Outcome(
-            observation=outcome,
+            observation=observation,
             legal=self.legal,
-            reward=reward if learned is rewards else self._tensor(learned),
+            reward=reward if self.game.plain_rewards else self._learned(rewards, began, ended),
             raw_reward=reward,
-            terminated=self._tensor(terminated) if has_ended else self._never,
-            truncated=self._tensor(truncated) if has_ended else self._never,
-            valid=self._always if began is None else self._tensor(~began),
+            terminated=self._tensor(terminated),
+            truncated=self._tensor(truncated & ~terminated),
+            valid=self._always if valid is None else self._tensor(valid),
             tallies=(),
         )
 
     def _end(self, seen: Arrays, ended: np.ndarray, infos: dict[str, Any]) -> tuple[Observation, Observation]:
         """The true observations after a step in which episodes have ended, and those of the next decisions."""
-        reader = self.game.reader
         if self._mode is AutoresetMode.NEXT_STEP:
             self._over = ended
             outcome = self._look(seen)
             return outcome, outcome
         if self._mode is AutoresetMode.SAME_STEP:
-            begun = {name: value[ended] for name, value in seen.items()}
-            last = self._last_observations(infos, ended)
-            seen = {name: _replaced(value, ended, last[name]) for name, value in seen.items()}
-            outcome = self._look(seen)
+            begun, last = seen, self._last_observations(infos, ended)
+            outcome = self._look({name: _replaced(value, ended, last[name]) for name, value in seen.items()})
         else:
             outcome = self._look(seen)
-            raw, _ = self._vector.reset(options={"reset_mask": ended})
-            begun = {name: value[ended] for name, value in reader.read(raw).items()}
+            begun = self.game.reader.read(self._vector.reset(options={"reset_mask": ended})[0])
         self._begin(ended)
-        return outcome, self._joined(outcome, ended, begun)
+        return outcome, self._look_again(outcome, ended, begun)
 
     def _last_observations(self, infos: dict[str, Any], ended: np.ndarray) -> Arrays:
         if "final_obs" not in infos:
@@ -120,65 +142,60 @@ class GymnasiumWorld(World):
         """Leave the running episodes of some worlds, bool (B,), and begin the next ones; not for an environment's own
         vector environment."""
         mask = cut.cpu().numpy()
-        raw, _ = self._vector.reset(options={"reset_mask": mask})
+        begun = self.game.reader.read(self._vector.reset(options={"reset_mask": mask})[0])
         self._begin(mask)
         if self._over is not None:
             self._over = self._over & ~mask
-        begun = {name: value[mask] for name, value in self.game.reader.read(raw).items()}
-        self.observation = self._joined(self.observation, mask, begun)
+        self.observation = self._look_again(self.observation, mask, begun)
 
     def _begin(self, which: np.ndarray) -> None:
         """Count the episodes that begin after what was remembered."""
-        self._episodes[which] += 1
-        self._starts[which] = self._num_remembered
+        self._episodes += which
+        np.putmask(self._starts, which, self._num_remembered)
 
     # ---- what the player sees and earns ------------------------------------------------------------------
 
     def _look(self, seen: Arrays) -> Observation:
         """What the player sees of new observations; the game's statistics learn from them."""
         if self.game.plain_observations:
-            return {name: self._tensor(value) for name, value in seen.items()}
+            return self._tensors(seen)
         self._seen = seen
         if self.training:
             self.game.learn_observations(seen)
-        return {name: self._tensor(value) for name, value in self.game.transform(seen).items()}
+        return self._tensors(self.game.transform(seen))
 
-    def _joined(self, observation: Observation, where: np.ndarray, begun: Arrays) -> Observation:
-        """An observation with the beginnings of new episodes at their places; the other rows stay as they are."""
+    def _look_again(self, observation: Observation, where: np.ndarray, seen: Arrays) -> Observation:
+        """The same where new episodes began in some worlds. The other rows stay as they are in `observation`, though
+        the statistics have learned."""
         game = self.game
-        if not game.plain_observations:
-            self._seen = {name: _replaced(value, where, begun[name]) for name, value in self._seen.items()}
-            if self.training:
-                game.learn_observations(begun)
-            begun = game.transform(begun)
-        rows = self._tensor(np.flatnonzero(where))
-        return {name: value.index_copy(0, rows, self._tensor(begun[name])) for name, value in observation.items()}
+        if game.plain_observations:
+            return self._tensors(seen)
+        self._seen = seen
+        begun = {name: value[where] for name, value in seen.items()}
+        if self.training:
+            game.learn_observations(begun)
+        rows, new = self._tensor(np.flatnonzero(where)), self._tensors(game.transform(begun))
+        return {name: value.index_copy(0, rows, new[name]) for name, value in observation.items()}
 
-    def _transformed(self, rewards: np.ndarray, began: np.ndarray | None, ended: np.ndarray) -> np.ndarray:
+    def _tensors(self, arrays: Arrays) -> Observation:
+        to_tensor = self._tensor
+        return {name: to_tensor(value) for name, value in arrays.items()}
+
+    def _learned(self, rewards: np.ndarray, began: np.ndarray | None, ended: np.ndarray | None) -> Tensor:
         """The rewards to learn from. The discounted returns so far go on, and begin anew after an end."""
         game = self.game
-        learned = rewards
         if game.config.reward.normalize is not None:
             self._returns = self._returns * game.config.reward.normalize.gamma + rewards
             if self.training:
                 game.learn_returns(self._returns if began is None else self._returns[~began])
-            self._returns[ended] = 0.0
-            learned = game.reward_moments.scaled(rewards, game.config.reward.normalize.eps)
+            if ended is not None:
+                self._returns[ended] = 0.0
+            rewards = game.reward_moments.scaled(rewards, game.config.reward.normalize.eps)
         if game.config.reward.clip is not None:
-            learned = learned.clip(-game.config.reward.clip, game.config.reward.clip)
-        return learned
-
-    def _tensor(self, value: np.ndarray) -> Tensor:
-        tensor = torch.from_numpy(value)
-        return tensor if self.game.is_on_cpu else tensor.to(self.game.device)
+            rewards = rewards.clip(-game.config.reward.clip, game.config.reward.clip)
+        return self._tensor(rewards)
 
     # ---- the actions of the running episodes -------------------------------------------------------------
-
-    def _remember(self, acted: np.ndarray) -> None:
-        if self._num_remembered == len(self._actions):
-            self._make_room(acted)
-        self._actions[self._num_remembered] = acted
-        self._num_remembered += 1
 
     def _make_room(self, acted: np.ndarray) -> None:
         """Forget what no running episode needs, and double the room if much is left."""
