@@ -1,5 +1,6 @@
 """`deep_sets`: a permutation-invariant network (Zaheer et al. 2017, "Deep Sets"; pairs after Santoro et al. 2017)."""
 
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import Literal
 
@@ -40,7 +41,7 @@ class DeepSets(nn.Module):
         self.head = nn.Sequential(_layers([pooled + rest, *config.head_widths]))
         self.output = nn.Linear([pooled + rest, *config.head_widths][-1], num_outputs)
 
-    def forward(self, observation: dict[str, Tensor]) -> Tensor:
+    def forward(self, observation: Mapping[str, Tensor]) -> Tensor:
         points = trim(observation[self.set_name])
         present = presence(points).unsqueeze(-1)
         x = self.coordinates(points, present)

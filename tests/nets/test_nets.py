@@ -15,7 +15,7 @@ POINTS = {"points": Space((N, DIMENSION), torch.float32, padded=True)}
 SPACES = POINTS | {"coords": Space((DIMENSION,), torch.float32, padded=False)}
 DEEP_SETS = {"name": "deep_sets", "point_widths": [16, 12], "head_widths": [10]}
 NEWTON_SETS = DEEP_SETS | {"name": "newton_sets"}
-MLP = {"name": "mlp", "net_arch": [16, "b", "r12"]}
+MLP = {"name": "mlp", "net_arch": [16, "b", "r12"], "activation": "relu"}
 
 
 class Holder(Config):
@@ -27,7 +27,7 @@ def build(data: dict[str, Any], spaces: dict[str, Space] = SPACES, num_outputs: 
 
 
 def mlp(net_arch: list[Any]) -> nn.Module:
-    return build({"name": "mlp", "net_arch": net_arch})
+    return build({"name": "mlp", "net_arch": net_arch, "activation": "relu"})
 
 
 def boards(num: int, counts: Tensor | None = None) -> Observation:
@@ -160,7 +160,7 @@ def test_net_arch_is_written_out_as_layers(net_arch: list[Any], expected: list[t
 
 @pytest.mark.parametrize("width", [6, 9])
 def test_a_residual_block_adds_to_its_input(width: int) -> None:
-    block = ResidualBlock(6, width).eval()
+    block = ResidualBlock(6, width, "relu").eval()
     for parameter in block.layers.parameters():
         nn.init.zeros_(parameter)
     x = torch.rand(5, 6)
