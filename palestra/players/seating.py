@@ -43,6 +43,8 @@ def make_player(name: str, run: "RunConfig", game: Game) -> Player:
             raise ConfigError([ConfigErrorItem(f"players.{name}.from_run", message)]) from error
     else:
         player.learning = True
+        turns: tuple[tuple[str, ...], ...] = getattr(game, "turns", (roles,))
+        player.turns = tuple(role for turn in turns for role in turn if role in roles)
         player.algorithm = _make_algorithm(config.algorithm, player)  # type: ignore[attr-defined]
     return player
 
