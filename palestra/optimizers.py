@@ -1,12 +1,39 @@
-"""Optimizers by name. The learning rate is not theirs: an algorithm sets it from its schedule before every opt step."""
+"""Optimizers by name. Each steps on one vector of weights, and is made of tensor operations alone, so that its step may
+be part of a compiled function. The learning rate is not theirs: an algorithm sets it from its schedule before every
+opt step."""
 
-from collections.abc import Iterable
-from typing import Annotated, Literal
+import math
+from abc import ABC, abstractmethod
+from typing import Annotated, Any, Literal
 
 import torch
-from torch import nn
+from torch import Tensor
 
 from palestra.config import ByName, Config, Fraction, NonNegativeFloat, PositiveFloat
+
+
+class Optimizer(ABC):
+    """Steps on a vector of weights, in place (see palestra.nets.weights.flatten_weights).
+
+    learning_rate: float32 (), to be filled before a step. `state` is all that it remembers, tensors by name.
+    """
+
+    state: dict[str, Tensor]
+
+    def __init__(self, weights: Tensor) -> None:
+        self.weights = weights
+        self.learning_rate = torch.zeros((), device=weights.device)
+
+    @abstractmethod
+    def step(self, gradient: Tensor) -> None:
+        """Move the weights. gradient: of their shape."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return dict(self.state)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for name, value in self.state.items():
+            value.copy_(state[name])
 
 
 class AdamConfig(Config):
@@ -21,10 +48,56 @@ class AdamConfig(Config):
     weight_decay: NonNegativeFloat
     """decoupled weight decay"""
 
-    def build(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        betas = (self.beta1, self.beta2)
-        return torch.optim.AdamW(
-            parameters, lr=0.0, betas=betas, eps=self.eps, weight_decay=self.weight_decay, fused=True
+    def build(self, weights: Tensor) -> "Adam":
+        return Adam(self, weights)
+
+
+class Adam(Optimizer):
+    def __init__(self, config: AdamConfig, weights: Tensor) -> None:
+        super().__init__(weights)
+        self.config = config
+        self.num_steps = torch.zeros((), device=weights.device)
+        self.mean, self.mean_square = torch.zeros_like(weights.data), torch.zeros_like(weights.data)
+        self.state = {"num_steps": self.num_steps, "mean": self.mean, "mean_square": self.mean_square}
+
+    @torch.no_grad()
+    def step(self, gradient: Tensor) -> None:
+        self.num_steps += 1
+        if torch.compiler.is_compiling():
+            self._move(gradient)
+        else:
+            self._move_at_once(gradient)
+
+    def _move(self, gradient: Tensor) -> None:
+        config = self.config
+        self.mean.lerp_(gradient, 1 - config.beta1)
+        self.mean_square.mul_(config.beta2).addcmul_(gradient, gradient, value=1 - config.beta2)
+        step_size = self.learning_rate / self._unbiased(config.beta1)
+        root = (self.mean_square / self._unbiased(config.beta2)).sqrt()
+        if config.weight_decay:
+            self.weights.mul_(1 - self.learning_rate * config.weight_decay)
+        self.weights.sub_(step_size * self.mean / (root + config.eps))
+
+    def _unbiased(self, beta: float) -> Tensor:
+        """1 - beta^num_steps, in a form that keeps its digits where beta is near 1."""
+        return -torch.expm1(self.num_steps * (math.log(beta) if beta else -math.inf))
+
+    def _move_at_once(self, gradient: Tensor) -> None:
+        """The same by torch's fused kernel: what a compiler makes of `_move`, several times faster than its parts."""
+        torch._fused_adamw_(
+            [self.weights],
+            [gradient],
+            [self.mean],
+            [self.mean_square],
+            [],
+            [self.num_steps],
+            lr=self.learning_rate,
+            beta1=self.config.beta1,
+            beta2=self.config.beta2,
+            weight_decay=self.config.weight_decay,
+            eps=self.config.eps,
+            amsgrad=False,
+            maximize=False,
         )
 
 
@@ -36,8 +109,32 @@ class SGDConfig(Config):
     weight_decay: NonNegativeFloat
     """weight decay, added to the gradient"""
 
-    def build(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        return torch.optim.SGD(parameters, lr=0.0, momentum=self.momentum, weight_decay=self.weight_decay, fused=True)
+    def build(self, weights: Tensor) -> "SGD":
+        return SGD(self, weights)
+
+
+class SGD(Optimizer):
+    def __init__(self, config: SGDConfig, weights: Tensor) -> None:
+        super().__init__(weights)
+        self.config = config
+        self.velocity = torch.zeros_like(weights.data)
+        self.state = {"velocity": self.velocity}
+
+    @torch.no_grad()
+    def step(self, gradient: Tensor) -> None:
+        if self.config.weight_decay:
+            gradient = gradient.add(self.weights, alpha=self.config.weight_decay)
+        if self.config.momentum:
+            gradient = self.velocity.mul_(self.config.momentum).add_(gradient)
+        self.weights.sub_(self.learning_rate * gradient)
 
 
 OptimizerConfig = Annotated[AdamConfig | SGDConfig, ByName()]
+
+
+def clip(gradient: Tensor, max_norm: float | None) -> tuple[Tensor, Tensor]:
+    """The gradient, scaled down to `max_norm` where it is longer (None: never), and the length that it had."""
+    norm = torch.linalg.vector_norm(gradient)
+    if max_norm is not None:
+        gradient = gradient * (max_norm / (norm + 1e-6)).clamp(max=1.0)
+    return gradient, norm

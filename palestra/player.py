@@ -13,6 +13,7 @@ from palestra.config import Config, ConfigError, ConfigErrorItem
 from palestra.games.fused import Policy, Transitions, Worlds
 from palestra.games.solo import SoloWorlds
 from palestra.games.spaces import ActionSpace, Space
+from palestra.optimizers import Optimizer
 from palestra.schedules import Schedule
 
 Metrics = Mapping[str, Tensor | float]
@@ -38,7 +39,7 @@ class Player:
     script: Policy | None = None
     algorithm: "Algorithm | None" = None
     nets: dict[str, nn.Module] = field(default_factory=dict)
-    optimizers: dict[str, torch.optim.Optimizer] = field(default_factory=dict)
+    optimizers: dict[str, Optimizer] = field(default_factory=dict)
     lr_schedule: Schedule | None = None
     er_schedule: Schedule | None = None
     replay_buffer: ReplayBuffer | None = None

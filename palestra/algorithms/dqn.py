@@ -17,8 +17,8 @@ from palestra.config import ByName, Config, Discount, Fraction, NonNegativeInt, 
 from palestra.games.fused import Decision, Memory, Sees, Transitions
 from palestra.games.spaces import Discrete
 from palestra.nets import NetConfig, make_net
-from palestra.nets.weights import compiled, evaluation_twin, flat_gradient, flatten_weights
-from palestra.optimizers import OptimizerConfig
+from palestra.nets.weights import compiled, evaluation_twin, flat_gradient, flatten_buffers, flatten_weights
+from palestra.optimizers import OptimizerConfig, clip
 from palestra.player import Algorithm, AlgorithmConfig, Metrics, Player, Turn
 from palestra.randomness import base_key, fold, random_choice, random_floats
 from palestra.schedules import ScheduleConfig
@@ -132,11 +132,11 @@ class DQN(Algorithm):
         self.target = deepcopy(self.q).eval()
         self.weights, self.target_weights = flatten_weights(self.q), flatten_weights(self.target)
         self.parameters = list(self.q.parameters())  # asking a module each time costs as much as a small layer
-        self.statistics = list(zip(self.target.buffers(), self.q.buffers(), strict=True))
+        self.statistics, self.target_statistics = flatten_buffers(self.q), flatten_buffers(self.target)
         self.acting = evaluation_twin(self.q)
         self.act_fast = compiled(self.acting, player.compile)
-        self.gradient_fast = compiled(self.gradient, player.compile)
-        self.optimizer = config.optimizer.build([self.weights])
+        self.optimizer = config.optimizer.build(self.weights)
+        self.update_fast = compiled(self.update, player.compile)
         self.buffer = ReplayBuffer(config.replay_buffer, player.device, player.seed, f"player/{player.name}/replay")
         self.rolled_out = False
         self.updates_left = 0
@@ -159,21 +159,28 @@ class DQN(Algorithm):
             turn.safe_point()
         while self.updates_left:
             turn.before_step()
-            metrics = self.opt_step(Transitions.from_rows(self.buffer.sample(config.batch_size)))
+            metrics = self.opt_step(self.buffer.sample(config.batch_size))
             self.updates_left -= 1
             turn.after_step(metrics)
         self.rolled_out = False
 
-    def opt_step(self, batch: Transitions) -> Metrics:
-        gradient, metrics = self.gradient_fast(batch)
-        grad_norm = gradient.norm()
-        if self.config.max_grad_norm is not None:
-            gradient = gradient * (self.config.max_grad_norm / (grad_norm + 1e-6)).clamp(max=1.0)
-        self.weights.grad = gradient
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.config.learning_rate(self.player.opt_steps)
-        self.optimizer.step()
-        self.follow(self.player.opt_steps + 1)
+    def opt_step(self, rows: Mapping[str, Tensor]) -> Metrics:
+        self.optimizer.learning_rate.fill_(self.config.learning_rate(self.player.opt_steps))
+        metrics = self.update_fast(rows)
+        if (
+            isinstance(self.config.target, CopyConfig)
+            and (self.player.opt_steps + 1) % self.config.target.interval == 0
+        ):
+            self.follow(share=1.0)
+        return metrics
+
+    def update(self, rows: Mapping[str, Tensor]) -> Metrics:
+        """What an opt step does to the weights: tensor operations alone, one graph where it is compiled."""
+        gradient, metrics = self.gradient(Transitions.from_rows(rows))
+        gradient, grad_norm = clip(gradient, self.config.max_grad_norm)
+        self.optimizer.step(gradient)
+        if isinstance(self.config.target, PolyakConfig):
+            self.follow(share=self.config.target.tau)
         return {**metrics, "grad_norm": grad_norm}
 
     def gradient(self, batch: Transitions) -> tuple[Tensor, Metrics]:
@@ -186,17 +193,11 @@ class DQN(Algorithm):
         return flat_gradient(loss, self.parameters), metrics
 
     @torch.no_grad()
-    def follow(self, opt_steps: int) -> None:
-        """Move the target network as the config says: weights and the statistics of batch norm alike."""
-        match self.config.target:
-            case PolyakConfig(tau=tau):
-                self.target_weights.lerp_(self.weights, tau)
-                for mean, new in self.statistics:
-                    mean.lerp_(new, tau) if mean.is_floating_point() else mean.copy_(new)
-            case CopyConfig(interval=interval) if opt_steps % interval == 0:
-                self.target_weights.copy_(self.weights)
-                for mean, new in self.statistics:
-                    mean.copy_(new)
+    def follow(self, share: float) -> None:
+        """Move the target network a share of the way: weights and the statistics of batch norm alike."""
+        self.target_weights.lerp_(self.weights, share)
+        for old, new in zip(self.target_statistics, self.statistics, strict=True):
+            old.lerp_(new, share) if old.is_floating_point() else old.copy_(new)
 
     def state_dict(self) -> dict[str, Any]:
         return {"rolled_out": self.rolled_out, "updates_left": self.updates_left}

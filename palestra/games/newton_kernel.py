@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from palestra.randomness import GAMMA, MULTIPLIER_1, MULTIPLIER_2
+from palestra.randomness import U_GAMMA, mix
 
 Array = np.ndarray[Any, Any]
 
@@ -25,7 +25,6 @@ EXACT_FLOAT = 2.0**53  # integer arithmetic in float64 is exact below
 RELATIVE_ERROR = 2.0**-46  # of a decision, beyond EXACT_FLOAT: n(n + 3)/2 <= 44 roundings of 2**-53, with room
 MAX_TOLERANCE = 2.0**61  # below it a decision smaller than the tolerance fits int64
 
-_WEYL, _MULTIPLIER_1, _MULTIPLIER_2 = (np.uint64(m % 2**64) for m in (GAMMA, MULTIPLIER_1, MULTIPLIER_2))
 _compiled = njit(nogil=True, cache=True, error_model="numpy")
 _inlined = njit(nogil=True, error_model="numpy", forceinline=True)
 
@@ -84,8 +83,8 @@ def random_boards(keys: Array, high: int, vertices: bool, axes: Any, out: Array,
         state = np.uint64(keys[world])
         for i in range(len(rows)):
             for k in range(len(axes)):
-                state += _WEYL
-                rows[i, k] = np.float64(((_mix(state) >> np.uint64(33)) * np.uint64(high)) >> np.uint64(31))
+                state += U_GAMMA
+                rows[i, k] = np.float64(((mix(state) >> np.uint64(33)) * np.uint64(high)) >> np.uint64(31))
         num_open[world] = _keep_minimal(rows, len(rows), len(rows), axes)
     _finish(out, num_open, vertices, axes)
 
@@ -101,13 +100,6 @@ def measure_boards(points: Array, num_points: Array, largest: Array) -> None:
             num += 1
         num_points[world] = num
         largest[world] = most
-
-
-@_inlined
-def _mix(x: Any) -> Any:
-    x = (x ^ (x >> np.uint64(30))) * _MULTIPLIER_1
-    x = (x ^ (x >> np.uint64(27))) * _MULTIPLIER_2
-    return x ^ (x >> np.uint64(31))
 
 
 @_compiled

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from itertools import chain
+from types import FunctionType
 from typing import Any, TypeVar, cast
 
 import torch
@@ -26,6 +27,18 @@ def flatten_weights(net: nn.Module) -> nn.Parameter:
     return flat
 
 
+def flatten_buffers(net: nn.Module) -> list[Tensor]:
+    """Lay the buffers of a network (batch norm's statistics) in one vector per type, of which they become views."""
+    vectors: list[Tensor] = []
+    for dtype in dict.fromkeys(buffer.dtype for buffer in net.buffers()):
+        buffers = [buffer for buffer in net.buffers() if buffer.dtype == dtype]
+        vectors.append(torch.cat([buffer.flatten() for buffer in buffers]))
+        parts = vectors[-1].split([buffer.numel() for buffer in buffers])
+        for buffer, part in zip(buffers, parts, strict=True):
+            buffer.data = part.view_as(buffer)
+    return vectors
+
+
 def flat_gradient(loss: Tensor, parameters: Sequence[nn.Parameter]) -> Tensor:
     """The gradient of `loss` with respect to the vector of `flatten_weights`, whose parts are `parameters`."""
     gradients = torch.autograd.grad(loss, parameters)
@@ -39,8 +52,30 @@ def evaluation_twin(net: nn.Module) -> nn.Module:
 
 
 def compiled(function: F, wanted: bool) -> F:
-    """The function under torch.compile, in which torch.autograd.grad may stand; itself where that is not wanted."""
+    """The function under torch.compile, in which torch.autograd.grad may stand; itself where that is not wanted.
+
+    At every call it looks at the shapes of its arguments and at the modes of modules, and compiles anew where they
+    have changed. Whatever else it reaches through objects stays as it was at the first call; of tensors, the values
+    may change.
+    """
     if not wanted:
         return function
     torch._dynamo.config.trace_autograd_ops = True
-    return cast(F, torch.compile(function))
+    options: dict[str, Any] = {"guard_filter_fn": _may_change}
+    if not torch.cuda.is_available():  # a small function spends more time between its kernels than in them
+        options["cpp_wrapper"] = True
+
+    def call(*arguments: Any) -> Any:
+        return function(*arguments)
+
+    # What is compiled belongs to a code object: that of another network must not be taken for this one's.
+    own = FunctionType(call.__code__.replace(), call.__globals__, closure=call.__closure__)
+    return cast(F, torch.compile(own, options=options))
+
+
+def _may_change(guards: Sequence[Any]) -> list[bool]:
+    """Which of a compiled function's assumptions are checked at every call: there are hundreds about the modules."""
+    return [
+        guard.name.startswith("L['arguments']") or guard.name.endswith(".training") or not guard.name
+        for guard in guards
+    ]

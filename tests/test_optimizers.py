@@ -1,0 +1,82 @@
+"""The optimizers are torch's, on one vector; compiled or not."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from palestra.config import check
+from palestra.optimizers import AdamConfig, Optimizer, SGDConfig, clip
+
+ADAM = {"name": "adam", "beta1": 0.8, "beta2": 0.99, "eps": 1e-5, "weight_decay": 0.0}
+SGD = {"name": "sgd", "momentum": 0.0, "weight_decay": 0.0}
+CONFIGS: list[dict[str, Any]] = [
+    ADAM,
+    ADAM | {"beta1": 0.0, "beta2": 0.999, "eps": 1e-8},
+    ADAM | {"weight_decay": 0.1},
+    SGD,
+    SGD | {"momentum": 0.9, "weight_decay": 0.1},
+]
+
+
+def build(config: dict[str, Any], weights: Tensor) -> Optimizer:
+    return check(config, AdamConfig if config["name"] == "adam" else SGDConfig).build(weights)
+
+
+def build_torch(config: dict[str, Any], weights: Tensor) -> torch.optim.Optimizer:
+    if config["name"] == "sgd":
+        return torch.optim.SGD([weights], 0.0, config["momentum"], weight_decay=config["weight_decay"])
+    betas = (config["beta1"], config["beta2"])
+    return torch.optim.AdamW([weights], 0.0, betas, config["eps"], config["weight_decay"])
+
+
+def gradient(step: int) -> Tensor:
+    return torch.randn(50, generator=torch.Generator().manual_seed(step))
+
+
+def run(optimizer: Optimizer, steps: range) -> None:
+    for step in steps:
+        optimizer.learning_rate.fill_(0.1 / (step + 1))
+        optimizer.step(gradient(step))
+
+
+@pytest.fixture(params=["eager", "as compiled"])
+def mode(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As compiled: the way that the compiler takes, not compiled."""
+    if request.param == "as compiled":
+        monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+
+
+@pytest.mark.usefixtures("mode")
+@pytest.mark.parametrize("config", CONFIGS)
+def test_steps_are_those_of_torch(config: dict[str, Any]) -> None:
+    weights, expected = nn.Parameter(gradient(100)), nn.Parameter(gradient(100))
+    run(build(config, weights), range(20))
+    optimizer = build_torch(config, expected)
+    for step in range(20):
+        optimizer.param_groups[0]["lr"] = 0.1 / (step + 1)
+        expected.grad = gradient(step)
+        optimizer.step()
+    assert torch.allclose(weights, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.usefixtures("mode")
+@pytest.mark.parametrize("config", CONFIGS)
+def test_an_optimizer_that_is_restored_goes_on_to_the_bit(config: dict[str, Any]) -> None:
+    weights = gradient(100)
+    optimizer = build(config, weights)
+    run(optimizer, range(5))
+    again = weights.clone()
+    restored = build(config, again)
+    restored.load_state_dict(optimizer.state_dict())
+    run(optimizer, range(5, 9))
+    run(restored, range(5, 9))
+    assert torch.equal(weights, again)
+
+
+@pytest.mark.parametrize(("max_norm", "expected"), [(None, 5.0), (10.0, 5.0), (1.0, 1.0)])
+def test_clip_shortens_what_is_too_long(max_norm: float | None, expected: float) -> None:
+    clipped, norm = clip(torch.tensor([3.0, 0.0, -4.0]), max_norm)
+    assert norm.item() == 5.0
+    assert torch.allclose(clipped, torch.tensor([3.0, 0.0, -4.0]) * expected / 5.0, rtol=1e-6)
