@@ -103,6 +103,7 @@ def evaluate(
     run: Run,
     checkpoint: Annotated[str, typer.Option(help="latest, best, or a number")] = "latest",
     games: Annotated[int | None, typer.Option(help="games per pairing [evaluation.final_num_games]", min=1)] = None,
+    video: Annotated[bool, typer.Option("--video", help="film three episodes of a Gymnasium environment")] = False,
 ) -> None:
     """Play the pairings of a run's config with the players of a checkpoint; the result goes to RUN/evaluations/."""
     with _told_plainly():
@@ -114,6 +115,10 @@ def evaluate(
         path, record = trainer.evaluate_checkpoint(checkpoint, games)
         console.print(score_table([Evaluation.from_record(record)], console.width, 1000))
         console.print(f"{len(record['pairs'])} pairings at opt step {record['opt_steps']}: {path}", soft_wrap=True)
+        if video:
+            film = path.with_suffix(".mp4")
+            returns = ", ".join(f"{value:g}" for value in trainer.film(film))
+            console.print(f"a film of episodes with returns {returns}: {film}", soft_wrap=True)
 
 
 @app.command()

@@ -18,10 +18,12 @@ from rich.console import Console
 from palestra.callbacks import Callback
 from palestra.clock import Mark, StopSignals, TrainingClock
 from palestra.config import ConfigError, ConfigErrorItem, load_class
-from palestra.evaluation.evaluator import Interrupted
+from palestra.evaluation.evaluator import Interrupted, evaluation_mode
 from palestra.evaluation.pairings import BestScore, play_pairings
+from palestra.evaluation.video import film_episodes
 from palestra.games import fuse, make_game
 from palestra.games.fused import Transitions
+from palestra.games.gym import GymnasiumGame
 from palestra.intervals import Counters, Interval
 from palestra.lineage import branched_config, changes_since, note
 from palestra.output import RunOutput, default_folder
@@ -37,6 +39,7 @@ if TYPE_CHECKING:
 
 
 SHOW_INTERVAL_S = 0.2
+NUM_FILMED = 3
 LOOK_INTERVAL = 256  # opt steps between looks at the loss on a GPU, where each look is a wait
 PARTS = {
     "net": "nets",
@@ -452,6 +455,17 @@ class Trainer:
         path = self.run.evaluations / f"opt-step-{self.opt_steps}.json"
         write_json(path, record)
         return path, record
+
+    def film(self, path: Path) -> list[float]:
+        """Write a video of NUM_FILMED episodes of the lone agent, and give their returns. After `evaluate_checkpoint`:
+        with the players of that checkpoint."""
+        config = self.config.evaluation
+        if config is None or not isinstance(self.game, GymnasiumGame):
+            raise ConfigError([ConfigErrorItem("--video", "only evaluations of Gymnasium environments can be filmed")])
+        player = self.player_of("agent")
+        with evaluation_mode(list(player.nets.values())):
+            policy = player.policy(explore=False)
+            return film_episodes(self.game, policy, NUM_FILMED, config.max_rounds, self.config.seed, path)
 
     def _buffers(self) -> dict[str, Any]:
         return {p.name: p.replay_buffer for p in self.learners if p.replay_buffer is not None}

@@ -60,6 +60,11 @@ class GymnasiumWorld(World):
             return self.__dict__[name]
         raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
 
+    @property
+    def vector(self) -> Any:
+        """Gymnasium's own environments, to look at."""
+        return self._vector
+
     # ---- a step ----------------------------------------------------------------------------------------
 
     def step(self, action: Tensor, keys: Tensor) -> Outcome:
