@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from palestra.randomness import U27, U30, U31, U_GAMMA, U_MULTIPLIER_1, U_MULTIPLIER_2, random_floats
+from palestra.randomness import U_GAMMA, mix, random_floats
 
 ILLEGAL = -1e9  # a logit: its probability is exactly 0, and 0 * its logarithm is 0, as -inf would not have it
 LOG_ROOT_2_PI = 0.5 * math.log(2.0 * math.pi)
@@ -90,9 +90,7 @@ def _sample(logits: np.ndarray, legal: np.ndarray, keys: np.ndarray, nums: np.nd
         for choice in range(num_choices):
             num = nums[choice]
             x += U_GAMMA
-            y = (x ^ (x >> U30)) * U_MULTIPLIER_1
-            y = (y ^ (y >> U27)) * U_MULTIPLIER_2
-            uniform = np.float32((y ^ (y >> U31)) >> np.uint64(40)) * np.float32(2.0**-24)
+            uniform = np.float32(mix(x) >> np.uint64(40)) * np.float32(2.0**-24)
             top = np.float32(-np.inf)
             for action in range(num):
                 if legal[row, start + action] and logits[row, start + action] > top:
