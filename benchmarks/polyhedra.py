@@ -181,7 +181,11 @@ def original_test_config(
         "target": {"name": "copy", "interval": 2},
         "huber_delta": 1.0,
         "max_grad_norm": 10.0,
-        "net": {"name": "mlp", "net_arch": [16, "b", {"repeat": 2, "net_arch": [32, "b"]}, 16, "b"]},
+        "net": {
+            "name": "mlp",
+            "net_arch": [16, "b", {"repeat": 2, "net_arch": [32, "b"]}, 16, "b"],
+            "activation": "relu",
+        },
         "optimizer": {"name": "adam", "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0},
         "learning_rate": {"name": "exponential", "initial": 1e-3, "final": 1e-8, "rate": 0.996},
         "exploration": {"name": "exponential", "initial": 0.5, "final": 0.2, "rate": 0.996},

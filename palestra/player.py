@@ -26,6 +26,7 @@ class Player:
 
     compile: whether the config asks for torch.compile. learning: whether the trainer gives it turns. opt_steps,
     env_steps: its own counters; its schedules read opt_steps. worlds: the games in which it gathers experience.
+    turns: the role of each of its turns in one round, in order; () where each role has one.
     """
 
     name: str
@@ -35,6 +36,7 @@ class Player:
     device: torch.device
     seed: int
     compile: bool
+    turns: tuple[str, ...] = ()
     learning: bool = False
     script: Policy | None = None
     algorithm: "Algorithm | None" = None
@@ -46,6 +48,9 @@ class Player:
     worlds: Worlds | SoloWorlds | None = None
     opt_steps: int = 0
     env_steps: int = 0
+
+    def __post_init__(self) -> None:
+        self.turns = self.turns or self.roles
 
     def require_actions(self, algorithm: str, *kinds: type[ActionSpace]) -> None:
         """Raise ConfigError unless the player's actions are of one of these kinds."""
@@ -107,10 +112,11 @@ class Turn(Protocol):
         """Play the player's worlds on; all learning players explore. Counts env steps."""
 
     def before_step(self) -> None:
-        """Call before every opt step."""
+        """Call before every opt step, or group of them."""
 
-    def after_step(self, metrics: Metrics) -> None:
-        """Call after every opt step, when all state lies in objects: it counts, and is a safe point."""
+    def after_step(self, metrics: Metrics, num_opt_steps: int = 1) -> None:
+        """Call after every opt step, or group of them whose means the metrics are, when all state lies in objects: it
+        counts, and is a safe point."""
 
     def safe_point(self) -> None:
         """Call anywhere else where all state lies in objects (after a roll-out): evaluation, records, saves and the

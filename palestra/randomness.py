@@ -103,6 +103,11 @@ def random_normals(keys: Tensor, num: int) -> Tensor:
     return torch.cat([radius * torch.cos(angle), radius * torch.sin(angle)], dim=-1)[..., :num]
 
 
+def random_permutation(key: Tensor, num: int) -> Tensor:
+    """All integers below `num` in random order: int64 (num,) of a key int64 (1,)."""
+    return random_bits(key, num)[0].argsort()
+
+
 def random_choice(keys: Tensor, legal: Tensor) -> Tensor:
     """One uniformly random True entry per row: int64 (B,) of keys (B,) and legal (B, A). Rows without one give 0.
 

@@ -66,8 +66,8 @@ class PlayerTurn:
     def before_step(self) -> None:
         self.trainer.before_step(self.player)
 
-    def after_step(self, metrics: Metrics) -> None:
-        self.trainer.after_step(self.player, metrics)
+    def after_step(self, metrics: Metrics, num_opt_steps: int = 1) -> None:
+        self.trainer.after_step(self.player, metrics, num_opt_steps)
         self.trainer.safe_point()
 
     def safe_point(self) -> None:
@@ -216,11 +216,11 @@ class Trainer:
         for callback in self.callbacks:
             callback.before_step(self, player)
 
-    def after_step(self, player: Player, metrics: Metrics) -> None:
-        """Count an opt step and add up its metrics."""
-        player.opt_steps += 1
-        self.opt_steps += 1
-        self.epoch_counts["updates"] += 1
+    def after_step(self, player: Player, metrics: Metrics, num_opt_steps: int = 1) -> None:
+        """Count an opt step, or a group of them that was made at once, and add up its metrics."""
+        player.opt_steps += num_opt_steps
+        self.opt_steps += num_opt_steps
+        self.epoch_counts["updates"] += num_opt_steps
         self.means[player.name].add(metrics)
         for callback in self.callbacks:
             callback.after_step(self, player, metrics)

@@ -21,7 +21,7 @@ LEARNER: Data = {
         "target": {"name": "polyak", "tau": 0.1},
         "huber_delta": 1.0,
         "max_grad_norm": 10.0,
-        "net": {"name": "mlp", "net_arch": [8, "b"]},
+        "net": {"name": "mlp", "net_arch": [8, "b"], "activation": "relu"},
         "optimizer": {"name": "adam", "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.01},
         "learning_rate": {"name": "linear", "initial": 0.01, "final": 0.001, "num_steps": 10},
         "exploration": {"name": "linear", "initial": 1.0, "final": 0.1, "num_steps": 8},

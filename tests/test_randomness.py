@@ -156,7 +156,7 @@ def play_a_little() -> None:
 
 def make_a_net() -> None:
     game = NimGame(NimConfig(name="nim", num_heaps=2, max_stones=3), CPU)
-    make_net(MLPConfig(name="mlp", net_arch=[8, "b"]), game.spaces["first"], 6, key=1)
+    make_net(MLPConfig(name="mlp", net_arch=[8, "b"], activation="relu"), game.spaces["first"], 6, key=1)
 
 
 @pytest.mark.parametrize("deed", [play_a_little, make_a_net, lambda: drawn(torch.arange(4))])

@@ -152,7 +152,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     },
     "torch kernel, residual net": {
         "execution.kernel": "torch",
-        "players.agent.algorithm.net": {"name": "mlp", "net_arch": [8, "r8"]},
+        "players.agent.algorithm.net": {"name": "mlp", "net_arch": [8, "r8"], "activation": "relu"},
     },
     "only the host learns": {"players.agent": {"scripted": "greedy"}},
     "self-play": {

@@ -1,12 +1,13 @@
 """`deep_sets`: a permutation-invariant network (Zaheer et al. 2017, "Deep Sets"; pairs after Santoro et al. 2017)."""
 
+from collections.abc import Mapping
 from itertools import pairwise
 from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from palestra.config import Config, PositiveInt
+from palestra.config import Config, ConfigError, ConfigErrorItem, PositiveInt
 from palestra.games.spaces import Space
 from palestra.nets.inputs import flat_size, flatten_observation, presence, trim
 
@@ -31,7 +32,10 @@ class DeepSets(nn.Module):
         super().__init__()
         sets = [name for name, space in spaces.items() if space.padded]
         if len(sets) != 1:
-            raise ValueError(f"deep_sets: needs an observation with one set of points; this one has {sets or 'none'}")
+            told = (
+                f"{config.name!r} needs an observation with one set of points; this one has {', '.join(sets) or 'none'}"
+            )
+            raise ConfigError([ConfigErrorItem("name", told)])
         self.set_name = sets[0]
         self.rest = {name: space for name, space in spaces.items() if not space.padded}
         dimension, rest = spaces[self.set_name].shape[-1], flat_size(self.rest)
@@ -40,7 +44,7 @@ class DeepSets(nn.Module):
         self.head = nn.Sequential(_layers([pooled + rest, *config.head_widths]))
         self.output = nn.Linear([pooled + rest, *config.head_widths][-1], num_outputs)
 
-    def forward(self, observation: dict[str, Tensor]) -> Tensor:
+    def forward(self, observation: Mapping[str, Tensor]) -> Tensor:
         points = trim(observation[self.set_name])
         present = presence(points).unsqueeze(-1)
         x = self.coordinates(points, present)

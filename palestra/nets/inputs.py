@@ -4,13 +4,15 @@ Rows of a padded entry that have a negative number are absent. Their numbers nev
 zeros, and a flag per row says which are present.
 """
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
 from palestra.games.spaces import Space
 
 
-def flatten_observation(observation: dict[str, Tensor], spaces: dict[str, Space]) -> Tensor:
+def flatten_observation(observation: Mapping[str, Tensor], spaces: dict[str, Space]) -> Tensor:
     """float32 (B, flat_size(spaces)): the entries in the order of `spaces`; a padded entry is followed by its flags."""
     parts: list[Tensor] = []
     for name, space in spaces.items():
@@ -19,7 +21,7 @@ def flatten_observation(observation: dict[str, Tensor], spaces: dict[str, Space]
             present = presence(value)
             parts += [(value * present.unsqueeze(-1)).flatten(1), present]
         else:
-            parts.append(value.flatten(1))
+            parts.append(value.unsqueeze(-1).flatten(1))  # a bare number is a vector of one
     return torch.cat(parts, dim=1)
 
 

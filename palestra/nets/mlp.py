@@ -1,5 +1,6 @@
 """`mlp`: layers one after another, written as a list."""
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator
@@ -7,6 +8,7 @@ from torch import Tensor, nn
 
 from palestra.config import Config, ConfigError, ConfigErrorItem
 from palestra.games.spaces import Space
+from palestra.nets.activations import ACTIVATIONS, Activation
 from palestra.nets.inputs import flat_size, flatten_observation
 
 
@@ -16,7 +18,7 @@ def _check_layers(value: Any) -> Any:
     for index, item in enumerate(value if isinstance(value, list) else []):
         is_width = isinstance(item, int) and not isinstance(item, bool) and item >= 1
         is_word = isinstance(item, str) and (
-            item == "b" or (item[:1] == "r" and item[1:].isdigit() and int(item[1:]) >= 1)
+            item in ("b", "l") or (item[:1] == "r" and item[1:].isdigit() and int(item[1:]) >= 1)
         )
         if isinstance(item, dict):
             for key, expected in (("repeat", "an integer >= 1"), ("net_arch", "a list of layers")):
@@ -38,7 +40,8 @@ def _check_layers(value: Any) -> Any:
                 errors += [ConfigErrorItem(f"{index}.net_arch.{e.path}", e.message) for e in error.errors]
         elif not (is_width or is_word):
             expected = (
-                "a width >= 1, 'b' (batch norm), 'rK' (residual block of width K) or {repeat: ..., net_arch: [...]}"
+                "a width >= 1, 'b' (batch norm), 'l' (layer norm), 'rK' (residual block of width K) or "
+                "{repeat: ..., net_arch: [...]}"
             )
             errors.append(ConfigErrorItem(str(index), f"{item!r} is no layer; expected {expected}"))
     if errors:
@@ -53,8 +56,10 @@ class MLPConfig(Config):
     name: Literal["mlp"]
     """layers one after another"""
     net_arch: NetArch
-    """a width: linear and ReLU; b: batch norm before the last ReLU; rK: residual block of width K; {repeat,
-    net_arch}"""
+    """a width: linear and activation; b, l: batch or layer norm before the last activation; rK: residual block of
+    width K; {repeat, net_arch}"""
+    activation: Activation
+    """after every hidden layer: relu, tanh, silu, elu or gelu"""
 
 
 class MLP(nn.Module):
@@ -64,20 +69,24 @@ class MLP(nn.Module):
     def __init__(self, config: MLPConfig, spaces: dict[str, Space], num_outputs: int) -> None:
         super().__init__()
         self.spaces = spaces
-        body, width = make_layers(config.net_arch, flat_size(spaces))
+        body, width = make_layers(config.net_arch, config.activation, flat_size(spaces))
         self.layers = nn.Sequential(*body, nn.Linear(width, num_outputs))
 
-    def forward(self, observation: dict[str, Tensor]) -> Tensor:
+    def forward(self, observation: Mapping[str, Tensor]) -> Tensor:
         return self.layers(flatten_observation(observation, self.spaces))
 
 
 class ResidualBlock(nn.Module):
     """x + two linear layers with batch norm (He et al. 2016); the shortcut is linear where the width changes."""
 
-    def __init__(self, in_width: int, width: int) -> None:
+    def __init__(self, in_width: int, width: int, activation: Activation) -> None:
         super().__init__()
         self.layers = nn.Sequential(
-            nn.Linear(in_width, width), nn.BatchNorm1d(width), nn.ReLU(), nn.Linear(width, width), nn.BatchNorm1d(width)
+            nn.Linear(in_width, width),
+            nn.BatchNorm1d(width),
+            ACTIVATIONS[activation](),
+            nn.Linear(width, width),
+            nn.BatchNorm1d(width),
         )
         self.shortcut = nn.Identity() if in_width == width else nn.Linear(in_width, width)
 
@@ -85,19 +94,19 @@ class ResidualBlock(nn.Module):
         return self.layers(x) + self.shortcut(x)
 
 
-def make_layers(net_arch: list[Any], in_width: int) -> tuple[list[nn.Module], int]:
+def make_layers(net_arch: list[Any], activation: Activation, in_width: int) -> tuple[list[nn.Module], int]:
     """The modules of a net_arch, and the width of their output."""
     layers: list[nn.Module] = []
-    width = in_width
+    width, act = in_width, ACTIVATIONS[activation]
     for item in expand(net_arch):
         if isinstance(item, int):
-            layers += [nn.Linear(width, item), nn.ReLU()]
+            layers += [nn.Linear(width, item), act()]
             width = item
-        elif item == "b":
-            at = len(layers) - 1 if layers and isinstance(layers[-1], nn.ReLU) else len(layers)
-            layers.insert(at, nn.BatchNorm1d(width))
+        elif item in ("b", "l"):
+            at = len(layers) - 1 if layers and isinstance(layers[-1], act) else len(layers)
+            layers.insert(at, nn.BatchNorm1d(width) if item == "b" else nn.LayerNorm(width))
         else:
-            layers += [ResidualBlock(width, int(item[1:])), nn.ReLU()]
+            layers += [ResidualBlock(width, int(item[1:]), activation), act()]
             width = int(item[1:])
     return layers, width
 

@@ -19,7 +19,7 @@ from palestra.randomness import world_keys
 
 CPU = torch.device("cpu")
 GAME = NimGame(NimConfig(name="nim", num_heaps=2, max_stones=2), CPU)
-WITH_BATCH_NORM = {"name": "mlp", "net_arch": [16, "b", "r8"]}
+WITH_BATCH_NORM = {"name": "mlp", "net_arch": [16, "b", "r8"], "activation": "relu"}
 
 
 def dqn_config(**changes: Any) -> DQNConfig:
@@ -34,7 +34,7 @@ def dqn_config(**changes: Any) -> DQNConfig:
         "target": {"name": "polyak", "tau": 0.25},
         "huber_delta": 1.0,
         "max_grad_norm": None,
-        "net": {"name": "mlp", "net_arch": [16]},
+        "net": {"name": "mlp", "net_arch": [16], "activation": "relu"},
         "optimizer": {"name": "adam", "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0},
         "learning_rate": {"name": "linear", "initial": 0.01, "final": 0.001, "num_steps": 10},
         "exploration": {"name": "linear", "initial": 1.0, "final": 0.0, "num_steps": 10},

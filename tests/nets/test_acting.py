@@ -1,0 +1,84 @@
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from making import build, observe, space
+from torch import Tensor, nn
+
+from palestra.games.game import Observation
+from palestra.games.spaces import Space
+from palestra.nets.acting import LARGEST_PRODUCT, acting_twin
+from palestra.nets.weights import flatten_weights
+
+VECTOR = {"seen": space((4,))}
+SEVERAL = VECTOR | {"number": space((), torch.int64), "points": space((3, 2), padded=True)}
+PLAIN = {"name": "mlp", "net_arch": [64, 32], "activation": "tanh"}
+
+
+def agree(twin: Callable[..., Tensor], net: nn.Module, seen: Observation) -> bool:
+    was_training = net.training
+    with torch.no_grad():
+        expected = net.eval()(seen)
+    net.train(was_training)
+    outputs = twin(seen)
+    return outputs.dtype == expected.dtype and torch.allclose(outputs, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("num_worlds", [1, 3, 8, 64, 1000])
+@pytest.mark.parametrize("activation", ["relu", "tanh", "silu"])
+@pytest.mark.parametrize("net_arch", [[], [5], [64, 64], [64, "b"], [8, "l", "r8"]])
+def test_a_twin_says_what_its_network_says(net_arch: list[Any], activation: str, num_worlds: int) -> None:
+    net = build({"name": "mlp", "net_arch": net_arch, "activation": activation}, VECTOR)
+    assert agree(acting_twin(net), net, observe(VECTOR, num_worlds))
+
+
+@pytest.mark.parametrize("spaces", [{"image": space((1, 3, 2), torch.uint8)}, SEVERAL])
+def test_a_twin_sees_every_kind_of_observation(spaces: dict[str, Space]) -> None:
+    net = build(PLAIN, spaces)
+    assert agree(acting_twin(net), net, observe(spaces, 8))
+
+
+def test_networks_of_other_kinds_have_twins_too() -> None:
+    net = build({"name": "deep_sets", "point_widths": [8], "head_widths": [8]}, SEVERAL)
+    assert agree(acting_twin(net), net, observe(SEVERAL, 8))
+
+
+@pytest.mark.parametrize("flat_before", [True, False])
+def test_a_twin_follows_every_change_of_the_weights(flat_before: bool) -> None:
+    net = build(PLAIN, VECTOR)
+    weights = flatten_weights(net) if flat_before else None
+    twin, seen = acting_twin(net), observe(VECTOR, 8)
+    before = twin(seen)
+    if weights is None:
+        weights = flatten_weights(net)
+    optimizer = torch.optim.SGD([weights], lr=0.1)
+    weights.grad = torch.ones_like(weights)
+    optimizer.step()
+    assert not torch.allclose(twin(seen), before)
+    assert agree(twin, net, seen)
+    net.load_state_dict(build(PLAIN, VECTOR).state_dict())
+    assert torch.equal(twin(seen), before)
+
+
+def test_what_a_twin_gave_stays_as_it_was() -> None:
+    twin = acting_twin(build(PLAIN, VECTOR))
+    seen = observe(VECTOR, 8)
+    first = twin(seen)
+    copy = first.clone()
+    twin({"seen": seen["seen"] + 1.0})
+    assert torch.equal(first, copy)
+
+
+def test_a_twin_leaves_what_it_sees_alone() -> None:
+    for net_arch in ([], [8]):
+        twin, seen = acting_twin(build(PLAIN | {"net_arch": net_arch}, VECTOR)), observe(VECTOR, 8)
+        copy = seen["seen"].clone()
+        twin(seen)
+        assert torch.equal(seen["seen"], copy)
+
+
+def test_a_twin_gives_no_gradients_at_any_size() -> None:
+    twin = acting_twin(build(PLAIN, VECTOR))
+    assert not twin(observe(VECTOR, 1)).requires_grad
+    assert not twin(observe(VECTOR, LARGEST_PRODUCT // 2048 + 1)).requires_grad
