@@ -7,7 +7,7 @@ from palestra.algorithms import AnyAlgorithm
 from palestra.config import UserConfig
 from palestra.games import GameConfig
 from palestra.games.rewards import RewardConfig
-from palestra.nets import NetConfig
+from palestra.nets import AnyNetConfig
 from palestra.optimizers import OptimizerConfig
 from palestra.players.scripted import SCRIPTED
 from palestra.schedules import ScheduleConfig
@@ -18,7 +18,7 @@ def catalogue() -> dict[str, dict[str, str]]:
     return {
         "games": _variants(GameConfig),
         "algorithms": _variants(AnyAlgorithm),
-        "nets": _variants(NetConfig),
+        "nets": _variants(AnyNetConfig),
         "players": {name: _first_line(policy) for name, policy in SCRIPTED.items()},
         "schedules": _variants(ScheduleConfig),
         "rewards (polyhedra)": _variants(RewardConfig),

@@ -198,3 +198,15 @@ class PPOTrainer(OneAlgorithmTrainer):
     """The Trainer whose players learn by PPO."""
 
     algorithm = PPOConfig
+
+
+class SACTrainer(OneAlgorithmTrainer):
+    """The Trainer whose players learn by SAC."""
+
+    algorithm = SACConfig
+
+
+class TD3Trainer(OneAlgorithmTrainer):
+    """The Trainer whose players learn by TD3."""
+
+    algorithm = TD3Config

@@ -30,11 +30,14 @@ from palestra.games.fused import Decision, Memory, Sees, Transitions
 from palestra.games.spaces import Box, Discrete, MultiDiscrete
 from palestra.nets import NetConfig, make_net
 from palestra.nets.acting import acting_twin
+from palestra.nets.learning import MLPTwin, learning_twin
 from palestra.nets.weights import compiled, flat_gradient, flatten_weights, initialize_orthogonal
 from palestra.optimizers import OptimizerConfig
 from palestra.player import Algorithm, AlgorithmConfig, Metrics, Player, Turn
 from palestra.randomness import base_key, fold, random_normals, random_permutation, seeded_global_state
 from palestra.schedules import ScheduleConfig
+
+ROWS_AT_ONCE = 512  # of a minibatch, on a CPU: what a network remembers of so many stays in a processor's cache
 
 # Letters: M rows of a roll-out; T decisions of each of W chains; B rows of any batch; A numbers that a policy puts out.
 
@@ -153,68 +156,60 @@ class PPOConfig(AlgorithmConfig):
 # ---- advantages ----------------------------------------------------------------------------------------
 
 
-def generalized_advantages(
-    reward: Tensor,
-    value: Tensor,
-    next_value: Tensor,
-    terminated: Tensor,
-    truncated: Tensor,
-    valid: Tensor,
-    gamma: float,
-    gae_lambda: float,
-) -> Tensor:
-    """GAE (Schulman et al. 2016, eq. 16) of W chains of T decisions, all tensors (T, W); gives float32 (T, W).
+class Chains(NamedTuple):
+    """Decisions that follow each other, W chains of T, all (T, W). next_value: of the true next observation; looked at
+    only where a game was truncated, and at the last valid row of a chain."""
 
-    next_value: that of the true next observation; looked at only where a game was truncated, and at the last valid row
-    of a chain. A terminated row is followed by nothing, an invalid row is passed over and has advantage 0, and no
-    advantage crosses a reset.
+    reward: Tensor
+    value: Tensor
+    next_value: Tensor
+    terminated: Tensor
+    truncated: Tensor
+    valid: Tensor
+
+
+def generalized_advantages(chains: Chains, gamma: float, gae_lambda: float) -> Tensor:
+    """GAE (Schulman et al. 2016, eq. 16): float32 (T, W).
+
+    Nothing follows a terminated row, and the value of its next observation alone a truncated one: no advantage crosses
+    a reset. Invalid rows are passed over, and have advantage 0.
     """
-    columns = (reward, value, next_value, terminated, truncated, valid)
-    if reward.device.type == "cpu":
-        return torch.from_numpy(_gae_kernel(*(column.numpy() for column in columns), gamma, gae_lambda))
-    advantages = torch.zeros_like(value)
-    ahead, later, is_last = torch.zeros_like(value[0]), torch.zeros_like(value[0]), torch.ones_like(valid[0])
-    for t in reversed(range(len(reward))):
-        following = torch.where(is_last | truncated[t], next_value[t], later) * ~terminated[t]
-        going_on = ahead * ~(terminated[t] | truncated[t])
-        advantage = reward[t] + gamma * following - value[t] + gamma * gae_lambda * going_on
-        advantages[t] = torch.where(valid[t], advantage, 0.0)
-        ahead, later = torch.where(valid[t], advantage, ahead), torch.where(valid[t], value[t], later)
-        is_last = is_last & ~valid[t]
+    if chains.valid.device.type == "cpu":
+        arrays: Any = (column.numpy() for column in chains)
+        return torch.from_numpy(_loop_over_rows(Chains(*arrays), gamma, gae_lambda))
+    return _loop_over_steps(chains, gamma, gae_lambda)
+
+
+def _loop_over_steps(chains: Chains, gamma: float, gae_lambda: float) -> Tensor:
+    advantages = torch.zeros_like(chains.value)
+    ahead, later = torch.zeros_like(chains.value[0]), torch.zeros_like(chains.value[0])
+    is_last = torch.ones_like(chains.valid[0])
+    for t in reversed(range(len(advantages))):
+        reward, value, next_value, terminated, truncated, valid = (column[t] for column in chains)
+        following = torch.where(truncated | is_last, next_value, later + gae_lambda * ahead)
+        advantage = reward - value + gamma * torch.where(terminated, 0.0, following)
+        advantages[t] = torch.where(valid, advantage, 0.0)
+        ahead, later = torch.where(valid, advantage, ahead), torch.where(valid, value, later)
+        is_last = is_last & ~valid
     return advantages
 
 
 @numba.njit(cache=True, nogil=True)
-def _gae_kernel(
-    reward: np.ndarray,
-    value: np.ndarray,
-    next_value: np.ndarray,
-    terminated: np.ndarray,
-    truncated: np.ndarray,
-    valid: np.ndarray,
-    gamma: float,
-    gae_lambda: float,
-) -> np.ndarray:
-    """`generalized_advantages` for a CPU."""
-    num_steps, num_chains = reward.shape
+def _loop_over_rows(chains: Any, gamma: float, gae_lambda: float) -> np.ndarray:
+    """The same for a CPU, of a tuple of arrays."""
+    num_steps, num_chains = chains.reward.shape
     advantages = np.zeros((num_steps, num_chains), dtype=np.float32)
     ahead, later = np.zeros(num_chains, dtype=np.float32), np.zeros(num_chains, dtype=np.float32)
     is_last = np.ones(num_chains, dtype=np.bool_)
-    gamma_, decay = np.float32(gamma), np.float32(gamma * gae_lambda)
     for t in range(num_steps - 1, -1, -1):
         for w in range(num_chains):
-            if not valid[t, w]:
-                continue
-            advantage = reward[t, w] - value[t, w]
-            if not terminated[t, w]:
-                if truncated[t, w]:
-                    advantage += gamma_ * next_value[t, w]
-                elif is_last[w]:
-                    advantage += gamma_ * next_value[t, w]
-                else:
-                    advantage += gamma_ * later[w] + decay * ahead[w]
-            advantages[t, w] = advantage
-            ahead[w], later[w], is_last[w] = advantage, value[t, w], False
+            if chains.valid[t, w]:
+                advantage = chains.reward[t, w] - chains.value[t, w]
+                if not chains.terminated[t, w]:
+                    is_cut = chains.truncated[t, w] or is_last[w]
+                    advantage += gamma * (chains.next_value[t, w] if is_cut else later[w] + gae_lambda * ahead[w])
+                advantages[t, w] = advantage
+                ahead[w], later[w], is_last[w] = advantage, chains.value[t, w], False
     return advantages
 
 
@@ -222,10 +217,10 @@ def _gae_kernel(
 
 
 class Experience(NamedTuple):
-    """Rows of a roll-out, made ready for the passes over it. All tensors (rows, ...).
+    """Rows of a roll-out, made ready for the passes over it. All tensors (M, ...).
 
     choice: what the policy drew, before a box clipped or squashed it. log_prob, value: at the roll-out. goal: what the
-    value should have been. weight: 1.0 for rows that count, 0.0 for others.
+    value should have been. weight: of the row in a mean, 0.0 where it does not count.
     """
 
     observation: dict[str, Tensor]
@@ -238,61 +233,73 @@ class Experience(NamedTuple):
     weight: Tensor
 
     def rows(self, index: Tensor) -> "Experience":
-        observation, *rest = self
+        """Some rows, in the order of `index`."""
+        observation, *columns = self
         return Experience(
-            {name: value.index_select(0, index) for name, value in observation.items()},
-            *(column.index_select(0, index) for column in rest),
+            {name: entry.index_select(0, index) for name, entry in observation.items()},
+            *(column.index_select(0, index) for column in columns),
         )
+
+    def parts(self, sizes: list[int] | int) -> "list[Experience]":
+        """The rows in their order, so many at a time."""
+        observation, *columns = self
+        entries = zip(*(entry.split(sizes) for entry in observation.values()), strict=True)
+        observations = [dict(zip(observation, values, strict=True)) for values in entries]
+        return [
+            Experience(*part) for part in zip(observations, *(column.split(sizes) for column in columns), strict=True)
+        ]
 
 
 class Pace(NamedTuple):
-    """The numbers of an opt step that change while a run goes on."""
+    """The numbers of an opt step that change while a run goes on, as tensors without axes."""
 
-    learning_rate: Tensor | float
-    entropy_coefficient: Tensor | float
-    bound: Tensor | float  # epsilon of the clipped objective, or the price of divergence
+    entropy_coefficient: Tensor
+    bound: Tensor  # epsilon of the clipped objective, or the price of divergence
+
+
+def scaled(batch: Experience, config: PPOConfig) -> Experience:
+    """A minibatch whose weights sum to 1, with advantages of mean 0 and standard deviation 1 where the config says
+    so."""
+    weight, advantage = batch.weight / batch.weight.sum().clamp(min=1.0), batch.advantage
+    if config.normalize_advantages:
+        centered = advantage - torch.dot(weight, advantage)
+        advantage = centered / (torch.dot(weight, centered.square()).sqrt() + 1e-8)
+    return batch._replace(weight=weight, advantage=advantage)
+
+
+METRICS = ("loss", "policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "value_mean")
 
 
 def ppo_loss(
     log_prob: Tensor, entropy: Tensor, value: Tensor, batch: Experience, pace: Pace, config: PPOConfig
-) -> tuple[Tensor, dict[str, Tensor]]:
-    """The loss, and metrics: means over the rows of a minibatch that count. log_prob, entropy, value: now, (rows,)."""
-    weight = batch.weight / batch.weight.sum().clamp(min=1.0)
+) -> tuple[Tensor, Tensor]:
+    """The loss, and the numbers of METRICS: sums by weight over the rows of `batch`, which may be part of a minibatch.
 
-    advantage = batch.advantage
-    if config.normalize_advantages:
-        centered = advantage - torch.dot(weight, advantage)
-        advantage = centered / (torch.dot(weight, centered.square()).sqrt() + 1e-8)
-
+    log_prob, entropy, value: (M,), with the weights that are learned.
+    """
     log_ratio = log_prob - batch.log_prob
     ratio = log_ratio.exp()
-    kl = ratio - 1.0 - log_ratio  # of each row; unbiased and never negative (Schulman 2020, "Approximating KL")
-    match config.objective:
-        case ClipConfig():
-            held = torch.clamp(ratio, 1.0 - pace.bound, 1.0 + pace.bound)
-            gain = torch.minimum(ratio * advantage, held * advantage)
-        case KLPenaltyConfig():
-            gain = ratio * advantage - pace.bound * kl
-    policy_loss = -torch.dot(weight, gain)
+    kl = ratio - 1.0 - log_ratio  # of one row: never negative, its mean is unbiased (Schulman, "Approximating KL")
+    if isinstance(config.objective, ClipConfig):
+        held = ratio.clamp(1.0 - pace.bound, 1.0 + pace.bound)
+        gain = torch.minimum(ratio * batch.advantage, held * batch.advantage)
+        is_clipped = (ratio.detach() != held.detach()).to(torch.float32)
+    else:
+        gain = ratio * batch.advantage - pace.bound * kl
+        is_clipped = torch.zeros_like(batch.weight)
+    policy_loss = -torch.dot(batch.weight, gain)
 
     error = (value - batch.goal).square()
     if config.value_clip is not None:
-        held = batch.value + (value - batch.value).clamp(-config.value_clip, config.value_clip)
-        error = torch.maximum(error, (held - batch.goal).square())
-    value_loss = torch.dot(weight, error)
+        near = batch.value + (value - batch.value).clamp(-config.value_clip, config.value_clip)
+        error = torch.maximum(error, (near - batch.goal).square())
+    value_loss = torch.dot(batch.weight, error)
 
-    mean_entropy = torch.dot(weight, entropy)
+    mean_entropy = torch.dot(batch.weight, entropy)
     loss = policy_loss + config.value_coefficient * value_loss - pace.entropy_coefficient * mean_entropy
-    metrics = {
-        "loss": loss,
-        "policy_loss": policy_loss,
-        "value_loss": value_loss,
-        "entropy": mean_entropy,
-        "approx_kl": torch.dot(weight, kl),
-        "value_mean": torch.dot(weight, value),
-    }
-    if isinstance(config.objective, ClipConfig):
-        metrics["clip_fraction"] = torch.dot(weight, ((ratio - 1.0).abs() > pace.bound).float())
+    with torch.no_grad():
+        means = [torch.dot(batch.weight, column.detach()) for column in (kl, is_clipped, value)]
+        metrics = torch.stack([loss, policy_loss, value_loss, mean_entropy, *means])
     return loss, metrics
 
 
@@ -365,14 +372,16 @@ def make_head(config: PPOConfig, player: Player) -> DiscreteHead | BoxHead:
     return BoxHead(space, config.box_actions, player.device)
 
 
+Outputs = tuple[Tensor, ...]  # of the policy's network (B, A) and the value's (B, 1), or of a shared one (B, A + 1)
+
+
 class ActorCritic(nn.Module):
-    """All weights of a player: the networks, and what the head learns. A shared network has the value for its last
-    output."""
+    """All weights of a player: of its networks, and those that the head learns."""
 
     def __init__(self, config: PPOConfig, player: Player) -> None:
         super().__init__()
-        self.head = make_head(config, player)
-        num, stream = self.head.num_outputs, f"player/{player.name}/net"
+        head = make_head(config, player)
+        num, stream = head.num_outputs, f"player/{player.name}/net"
         self.value: nn.Module | None = None
         match config.body:
             case SeparateConfig(policy=policy, value=value):
@@ -380,16 +389,18 @@ class ActorCritic(nn.Module):
                 self.value = make_net(value, player.spaces, 1, base_key(player.seed, f"{stream}/value"))
             case SharedConfig(net=net):
                 self.policy = make_net(net, player.spaces, num + 1, base_key(player.seed, f"{stream}/both"))
+        self.head = head
         if isinstance(config.initialization, OrthogonalConfig):
             with seeded_global_state(base_key(player.seed, f"{stream}/orthogonal")):
                 self._initialize(config.initialization)
 
-    def forward(self, observation: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """Outputs of the policy (B, A), and values (B,)."""
-        outputs = self.policy(observation)
-        if self.value is None:
-            return outputs[:, :-1], outputs[:, -1]
-        return outputs, self.value(observation).squeeze(1)
+    def forward(self, observation: dict[str, Tensor]) -> Outputs:
+        policy = self.policy(observation)
+        return (policy,) if self.value is None else (policy, self.value(observation))
+
+    def read(self, outputs: Outputs) -> tuple[Tensor, Tensor]:
+        """What the policy puts out (B, A), and values (B,)."""
+        return outputs[0][:, : self.head.num_outputs], outputs[-1][:, -1]
 
     def _initialize(self, config: OrthogonalConfig) -> None:
         initialize_orthogonal(self.policy, config.hidden_gain, config.policy_gain)
@@ -413,7 +424,8 @@ class Acting:
     def act(self, view: Mapping[str, Tensor], legal: Tensor, keys: Tensor, memory: Memory) -> Decision:
         outputs, extras = self.net(view), {}
         if self.is_shared:
-            outputs, extras = outputs[:, :-1].contiguous(), {"value": outputs[:, -1]}
+            extras = {"value": outputs[:, -1]}
+            outputs = outputs[:, :-1].contiguous()
         if not self.draws:
             return Decision(self.head.mode(outputs, legal), {}, memory)
         action, remembered = self.head.draw(outputs, legal, keys)
@@ -431,9 +443,13 @@ class PPO(Algorithm):
         self.net = ActorCritic(config, player).to(player.device)
         self.weights = flatten_weights(self.net)
         self.parameters = list(self.net.parameters())  # asking a module each time costs as much as a small layer
+        self.refuse_batch_norm()
         self.acting = acting_twin(self.net.policy)
         self.valuing = self.acting if self.net.value is None else acting_twin(self.net.value)
-        self.gradient_fast = compiled(self.gradient, player.compile)
+        self.gradient = self.weights.grad = torch.zeros_like(self.weights)
+        self.twins, self.head_gradient = self.make_twins()
+        self.gradient_fast = compiled(self.gradient_of, player.compile)
+        self.slopes_fast = compiled(self.slopes_of, player.compile)
         self.optimizer = config.optimizer.build([self.weights])
         self.key = torch.tensor([base_key(player.seed, f"player/{player.name}/minibatches")], device=player.device)
         self.experience: Experience | None = None
@@ -458,6 +474,19 @@ class PPO(Algorithm):
             metrics = self.make_pass()
             turn.after_step(metrics, config.num_minibatches)
         self.rolled_out = False
+
+    def make_twins(self) -> tuple[list[MLPTwin] | None, Tensor]:
+        """Twins of all networks, or None; and the head's part of the gradient."""
+        parts = self.gradient.split([sum(p.numel() for p in part.parameters()) for part in self.net.children()])
+        *nets, _ = self.net.children()
+        twins = [learning_twin(net, part) for net, part in zip(nets, parts, strict=False)]
+        return None if None in twins else [twin for twin in twins if twin is not None], parts[-1]
+
+    def refuse_batch_norm(self) -> None:
+        """It acts otherwise in play than in learning: the two would disagree on every probability."""
+        if any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in self.net.modules()):
+            message = "batch norm does not go with PPO; expected a network without it, as with layer norm ('l')"
+            raise ConfigError([ConfigErrorItem(f"players.{self.player.name}.algorithm.body", message)])
 
     # ---- from a roll-out to experience -----------------------------------------------------------------
 
@@ -498,8 +527,8 @@ class PPO(Algorithm):
             reward, value_of, terminated, truncated, valid = (column[own] for column in columns)
             is_last = valid & (valid.flip(0).cumsum(0).flip(0) == 1)
             next_value = self.next_values(batch.next_observation, own, valid & ~terminated & (truncated | is_last))
-            chains = (reward, value_of, next_value, terminated, truncated, valid)
-            advantage[own] = generalized_advantages(*chains, self.config.gamma, self.config.gae_lambda)
+            chains = Chains(reward, value_of, next_value, terminated, truncated, valid)
+            advantage[own] = generalized_advantages(chains, self.config.gamma, self.config.gae_lambda)
         return advantage
 
     def next_values(self, observation: Mapping[str, Tensor], rows: Tensor, needed: Tensor) -> Tensor:
@@ -516,13 +545,13 @@ class PPO(Algorithm):
     def make_pass(self) -> Metrics:
         """One pass over the experience: an opt step per minibatch. Gives the means of their metrics."""
         assert self.experience is not None
-        config, experience = self.config, self.experience
-        order = random_permutation(fold(self.key, self.passes_made), len(experience.weight))
-        steps = [
-            self.opt_step(experience.rows(index), self.pace(self.player.opt_steps + number))
-            for number, index in enumerate(order.tensor_split(config.num_minibatches))
-        ]
-        metrics = {name: torch.stack([step[name] for step in steps]).mean() for name in steps[0]}
+        config, num_rows = self.config, len(self.experience.weight)
+        order = random_permutation(fold(self.key, self.passes_made), num_rows)
+        sizes = [len(part) for part in order.tensor_split(config.num_minibatches)]
+        totals = torch.zeros(len(METRICS) + 1, device=order.device)
+        for number, batch in enumerate(self.experience.rows(order).parts(sizes)):
+            totals += self.opt_step(batch, self.player.opt_steps + number)
+        metrics = dict(zip((*METRICS, "grad_norm"), (totals / config.num_minibatches).unbind(), strict=True))
         self.passes_made += 1
         self.passes_left -= 1
         if config.target_kl is not None and metrics["approx_kl"] > config.target_kl:
@@ -532,28 +561,53 @@ class PPO(Algorithm):
             self.experience = None
         return {**metrics, "explained_variance": self.explained_variance}
 
-    def pace(self, opt_steps: int) -> Pace:
+    def opt_step(self, batch: Experience, opt_steps: int) -> Tensor:
+        """Learn from one minibatch. Gives the numbers of METRICS, and the norm of the gradient."""
         config = self.config
-        bound = config.objective.epsilon(opt_steps) if isinstance(config.objective, ClipConfig) else self.kl_price
-        return Pace(config.learning_rate(opt_steps), config.entropy_coefficient(opt_steps), bound)
-
-    def opt_step(self, batch: Experience, pace: Pace) -> dict[str, Tensor]:
-        gradient, metrics = self.gradient_fast(batch, pace)
-        grad_norm = gradient.norm()
-        if self.config.max_grad_norm is not None:
-            gradient = gradient * (self.config.max_grad_norm / (grad_norm + 1e-6)).clamp(max=1.0)
-        self.weights.grad = gradient
+        price = config.objective.epsilon(opt_steps) if isinstance(config.objective, ClipConfig) else self.kl_price
+        pace = Pace(*torch.tensor([config.entropy_coefficient(opt_steps), price], device=self.weights.device).unbind())
+        metrics = self.find_gradient(scaled(batch, config), pace)
+        grad_norm = self.gradient.norm()
+        if config.max_grad_norm is not None:
+            self.gradient *= (config.max_grad_norm / (grad_norm + 1e-6)).clamp(max=1.0)
         for group in self.optimizer.param_groups:
-            group["lr"] = pace.learning_rate
+            group["lr"] = config.learning_rate(opt_steps)
         self.optimizer.step()
-        return {**metrics, "grad_norm": grad_norm}
+        return torch.cat([metrics, grad_norm.unsqueeze(0)])
 
-    def gradient(self, batch: Experience, pace: Pace) -> tuple[Tensor, dict[str, Tensor]]:
-        """The gradient of the loss with respect to all weights, as one vector."""
-        outputs, value = self.net(batch.observation)
-        log_prob, entropy = self.net.head.log_prob_and_entropy(outputs, batch)
-        loss, metrics = ppo_loss(log_prob, entropy, value, batch, pace, self.config)
-        return flat_gradient(loss, self.parameters), {name: metric.detach() for name, metric in metrics.items()}
+    def find_gradient(self, batch: Experience, pace: Pace) -> Tensor:
+        """The gradient of the loss with respect to all weights, into `gradient`; gives the numbers of METRICS."""
+        if self.twins is None:
+            gradient, metrics = self.gradient_fast(batch, pace)
+            self.gradient.copy_(gradient)
+            return metrics
+        self.gradient.zero_()
+        parts = [batch] if len(batch.weight) <= ROWS_AT_ONCE else batch.parts(ROWS_AT_ONCE)
+        return torch.stack([self.add_gradient(self.twins, part, pace) for part in parts]).sum(dim=0)
+
+    def gradient_of(self, batch: Experience, pace: Pace) -> tuple[Tensor, Tensor]:
+        loss, metrics = self.loss(self.net(batch.observation), batch, pace)
+        return flat_gradient(loss, self.parameters), metrics
+
+    def add_gradient(self, twins: list[MLPTwin], batch: Experience, pace: Pace) -> Tensor:
+        """The same with twins, which autograd does not follow: it ends at what the networks put out."""
+        outputs = tuple(twin.forward(batch.observation).requires_grad_() for twin in twins)
+        slopes, metrics = self.slopes_fast(outputs, batch, pace)
+        for twin, slope in zip(twins, slopes, strict=False):
+            twin.backward(slope)
+        for slope in slopes[len(twins) :]:
+            self.head_gradient += slope
+        return metrics
+
+    def slopes_of(self, outputs: Outputs, batch: Experience, pace: Pace) -> tuple[tuple[Tensor, ...], Tensor]:
+        """The derivatives of the loss by what the networks put out, and by what the head learns."""
+        loss, metrics = self.loss(outputs, batch, pace)
+        return torch.autograd.grad(loss, (*outputs, *self.net.head.parameters())), metrics
+
+    def loss(self, outputs: Outputs, batch: Experience, pace: Pace) -> tuple[Tensor, Tensor]:
+        policy, value = self.net.read(outputs)
+        log_prob, entropy = self.net.head.log_prob_and_entropy(policy, batch)
+        return ppo_loss(log_prob, entropy, value, batch, pace, self.config)
 
     def adapt_kl_price(self, kl: Tensor) -> None:
         """Schulman et al. 2017, section 4; the divergence is that of a turn's last pass."""

@@ -35,8 +35,8 @@ from palestra.distributions import ILLEGAL, Categorical, SquashedGaussian
 from palestra.games.fused import Decision, Memory, Sees, Transitions
 from palestra.games.spaces import Box, Discrete, Space
 from palestra.nets import NetConfig, make_net
-from palestra.nets.weights import compiled, evaluation_twin, flat_gradient, flatten_weights
-from palestra.optimizers import OptimizerConfig
+from palestra.nets.weights import compiled, evaluation_twin, flat_gradient, flatten_buffers, flatten_weights
+from palestra.optimizers import OptimizerConfig, clip
 from palestra.player import Algorithm, AlgorithmConfig, Metrics, Player, Turn
 from palestra.randomness import base_key, fold, random_choice, random_floats, random_normals
 from palestra.schedules import ScheduleConfig
@@ -339,20 +339,6 @@ def make_head(config: SACConfig, player: Player) -> BoxHead | DiscreteHead:
     return DiscreteHead(space)
 
 
-def clip(gradient: Tensor, max_norm: float | None) -> tuple[Tensor, Tensor]:
-    """The gradient, scaled down where it is longer than `max_norm`; and how long it was."""
-    norm = gradient.norm()
-    return gradient if max_norm is None else gradient * (max_norm / (norm + 1e-6)).clamp(max=1.0), norm
-
-
-def step(optimizer: torch.optim.Optimizer, weights: nn.Parameter, gradient: Tensor, learning_rate: float) -> None:
-    """One step of one optimizer on one vector."""
-    weights.grad = gradient
-    for group in optimizer.param_groups:
-        group["lr"] = learning_rate
-    optimizer.step()
-
-
 class SAC(Algorithm):
     config: SACConfig
 
@@ -368,21 +354,21 @@ class SAC(Algorithm):
         self.targets = deepcopy(self.critics).eval()
         self.policy_weights, self.critic_weights = flatten_weights(self.policy_net), flatten_weights(self.critics)
         self.target_weights = flatten_weights(self.targets)
+        self.statistics, self.target_statistics = flatten_buffers(self.critics), flatten_buffers(self.targets)
         self.policy_parameters = list(self.policy_net.parameters())
         self.critic_parameters = list(self.critics.parameters())
-        self.statistics = list(zip(self.targets.buffers(), self.critics.buffers(), strict=True))
         self.acting = evaluation_twin(self.policy_net)
         self.judging = list(evaluation_twin(self.critics).children())
-        self.critic_gradient_fast = compiled(self.critic_gradient, player.compile)
-        self.policy_gradient_fast = compiled(self.policy_gradient, player.compile)
-        self.policy_optimizer = config.policy_optimizer.build([self.policy_weights])
-        self.critic_optimizer = config.critic_optimizer.build([self.critic_weights])
+        self.update_fast = compiled(self.update, player.compile)
+        self.policy_optimizer = config.policy_optimizer.build(self.policy_weights)
+        self.critic_optimizer = config.critic_optimizer.build(self.critic_weights)
         player.optimizers = {"policy": self.policy_optimizer, "critics": self.critic_optimizer}
         coefficient = config.entropy_coefficient
         initial = coefficient.initial if isinstance(coefficient, AutomaticConfig) else coefficient.value
-        self.log_alpha = nn.Parameter(torch.tensor(initial, device=player.device).log())
+        self.log_alpha = torch.tensor([initial], device=player.device).log()
         if isinstance(coefficient, AutomaticConfig):
-            player.optimizers["entropy_coefficient"] = coefficient.optimizer.build([self.log_alpha])
+            self.alpha_optimizer = coefficient.optimizer.build(self.log_alpha)
+            player.optimizers["entropy_coefficient"] = self.alpha_optimizer
         self.buffer = ReplayBuffer(config.replay_buffer, player.device, player.seed, f"player/{player.name}/replay")
         self.noise_key = torch.tensor([self.key("noise")], device=player.device)
         self.rolled_out = False
@@ -410,39 +396,46 @@ class SAC(Algorithm):
             turn.safe_point()
         while self.updates_left:
             turn.before_step()
-            metrics = self.opt_step(Transitions.from_rows(self.buffer.sample(config.batch_size)))
+            metrics = self.opt_step(self.buffer.sample(config.batch_size))
             self.updates_left -= 1
             turn.after_step(metrics)
         self.rolled_out = False
 
-    def opt_step(self, batch: Transitions) -> Metrics:
-        """A step of the critics, of the policy against the new critics, and of the entropy coefficient."""
-        config, head, opt_steps = self.config, self.head, self.player.opt_steps
+    def opt_step(self, rows: Mapping[str, Tensor]) -> Metrics:
+        config, opt_steps = self.config, self.player.opt_steps
+        self.critic_optimizer.learning_rate.fill_(config.critic_learning_rate(opt_steps))
+        self.policy_optimizer.learning_rate.fill_(config.policy_learning_rate(opt_steps))
+        if isinstance(config.entropy_coefficient, AutomaticConfig):
+            self.alpha_optimizer.learning_rate.fill_(config.entropy_coefficient.learning_rate(opt_steps))
+        return self.update_fast(rows, fold(self.noise_key, opt_steps), (opt_steps + 1) % config.target.interval == 0)
+
+    def update(self, rows: Mapping[str, Tensor], noise_key: Tensor, is_followed: bool) -> Metrics:
+        """A step of the critics, of the policy against the new critics, and of the entropy coefficient: tensor
+        operations alone, one graph where it is compiled. is_followed: whether the targets move."""
+        config, head, batch = self.config, self.head, Transitions.from_rows(rows)
         num_rows = len(batch.reward)
-        noise = random_normals(fold(self.noise_key, opt_steps), 2 * num_rows * head.num_noise)
-        next_noise, own_noise = noise.view(2, num_rows, head.num_noise)
-        alpha = self.log_alpha.detach().exp()
+        next_noise, noise = random_normals(noise_key, 2 * num_rows * head.num_noise).view(2, num_rows, head.num_noise)
+        alpha = self.log_alpha.exp()
 
-        gradient, critic_metrics = self.critic_gradient_fast(batch, next_noise, alpha)
+        gradient, critic_metrics = self.critic_gradient(batch, next_noise, alpha)
         gradient, critic_norm = clip(gradient, config.max_grad_norm)
-        step(self.critic_optimizer, self.critic_weights, gradient, config.critic_learning_rate(opt_steps))
+        self.critic_optimizer.step(gradient)
 
-        gradient, policy_metrics = self.policy_gradient_fast(batch, own_noise, alpha)
+        gradient, policy_metrics = self.policy_gradient(batch, noise, alpha)
         gradient, policy_norm = clip(gradient, config.max_grad_norm)
-        step(self.policy_optimizer, self.policy_weights, gradient, config.policy_learning_rate(opt_steps))
+        self.policy_optimizer.step(gradient)
 
-        if isinstance(automatic := config.entropy_coefficient, AutomaticConfig):
-            # eq. 18, whose gradient with respect to log alpha is taken for that with respect to alpha
-            excess = policy_metrics["entropy"] - target_entropy(automatic, head, batch.extras["legal"])
-            optimizer = self.player.optimizers["entropy_coefficient"]
-            step(optimizer, self.log_alpha, excess, automatic.learning_rate(opt_steps))
-        if (opt_steps + 1) % config.target.interval == 0:
+        if isinstance(config.entropy_coefficient, AutomaticConfig):
+            # the gradient of eq. 18 with log alpha in the place of alpha, with respect to log alpha
+            goal = target_entropy(config.entropy_coefficient, head, batch.extras["legal"])
+            self.alpha_optimizer.step((policy_metrics["entropy"] - goal).view(1))
+        if is_followed:
             self.follow()
         return {
             "loss": critic_metrics["critic_loss"] + policy_metrics["policy_loss"],
             **critic_metrics,
             **policy_metrics,
-            "entropy_coefficient": alpha,
+            "entropy_coefficient": alpha.squeeze(0),
             "critic_grad_norm": critic_norm,
             "policy_grad_norm": policy_norm,
         }
@@ -473,13 +466,16 @@ class SAC(Algorithm):
         """Move the target critics a share of the way: weights and the statistics of batch norm alike."""
         tau = self.config.target.tau
         self.target_weights.lerp_(self.critic_weights, tau)
-        for mean, new in self.statistics:
-            mean.lerp_(new, tau) if mean.is_floating_point() else mean.copy_(new)
+        for old, new in zip(self.target_statistics, self.statistics, strict=True):
+            old.lerp_(new, tau) if old.is_floating_point() else old.copy_(new)
 
     def state_dict(self) -> dict[str, Any]:
-        log_alpha = self.log_alpha.detach()
-        return {"rolled_out": self.rolled_out, "updates_left": self.updates_left, "log_entropy_coefficient": log_alpha}
+        return {
+            "rolled_out": self.rolled_out,
+            "updates_left": self.updates_left,
+            "log_entropy_coefficient": self.log_alpha,
+        }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.rolled_out, self.updates_left = state["rolled_out"], state["updates_left"]
-        self.log_alpha.data.copy_(state["log_entropy_coefficient"])
+        self.log_alpha.copy_(state["log_entropy_coefficient"])

@@ -32,8 +32,8 @@ from palestra.config import (
 from palestra.games.fused import Decision, Memory, Sees, Transitions
 from palestra.games.spaces import Box, Space
 from palestra.nets import NetConfig, make_net
-from palestra.nets.weights import compiled, evaluation_twin, flat_gradient, flatten_weights
-from palestra.optimizers import OptimizerConfig
+from palestra.nets.weights import compiled, evaluation_twin, flat_gradient, flatten_buffers, flatten_weights
+from palestra.optimizers import OptimizerConfig, clip
 from palestra.player import Algorithm, AlgorithmConfig, Metrics, Player, Turn
 from palestra.randomness import base_key, fold, random_floats, random_normals
 from palestra.schedules import ScheduleConfig
@@ -177,20 +177,6 @@ def bounds(config: TD3Config, player: Player) -> tuple[Tensor, Tensor]:
     return torch.tensor(space.low, device=player.device), torch.tensor(space.high, device=player.device)
 
 
-def clip(gradient: Tensor, max_norm: float | None) -> tuple[Tensor, Tensor]:
-    """The gradient, scaled down where it is longer than `max_norm`; and how long it was."""
-    norm = gradient.norm()
-    return gradient if max_norm is None else gradient * (max_norm / (norm + 1e-6)).clamp(max=1.0), norm
-
-
-def step(optimizer: torch.optim.Optimizer, weights: nn.Parameter, gradient: Tensor, learning_rate: float) -> None:
-    """One step of one optimizer on one vector."""
-    weights.grad = gradient
-    for group in optimizer.param_groups:
-        group["lr"] = learning_rate
-    optimizer.step()
-
-
 class TD3(Algorithm):
     config: TD3Config
 
@@ -210,14 +196,14 @@ class TD3(Algorithm):
         self.target_critic_weights = flatten_weights(self.target_critics)
         self.policy_parameters = list(self.policy_net.parameters())
         self.critic_parameters = list(self.critics.parameters())
-        pairs = ((self.target_policy, self.policy_net), (self.target_critics, self.critics))
-        self.statistics = [pair for old, new in pairs for pair in zip(old.buffers(), new.buffers(), strict=True)]
+        self.policy_statistics, self.critic_statistics = flatten_buffers(self.policy_net), flatten_buffers(self.critics)
+        self.target_policy_statistics = flatten_buffers(self.target_policy)
+        self.target_critic_statistics = flatten_buffers(self.target_critics)
         self.acting = evaluation_twin(self.policy_net)
         self.judging = next(evaluation_twin(self.critics).children())
-        self.critic_gradient_fast = compiled(self.critic_gradient, player.compile)
-        self.policy_gradient_fast = compiled(self.policy_gradient, player.compile)
-        self.policy_optimizer = config.policy_optimizer.build([self.policy_weights])
-        self.critic_optimizer = config.critic_optimizer.build([self.critic_weights])
+        self.update_fast = compiled(self.update, player.compile)
+        self.policy_optimizer = config.policy_optimizer.build(self.policy_weights)
+        self.critic_optimizer = config.critic_optimizer.build(self.critic_weights)
         self.buffer = ReplayBuffer(config.replay_buffer, player.device, player.seed, f"player/{player.name}/replay")
         self.noise_key = torch.tensor([self.key("noise")], device=player.device)
         self.rolled_out = False
@@ -247,27 +233,35 @@ class TD3(Algorithm):
             turn.safe_point()
         while self.updates_left:
             turn.before_step()
-            metrics = self.opt_step(Transitions.from_rows(self.buffer.sample(config.batch_size)))
+            metrics = self.opt_step(self.buffer.sample(config.batch_size))
             self.updates_left -= 1
             turn.after_step(metrics)
         self.rolled_out = False
 
-    def opt_step(self, batch: Transitions) -> Metrics:
-        """A step of the critics, and when it is due of the policy against the new critics."""
-        config, opt_steps, num_rows = self.config, self.player.opt_steps, len(batch.reward)
-        noise = random_normals(fold(self.noise_key, opt_steps), num_rows * self.num_actions).view(num_rows, -1)
-        gradient, metrics = self.critic_gradient_fast(batch, noise)
-        gradient, norm = clip(gradient, config.max_grad_norm)
-        step(self.critic_optimizer, self.critic_weights, gradient, config.critic_learning_rate(opt_steps))
-        metrics |= {"loss": metrics["critic_loss"], "critic_grad_norm": norm}
+    def opt_step(self, rows: Mapping[str, Tensor]) -> Metrics:
+        config, opt_steps = self.config, self.player.opt_steps
+        self.critic_optimizer.learning_rate.fill_(config.critic_learning_rate(opt_steps))
+        self.policy_optimizer.learning_rate.fill_(config.policy_learning_rate(opt_steps))
+        due = [(opt_steps + 1) % interval == 0 for interval in (config.policy_interval, config.target.interval)]
+        return self.update_fast(rows, fold(self.noise_key, opt_steps), *due)
 
-        if (opt_steps + 1) % config.policy_interval == 0:
-            gradient, policy_loss = self.policy_gradient_fast(batch)
+    def update(self, rows: Mapping[str, Tensor], noise_key: Tensor, is_policy_due: bool, is_followed: bool) -> Metrics:
+        """A step of the critics, and where it is due of the policy against the new critics: tensor operations alone,
+        one graph where it is compiled. is_followed: whether the targets move."""
+        config, batch = self.config, Transitions.from_rows(rows)
+        num_rows = len(batch.reward)
+        noise = random_normals(noise_key, num_rows * self.num_actions).view(num_rows, self.num_actions)
+        gradient, critic_metrics = self.critic_gradient(batch, noise)
+        gradient, norm = clip(gradient, config.max_grad_norm)
+        self.critic_optimizer.step(gradient)
+        metrics = {"loss": critic_metrics["critic_loss"], **critic_metrics, "critic_grad_norm": norm}
+        if is_policy_due:
+            gradient, policy_loss = self.policy_gradient(batch)
             gradient, norm = clip(gradient, config.max_grad_norm)
-            step(self.policy_optimizer, self.policy_weights, gradient, config.policy_learning_rate(opt_steps))
-            loss = metrics["loss"] + policy_loss
+            self.policy_optimizer.step(gradient)
+            loss = critic_metrics["critic_loss"] + policy_loss
             metrics |= {"loss": loss, "policy_loss": policy_loss, "policy_grad_norm": norm}
-        if (opt_steps + 1) % config.target.interval == 0:
+        if is_followed:
             self.follow()
         return metrics
 
@@ -296,8 +290,9 @@ class TD3(Algorithm):
         tau = self.config.target.tau
         self.target_policy_weights.lerp_(self.policy_weights, tau)
         self.target_critic_weights.lerp_(self.critic_weights, tau)
-        for mean, new in self.statistics:
-            mean.lerp_(new, tau) if mean.is_floating_point() else mean.copy_(new)
+        statistics = [*self.policy_statistics, *self.critic_statistics]
+        for old, new in zip([*self.target_policy_statistics, *self.target_critic_statistics], statistics, strict=True):
+            old.lerp_(new, tau) if old.is_floating_point() else old.copy_(new)
 
     def state_dict(self) -> dict[str, Any]:
         return {"rolled_out": self.rolled_out, "updates_left": self.updates_left}

@@ -16,6 +16,7 @@ from palestra.config.base import (
 )
 from palestra.config.errors import ConfigError, ConfigErrorItem
 from palestra.config.files import apply_overrides, load_yaml
+from palestra.config.parts import PartError, below
 from palestra.config.places import find_defaults, find_undescribed
 from palestra.config.rendering import render
 from palestra.config.validation import check, check_overridden, load_config
@@ -33,10 +34,12 @@ __all__ = [
     "NonNegativeFloat",
     "NonNegativeInt",
     "Noun",
+    "PartError",
     "PositiveFloat",
     "PositiveInt",
     "UserConfig",
     "apply_overrides",
+    "below",
     "check",
     "check_overridden",
     "find_defaults",

@@ -4,25 +4,29 @@ from typing import Annotated
 
 from torch import nn
 
-from palestra.config import ByName, Config, UserConfig, load_class
+from palestra.config import ByName, Config, ConfigError, PartError, UserConfig
 from palestra.games.spaces import Space
-from palestra.nets.deep_sets import DeepSets, DeepSetsConfig
-from palestra.nets.mlp import MLP, MLPConfig
-from palestra.nets.newton_sets import NewtonSets, NewtonSetsConfig
+from palestra.nets.feed_forward import FeedForwardConfig, NetConfig, make_feed_forward
+from palestra.nets.recurrent import Recurrent, RecurrentConfig
 from palestra.randomness import seeded_global_state
 
-NetConfig = Annotated[MLPConfig | DeepSetsConfig | NewtonSetsConfig | UserConfig, ByName(user_class=nn.Module)]
+AnyNetConfig = Annotated[FeedForwardConfig | RecurrentConfig | UserConfig, ByName(user_class=nn.Module)]
+"""With a memory or without; an algorithm that has no use for a memory asks for NetConfig instead."""
 
-NETS: dict[str, type[nn.Module]] = {"mlp": MLP, "deep_sets": DeepSets, "newton_sets": NewtonSets}
+__all__ = ["AnyNetConfig", "NetConfig", "make_net"]
 
 
 def make_net(config: Config, spaces: dict[str, Space], num_outputs: int, key: int) -> nn.Module:
     """The network that a config names, its stock initialisers seeded with `key`; torch's global state is not moved.
 
-    A user's own class is called as (config, spaces, num_outputs), maps an observation to (B, num_outputs), and
-    carries `Config`.
+    Heads that share a body are outputs of one network: ask for as many as all heads have together. A user's own class
+    is called as (config, spaces, num_outputs), maps an observation to (B, num_outputs), and carries `Config`. Raises
+    PartError (a ConfigError) for a network that cannot see these spaces.
     """
-    name: str = config.name  # type: ignore[attr-defined]
-    net_class = NETS.get(name) or load_class(name, nn.Module)
-    with seeded_global_state(key):
-        return net_class(config, spaces, num_outputs)
+    try:
+        with seeded_global_state(key):
+            if isinstance(config, RecurrentConfig):
+                return Recurrent(config, spaces, num_outputs)
+            return make_feed_forward(config, spaces, num_outputs)
+    except ConfigError as error:
+        raise PartError(config, error.errors) from error

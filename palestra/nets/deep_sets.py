@@ -7,7 +7,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from palestra.config import Config, PositiveInt
+from palestra.config import Config, ConfigError, ConfigErrorItem, PositiveInt
 from palestra.games.spaces import Space
 from palestra.nets.inputs import flat_size, flatten_observation, presence, trim
 
@@ -32,7 +32,10 @@ class DeepSets(nn.Module):
         super().__init__()
         sets = [name for name, space in spaces.items() if space.padded]
         if len(sets) != 1:
-            raise ValueError(f"deep_sets: needs an observation with one set of points; this one has {sets or 'none'}")
+            told = (
+                f"{config.name!r} needs an observation with one set of points; this one has {', '.join(sets) or 'none'}"
+            )
+            raise ConfigError([ConfigErrorItem("name", told)])
         self.set_name = sets[0]
         self.rest = {name: space for name, space in spaces.items() if not space.padded}
         dimension, rest = spaces[self.set_name].shape[-1], flat_size(self.rest)

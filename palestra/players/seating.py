@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from palestra.config import Config, ConfigError, ConfigErrorItem, load_class, load_config
+from palestra.config import Config, ConfigError, ConfigErrorItem, PartError, load_class, load_config
 from palestra.games import make_game
 from palestra.games.game import Game
 from palestra.player import Algorithm, AlgorithmConfig, Player
@@ -73,9 +73,12 @@ def load_player(run: str | Path, player: str | None, checkpoint: str, model: typ
 
 def _make_algorithm(config: Any, player: Player) -> Algorithm:
     """The algorithm that a config names, ours or a user's own; it fills the player."""
-    if isinstance(config, AlgorithmConfig):
-        return config.build(player)
-    return load_class(config.name, Algorithm)(config, player)  # type: ignore[type-abstract]
+    try:
+        if isinstance(config, AlgorithmConfig):
+            return config.build(player)
+        return load_class(config.name, Algorithm)(config, player)  # type: ignore[type-abstract]
+    except PartError as error:
+        raise error.within(config, f"players.{player.name}.algorithm") from error
 
 
 def _fill_from_run(player: Player, model: type["RunConfig"], run: Path, name: str, checkpoint: str) -> dict[str, Any]:

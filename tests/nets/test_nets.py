@@ -1,13 +1,14 @@
 from typing import Any
 
+import making
 import pytest
 import torch
 from torch import Tensor, nn
 
-from palestra.config import Config, ConfigError, check
+from palestra.config import ConfigError
 from palestra.games.game import Observation
 from palestra.games.spaces import Space
-from palestra.nets import NetConfig, make_net
+from palestra.nets.activations import Tanh
 from palestra.nets.mlp import ResidualBlock
 
 N, DIMENSION = 7, 3
@@ -18,12 +19,8 @@ NEWTON_SETS = DEEP_SETS | {"name": "newton_sets"}
 MLP = {"name": "mlp", "net_arch": [16, "b", "r12"], "activation": "relu"}
 
 
-class Holder(Config):
-    net: NetConfig
-
-
 def build(data: dict[str, Any], spaces: dict[str, Space] = SPACES, num_outputs: int = 4, key: int = 1) -> nn.Module:
-    return make_net(check({"net": data}, Holder).net, spaces, num_outputs, key).eval()
+    return making.build(data, spaces, num_outputs, key).eval()
 
 
 def mlp(net_arch: list[Any]) -> nn.Module:
@@ -110,7 +107,7 @@ def test_newton_sets_does_not_see_where_a_board_lies() -> None:
 
 
 def test_deep_sets_needs_exactly_one_set() -> None:
-    with pytest.raises(ValueError, match="one set of points; this one has none"):
+    with pytest.raises(ConfigError, match="one set of points; this one has none"):
         build(DEEP_SETS, {"coords": SPACES["coords"]})
 
 
@@ -140,6 +137,7 @@ WIDTH_IN = N * DIMENSION + N + DIMENSION  # numbers, flags of presence, coords
     [
         ([], [("linear", WIDTH_IN, 4)]),
         ([8], [("linear", WIDTH_IN, 8), ("relu",), ("linear", 8, 4)]),
+        ([8, "l"], [("linear", WIDTH_IN, 8), ("layernorm",), ("relu",), ("linear", 8, 4)]),
         (["b", 8], [("batch norm", WIDTH_IN), ("linear", WIDTH_IN, 8), ("relu",), ("linear", 8, 4)]),
         ([8, "b"], [("linear", WIDTH_IN, 8), ("batch norm", 8), ("relu",), ("linear", 8, 4)]),
         ([8, "r8"], [("linear", WIDTH_IN, 8), ("relu",), ("residual", 8, 8), ("relu",), ("linear", 8, 4)]),
@@ -156,6 +154,20 @@ def test_net_arch_is_written_out_as_layers(net_arch: list[Any], expected: list[t
     net = mlp(net_arch)
     assert kinds(net) == expected
     assert net(boards(6)).shape == (6, 4)
+
+
+@pytest.mark.parametrize(
+    ("activation", "kind"), [("relu", nn.ReLU), ("tanh", Tanh), ("silu", nn.SiLU), ("elu", nn.ELU), ("gelu", nn.GELU)]
+)
+def test_an_activation_stands_after_every_hidden_layer_and_in_blocks(activation: str, kind: type[nn.Module]) -> None:
+    net = build({"name": "mlp", "net_arch": [8, "r8", 8], "activation": activation})
+    assert sum(type(module) is kind for module in net.modules()) == 4
+    assert not isinstance(net.layers[-1], kind)  # type: ignore[index]
+
+
+def test_an_unknown_activation_is_told() -> None:
+    with pytest.raises(ConfigError, match=r"^net.activation: 'tan' is unknown; did you mean 'tanh'\?"):
+        build({"name": "mlp", "net_arch": [8], "activation": "tan"})
 
 
 @pytest.mark.parametrize("width", [6, 9])

@@ -1,0 +1,45 @@
+"""Faults of a part of a config that show only when the part is built, and the place where they lie."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from palestra.config.base import Config
+from palestra.config.errors import ConfigError, ConfigErrorItem
+
+
+class PartError(ConfigError):
+    """What is wrong with one part of a config; paths are relative to the part."""
+
+    def __init__(self, part: Config, errors: Sequence[ConfigErrorItem]) -> None:
+        super().__init__(errors)
+        self.part = part
+
+    def within(self, whole: Config, path: str) -> ConfigError:
+        """The same, told by paths from where `path` says that the whole lies."""
+        place = next((keys for keys, value in _walk(whole, ()) if value is self.part), ())
+        return ConfigError(_moved(self.errors, (path, *place)))
+
+
+@contextmanager
+def below(path: str) -> Iterator[None]:
+    """The paths of a ConfigError that is raised inside begin with this one."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(_moved(error.errors, (path,))) from error
+
+
+def _moved(errors: Sequence[ConfigErrorItem], keys: tuple[str, ...]) -> list[ConfigErrorItem]:
+    return [ConfigErrorItem(".".join(filter(None, (*keys, error.path))), error.message) for error in errors]
+
+
+def _walk(value: Any, keys: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    yield keys, value
+    items: Any = ()
+    if isinstance(value, Config | dict):
+        items = dict(value).items()
+    elif isinstance(value, list | tuple):
+        items = enumerate(value)
+    for key, inner in items:
+        yield from _walk(inner, (*keys, str(key)))

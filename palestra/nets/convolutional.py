@@ -1,0 +1,140 @@
+"""`nature_cnn` and `impala_cnn`: networks for images, which are uint8 of shape (C, H, W)."""
+
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Annotated, Literal, Self
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from palestra.config import Config, ConfigError, ConfigErrorItem, PositiveInt
+from palestra.games.spaces import Space
+
+Sizes = Annotated[list[PositiveInt], Field(min_length=1)]
+
+
+class NatureCNNConfig(Config):
+    name: Literal["nature_cnn"]
+    """convolutions one after another, for images"""
+    channels: Sizes
+    """of every convolution; the paper's: [32, 64, 64]"""
+    kernels: Sizes
+    """pixels along a side of each convolution's window; the paper's: [8, 4, 3]"""
+    strides: Sizes
+    """pixels between the windows of each convolution; the paper's: [4, 2, 1]"""
+    hidden_widths: list[PositiveInt]
+    """of the layers after the convolutions; the paper's: [512]"""
+
+    @model_validator(mode="after")
+    def _check_lengths(self) -> Self:
+        lists = {"kernels": self.kernels, "strides": self.strides}
+        expected = f"expected {len(self.channels)}, one for each of the channels"
+        errors = [
+            ConfigErrorItem(key, f"a list of {len(sizes)} stands there; {expected}")
+            for key, sizes in lists.items()
+            if len(sizes) != len(self.channels)
+        ]
+        if errors:
+            raise ConfigError(errors)
+        return self
+
+
+class ImpalaCNNConfig(Config):
+    name: Literal["impala_cnn"]
+    """residual blocks of convolutions, for images"""
+    channels: Sizes
+    """of every block, each of which halves the image; the paper's: [16, 32, 32]"""
+    hidden_widths: list[PositiveInt]
+    """of the layers after the blocks; the paper's: [256]"""
+
+
+class NatureCNN(nn.Module):
+    """Convolutions with ReLU, then dense layers (Mnih et al. 2015, "Human-level control through deep reinforcement
+    learning").
+
+    Input: an observation whose one entry is an image. Output: float32 (B, num_outputs). Raises ConfigError for other
+    observations, and for an image smaller than what the convolutions need.
+    """
+
+    def __init__(self, config: NatureCNNConfig, spaces: dict[str, Space], num_outputs: int) -> None:
+        super().__init__()
+        self.entry, (channels, height, width) = find_image(config.name, spaces)
+        layers: list[nn.Module] = []
+        for index, (out, kernel, stride) in enumerate(
+            zip(config.channels, config.kernels, config.strides, strict=True)
+        ):
+            if kernel > min(height, width):
+                message = (
+                    f"a window of {kernel} x {kernel} is larger than what is left there, {height} x {width} pixels"
+                )
+                raise ConfigError([ConfigErrorItem(f"kernels.{index}", message)])
+            layers += [nn.Conv2d(channels, out, kernel, stride), nn.ReLU()]
+            channels, height, width = out, (height - kernel) // stride + 1, (width - kernel) // stride + 1
+        dense = _dense_layers([channels * height * width, *config.hidden_widths], num_outputs)
+        self.layers = nn.Sequential(*layers, nn.Flatten(), *dense)
+
+    def forward(self, observation: Mapping[str, Tensor]) -> Tensor:
+        return self.layers(scale_pixels(observation[self.entry]))
+
+
+class ImpalaCNN(nn.Module):
+    """Blocks of a convolution, a pooling and two residual units, then dense layers (Espeholt et al. 2018, "IMPALA", the
+    large network of Figure 3, without its LSTM).
+
+    Input: an observation whose one entry is an image. Output: float32 (B, num_outputs). Raises ConfigError for other
+    observations.
+    """
+
+    def __init__(self, config: ImpalaCNNConfig, spaces: dict[str, Space], num_outputs: int) -> None:
+        super().__init__()
+        self.entry, (channels, height, width) = find_image(config.name, spaces)
+        layers: list[nn.Module] = []
+        for out in config.channels:
+            convolution = nn.Conv2d(channels, out, kernel_size=3, padding=1)
+            layers += [convolution, nn.MaxPool2d(3, stride=2, padding=1), _ResidualUnit(out), _ResidualUnit(out)]
+            channels, height, width = out, (height + 1) // 2, (width + 1) // 2
+        dense = _dense_layers([channels * height * width, *config.hidden_widths], num_outputs)
+        self.layers = nn.Sequential(*layers, nn.ReLU(), nn.Flatten(), *dense)
+
+    def forward(self, observation: Mapping[str, Tensor]) -> Tensor:
+        return self.layers(scale_pixels(observation[self.entry]))
+
+
+class _ResidualUnit(nn.Module):
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.ReLU(),
+            nn.Conv2d(channels, channels, kernel_size=3, padding=1),
+            nn.ReLU(),
+            nn.Conv2d(channels, channels, kernel_size=3, padding=1),
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.layers(x)
+
+
+def find_image(net_name: str, spaces: dict[str, Space]) -> tuple[str, tuple[int, int, int]]:
+    """The one entry of an observation, which must be an image, and its shape (C, H, W). Raises ConfigError."""
+    entry, space = next(iter(spaces.items()))
+    if len(spaces) > 1:
+        told = f"this observation has several entries, {', '.join(spaces)}; give it one of them, by multi_input"
+    elif space.padded or space.dtype != torch.uint8 or len(space.shape) != 3:
+        told = f"{entry} is {space.dtype} of shape {space.shape}"
+    else:
+        channels, height, width = space.shape
+        return entry, (channels, height, width)
+    raise ConfigError([ConfigErrorItem("name", f"{net_name!r} sees one image, uint8 of shape (C, H, W); {told}")])
+
+
+def scale_pixels(image: Tensor) -> Tensor:
+    """float32 in [0, 1] of uint8 (B, C, H, W); on a CPU with the channels innermost in memory, where convolutions are
+    up to twice as fast."""
+    layout = torch.channels_last if image.device.type == "cpu" else torch.contiguous_format
+    return image.to(torch.float32, memory_format=layout) / 255.0
+
+
+def _dense_layers(widths: list[int], num_outputs: int) -> list[nn.Module]:
+    hidden = [layer for a, b in pairwise(widths) for layer in (nn.Linear(a, b), nn.ReLU())]
+    return [*hidden, nn.Linear(widths[-1], num_outputs)]

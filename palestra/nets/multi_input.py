@@ -1,0 +1,59 @@
+"""`multi_input`: a network of its own for every entry of an observation, then layers that see all of them."""
+
+from collections.abc import Mapping
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from palestra.config import Config, ConfigError, ConfigErrorItem, PositiveInt, below
+from palestra.games.spaces import Space
+from palestra.nets.activations import ACTIVATIONS, Activation
+from palestra.nets.mlp import NetArch, make_layers
+from palestra.nets.plain import PlainNetConfig, make_plain_net
+
+
+class MultiInputConfig(Config):
+    name: Literal["multi_input"]
+    """a network for every entry of the observation, then layers that see all of them"""
+    entries: dict[str, PlainNetConfig]
+    """the network of every entry, by the entry's name"""
+    entry_width: PositiveInt
+    """outputs of each of these networks"""
+    net_arch: NetArch
+    """the layers after them, as in mlp"""
+    activation: Activation
+    """of the outputs of the entries' networks, and after every hidden layer: relu, tanh, silu, elu or gelu"""
+
+
+class MultiInput(nn.Module):
+    """The entries' networks side by side, their outputs in one vector, then layers. Output: float32 (B, num_outputs).
+
+    Raises ConfigError where the config names other entries than the observation has, or gives one a network that cannot
+    see it.
+    """
+
+    def __init__(self, config: MultiInputConfig, spaces: dict[str, Space], num_outputs: int) -> None:
+        super().__init__()
+        _check_entries(config, spaces)
+        self.names = list(spaces)
+        self.entries = nn.ModuleList()
+        for name, space in spaces.items():
+            with below(f"entries.{name}"):
+                self.entries.append(make_plain_net(config.entries[name], {name: space}, config.entry_width))
+        body, width = make_layers(config.net_arch, config.activation, len(spaces) * config.entry_width)
+        self.head = nn.Sequential(ACTIVATIONS[config.activation](), *body, nn.Linear(width, num_outputs))
+
+    def forward(self, observation: Mapping[str, Tensor]) -> Tensor:
+        outputs = [net({name: observation[name]}) for name, net in zip(self.names, self.entries, strict=True)]
+        return self.head(torch.cat(outputs, dim=1))
+
+
+def _check_entries(config: MultiInputConfig, spaces: dict[str, Space]) -> None:
+    missing = [
+        ConfigErrorItem(f"entries.{name}", "missing; expected a network") for name in spaces.keys() - config.entries
+    ]
+    known = f"unknown key; the entries of this observation: {', '.join(spaces)}"
+    unknown = [ConfigErrorItem(f"entries.{name}", known) for name in config.entries.keys() - spaces]
+    if missing or unknown:
+        raise ConfigError(sorted(missing + unknown, key=lambda error: error.path))

@@ -1,0 +1,30 @@
+"""The networks that are made of no other networks."""
+
+from typing import Annotated
+
+from torch import nn
+
+from palestra.config import ByName, Config, UserConfig, load_class
+from palestra.games.spaces import Space
+from palestra.nets.convolutional import ImpalaCNN, ImpalaCNNConfig, NatureCNN, NatureCNNConfig
+from palestra.nets.deep_sets import DeepSets, DeepSetsConfig
+from palestra.nets.mlp import MLP, MLPConfig
+from palestra.nets.newton_sets import NewtonSets, NewtonSetsConfig
+
+PlainConfig = MLPConfig | DeepSetsConfig | NewtonSetsConfig | NatureCNNConfig | ImpalaCNNConfig
+PlainNetConfig = Annotated[PlainConfig | UserConfig, ByName(user_class=nn.Module)]
+
+PLAIN_NETS: dict[str, type[nn.Module]] = {
+    "mlp": MLP,
+    "deep_sets": DeepSets,
+    "newton_sets": NewtonSets,
+    "nature_cnn": NatureCNN,
+    "impala_cnn": ImpalaCNN,
+}
+
+
+def make_plain_net(config: Config, spaces: dict[str, Space], num_outputs: int) -> nn.Module:
+    """One of these networks, or one of a user's own class."""
+    name: str = config.name  # type: ignore[attr-defined]
+    net_class = PLAIN_NETS.get(name) or load_class(name, nn.Module)
+    return net_class(config, spaces, num_outputs)

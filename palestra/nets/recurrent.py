@@ -1,0 +1,109 @@
+"""`recurrent`: networks with a memory, and what an algorithm may ask of any such network.
+
+Letters: T steps, B worlds.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from itertools import pairwise
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from palestra.config import Config, PositiveInt, below
+from palestra.games.fused import Memory
+from palestra.games.spaces import Space
+from palestra.nets.activations import ACTIVATIONS, Activation
+from palestra.nets.feed_forward import NetConfig, make_feed_forward
+from palestra.nets.mlp import NetArch, make_layers
+
+
+class RecurrentNet(nn.Module, ABC):
+    """A network with a memory for each world, which is all zeros when an episode begins."""
+
+    @abstractmethod
+    def initial_memory(self, num_worlds: int, device: torch.device) -> Memory:
+        """The memory at an episode's start, all zeros: by name, tensors (B, ...)."""
+
+    @abstractmethod
+    def forward(self, observation: Mapping[str, Tensor], memory: Memory) -> tuple[Tensor, Memory]:
+        """One step: the outputs, float32 (B, num_outputs), and the new memory. Observation: (B, ...)."""
+
+    @abstractmethod
+    def unroll(self, observation: Mapping[str, Tensor], memory: Memory, fresh: Tensor) -> Tensor:
+        """The outputs of T steps one after another, float32 (T, B, num_outputs), as `forward` would give them.
+
+        Observation: (T, B, ...). memory: before the first step, (B, ...). fresh: bool (T, B), where an episode begins:
+        there the memory is zeroed before the step, at the first step too. Gradients flow through all steps of an
+        episode, and into `memory`.
+        """
+
+
+class RecurrentConfig(Config):
+    name: Literal["recurrent"]
+    """an encoder, a recurrent cell with a memory, then layers"""
+    encoder: NetConfig
+    """the network before the cell"""
+    encoder_width: PositiveInt
+    """outputs of the encoder"""
+    cell: Literal["lstm", "gru"]
+    """lstm (Hochreiter & Schmidhuber 1997) or gru (Cho et al. 2014)"""
+    hidden_size: PositiveInt
+    """outputs of the cell"""
+    net_arch: NetArch
+    """the layers after the cell, as in mlp"""
+    activation: Activation
+    """of the encoder's outputs, and after every hidden layer: relu, tanh, silu, elu or gelu"""
+
+
+class Recurrent(RecurrentNet):
+    """Memory: `hidden`, with an LSTM `cell` too, float32 (B, hidden_size)."""
+
+    def __init__(self, config: RecurrentConfig, spaces: dict[str, Space], num_outputs: int) -> None:
+        super().__init__()
+        with below("encoder"):
+            self.encoder = make_feed_forward(config.encoder, spaces, config.encoder_width)
+        self.activation = ACTIVATIONS[config.activation]()
+        self.is_lstm = config.cell == "lstm"
+        self.core = (nn.LSTM if self.is_lstm else nn.GRU)(config.encoder_width, config.hidden_size)
+        body, width = make_layers(config.net_arch, config.activation, config.hidden_size)
+        self.head = nn.Sequential(*body, nn.Linear(width, num_outputs))
+
+    def initial_memory(self, num_worlds: int, device: torch.device) -> Memory:
+        names = ("hidden", "cell") if self.is_lstm else ("hidden",)
+        return {name: torch.zeros(num_worlds, self.core.hidden_size, device=device) for name in names}
+
+    def forward(self, observation: Mapping[str, Tensor], memory: Memory) -> tuple[Tensor, Memory]:
+        x = self.activation(self.encoder(observation))
+        weights = self.core.parameters()
+        if self.is_lstm:  # for one step, the function of a cell is several times faster than the module
+            hidden, cell = torch.lstm_cell(x, (memory["hidden"], memory["cell"]), *weights)
+            return self.head(hidden), {"hidden": hidden, "cell": cell}
+        hidden = torch.gru_cell(x, memory["hidden"], *weights)
+        return self.head(hidden), {"hidden": hidden}
+
+    def unroll(self, observation: Mapping[str, Tensor], memory: Memory, fresh: Tensor) -> Tensor:
+        """Steps between two episodes' starts go through the cell in one call. Waits once for a GPU."""
+        num_steps, num_worlds = fresh.shape
+        encoded = self.encoder({name: value.flatten(0, 1) for name, value in observation.items()})
+        x = self.activation(encoded).unflatten(0, (num_steps, num_worlds))
+        stays = (~fresh).to(x.dtype).unsqueeze(-1)
+        later = fresh[1:].any(dim=1).nonzero().flatten() + 1
+        parts = []
+        for start, end in pairwise([0, *later.tolist(), num_steps]):
+            memory = {name: value * stays[start] for name, value in memory.items()}
+            outputs, memory = self._stretch(x[start:end], memory)
+            parts.append(outputs)
+        return self.head(torch.cat(parts).flatten(0, 1)).unflatten(0, (num_steps, num_worlds))
+
+    def _stretch(self, x: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
+        """The cell's outputs (T, B, hidden_size) over steps in which no episode begins, and its memory after them."""
+        state = {
+            name: value.unsqueeze(0) for name, value in memory.items()
+        }  # an axis for layers, of which there is one
+        if self.is_lstm:
+            outputs, (hidden, cell) = self.core(x, (state["hidden"], state["cell"]))
+            return outputs, {"hidden": hidden.squeeze(0), "cell": cell.squeeze(0)}
+        outputs, hidden = self.core(x, state["hidden"])
+        return outputs, {"hidden": hidden.squeeze(0)}
