@@ -446,11 +446,11 @@ class PPO(Algorithm):
         self.refuse_batch_norm()
         self.acting = acting_twin(self.net.policy)
         self.valuing = self.acting if self.net.value is None else acting_twin(self.net.value)
-        self.gradient = self.weights.grad = torch.zeros_like(self.weights)
+        self.gradient = torch.zeros_like(self.weights)
         self.twins, self.head_gradient = self.make_twins()
         self.gradient_fast = compiled(self.gradient_of, player.compile)
         self.slopes_fast = compiled(self.slopes_of, player.compile)
-        self.optimizer = config.optimizer.build([self.weights])
+        self.optimizer = config.optimizer.build(self.weights)
         self.key = torch.tensor([base_key(player.seed, f"player/{player.name}/minibatches")], device=player.device)
         self.experience: Experience | None = None
         self.explained_variance = torch.zeros((), device=player.device)
@@ -570,9 +570,8 @@ class PPO(Algorithm):
         grad_norm = self.gradient.norm()
         if config.max_grad_norm is not None:
             self.gradient *= (config.max_grad_norm / (grad_norm + 1e-6)).clamp(max=1.0)
-        for group in self.optimizer.param_groups:
-            group["lr"] = config.learning_rate(opt_steps)
-        self.optimizer.step()
+        self.optimizer.learning_rate.fill_(config.learning_rate(opt_steps))
+        self.optimizer.step(self.gradient)
         return torch.cat([metrics, grad_norm.unsqueeze(0)])
 
     def find_gradient(self, batch: Experience, pace: Pace) -> Tensor:
