@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from palestra.algorithms import DQNTrainer, RunConfig
+    from palestra.algorithms import DQNTrainer, PPOTrainer, RunConfig, SACTrainer, TD3Trainer
     from palestra.callbacks import Callback
     from palestra.config import ConfigError
     from palestra.player import Player
@@ -17,8 +17,11 @@ __all__ = [
     "Callback",
     "ConfigError",
     "DQNTrainer",
+    "PPOTrainer",
     "Player",
     "RunConfig",
+    "SACTrainer",
+    "TD3Trainer",
     "Trainer",
     "TrainingFailed",
     "load_config",

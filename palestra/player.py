@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from palestra.buffers.replay import ReplayBuffer
 from palestra.config import Config, ConfigError, ConfigErrorItem
 from palestra.games.fused import Policy, Transitions, Worlds
+from palestra.games.game import Game
 from palestra.games.solo import SoloWorlds
 from palestra.games.spaces import ActionSpace, Space
 from palestra.optimizers import Optimizer
@@ -26,6 +27,8 @@ class Player:
 
     compile: whether the config asks for torch.compile. learning: whether the trainer gives it turns. opt_steps,
     env_steps: its own counters; its schedules read opt_steps. worlds: the games in which it gathers experience.
+    game: of a player that was loaded from a run, the game as that run left it.
+    turns: the role of each of its turns in one round, in order; () where each role has one.
     """
 
     name: str
@@ -35,6 +38,7 @@ class Player:
     device: torch.device
     seed: int
     compile: bool
+    turns: tuple[str, ...] = ()
     learning: bool = False
     script: Policy | None = None
     algorithm: "Algorithm | None" = None
@@ -44,8 +48,12 @@ class Player:
     er_schedule: Schedule | None = None
     replay_buffer: ReplayBuffer | None = None
     worlds: Worlds | SoloWorlds | None = None
+    game: Game | None = None
     opt_steps: int = 0
     env_steps: int = 0
+
+    def __post_init__(self) -> None:
+        self.turns = self.turns or self.roles
 
     def require_actions(self, algorithm: str, *kinds: type[ActionSpace]) -> None:
         """Raise ConfigError unless the player's actions are of one of these kinds."""
@@ -107,10 +115,11 @@ class Turn(Protocol):
         """Play the player's worlds on; all learning players explore. Counts env steps."""
 
     def before_step(self) -> None:
-        """Call before every opt step."""
+        """Call before every opt step, or group of them."""
 
-    def after_step(self, metrics: Metrics) -> None:
-        """Call after every opt step, when all state lies in objects: it counts, and is a safe point."""
+    def after_step(self, metrics: Metrics, num_opt_steps: int = 1) -> None:
+        """Call after every opt step, or group of them whose means the metrics are, when all state lies in objects: it
+        counts, and is a safe point."""
 
     def safe_point(self) -> None:
         """Call anywhere else where all state lies in objects (after a roll-out): evaluation, records, saves and the
@@ -129,8 +138,8 @@ class AlgorithmConfig(Config):
 class Algorithm(ABC):
     """How one player learns.
 
-    Must be implemented: `policy`, `learn`, `state_dict`, `load_state_dict`; `__init__` fills the player's `nets`,
-    `optimizers`, `lr_schedule`, `er_schedule`, `replay_buffer`.
+    Must be implemented: `policy`, `learn`, `state_dict`, `load_state_dict`; may be: `module`. `__init__` fills the
+    player's `nets`, `optimizers`, `lr_schedule`, `er_schedule`, `replay_buffer`.
     """
 
     def __init__(self, config: Any, player: Player) -> None:
@@ -140,6 +149,11 @@ class Algorithm(ABC):
     @abstractmethod
     def policy(self, explore: bool) -> Policy:
         """How the player acts with its present weights."""
+
+    def module(self) -> nn.Module:
+        """How the player acts without exploration, as one module in evaluation mode, for `palestra export`: observation
+        (dict of (B, ...)), legal actions (B, flags) -> action, and float32 (B, flags), what every choice is worth."""
+        raise NotImplementedError(f"{type(self).__name__} has no `module`, so its players cannot be exported")
 
     @abstractmethod
     def learn(self, turn: Turn) -> None:

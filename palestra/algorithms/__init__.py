@@ -1,11 +1,14 @@
 """All algorithms, and what a whole run says: the config models are assembled here."""
 
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 from pydantic import Field, model_validator
 
 from palestra.algorithms.dqn import DQNConfig
+from palestra.algorithms.ppo import PPOConfig
+from palestra.algorithms.sac import SACConfig
+from palestra.algorithms.td3 import TD3Config
 from palestra.callbacks import Callback
 from palestra.config import (
     ByKey,
@@ -22,12 +25,12 @@ from palestra.config import (
 from palestra.evaluation.evaluator import EvaluationConfig
 from palestra.games import GameConfig, game_class
 from palestra.intervals import Interval, Limit
-from palestra.player import Algorithm
+from palestra.player import Algorithm, AlgorithmConfig
 from palestra.players import FromRunConfig, ScriptedPlayerConfig, script_error
 from palestra.players.scripted import SCRIPTED
 from palestra.trainer import Trainer
 
-AnyAlgorithm = Annotated[DQNConfig | UserConfig, ByName(user_class=Algorithm)]
+AnyAlgorithm = Annotated[DQNConfig | PPOConfig | SACConfig | TD3Config | UserConfig, ByName(user_class=Algorithm)]
 
 
 class LearningPlayerConfig(Config):
@@ -41,7 +44,8 @@ class ExecutionConfig(Config):
     num_threads: PositiveInt
     """threads of a CPU"""
     kernel: Literal["numba", "torch"]
-    """of the polyhedra game; numba: fast on a CPU; torch: on any device; the results are the same"""
+    """of the polyhedra game and of classic control; numba: fast on a CPU; torch: on any device; the results are the
+    same"""
     compile: bool
     """compile the update (torch.compile): half a minute at the start, then faster"""
 
@@ -163,16 +167,46 @@ def read_config(config: "str | Path | dict[str, Any] | RunConfig", overrides: tu
     return check_overridden(data, overrides, RunConfig)
 
 
-class DQNTrainer(Trainer):
-    """The Trainer whose players learn by DQN; raises ConfigError for a config in which one learns otherwise."""
+class OneAlgorithmTrainer(Trainer):
+    """A Trainer whose players all learn by `algorithm`; raises ConfigError for a config in which one learns
+    otherwise."""
+
+    algorithm: ClassVar[type[AlgorithmConfig]]
 
     def __init__(self, config: Any, **kwargs: Any) -> None:
         run_config = read_config(config)
+        (expected,) = get_args(self.algorithm.model_fields["name"].annotation)
         others = [
-            ConfigErrorItem(f"players.{name}.algorithm.name", f"{player.algorithm.name!r} stands there; expected 'dqn'")
+            ConfigErrorItem(
+                f"players.{name}.algorithm.name", f"{player.algorithm.name!r} stands there; expected {expected!r}"
+            )
             for name, player in run_config.players.items()
-            if isinstance(player, LearningPlayerConfig) and not isinstance(player.algorithm, DQNConfig)
+            if isinstance(player, LearningPlayerConfig) and not isinstance(player.algorithm, self.algorithm)
         ]
         if others:
             raise ConfigError(others)
         super().__init__(run_config if not isinstance(config, str | Path) else config, **kwargs)
+
+
+class DQNTrainer(OneAlgorithmTrainer):
+    """The Trainer whose players learn by DQN."""
+
+    algorithm = DQNConfig
+
+
+class PPOTrainer(OneAlgorithmTrainer):
+    """The Trainer whose players learn by PPO."""
+
+    algorithm = PPOConfig
+
+
+class SACTrainer(OneAlgorithmTrainer):
+    """The Trainer whose players learn by SAC."""
+
+    algorithm = SACConfig
+
+
+class TD3Trainer(OneAlgorithmTrainer):
+    """The Trainer whose players learn by TD3."""
+
+    algorithm = TD3Config

@@ -33,7 +33,7 @@ _inlined = njit(nogil=True, error_model="numpy", forceinline=True)
 
 
 @_compiled
-def reduce_boards(points: Array, vertices: bool, axes: Any, out: Array, num_open: Array) -> None:
+def reduce_boards(points: Array, out: Array, num_open: Array, vertices: bool, axes: Any) -> None:
     """Reduce boards whose rows need not be packed. points, out: (B, N, n); num_open: int64 (B,)."""
     for world in range(len(points)):
         rows, board, num = out[world], points[world], 0
@@ -49,7 +49,7 @@ def reduce_boards(points: Array, vertices: bool, axes: Any, out: Array, num_open
 
 @_compiled
 def blow_up_boards(
-    points: Array, subset: Array, axis: Array, vertices: bool, axes: Any, out: Array, num_open: Array
+    points: Array, subset: Array, axis: Array, out: Array, num_open: Array, vertices: bool, axes: Any
 ) -> None:
     """Move x_axis <- sum of x_k over k in subset (a bitmask), then reduce. Packed boards; subset 0: copied as it is."""
     weights = np.empty(len(axes))
@@ -75,10 +75,13 @@ def blow_up_boards(
 
 
 @_compiled
-def random_boards(keys: Array, high: int, vertices: bool, axes: Any, out: Array, num_open: Array) -> None:
-    """Fresh boards: the integers of randomness.random_integers(keys, N * n, high), row by row, reduced. keys: int64
-    (B,)."""
+def random_boards(keys: Array, where: Array, out: Array, num_open: Array, high: int, vertices: bool, axes: Any) -> None:
+    """Fresh boards in the places `where`, bool (B,): the integers of randomness.random_integers(keys, N * n, high), row
+    by row, reduced. keys: int64 (B,). The other boards of `out` stay as they are."""
     for world in range(len(keys)):
+        if not where[world]:
+            num_open[world] = 0
+            continue
         rows = out[world]
         state = np.uint64(keys[world])
         for i in range(len(rows)):
@@ -93,13 +96,18 @@ def random_boards(keys: Array, high: int, vertices: bool, axes: Any, out: Array,
 def measure_boards(points: Array, num_points: Array, largest: Array) -> None:
     """Count the rows of packed boards and find their largest coordinate; empty boards: 0 and -1."""
     for world in range(len(points)):
-        board, num, most = points[world], 0, -1.0
-        while num < len(board) and board[num, 0] >= 0:
-            for k in range(board.shape[1]):
-                most = max(most, board[num, k])
-            num += 1
-        num_points[world] = num
-        largest[world] = most
+        num_points[world], largest[world] = measured(points[world])
+
+
+@_inlined
+def measured(board: Array) -> tuple[int, float]:
+    """How many rows a packed board has, and its largest coordinate; 0 and -1 if it is empty."""
+    num, most = 0, -1.0
+    while num < len(board) and board[num, 0] >= 0:
+        for k in range(board.shape[1]):
+            most = max(most, board[num, k])
+        num += 1
+    return num, most
 
 
 @_compiled

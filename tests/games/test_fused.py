@@ -9,7 +9,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from palestra.games import fused
 from palestra.games.fused import Decision, FusedGame, Memory, Sees, Transitions, Worlds
 from palestra.games.game import Observation, State, TensorGame
 from palestra.games.nim import NimConfig, NimGame
@@ -364,7 +363,7 @@ def test_the_way_of_a_gpu_plays_the_same_games(
     results = []
     for masks in (False, True):
         if masks:
-            monkeypatch.setattr(fused, "_selected", lambda mask: mask)
+            monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
         fused_game, worlds = start(name, 30)
         rows = collected_rows(fused_game, worlds, roles, 25)
         results.append((rows, worlds.state_dict()))
@@ -429,7 +428,7 @@ class CountingPolicy:
 @pytest.mark.parametrize("masked", [False, True])
 def test_a_players_memory_is_empty_when_a_world_is_refilled(masked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if masked:  # as on a GPU
-        monkeypatch.setattr(fused, "_selected", lambda mask: mask)
+        monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
     policy = CountingPolicy()
     never_over_at_start = TagGame(1, "together")
     monkeypatch.setattr(never_over_at_start, "ends", lambda state: 3 + state["game"].unsqueeze(1) % 4)

@@ -1,0 +1,481 @@
+"""SAC, soft actor-critic: an off-policy learner of returns and entropy (Haarnoja et al. 2018, "Soft Actor-Critic
+Algorithms and Applications"); with discrete actions after Christodoulou 2019.
+
+The least of several critics is believed, and one coefficient weighs entropy against reward, fixed or learnt. Actions of
+a Box are measured in half-widths from its centre, by the critics and in log-probabilities alike: what the bounds are
+changes no hyperparameter. Legal-action masks hold in acting, in targets and in the policy's loss.
+Left out on purpose: the state-value network of the first paper, reward scaling (the entropy coefficient does it).
+To run: palestra train configs/sac-pendulum.yml
+"""
+
+from collections.abc import Iterable, Mapping
+from copy import deepcopy
+from functools import reduce
+from math import isfinite
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
+
+import torch
+from pydantic import model_validator
+from torch import Tensor, nn
+
+from palestra.buffers.replay import ReplayBuffer, UniformReplayConfig
+from palestra.config import (
+    ByName,
+    Config,
+    ConfigError,
+    ConfigErrorItem,
+    Discount,
+    Fraction,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+)
+from palestra.distributions import ILLEGAL, Categorical, SquashedGaussian
+from palestra.games.fused import Decision, Memory, Sees, Transitions
+from palestra.games.spaces import Box, Discrete, Space
+from palestra.nets import NetConfig, make_net
+from palestra.nets.weights import compiled, evaluation_twin, flat_gradient, flatten_buffers, flatten_weights
+from palestra.optimizers import OptimizerConfig, clip
+from palestra.player import Algorithm, AlgorithmConfig, Metrics, Player, Turn
+from palestra.randomness import base_key, fold, random_choice, random_floats, random_normals
+from palestra.schedules import ScheduleConfig
+
+# ---- what a run must say -----------------------------------------------------------------------------
+
+
+class PolyakConfig(Config):
+    name: Literal["polyak"]
+    """the target critics move a little at every interval"""
+    tau: Fraction
+    """share of the way to the critics; 1.0: a copy"""
+    interval: PositiveInt
+    """opt steps between moves"""
+
+
+class NumberConfig(Config):
+    name: Literal["number"]
+    """a number of nats"""
+    value: float
+    """the number; entropies of a Box are those of actions in half-widths, and may be negative"""
+
+
+class PerDimensionConfig(Config):
+    name: Literal["per_dimension"]
+    """factor * number of dimensions of a Box"""
+    factor: float
+    """-1.0 is usual"""
+
+
+class PerLogActionsConfig(Config):
+    name: Literal["per_log_actions"]
+    """factor * log(number of legal actions), of discrete ones"""
+    factor: Fraction
+    """share of the greatest possible entropy"""
+
+
+class FixedConfig(Config):
+    name: Literal["fixed"]
+    """the same coefficient throughout"""
+    value: NonNegativeFloat
+    """reward that one nat of entropy is worth"""
+
+
+class AutomaticConfig(Config):
+    name: Literal["automatic"]
+    """learnt, so that the policy's entropy comes to a target"""
+    initial: PositiveFloat
+    """coefficient at the start: reward that one nat of entropy is worth"""
+    target_entropy: Annotated[NumberConfig | PerDimensionConfig | PerLogActionsConfig, ByName()]
+    """mean entropy that is aimed at"""
+    optimizer: OptimizerConfig
+    """how gradients of the coefficient's logarithm become steps"""
+    learning_rate: ScheduleConfig
+    """a function of the player's opt steps"""
+
+
+class LogStdConfig(Config):
+    min: float
+    """smaller outputs of the policy net count as this"""
+    max: float
+    """larger outputs of the policy net count as this"""
+
+    @model_validator(mode="after")
+    def _check_order(self) -> Self:
+        if self.min >= self.max:
+            message = f"{self.min} is not below max, {self.max}; expected a smaller number"
+            raise ConfigError([ConfigErrorItem("min", message)])
+        return self
+
+
+class SACConfig(AlgorithmConfig):
+    """Every key of `algorithm: {name: sac}`. No defaults."""
+
+    name: Literal["sac"]
+    """soft actor-critic: returns and entropy, off-policy"""
+    gamma: Discount
+    """discount per decision of the player"""
+    num_critics: PositiveInt
+    """critics, of which the least is believed"""
+    rollout_length: PositiveInt
+    """rounds played in every world per turn"""
+    updates_per_turn: PositiveInt
+    """opt steps per turn, each one of critics, policy and entropy coefficient"""
+    warmup_env_steps: NonNegativeInt
+    """env steps of the player before its first opt step, with uniformly random actions"""
+    batch_size: PositiveInt
+    """transitions per opt step"""
+    target: Annotated[PolyakConfig, ByName()]
+    """how the target critics follow"""
+    entropy_coefficient: Annotated[FixedConfig | AutomaticConfig, ByName()]
+    """what entropy is worth"""
+    log_std: LogStdConfig | None
+    """bounds of the logarithms of standard deviations, of actions of a Box; null for discrete actions"""
+    max_grad_norm: PositiveFloat | None
+    """longer gradients of the critics, or of the policy, are scaled down to this norm; null: never"""
+    policy_net: NetConfig
+    """observation to means and log standard deviations, or to logits"""
+    critic_net: NetConfig
+    """each critic: observation and action to a value, or observation to a value per discrete action"""
+    policy_optimizer: OptimizerConfig
+    """how gradients of the policy become steps"""
+    critic_optimizer: OptimizerConfig
+    """how gradients of the critics become steps"""
+    policy_learning_rate: ScheduleConfig
+    """a function of the player's opt steps"""
+    critic_learning_rate: ScheduleConfig
+    """a function of the player's opt steps"""
+    evaluation: Literal["deterministic", "sampled"]
+    """how the player acts where nobody explores: its likeliest action, or one drawn from its policy"""
+    replay_buffer: UniformReplayConfig
+    """memory"""
+
+    def build(self, player: Player) -> "SAC":
+        return SAC(self, player)
+
+
+# ---- what it learns ----------------------------------------------------------------------------------
+
+
+class Considered(NamedTuple):
+    """The actions over which a policy's means are taken: one drawn from a Box, or all of a Discrete.
+
+    seen: what the critics see of them beside the observation. weights, log_probs: (B, K), for K actions; weights are
+    probabilities, and 1 for an action that was drawn.
+    """
+
+    seen: dict[str, Tensor]
+    weights: Tensor
+    log_probs: Tensor
+
+    def entropy(self) -> Tensor:
+        """(B,): an unbiased estimate, or the exact one."""
+        return -(self.weights * self.log_probs).sum(dim=1)
+
+
+def least(critics: Iterable[nn.Module], seen: Mapping[str, Tensor]) -> Tensor:
+    """The least of the critics' values: (B, K)."""
+    return reduce(torch.minimum, [critic(seen) for critic in critics])
+
+
+def soft_value(considered: Considered, q: Tensor, alpha: Tensor) -> Tensor:
+    """The mean of Q - alpha log pi over actions: (B,) of q (B, K) (Haarnoja et al. 2018, eq. 3). Policies raise it."""
+    return (considered.weights * (q - alpha * considered.log_probs)).sum(dim=1)
+
+
+def td_target(next_value: Tensor, batch: Transitions, config: SACConfig) -> Tensor:
+    """r + gamma * V(s'); r alone where the game terminated: float32 (B,)."""
+    return batch.reward + config.gamma * torch.where(batch.terminated, 0.0, next_value)
+
+
+def critic_loss(taken: Tensor, target: Tensor) -> Tensor:
+    """Half the mean squared TD error (eq. 5), summed over critics. taken: (critics, B), values of the actions taken."""
+    return 0.5 * (taken - target).square().mean(dim=1).sum()
+
+
+def target_entropy(config: AutomaticConfig, head: "BoxHead | DiscreteHead", legal: Tensor) -> Tensor | float:
+    """In nats; its mean over the rows of `legal` where it depends on them."""
+    match config.target_entropy:
+        case NumberConfig(value=value):
+            return value
+        case PerDimensionConfig(factor=factor):
+            return factor * head.num_noise
+        case PerLogActionsConfig(factor=factor):
+            return factor * legal.sum(dim=1).clamp(min=1).log().mean()
+
+
+# ---- how it plays ------------------------------------------------------------------------------------
+
+
+class BoxHead:
+    """What the nets' numbers mean for a Box of n dimensions. Policy: n means and n log standard deviations, before a
+    tanh. Critics see the observation and an action in half-widths from the centre, and give its value."""
+
+    num_values = 1
+
+    def __init__(self, space: Box, log_std: LogStdConfig, device: torch.device) -> None:
+        low, high = torch.tensor(space.low, device=device), torch.tensor(space.high, device=device)
+        self.center, self.half_width = (high + low) / 2, (high - low) / 2
+        self.unit = SquashedGaussian(torch.zeros_like(low), torch.ones_like(low))
+        self.log_std = log_std
+        self.num_noise = len(low)
+        self.num_outputs = 2 * len(low)
+        self.seen_spaces = {"action": Space(space.shape, torch.float32, padded=False)}
+
+    def uniform(self, legal: Tensor, keys: Tensor) -> Tensor:
+        return self.center + self.half_width * (2.0 * random_floats(keys, self.num_noise) - 1.0)
+
+    def sampled(self, outputs: Tensor, legal: Tensor, keys: Tensor) -> Tensor:
+        mean, log_std = self.parts(outputs)
+        value = mean + log_std.exp() * random_normals(keys, self.num_noise)
+        return self.center + self.half_width * self.unit.action(value)
+
+    def deterministic(self, outputs: Tensor, legal: Tensor) -> Tensor:
+        return self.center + self.half_width * self.unit.action(self.parts(outputs)[0])
+
+    def consider(self, outputs: Tensor, legal: Tensor, noise: Tensor) -> Considered:
+        """One action per row, made of standard normal noise (B, n); differentiable."""
+        mean, log_std = self.parts(outputs)
+        value, log_prob = self.unit.draw(mean, log_std, noise)
+        log_probs = log_prob.unsqueeze(1)
+        return Considered({"action": self.unit.action(value)}, torch.ones_like(log_probs), log_probs)
+
+    def seen(self, action: Tensor) -> dict[str, Tensor]:
+        """What critics see of an action of the game."""
+        return {"action": (action - self.center) / self.half_width}
+
+    def taken(self, q: Tensor, action: Tensor) -> Tensor:
+        """Of a critic's values (B, 1), that of the action: (B,)."""
+        return q.squeeze(1)
+
+    def parts(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
+        mean, log_std = outputs.chunk(2, dim=1)
+        return mean, log_std.clamp(self.log_std.min, self.log_std.max)
+
+
+class DiscreteHead:
+    """What the nets' numbers mean for A discrete actions. Policy: logits. Critics see the observation, and give the
+    value of every action."""
+
+    num_noise = 0
+    seen_spaces: ClassVar[dict[str, Space]] = {}
+
+    def __init__(self, space: Discrete) -> None:
+        self.num_outputs = self.num_values = space.num
+        self.categorical = Categorical((space.num,), is_single=True)
+
+    def uniform(self, legal: Tensor, keys: Tensor) -> Tensor:
+        return random_choice(keys, legal)
+
+    def sampled(self, outputs: Tensor, legal: Tensor, keys: Tensor) -> Tensor:
+        return self.categorical.sample(outputs, legal, keys)[0]
+
+    def deterministic(self, outputs: Tensor, legal: Tensor) -> Tensor:
+        return self.categorical.mode(outputs, legal)
+
+    def consider(self, outputs: Tensor, legal: Tensor, noise: Tensor) -> Considered:
+        """All actions; illegal ones have weight 0."""
+        log_probs = outputs.masked_fill(~legal, ILLEGAL).log_softmax(dim=1)
+        return Considered({}, log_probs.exp(), log_probs)
+
+    def seen(self, action: Tensor) -> dict[str, Tensor]:
+        return {}
+
+    def taken(self, q: Tensor, action: Tensor) -> Tensor:
+        return q.gather(1, action.unsqueeze(1)).squeeze(1)
+
+
+class SoftPolicy:
+    """Uniformly random actions, or those of the policy net, drawn or the likeliest. Keeps which actions were legal."""
+
+    sees: Sees = "observation"
+
+    def __init__(
+        self, net: nn.Module, head: BoxHead | DiscreteHead, mode: Literal["uniform", "sampled", "deterministic"]
+    ) -> None:
+        self.net, self.head, self.mode = net, head, mode
+
+    def act(self, view: Mapping[str, Tensor], legal: Tensor, keys: Tensor, memory: Memory) -> Decision:
+        if self.mode == "uniform":
+            action = self.head.uniform(legal, keys)
+        elif self.mode == "sampled":
+            action = self.head.sampled(self.net(view), legal, keys)
+        else:
+            action = self.head.deterministic(self.net(view), legal)
+        return Decision(action, {"legal": legal}, memory)
+
+
+# ---- how it learns -----------------------------------------------------------------------------------
+
+
+def make_head(config: SACConfig, player: Player) -> BoxHead | DiscreteHead:
+    """The head for the player's actions. ConfigError with all that does not fit them."""
+    player.require_actions(config.name, Box, Discrete)
+    space, coefficient, faults = player.action_space, config.entropy_coefficient, []
+    kind = coefficient.target_entropy.name if isinstance(coefficient, AutomaticConfig) else None
+    if isinstance(space, Box):
+        if not all(map(isfinite, (*space.low, *space.high))):
+            faults.append(("name", f"'sac' needs a Box with finite bounds; those of {player.roles[0]!r} are {space}"))
+        if config.log_std is None:
+            faults.append(("log_std", "null; actions of a Box need a mapping with min and max"))
+        if kind == "per_log_actions":
+            message = f"{kind!r} is for discrete actions; for a Box expected per_dimension or number"
+            faults.append(("entropy_coefficient.target_entropy.name", message))
+        if "action" in player.spaces:
+            faults.append(("critic_net", "the observation has an entry 'action', as which the critics see the action"))
+    else:
+        if config.log_std is not None:
+            faults.append(("log_std", "discrete actions have no standard deviation; expected null"))
+        if kind == "per_dimension":
+            message = f"{kind!r} is for actions of a Box; for discrete ones expected per_log_actions or number"
+            faults.append(("entropy_coefficient.target_entropy.name", message))
+    if faults:
+        place = f"players.{player.name}.algorithm"
+        raise ConfigError([ConfigErrorItem(f"{place}.{key}", message) for key, message in faults])
+    if isinstance(space, Box):
+        assert config.log_std is not None
+        return BoxHead(space, config.log_std, player.device)
+    assert isinstance(space, Discrete)
+    return DiscreteHead(space)
+
+
+class SAC(Algorithm):
+    config: SACConfig
+
+    def __init__(self, config: SACConfig, player: Player) -> None:
+        super().__init__(config, player)
+        self.head = head = make_head(config, player)
+        self.policy_net = make_net(config.policy_net, player.spaces, head.num_outputs, self.key("policy"))
+        self.critics = nn.ModuleList(
+            make_net(config.critic_net, player.spaces | head.seen_spaces, head.num_values, self.key(f"critic/{i}"))
+            for i in range(config.num_critics)
+        )
+        self.policy_net, self.critics = self.policy_net.to(player.device), self.critics.to(player.device)
+        self.targets = deepcopy(self.critics).eval()
+        self.policy_weights, self.critic_weights = flatten_weights(self.policy_net), flatten_weights(self.critics)
+        self.target_weights = flatten_weights(self.targets)
+        self.statistics, self.target_statistics = flatten_buffers(self.critics), flatten_buffers(self.targets)
+        self.policy_parameters = list(self.policy_net.parameters())
+        self.critic_parameters = list(self.critics.parameters())
+        self.acting = evaluation_twin(self.policy_net)
+        self.judging = list(evaluation_twin(self.critics).children())
+        self.update_fast = compiled(self.update, player.compile)
+        self.policy_optimizer = config.policy_optimizer.build(self.policy_weights)
+        self.critic_optimizer = config.critic_optimizer.build(self.critic_weights)
+        player.optimizers = {"policy": self.policy_optimizer, "critics": self.critic_optimizer}
+        coefficient = config.entropy_coefficient
+        initial = coefficient.initial if isinstance(coefficient, AutomaticConfig) else coefficient.value
+        self.log_alpha = torch.tensor([initial], device=player.device).log()
+        if isinstance(coefficient, AutomaticConfig):
+            self.alpha_optimizer = coefficient.optimizer.build(self.log_alpha)
+            player.optimizers["entropy_coefficient"] = self.alpha_optimizer
+        self.buffer = ReplayBuffer(config.replay_buffer, player.device, player.seed, f"player/{player.name}/replay")
+        self.noise_key = torch.tensor([self.key("noise")], device=player.device)
+        self.rolled_out = False
+        self.updates_left = 0
+        player.nets = {"policy": self.policy_net, "critics": self.critics, "targets": self.targets}
+        player.lr_schedule, player.replay_buffer = config.policy_learning_rate, self.buffer
+
+    def key(self, part: str) -> int:
+        return base_key(self.player.seed, f"player/{self.player.name}/{part}")
+
+    def policy(self, explore: bool) -> SoftPolicy:
+        if not explore:
+            return SoftPolicy(self.acting, self.head, self.config.evaluation)
+        warming_up = self.player.env_steps < self.config.warmup_env_steps
+        return SoftPolicy(self.acting, self.head, "uniform" if warming_up else "sampled")
+
+    def learn(self, turn: Turn) -> None:
+        config, player = self.config, self.player
+        if not self.rolled_out:  # counters, not locals, remember where we are: a resumed run goes on right here
+            transitions = turn.collect(config.rollout_length)
+            self.buffer.add(transitions.rows(), transitions.valid)
+            warming_up = player.env_steps < config.warmup_env_steps or self.buffer.is_empty
+            self.updates_left = 0 if warming_up else config.updates_per_turn
+            self.rolled_out = True
+            turn.safe_point()
+        while self.updates_left:
+            turn.before_step()
+            metrics = self.opt_step(self.buffer.sample(config.batch_size))
+            self.updates_left -= 1
+            turn.after_step(metrics)
+        self.rolled_out = False
+
+    def opt_step(self, rows: Mapping[str, Tensor]) -> Metrics:
+        config, opt_steps = self.config, self.player.opt_steps
+        self.critic_optimizer.learning_rate.fill_(config.critic_learning_rate(opt_steps))
+        self.policy_optimizer.learning_rate.fill_(config.policy_learning_rate(opt_steps))
+        if isinstance(config.entropy_coefficient, AutomaticConfig):
+            self.alpha_optimizer.learning_rate.fill_(config.entropy_coefficient.learning_rate(opt_steps))
+        return self.update_fast(rows, fold(self.noise_key, opt_steps), (opt_steps + 1) % config.target.interval == 0)
+
+    def update(self, rows: Mapping[str, Tensor], noise_key: Tensor, is_followed: bool) -> Metrics:
+        """A step of the critics, of the policy against the new critics, and of the entropy coefficient: tensor
+        operations alone, one graph where it is compiled. is_followed: whether the targets move."""
+        config, head, batch = self.config, self.head, Transitions.from_rows(rows)
+        num_rows = len(batch.reward)
+        next_noise, noise = random_normals(noise_key, 2 * num_rows * head.num_noise).view(2, num_rows, head.num_noise)
+        alpha = self.log_alpha.exp()
+
+        gradient, critic_metrics = self.critic_gradient(batch, next_noise, alpha)
+        gradient, critic_norm = clip(gradient, config.max_grad_norm)
+        self.critic_optimizer.step(gradient)
+
+        gradient, policy_metrics = self.policy_gradient(batch, noise, alpha)
+        gradient, policy_norm = clip(gradient, config.max_grad_norm)
+        self.policy_optimizer.step(gradient)
+
+        if isinstance(config.entropy_coefficient, AutomaticConfig):
+            # the gradient of eq. 18 with log alpha in the place of alpha, with respect to log alpha
+            goal = target_entropy(config.entropy_coefficient, head, batch.extras["legal"])
+            self.alpha_optimizer.step((policy_metrics["entropy"] - goal).view(1))
+        if is_followed:
+            self.follow()
+        return {
+            "loss": critic_metrics["critic_loss"] + policy_metrics["policy_loss"],
+            **critic_metrics,
+            **policy_metrics,
+            "entropy_coefficient": alpha.squeeze(0),
+            "critic_grad_norm": critic_norm,
+            "policy_grad_norm": policy_norm,
+        }
+
+    def critic_gradient(self, batch: Transitions, noise: Tensor, alpha: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """The gradient of the critics' loss with respect to all their weights, as one vector."""
+        head = self.head
+        with torch.no_grad():
+            considered = head.consider(self.acting(batch.next_observation), batch.next_legal, noise)
+            next_q = least(self.targets, batch.next_observation | considered.seen)
+            target = td_target(soft_value(considered, next_q, alpha), batch, self.config)
+        seen = batch.observation | head.seen(batch.action)
+        taken = torch.stack([head.taken(critic(seen), batch.action) for critic in self.critics])
+        loss = critic_loss(taken, target)
+        metrics = {"critic_loss": loss.detach(), "q_mean": taken.detach().mean()}
+        return flat_gradient(loss, self.critic_parameters), metrics
+
+    def policy_gradient(self, batch: Transitions, noise: Tensor, alpha: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """The gradient of the policy's loss (eq. 9) with respect to its own weights alone, as one vector."""
+        considered = self.head.consider(self.policy_net(batch.observation), batch.extras["legal"], noise)
+        q = least(self.judging, batch.observation | considered.seen)
+        loss = -soft_value(considered, q, alpha).mean()
+        metrics = {"policy_loss": loss.detach(), "entropy": considered.entropy().detach().mean()}
+        return flat_gradient(loss, self.policy_parameters), metrics
+
+    @torch.no_grad()
+    def follow(self) -> None:
+        """Move the target critics a share of the way: weights and the statistics of batch norm alike."""
+        tau = self.config.target.tau
+        self.target_weights.lerp_(self.critic_weights, tau)
+        for old, new in zip(self.target_statistics, self.statistics, strict=True):
+            old.lerp_(new, tau) if old.is_floating_point() else old.copy_(new)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "rolled_out": self.rolled_out,
+            "updates_left": self.updates_left,
+            "log_entropy_coefficient": self.log_alpha,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.rolled_out, self.updates_left = state["rolled_out"], state["updates_left"]
+        self.log_alpha.copy_(state["log_entropy_coefficient"])
