@@ -5,6 +5,16 @@ from typing import Annotated, Any
 import torch
 
 from palestra.config import ByName, Config, UserConfig, load_class
+from palestra.games.classic_control import (
+    Acrobot,
+    AcrobotConfig,
+    CartPole,
+    CartPoleConfig,
+    MountainCar,
+    MountainCarConfig,
+    Pendulum,
+    PendulumConfig,
+)
 from palestra.games.fused import FusedGame
 from palestra.games.game import TensorGame
 from palestra.games.newton import Kernel
@@ -13,9 +23,19 @@ from palestra.games.polyhedra import PolyhedraConfig, PolyhedraGame
 from palestra.games.solo import SoloGame
 from palestra.games.world import TensorWorld
 
-GameConfig = Annotated[PolyhedraConfig | NimConfig | UserConfig, ByName(user_class=TensorGame)]
+GameConfig = Annotated[
+    PolyhedraConfig | NimConfig | CartPoleConfig | PendulumConfig | AcrobotConfig | MountainCarConfig | UserConfig,
+    ByName(user_class=TensorGame),
+]
 
-GAMES: dict[str, type[TensorGame]] = {"polyhedra": PolyhedraGame, "nim": NimGame}
+GAMES: dict[str, type[TensorGame]] = {
+    "polyhedra": PolyhedraGame,
+    "nim": NimGame,
+    "cartpole": CartPole,
+    "pendulum": Pendulum,
+    "acrobot": Acrobot,
+    "mountain_car": MountainCar,
+}
 
 
 def game_class(name: str) -> type[TensorGame]:
@@ -24,7 +44,8 @@ def game_class(name: str) -> type[TensorGame]:
 
 
 def make_game(config: Config, device: torch.device, kernel: Kernel) -> TensorGame:
-    """The rules that a config names. kernel: of the polyhedra game; changes speed, never a result.
+    """The rules that a config names. kernel: of the polyhedra game and of classic control; changes speed, never a
+    result.
 
     A user's own class is called as (config, device), carries `Config`, and has its `roles` as a class attribute.
     """
@@ -33,6 +54,14 @@ def make_game(config: Config, device: torch.device, kernel: Kernel) -> TensorGam
             return PolyhedraGame(config, device, kernel)
         case NimConfig():
             return NimGame(config, device)
+        case CartPoleConfig():
+            return CartPole(config, device, kernel)
+        case PendulumConfig():
+            return Pendulum(config, device, kernel)
+        case AcrobotConfig():
+            return Acrobot(config, device, kernel)
+        case MountainCarConfig():
+            return MountainCar(config, device, kernel)
         case UserConfig():
             own: Any = game_class(config.name)
             return own(config, device)

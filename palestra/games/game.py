@@ -8,6 +8,7 @@ in one turn and tells them apart by `deciding`.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -17,6 +18,7 @@ from palestra.games.spaces import ActionSpace, Box, MultiDiscrete, Space
 
 State = dict[str, Tensor]
 Observation = dict[str, Tensor]
+Stepper = Callable[[Tensor, Tensor], tuple[Observation, Observation, Tensor, Tensor, Tensor]]
 
 
 class IllegalMove(ValueError):
@@ -89,6 +91,16 @@ class TensorGame(Game):
         truncated (B,) bool (cut off; never together with terminated). A world that is over when it comes in stays as
         it is, with reward 0 and terminated True.
         """
+
+    def stepper(self, state: State) -> Stepper | None:
+        """A quicker way to play a game of one role on from a state, or None where there is none.
+
+        Only for games without tallies in which every action is legal. It takes actions and keys, plays one turn as
+        `transition` does, and begins the worlds that have ended anew as `reset` does from keys + 1. It gives what is
+        observed before that and after it, rewards (B,), terminated (B,) and truncated (B,), all of them new, and writes
+        into the tensors of `state`, which are contiguous.
+        """
+        return None
 
     def step(self, state: State, actions: dict[str, Tensor], keys: Tensor) -> tuple[State, Tensor, Tensor, Tensor]:
         """One turn, checked: as `transition`, but raises IllegalMove for an action that is missing, out of range or

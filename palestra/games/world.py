@@ -52,12 +52,16 @@ class World(ABC):
 
 class TensorWorld(World):
     """The World of a TensorGame with one role. A start that is over before its first decision ends after one step with
-    reward 0."""
+    reward 0. Where the game has a stepper, `state` is written to by every step."""
 
     def __init__(self, game: TensorGame, keys: Tensor) -> None:
         (self.role,) = game.roles
         self.game = game
-        self.state: State = game.reset(keys)
+        self.every = torch.ones(len(keys), dtype=torch.bool, device=game.device)
+        self._put(game.reset(keys))
+
+    def _put(self, state: State) -> None:
+        self.state, self.stepper = state, self.game.stepper(state)
         self._look()
 
     def _look(self) -> None:
@@ -65,12 +69,14 @@ class TensorWorld(World):
         self.legal = self.game.legal(self.state, self.role)
 
     def step(self, action: Tensor, keys: Tensor) -> Outcome:
+        if self.stepper is not None:
+            seen, self.observation, reward, over, truncated = self.stepper(action, keys)
+            return Outcome(seen, self.legal, reward, over, truncated, self.every, ())
         self.state, rewards, terminated, truncated = self.game.transition(self.state, {self.role: action}, keys)
         self._look()
         over = terminated[:, 0]
         tallies = tuple(self.state[name] for name in self.game.tallies)
-        valid = torch.ones_like(over)
-        outcome = Outcome(self.observation, self.legal, rewards[:, 0], over, truncated, valid, tallies)
+        outcome = Outcome(self.observation, self.legal, rewards[:, 0], over, truncated, self.every, tallies)
         self._refill(over | truncated, keys + 1)
         return outcome
 
@@ -87,11 +93,10 @@ class TensorWorld(World):
         self._look()
 
     def state_dict(self) -> dict[str, Any]:
-        return {"state": self.state}
+        return {"state": {name: value.clone() for name, value in self.state.items()}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.state = {name: value.to(self.game.device) for name, value in state["state"].items()}
-        self._look()
+        self._put({name: value.to(self.game.device, copy=True) for name, value in state["state"].items()})
 
 
 def _where(mask: Tensor, yes: Tensor, no: Tensor) -> Tensor:
