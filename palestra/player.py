@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from palestra.buffers.replay import ReplayBuffer
 from palestra.config import Config, ConfigError, ConfigErrorItem
 from palestra.games.fused import Policy, Transitions, Worlds
+from palestra.games.game import Game
 from palestra.games.solo import SoloWorlds
 from palestra.games.spaces import ActionSpace, Space
 from palestra.schedules import Schedule
@@ -25,7 +26,8 @@ class Player:
 
     compile: whether the config asks for torch.compile. learning: whether the trainer gives it turns. opt_steps,
     env_steps: its own counters; its schedules read opt_steps. worlds: the games in which it gathers experience.
-    turns: the role of each of its turns in one round, in order; () where each role has one.
+    turns: the role of each of its turns in one round, in order; () where each role has one. game: of a player that was
+    loaded from a run, the game as that run left it.
     """
 
     name: str
@@ -45,6 +47,7 @@ class Player:
     er_schedule: Schedule | None = None
     replay_buffer: ReplayBuffer | None = None
     worlds: Worlds | SoloWorlds | None = None
+    game: Game | None = None
     opt_steps: int = 0
     env_steps: int = 0
 

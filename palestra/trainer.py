@@ -265,6 +265,7 @@ class Trainer:
             self.game,
             self.players,
             num_games,
+            self.config.num_worlds,
             self.config.seed,
             with_scripted,
             lambda: self.signals.received is not None,
@@ -479,6 +480,7 @@ class Trainer:
                 yield self.output
         finally:
             torch.set_num_threads(num_threads)
+            self.game.close()
 
     def _output(self) -> RunOutput:
         if self.output is None:

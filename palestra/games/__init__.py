@@ -16,7 +16,8 @@ from palestra.games.classic_control import (
     PendulumConfig,
 )
 from palestra.games.fused import FusedGame
-from palestra.games.game import TensorGame
+from palestra.games.game import Game, TensorGame
+from palestra.games.gym import GymnasiumConfig, GymnasiumGame
 from palestra.games.newton import Kernel
 from palestra.games.nim import NimConfig, NimGame
 from palestra.games.polyhedra import PolyhedraConfig, PolyhedraGame
@@ -24,26 +25,34 @@ from palestra.games.solo import SoloGame
 from palestra.games.world import TensorWorld
 
 GameConfig = Annotated[
-    PolyhedraConfig | NimConfig | CartPoleConfig | PendulumConfig | AcrobotConfig | MountainCarConfig | UserConfig,
+    PolyhedraConfig
+    | NimConfig
+    | CartPoleConfig
+    | PendulumConfig
+    | AcrobotConfig
+    | MountainCarConfig
+    | GymnasiumConfig
+    | UserConfig,
     ByName(user_class=TensorGame),
 ]
 
-GAMES: dict[str, type[TensorGame]] = {
+GAMES: dict[str, type[Game]] = {
     "polyhedra": PolyhedraGame,
     "nim": NimGame,
     "cartpole": CartPole,
     "pendulum": Pendulum,
     "acrobot": Acrobot,
     "mountain_car": MountainCar,
+    "gymnasium": GymnasiumGame,
 }
 
 
-def game_class(name: str) -> type[TensorGame]:
+def game_class(name: str) -> type[Game]:
     """The class behind a game's name: ours, or a user's own."""
     return GAMES.get(name) or load_class(name, TensorGame)  # type: ignore[type-abstract]
 
 
-def make_game(config: Config, device: torch.device, kernel: Kernel) -> TensorGame:
+def make_game(config: Config, device: torch.device, kernel: Kernel) -> Game:
     """The rules that a config names. kernel: of the polyhedra game and of classic control; changes speed, never a
     result.
 
@@ -62,14 +71,20 @@ def make_game(config: Config, device: torch.device, kernel: Kernel) -> TensorGam
             return Acrobot(config, device, kernel)
         case MountainCarConfig():
             return MountainCar(config, device, kernel)
+        case GymnasiumConfig():
+            return GymnasiumGame(config, device)
         case UserConfig():
             own: Any = game_class(config.name)
             return own(config, device)
     raise TypeError(f"{type(config).__name__} is no config of a game")
 
 
-def fuse(game: TensorGame) -> FusedGame | SoloGame:
+def fuse(game: Game) -> FusedGame | SoloGame:
     """What plays a game: one role is played in a leaner loop. The policies are to be put in."""
+    if isinstance(game, GymnasiumGame):
+        gym = game
+        return SoloGame(gym, {}, lambda num_worlds, key, keys: gym.make_world(num_worlds, key, training=True))
+    assert isinstance(game, TensorGame)
     if len(game.roles) > 1:
         return FusedGame(game, {})
     return SoloGame(game, {}, lambda num_worlds, seed, keys: TensorWorld(game, keys))

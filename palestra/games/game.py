@@ -47,6 +47,9 @@ class Game(ABC):
         if state:
             raise ValueError(f"{type(self).__name__} keeps nothing, but is given {', '.join(state)}")
 
+    def close(self) -> None:
+        """Let go of processes and the like; called at the end of a training. Who plays on gets them back."""
+
 
 class TensorGame(Game):
     """The rules. Stateless: everything that changes is in the state that goes in and comes out.

@@ -15,7 +15,8 @@ from palestra.games.game import Observation, State, TensorGame
 class Outcome(NamedTuple):
     """What a step gave, all (B, ...). observation: the true one after the step, also where the game has ended.
 
-    reward: float32. terminated (over; no bootstrap) and truncated (cut off; bootstrap from `observation`): bool, never
+    reward: float32, what is learned from; raw_reward: float32, what returns are made of, the same unless the world
+    transforms rewards. terminated (over; no bootstrap) and truncated (cut off; bootstrap from `observation`): bool, never
     both. valid: bool, False where the step only began a new game and nothing was decided. tallies: the counters that
     the game names so, as they stood after the step.
     """
@@ -23,6 +24,7 @@ class Outcome(NamedTuple):
     observation: Observation
     legal: Tensor
     reward: Tensor
+    raw_reward: Tensor
     terminated: Tensor
     truncated: Tensor
     valid: Tensor
@@ -71,12 +73,13 @@ class TensorWorld(World):
     def step(self, action: Tensor, keys: Tensor) -> Outcome:
         if self.stepper is not None:
             seen, self.observation, reward, over, truncated = self.stepper(action, keys)
-            return Outcome(seen, self.legal, reward, over, truncated, self.every, ())
+            return Outcome(seen, self.legal, reward, reward, over, truncated, self.every, ())
         self.state, rewards, terminated, truncated = self.game.transition(self.state, {self.role: action}, keys)
         self._look()
         over = terminated[:, 0]
         tallies = tuple(self.state[name] for name in self.game.tallies)
-        outcome = Outcome(self.observation, self.legal, rewards[:, 0], over, truncated, self.every, tallies)
+        reward = rewards[:, 0]
+        outcome = Outcome(self.observation, self.legal, reward, reward, over, truncated, self.every, tallies)
         self._refill(over | truncated, keys + 1)
         return outcome
 
