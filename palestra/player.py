@@ -27,8 +27,8 @@ class Player:
 
     compile: whether the config asks for torch.compile. learning: whether the trainer gives it turns. opt_steps,
     env_steps: its own counters; its schedules read opt_steps. worlds: the games in which it gathers experience.
-    game: of a player that was loaded from a run, the game as that run left it.
-    turns: the role of each of its turns in one round, in order; () where each role has one.
+    turns: the role of each of its turns in one round, in order; () where each role has one. game: of a player that was
+    loaded from a run, the game as that run left it.
     """
 
     name: str

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -13,14 +14,18 @@ from hypothesis import strategies as st
 from numba import njit
 from torch import Tensor
 
+import palestra
 from palestra.config import ConfigError, check
+from palestra.evaluation.evaluator import play_games
 from palestra.games import AcrobotConfig, CartPoleConfig, MountainCarConfig, PendulumConfig, make_game
 from palestra.games.classic_control.arithmetic import sin_cos
 from palestra.games.classic_control.bodies import ClassicControl
 from palestra.games.game import State
 from palestra.games.spaces import Box
 from palestra.games.world import Outcome, TensorWorld
+from palestra.players import make_script
 from palestra.randomness import base_key, fold, random_floats, random_integers, world_keys
+from palestra.recording.recorders import read_records, without_clock
 
 CPU = torch.device("cpu")
 Config = CartPoleConfig | PendulumConfig | AcrobotConfig | MountainCarConfig
@@ -284,3 +289,90 @@ def test_bounds_the_wrong_way_round_are_refused() -> None:
         changed(CARTPOLE, initial_low=0.3)()
     with pytest.raises(ConfigError, match="initial_speed"):
         changed(PENDULUM, initial_speed=-1.0)()
+
+
+# ---- learned -----------------------------------------------------------------------------------------------
+
+
+def dqn_run(game: Config, **values: Any) -> dict[str, Any]:
+    algorithm = {
+        "name": "dqn",
+        "gamma": 0.98,
+        "double": True,
+        "rollout_length": 4,
+        "updates_per_turn": 4,
+        "warmup_env_steps": 1000,
+        "batch_size": 128,
+        "target": {"name": "polyak", "tau": 0.02},
+        "huber_delta": 1.0,
+        "max_grad_norm": 10.0,
+        "net": {"name": "mlp", "net_arch": [64, 64]},
+        "optimizer": {"name": "adam", "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0},
+        "learning_rate": {"name": "linear", "initial": 2e-3, "final": 2e-4, "num_steps": 1000},
+        "exploration": {"name": "linear", "initial": 1.0, "final": 0.1, "num_steps": 300},
+        "replay_buffer": {"name": "uniform", "capacity": 20000},
+    }
+    return {
+        "seed": 0,
+        "game": game.model_dump(),
+        "num_worlds": 16,
+        "roles": {"agent": "agent"},
+        "players": {"agent": {"algorithm": algorithm}},
+        "stop": {"after": 1000, "unit": "opt_steps"},
+        "evaluation": None,
+        "callbacks": [],
+        "execution": {"device": "cpu", "num_threads": 1, "kernel": "numba", "compile": False},
+        "output": {
+            "display": "quiet",
+            "record": {"every": 10, "unit": "opt_steps"},
+            "tensorboard": False,
+            "save": {"every": 20, "unit": "opt_steps"},
+            "keep_last": 2,
+            "keep_every": None,
+        },
+    } | values
+
+
+def test_dqn_learns_to_balance_the_pole(tmp_path: Path) -> None:
+    config = dqn_run(CARTPOLE)
+    config["output"] |= {"save": None}
+    trainer = palestra.Trainer(config, run=tmp_path / "run")
+    trainer.fit()
+    learned = trainer.player_of("agent").policy(explore=False)
+    returns = {}
+    for name, policy in (("learned", learned), ("random", make_script("random", trainer.game))):
+        games = play_games(trainer.game, {"agent": policy}, num_games=100, max_rounds=200, seed=1)
+        returns[name] = games.returns["agent"].mean().item()
+    assert returns["random"] < 30
+    assert returns["learned"] > 60
+
+
+class Interrupts(palestra.Callback):
+    def after_step(self, trainer: palestra.Trainer, player: Any, metrics: Any) -> None:
+        if trainer.opt_steps == 47:
+            raise KeyboardInterrupt
+
+
+def outcome_of(run: Path, trainer: palestra.Trainer) -> tuple[list[dict[str, Any]], dict[str, Tensor]]:
+    return [without_clock(record) for record in read_records(run / "records.jsonl")], trainer.agent_net.state_dict()
+
+
+@pytest.mark.parametrize("config", [CARTPOLE, ACROBOT, MOUNTAIN_CAR], ids=names_of)
+def test_a_run_repeats_and_resumes_to_the_bit_on_either_kernel(config: Config, tmp_path: Path) -> None:
+    data = dqn_run(config.model_copy(update={"max_rounds": 30}), stop={"after": 80, "unit": "opt_steps"})
+    plain = data | {"execution": data["execution"] | {"kernel": "torch"}}
+    outcomes = []
+    for name, run in (("whole", data), ("plain", plain)):
+        trainer = palestra.Trainer(run, run=tmp_path / name)
+        trainer.fit()
+        outcomes.append(outcome_of(tmp_path / name, trainer))
+    with pytest.raises(KeyboardInterrupt):
+        palestra.Trainer(data, run=tmp_path / "resumed", callbacks=[Interrupts(None)]).fit()
+    resumed = palestra.Trainer.load(tmp_path / "resumed", callbacks=[palestra.Callback(None)])
+    resumed.fit()
+    outcomes.append(outcome_of(tmp_path / "resumed", resumed))
+    (records, weights), *others = outcomes
+    assert records[-1]["opt_steps"] == 80
+    for other_records, other_weights in others:
+        assert other_records == records
+        assert_equal(other_weights, weights)
