@@ -26,7 +26,7 @@ class Walk(gymnasium.Env):
         return self.seen(), {}
 
     def seen(self) -> Any:
-        return np.array([self.tag, self.age, self.total])
+        return np.array([self.tag, self.age, self.total], dtype=np.float64)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         assert self.action_space.contains(action)
@@ -71,6 +71,9 @@ class Slow(Walk):
 
 class Samples(Walk):
     """A Walk whose total is drawn from its own action space."""
+
+    def __init__(self) -> None:
+        self.action_space = spaces.Discrete(3, start=5)
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         return super().step(self.action_space.sample())

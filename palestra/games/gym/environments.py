@@ -4,6 +4,7 @@ from contextlib import suppress
 
 import gymnasium
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
+from gymnasium.vector.async_vector_env import AsyncState
 from gymnasium.vector.vector_env import AutoresetMode
 
 from palestra.config import ConfigError, ConfigErrorItem, import_own
@@ -79,8 +80,10 @@ def autoreset_mode(vector: VectorEnv) -> AutoresetMode:
 
 def close_vector(vector: VectorEnv) -> None:
     """Close a vector environment in any state; none of its processes is left."""
-    with suppress(Exception):  # a worker that died cannot answer
-        vector.close()
+    is_broken = isinstance(vector, AsyncVectorEnv) and vector._state is not AsyncState.DEFAULT  # left inside a step
+    if not is_broken:
+        with suppress(Exception):  # a worker that died cannot answer
+            vector.close()
     for process in getattr(vector, "processes", ()):
         if process.is_alive():
             process.kill()

@@ -220,7 +220,7 @@ class GymnasiumWorld(World):
         self._mode = autoreset_mode(vector)
         self._seen: Arrays = {}
         self._over: np.ndarray | None = None
-        self._actions = np.empty((0,))
+        self._actions = np.empty((0, self.num_worlds))
         self._num_remembered = 0
         self._returns = np.zeros(self.num_worlds)
         self._starts = np.zeros(self.num_worlds, dtype=np.int64)
