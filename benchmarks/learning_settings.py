@@ -44,13 +44,14 @@ class DQN:
     batch_size: int
     buffer_capacity: int
     warmup_env_steps: int
-    env_steps_per_turn: int
+    env_steps_per_turn: int  # of all envs together
     opt_steps_per_turn: int
     target_interval: int  # env steps between copies to the target network
     exploration_fraction: float  # of the env steps, until exploration_final is reached
     exploration_final: float
     net_arch: tuple[int, ...] | None = (256, 256)  # None: the convolutions of Mnih et al.
     max_grad_norm: float = 10.0
+    num_envs: int = 1
 
 
 @dataclass(frozen=True)
@@ -90,6 +91,17 @@ Hyperparameters = PPO | DQN | SAC | TD3
 ALGORITHMS: dict[str, type[Hyperparameters]] = {"ppo": PPO, "dqn": DQN, "sac": SAC, "td3": TD3}
 
 
+def hyperparameters_to_json(hyperparameters: Hyperparameters) -> dict[str, Any]:
+    """As JSON gives them back: with lists instead of tuples, and the algorithm's name."""
+    values = {name: list(v) if isinstance(v, tuple) else v for name, v in asdict(hyperparameters).items()}
+    return {"algorithm": type(hyperparameters).__name__.lower()} | values
+
+
+def hyperparameters_from_json(values: dict[str, Any]) -> Hyperparameters:
+    fields = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items() if name != "algorithm"}
+    return ALGORITHMS[values["algorithm"]](**fields)
+
+
 @dataclass(frozen=True)
 class Setting:
     """One row of the table. deterministic: how the trained player plays in the final evaluation."""
@@ -105,25 +117,12 @@ class Setting:
 
     def to_json(self) -> dict[str, Any]:
         """The row as JSON gives it back: lists instead of tuples."""
-        values = asdict(self) | {"algorithm": self.algorithm}
-        values["hyperparameters"] = {
-            name: list(value) if isinstance(value, tuple) else value
-            for name, value in values["hyperparameters"].items()
-        }
-        return values
+        return asdict(self) | {"hyperparameters": hyperparameters_to_json(self.hyperparameters)}
 
     @staticmethod
     def from_json(values: dict[str, Any]) -> "Setting":
-        hyperparameters = {
-            name: tuple(value) if isinstance(value, list) else value
-            for name, value in values["hyperparameters"].items()
-        }
-        return Setting(
-            values["environment"],
-            values["env_steps"],
-            ALGORITHMS[values["algorithm"]](**hyperparameters),
-            values["deterministic"],
-        )
+        hyperparameters = hyperparameters_from_json(values["hyperparameters"])
+        return Setting(values["environment"], values["env_steps"], hyperparameters, values["deterministic"])
 
 
 # Acrobot and LunarLander share these; rl-zoo3 says -1 gradient steps there: as many as env steps.

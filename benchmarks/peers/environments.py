@@ -1,5 +1,6 @@
 """The environments that all libraries train in: gymnasium's own. Needs gymnasium alone."""
 
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +21,22 @@ def make_environment(name: str) -> gymnasium.Env[Any, Any]:
 
     gymnasium.register_envs(ale_py)
     return FrameStackObservation(AtariPreprocessing(gymnasium.make(name, frameskip=1)), 4)
+
+
+class ReturnsKept(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """Appends the return of every finished episode to `returns`, which several environments may share."""
+
+    def __init__(self, env: gymnasium.Env[Any, Any], returns: deque[float]) -> None:
+        super().__init__(env)
+        self.returns, self.sum = returns, 0.0
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        self.sum += float(reward)
+        if terminated or truncated:
+            self.returns.append(self.sum)
+            self.sum = 0.0
+        return observation, reward, terminated, truncated, info
 
 
 def evaluation_returns(name: str, play: Play) -> list[float]:
