@@ -1,4 +1,4 @@
-"""stable-baselines3: `python -m benchmarks.peers.sb3 WORK`. Printing its log, as its examples do (verbose=1).
+"""stable-baselines3: `python -m benchmarks.peers.sb3 WORK`.
 
 "batched" plays gymnasium's batched CartPole, which stable-baselines3 has no adapter for, through a small one.
 """
@@ -146,7 +146,7 @@ def train(library: ModuleType, work: Work) -> dict[str, Any]:
         env = BatchedCartPole(num_envs)
     else:
         env = make_vec_env(lambda: make_environment(work["environment"]), n_envs=num_envs, seed=work["seed"])
-    model = make_model(library, h, env, work["seed"], verbose=1)
+    model = make_model(library, h, env, work["seed"], verbose=0)
     opt_steps_per_update = None
     if library is not stable_baselines3:  # it steps no torch optimizer, and counts the passes of PPO
         opt_steps_per_update = h.num_envs * h.rollout_length // h.batch_size if isinstance(h, PPO) else 1
