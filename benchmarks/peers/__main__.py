@@ -17,7 +17,7 @@ from typing import Any
 from benchmarks.measuring import ROOT, Row, markdown
 from benchmarks.peers.plot import plot
 from benchmarks.peers.processes import Failed
-from benchmarks.peers.rows import COMPARISONS, PALESTRA, Comparison, script_of
+from benchmarks.peers.rows import COMPARISONS, PALESTRA, PEERS, Comparison, script_of
 
 TIMEOUT_S = 300.0  # of one measurement
 
@@ -35,14 +35,14 @@ class Measured:
 
     def rows(self) -> list[Row]:
         """Everyone against the baseline, or where it is left out the first who is not; palestra against the best
-        other one too."""
+        peer too."""
         c = self.comparison
         if not self.values:
             return []
         baseline = next(name for name in c.contenders if name in self.values)
         rows = Row.of(c.row, c.title, c.unit, self.num_threads, self.values, baseline)
         ours = {name: values for name, values in self.values.items() if name.startswith(PALESTRA)}
-        others = {name: values for name, values in self.values.items() if name not in ours}
+        others = {name: values for name, values in self.values.items() if name in PEERS}
         if ours and others:
             best = (max if c.unit == "env steps/s" else min)(others, key=lambda name: median(others[name]))
             if best != baseline:
