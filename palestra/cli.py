@@ -157,15 +157,22 @@ def check(file: File, overrides: Overrides = None) -> None:
 @app.command()
 def config(
     name: Annotated[str, typer.Argument(help="an algorithm, as dqn", show_default=False)],
-    game: Annotated[str | None, typer.Argument(help="a game, as polyhedra [the algorithm's first]")] = None,
+    game: Annotated[
+        str | None, typer.Argument(help="a game, as polyhedra, or a Gymnasium environment, as LunarLander-v3")
+    ] = None,
 ) -> None:
-    """Print a complete config, each key with its comment."""
+    """Print a complete config, each key with its comment; for any Gymnasium environment, with networks that fit it."""
     with _told_plainly():
         from palestra.algorithms import RunConfig
         from palestra.config import ConfigError, ConfigErrorItem, load_config, render
 
         known = {path.stem: path for path in shipped_configs()}
         wanted = [stem for stem in known if stem.split("-")[0] == name and (game is None or stem == f"{name}-{game}")]
+        if not wanted and game is not None and any(stem.split("-")[0] == name for stem in known) and "-" in game:
+            from palestra.fitting import fitted_config
+
+            print(render(fitted_config(name, game, list(known.values())), RunConfig), end="")
+            return
         if not wanted:
             asked = name if game is None else f"{name} {game}"
             there = ", ".join(stem.replace("-", " ", 1) for stem in known)
