@@ -233,7 +233,7 @@ def _vertices_or_open(points: Tensor, minimal: Tensor, may_wait: bool) -> tuple[
     """
     B, N, n = points.shape
     few = minimal.sum(1) <= 2
-    tolerance_B = _tolerance(points, minimal)
+    tolerance_B, corner = _tolerance(points, minimal)
     beyond = ~few & (tolerance_B >= MAX_TOLERANCE if n <= MAX_DIMENSION else True)
     if may_wait:
         board, row = (minimal & ~(few | beyond).unsqueeze(1)).nonzero(as_tuple=True)
@@ -243,7 +243,7 @@ def _vertices_or_open(points: Tensor, minimal: Tensor, may_wait: bool) -> tuple[
     others = minimal[board] & (torch.arange(N, device=points.device) != row.unsqueeze(1))
     candidate, tolerance = points[board, row], tolerance_B[board]
     with_residues = not may_wait or bool((tolerance > 0).any())
-    simplex = _Simplex(points, board, candidate, others, tolerance, with_residues)
+    simplex = _Simplex(points, board, candidate, others, tolerance, candidate - corner[board], with_residues)
     num_pivots = MAX_PIVOTS if may_wait else STATIC_PIVOTS_PER_DIMENSION * n
     for _ in range(num_pivots if n <= MAX_DIMENSION else 0):
         if may_wait and not simplex.running.any():
@@ -256,15 +256,16 @@ def _vertices_or_open(points: Tensor, minimal: Tensor, may_wait: bool) -> tuple[
     return torch.where(few.unsqueeze(1), minimal, vertex & minimal), is_open
 
 
-def _tolerance(points: Tensor, minimal: Tensor) -> Tensor:
-    """Bound of the rounding error of every decision on a board, (B,): 0 where all arithmetic is exact."""
+def _tolerance(points: Tensor, minimal: Tensor) -> tuple[Tensor, Tensor]:
+    """Bound of the rounding error of every decision on a board, (B,): 0 where all arithmetic is exact; and the least
+    value of each coordinate, (B, n)."""
     absent = ~minimal.unsqueeze(2)
     low = points.masked_fill(absent, torch.inf).amin(1)
     high = points.masked_fill(absent, -torch.inf).amax(1)
     bound = torch.full_like(low[:, 0], float(points.shape[2]))
     for k in range(points.shape[2]):
         bound = bound * ((high[:, k] - low[:, k]).clamp(min=1.0) * (k + 1))
-    return torch.where(bound < EXACT_FLOAT, 0.0, bound * RELATIVE_ERROR)
+    return torch.where(bound < EXACT_FLOAT, 0.0, bound * RELATIVE_ERROR), low
 
 
 class _Simplex:
@@ -274,7 +275,14 @@ class _Simplex:
     """
 
     def __init__(
-        self, points: Tensor, board: Tensor, candidate: Tensor, others: Tensor, tolerance: Tensor, with_residues: bool
+        self,
+        points: Tensor,
+        board: Tensor,
+        candidate: Tensor,
+        others: Tensor,
+        tolerance: Tensor,
+        height: Tensor,
+        with_residues: bool,
     ) -> None:
         P, n = candidate.shape
         self.points, self.board, self.others, self.tolerance = points, board, others, tolerance
@@ -283,6 +291,7 @@ class _Simplex:
         identity = torch.eye(n, device=points.device)
         self.basis = [identity.to(kind).repeat(P, 1, 1) for kind in self.kinds]  # (P, n, n): [:, j] is vector j
         self.cofactors = [basis.clone() for basis in self.basis]
+        self.weights = [_guessed_weights(height).masked_fill(tolerance.unsqueeze(1) > 0, 0).to(k) for k in self.kinds]
         self.is_point = torch.zeros((P, n), dtype=torch.bool, device=points.device)
         self.running = torch.ones(P, dtype=torch.bool, device=points.device)
         self.vertex = torch.zeros(P, dtype=torch.bool, device=points.device)
@@ -297,9 +306,8 @@ class _Simplex:
     def pivot(self) -> None:
         """One pivot of those still running: certify a vertex, or certify that there is none, or exchange a vector."""
         n, N = self.candidate[0].shape[1], self.others.shape[1]
-        weights = [_product(cofactors.mT, self.is_point.unsqueeze(1)) for cofactors in self.cofactors]
-        prices = self.decided([self._prices(w, c) for w, c in zip(weights, self.candidate, strict=True)])
-        slack = self.decided(weights)
+        prices = self.decided([self._prices(w, c) for w, c in zip(self.weights, self.candidate, strict=True)])
+        slack = self.decided(self.weights)
         violated = torch.cat([self.others & (prices <= 0), slack < 0], 1)
         worst = torch.cat([prices, slack], 1).masked_fill(~violated, torch.inf).argmin(1)
         some = violated.any(1)
@@ -321,6 +329,7 @@ class _Simplex:
             for vector, basis in zip(entering, self.basis, strict=True)
         ]
         self.cofactors = [_cofactors(basis) for basis in self.basis]
+        self.weights = [_product(cofactors.mT, self.is_point.unsqueeze(1)) for cofactors in self.cofactors]
 
     def _prices(self, weights: Tensor, candidate: Tensor) -> Tensor:
         """weights . (q - candidate) for every row q: (P, N)."""
@@ -348,6 +357,19 @@ class _Simplex:
             ratio = ratios[:, :, k].masked_fill(~possible, torch.inf)
             possible = possible & (ratio == ratio.amin(1, keepdim=True))
         return possible.to(torch.int8).argmax(1), exists
+
+
+def _guessed_weights(height: Tensor) -> Tensor:
+    """The weights that are tried first: the normal of x_1 ... x_n = const at the point, from its coordinates above one
+    below the corner of the board. (P, n) to (P, n)."""
+    columns = (height + 1.0).unbind(1)
+    weights = []
+    for j in range(len(columns)):
+        weight = torch.ones_like(columns[j])
+        for column in columns[:j] + columns[j + 1 :]:
+            weight = weight * column
+        weights.append(weight)
+    return torch.stack(weights, dim=1)
 
 
 def _product(a: Tensor, b: Tensor) -> Tensor:
