@@ -104,6 +104,15 @@ class Mixed(gymnasium.Env):
         return self.observation_space.sample(), float(action.sum()), True, False, {}
 
 
+class Pixels(Walk):
+    """A Walk, seen as an image whose every byte is the number of the step."""
+
+    observation_space = spaces.Box(0, 255, (12, 16, 3), np.uint8)
+
+    def seen(self) -> Any:
+        return np.full((12, 16, 3), self.age, np.uint8)
+
+
 class Acts(gymnasium.Env):
     """Takes actions of any space, and gives their sum as reward. Two steps."""
 
@@ -175,6 +184,6 @@ class Lonely(gymnasium.vector.VectorEnv):
         self.num_envs = num_envs
 
 
-for probe in (Walk, Forgetful, Faulty, Slow, Samples, Mixed, Acts, TwoStates):
+for probe in (Walk, Forgetful, Faulty, Slow, Samples, Pixels, Mixed, Acts, TwoStates):
     gymnasium.register(f"{probe.__name__}-v0", entry_point=f"{__name__}:{probe.__name__}")
 gymnasium.register("Lonely-v0", entry_point=f"{__name__}:Walk", vector_entry_point=f"{__name__}:Lonely")

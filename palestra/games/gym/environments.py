@@ -33,7 +33,8 @@ def make_environment(config: GymnasiumConfig) -> gymnasium.Env:
         try:
             env = wrap(env, wrapper)
         except gymnasium.error.DependencyNotInstalled as error:
-            raise ConfigError([ConfigErrorItem(f"wrappers.{index}.name", _missing(str(error)))]) from error
+            message = f"{wrapper.name!r} {_missing(str(error))}"  # type: ignore[attr-defined]
+            raise ConfigError([ConfigErrorItem(f"wrappers.{index}.name", message)]) from error
         except (AssertionError, ValueError, TypeError, gymnasium.error.Error) as error:
             message = f"{wrapper.name!r} does not fit what lies below it: {error}"  # type: ignore[attr-defined]
             raise ConfigError([ConfigErrorItem(f"wrappers.{index}", message)]) from error
@@ -103,7 +104,7 @@ def _register(env_id: str) -> None:
         try:
             import ale_py
         except ImportError as error:
-            raise ConfigError([ConfigErrorItem("id", f"{env_id!r} {_missing('ale')}")]) from error
+            raise ConfigError([ConfigErrorItem("id", f"{env_id!r} {_missing('ale_py')}")]) from error
         gymnasium.register_envs(ale_py)
 
 

@@ -133,12 +133,12 @@ def _one_hots(batch: np.ndarray, nums: np.ndarray, starts: np.ndarray) -> np.nda
 
 
 def _image(shape: tuple[int, ...]) -> tuple[tuple[int, ...], Read]:
-    """Channels come first. (H, W) is one channel; the last axis is the channels' where it has length 1, 3 or 4 and the
-    first has not; of four axes the first is a stack's, whose frames become further channels."""
+    """Channels come first. (H, W) is one channel; the last axis is the channels' where it has length 1, 3 or 4 and is no
+    longer than the first; of four axes the first is a stack's, whose frames become further channels."""
     if len(shape) == 2:
         return (1, *shape), partial(_moved, order=(0, 1, 2), shape=(1, *shape))
     *stack, a, b, c = shape
-    is_last = c in (1, 3, 4) and (a not in (1, 3, 4) or len(stack) == 1)
+    is_last = c in (1, 3, 4) and c <= a
     channels, rest = (c, (a, b)) if is_last else (a, (b, c))
     axes = len(shape)
     order = (*range(axes - 2), axes, axes - 2, axes - 1) if is_last else tuple(range(axes + 1))
