@@ -407,27 +407,31 @@ class SAC(Algorithm):
         self.policy_optimizer.learning_rate.fill_(config.policy_learning_rate(opt_steps))
         if isinstance(config.entropy_coefficient, AutomaticConfig):
             self.alpha_optimizer.learning_rate.fill_(config.entropy_coefficient.learning_rate(opt_steps))
-        return self.update_fast(rows, fold(self.noise_key, opt_steps), (opt_steps + 1) % config.target.interval == 0)
+        num_rows, num_noise = len(rows["reward"]), self.head.num_noise
+        noise = random_normals(fold(self.noise_key, opt_steps), 2 * num_rows * num_noise).view(2, num_rows, num_noise)
+        return self.update_fast(rows, noise, (opt_steps + 1) % config.target.interval == 0)
 
-    def update(self, rows: Mapping[str, Tensor], noise_key: Tensor, is_followed: bool) -> Metrics:
+    def update(self, rows: Mapping[str, Tensor], noise: Tensor, is_followed: bool) -> Metrics:
         """A step of the critics, of the policy against the new critics, and of the entropy coefficient: tensor
-        operations alone, one graph where it is compiled. is_followed: whether the targets move."""
-        config, head, batch = self.config, self.head, Transitions.from_rows(rows)
-        num_rows = len(batch.reward)
-        next_noise, noise = random_normals(noise_key, 2 * num_rows * head.num_noise).view(2, num_rows, head.num_noise)
+        operations alone, one graph where it is compiled.
+
+        noise: standard normal, (2, B, n), for the actions in targets and for those of the policy's loss. is_followed:
+        whether the targets move.
+        """
+        config, batch = self.config, Transitions.from_rows(rows)
         alpha = self.log_alpha.exp()
 
-        gradient, critic_metrics = self.critic_gradient(batch, next_noise, alpha)
+        gradient, critic_metrics = self.critic_gradient(batch, noise[0], alpha)
         gradient, critic_norm = clip(gradient, config.max_grad_norm)
         self.critic_optimizer.step(gradient)
 
-        gradient, policy_metrics = self.policy_gradient(batch, noise, alpha)
+        gradient, policy_metrics = self.policy_gradient(batch, noise[1], alpha)
         gradient, policy_norm = clip(gradient, config.max_grad_norm)
         self.policy_optimizer.step(gradient)
 
         if isinstance(config.entropy_coefficient, AutomaticConfig):
             # the gradient of eq. 18 with log alpha in the place of alpha, with respect to log alpha
-            goal = target_entropy(config.entropy_coefficient, head, batch.extras["legal"])
+            goal = target_entropy(config.entropy_coefficient, self.head, batch.extras["legal"])
             self.alpha_optimizer.step((policy_metrics["entropy"] - goal).view(1))
         if is_followed:
             self.follow()

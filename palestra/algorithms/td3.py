@@ -243,14 +243,17 @@ class TD3(Algorithm):
         self.critic_optimizer.learning_rate.fill_(config.critic_learning_rate(opt_steps))
         self.policy_optimizer.learning_rate.fill_(config.policy_learning_rate(opt_steps))
         due = [(opt_steps + 1) % interval == 0 for interval in (config.policy_interval, config.target.interval)]
-        return self.update_fast(rows, fold(self.noise_key, opt_steps), *due)
+        num_rows = len(rows["reward"])
+        noise = random_normals(fold(self.noise_key, opt_steps), num_rows * self.num_actions).view(num_rows, -1)
+        return self.update_fast(rows, noise, *due)
 
-    def update(self, rows: Mapping[str, Tensor], noise_key: Tensor, is_policy_due: bool, is_followed: bool) -> Metrics:
+    def update(self, rows: Mapping[str, Tensor], noise: Tensor, is_policy_due: bool, is_followed: bool) -> Metrics:
         """A step of the critics, and where it is due of the policy against the new critics: tensor operations alone,
-        one graph where it is compiled. is_followed: whether the targets move."""
+        one graph where it is compiled.
+
+        noise: standard normal, (B, n), for the actions in targets. is_followed: whether the targets move.
+        """
         config, batch = self.config, Transitions.from_rows(rows)
-        num_rows = len(batch.reward)
-        noise = random_normals(noise_key, num_rows * self.num_actions).view(num_rows, self.num_actions)
         gradient, critic_metrics = self.critic_gradient(batch, noise)
         gradient, norm = clip(gradient, config.max_grad_norm)
         self.critic_optimizer.step(gradient)
