@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 import torch
 
-from palestra.config import ByName, Config, UserConfig, load_class
+from palestra.config import ByName, Config, UserConfig, check, load_class
 from palestra.games.classic_control import (
     Acrobot,
     AcrobotConfig,
@@ -18,6 +18,8 @@ from palestra.games.classic_control import (
 from palestra.games.fused import FusedGame
 from palestra.games.game import Game, TensorGame
 from palestra.games.gym import GymnasiumConfig, GymnasiumGame
+from palestra.games.gym_env import as_gymnasium as as_gymnasium
+from palestra.games.gym_env import as_gymnasium_vector as as_gymnasium_vector
 from palestra.games.newton import Kernel
 from palestra.games.nim import NimConfig, NimGame
 from palestra.games.polyhedra import PolyhedraConfig, PolyhedraGame
@@ -77,6 +79,17 @@ def make_game(config: Config, device: torch.device, kernel: Kernel) -> Game:
             own: Any = game_class(config.name)
             return own(config, device)
     raise TypeError(f"{type(config).__name__} is no config of a game")
+
+
+class _OneGame(Config):
+    game: GameConfig
+    """the rules"""
+
+
+def read_game(config: Config | dict[str, Any]) -> Game:
+    """The rules that a config or a mapping says, for the CPU. Raises ConfigError with every fault, below `game`."""
+    model = check({"game": config}, _OneGame).game if isinstance(config, dict) else config
+    return make_game(model, torch.device("cpu"), "numba")
 
 
 def fuse(game: Game) -> FusedGame | SoloGame:

@@ -138,7 +138,7 @@ class TensorGame(Game):
             action, space = actions[role], self.action_spaces[role]
             if not isinstance(space, Box):  # what is ignored may be any number
                 actions = actions | {role: action.masked_fill(~expand_mask(wanted, action), 0)}
-            illegal = wanted & ~_is_legal(action, space, self.legal(state, role))
+            illegal = wanted & ~is_legal(action, space, self.legal(state, role))
             if illegal.any():
                 world = int(illegal.nonzero()[0, 0])
                 there = (
@@ -157,8 +157,8 @@ class TensorGame(Game):
         return legal.nonzero().flatten().tolist()
 
 
-def _is_legal(action: Tensor, space: ActionSpace, legal: Tensor) -> Tensor:
-    """bool (B,)"""
+def is_legal(action: Tensor, space: ActionSpace, legal: Tensor) -> Tensor:
+    """Which actions (B, ...) are legal: bool (B,). legal: bool (B, flags of the action space)."""
     if isinstance(space, Box):
         low, high = action.new_tensor(space.low), action.new_tensor(space.high)
         return ((action >= low) & (action <= high)).all(dim=1)
