@@ -317,6 +317,8 @@ def _seat(
     from palestra.players import make_script, script_error
 
     rules = game if isinstance(game, TensorGame) else read_game(game)
+    if not isinstance(rules, TensorGame):
+        raise ValueError("this game is a Gymnasium environment already; expected a tensor game")
     if role not in rules.roles or {role, *others} != {*rules.roles} or role in others:
         there = ", ".join(others) or "nobody"
         raise ValueError(
