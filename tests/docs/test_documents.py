@@ -6,12 +6,21 @@ from pathlib import Path
 
 import nbformat
 import pytest
+import torch
+import yaml
 from nbclient import NotebookClient
 
 import palestra
-from palestra.config import load_yaml
+from palestra.config import Config, check, load_yaml
+from palestra.games.spaces import Space
+from palestra.nets import AnyNetConfig, make_net
+from palestra.nets.plain import PLAIN_NETS
 
 ROOT = Path(__file__).parents[2]
+
+
+class Holder(Config):
+    net: AnyNetConfig
 
 
 def test_the_quickstart_notebook_runs_from_top_to_bottom() -> None:
@@ -50,3 +59,25 @@ def test_the_algorithm_of_the_document_trains_a_host(tmp_path: Path, monkeypatch
     trainer.fit()
     assert trainer.opt_steps == 20
     assert any((a != b).any() for a, b in zip(before, trainer.host_net.parameters(), strict=True))
+
+
+def test_the_networks_of_the_document_can_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (ROOT / "docs" / "nets.md").read_text()
+    code, listed = re.search(r"```python\n(.*?)```", text, re.S), re.search(r"```yaml\n(.*?)```", text, re.S)
+    assert code
+    assert listed
+    (tmp_path / "wide.py").write_text(code[1])
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    configs = [*yaml.safe_load(listed[1]), {"name": "wide:Wide", "width": 8}]
+    assert {config["name"] for config in configs} >= PLAIN_NETS.keys() - {"newton_sets"} | {"multi_input", "recurrent"}
+    vector, image = Space((3,), torch.float32, False), Space((4, 84, 84), torch.uint8, False)
+    spaces = {
+        "deep_sets": {"points": Space((5, 3), torch.float32, True)},
+        "nature_cnn": {"screen": image},
+        "impala_cnn": {"screen": image},
+        "multi_input": {"camera": image, "speed": vector},
+    }
+    for config in configs:
+        checked = check({"net": config}, Holder).net
+        assert list(make_net(checked, spaces.get(config["name"], {"seen": vector}), 2, key=1).parameters())
