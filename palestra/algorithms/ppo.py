@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from palestra.algorithms.ppo_by_hand import ByHand, Rows, Terms
 from palestra.config import (
     ByName,
     Config,
@@ -31,14 +32,12 @@ from palestra.games.spaces import Box, Discrete, MultiDiscrete
 from palestra.nets import NetConfig, make_net
 from palestra.nets.acting import acting_twin
 from palestra.nets.initialisation import initialize_orthogonal
-from palestra.nets.learning import MLPTwin, learning_twin
+from palestra.nets.learning import learning_twin
 from palestra.nets.weights import compiled, flat_gradient, flatten_weights
 from palestra.optimizers import OptimizerConfig
 from palestra.player import Algorithm, AlgorithmConfig, Metrics, Player, Turn
 from palestra.randomness import base_key, fold, random_normals, random_permutation
 from palestra.schedules import ScheduleConfig
-
-ROWS_AT_ONCE = 512  # of a minibatch, on a CPU: what a network remembers of so many stays in a processor's cache
 
 # Letters: M rows of a roll-out; T decisions of each of W chains; B rows of any batch; A numbers that a policy puts out.
 
@@ -241,15 +240,6 @@ class Experience(NamedTuple):
             *(column.index_select(0, index) for column in columns),
         )
 
-    def parts(self, sizes: list[int] | int) -> "list[Experience]":
-        """The rows in their order, so many at a time."""
-        observation, *columns = self
-        entries = zip(*(entry.split(sizes) for entry in observation.values()), strict=True)
-        observations = [dict(zip(observation, values, strict=True)) for values in entries]
-        return [
-            Experience(*part) for part in zip(observations, *(column.split(sizes) for column in columns), strict=True)
-        ]
-
 
 class Pace(NamedTuple):
     """The numbers of an opt step that change while a run goes on, as tensors without axes."""
@@ -373,11 +363,9 @@ def make_head(config: PPOConfig, player: Player) -> DiscreteHead | BoxHead:
     return BoxHead(space, config.box_actions, player.device)
 
 
-Outputs = tuple[Tensor, ...]  # of the policy's network (B, A) and the value's (B, 1), or of a shared one (B, A + 1)
-
-
 class ActorCritic(nn.Module):
-    """All weights of a player: of its networks, and those that the head learns."""
+    """All weights of a player: of its networks, and those that the head learns. The last output of a shared network is
+    the value."""
 
     def __init__(self, config: PPOConfig, player: Player) -> None:
         super().__init__()
@@ -394,13 +382,12 @@ class ActorCritic(nn.Module):
         if isinstance(config.initialization, OrthogonalConfig):
             self._initialize(config.initialization, base_key(player.seed, f"{stream}/orthogonal"))
 
-    def forward(self, observation: dict[str, Tensor]) -> Outputs:
-        policy = self.policy(observation)
-        return (policy,) if self.value is None else (policy, self.value(observation))
-
-    def read(self, outputs: Outputs) -> tuple[Tensor, Tensor]:
+    def forward(self, observation: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
         """What the policy puts out (B, A), and values (B,)."""
-        return outputs[0][:, : self.head.num_outputs], outputs[-1][:, -1]
+        outputs = self.policy(observation)
+        if self.value is None:
+            return outputs[:, :-1], outputs[:, -1]
+        return outputs, self.value(observation)[:, 0]
 
     def _initialize(self, config: OrthogonalConfig, key: int) -> None:
         initialize_orthogonal(self.policy, config.hidden_gain, config.policy_gain, key)
@@ -447,9 +434,8 @@ class PPO(Algorithm):
         self.acting = acting_twin(self.net.policy)
         self.valuing = self.acting if self.net.value is None else acting_twin(self.net.value)
         self.gradient = torch.zeros_like(self.weights)
-        self.twins, self.head_gradient = self.make_twins()
+        self.by_hand = self.find_by_hand()
         self.gradient_fast = compiled(self.gradient_of, player.compile)
-        self.slopes_fast = compiled(self.slopes_of, player.compile)
         self.optimizer = config.optimizer.build(self.weights)
         self.key = torch.tensor([base_key(player.seed, f"player/{player.name}/minibatches")], device=player.device)
         self.experience: Experience | None = None
@@ -475,12 +461,27 @@ class PPO(Algorithm):
             turn.after_step(metrics, config.num_minibatches)
         self.rolled_out = False
 
-    def make_twins(self) -> tuple[list[MLPTwin] | None, Tensor]:
-        """Twins of all networks, or None; and the head's part of the gradient."""
+    def find_by_hand(self) -> ByHand | None:
+        """What finds the gradient without autograd, where the networks allow it."""
+        config, head = self.config, self.net.head
         parts = self.gradient.split([sum(p.numel() for p in part.parameters()) for part in self.net.children()])
-        *nets, _ = self.net.children()
-        twins = [learning_twin(net, part) for net, part in zip(nets, parts, strict=False)]
-        return None if None in twins else [twin for twin in twins if twin is not None], parts[-1]
+        nets = [self.net.policy] if self.net.value is None else [self.net.policy, self.net.value]
+        found = [learning_twin(net, part) for net, part in zip(nets, parts, strict=False)]
+        twins = [twin for twin in found if twin is not None]
+        if len(twins) < len(nets):
+            return None
+        terms = Terms(
+            is_clipped=isinstance(config.objective, ClipConfig),
+            bound=0.0,
+            value_clip=math.inf if config.value_clip is None else config.value_clip,
+            value_coefficient=config.value_coefficient,
+            entropy_coefficient=0.0,
+            total_weight=1.0,
+            advantage_shift=0.0,
+            advantage_scale=1.0,
+        )
+        log_std = head.log_std if isinstance(head, BoxHead) else None
+        return ByHand(twins, head.distribution, log_std, parts[-1], terms, config.normalize_advantages)
 
     def refuse_batch_norm(self) -> None:
         """It acts otherwise in play than in learning: the two would disagree on every probability."""
@@ -545,13 +546,13 @@ class PPO(Algorithm):
     def make_pass(self) -> Metrics:
         """One pass over the experience: an opt step per minibatch. Gives the means of their metrics."""
         assert self.experience is not None
-        config, num_rows = self.config, len(self.experience.weight)
-        order = random_permutation(fold(self.key, self.passes_made), num_rows)
-        sizes = [len(part) for part in order.tensor_split(config.num_minibatches)]
-        totals = torch.zeros(len(METRICS) + 1, device=order.device)
-        for number, batch in enumerate(self.experience.rows(order).parts(sizes)):
-            totals += self.opt_step(batch, self.player.opt_steps + number)
-        metrics = dict(zip((*METRICS, "grad_norm"), (totals / config.num_minibatches).unbind(), strict=True))
+        config, opt_steps = self.config, self.player.opt_steps
+        order = random_permutation(fold(self.key, self.passes_made), len(self.experience.weight))
+        steps = [
+            self.opt_step(self.experience, index, opt_steps + number)
+            for number, index in enumerate(order.tensor_split(config.num_minibatches))
+        ]
+        metrics = dict(zip((*METRICS, "grad_norm"), torch.stack(steps).mean(dim=0).unbind(), strict=True))
         self.passes_made += 1
         self.passes_left -= 1
         if config.target_kl is not None and metrics["approx_kl"] > config.target_kl:
@@ -561,12 +562,21 @@ class PPO(Algorithm):
             self.experience = None
         return {**metrics, "explained_variance": self.explained_variance}
 
-    def opt_step(self, batch: Experience, opt_steps: int) -> Tensor:
-        """Learn from one minibatch. Gives the numbers of METRICS, and the norm of the gradient."""
+    def opt_step(self, experience: Experience, index: Tensor, opt_steps: int) -> Tensor:
+        """Learn from one minibatch, the rows `index`. Gives the numbers of METRICS, and the norm of the gradient."""
         config = self.config
-        price = config.objective.epsilon(opt_steps) if isinstance(config.objective, ClipConfig) else self.kl_price
-        pace = Pace(*torch.tensor([config.entropy_coefficient(opt_steps), price], device=self.weights.device).unbind())
-        metrics = self.find_gradient(scaled(batch, config), pace)
+        bound = config.objective.epsilon(opt_steps) if isinstance(config.objective, ClipConfig) else self.kl_price
+        entropy_coefficient = config.entropy_coefficient(opt_steps)
+        if self.by_hand is None:
+            pace = Pace(*torch.tensor([entropy_coefficient, bound], device=self.weights.device).unbind())
+            gradient, metrics = self.gradient_fast(experience.rows(index), pace)
+            self.gradient.copy_(gradient)
+        else:
+            observation, *columns = experience
+            rows = Rows(*(column.numpy() for column in columns))
+            self.gradient.zero_()
+            sums = self.by_hand.find_gradient(observation, rows, index, entropy_coefficient, bound)
+            metrics = torch.from_numpy(sums).float()
         grad_norm = self.gradient.norm()
         if config.max_grad_norm is not None:
             self.gradient *= (config.max_grad_norm / (grad_norm + 1e-6)).clamp(max=1.0)
@@ -574,39 +584,13 @@ class PPO(Algorithm):
         self.optimizer.step(self.gradient)
         return torch.cat([metrics, grad_norm.unsqueeze(0)])
 
-    def find_gradient(self, batch: Experience, pace: Pace) -> Tensor:
-        """The gradient of the loss with respect to all weights, into `gradient`; gives the numbers of METRICS."""
-        if self.twins is None:
-            gradient, metrics = self.gradient_fast(batch, pace)
-            self.gradient.copy_(gradient)
-            return metrics
-        self.gradient.zero_()
-        parts = [batch] if len(batch.weight) <= ROWS_AT_ONCE else batch.parts(ROWS_AT_ONCE)
-        return torch.stack([self.add_gradient(self.twins, part, pace) for part in parts]).sum(dim=0)
-
     def gradient_of(self, batch: Experience, pace: Pace) -> tuple[Tensor, Tensor]:
-        loss, metrics = self.loss(self.net(batch.observation), batch, pace)
+        """The gradient of the loss of a minibatch with respect to all weights, as one vector; the numbers of
+        METRICS."""
+        outputs, value = self.net(batch.observation)
+        log_prob, entropy = self.net.head.log_prob_and_entropy(outputs, batch)
+        loss, metrics = ppo_loss(log_prob, entropy, value, scaled(batch, self.config), pace, self.config)
         return flat_gradient(loss, self.parameters), metrics
-
-    def add_gradient(self, twins: list[MLPTwin], batch: Experience, pace: Pace) -> Tensor:
-        """The same with twins, which autograd does not follow: it ends at what the networks put out."""
-        outputs = tuple(twin.forward(batch.observation).requires_grad_() for twin in twins)
-        slopes, metrics = self.slopes_fast(outputs, batch, pace)
-        for twin, slope in zip(twins, slopes, strict=False):
-            twin.backward(slope)
-        for slope in slopes[len(twins) :]:
-            self.head_gradient += slope
-        return metrics
-
-    def slopes_of(self, outputs: Outputs, batch: Experience, pace: Pace) -> tuple[tuple[Tensor, ...], Tensor]:
-        """The derivatives of the loss by what the networks put out, and by what the head learns."""
-        loss, metrics = self.loss(outputs, batch, pace)
-        return torch.autograd.grad(loss, (*outputs, *self.net.head.parameters())), metrics
-
-    def loss(self, outputs: Outputs, batch: Experience, pace: Pace) -> tuple[Tensor, Tensor]:
-        policy, value = self.net.read(outputs)
-        log_prob, entropy = self.net.head.log_prob_and_entropy(policy, batch)
-        return ppo_loss(log_prob, entropy, value, batch, pace, self.config)
 
     def adapt_kl_price(self, kl: Tensor) -> None:
         """Schulman et al. 2017, section 4; the divergence is that of a turn's last pass."""

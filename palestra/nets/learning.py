@@ -46,8 +46,8 @@ class MLPTwin:
         self.bend = _bend_tanh if is_tanh else _bend_relu
         self.inputs: list[np.ndarray] = []
 
-    def forward(self, observation: Mapping[str, Tensor]) -> Tensor:
-        """The outputs, float32 (B, num_outputs), unknown to autograd."""
+    def forward(self, observation: Mapping[str, Tensor]) -> np.ndarray:
+        """The outputs, float32 (B, num_outputs)."""
         x = flatten_observation(observation, self.spaces).numpy()
         self.inputs = [x]
         *hidden, (last_weight, last_bias) = self.weights
@@ -58,12 +58,11 @@ class MLPTwin:
             self.inputs.append(x)
         x = _product(x, last_weight.T)
         _add(x, last_bias)
-        return torch.from_numpy(x)
+        return x
 
-    def backward(self, slope: Tensor) -> None:
-        """Add the gradient of the loss. slope: its derivative by the outputs of the last forward pass, of their
+    def backward(self, slopes: np.ndarray) -> None:
+        """Add the gradient of the loss. slopes: its derivatives by the outputs of the last forward pass, of their
         shape."""
-        slopes = slope.numpy()
         ones = np.ones(len(slopes), dtype=np.float32)
         for layer in reversed(range(len(self.weights))):
             x, (of_weight, of_bias) = self.inputs[layer], self.gradients[layer]

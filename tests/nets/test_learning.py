@@ -45,8 +45,8 @@ def test_outputs_and_gradients_are_those_of_autograd(net_arch: list[Any], activa
     for seed in range(2):  # gradients add up
         seen, slope = observation(num, seed), torch.randn(num, 4)
         outputs = net(seen)
-        assert torch.allclose(twin.forward(seen), outputs, atol=1e-5)
-        twin.backward(slope)
+        assert torch.allclose(torch.from_numpy(twin.forward(seen)), outputs, atol=1e-5)
+        twin.backward(slope.numpy())
         expected += flat_gradient((outputs * slope).sum(), parameters)
     assert torch.allclose(gradient, expected, rtol=1e-4, atol=1e-4 * num**0.5)
 
@@ -59,9 +59,9 @@ def test_weights_changed_in_place_are_seen() -> None:
     with torch.no_grad():
         weights.mul_(0.5)
     seen = observation(5, 0)
-    assert torch.allclose(twin.forward(seen), net(seen), atol=1e-6)
+    assert torch.allclose(torch.from_numpy(twin.forward(seen)), net(seen), atol=1e-6)
     net.load_state_dict(mlp([16], "tanh").state_dict())
-    assert torch.allclose(twin.forward(seen), net(seen), atol=1e-6)
+    assert torch.allclose(torch.from_numpy(twin.forward(seen)), net(seen), atol=1e-6)
 
 
 @pytest.mark.parametrize(

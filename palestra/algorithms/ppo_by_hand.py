@@ -1,0 +1,255 @@
+"""PPO's gradient by hand, for plain mlps on a CPU: there, starting the hundred small operations of a loss and of its
+derivatives costs several times what they compute.
+
+The numbers are those of `ppo.ppo_loss` and of autograd, up to rounding; a test compares them for every variant. Who
+changes the loss changes it there, and leaves this file out (`PPO.by_hand = None`).
+"""
+
+from typing import Any, NamedTuple
+
+import numba
+import numpy as np
+from torch import Tensor
+
+from palestra.distributions import HERMITE_NODES, HERMITE_WEIGHTS, LOG_ROOT_2_PI, Categorical, SquashedGaussian
+from palestra.nets.learning import MLPTwin
+
+Array = np.ndarray
+
+ROWS_AT_ONCE = 512  # what a network remembers of so many rows stays in a processor's cache
+NODES = np.array(HERMITE_NODES, dtype=np.float32)
+WEIGHTS = np.array(HERMITE_WEIGHTS, dtype=np.float32) / np.float32(np.sqrt(2.0 * np.pi))
+LOG_2 = float(np.log(2.0))
+
+
+class Rows(NamedTuple):
+    """The columns of an Experience, as arrays."""
+
+    legal: Array
+    choice: Array
+    log_prob: Array
+    value: Array
+    advantage: Array
+    goal: Array
+    weight: Array
+
+
+class Terms(NamedTuple):
+    """What the loss of one minibatch is made of. value_clip: inf where values move freely."""
+
+    is_clipped: bool
+    bound: float
+    value_clip: float
+    value_coefficient: float
+    entropy_coefficient: float
+    total_weight: float
+    advantage_shift: float
+    advantage_scale: float
+
+
+class ByHand:
+    """Forward and backward passes over minibatches of one experience.
+
+    twins: of the policy and of the value, or of a network that both share. log_std, log_std_gradient: of a box, else
+    empty. Backward passes add to the twins' gradients, and to log_std_gradient.
+    """
+
+    def __init__(
+        self,
+        twins: list[MLPTwin],
+        distribution: Any,
+        log_std: Tensor | None,
+        log_std_gradient: Tensor,
+        terms: Terms,
+        normalizes: bool,
+    ) -> None:
+        self.twins, self.terms, self.normalizes = twins, terms, normalizes
+        self.is_discrete = isinstance(distribution, Categorical)
+        if self.is_discrete:
+            self.nums = np.array(distribution.nums)
+        else:
+            assert log_std is not None
+            is_squashed = isinstance(distribution, SquashedGaussian)
+            self.log_std, self.log_std_gradient = log_std.detach().numpy(), log_std_gradient.numpy()
+            self.half_width = distribution.half_width.numpy() if is_squashed else np.zeros(0, dtype=np.float32)
+
+    def find_gradient(
+        self, observation: dict[str, Tensor], rows: Rows, index: Tensor, entropy_coefficient: float, bound: float
+    ) -> Array:
+        """Add the gradient of one minibatch, the rows `index`; gives the sums of ppo.METRICS, float64 (7,)."""
+        scale = _scale(rows, index.numpy(), self.normalizes)
+        terms = self.terms._replace(
+            bound=bound,
+            entropy_coefficient=entropy_coefficient,
+            total_weight=scale[0],
+            advantage_shift=scale[1],
+            advantage_scale=scale[2],
+        )
+        sums = np.zeros(7)
+        for part in index.split(ROWS_AT_ONCE):
+            seen = {name: entry.index_select(0, part) for name, entry in observation.items()}
+            outputs = [twin.forward(seen) for twin in self.twins]
+            slopes = [np.empty_like(output) for output in outputs]
+            ends = (part.numpy(), outputs[0], outputs[-1], slopes[0], slopes[-1], sums)
+            if self.is_discrete:
+                _discrete_slopes(rows, terms, self.nums, *ends)
+            else:
+                _box_slopes(rows, terms, self.log_std, self.half_width, self.log_std_gradient, *ends)
+            for twin, slope in zip(self.twins, slopes, strict=True):
+                twin.backward(slope)
+        return sums
+
+
+@numba.njit(cache=True, nogil=True)
+def _scale(rows: Rows, index: Array, normalizes: bool) -> tuple[float, float, float]:
+    """The sum of the weights of a minibatch, and what is taken from its advantages, and what they are scaled with."""
+    total, mean, square = 0.0, 0.0, 0.0
+    for row in index:
+        total += rows.weight[row]
+        mean += rows.weight[row] * rows.advantage[row]
+    total = max(total, 1.0)
+    if not normalizes:
+        return total, 0.0, 1.0
+    mean /= total
+    for row in index:
+        square += rows.weight[row] * (rows.advantage[row] - mean) ** 2
+    return total, mean, 1.0 / (np.sqrt(square / total) + 1e-8)
+
+
+@numba.njit(cache=True, nogil=True)
+def _row_slopes(
+    rows: Rows, terms: Terms, row: int, log_prob: Any, entropy: Any, value: Any, sums: Array
+) -> tuple[float, float]:
+    """The derivatives of one row's loss by its log-probability and by its value; adds its metrics to `sums`."""
+    weight = rows.weight[row] / terms.total_weight
+    advantage = (rows.advantage[row] - terms.advantage_shift) * terms.advantage_scale
+    log_ratio = log_prob - rows.log_prob[row]
+    ratio = np.exp(log_ratio)
+    kl = ratio - 1.0 - log_ratio
+    held = min(max(ratio, 1.0 - terms.bound), 1.0 + terms.bound)
+    if not terms.is_clipped:
+        gain = ratio * advantage - terms.bound * kl
+        by_log_prob = ratio * advantage - terms.bound * (ratio - 1.0)
+        held = ratio
+    elif ratio * advantage <= held * advantage:
+        gain = by_log_prob = ratio * advantage
+    else:
+        gain, by_log_prob = held * advantage, 0.0
+
+    error = value - rows.goal[row]
+    by_value = 2.0 * error
+    moved = value - rows.value[row]
+    near = rows.value[row] + min(max(moved, -terms.value_clip), terms.value_clip) - rows.goal[row]
+    if near * near > error * error:
+        error = near
+        by_value = 2.0 * near if abs(moved) <= terms.value_clip else 0.0
+
+    loss = -gain + terms.value_coefficient * error * error - terms.entropy_coefficient * entropy
+    sums[0] += weight * loss
+    sums[1] -= weight * gain
+    sums[2] += weight * error * error
+    sums[3] += weight * entropy
+    sums[4] += weight * kl
+    sums[5] += weight * (ratio != held)
+    sums[6] += weight * value
+    return -weight * by_log_prob, weight * terms.value_coefficient * by_value
+
+
+@numba.njit(cache=True, nogil=True)
+def _discrete_slopes(
+    rows: Rows,
+    terms: Terms,
+    nums: Array,
+    index: Array,
+    logits: Array,
+    values: Array,
+    by_logits: Array,
+    by_values: Array,
+    sums: Array,
+) -> None:
+    """The derivatives of the loss by logits, (B, sum(nums)) or one more column, and by values, the last column."""
+    log_probs, entropies = np.zeros(nums.sum(), dtype=np.float32), np.zeros(len(nums), dtype=np.float32)
+    choices = rows.choice.reshape(len(rows.weight), len(nums))
+    for i, row in enumerate(index):
+        if rows.weight[row] == 0.0:
+            by_logits[i], by_values[i] = 0.0, 0.0
+            continue
+        log_prob, start = np.float32(0.0), 0
+        for k, num in enumerate(nums):
+            top, total, entropies[k] = np.float32(-np.inf), np.float32(0.0), 0.0
+            for a in range(start, start + num):
+                if rows.legal[row, a]:
+                    top = max(top, logits[i, a])
+            for a in range(start, start + num):
+                if rows.legal[row, a]:
+                    total += np.exp(logits[i, a] - top)
+            shift = top + np.log(total)
+            for a in range(start, start + num):
+                if rows.legal[row, a]:
+                    log_probs[a] = logits[i, a] - shift
+                    entropies[k] -= np.exp(log_probs[a]) * log_probs[a]
+            log_prob += log_probs[start + choices[row, k]]
+            start += num
+        by_log_prob, by_value = _row_slopes(rows, terms, row, log_prob, entropies.sum(), values[i, -1], sums)
+        by_entropy, start = -terms.entropy_coefficient * rows.weight[row] / terms.total_weight, 0
+        for k, num in enumerate(nums):
+            for a in range(start, start + num):
+                slope = 0.0
+                if rows.legal[row, a]:
+                    p = np.exp(log_probs[a])
+                    taken = 1.0 if a == start + choices[row, k] else 0.0
+                    slope = by_log_prob * (taken - p) - by_entropy * p * (log_probs[a] + entropies[k])
+                by_logits[i, a] = slope
+            start += num
+        by_values[i, -1] = by_value
+
+
+@numba.njit(cache=True, nogil=True)
+def _box_slopes(
+    rows: Rows,
+    terms: Terms,
+    log_std: Array,
+    half_width: Array,
+    by_log_std: Array,
+    index: Array,
+    means: Array,
+    values: Array,
+    by_means: Array,
+    by_values: Array,
+    sums: Array,
+) -> None:
+    """The same by means, (B, n) or one more column; adds those by log_std, (n,). half_width: (n,) if squashed, else
+    empty."""
+    std, is_squashed = np.exp(log_std), len(half_width) > 0
+    for i, row in enumerate(index):
+        if rows.weight[row] == 0.0:
+            by_means[i], by_values[i] = 0.0, 0.0
+            continue
+        log_prob, entropy = 0.0, 0.0
+        by_entropy = -terms.entropy_coefficient * rows.weight[row] / terms.total_weight
+        for k in range(len(log_std)):
+            noise = (rows.choice[row, k] - means[i, k]) / std[k]
+            log_prob -= 0.5 * noise * noise + log_std[k] + LOG_ROOT_2_PI
+            entropy += log_std[k] + LOG_ROOT_2_PI + 0.5
+            by_means[i, k] = 0.0
+            if is_squashed:
+                log_prob -= _log_slope(rows.choice[row, k], half_width[k])
+                for node, weight in zip(NODES, WEIGHTS):  # noqa: B905
+                    value = means[i, k] + std[k] * node
+                    entropy += weight * _log_slope(value, half_width[k])
+                    bend = -2.0 * weight * np.tanh(value)
+                    by_means[i, k] += by_entropy * bend
+                    by_log_std[k] += by_entropy * bend * std[k] * node
+        by_log_prob, by_value = _row_slopes(rows, terms, row, log_prob, entropy, values[i, -1], sums)
+        for k in range(len(log_std)):
+            noise = (rows.choice[row, k] - means[i, k]) / std[k]
+            by_means[i, k] += by_log_prob * noise / std[k]
+            by_log_std[k] += by_log_prob * (noise * noise - 1.0) + by_entropy
+        by_values[i, -1] = by_value
+
+
+@numba.njit(cache=True, nogil=True)
+def _log_slope(value: float, half_width: float) -> float:
+    """As SquashedGaussian's: log of half_width * (1 - tanh(value)^2)."""
+    softplus = max(-2.0 * value, 0.0) + np.log1p(np.exp(-abs(2.0 * value)))
+    return np.log(half_width) + 2.0 * (LOG_2 - value - softplus)
