@@ -84,7 +84,9 @@ class Mixed(gymnasium.Env):
 
     observation_space = spaces.Dict(
         {
-            "inner": spaces.Dict({"choice": spaces.Discrete(3, start=-1), "number": spaces.Box(-1.0, 1.0, (), np.float32)}),
+            "inner": spaces.Dict(
+                {"choice": spaces.Discrete(3, start=-1), "number": spaces.Box(-1.0, 1.0, (), np.float32)}
+            ),
             "pair": spaces.Tuple((spaces.MultiBinary(2), spaces.MultiDiscrete([2, 3]))),
             "pixels": spaces.Box(0, 255, (4, 5, 3), np.uint8),
             "matrix": spaces.Box(-1.0, 1.0, (2, 2), np.float64),
@@ -168,7 +170,7 @@ class TwoStates(gymnasium.Env):
 
 
 def two_states_values(gamma: float) -> np.ndarray:
-    """Q of the best play in TwoStates, (state, action), for 0.7 <= gamma < 1: to and fro between the states for ever."""
+    """Q of the best play in TwoStates, (state, action), for 0.71 <= gamma < 1: to and fro between the states."""
     values = np.array([gamma, 1.0]) / (1.0 - gamma**2)
     return np.array([[0.1 + gamma * values[0], gamma * values[1]], [1.0 + gamma * values[0], 2.0]])
 

@@ -35,7 +35,9 @@ class ScriptedPolicy:
         self.game, self.space = game, game.action_spaces[role]
         if not isinstance(self.space, self.action_spaces):
             can = " or ".join(kind.__name__ for kind in self.action_spaces)
-            raise ConfigError([ConfigErrorItem("", f"{self.name!r} chooses {can} actions; those of {role!r} are {self.space}")])
+            raise ConfigError(
+                [ConfigErrorItem("", f"{self.name!r} chooses {can} actions; those of {role!r} are {self.space}")]
+            )
 
     def choose(self, view: Mapping[str, Tensor], legal: Tensor, keys: Tensor) -> Tensor:
         """(B, ...) as the action space says: a legal action wherever there is one."""

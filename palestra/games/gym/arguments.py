@@ -44,7 +44,7 @@ _INF = float("inf")
 _MOTION = {"forward_reward_weight": 1.0, "reset_noise_scale": 0.1, "exclude_current_positions_from_observation": True}
 _CHEETAH = _MOTION | {"ctrl_cost_weight": 0.1}
 _SWIMMER = _MOTION | {"ctrl_cost_weight": 1e-4}
-_ANT = {
+_ANT: dict[str, Any] = {
     "xml_file": "ant.xml",
     "ctrl_cost_weight": 0.5,
     "contact_cost_weight": 5e-4,
@@ -132,14 +132,10 @@ ENVIRONMENTS: dict[str, dict[str, Any]] = {
     "CliffWalkingSlippery-v1": _limited(None, is_slippery=True),
     "FrozenLake-v1": _limited(100, **_LAKE),
     "FrozenLake8x8-v1": _limited(200, **_LAKE | {"map_name": "8x8"}),
-    "Taxi-v4": _limited(
-        200, is_rainy=False, fickle_passenger=False, rainy_probability=0.8, fickle_probability=0.3
-    ),
+    "Taxi-v4": _limited(200, is_rainy=False, fickle_passenger=False, rainy_probability=0.8, fickle_probability=0.3),
     "BipedalWalker-v3": _limited(1600, hardcore=False),
     "BipedalWalkerHardcore-v3": _limited(2000, hardcore=True),
-    "CarRacing-v3": _limited(
-        1000, verbose=False, lap_complete_percent=0.95, domain_randomize=False, continuous=True
-    ),
+    "CarRacing-v3": _limited(1000, verbose=False, lap_complete_percent=0.95, domain_randomize=False, continuous=True),
     "LunarLander-v3": _limited(1000, **_LANDER),
     "LunarLanderContinuous-v3": _limited(1000, **_LANDER | {"continuous": True}),
     "Ant-v4": _limited(1000, **_ANT, use_contact_forces=False),
