@@ -170,7 +170,7 @@ class TwoStates(gymnasium.Env):
 
 
 def two_states_values(gamma: float) -> np.ndarray:
-    """Q of the best play in TwoStates, (state, action), for 0.7 <= gamma < 1: to and fro between the states for ever."""
+    """Q of the best play in TwoStates, (state, action), for 0.71 <= gamma < 1: to and fro between the states."""
     values = np.array([gamma, 1.0]) / (1.0 - gamma**2)
     return np.array([[0.1 + gamma * values[0], gamma * values[1]], [1.0 + gamma * values[0], 2.0]])
 

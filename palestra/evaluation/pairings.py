@@ -26,7 +26,8 @@ def play_pairings(
     """The figures of every pairing, from the same starts for all: one dict each, in the config's order.
 
     Players act without exploration, their networks in evaluation mode; the modes are restored. with_scripted: also the
-    pairings in which nobody learns. num_worlds: environments of Gymnasium at a time. Raises Interrupted as soon as `interrupted` says so.
+    pairings in which nobody learns. num_worlds: environments of Gymnasium at a time. Raises Interrupted as soon as
+    `interrupted` says so.
     """
     results = []
     for pairing in config.pairings:

@@ -51,7 +51,7 @@ GAMES: dict[str, type[Game]] = {
 
 def game_class(name: str) -> type[Game]:
     """The class behind a game's name: ours, or a user's own."""
-    return GAMES.get(name) or load_class(name, TensorGame)  # type: ignore[type-abstract]
+    return GAMES.get(name) or load_class(name, TensorGame)
 
 
 def make_game(config: Config, device: torch.device, kernel: Kernel) -> Game:

@@ -55,6 +55,7 @@ class Game(ABC):
 
     def close(self) -> None:
         """Let go of processes and the like; called at the end of a training. Who plays on gets them back."""
+        return None
 
 
 class TensorGame(Game):

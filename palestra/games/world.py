@@ -16,9 +16,9 @@ class Outcome(NamedTuple):
     """What a step gave, all (B, ...). observation: the true one after the step, also where the game has ended.
 
     reward: float32, what is learned from; raw_reward: float32, what returns are made of, the same unless the world
-    transforms rewards. terminated (over; no bootstrap) and truncated (cut off; bootstrap from `observation`): bool, never
-    both. valid: bool, False where the step only began a new game and nothing was decided. tallies: the counters that
-    the game names so, as they stood after the step.
+    transforms rewards. terminated (over; no bootstrap) and truncated (cut off; bootstrap from `observation`): bool,
+    never both. valid: bool, False where the step only began a new game and nothing was decided. tallies: the
+    counters that the game names so, as they stood after the step.
     """
 
     observation: Observation

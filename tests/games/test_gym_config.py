@@ -45,9 +45,7 @@ def test_every_break_is_told_by_its_path() -> None:
     wrappers = [{"name": "time_limit", "max_episode_steps": 3}, {"name": "resize", "shape": [8, 8]}]
     observation = {"normalize": {"eps": 1e-8}, "clip": 10.0}
     reward = {"normalize": {"gamma": 0.9, "eps": 1e-8}, "clip": None}
-    assert_every_mutation_is_told(
-        cart_pole(wrappers=wrappers, observation=observation, reward=reward), GymnasiumConfig
-    )
+    assert_every_mutation_is_told(cart_pole(wrappers=wrappers, observation=observation, reward=reward), GymnasiumConfig)
 
 
 def test_a_missing_argument_is_named_with_its_usual_value() -> None:
@@ -95,7 +93,9 @@ def test_a_module_that_is_not_there_is_told() -> None:
 
 def test_a_wrapper_that_does_not_fit_is_told_by_its_place() -> None:
     wrappers = [{"name": "time_limit", "max_episode_steps": 3}, {"name": "grayscale", "keep_dim": False}]
-    assert refusal(gym_data(id='tests.gym_probes:Pixels-v0', wrappers=wrappers)).startswith("game.wrappers.1: 'grayscale' does not fit what lies below")
+    assert refusal(gym_data(id="tests.gym_probes:Pixels-v0", wrappers=wrappers)).startswith(
+        "game.wrappers.1: 'grayscale' does not fit what lies below"
+    )
 
 
 @pytest.mark.filterwarnings("ignore:.*missing AutoresetMode")

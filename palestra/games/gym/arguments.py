@@ -44,7 +44,7 @@ _INF = float("inf")
 _MOTION = {"forward_reward_weight": 1.0, "reset_noise_scale": 0.1, "exclude_current_positions_from_observation": True}
 _CHEETAH = _MOTION | {"ctrl_cost_weight": 0.1}
 _SWIMMER = _MOTION | {"ctrl_cost_weight": 1e-4}
-_ANT = {
+_ANT: dict[str, Any] = {
     "xml_file": "ant.xml",
     "ctrl_cost_weight": 0.5,
     "contact_cost_weight": 5e-4,

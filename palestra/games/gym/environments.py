@@ -33,10 +33,10 @@ def make_environment(config: GymnasiumConfig) -> gymnasium.Env:
         try:
             env = wrap(env, wrapper)
         except gymnasium.error.DependencyNotInstalled as error:
-            message = f"{wrapper.name!r} {_missing(str(error))}"  # type: ignore[attr-defined]
+            message = f"{wrapper.name!r} {_missing(str(error))}"
             raise ConfigError([ConfigErrorItem(f"wrappers.{index}.name", message)]) from error
         except (AssertionError, ValueError, TypeError, gymnasium.error.Error) as error:
-            message = f"{wrapper.name!r} does not fit what lies below it: {error}"  # type: ignore[attr-defined]
+            message = f"{wrapper.name!r} does not fit what lies below it: {error}"
             raise ConfigError([ConfigErrorItem(f"wrappers.{index}", message)]) from error
     return env
 

@@ -75,7 +75,7 @@ class ObservationReader:
         """Single observations, as a batch."""
         if self.read_whole is not None:
             return {WHOLE: self.read_whole(np.asarray(observations))}
-        batch = create_empty_array(self.gym_space, len(observations), np.empty)
+        batch: Any = create_empty_array(self.gym_space, len(observations), np.empty)
         return self.read(concatenate(self.gym_space, observations, batch))
 
 
@@ -133,8 +133,8 @@ def _one_hots(batch: np.ndarray, nums: np.ndarray, starts: np.ndarray) -> np.nda
 
 
 def _image(shape: tuple[int, ...]) -> tuple[tuple[int, ...], Read]:
-    """Channels come first. (H, W) is one channel; the last axis is the channels' where it has length 1, 3 or 4 and is no
-    longer than the first; of four axes the first is a stack's, whose frames become further channels."""
+    """Channels come first. (H, W) is one channel; the last axis is the channels' where it has length 1, 3 or 4 and is
+    no longer than the first; of four axes the first is a stack's, whose frames become further channels."""
     if len(shape) == 2:
         return (1, *shape), partial(_moved, order=(0, 1, 2), shape=(1, *shape))
     *stack, a, b, c = shape
@@ -178,7 +178,7 @@ def _same(actions: np.ndarray) -> np.ndarray:
     return actions
 
 
-def _choices(actions: np.ndarray, start: np.ndarray, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+def _choices(actions: np.ndarray, start: Any, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     return (actions.reshape(-1, *shape) + start).astype(dtype)
 
 

@@ -39,6 +39,14 @@ class GymnasiumWorld(World):
     """
 
     _vector: Any
+    _mode: AutoresetMode
+    _seen: Arrays  # the last observations before they are normalised and cut; of no use where they are not
+    _over: np.ndarray | None  # bool (B,): episodes that have ended, where the next step only begins new ones
+    _episodes: np.ndarray  # int64 (B,): number of the running episode
+    _actions: np.ndarray  # (room, B, ...): those of the last `_num_remembered` steps
+    _num_remembered: int
+    _starts: np.ndarray  # int64 (B,): where the running episodes begin among them
+    _returns: np.ndarray  # float64 (B,): discounted returns of the running episodes
 
     def __init__(self, game: "GymnasiumGame", num_worlds: int, key: int, training: bool) -> None:
         self.game, self.num_worlds, self.key, self.training = game, num_worlds, key, training
@@ -218,8 +226,8 @@ class GymnasiumWorld(World):
         config, stored = self.game.config, self._stored
         self._vector = vector = make_vector(config, self.num_worlds, self.key)
         self._mode = autoreset_mode(vector)
-        self._seen: Arrays = {}
-        self._over: np.ndarray | None = None
+        self._seen = {}
+        self._over = None
         self._actions = np.empty((0, self.num_worlds))
         self._num_remembered = 0
         self._returns = np.zeros(self.num_worlds)
