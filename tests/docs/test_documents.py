@@ -3,13 +3,16 @@
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import nbformat
 import pytest
+import yaml
 from nbclient import NotebookClient
 
 import palestra
 from palestra.config import load_yaml
+from palestra.games import read_game
 
 ROOT = Path(__file__).parents[2]
 
@@ -50,3 +53,17 @@ def test_the_algorithm_of_the_document_trains_a_host(tmp_path: Path, monkeypatch
     trainer.fit()
     assert trainer.opt_steps == 20
     assert any((a != b).any() for a, b in zip(before, trainer.host_net.parameters(), strict=True))
+
+
+def test_the_games_of_the_document_are_complete_and_its_code_runs() -> None:
+    text = (ROOT / "docs" / "games.md").read_text()
+    configs, code = re.search(r"```yaml\n(.*?)```", text, re.S), re.search(r"```python\n(.*?)```", text, re.S)
+    assert configs
+    assert code
+    lines = configs[1].splitlines()
+    assert len(lines) == 4
+    for line in lines:
+        read_game(yaml.safe_load(line)["game"])
+    names: dict[str, Any] = {}
+    exec(code[1], names)
+    assert names["reward"] in (0.0, -1.0)  # the opponent plays perfectly, but one may still run into the end
