@@ -8,6 +8,7 @@ README.md says what is counted, and how.
 import argparse
 import json
 from collections.abc import Callable
+from itertools import cycle, islice
 from pathlib import Path
 from typing import Any
 
@@ -32,7 +33,8 @@ from palestra.randomness import base_key, fold, random_floats, random_integers, 
 from palestra.storage.run_folder import run_facts
 
 SYNC, BATCHED, OURS, PLAIN = "gymnasium, sync", "gymnasium, batched", "palestra, numba", "palestra, torch"
-STEPS_PER_CALL = 10
+NUM_ACTIONS = 20  # drawn before, then played round and round
+ENV_STEPS_PER_CALL = 10_000
 CPU = torch.device("cpu")
 
 # with Gymnasium's own settings
@@ -55,7 +57,8 @@ def rows_of(name: str, batch: int, min_seconds: float, num_turns: int) -> list[R
         works[BATCHED] = gymnasium_steps(name, "vector_entry_point", batch)
     works |= {OURS: our_steps(GAMES[name], batch, "numba"), PLAIN: our_steps(GAMES[name], batch, "torch")}
     for work in works.values():
-        work()
+        for _ in range(3):
+            work()
     values = take_turns({who: rate_of(work, min_seconds) for who, work in works.items()}, num_turns)
     work = f"{batch} worlds"
     rows = Row.of(name, work, "env steps/s", 1, values, SYNC)
@@ -65,34 +68,33 @@ def rows_of(name: str, batch: int, min_seconds: float, num_turns: int) -> list[R
 
 
 def gymnasium_steps(name: str, mode: str, batch: int) -> Callable[[], float]:
-    """A call that takes some steps and gives their number."""
     envs: VectorEnv[Any, Any, Any] = gymnasium.make_vec(name, batch, vectorization_mode=mode)
     envs.reset(seed=0)
     envs.action_space.seed(0)
-    actions = [envs.action_space.sample() for _ in range(STEPS_PER_CALL)]
-
-    def work() -> float:
-        for action in actions:
-            envs.step(action)
-        return batch * len(actions)
-
-    return work
+    actions = [envs.action_space.sample() for _ in range(NUM_ACTIONS)]
+    return calls(envs.step, [(action,) for action in actions], batch)
 
 
 def our_steps(config: ClassicControlConfig, batch: int, kernel: Kernel) -> Callable[[], float]:
     game = make_game(config, CPU, kernel)
     keys = world_keys(base_key(0, "play"), batch, CPU)
     world, space = TensorWorld(game, keys), game.action_spaces["agent"]
-    step_keys = [fold(keys, t) for t in range(STEPS_PER_CALL)]
+    step_keys = [fold(keys, t) for t in range(NUM_ACTIONS)]
     if isinstance(space, Box):
         actions = [random_floats(key, 1) * (space.high[0] - space.low[0]) + space.low[0] for key in step_keys]
     else:
         actions = [random_integers(key, 1, space.num_flags).squeeze(1) for key in step_keys]
+    return calls(world.step, list(zip(actions, step_keys, strict=True)), batch)
+
+
+def calls(step: Callable[..., object], arguments: list[tuple[Any, ...]], batch: int) -> Callable[[], float]:
+    """A call that steps on, with one of the arguments after the other, and gives the number of env steps."""
+    coming, num_steps = cycle(arguments), max(1, ENV_STEPS_PER_CALL // batch)
 
     def work() -> float:
-        for action, key in zip(actions, step_keys, strict=True):
-            world.step(action, key)
-        return batch * len(actions)
+        for given in islice(coming, num_steps):
+            step(*given)
+        return batch * num_steps
 
     return work
 

@@ -3,6 +3,7 @@
 import re
 import sys
 from pathlib import Path
+from typing import Any
 
 import nbformat
 import pytest
@@ -12,6 +13,7 @@ from nbclient import NotebookClient
 
 import palestra
 from palestra.config import Config, check, load_yaml
+from palestra.games import read_game
 from palestra.games.spaces import Space
 from palestra.nets import AnyNetConfig, make_net
 from palestra.nets.plain import PLAIN_NETS
@@ -81,3 +83,17 @@ def test_the_networks_of_the_document_can_be_made(tmp_path: Path, monkeypatch: p
     for config in configs:
         checked = check({"net": config}, Holder).net
         assert list(make_net(checked, spaces.get(config["name"], {"seen": vector}), 2, key=1).parameters())
+
+
+def test_the_games_of_the_document_are_complete_and_its_code_runs() -> None:
+    text = (ROOT / "docs" / "games.md").read_text()
+    configs, code = re.search(r"```yaml\n(.*?)```", text, re.S), re.search(r"```python\n(.*?)```", text, re.S)
+    assert configs
+    assert code
+    lines = configs[1].splitlines()
+    assert len(lines) == 4
+    for line in lines:
+        read_game(yaml.safe_load(line)["game"])
+    names: dict[str, Any] = {}
+    exec(code[1], names)
+    assert names["reward"] in (0.0, -1.0)  # the opponent plays perfectly, but one may still run into the end

@@ -343,7 +343,7 @@ def test_stable_baselines_learns_nim_from_a_seat() -> None:
     judge = as_gymnasium_vector(NIM, "first", {"second": "random"}, 1, "replace", 64, AutoresetMode.NEXT_STEP)
     judge.action_space.seed(0)
     at_random = mean_return(judge, lambda seen: judge.action_space.sample(), 40)
-    model.learn(2048)
+    model.learn(1536)
     learned = mean_return(judge, lambda seen: model.predict(seen, deterministic=True)[0], 40)
     assert at_random < 0.4
     assert learned > at_random + 0.25
