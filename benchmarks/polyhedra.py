@@ -188,7 +188,10 @@ def original_test_config(
         },
         "optimizer": {"name": "adam", "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0},
         "learning_rate": {"name": "exponential", "initial": 1e-3, "final": 1e-8, "rate": 0.996},
-        "exploration": {"name": "exponential", "initial": 0.5, "final": 0.2, "rate": 0.996},
+        "exploration": {
+            "name": "epsilon_greedy",
+            "epsilon": {"name": "exponential", "initial": 0.5, "final": 0.2, "rate": 0.996},
+        },
         "replay_buffer": {"name": "uniform", "capacity": 100},
     }
     config = _bare_run(steps, device, num_threads)

@@ -156,15 +156,21 @@ def _draw_floats(keys: np.ndarray, floats: np.ndarray) -> None:
 def _choose(keys: np.ndarray, legal: np.ndarray) -> np.ndarray:
     chosen = np.zeros(len(keys), dtype=np.int64)
     for row in range(len(keys)):
-        count = 0
-        for action in range(legal.shape[1]):
-            count += legal[row, action]
-        x = mix(np.uint64(keys[row]) + U_GAMMA) >> np.uint64(33)
-        left, choice = np.int64(x * np.uint64(count) >> np.uint64(31)), 0
-        for action in range(legal.shape[1]):  # free of branches, which no processor would foresee
-            choice += action * (legal[row, action] & (left == 0))
-            left -= legal[row, action]
-        chosen[row] = choice
+        chosen[row] = choice(np.uint64(keys[row]), legal[row])
+    return chosen
+
+
+@numba.njit(nogil=True, forceinline=True)
+def choice(key: Any, legal: Any) -> Any:
+    """`random_choice` of one row, for kernels. key: uint64; legal: bool (A,)."""
+    count = 0
+    for action in range(len(legal)):
+        count += legal[action]
+    x = mix(key + U_GAMMA) >> np.uint64(33)
+    left, chosen = np.int64(x * np.uint64(count) >> np.uint64(31)), 0
+    for action in range(len(legal)):  # free of branches, which no processor would foresee
+        chosen += action * (legal[action] & (left == 0))
+        left -= legal[action]
     return chosen
 
 

@@ -24,7 +24,10 @@ LEARNER: Data = {
         "net": {"name": "mlp", "net_arch": [8, "b"], "activation": "relu"},
         "optimizer": {"name": "adam", "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.01},
         "learning_rate": {"name": "linear", "initial": 0.01, "final": 0.001, "num_steps": 10},
-        "exploration": {"name": "linear", "initial": 1.0, "final": 0.1, "num_steps": 8},
+        "exploration": {
+            "name": "epsilon_greedy",
+            "epsilon": {"name": "linear", "initial": 1.0, "final": 0.1, "num_steps": 8},
+        },
         "replay_buffer": {"name": "uniform", "capacity": 40},
     }
 }

@@ -5,7 +5,7 @@ Legal-action masks hold in acting and in targets. Left out on purpose: reward cl
 To run: palestra train configs/dqn-polyhedra.yml
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from typing import Annotated, Any, Literal
 
@@ -14,13 +14,15 @@ from torch import Tensor, nn
 
 from palestra.buffers.replay import ReplayBuffer, UniformReplayConfig
 from palestra.config import ByName, Config, Discount, Fraction, NonNegativeInt, PositiveFloat, PositiveInt
+from palestra.exploration import ExplorationConfig, best_legal
 from palestra.games.fused import Decision, Memory, Sees, Transitions
 from palestra.games.spaces import Discrete
 from palestra.nets import NetConfig, make_net
+from palestra.nets.acting import acting_twin
 from palestra.nets.weights import compiled, evaluation_twin, flat_gradient, flatten_buffers, flatten_weights
 from palestra.optimizers import OptimizerConfig, clip
 from palestra.player import Algorithm, AlgorithmConfig, Metrics, Player, Turn
-from palestra.randomness import base_key, fold, random_choice, random_floats
+from palestra.randomness import base_key
 from palestra.schedules import ScheduleConfig
 
 # ---- what a run must say -----------------------------------------------------------------------------
@@ -69,8 +71,8 @@ class DQNConfig(AlgorithmConfig):
     """how gradients become steps"""
     learning_rate: ScheduleConfig
     """a function of the player's opt steps"""
-    exploration: ScheduleConfig
-    """probability of a random legal action while anyone gathers experience, a function of the player's opt steps"""
+    exploration: ExplorationConfig
+    """how actions are chosen while anyone gathers experience"""
     replay_buffer: UniformReplayConfig
     """memory"""
 
@@ -79,11 +81,6 @@ class DQNConfig(AlgorithmConfig):
 
 
 # ---- what it learns ----------------------------------------------------------------------------------
-
-
-def best_legal(q: Tensor, legal: Tensor) -> Tensor:
-    """The legal action of largest value: int64 (batch,). q: (batch, actions). Rows without a legal action give 0."""
-    return q.masked_fill(~legal, -torch.inf).argmax(dim=1)
 
 
 def td_target(next_q_online: Tensor, next_q_target: Tensor, batch: Transitions, config: DQNConfig) -> Tensor:
@@ -104,21 +101,16 @@ def td_loss(q: Tensor, target: Tensor, batch: Transitions, config: DQNConfig) ->
 # ---- how it plays and learns ---------------------------------------------------------------------------
 
 
-class EpsilonGreedy:
-    """The best legal action; with probability `exploration` a random legal one."""
+class ByValue:
+    """Plays the best legal action, but where it explores. exploration: how much, 0: never."""
 
     sees: Sees = "observation"
 
-    def __init__(self, net: nn.Module, exploration: float) -> None:
-        self.net = net
-        self.exploration = exploration
+    def __init__(self, values: Callable[[Any], Tensor], config: ExplorationConfig, exploration: float) -> None:
+        self.values, self.config, self.exploration = values, config, exploration
 
     def act(self, view: Mapping[str, Tensor], legal: Tensor, keys: Tensor, memory: Memory) -> Decision:
-        action = best_legal(self.net(view), legal)
-        if self.exploration > 0.0:
-            explore = random_floats(fold(keys, 0), 1).squeeze(1) < self.exploration
-            action = torch.where(explore, random_choice(fold(keys, 1), legal), action)
-        return Decision(action, {}, memory)
+        return Decision(self.config.choose(self.values(view), legal, keys, self.exploration), {}, memory)
 
 
 class Greedy(nn.Module):
@@ -146,7 +138,8 @@ class DQN(Algorithm):
         self.parameters = list(self.q.parameters())  # asking a module each time costs as much as a small layer
         self.statistics, self.target_statistics = flatten_buffers(self.q), flatten_buffers(self.target)
         self.acting = evaluation_twin(self.q)
-        self.act_fast = compiled(self.acting, player.compile)
+        quick = acting_twin(self.q)
+        self.act_fast = compiled(quick, player.compile and isinstance(quick, nn.Module))
         self.optimizer = config.optimizer.build(self.weights)
         self.update_fast = compiled(self.update, player.compile)
         self.buffer = ReplayBuffer(config.replay_buffer, player.device, player.seed, f"player/{player.name}/replay")
@@ -154,11 +147,12 @@ class DQN(Algorithm):
         self.updates_left = 0
         player.nets = {"q": self.q, "target": self.target}
         player.optimizers = {"q": self.optimizer}
-        player.lr_schedule, player.er_schedule = config.learning_rate, config.exploration
+        player.lr_schedule, player.er_schedule = config.learning_rate, config.exploration.schedule
         player.replay_buffer = self.buffer
 
-    def policy(self, explore: bool) -> EpsilonGreedy:
-        return EpsilonGreedy(self.act_fast, self.config.exploration(self.player.opt_steps) if explore else 0.0)
+    def policy(self, explore: bool) -> ByValue:
+        exploration = self.config.exploration
+        return ByValue(self.act_fast, exploration, exploration.schedule(self.player.opt_steps) if explore else 0.0)
 
     def module(self) -> Greedy:
         return Greedy(self.acting).eval()

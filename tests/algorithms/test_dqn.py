@@ -6,16 +6,14 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from scipy.stats import chi2_contingency, chisquare
-from torch import Tensor, nn
+from torch import nn
 
-from palestra.algorithms.dqn import DQN, DQNConfig, EpsilonGreedy, best_legal, td_loss, td_target
+from palestra.algorithms.dqn import DQN, DQNConfig, td_loss, td_target
 from palestra.config import check
 from palestra.games.fused import FusedGame, Transitions
 from palestra.games.nim import NimConfig, NimGame
 from palestra.optimizers import OptimizerConfig, SGDConfig
 from palestra.player import Metrics, Player
-from palestra.randomness import world_keys
 
 CPU = torch.device("cpu")
 GAME = NimGame(NimConfig(name="nim", num_heaps=2, max_stones=2), CPU)
@@ -37,7 +35,10 @@ def dqn_config(**changes: Any) -> DQNConfig:
         "net": {"name": "mlp", "net_arch": [16], "activation": "relu"},
         "optimizer": {"name": "adam", "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0},
         "learning_rate": {"name": "linear", "initial": 0.01, "final": 0.001, "num_steps": 10},
-        "exploration": {"name": "linear", "initial": 1.0, "final": 0.0, "num_steps": 10},
+        "exploration": {
+            "name": "epsilon_greedy",
+            "epsilon": {"name": "linear", "initial": 1.0, "final": 0.0, "num_steps": 10},
+        },
         "replay_buffer": {"name": "uniform", "capacity": 1000},
     }
     return check(data | changes, DQNConfig)
@@ -107,12 +108,6 @@ def test_nothing_after_a_terminated_game_enters_the_target() -> None:
     assert (target[~batch.terminated] > 1e8).all()
 
 
-def test_best_legal_action_is_the_first_on_ties_and_0_where_there_is_none() -> None:
-    q = torch.tensor([[1.0, 3.0, 2.0], [1.0, 1.0, 1.0], [-5.0, 9.0, -5.0], [1.0, 2.0, 3.0]])
-    legal = torch.tensor([[1, 1, 1], [0, 1, 1], [1, 0, 1], [0, 0, 0]], dtype=torch.bool)
-    assert best_legal(q, legal).tolist() == [1, 1, 0, 0]
-
-
 def test_loss_is_the_huber_loss_of_the_actions_taken() -> None:
     """TD errors 0.5, 3 and 1 with delta 2: 0.125, 2 * (3 - 1) and 0.5."""
     q = torch.tensor([[0.5, 9.0], [9.0, 3.0], [9.0, -1.0]], requires_grad=True)
@@ -129,38 +124,6 @@ def test_loss_is_the_huber_loss_of_the_actions_taken() -> None:
 # ---- acting ------------------------------------------------------------------------------------------------
 
 
-class FixedValues(nn.Module):
-    """The same values everywhere; the last action is the best."""
-
-    def forward(self, observation: dict[str, Tensor]) -> Tensor:
-        return torch.arange(4.0).expand(len(observation["heaps"]), -1)
-
-
-def actions(exploration: float, legal: list[int], keys: Tensor) -> Tensor:
-    mask = torch.tensor(legal, dtype=torch.bool).expand(len(keys), -1)
-    return EpsilonGreedy(FixedValues(), exploration).act({"heaps": torch.zeros(len(keys), 1)}, mask, keys, {}).action
-
-
-def test_without_exploration_the_best_legal_action_is_played() -> None:
-    assert actions(0.0, [1, 1, 1, 0], torch.arange(50)).tolist() == [2] * 50
-
-
-@pytest.mark.parametrize("exploration", [0.3, 1.0])
-def test_exploration_plays_every_legal_action_with_its_probability(exploration: float) -> None:
-    counts = torch.bincount(actions(exploration, [1, 1, 0, 1], world_keys(0, 20_000, CPU)), minlength=4)
-    expected = [exploration / 3, exploration / 3, 1 - 2 * exploration / 3]
-    assert counts[2] == 0
-    assert chisquare(counts[[0, 1, 3]], [20_000 * p for p in expected]).pvalue > 1e-4
-
-
-def test_seats_that_decide_at_once_explore_independently() -> None:
-    """Their keys differ by one."""
-    keys = world_keys(0, 20_000, CPU)
-    here, there = (actions(0.5, [1, 1, 1, 1], keys + seat) for seat in (0, 1))
-    table = torch.bincount(4 * here + there, minlength=16).view(4, 4)
-    assert chi2_contingency(table).pvalue > 1e-4
-
-
 def test_exploration_follows_its_schedule_and_is_absent_when_not_asked_for() -> None:
     dqn = make_dqn()
     for opt_steps, expected in ((0, 1.0), (5, 0.5), (10, 0.0)):
@@ -175,7 +138,7 @@ def test_acting_uses_the_newest_weights_in_evaluation_mode() -> None:
     for step in range(3):
         dqn.q.train()
         before = copy.deepcopy(dqn.q.state_dict())
-        q = dqn.policy(explore=False).net(batch.observation)
+        q = dqn.policy(explore=False).values(batch.observation)
         assert torch.equal(q, copy.deepcopy(dqn.q).eval()(batch.observation))
         assert all(torch.equal(value, before[name]) for name, value in dqn.q.state_dict().items())
         dqn.opt_step(batch_of(16, seed=step).rows())
