@@ -1,8 +1,9 @@
 # Each target sets up .venv/ in the checkout first.
 PYTHON ?= python3
 BIN := .venv/bin
+PEERS ?= .venv-peers
 
-.PHONY: demo test slow chaos lint check bench
+.PHONY: demo test slow chaos lint check bench peers
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -33,3 +34,13 @@ check: lint test
 
 bench: .venv/ready
 	$(BIN)/python -m benchmarks.polyhedra
+
+# The libraries that benchmarks/peers and benchmarks/learning measure palestra beside, in an environment of their own:
+# .venv-peers, or where PEERS says, with a link at .venv-peers.
+peers: $(PEERS)/ready
+	test -e .venv-peers/ready || ln -sfn $(abspath $(PEERS)) .venv-peers
+
+$(PEERS)/ready: benchmarks/peers/constraints.txt
+	$(PYTHON) -m venv $(PEERS)
+	$(PEERS)/bin/python -m pip install --quiet --disable-pip-version-check --requirement benchmarks/peers/constraints.txt
+	touch $@

@@ -10,9 +10,10 @@ from pathlib import Path
 from rich.console import Console
 
 from palestra.config import load_yaml
-from palestra.recording.display import Evaluation, Progress, render_progress
-from palestra.recording.plots import plot_rho
+from palestra.recording.display import render_progress
+from palestra.recording.plots import plot_scores
 from palestra.recording.recorders import read_records
+from palestra.recording.results import Evaluation, Progress
 
 IMAGES = Path(__file__).parent / "images"
 SHOWN = ("loss", "q_mean", "grad_norm", "learning_rate", "exploration")
@@ -20,7 +21,7 @@ SHOWN = ("loss", "q_mean", "grad_norm", "learning_rate", "exploration")
 
 def main(run: Path) -> None:
     records = read_records(run / "records.jsonl")
-    plot_rho(records, IMAGES / "rho.png")
+    plot_scores(records, IMAGES / "rho.png")
     evaluations = [Evaluation.from_record(record) for record in records if record["kind"] == "evaluation"][:-1]
     moment = [r for r in records if r["kind"] == "training" and r["opt_steps"] <= evaluations[-1].opt_steps][-1]
     stop = load_yaml(run / "config.yml")["stop"]

@@ -72,20 +72,76 @@ def resume(run: Run, quiet: Quiet = False) -> None:
 
 
 @app.command()
+def extend(run: Run, overrides: Overrides = None, quiet: Quiet = False) -> None:
+    """Give a run another end, as stop.after=100000, and go on."""
+    with _told_plainly():
+        import palestra
+        from palestra.algorithms import RunConfig
+        from palestra.lineage import extend as extend_run
+
+        extend_run(run, overrides or [], RunConfig)
+        _fit(palestra.Trainer.load(run, console=silent if quiet else console))
+
+
+@app.command()
+def branch(
+    checkpoint: Annotated[Path, typer.Argument(help="a folder, as runs/NAME-N/checkpoints/00000003")],
+    overrides: Overrides = None,
+    run: Annotated[Path | None, typer.Option(help="the new run's folder, which must not exist [runs/NAME-N]")] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Begin a new run with the state of a checkpoint and changed hyperparameters."""
+    with _told_plainly():
+        import palestra
+
+        shown = silent if quiet else console
+        _fit(palestra.Trainer.branch(checkpoint, overrides or [], run=run, console=shown))
+
+
+@app.command()
 def evaluate(
     run: Run,
     checkpoint: Annotated[str, typer.Option(help="latest, best, or a number")] = "latest",
     games: Annotated[int | None, typer.Option(help="games per pairing [evaluation.final_num_games]", min=1)] = None,
+    video: Annotated[bool, typer.Option("--video", help="film three episodes of a Gymnasium environment")] = False,
 ) -> None:
     """Play the pairings of a run's config with the players of a checkpoint; the result goes to RUN/evaluations/."""
     with _told_plainly():
         import palestra
-        from palestra.recording.display import Evaluation, score_table
+        from palestra.recording.display import score_table
+        from palestra.recording.results import Evaluation
 
         trainer = palestra.Trainer.load(run)
         path, record = trainer.evaluate_checkpoint(checkpoint, games)
         console.print(score_table([Evaluation.from_record(record)], console.width, 1000))
         console.print(f"{len(record['pairs'])} pairings at opt step {record['opt_steps']}: {path}", soft_wrap=True)
+        if video:
+            film = path.with_suffix(".mp4")
+            returns = ", ".join(f"{value:g}" for value in trainer.film(film))
+            console.print(f"a film of episodes with returns {returns}: {film}", soft_wrap=True)
+
+
+@app.command()
+def export(
+    run: Run,
+    player: Annotated[str | None, typer.Option(help="its name; may be left out where only one learned")] = None,
+    checkpoint: Annotated[str, typer.Option(help="latest, best, or a number")] = "latest",
+    onnx: Annotated[bool, typer.Option("--onnx", help="write policy.onnx too (extra: onnx)")] = False,
+) -> None:
+    """Write a player as files that run without palestra, to RUN/export/PLAYER-OPT_STEPS/."""
+    with _told_plainly():
+        import palestra
+        from palestra.export import ExportError, export_player
+
+        try:
+            loaded = palestra.load_player(run, player, checkpoint)
+            folder = run / "export" / f"{loaded.name}-{loaded.opt_steps}"
+            checked = export_player(loaded, folder, onnx)
+        except (ExportError, NotImplementedError, FileExistsError, ValueError) as error:
+            errors.print(str(error))
+            raise typer.Exit(2) from None
+        for name, decisions in checked.items():
+            console.print(f"{folder / name}: acts as the player in {decisions} decisions", soft_wrap=True)
 
 
 @app.command()
@@ -101,15 +157,22 @@ def check(file: File, overrides: Overrides = None) -> None:
 @app.command()
 def config(
     name: Annotated[str, typer.Argument(help="an algorithm, as dqn", show_default=False)],
-    game: Annotated[str | None, typer.Argument(help="a game, as polyhedra [the algorithm's first]")] = None,
+    game: Annotated[
+        str | None, typer.Argument(help="a game, as polyhedra, or a Gymnasium environment, as LunarLander-v3")
+    ] = None,
 ) -> None:
-    """Print a complete config, each key with its comment."""
+    """Print a complete config, each key with its comment; for any Gymnasium environment, with networks that fit it."""
     with _told_plainly():
         from palestra.algorithms import RunConfig
         from palestra.config import ConfigError, ConfigErrorItem, load_config, render
 
         known = {path.stem: path for path in shipped_configs()}
         wanted = [stem for stem in known if stem.split("-")[0] == name and (game is None or stem == f"{name}-{game}")]
+        if not wanted and game is not None and any(stem.split("-")[0] == name for stem in known) and "-" in game:
+            from palestra.fitting import fitted_config
+
+            print(render(fitted_config(name, game, list(known.values())), RunConfig), end="")
+            return
         if not wanted:
             asked = name if game is None else f"{name} {game}"
             there = ", ".join(stem.replace("-", " ", 1) for stem in known)

@@ -1,5 +1,6 @@
 """What a run leaves behind and shows: its folder, recorders, checkpoints and display."""
 
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -9,9 +10,10 @@ from rich.console import Console
 
 from palestra.buffers.replay import ReplayBuffer
 from palestra.config import render, user_class_hashes
-from palestra.recording.display import Evaluation, Progress, make_display
-from palestra.recording.plots import plot_rho
+from palestra.recording.display import make_display
+from palestra.recording.plots import plot_scores
 from palestra.recording.recorders import JsonlRecorder, Recorder, TensorBoardRecorder, read_records
+from palestra.recording.results import Evaluation, Progress
 from palestra.recording.summary import render_summary
 from palestra.storage.checkpoints import Checkpoints, LoadedCheckpoint
 from palestra.storage.run_folder import RunFolder, machine, run_facts, versions, write_json, write_text
@@ -29,10 +31,15 @@ class RunOutput:
         self.number = -1  # of the checkpoint that this process stands on
 
     @classmethod
-    def create(cls, folder: RunFolder, config: Any, console: Console) -> "RunOutput":
-        """A new run: its resolved config and the facts about versions, machine and command are written at once."""
+    def create(cls, folder: RunFolder, config: Any, console: Console, origin: Path | None) -> "RunOutput":
+        """A new run: its resolved config and the facts about versions, machine and command are written at once.
+
+        origin: the checkpoint that it branches off, if any.
+        """
         write_text(folder.config, render(config, type(config)))
-        write_json(folder.run, run_facts() | {"user_classes": user_class_hashes(config)})
+        branched_from = None if origin is None else str(origin.resolve())
+        facts = {"user_classes": user_class_hashes(config), "branched_from": branched_from}
+        write_json(folder.run, run_facts() | facts)
         return cls(folder, config, console)
 
     @contextmanager
@@ -58,6 +65,11 @@ class RunOutput:
         for recorder in self.recorders:
             recorder.cut(length, env_steps)
         self.evaluations = [Evaluation.from_record(r) for r in self.records() if r["kind"] == "evaluation"]
+
+    def origin(self) -> Path | None:
+        """The checkpoint that the run branched off, if any."""
+        branched_from = json.loads(self.folder.run.read_text())["branched_from"]
+        return None if branched_from is None else Path(branched_from)
 
     def records(self) -> list[dict[str, Any]]:
         return read_records(self.folder.records)
@@ -99,10 +111,11 @@ class RunOutput:
 
     def conclude(self, progress: Progress) -> None:
         """The plot, and the summary on the console (unless quiet)."""
-        plot = self.folder.path / "rho.png"
+        plot = self.folder.path / "scores.png"
         files = {"records": self.folder.records, "checkpoints": self.folder.checkpoints}
-        if plot_rho(self.records(), plot):
+        if plot_scores(self.records(), plot):
             files["plot"] = plot
+        self.display.close()  # its last state stands above the summary
         if self.config.output.display != "quiet":
             render_summary(self.console, progress, files)
 

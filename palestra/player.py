@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from palestra.buffers.replay import ReplayBuffer
 from palestra.config import Config, ConfigError, ConfigErrorItem
 from palestra.games.fused import Policy, Transitions, Worlds
+from palestra.games.game import Game
 from palestra.games.solo import SoloWorlds
 from palestra.games.spaces import ActionSpace, Space
 from palestra.optimizers import Optimizer
@@ -26,7 +27,8 @@ class Player:
 
     compile: whether the config asks for torch.compile. learning: whether the trainer gives it turns. opt_steps,
     env_steps: its own counters; its schedules read opt_steps. worlds: the games in which it gathers experience.
-    turns: the role of each of its turns in one round, in order; () where each role has one.
+    turns: the role of each of its turns in one round, in order; () where each role has one. game: of a player that was
+    loaded from a run, the game as that run left it.
     """
 
     name: str
@@ -46,6 +48,7 @@ class Player:
     er_schedule: Schedule | None = None
     replay_buffer: ReplayBuffer | None = None
     worlds: Worlds | SoloWorlds | None = None
+    game: Game | None = None
     opt_steps: int = 0
     env_steps: int = 0
 
@@ -135,8 +138,8 @@ class AlgorithmConfig(Config):
 class Algorithm(ABC):
     """How one player learns.
 
-    Must be implemented: `policy`, `learn`, `state_dict`, `load_state_dict`; `__init__` fills the player's `nets`,
-    `optimizers`, `lr_schedule`, `er_schedule`, `replay_buffer`.
+    Must be implemented: `policy`, `learn`, `state_dict`, `load_state_dict`; may be: `module`. `__init__` fills the
+    player's `nets`, `optimizers`, `lr_schedule`, `er_schedule`, `replay_buffer`.
     """
 
     def __init__(self, config: Any, player: Player) -> None:
@@ -146,6 +149,11 @@ class Algorithm(ABC):
     @abstractmethod
     def policy(self, explore: bool) -> Policy:
         """How the player acts with its present weights."""
+
+    def module(self) -> nn.Module:
+        """How the player acts without exploration, as one module in evaluation mode, for `palestra export`: observation
+        (dict of (B, ...)), legal actions (B, flags) -> action, and float32 (B, flags), what every choice is worth."""
+        raise NotImplementedError(f"{type(self).__name__} has no `module`, so its players cannot be exported")
 
     @abstractmethod
     def learn(self, turn: Turn) -> None:

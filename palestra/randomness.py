@@ -49,27 +49,19 @@ def _shift_right(x: Tensor, bits: int) -> Tensor:
 
 
 def _mix(x: Tensor) -> Tensor:
-    if _runs_on_cpu(x):
-        return _mix_on_cpu(x)
+    if runs_on_cpu(x):
+        return _mix_on_cpu(x, 0)
     x = (x ^ _shift_right(x, 30)) * MULTIPLIER_1
     x = (x ^ _shift_right(x, 27)) * MULTIPLIER_2
     return x ^ _shift_right(x, 31)
 
 
-def _mix_on_cpu(x: Tensor) -> Tensor:
-    """The same integers by one loop, which starts many times faster than nine operations of torch."""
-    mixed = np.empty(x.shape, dtype=np.int64)
-    _mix_all(x.contiguous().numpy().ravel(), mixed.ravel())
-    return torch.from_numpy(mixed)
-
-
 def fold(keys: Tensor, data: Tensor | int) -> Tensor:
     """New keys from `keys` and `data` (nonnegative; broadcast against `keys`). int64 in, int64 out."""
-    return (
-        _mix(keys + (data + 1) * GAMMA)
-        if isinstance(data, Tensor)
-        else _mix(keys + _signed((data + 1) * GAMMA % 2**64))
-    )
+    if isinstance(data, Tensor):
+        return _mix(keys + (data + 1) * GAMMA)
+    step = _signed((data + 1) * GAMMA % 2**64)
+    return _mix_on_cpu(keys, step) if runs_on_cpu(keys) else _mix(keys + step)
 
 
 def random_bits(keys: Tensor, num: int) -> Tensor:
@@ -84,7 +76,7 @@ def random_integers(keys: Tensor, num: int, high: int | Tensor) -> Tensor:
 
 def random_floats(keys: Tensor, num: int) -> Tensor:
     """`num` floats per key, uniform on the multiples of 2**-24 in [0, 1): float32 of shape (*keys.shape, num)."""
-    if _runs_on_cpu(keys):
+    if runs_on_cpu(keys):
         floats = np.empty((*keys.shape, num), dtype=np.float32)
         _draw_floats(keys.contiguous().numpy().ravel(), floats.reshape(keys.numel(), num))
         return torch.from_numpy(floats)
@@ -113,7 +105,7 @@ def random_choice(keys: Tensor, legal: Tensor) -> Tensor:
 
     It is the one of rank floor(count * u), u the key's first number.
     """
-    if _runs_on_cpu(keys):
+    if runs_on_cpu(keys):
         return torch.from_numpy(_choose(keys.numpy(), legal.numpy()))
     ranks = torch.cumsum(legal, dim=1)
     wanted = (_shift_right(random_bits(keys, 1), 33) * ranks[:, -1:]) >> 31
@@ -123,7 +115,9 @@ def random_choice(keys: Tensor, legal: Tensor) -> Tensor:
 # ---- the same on a CPU: loops that start many times faster than operations of torch -------------------
 
 
-def _runs_on_cpu(tensor: Tensor) -> bool:
+def runs_on_cpu(tensor: Tensor) -> bool:
+    """Whether loops over the numbers of `tensor` are faster than tensor operations, and allowed: not while torch
+    compiles."""
     return tensor.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
@@ -135,10 +129,18 @@ def mix(x: Any) -> Any:
     return x ^ (x >> np.uint64(31))
 
 
+def _mix_on_cpu(x: Tensor, step: int) -> Tensor:
+    """`_mix(x + step)`."""
+    numbers = x.numpy()
+    mixed = np.empty(numbers.shape, dtype=np.int64)
+    _mix_all(numbers.ravel(), step, mixed.ravel())
+    return torch.from_numpy(mixed)
+
+
 @numba.njit(cache=True, nogil=True)
-def _mix_all(numbers: np.ndarray, mixed: np.ndarray) -> None:
+def _mix_all(numbers: np.ndarray, step: int, mixed: np.ndarray) -> None:
     for i in range(len(numbers)):
-        mixed[i] = np.int64(mix(np.uint64(numbers[i])))
+        mixed[i] = np.int64(mix(np.uint64(numbers[i] + step)))
 
 
 @numba.njit(cache=True, nogil=True)
@@ -158,13 +160,11 @@ def _choose(keys: np.ndarray, legal: np.ndarray) -> np.ndarray:
         for action in range(legal.shape[1]):
             count += legal[row, action]
         x = mix(np.uint64(keys[row]) + U_GAMMA) >> np.uint64(33)
-        left = np.int64(x * np.uint64(count) >> np.uint64(31))
-        for action in range(legal.shape[1]):
-            if legal[row, action]:
-                if left == 0:
-                    chosen[row] = action
-                    break
-                left -= 1
+        left, choice = np.int64(x * np.uint64(count) >> np.uint64(31)), 0
+        for action in range(legal.shape[1]):  # free of branches, which no processor would foresee
+            choice += action * (legal[row, action] & (left == 0))
+            left -= legal[row, action]
+        chosen[row] = choice
     return chosen
 
 

@@ -18,16 +18,19 @@ from rich.console import Console
 from palestra.callbacks import Callback
 from palestra.clock import Mark, StopSignals, TrainingClock
 from palestra.config import ConfigError, ConfigErrorItem, load_class
-from palestra.evaluation.evaluator import Interrupted
+from palestra.evaluation.evaluator import Interrupted, evaluation_mode
 from palestra.evaluation.pairings import BestScore, play_pairings
+from palestra.evaluation.video import film_episodes
 from palestra.games import fuse, make_game
 from palestra.games.fused import Transitions
-from palestra.intervals import Counters, Interval
+from palestra.games.gym import GymnasiumGame
+from palestra.intervals import Agenda, Counters, Interval
+from palestra.lineage import branched_config, changes_since, note
 from palestra.output import RunOutput, default_folder
 from palestra.player import Metrics, Player
 from palestra.players.seating import make_player
-from palestra.recording.display import Progress
 from palestra.recording.means import Means
+from palestra.recording.results import Progress
 from palestra.storage.checkpoints import CheckpointError, Checkpoints
 from palestra.storage.run_folder import RunFolder, write_json
 
@@ -36,7 +39,8 @@ if TYPE_CHECKING:
 
 
 SHOW_INTERVAL_S = 0.2
-LOOK_INTERVAL = 256  # opt steps between looks at the loss on a GPU, where each look is a wait
+NUM_FILMED = 3
+LOOK_INTERVAL = Interval(every=256, unit="opt_steps")  # between looks at the loss: on a GPU each is a wait
 PARTS = {
     "net": "nets",
     "optimizer": "optimizers",
@@ -95,6 +99,7 @@ class Trainer:
         self.config: RunConfig = _read_config(config, tuple(overrides))
         self.name = Path(config).stem if isinstance(config, str | Path) else "run"
         self.run, self.resumed = run, isinstance(run, RunFolder)
+        self.origin: Path | None = None  # the checkpoint that the run branches off
         self.console = console or Console()
         self.device = _device(self.config.execution.device)
         self.game = make_game(self.config.game, self.device, self.config.execution.kernel)
@@ -116,8 +121,12 @@ class Trainer:
         self.best = None if self.config.evaluation is None else BestScore(self.config.evaluation)
         self.finished = False
         self.clock, self.signals = TrainingClock(), StopSignals()
+        self.save_failure: CheckpointError | None = None  # of the last save
         self._is_best = False
         self.checked: Counters = self.counters
+        evaluation, output = self.config.evaluation, self.config.output
+        intervals = [None if evaluation is None else evaluation.interval, output.record, output.save, LOOK_INTERVAL]
+        self._agenda = Agenda(self.config.stop, intervals)
         self._shown = 0.0
         self._start = self._recorded = Mark(0.0, 0, 0, 0.0)
 
@@ -127,7 +136,7 @@ class Trainer:
         """Train until the config's `stop`, or until a signal asks to leave; `signals.received` tells which.
 
         A run that was loaded goes on where its last checkpoint stands. Raises TrainingFailed if a loss is no number,
-        RunFolderError or CheckpointError where the disk refuses.
+        RunFolderError or CheckpointError where the disk refuses; if that was the last checkpoint, after all is done.
         """
         with self._opened() as output:
             try:
@@ -145,6 +154,8 @@ class Trainer:
             except TrainingEnds:
                 self.after_train()
                 output.conclude(self.progress(None))
+                if self.save_failure is not None:
+                    raise self.save_failure from None
 
     def _train(self) -> None:
         """One epoch: every learning player takes its turn. The attribute `turn` remembers whose it is."""
@@ -162,16 +173,21 @@ class Trainer:
         the last safe point. A signal does not wait for an evaluation: the run is saved as it was before this safe
         point, and a resumed run begins with it.
         """
+        if self.signals.received is None and self._agenda.waits(
+            self.opt_steps, self.env_steps, self.epochs, self.clock
+        ):
+            self._show()
+            return
         config, before, now = self.config, self.checked, self.counters
         done = config.stop.share(now) >= 1.0
-        if self.device.type == "cpu" or self.opt_steps % LOOK_INTERVAL == 0:
-            self._check_finite()
+        self._check_finite()
         try:
             if config.evaluation is not None and (done or _due(config.evaluation.interval, before, now)):
                 self.evaluate(config.evaluation.final_num_games if done else config.evaluation.num_games)
             if done or _due(config.output.record, before, now):
                 self.record()
             self.checked, self.finished = now, done
+            self._agenda.set(now)
             due = done or self._is_best or _due(config.output.save, before, now)
         except Interrupted:
             due = False
@@ -192,7 +208,10 @@ class Trainer:
             self.restore("latest")
         elif is_fresh:
             output.rewind(None)
-            if self.resumed:
+            origin = output.origin()
+            if origin is not None:
+                self._branch_off(origin)
+            elif self.resumed:
                 output.display.log(f"{output.folder.path} has no checkpoint: it starts at 0")
         for callback in self.callbacks:
             callback.before_train(self)
@@ -265,6 +284,7 @@ class Trainer:
             self.game,
             self.players,
             num_games,
+            self.config.num_worlds,
             self.config.seed,
             with_scripted,
             lambda: self.signals.received is not None,
@@ -292,14 +312,21 @@ class Trainer:
         self._output().write({"kind": "training", **self._counts(), "players": players, "clock": clock})
 
     def save(self) -> None:
-        """Write a checkpoint; the best one, if the last evaluation was better than all before."""
+        """Write a checkpoint; the best one, if the last evaluation was better than all before. Where the disk refuses,
+        the display says so, and training goes on; a failed last save makes `fit` raise at the end."""
         self._check_finite()
         for player in self.learners:
             if not all(bool(value.isfinite().all()) for net in player.nets.values() for value in net.parameters()):
                 raise self._failure(player, "a parameter is no finite number")
+        output, is_best = self._output(), self._is_best
+        self._is_best = False
         with self._apart("saving"):
-            self._output().save(self.state_dict(), self._counts(), self._buffers(), self._is_best)
-            self._is_best = False
+            try:
+                output.save(self.state_dict() | {"is_best": is_best}, self._counts(), self._buffers(), is_best)
+                self.save_failure = None
+            except CheckpointError as error:  # the disk may have room again by the next time
+                self.save_failure = error
+                output.display.error(f"{error}; training goes on")
 
     def _check_finite(self) -> None:
         """Raise TrainingFailed if a loss was no number since the last record: a sum keeps a nan."""
@@ -333,9 +360,11 @@ class Trainer:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        for name in ("turn", "in_epoch", "epoch_counts", "finished"):
+        for name in ("turn", "in_epoch", "epoch_counts"):
             setattr(self, name, state[name])
         self.checked = {**state["checked"], "minutes": self.clock.seconds / 60}
+        self._agenda.set(self.checked)
+        self.finished = state["finished"] and self.config.stop.share(self.checked) >= 1.0  # or it was extended
         for name, sums in state["means"].items():
             self.means[name].load_state_dict(sums, self.device)
         if self.best is not None:
@@ -372,6 +401,37 @@ class Trainer:
         end = "it is finished" if self.finished else "it goes on from there"
         output.display.log(f"{output.folder.path}: checkpoint {loaded.folder.name}, opt step {self.opt_steps}; {end}")
 
+    def _branch_off(self, origin: Path) -> None:
+        """Begin with the state of another run's checkpoint; records and best score are this run's own."""
+        output = self._output()
+        loaded = output.checkpoints.load(origin)
+        output.checkpoints.restore_buffers(loaded, self._buffers())
+        self.load_state_dict(loaded.state | {"best_score": None})
+        self._start = self._recorded = self._mark()
+        if not output.folder.changes.exists():  # a kill may have come before the first checkpoint
+            note(output.folder, changes_since(origin, self.config), loaded.counters)
+        output.display.log(f"{output.folder.path} branches off {origin}, opt step {self.opt_steps}")
+
+    @classmethod
+    def branch(
+        cls,
+        checkpoint: str | Path,
+        overrides: Sequence[str],
+        run: str | Path | None = None,
+        console: Console | None = None,
+    ) -> Self:
+        """The trainer of a new run that begins with the state of a checkpoint's folder and a changed config.
+
+        What changes stands in the new run's changes.jsonl. Raises ConfigError for a change that the state does not
+        allow.
+        """
+        origin = Path(checkpoint)
+        config = branched_config(origin, overrides, import_module("palestra.algorithms").RunConfig)
+        trainer = cls(config, run=run, console=console)
+        trainer.name = f"{origin.resolve().parent.parent.name}-branch"
+        trainer.origin = origin
+        return trainer
+
     @classmethod
     def load(
         cls,
@@ -404,6 +464,17 @@ class Trainer:
         path = self.run.evaluations / f"opt-step-{self.opt_steps}.json"
         write_json(path, record)
         return path, record
+
+    def film(self, path: Path) -> list[float]:
+        """Write a video of NUM_FILMED episodes of the lone agent, and give their returns. After `evaluate_checkpoint`:
+        with the players of that checkpoint."""
+        config = self.config.evaluation
+        if config is None or not isinstance(self.game, GymnasiumGame):
+            raise ConfigError([ConfigErrorItem("--video", "only evaluations of Gymnasium environments can be filmed")])
+        player = self.player_of("agent")
+        with evaluation_mode(list(player.nets.values())):
+            policy = player.policy(explore=False)
+            return film_episodes(self.game, policy, NUM_FILMED, config.max_rounds, self.config.seed, path)
 
     def _buffers(self) -> dict[str, Any]:
         return {p.name: p.replay_buffer for p in self.learners if p.replay_buffer is not None}
@@ -470,8 +541,11 @@ class Trainer:
         """The run's folder, threads and signal handlers, for the time of one `fit`."""
         if self.output is None:
             folder = self.run if isinstance(self.run, RunFolder) else default_folder(self.run, self.name)
-            make = RunOutput if self.resumed else RunOutput.create
-            self.run, self.output = folder, make(folder, self.config, self.console)
+            self.run = folder
+            if self.resumed:
+                self.output = RunOutput(folder, self.config, self.console)
+            else:
+                self.output = RunOutput.create(folder, self.config, self.console, self.origin)
         num_threads = torch.get_num_threads()
         torch.set_num_threads(self.config.execution.num_threads)
         try:
@@ -479,6 +553,7 @@ class Trainer:
                 yield self.output
         finally:
             torch.set_num_threads(num_threads)
+            self.game.close()
 
     def _output(self) -> RunOutput:
         if self.output is None:

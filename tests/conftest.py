@@ -106,4 +106,4 @@ def in_tmp_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs end without their plot, which takes longer than a tiny run."""
-    monkeypatch.setattr("palestra.output.plot_rho", lambda records, path: False)
+    monkeypatch.setattr("palestra.output.plot_scores", lambda records, path: False)

@@ -122,6 +122,28 @@ def num_safe_points(config: dict[str, Any], run: Path) -> int:
 
 # ---- stopped at safe points ----------------------------------------------------------------------------
 
+PPO: dict[str, Any] = {
+    "name": "ppo",
+    "gamma": 0.95,
+    "gae_lambda": 0.9,
+    "rollout_length": 3,
+    "num_passes": 2,
+    "num_minibatches": 2,
+    "objective": {"name": "clip", "epsilon": {"name": "linear", "initial": 0.3, "final": 0.1, "num_steps": 20}},
+    "value_clip": None,
+    "value_coefficient": 0.5,
+    "entropy_coefficient": {"name": "constant", "value": 0.01},
+    "max_grad_norm": 0.5,
+    "target_kl": None,
+    "normalize_advantages": True,
+    "body": {"name": "shared", "net": {"name": "mlp", "net_arch": [8], "activation": "tanh"}},
+    "initialization": {"name": "stock"},
+    "box_actions": None,
+    "evaluation": "deterministic",
+    "optimizer": {"name": "adam", "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.01},
+    "learning_rate": {"name": "linear", "initial": 0.01, "final": 0.001, "num_steps": 10},
+}
+
 CONFIGS: dict[str, dict[str, Any]] = {
     "as it is": {},
     "nothing saved on the way": {"output.save": {"every": 1000, "unit": "opt_steps"}},
@@ -155,6 +177,19 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "players.agent.algorithm.net": {"name": "mlp", "net_arch": [8, "r8"], "activation": "relu"},
     },
     "only the host learns": {"players.agent": {"scripted": "greedy"}},
+    "ppo against dqn": {"players.host.algorithm": PPO},
+    "ppo in both seats, adaptive price, a network without a twin": {
+        "game": {"name": "nim", "num_heaps": 2, "max_stones": 3},
+        "roles": {"first": "host", "second": "host"},
+        "players.host.algorithm": PPO
+        | {
+            "body": {"name": "shared", "net": {"name": "mlp", "net_arch": [8, "l"], "activation": "relu"}},
+            "objective": {"name": "kl_penalty", "coefficient": 1.0, "target": 0.01},
+        },
+        "players.agent": ...,
+        "evaluation.pairings": [{"first": "host", "second": "random"}, {"first": "random", "second": "host"}],
+        "evaluation.best": {"pairing": 1, "measure": "return/second", "goal": "max"},
+    },
     "self-play": {
         "game": {"name": "nim", "num_heaps": 2, "max_stones": 3},
         "roles": {"first": "host", "second": "host"},

@@ -1,6 +1,8 @@
 """The trainer: lifecycle, hooks, counters, intervals, safe points, metrics, errors, players that do not learn."""
 
+import errno
 import inspect
+import io
 import math
 import random
 import re
@@ -24,6 +26,7 @@ from palestra.intervals import Interval
 from palestra.player import Algorithm, Metrics, Player
 from palestra.recording.recorders import read_records, without_clock
 from palestra.storage import CheckpointError, Checkpoints, RunFolder
+from palestra.storage import checkpoints as checkpoints_module
 from palestra.trainer import Trainer, TrainingFailed
 
 MakeConfig = Callable[..., dict[str, Any]]
@@ -705,3 +708,50 @@ def test_a_second_fit_of_a_finished_trainer_changes_nothing(make_config: MakeCon
     steps, records = trainer.opt_steps, Path("run/records.jsonl").read_bytes()
     trainer.fit()
     assert (trainer.opt_steps, Path("run/records.jsonl").read_bytes()) == (steps, records)
+
+
+# ---- a disk that refuses -------------------------------------------------------------------------------
+
+
+def refuse_saves(monkeypatch: pytest.MonkeyPatch, refused: Callable[[int], bool]) -> list[int]:
+    """Let the disk be full while the n-th checkpoint is written, for every n (from 0) that is refused; gives the n."""
+    numbers: list[int] = []
+    original = checkpoints_module.write_tensors
+
+    def write(path: Path, tensors: dict[str, torch.Tensor]) -> str:
+        numbers.append(len(numbers))
+        if refused(numbers[-1]):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return original(path, tensors)
+
+    monkeypatch.setattr(checkpoints_module, "write_tensors", write)
+    return numbers
+
+
+def test_a_save_that_fails_is_told_and_changes_nothing_else(
+    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = make_config({"output.save": {"every": 8, "unit": "opt_steps"}, "output.display": "plain"})
+    Trainer(config, run=tmp_path / "whole").fit()
+    refuse_saves(monkeypatch, lambda number: number == 1)
+    shown = io.StringIO()
+    trainer = Trainer(config, run=tmp_path / "run", console=Console(file=shown))
+    trainer.fit()
+    assert "error: checkpoint 00000001 could not be saved" in shown.getvalue()
+    assert "No space left on device" in shown.getvalue()
+    assert "training goes on" in shown.getvalue()
+    own, whole = (Checkpoints(RunFolder.open(tmp_path / name), 1, None).load("latest") for name in ("run", "whole"))
+    assert own.manifest["files"] == whole.manifest["files"]
+    records, others = ((tmp_path / name / "records.jsonl") for name in ("run", "whole"))
+    assert [without_clock(r) for r in read_records(records)] == [without_clock(r) for r in read_records(others)]
+
+
+def test_a_last_save_that_fails_is_an_error_at_the_end_and_leaves_the_checkpoint_before(
+    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuse_saves(monkeypatch, lambda number: number >= 2)
+    trainer = Trainer(make_config({"output.save": {"every": 8, "unit": "opt_steps"}}), run=tmp_path / "run")
+    with pytest.raises(CheckpointError, match="No space left on device"):
+        trainer.fit()
+    assert trainer.finished
+    assert Checkpoints(RunFolder.open(tmp_path / "run"), 1, None).load("latest").counters["opt_steps"] == 8

@@ -44,7 +44,8 @@ class ExecutionConfig(Config):
     num_threads: PositiveInt
     """threads of a CPU"""
     kernel: Literal["numba", "torch"]
-    """of the polyhedra game; numba: fast on a CPU; torch: on any device; the results are the same"""
+    """of the polyhedra game and of classic control; numba: fast on a CPU; torch: on any device; the results are the
+    same"""
     compile: bool
     """compile the update (torch.compile): half a minute at the start, then faster"""
 

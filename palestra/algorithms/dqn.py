@@ -121,6 +121,18 @@ class EpsilonGreedy:
         return Decision(action, {}, memory)
 
 
+class Greedy(nn.Module):
+    """The best legal action and the values of all, for export."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, observation: dict[str, Tensor], legal: Tensor) -> tuple[Tensor, Tensor]:
+        q = self.net(observation)
+        return best_legal(q, legal), q
+
+
 class DQN(Algorithm):
     config: DQNConfig
 
@@ -147,6 +159,9 @@ class DQN(Algorithm):
 
     def policy(self, explore: bool) -> EpsilonGreedy:
         return EpsilonGreedy(self.act_fast, self.config.exploration(self.player.opt_steps) if explore else 0.0)
+
+    def module(self) -> Greedy:
+        return Greedy(self.acting).eval()
 
     def learn(self, turn: Turn) -> None:
         config, player = self.config, self.player

@@ -30,11 +30,12 @@ from palestra.games.fused import Decision, Memory, Sees, Transitions
 from palestra.games.spaces import Box, Discrete, MultiDiscrete
 from palestra.nets import NetConfig, make_net
 from palestra.nets.acting import acting_twin
+from palestra.nets.initialisation import initialize_orthogonal
 from palestra.nets.learning import MLPTwin, learning_twin
-from palestra.nets.weights import compiled, flat_gradient, flatten_weights, initialize_orthogonal
+from palestra.nets.weights import compiled, flat_gradient, flatten_weights
 from palestra.optimizers import OptimizerConfig
 from palestra.player import Algorithm, AlgorithmConfig, Metrics, Player, Turn
-from palestra.randomness import base_key, fold, random_normals, random_permutation, seeded_global_state
+from palestra.randomness import base_key, fold, random_normals, random_permutation
 from palestra.schedules import ScheduleConfig
 
 ROWS_AT_ONCE = 512  # of a minibatch, on a CPU: what a network remembers of so many stays in a processor's cache
@@ -391,8 +392,7 @@ class ActorCritic(nn.Module):
                 self.policy = make_net(net, player.spaces, num + 1, base_key(player.seed, f"{stream}/both"))
         self.head = head
         if isinstance(config.initialization, OrthogonalConfig):
-            with seeded_global_state(base_key(player.seed, f"{stream}/orthogonal")):
-                self._initialize(config.initialization)
+            self._initialize(config.initialization, base_key(player.seed, f"{stream}/orthogonal"))
 
     def forward(self, observation: dict[str, Tensor]) -> Outputs:
         policy = self.policy(observation)
@@ -402,10 +402,10 @@ class ActorCritic(nn.Module):
         """What the policy puts out (B, A), and values (B,)."""
         return outputs[0][:, : self.head.num_outputs], outputs[-1][:, -1]
 
-    def _initialize(self, config: OrthogonalConfig) -> None:
-        initialize_orthogonal(self.policy, config.hidden_gain, config.policy_gain)
+    def _initialize(self, config: OrthogonalConfig, key: int) -> None:
+        initialize_orthogonal(self.policy, config.hidden_gain, config.policy_gain, key)
         if self.value is not None:
-            initialize_orthogonal(self.value, config.hidden_gain, config.value_gain)
+            initialize_orthogonal(self.value, config.hidden_gain, config.value_gain, key + 1)
         else:
             *_, last = (module for module in self.policy.modules() if isinstance(module, nn.Linear))
             last.weight.data[-1] *= config.value_gain / config.policy_gain
@@ -446,11 +446,11 @@ class PPO(Algorithm):
         self.refuse_batch_norm()
         self.acting = acting_twin(self.net.policy)
         self.valuing = self.acting if self.net.value is None else acting_twin(self.net.value)
-        self.gradient = self.weights.grad = torch.zeros_like(self.weights)
+        self.gradient = torch.zeros_like(self.weights)
         self.twins, self.head_gradient = self.make_twins()
         self.gradient_fast = compiled(self.gradient_of, player.compile)
         self.slopes_fast = compiled(self.slopes_of, player.compile)
-        self.optimizer = config.optimizer.build([self.weights])
+        self.optimizer = config.optimizer.build(self.weights)
         self.key = torch.tensor([base_key(player.seed, f"player/{player.name}/minibatches")], device=player.device)
         self.experience: Experience | None = None
         self.explained_variance = torch.zeros((), device=player.device)
@@ -570,9 +570,8 @@ class PPO(Algorithm):
         grad_norm = self.gradient.norm()
         if config.max_grad_norm is not None:
             self.gradient *= (config.max_grad_norm / (grad_norm + 1e-6)).clamp(max=1.0)
-        for group in self.optimizer.param_groups:
-            group["lr"] = config.learning_rate(opt_steps)
-        self.optimizer.step()
+        self.optimizer.learning_rate.fill_(config.learning_rate(opt_steps))
+        self.optimizer.step(self.gradient)
         return torch.cat([metrics, grad_norm.unsqueeze(0)])
 
     def find_gradient(self, batch: Experience, pace: Pace) -> Tensor:

@@ -16,6 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
 from pydantic import GetCoreSchemaHandler
@@ -176,16 +177,7 @@ def load_class(name: str, base: type[T]) -> type[T]:
     if not re.fullmatch(r"\w+(\.\w+)*:\w+", name):
         raise ValueError(f"{name!r} names no class; expected 'package.module:Class'")
     module_name, class_name = name.split(":")
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)  # it stays there: the module may import its neighbours later
-    importlib.invalidate_caches()  # its file may be a moment old
-    try:
-        module = importlib.import_module(module_name)
-    except Exception as error:
-        raise ValueError(
-            f"importing {module_name!r} failed: {type(error).__name__}: {error}; looked in {here}"
-        ) from error
+    module = import_own(module_name)
     found = getattr(module, class_name, None)
     if not isinstance(found, type):
         classes = [key for key, thing in vars(module).items() if isinstance(thing, type) and issubclass(thing, base)]
@@ -193,6 +185,20 @@ def load_class(name: str, base: type[T]) -> type[T]:
     if not issubclass(found, base):
         raise ValueError(f"{name!r} is no subclass of {base.__module__}.{base.__qualname__}")
     return found
+
+
+def import_own(module_name: str) -> ModuleType:
+    """A module of the user's own, imported with the current directory on the path. Raises ValueError if that fails."""
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)  # it stays there: the module may import its neighbours later
+    importlib.invalidate_caches()  # its file may be a moment old
+    try:
+        return importlib.import_module(module_name)
+    except Exception as error:
+        raise ValueError(
+            f"importing {module_name!r} failed: {type(error).__name__}: {error}; looked in {here}"
+        ) from error
 
 
 def user_config_model(name: str, base: type) -> type[UserConfig]:

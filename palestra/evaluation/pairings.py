@@ -4,18 +4,21 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from palestra.evaluation.evaluator import BestConfig, EvaluationConfig, evaluation_mode, play_games
+from palestra.evaluation.episodes import play_episodes
+from palestra.evaluation.evaluator import BestConfig, EvaluationConfig, Games, evaluation_mode, play_games
 from palestra.games.fused import Policy
-from palestra.games.game import TensorGame
+from palestra.games.game import Game, TensorGame
+from palestra.games.gym import GymnasiumGame
 from palestra.player import Player
 from palestra.players import make_script
 
 
 def play_pairings(
     config: EvaluationConfig,
-    game: TensorGame,
+    game: Game,
     players: Mapping[str, Player],
     num_games: int,
+    num_worlds: int,
     seed: int,
     with_scripted: bool,
     interrupted: Callable[[], bool],
@@ -23,7 +26,7 @@ def play_pairings(
     """The figures of every pairing, from the same starts for all: one dict each, in the config's order.
 
     Players act without exploration, their networks in evaluation mode; the modes are restored. with_scripted: also the
-    pairings in which nobody learns. Raises Interrupted as soon as `interrupted` says so.
+    pairings in which nobody learns. num_worlds: environments of Gymnasium at a time. Raises Interrupted as soon as `interrupted` says so.
     """
     results = []
     for pairing in config.pairings:
@@ -32,12 +35,27 @@ def play_pairings(
             continue
         with evaluation_mode([net for player in players.values() for net in player.nets.values()]):
             policies: dict[str, Policy] = {
-                role: players[name].policy(explore=False) if name in players else make_script(name, game)
+                role: players[name].policy(explore=False) if name in players else make_script(name, game, role)
                 for role, name in pairing.items()
             }
-            games = play_games(game, policies, num_games, config.max_rounds, seed, interrupted)
+            games = _play(game, policies, num_games, num_worlds, config.max_rounds, seed, interrupted)
         results.append({"players": dict(pairing), "learned": learned, **games.summary()})
     return results
+
+
+def _play(
+    game: Game,
+    policies: Mapping[str, Policy],
+    num_games: int,
+    num_worlds: int,
+    max_rounds: int,
+    seed: int,
+    interrupted: Callable[[], bool],
+) -> Games:
+    if isinstance(game, GymnasiumGame):
+        return play_episodes(game, policies["agent"], num_games, num_worlds, max_rounds, seed, interrupted)
+    assert isinstance(game, TensorGame)
+    return play_games(game, policies, num_games, max_rounds, seed, interrupted)
 
 
 class BestScore:

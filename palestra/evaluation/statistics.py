@@ -1,8 +1,10 @@
 """Figures of merit with their uncertainty."""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 Z95 = 1.959963984540054  # the 97.5th percentile of the normal distribution
@@ -47,3 +49,64 @@ def estimate_rho(finished: Tensor, lengths: Tensor) -> Estimate:
     residuals = finished.double() - rho * lengths.double()
     half = Z95 * math.sqrt(float((residuals**2).sum()) / (n - 1) * n) / steps
     return Estimate(rho, max(rho - half, 0.0), min(rho + half, 1.0))
+
+
+# ---- scores of several runs on several tasks (Agarwal et al. 2021, section 4) ----------------------------
+
+
+def interquartile_mean(scores: Tensor) -> Tensor:
+    """The mean of what is left when the lowest and the highest quarter (rounded down) are dropped. scores: (..., n)
+    with n >= 1; gives (...)."""
+    n = scores.shape[-1]
+    return scores.sort(dim=-1).values[..., n // 4 : n - n // 4].mean(dim=-1)
+
+
+def probability_of_improvement(ours: Tensor, theirs: Tensor) -> Tensor:
+    """How often a run of ours scores higher than one of theirs, over all pairs; equal scores count half (the
+    Mann-Whitney U statistic by the number of pairs). ours: (..., n); theirs: (..., m); gives (...)."""
+    difference = ours.unsqueeze(-1) - theirs.unsqueeze(-2)
+    return ((difference > 0).double() + 0.5 * (difference == 0).double()).mean(dim=(-2, -1))
+
+
+def estimate_interquartile_mean(scores: Sequence[Tensor], num_resamples: int, seed: int) -> Estimate:
+    """The interquartile mean of all runs of all tasks, with its stratified bootstrap interval.
+
+    scores: one tensor per task, (runs of the task,), on one scale. Runs are drawn anew within each task; the interval
+    is the middle 95% of what `num_resamples` such draws give. Of one run per task it has no width.
+    """
+    if not any(len(task) for task in scores):
+        return Estimate(math.nan, math.nan, math.nan)
+    generator = torch.Generator().manual_seed(seed)
+    drawn = torch.cat([_resampled(task, num_resamples, generator) for task in scores if len(task)], dim=1)
+    return _with_percentiles(
+        interquartile_mean(torch.cat([task.double() for task in scores])), interquartile_mean(drawn)
+    )
+
+
+def estimate_probability_of_improvement(
+    pairs: Sequence[tuple[Tensor, Tensor]], num_resamples: int, seed: int
+) -> Estimate:
+    """The mean over tasks of the probability of improvement, with its stratified bootstrap interval.
+
+    pairs: of each task the scores of our runs (n,) and of theirs (m,), n and m >= 1. Runs of both are drawn anew within
+    each task.
+    """
+    if not pairs:
+        return Estimate(math.nan, math.nan, math.nan)
+    generator = torch.Generator().manual_seed(seed)
+    value = torch.stack([probability_of_improvement(ours, theirs) for ours, theirs in pairs]).mean()
+    drawn = [
+        probability_of_improvement(*(_resampled(scores, num_resamples, generator) for scores in pair)) for pair in pairs
+    ]
+    return _with_percentiles(value, torch.stack(drawn).mean(dim=0))
+
+
+def _resampled(scores: Tensor, num_resamples: int, generator: torch.Generator) -> Tensor:
+    """float64 (num_resamples, n): every row n of the scores (n,), drawn with replacement."""
+    return scores.double()[torch.randint(len(scores), (num_resamples, len(scores)), generator=generator)]
+
+
+def _with_percentiles(value: Tensor, resampled: Tensor) -> Estimate:
+    """A value with the middle 95% of its resampled values, (num_resamples,)."""
+    low, high = torch.quantile(resampled, torch.tensor([0.025, 0.975], dtype=torch.float64)).tolist()
+    return Estimate(float(value), low, high)

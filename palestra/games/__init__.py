@@ -4,27 +4,59 @@ from typing import Annotated, Any
 
 import torch
 
-from palestra.config import ByName, Config, UserConfig, load_class
+from palestra.config import ByName, Config, UserConfig, check, load_class
+from palestra.games.classic_control import (
+    Acrobot,
+    AcrobotConfig,
+    CartPole,
+    CartPoleConfig,
+    MountainCar,
+    MountainCarConfig,
+    Pendulum,
+    PendulumConfig,
+)
 from palestra.games.fused import FusedGame
-from palestra.games.game import TensorGame
+from palestra.games.game import Game, TensorGame
+from palestra.games.gym import GymnasiumConfig, GymnasiumGame
+from palestra.games.gym_env import as_gymnasium as as_gymnasium
+from palestra.games.gym_env import as_gymnasium_vector as as_gymnasium_vector
 from palestra.games.newton import Kernel
 from palestra.games.nim import NimConfig, NimGame
 from palestra.games.polyhedra import PolyhedraConfig, PolyhedraGame
 from palestra.games.solo import SoloGame
 from palestra.games.world import TensorWorld
 
-GameConfig = Annotated[PolyhedraConfig | NimConfig | UserConfig, ByName(user_class=TensorGame)]
+GameConfig = Annotated[
+    PolyhedraConfig
+    | NimConfig
+    | CartPoleConfig
+    | PendulumConfig
+    | AcrobotConfig
+    | MountainCarConfig
+    | GymnasiumConfig
+    | UserConfig,
+    ByName(user_class=TensorGame),
+]
 
-GAMES: dict[str, type[TensorGame]] = {"polyhedra": PolyhedraGame, "nim": NimGame}
+GAMES: dict[str, type[Game]] = {
+    "polyhedra": PolyhedraGame,
+    "nim": NimGame,
+    "cartpole": CartPole,
+    "pendulum": Pendulum,
+    "acrobot": Acrobot,
+    "mountain_car": MountainCar,
+    "gymnasium": GymnasiumGame,
+}
 
 
-def game_class(name: str) -> type[TensorGame]:
+def game_class(name: str) -> type[Game]:
     """The class behind a game's name: ours, or a user's own."""
     return GAMES.get(name) or load_class(name, TensorGame)  # type: ignore[type-abstract]
 
 
-def make_game(config: Config, device: torch.device, kernel: Kernel) -> TensorGame:
-    """The rules that a config names. kernel: of the polyhedra game; changes speed, never a result.
+def make_game(config: Config, device: torch.device, kernel: Kernel) -> Game:
+    """The rules that a config names. kernel: of the polyhedra game and of classic control; changes speed, never a
+    result.
 
     A user's own class is called as (config, device), carries `Config`, and has its `roles` as a class attribute.
     """
@@ -33,14 +65,39 @@ def make_game(config: Config, device: torch.device, kernel: Kernel) -> TensorGam
             return PolyhedraGame(config, device, kernel)
         case NimConfig():
             return NimGame(config, device)
+        case GymnasiumConfig():
+            return GymnasiumGame(config, device)
+        case CartPoleConfig():
+            return CartPole(config, device, kernel)
+        case PendulumConfig():
+            return Pendulum(config, device, kernel)
+        case AcrobotConfig():
+            return Acrobot(config, device, kernel)
+        case MountainCarConfig():
+            return MountainCar(config, device, kernel)
         case UserConfig():
             own: Any = game_class(config.name)
             return own(config, device)
     raise TypeError(f"{type(config).__name__} is no config of a game")
 
 
-def fuse(game: TensorGame) -> FusedGame | SoloGame:
+class _OneGame(Config):
+    game: GameConfig
+    """the rules"""
+
+
+def read_game(config: Config | dict[str, Any]) -> Game:
+    """The rules that a config or a mapping says, for the CPU. Raises ConfigError with every fault, below `game`."""
+    model = check({"game": config}, _OneGame).game if isinstance(config, dict) else config
+    return make_game(model, torch.device("cpu"), "numba")
+
+
+def fuse(game: Game) -> FusedGame | SoloGame:
     """What plays a game: one role is played in a leaner loop. The policies are to be put in."""
+    if isinstance(game, GymnasiumGame):
+        gym = game
+        return SoloGame(gym, {}, lambda num_worlds, key, keys: gym.make_world(num_worlds, key, training=True))
+    assert isinstance(game, TensorGame)
     if len(game.roles) > 1:
         return FusedGame(game, {})
     return SoloGame(game, {}, lambda num_worlds, seed, keys: TensorWorld(game, keys))

@@ -7,11 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from palestra.games.game import Observation, State, TensorGame
-from palestra.randomness import base_key, fold, world_keys
+from palestra.games import fused_kernel
+from palestra.games.game import Observation, State, TensorGame, expand_mask
+from palestra.randomness import base_key, fold, runs_on_cpu, world_keys
 
 Memory = dict[str, Tensor]
 Sees = Literal["observation", "state", "nothing"]
@@ -96,14 +98,8 @@ class Transitions:
 
 @dataclass
 class Seat:
-    """The last decision of one role in every world, waiting for that role's next one. All tensors (B, ...).
+    """What a role saw and did when it last decided, in every world: tensors (B, ...)."""
 
-    open: a decision waits. over: the role's game has terminated since. reward: what it has earned since.
-    """
-
-    open: Tensor
-    over: Tensor
-    reward: Tensor
     observation: Observation
     action: Tensor
     extras: dict[str, Tensor]
@@ -114,6 +110,8 @@ class Worlds:
     """A batch of running games: the state of the rules, of the seats and of the counters. Belongs to one roll-out loop.
 
     cut: worlds that were truncated and only play on until every collected seat has seen its next observation.
+    open, over, earned: (B, R); a decision of the role waits for its next one, the role's game has terminated since,
+    and what it has earned since. seats: of the roles that are collected.
     totals: float64, sums over finished games, in the order of `FusedGame.total_names`.
     """
 
@@ -124,6 +122,9 @@ class Worlds:
     lengths: Tensor
     returns: Tensor
     totals: Tensor
+    open: Tensor
+    over: Tensor
+    earned: Tensor
     memory: dict[str, Memory] = field(default_factory=dict)
     seats: dict[str, Seat] = field(default_factory=dict)
 
@@ -136,6 +137,9 @@ class Worlds:
             "lengths": self.lengths,
             "returns": self.returns,
             "totals": self.totals,
+            "open": self.open,
+            "over": self.over,
+            "earned": self.earned,
             "memory": self.memory,
             "seats": {role: dict(vars(seat)) for role, seat in self.seats.items()},
         }
@@ -173,14 +177,18 @@ class FusedGame:
         game = self.game
         keys = world_keys(base_key(seed, stream), num_worlds, game.device)
         zeros = torch.zeros(num_worlds, device=game.device)
+        seats = torch.zeros(num_worlds, len(game.roles), device=game.device)
         return Worlds(
             keys=keys,
             num_turns=1,
             state=game.reset(fold(keys, 0)),
             cut=zeros.bool(),
             lengths=zeros.int(),
-            returns=torch.zeros(num_worlds, len(game.roles), device=game.device),
+            returns=seats,
             totals=torch.zeros(len(self.total_names), dtype=torch.float64, device=game.device),
+            open=seats.bool(),
+            over=seats.bool(),
+            earned=seats.clone(),
         )
 
     @torch.no_grad()
@@ -220,21 +228,11 @@ class FusedGame:
                 observation, legal, decision = self._decide(worlds, role, role in collected, turn_keys)
                 actions[role] = decision.action
                 if role in collected:
-                    decides = deciding[:, game.roles.index(role)]
-                    seat = worlds.seats.get(role) or _empty_seat(observation, decision)
-                    parts.append(self._close(worlds, seat, decides, observation, legal))
-                    worlds.seats[role] = self._open(worlds, seat, decides, observation, decision)
-            step_keys = turn_keys + len(game.roles) + 1
+                    parts.append(self._exchange(worlds, role, deciding, observation, legal, decision))
+            step_keys = turn_keys + (len(game.roles) + 1)
             worlds.state, rewards, terminated, truncated = game.transition(worlds.state, actions, step_keys)
-            if index in game.quiet_turns:
-                continue
-            worlds.returns += rewards
-            for role, seat in worlds.seats.items():
-                column = game.roles.index(role)
-                running = seat.open & ~seat.over
-                seat.reward += torch.where(running, rewards[:, column], 0.0)
-                seat.over = seat.over | (running & terminated[:, column])
-            self._end_games(worlds, terminated.all(dim=1), truncated, turn_keys)
+            if index not in game.quiet_turns:
+                self._end_turn(worlds, rewards, terminated, truncated, turn_keys)
 
     def _decide(
         self, worlds: Worlds, role: str, observed: bool, turn_keys: Tensor
@@ -243,109 +241,127 @@ class FusedGame:
         observation = game.observe(worlds.state, role) if observed or policy.sees == "observation" else {}
         view = worlds.state if policy.sees == "state" else observation
         legal = game.legal(worlds.state, role)
-        keys = turn_keys + game.roles.index(role) + 1
+        keys = turn_keys + (game.roles.index(role) + 1)
         decision = policy.act(view, legal, keys, worlds.memory.get(role, {}))
         if decision.memory:
             worlds.memory[role] = decision.memory
         return observation, legal, decision
 
-    def _close(
-        self, worlds: Worlds, seat: Seat, deciding: Tensor, observation: Observation, legal: Tensor
+    def _exchange(
+        self, worlds: Worlds, role: str, deciding: Tensor, observation: Observation, legal: Tensor, decision: Decision
     ) -> Transitions:
-        """The waiting decisions that end here: at the role's next decision, or at the end of its game."""
-        going_on = deciding & ~seat.over
+        """The role's waiting decisions, which end at its next one or at the end of its game; in their place wait the
+        new ones. Where the role does not decide now, what waited goes on waiting."""
+        exchange = _exchange_on_cpu if runs_on_cpu(legal) else _exchange
+        ended, going_on, waiting = exchange(worlds, self.game.roles.index(role), deciding, legal)
+        new = Seat(observation, decision.action, decision.extras)
+        seat = worlds.seats.get(role, new)  # none waits yet
+        if not self.game.lockstep:
+            new = Seat(
+                observation={key: _choose(waiting, seat.observation[key], value) for key, value in observation.items()},
+                action=_choose(waiting, seat.action, decision.action),
+                extras={key: _choose(waiting, seat.extras[key], value) for key, value in decision.extras.items()},
+            )
+        worlds.seats[role] = new
         return Transitions(
             observation=seat.observation,
             action=seat.action,
-            reward=seat.reward,
             next_observation={key: _keep(going_on, value) for key, value in observation.items()},
-            next_legal=legal & going_on.unsqueeze(1),
-            terminated=seat.over,
-            truncated=worlds.cut & ~seat.over,
-            valid=seat.open & (seat.over | deciding),
             extras=seat.extras,
+            **ended,
         )
 
-    def _open(self, worlds: Worlds, seat: Seat, deciding: Tensor, observation: Observation, decision: Decision) -> Seat:
-        """The decisions just made, waiting. Where the role does not decide now, what waited goes on waiting."""
-        fresh = deciding & ~worlds.cut
-        new = Seat(
-            open=fresh,
-            over=torch.zeros_like(fresh),
-            reward=torch.zeros_like(fresh, dtype=torch.float32),
-            observation=observation,
-            action=decision.action,
-            extras=decision.extras,
-        )
-        if self.game.lockstep:
-            return new
-        waiting = seat.open & ~seat.over & ~deciding
-        new.open = fresh | waiting
-        new.reward = torch.where(waiting, seat.reward, 0.0)
-        new.observation = {key: _choose(waiting, seat.observation[key], value) for key, value in observation.items()}
-        new.action = _choose(waiting, seat.action, decision.action)
-        new.extras = {key: _choose(waiting, seat.extras[key], value) for key, value in decision.extras.items()}
-        return new
-
-    def _end_games(self, worlds: Worlds, terminated: Tensor, truncated: Tensor, turn_keys: Tensor) -> None:
+    def _end_turn(
+        self, worlds: Worlds, rewards: Tensor, terminated: Tensor, truncated: Tensor, turn_keys: Tensor
+    ) -> None:
         """Count the games that end, and put new ones in the place of those that nobody waits for."""
-        stopping = terminated | truncated | worlds.cut
-        if stopping.device.type == "cpu" and not stopping.any():
-            return
-        ended = (terminated | truncated) & ~worlds.cut & (worlds.lengths > 0)
-        worlds.cut = worlds.cut | truncated
-        waited_for = torch.zeros_like(ended)
-        for seat in worlds.seats.values():
-            waited_for |= seat.open & ~seat.over
-        refilled = terminated | (worlds.cut & ~waited_for)
-        self._count(worlds, _selected(ended), terminated, truncated)
-        self._refill(worlds, _selected(refilled), turn_keys + len(self.game.roles) + 2)
+        if runs_on_cpu(truncated):
+            num_refilled, refilled = self._book_on_cpu(worlds, rewards, terminated, truncated)
+            if num_refilled == 0:
+                return
+        else:
+            refilled = self._book(worlds, rewards, terminated, truncated)
+        worlds.state = self.game.refill(worlds.state, refilled, turn_keys + (len(self.game.roles) + 2))
+        for role, memory in worlds.memory.items():
+            worlds.memory[role] = {name: _keep(~refilled, value) for name, value in memory.items()}
 
-    def _count(self, worlds: Worlds, ended: Tensor, terminated: Tensor, truncated: Tensor) -> None:
-        columns = [torch.ones_like(terminated), terminated, truncated, worlds.lengths, *worlds.returns.unbind(1)]
+    def _book(self, worlds: Worlds, rewards: Tensor, terminated: Tensor, truncated: Tensor) -> Tensor:
+        """Book what a turn has brought, count the games that end, and empty the books of the worlds to be refilled:
+        these, bool (B,)."""
+        running = worlds.open & ~worlds.over
+        worlds.earned += torch.where(running, rewards, 0.0)
+        worlds.over |= running & terminated
+        worlds.returns += rewards
+        is_over, is_waited_for = terminated.all(dim=1), (worlds.open & ~worlds.over).any(dim=1)
+        ended = (is_over | truncated) & ~worlds.cut & (worlds.lengths > 0)
+        worlds.cut |= truncated
+        refilled = is_over | (worlds.cut & ~is_waited_for)
+
+        columns = [torch.ones_like(ended), is_over, truncated, worlds.lengths, *worlds.returns.unbind(1)]
         columns += [worlds.state[name] for name in self.game.tallies]
-        if ended.dtype == torch.bool:
-            worlds.totals += ended.double() @ torch.stack([column.double() for column in columns], dim=1)
-        elif len(ended):
-            rows = ended.numpy()  # on a few rows numpy starts faster than torch
-            worlds.totals += torch.tensor([column.numpy()[rows].sum(dtype=float) for column in columns])
+        worlds.totals += ended.double() @ torch.stack([column.double() for column in columns], dim=1)
+        worlds.cut &= ~refilled
+        worlds.lengths.masked_fill_(refilled, 0)
+        worlds.returns.masked_fill_(refilled.unsqueeze(1), 0.0)
+        return refilled
 
-    def _refill(self, worlds: Worlds, where: Tensor, keys: Tensor) -> None:
-        if where.dtype == torch.bool:
-            fresh = self.game.reset(keys)
-            worlds.state = {name: _choose(where, fresh[name], value) for name, value in worlds.state.items()}
-            worlds.cut = worlds.cut & ~where
-            worlds.lengths = worlds.lengths.masked_fill(where, 0)
-            worlds.returns = worlds.returns.masked_fill(where.unsqueeze(1), 0.0)
-            for role, memory in worlds.memory.items():
-                worlds.memory[role] = {name: _keep(~where, value) for name, value in memory.items()}
-        elif len(where):
-            for name, value in self.game.reset(keys.index_select(0, where)).items():
-                # numpy's: after torch's threads have copied, they spin on the cores that the kernel's threads want
-                worlds.state[name].numpy()[where.numpy()] = value.numpy()
-            memories = [value for memory in worlds.memory.values() for value in memory.values()]
-            for value in (worlds.cut, worlds.lengths, worlds.returns, *memories):
-                value.index_fill_(0, where, 0)
+    def _book_on_cpu(
+        self, worlds: Worlds, rewards: Tensor, terminated: Tensor, truncated: Tensor
+    ) -> tuple[int, Tensor]:
+        """`_book` by one loop over the worlds, and how many are to be refilled."""
+        books = (worlds.open, worlds.over, worlds.earned, worlds.cut, worlds.lengths, worlds.returns, worlds.totals)
+        ended, refilled = np.empty(len(truncated), dtype=np.bool_), np.empty(len(truncated), dtype=np.bool_)
+        brought = (rewards.numpy(), terminated.numpy(), truncated.numpy())
+        num_ended, num_refilled = fused_kernel.book(ended, refilled, *brought, *(book.numpy() for book in books))
+        if num_ended:
+            totals = worlds.totals.numpy()
+            for index, name in enumerate(self.game.tallies, start=len(totals) - len(self.game.tallies)):
+                totals[index] += fused_kernel.sum_where(ended, worlds.state[name].numpy())
+        return num_refilled, torch.from_numpy(refilled)
 
 
-def _selected(mask: Tensor) -> Tensor:
-    """A CPU pays for the chosen rows alone; a GPU would have to wait to learn which, and gets the mask itself."""
-    return mask.nonzero().squeeze(1) if mask.device.type == "cpu" else mask
+# ---- seats ---------------------------------------------------------------------------------------------
 
 
-def _empty_seat(observation: Observation, decision: Decision) -> Seat:
-    """A seat in which no decision waits yet."""
-    never = torch.zeros(len(decision.action), dtype=torch.bool, device=decision.action.device)
-    return Seat(never, never.clone(), never.float(), observation, decision.action, decision.extras)
+def _exchange(worlds: Worlds, role: int, deciding: Tensor, legal: Tensor) -> tuple[dict[str, Tensor], Tensor, Tensor]:
+    """A role's waiting decisions end where it decides or its game is over, and its new ones begin to wait.
+
+    Gives the entries of Transitions that tell how they ended; where the role's game goes on, bool (B,); and where the
+    old decision waits on.
+    """
+    decides, is_open, is_over = deciding[:, role], worlds.open[:, role], worlds.over[:, role].clone()
+    earned = worlds.earned[:, role].clone()
+    going_on, waiting = decides & ~is_over, is_open & ~is_over & ~decides
+    ended = {
+        "reward": earned,
+        "next_legal": legal & going_on.unsqueeze(1),
+        "terminated": is_over,
+        "truncated": worlds.cut & ~is_over,
+        "valid": is_open & (is_over | decides),
+    }
+    worlds.open[:, role] = (decides & ~worlds.cut) | waiting
+    worlds.over[:, role] = False
+    worlds.earned[:, role] = torch.where(waiting, earned, 0.0)
+    return ended, going_on, waiting
 
 
-def _expand(mask: Tensor, like: Tensor) -> Tensor:
-    return mask.view(-1, *([1] * (like.dim() - 1)))
+def _exchange_on_cpu(
+    worlds: Worlds, role: int, deciding: Tensor, legal: Tensor
+) -> tuple[dict[str, Tensor], Tensor, Tensor]:
+    """`_exchange` by one loop over the worlds."""
+    B = len(legal)
+    ended = {"reward": np.empty(B, dtype=np.float32), "next_legal": np.empty(legal.shape, dtype=np.bool_)}
+    ended |= {name: np.empty(B, dtype=np.bool_) for name in ("terminated", "truncated", "valid")}
+    going_on, waiting = np.empty(B, dtype=np.bool_), np.empty(B, dtype=np.bool_)
+    books = [book.numpy() for book in (worlds.cut, worlds.open, worlds.over, worlds.earned)]
+    fused_kernel.exchange(role, deciding.numpy(), legal.numpy(), going_on, waiting, *books, *ended.values())
+    tensors = {name: torch.from_numpy(array) for name, array in ended.items()}
+    return tensors, torch.from_numpy(going_on), torch.from_numpy(waiting)
 
 
 def _keep(mask: Tensor, value: Tensor) -> Tensor:
-    return torch.where(_expand(mask, value), value, torch.zeros((), dtype=value.dtype, device=value.device))
+    return value.masked_fill(~expand_mask(mask, value), 0)
 
 
 def _choose(mask: Tensor, yes: Tensor, no: Tensor) -> Tensor:
-    return torch.where(_expand(mask, yes), yes, no)
+    return torch.where(expand_mask(mask, yes), yes, no)

@@ -8,15 +8,23 @@ in one turn and tells them apart by `deciding`.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from palestra.games.spaces import ActionSpace, Box, MultiDiscrete, Space
+from palestra.randomness import runs_on_cpu
 
 State = dict[str, Tensor]
 Observation = dict[str, Tensor]
+Stepper = Callable[[Tensor, Tensor], tuple[Observation, Observation, Tensor, Tensor, Tensor]]
+
+
+def expand_mask(mask: Tensor, like: Tensor) -> Tensor:
+    """A mask of worlds, bool (B,), that broadcasts against a tensor of any shape (B, ...)."""
+    return mask.view(-1, *([1] * (like.dim() - 1)))
 
 
 class IllegalMove(ValueError):
@@ -45,6 +53,9 @@ class Game(ABC):
         if state:
             raise ValueError(f"{type(self).__name__} keeps nothing, but is given {', '.join(state)}")
 
+    def close(self) -> None:
+        """Let go of processes and the like; called at the end of a training. Who plays on gets them back."""
+
 
 class TensorGame(Game):
     """The rules. Stateless: everything that changes is in the state that goes in and comes out.
@@ -53,7 +64,7 @@ class TensorGame(Game):
     `quiet_turns`, those by number in which nothing is earned and no running game ends (never the last of a round);
     `lockstep`, whether a role that waits in a world decides there whenever its turn comes, until the game is over.
     `tallies` are state entries of shape (B,). Must be implemented: `reset`, `deciding`, `observe`, `legal`,
-    `transition`. With one role, that role decides in every world that is not over.
+    `transition`; may be: `refill`. With one role, that role decides in every world that is not over.
     """
 
     turns: tuple[tuple[str, ...], ...]
@@ -64,6 +75,18 @@ class TensorGame(Game):
     def reset(self, keys: Tensor) -> State:
         """New worlds, one per key (see palestra.randomness): keys int64 (B,). The tensors are new and may be written
         to."""
+
+    def refill(self, state: State, where: Tensor, keys: Tensor) -> State:
+        """`state` with new worlds in the places `where`: bool (B,); keys int64 (B,). May write to the tensors of
+        `state`."""
+        if not runs_on_cpu(where):
+            fresh = self.reset(keys)
+            return {name: torch.where(expand_mask(where, value), fresh[name], value) for name, value in state.items()}
+        rows = where.nonzero().squeeze(1)  # a CPU pays for these alone; a GPU would have to wait to learn which
+        for name, value in self.reset(keys[rows]).items():
+            # numpy's: after torch's threads have copied, they spin on the cores that the kernels' threads want
+            state[name].numpy()[rows.numpy()] = value.numpy()
+        return state
 
     @abstractmethod
     def deciding(self, state: State) -> Tensor:
@@ -90,6 +113,16 @@ class TensorGame(Game):
         it is, with reward 0 and terminated True.
         """
 
+    def stepper(self, state: State) -> Stepper | None:
+        """A quicker way to play a game of one role on from a state, or None where there is none.
+
+        Only for games without tallies in which every action is legal. It takes actions and keys, plays one turn as
+        `transition` does, and begins the worlds that have ended anew as `reset` does from keys + 1. It gives what is
+        observed before that and after it, rewards (B,), terminated (B,) and truncated (B,), all of them new, and writes
+        into the tensors of `state`, which are contiguous.
+        """
+        return None
+
     def step(self, state: State, actions: dict[str, Tensor], keys: Tensor) -> tuple[State, Tensor, Tensor, Tensor]:
         """One turn, checked: as `transition`, but raises IllegalMove for an action that is missing, out of range or
         illegal."""
@@ -104,8 +137,8 @@ class TensorGame(Game):
                 continue
             action, space = actions[role], self.action_spaces[role]
             if not isinstance(space, Box):  # what is ignored may be any number
-                actions = actions | {role: action.masked_fill(~_expand(wanted, action), 0)}
-            illegal = wanted & ~_is_legal(action, space, self.legal(state, role))
+                actions = actions | {role: action.masked_fill(~expand_mask(wanted, action), 0)}
+            illegal = wanted & ~is_legal(action, space, self.legal(state, role))
             if illegal.any():
                 world = int(illegal.nonzero()[0, 0])
                 there = (
@@ -124,8 +157,8 @@ class TensorGame(Game):
         return legal.nonzero().flatten().tolist()
 
 
-def _is_legal(action: Tensor, space: ActionSpace, legal: Tensor) -> Tensor:
-    """bool (B,)"""
+def is_legal(action: Tensor, space: ActionSpace, legal: Tensor) -> Tensor:
+    """Which actions (B, ...) are legal: bool (B,). legal: bool (B, flags of the action space)."""
     if isinstance(space, Box):
         low, high = action.new_tensor(space.low), action.new_tensor(space.high)
         return ((action >= low) & (action <= high)).all(dim=1)
@@ -136,7 +169,3 @@ def _is_legal(action: Tensor, space: ActionSpace, legal: Tensor) -> Tensor:
         inside = (choice >= 0) & (choice < num)
         sound &= inside & flags.gather(1, choice.clamp(0, num - 1).unsqueeze(1)).squeeze(1)
     return sound
-
-
-def _expand(mask: Tensor, like: Tensor) -> Tensor:
-    return mask.view(-1, *([1] * (like.dim() - 1)))

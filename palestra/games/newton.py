@@ -23,7 +23,7 @@ from torch import Tensor
 
 from palestra.games import newton_kernel
 from palestra.games.newton_kernel import EXACT_FLOAT, MAX_DIMENSION, MAX_PIVOTS, MAX_TOLERANCE, RELATIVE_ERROR
-from palestra.randomness import random_integers
+from palestra.randomness import random_integers, runs_on_cpu
 
 Reduction = Literal["vertices", "minimal"]
 Kernel = Literal["numba", "torch"]
@@ -82,8 +82,8 @@ def reduce_points(points: Tensor, reduction: Reduction, kernel: Kernel) -> tuple
     the kernels (0 for nearly all). Off the CPU, where exact integers would mean a wait, it is negative for such a
     board, and the board keeps its Pareto-minimal points.
     """
-    if _uses_numba(kernel, points):
-        return _run_kernel(newton_kernel.reduce_boards, (points,), points.shape, reduction)
+    if uses_numba(kernel, points):
+        return _run_kernel(newton_kernel.reduce_boards, (points,), _new_boards(points.shape), reduction)
     return _reduce(points, reduction, may_wait=points.device.type == "cpu")
 
 
@@ -95,8 +95,8 @@ def blow_up(
     points: float64 (B, N, n), packed. subset: int64 (B,), bitmasks of coordinates; 0 copies a board unchanged. axis:
     int64 (B,). Sums must stay below 2**53: the caller ends a game in time.
     """
-    if _uses_numba(kernel, points):
-        return _run_kernel(newton_kernel.blow_up_boards, (points, subset, axis), points.shape, reduction)
+    if uses_numba(kernel, points):
+        return _run_kernel(newton_kernel.blow_up_boards, (points, subset, axis), _new_boards(points.shape), reduction)
     coordinates = torch.arange(points.shape[2], device=points.device)
     chosen = (subset.unsqueeze(1) >> coordinates) & 1
     total = torch.zeros_like(points[:, :, 0])
@@ -116,54 +116,66 @@ def random_points(
 
     keys: int64 (B,). The integers are those of `random_integers(keys, num_points * dimension, max_value + 1)`.
     """
-    shape = torch.Size((len(keys), num_points, dimension))
-    if _uses_numba(kernel, keys):
-        return _run_kernel(newton_kernel.random_boards, (keys,), shape, reduction, max_value + 1)[0]
+    shape = (len(keys), num_points, dimension)
+    if uses_numba(kernel, keys):
+        points = _new_boards(shape)
+        refill_points(points, torch.ones(len(keys), dtype=torch.bool), keys, max_value, reduction)
+        return points
     integers = random_integers(keys, num_points * dimension, max_value + 1)
     return _reduce(integers.to(torch.float64).view(shape), reduction, may_wait=keys.device.type == "cpu")[0]
 
 
+def refill_points(points: Tensor, where: Tensor, keys: Tensor, max_value: int, reduction: Reduction) -> None:
+    """`random_points` in the places `where`, bool (B,), of boards (B, N, n) on a CPU; the others stay as they are."""
+    _run_kernel(newton_kernel.random_boards, (keys, where), points, reduction, max_value + 1)
+
+
 def measure(points: Tensor, kernel: Kernel) -> tuple[Tensor, Tensor]:
     """How many points packed boards have, int64 (B,), and their largest coordinate, float64 (B,); 0 and -1 if empty."""
-    if not _uses_numba(kernel, points):
+    if not uses_numba(kernel, points):
         return (points[:, :, 0] >= 0).sum(1), points.amax(dim=(1, 2))
-    num_points, largest = torch.empty(len(points), dtype=torch.int64), torch.empty(len(points), dtype=torch.float64)
-    newton_kernel.measure_boards(points.contiguous().numpy(), num_points.numpy(), largest.numpy())
-    return num_points, largest
+    num_points, largest = np.empty(len(points), dtype=np.int64), np.empty(len(points))
+    newton_kernel.measure_boards(points.contiguous().numpy(), num_points, largest)
+    return torch.from_numpy(num_points), torch.from_numpy(largest)
 
 
 # ---- the numba kernels, in threads -------------------------------------------------------------------
 
 
-def _uses_numba(kernel: Kernel, tensor: Tensor) -> bool:
-    return kernel == "numba" and tensor.device.type == "cpu"
+def uses_numba(kernel: Kernel, tensor: Tensor) -> bool:
+    return kernel == "numba" and runs_on_cpu(tensor)
+
+
+def _new_boards(shape: tuple[int, ...]) -> Tensor:
+    return torch.from_numpy(np.empty(shape))
 
 
 def _run_kernel(
-    run: Callable[..., None], inputs: tuple[Tensor, ...], shape: torch.Size, reduction: Reduction, *extra: int
+    run: Callable[..., None], inputs: tuple[Tensor, ...], out: Tensor, reduction: Reduction, *extra: int
 ) -> tuple[Tensor, Tensor]:
-    """run(*inputs, *extra, vertices, axes, out, num_open) on equal chunks of the batch. Boards do not see their
-    chunk."""
-    out, num_exact = torch.empty(shape, dtype=torch.float64), torch.empty(shape[0], dtype=torch.int64)
+    """run(*inputs, out, num_open, *extra, vertices, axes), then what it left open; gives out and num_exact."""
+    num_exact = np.empty(len(out), dtype=np.int64)
     arrays = [tensor.contiguous().numpy() for tensor in inputs]
-    arguments = (*extra, reduction == "vertices", _axes(shape[2]))
-    results = out.numpy(), num_exact.numpy()
-    num_chunks = min(torch.get_num_threads(), shape[0] // MIN_BOARDS_PER_CHUNK)
+    run_in_chunks(run, (*arrays, out.numpy(), num_exact), *extra, reduction == "vertices", _axes(out.shape[2]))
+    counts = torch.from_numpy(num_exact)
+    if reduction == "vertices" and num_exact.any():
+        _settle(out, counts)
+    return out, counts
+
+
+def run_in_chunks(run: Callable[..., None], arrays: tuple[Any, ...], *arguments: Any) -> None:
+    """run(*arrays, *arguments) on equal chunks of the batch, one per thread of torch. Boards do not see their chunk."""
+    num_boards = len(arrays[0])
+    num_chunks = min(torch.get_num_threads(), num_boards // MIN_BOARDS_PER_CHUNK)
     if num_chunks <= 1:
-        run(*arrays, *arguments, *results)
-    else:
-        bounds = [shape[0] * chunk // num_chunks for chunk in range(num_chunks + 1)]
-        parts = [slice(*pair) for pair in pairwise(bounds)]
-        futures = [
-            _pool().submit(run, *[a[part] for a in arrays], *arguments, *[r[part] for r in results])
-            for part in parts[1:]
-        ]
-        run(*[a[parts[0]] for a in arrays], *arguments, *[r[parts[0]] for r in results])
-        for future in futures:
-            future.result()
-    if reduction == "vertices" and results[1].any():
-        _settle(out, num_exact)
-    return out, num_exact
+        run(*arrays, *arguments)
+        return
+    bounds = [num_boards * chunk // num_chunks for chunk in range(num_chunks + 1)]
+    first, *others = [[array[start:stop] for array in arrays] for start, stop in pairwise(bounds)]
+    futures = [_pool().submit(run, *part, *arguments) for part in others]
+    run(*first, *arguments)
+    for future in futures:
+        future.result()
 
 
 @cache
@@ -221,7 +233,7 @@ def _vertices_or_open(points: Tensor, minimal: Tensor, may_wait: bool) -> tuple[
     """
     B, N, n = points.shape
     few = minimal.sum(1) <= 2
-    tolerance_B = _tolerance(points, minimal)
+    tolerance_B, corner = _tolerance(points, minimal)
     beyond = ~few & (tolerance_B >= MAX_TOLERANCE if n <= MAX_DIMENSION else True)
     if may_wait:
         board, row = (minimal & ~(few | beyond).unsqueeze(1)).nonzero(as_tuple=True)
@@ -231,7 +243,7 @@ def _vertices_or_open(points: Tensor, minimal: Tensor, may_wait: bool) -> tuple[
     others = minimal[board] & (torch.arange(N, device=points.device) != row.unsqueeze(1))
     candidate, tolerance = points[board, row], tolerance_B[board]
     with_residues = not may_wait or bool((tolerance > 0).any())
-    simplex = _Simplex(points, board, candidate, others, tolerance, with_residues)
+    simplex = _Simplex(points, board, candidate, others, tolerance, candidate - corner[board], with_residues)
     num_pivots = MAX_PIVOTS if may_wait else STATIC_PIVOTS_PER_DIMENSION * n
     for _ in range(num_pivots if n <= MAX_DIMENSION else 0):
         if may_wait and not simplex.running.any():
@@ -244,15 +256,16 @@ def _vertices_or_open(points: Tensor, minimal: Tensor, may_wait: bool) -> tuple[
     return torch.where(few.unsqueeze(1), minimal, vertex & minimal), is_open
 
 
-def _tolerance(points: Tensor, minimal: Tensor) -> Tensor:
-    """Bound of the rounding error of every decision on a board, (B,): 0 where all arithmetic is exact."""
+def _tolerance(points: Tensor, minimal: Tensor) -> tuple[Tensor, Tensor]:
+    """Bound of the rounding error of every decision on a board, (B,): 0 where all arithmetic is exact; and the least
+    value of each coordinate, (B, n)."""
     absent = ~minimal.unsqueeze(2)
     low = points.masked_fill(absent, torch.inf).amin(1)
     high = points.masked_fill(absent, -torch.inf).amax(1)
     bound = torch.full_like(low[:, 0], float(points.shape[2]))
     for k in range(points.shape[2]):
         bound = bound * ((high[:, k] - low[:, k]).clamp(min=1.0) * (k + 1))
-    return torch.where(bound < EXACT_FLOAT, 0.0, bound * RELATIVE_ERROR)
+    return torch.where(bound < EXACT_FLOAT, 0.0, bound * RELATIVE_ERROR), low
 
 
 class _Simplex:
@@ -262,7 +275,14 @@ class _Simplex:
     """
 
     def __init__(
-        self, points: Tensor, board: Tensor, candidate: Tensor, others: Tensor, tolerance: Tensor, with_residues: bool
+        self,
+        points: Tensor,
+        board: Tensor,
+        candidate: Tensor,
+        others: Tensor,
+        tolerance: Tensor,
+        height: Tensor,
+        with_residues: bool,
     ) -> None:
         P, n = candidate.shape
         self.points, self.board, self.others, self.tolerance = points, board, others, tolerance
@@ -271,6 +291,7 @@ class _Simplex:
         identity = torch.eye(n, device=points.device)
         self.basis = [identity.to(kind).repeat(P, 1, 1) for kind in self.kinds]  # (P, n, n): [:, j] is vector j
         self.cofactors = [basis.clone() for basis in self.basis]
+        self.weights = [_guessed_weights(height).masked_fill(tolerance.unsqueeze(1) > 0, 0).to(k) for k in self.kinds]
         self.is_point = torch.zeros((P, n), dtype=torch.bool, device=points.device)
         self.running = torch.ones(P, dtype=torch.bool, device=points.device)
         self.vertex = torch.zeros(P, dtype=torch.bool, device=points.device)
@@ -285,9 +306,8 @@ class _Simplex:
     def pivot(self) -> None:
         """One pivot of those still running: certify a vertex, or certify that there is none, or exchange a vector."""
         n, N = self.candidate[0].shape[1], self.others.shape[1]
-        weights = [_product(cofactors.mT, self.is_point.unsqueeze(1)) for cofactors in self.cofactors]
-        prices = self.decided([self._prices(w, c) for w, c in zip(weights, self.candidate, strict=True)])
-        slack = self.decided(weights)
+        prices = self.decided([self._prices(w, c) for w, c in zip(self.weights, self.candidate, strict=True)])
+        slack = self.decided(self.weights)
         violated = torch.cat([self.others & (prices <= 0), slack < 0], 1)
         worst = torch.cat([prices, slack], 1).masked_fill(~violated, torch.inf).argmin(1)
         some = violated.any(1)
@@ -309,6 +329,7 @@ class _Simplex:
             for vector, basis in zip(entering, self.basis, strict=True)
         ]
         self.cofactors = [_cofactors(basis) for basis in self.basis]
+        self.weights = [_product(cofactors.mT, self.is_point.unsqueeze(1)) for cofactors in self.cofactors]
 
     def _prices(self, weights: Tensor, candidate: Tensor) -> Tensor:
         """weights . (q - candidate) for every row q: (P, N)."""
@@ -336,6 +357,19 @@ class _Simplex:
             ratio = ratios[:, :, k].masked_fill(~possible, torch.inf)
             possible = possible & (ratio == ratio.amin(1, keepdim=True))
         return possible.to(torch.int8).argmax(1), exists
+
+
+def _guessed_weights(height: Tensor) -> Tensor:
+    """The weights that are tried first: the normal of x_1 ... x_n = const at the point, from its coordinates above one
+    below the corner of the board. (P, n) to (P, n)."""
+    columns = (height + 1.0).unbind(1)
+    weights = []
+    for j in range(len(columns)):
+        weight = torch.ones_like(columns[j])
+        for column in columns[:j] + columns[j + 1 :]:
+            weight = weight * column
+        weights.append(weight)
+    return torch.stack(weights, dim=1)
 
 
 def _product(a: Tensor, b: Tensor) -> Tensor:

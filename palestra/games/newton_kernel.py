@@ -33,7 +33,7 @@ _inlined = njit(nogil=True, error_model="numpy", forceinline=True)
 
 
 @_compiled
-def reduce_boards(points: Array, vertices: bool, axes: Any, out: Array, num_open: Array) -> None:
+def reduce_boards(points: Array, out: Array, num_open: Array, vertices: bool, axes: Any) -> None:
     """Reduce boards whose rows need not be packed. points, out: (B, N, n); num_open: int64 (B,)."""
     for world in range(len(points)):
         rows, board, num = out[world], points[world], 0
@@ -49,7 +49,7 @@ def reduce_boards(points: Array, vertices: bool, axes: Any, out: Array, num_open
 
 @_compiled
 def blow_up_boards(
-    points: Array, subset: Array, axis: Array, vertices: bool, axes: Any, out: Array, num_open: Array
+    points: Array, subset: Array, axis: Array, out: Array, num_open: Array, vertices: bool, axes: Any
 ) -> None:
     """Move x_axis <- sum of x_k over k in subset (a bitmask), then reduce. Packed boards; subset 0: copied as it is."""
     weights = np.empty(len(axes))
@@ -75,16 +75,22 @@ def blow_up_boards(
 
 
 @_compiled
-def random_boards(keys: Array, high: int, vertices: bool, axes: Any, out: Array, num_open: Array) -> None:
-    """Fresh boards: the integers of randomness.random_integers(keys, N * n, high), row by row, reduced. keys: int64
-    (B,)."""
+def random_boards(keys: Array, where: Array, out: Array, num_open: Array, high: int, vertices: bool, axes: Any) -> None:
+    """Fresh boards in the places `where`, bool (B,): the integers of randomness.random_integers(keys, N * n, high), row
+    by row, reduced. keys: int64 (B,). The other boards of `out` stay as they are."""
+    n = len(axes)
+    numbers = np.empty(out.shape[1] * n)
     for world in range(len(keys)):
-        rows = out[world]
-        state = np.uint64(keys[world])
+        if not where[world]:
+            num_open[world] = 0
+            continue
+        rows, key = out[world], np.uint64(keys[world])
+        for i in range(len(numbers)):  # a loop that the compiler makes of vectors
+            bits = mix(key + np.uint64(i + 1) * U_GAMMA) >> np.uint64(33)
+            numbers[i] = np.float64(np.int64((bits * np.uint64(high)) >> np.uint64(31)))
         for i in range(len(rows)):
-            for k in range(len(axes)):
-                state += U_GAMMA
-                rows[i, k] = np.float64(((mix(state) >> np.uint64(33)) * np.uint64(high)) >> np.uint64(31))
+            for k in range(n):
+                rows[i, k] = numbers[i * n + k]
         num_open[world] = _keep_minimal(rows, len(rows), len(rows), axes)
     _finish(out, num_open, vertices, axes)
 
@@ -93,13 +99,18 @@ def random_boards(keys: Array, high: int, vertices: bool, axes: Any, out: Array,
 def measure_boards(points: Array, num_points: Array, largest: Array) -> None:
     """Count the rows of packed boards and find their largest coordinate; empty boards: 0 and -1."""
     for world in range(len(points)):
-        board, num, most = points[world], 0, -1.0
-        while num < len(board) and board[num, 0] >= 0:
-            for k in range(board.shape[1]):
-                most = max(most, board[num, k])
-            num += 1
-        num_points[world] = num
-        largest[world] = most
+        num_points[world], largest[world] = measured(points[world])
+
+
+@_inlined
+def measured(board: Array) -> tuple[int, float]:
+    """How many rows a packed board has, and its largest coordinate; 0 and -1 if it is empty."""
+    num, most = 0, -1.0
+    while num < len(board) and board[num, 0] >= 0:
+        for k in range(board.shape[1]):
+            most = max(most, board[num, k])
+        num += 1
+    return num, most
 
 
 @_compiled
@@ -200,24 +211,22 @@ def _keep_vertices(boards: Array, num_open: Array, axes: Any) -> None:
         np.empty(n, np.int64),  # basis: indices of vectors
         np.empty(n),  # the entering vector in cofactor coordinates
     )
+    corner = np.empty(n)  # the least value of each coordinate
     verdicts = np.empty(boards.shape[1], np.int8)  # 1: a vertex, -1: none, 0: open
     for board in range(len(boards)):
         rows, num = boards[board], num_open[board]
         if num <= 2:
             num_open[board] = 0
             continue
-        tolerance = _tolerance(rows, num, axes)
+        tolerance = _tolerance(rows, num, axes, corner)
         if tolerance >= MAX_TOLERANCE or n > MAX_DIMENSION:
             continue
         for i in range(num):
             verdicts[i] = 0
-        for first in range(n):
-            verdicts[_lexicographic_minimum(rows, num, first, axes)] = 1
         for i in range(num):
+            verdicts[i] = _verdict(rows, num, i, verdicts, tolerance, corner, axes, scratch)
             if verdicts[i] == 0:
-                verdicts[i] = _verdict(rows, num, i, verdicts, tolerance, axes, scratch)
-                if verdicts[i] == 0:
-                    break
+                break
         else:
             left = 0
             for i in range(num):
@@ -229,34 +238,28 @@ def _keep_vertices(boards: Array, num_open: Array, axes: Any) -> None:
 
 
 @_compiled
-def _tolerance(rows: Array, num: int, axes: Any) -> float:
-    """Bound of the rounding error of every decision on this board: 0 where all arithmetic is exact."""
+def _tolerance(rows: Array, num: int, axes: Any, corner: Array) -> float:
+    """Bound of the rounding error of every decision on this board: 0 where all arithmetic is exact. Fills `corner`."""
     bound = float(len(axes))
     for k in range(len(axes)):
         low = high = rows[0, k]
         for i in range(1, num):
             low, high = min(low, rows[i, k]), max(high, rows[i, k])
         bound *= max(high - low, 1.0) * (k + 1)
+        corner[k] = low
     return 0.0 if bound < EXACT_FLOAT else bound * RELATIVE_ERROR
-
-
-@_compiled
-def _lexicographic_minimum(rows: Array, num: int, first: int, axes: Any) -> int:
-    """The row that is least in coordinate `first`, ties by the following ones: a vertex (weights 1, e, e^2, ...)."""
-    n = len(axes)
-    best = 0
-    for i in range(1, num):
-        for step in range(n):
-            k = first + step if first + step < n else first + step - n
-            if rows[i, k] != rows[best, k]:
-                best = i if rows[i, k] < rows[best, k] else best
-                break
-    return best
 
 
 @_inlined
 def _verdict(
-    rows: Array, num: int, candidate: int, verdicts: Array, tolerance: float, axes: Any, scratch: tuple[Array, ...]
+    rows: Array,
+    num: int,
+    candidate: int,
+    verdicts: Array,
+    tolerance: float,
+    corner: Array,
+    axes: Any,
+    scratch: tuple[Array, ...],
 ) -> int:
     """1: a vertex, -1: none, 0: open. Simplex over cofactors; every verdict is a certificate (docs/newton.md)."""
     vectors, vectors_i, cofactors, cofactors_i, minors, minors_i, basis, entering = scratch
@@ -273,7 +276,9 @@ def _verdict(
         for k in range(n):
             vectors[num_others + j, k] = cofactors[j, k] = 1.0 if j == k else 0.0
         cofactors[n, j] = 0.0
-    if tolerance > 0:
+    if tolerance == 0:
+        _guess_weights(rows[candidate], corner, cofactors[n], axes)
+    else:
         _copy(vectors, vectors_i, num_vectors, axes)
         _copy(cofactors, cofactors_i, n + 1, axes)
 
@@ -295,6 +300,18 @@ def _verdict(
         if tolerance > 0:
             _update_cofactors(vectors_i, basis, leaving, num_others, cofactors_i, minors_i, axes)
     return 0
+
+
+@_inlined
+def _guess_weights(point: Array, corner: Array, weights: Array, axes: Any) -> None:
+    """The weights that are tried first: the normal of x_1 ... x_n = const at the point, the origin one below the
+    corner."""
+    for j in range(len(axes)):
+        weight = 1.0
+        for k in range(len(axes)):
+            if k != j:
+                weight *= point[k] - corner[k] + 1.0
+        weights[j] = weight
 
 
 @_inlined

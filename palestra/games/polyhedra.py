@@ -10,13 +10,26 @@ Letters: B worlds, N points, n dimension. Rows with a negative entry are absent,
 
 from typing import Annotated, Literal, Self
 
+import numpy as np
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
 from palestra.config import Config, ConfigError, ConfigErrorItem, NonNegativeInt, PositiveInt
+from palestra.games import polyhedra_kernel
 from palestra.games.game import Observation, State, TensorGame
-from palestra.games.newton import Kernel, Reduction, blow_up, measure, newton_vertices, random_points, reduce_points
+from palestra.games.newton import (
+    Kernel,
+    Reduction,
+    blow_up,
+    measure,
+    newton_vertices,
+    random_points,
+    reduce_points,
+    refill_points,
+    run_in_chunks,
+    uses_numba,
+)
 from palestra.games.rewards import RewardConfig, make_reward
 from palestra.games.spaces import Discrete, Space
 from palestra.randomness import random_integers
@@ -176,48 +189,99 @@ class PolyhedraGame(TensorGame):
             points, largest = _rescaled(points, largest), largest.clamp(max=1.0)
         return {"points": points, "num_points": num_points, "largest": largest}
 
+    def refill(self, state: State, where: Tensor, keys: Tensor) -> State:
+        config = self.config
+        if self.boards is not None or config.rescale_state or not uses_numba(self.kernel, keys):
+            return super().refill(state, where, keys)
+        refill_points(state["points"], where, keys, config.max_value, config.reduction)
+        names = ("points", "num_points", "largest", "subset", "rounds", "overflow", "exact")
+        polyhedra_kernel.begin_games(where.numpy(), *(state[name].numpy() for name in names))
+        return state
+
     def deciding(self, state: State) -> Tensor:
+        if uses_numba(self.kernel, state["subset"]):
+            deciding = np.empty((len(state["subset"]), 2), dtype=np.bool_)
+            polyhedra_kernel.find_deciding(state["num_points"].numpy(), state["subset"].numpy(), deciding)
+            return torch.from_numpy(deciding)
         running, host = state["num_points"] > 1, state["subset"] == 0
         return torch.stack([running & host, running & ~host], dim=1)
 
     def observe(self, state: State, role: str) -> Observation:
         points = _rescaled(state["points"], state["largest"]) if self.config.rescale else state["points"]
         seen = {"points": points.to(torch.float32)}
-        return seen if role == "host" else seen | {"coords": self._chosen(state).to(torch.float32)}
+        return seen if role == "host" else seen | {"coords": self._chosen(state["subset"]).to(torch.float32)}
 
     def legal(self, state: State, role: str) -> Tensor:
         if role == "host":
             return self.every_choice.expand(len(state["subset"]), -1)
-        return self._chosen(state).bool()
+        return self._chosen(state["subset"])
 
     def transition(
         self, state: State, actions: dict[str, Tensor], keys: Tensor
     ) -> tuple[State, Tensor, Tensor, Tensor]:
-        before, subset = state["points"], state["subset"]
-        running, shearing = state["num_points"] > 1, subset > 0
         new = dict(state)
         if "host" in actions:
-            new["subset"] = torch.where(running & ~shearing, self.masks[actions["host"]], subset)
+            new["subset"] = self._subset(state, actions["host"])
         if "agent" not in actions:
-            rewards = torch.zeros((len(subset), 2), device=self.device)
-            return new, rewards, (~running).unsqueeze(1).expand(-1, 2), torch.zeros_like(running)
+            over = state["num_points"] <= 1
+            rewards = torch.zeros((len(over), 2), device=self.device)
+            return new, rewards, over.unsqueeze(1).expand(-1, 2), torch.zeros_like(over)
 
+        before, subset = state["points"], state["subset"]
         after, num_exact = blow_up(before, subset, actions["agent"], self.config.reduction, self.kernel)
-        new |= self._board(after)
-        over = new["num_points"] <= 1
-        # A negative count: the device could not decide a point and cannot ask for exact integers without a wait.
-        new["overflow"] = truncated = ((new["largest"] > MAX_COORDINATE) | (num_exact < 0)) & ~over
-        new["subset"] = new["subset"].masked_fill(shearing, 0)
-        new["rounds"] = state["rounds"] + shearing
-        new["exact"] = state["exact"] + num_exact.clamp(min=0)
-        if self.config.max_rounds is not None:
-            truncated = truncated | ((new["rounds"] >= self.config.max_rounds) & ~over)
-        rewards = self.reward(before, after, over & running) * (running & shearing).unsqueeze(1)
+        new["subset"] = new["subset"].masked_fill(subset > 0, 0)
+        counted, over, moved, truncated = self._count(state, after, num_exact)
+        new |= {"points": after} | counted
+        if self.config.rescale_state:
+            new |= {"points": _rescaled(after, new["largest"]), "largest": new["largest"].clamp(max=1.0)}
+        rewards = self.reward(before, after, over & moved) * moved.unsqueeze(1)
         return new, rewards, over.unsqueeze(1).expand(-1, 2), truncated
 
-    def _chosen(self, state: State) -> Tensor:
-        """The host's choice as multi-binary int64 (B, n)."""
-        return (state["subset"].unsqueeze(1) >> self.coordinates) & 1
+    def _subset(self, state: State, action: Tensor) -> Tensor:
+        """The choice after the host's turn."""
+        num_points, subset = state["num_points"], state["subset"]
+        if uses_numba(self.kernel, subset):
+            new = np.empty(len(subset), dtype=np.int64)
+            masks = self.masks.numpy()
+            polyhedra_kernel.choose_subsets(num_points.numpy(), subset.numpy(), action.numpy(), masks, new)
+            return torch.from_numpy(new)
+        return torch.where((num_points > 1) & (subset == 0), self.masks[action], subset)
+
+    def _count(self, state: State, after: Tensor, num_exact: Tensor) -> tuple[State, Tensor, Tensor, Tensor]:
+        """What follows from the boards after the agent's turn: all entries but points and subset; over, moved and
+        truncated, bool (B,)."""
+        if uses_numba(self.kernel, after):
+            return self._count_on_cpu(state, after, num_exact)
+        num_points, largest = measure(after, self.kernel)
+        shearing, over = state["subset"] > 0, num_points <= 1
+        # A negative count: the device could not decide a point and cannot ask for exact integers without a wait.
+        overflow = ((largest > MAX_COORDINATE) | (num_exact < 0)) & ~over
+        rounds, exact = state["rounds"] + shearing, state["exact"] + num_exact.clamp(min=0)
+        truncated = overflow
+        if self.config.max_rounds is not None:
+            truncated = truncated | ((rounds >= self.config.max_rounds) & ~over)
+        counted = {"num_points": num_points, "largest": largest, "rounds": rounds, "exact": exact, "overflow": overflow}
+        return counted, over, shearing & (state["num_points"] > 1), truncated
+
+    def _count_on_cpu(self, state: State, after: Tensor, num_exact: Tensor) -> tuple[State, Tensor, Tensor, Tensor]:
+        B, max_rounds = len(after), self.config.max_rounds
+        old = [state[name].numpy() for name in ("subset", "num_points", "rounds", "exact")]
+        num_points, largest = np.empty(B, dtype=np.int64), np.empty(B)
+        rounds, exact = np.empty(B, dtype=np.int32), np.empty(B, dtype=np.int64)
+        overflow, over, moved, truncated = (np.empty(B, dtype=np.bool_) for _ in range(4))
+        counted = {"num_points": num_points, "largest": largest, "rounds": rounds, "exact": exact, "overflow": overflow}
+        arrays = (after.numpy(), num_exact.numpy(), *old, *counted.values(), over, moved, truncated)
+        run_in_chunks(polyhedra_kernel.count, arrays, MAX_COORDINATE, -1 if max_rounds is None else max_rounds)
+        new = {name: torch.from_numpy(array) for name, array in counted.items()}
+        return new, torch.from_numpy(over), torch.from_numpy(moved), torch.from_numpy(truncated)
+
+    def _chosen(self, subset: Tensor) -> Tensor:
+        """The host's choice as multi-binary bool (B, n)."""
+        if uses_numba(self.kernel, subset):
+            chosen = np.empty((len(subset), len(self.coordinates)), dtype=np.bool_)
+            polyhedra_kernel.list_chosen(subset.numpy(), chosen)
+            return torch.from_numpy(chosen)
+        return ((subset.unsqueeze(1) >> self.coordinates) & 1).bool()
 
 
 def _rescaled(points: Tensor, largest: Tensor) -> Tensor:

@@ -113,16 +113,17 @@ class SoloGame:
 
     def _count(self, worlds: SoloWorlds, outcome: Outcome) -> None:
         worlds.lengths = worlds.lengths + outcome.valid
-        worlds.returns = worlds.returns + outcome.reward
+        worlds.returns = worlds.returns + outcome.raw_reward
         ended = outcome.terminated | outcome.truncated
-        if ended.device.type == "cpu" and not ended.any():
+        forgetting = ended | ~outcome.valid  # who has decided while a game only began has seen nothing of it
+        if ended.device.type == "cpu" and not forgetting.any():
             return
         columns = (ended, outcome.terminated, outcome.truncated, worlds.lengths, worlds.returns, *outcome.tallies)
         worlds.totals = worlds.totals + torch.stack([(column * ended).double().sum() for column in columns])
         worlds.lengths = worlds.lengths.masked_fill(ended, 0)
         worlds.returns = worlds.returns.masked_fill(ended, 0.0)
         worlds.memory = {
-            name: value * ~ended.view(-1, *([1] * (value.dim() - 1))) for name, value in worlds.memory.items()
+            name: value * ~forgetting.view(-1, *([1] * (value.dim() - 1))) for name, value in worlds.memory.items()
         }
 
 

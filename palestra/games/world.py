@@ -15,7 +15,8 @@ from palestra.games.game import Observation, State, TensorGame
 class Outcome(NamedTuple):
     """What a step gave, all (B, ...). observation: the true one after the step, also where the game has ended.
 
-    reward: float32. terminated (over; no bootstrap) and truncated (cut off; bootstrap from `observation`): bool, never
+    reward: float32, what is learned from; raw_reward: float32, what returns are made of, the same unless the world
+    transforms rewards. terminated (over; no bootstrap) and truncated (cut off; bootstrap from `observation`): bool, never
     both. valid: bool, False where the step only began a new game and nothing was decided. tallies: the counters that
     the game names so, as they stood after the step.
     """
@@ -23,6 +24,7 @@ class Outcome(NamedTuple):
     observation: Observation
     legal: Tensor
     reward: Tensor
+    raw_reward: Tensor
     terminated: Tensor
     truncated: Tensor
     valid: Tensor
@@ -52,12 +54,16 @@ class World(ABC):
 
 class TensorWorld(World):
     """The World of a TensorGame with one role. A start that is over before its first decision ends after one step with
-    reward 0."""
+    reward 0. Where the game has a stepper, `state` is written to by every step."""
 
     def __init__(self, game: TensorGame, keys: Tensor) -> None:
         (self.role,) = game.roles
         self.game = game
-        self.state: State = game.reset(keys)
+        self.every = torch.ones(len(keys), dtype=torch.bool, device=game.device)
+        self._put(game.reset(keys))
+
+    def _put(self, state: State) -> None:
+        self.state, self.stepper = state, self.game.stepper(state)
         self._look()
 
     def _look(self) -> None:
@@ -65,34 +71,26 @@ class TensorWorld(World):
         self.legal = self.game.legal(self.state, self.role)
 
     def step(self, action: Tensor, keys: Tensor) -> Outcome:
+        if self.stepper is not None:
+            seen, self.observation, reward, over, truncated = self.stepper(action, keys)
+            return Outcome(seen, self.legal, reward, reward, over, truncated, self.every, ())
         self.state, rewards, terminated, truncated = self.game.transition(self.state, {self.role: action}, keys)
         self._look()
         over = terminated[:, 0]
         tallies = tuple(self.state[name] for name in self.game.tallies)
-        valid = torch.ones_like(over)
-        outcome = Outcome(self.observation, self.legal, rewards[:, 0], over, truncated, valid, tallies)
+        reward = rewards[:, 0]
+        outcome = Outcome(self.observation, self.legal, reward, reward, over, truncated, self.every, tallies)
         self._refill(over | truncated, keys + 1)
         return outcome
 
     def _refill(self, ended: Tensor, keys: Tensor) -> None:
-        if ended.device.type == "cpu":
-            rows = ended.nonzero().squeeze(1)
-            if not len(rows):
-                return
-            fresh = self.game.reset(keys[rows])
-            self.state = {name: value.index_copy(0, rows, fresh[name]) for name, value in self.state.items()}
-        else:  # a GPU would have to wait to learn which rows
-            fresh = self.game.reset(keys)
-            self.state = {name: _where(ended, fresh[name], value) for name, value in self.state.items()}
+        if ended.device.type == "cpu" and not ended.any():
+            return
+        self.state = self.game.refill(self.state, ended, keys)
         self._look()
 
     def state_dict(self) -> dict[str, Any]:
-        return {"state": self.state}
+        return {"state": {name: value.clone() for name, value in self.state.items()}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.state = {name: value.to(self.game.device) for name, value in state["state"].items()}
-        self._look()
-
-
-def _where(mask: Tensor, yes: Tensor, no: Tensor) -> Tensor:
-    return torch.where(mask.view(-1, *([1] * (yes.dim() - 1))), yes, no)
+        self._put({name: value.to(self.game.device, copy=True) for name, value in state["state"].items()})

@@ -79,13 +79,3 @@ def _may_change(guards: Sequence[Any]) -> list[bool]:
         guard.name.startswith("L['arguments']") or guard.name.endswith(".training") or not guard.name
         for guard in guards
     ]
-
-
-def initialize_orthogonal(net: nn.Module, hidden_gain: float, output_gain: float) -> None:
-    """Orthogonal weights (Saxe et al. 2014) from torch's global generator, biases 0; the last layer has a gain of its
-    own."""
-    layers = [module for module in net.modules() if isinstance(module, nn.Linear | nn.Conv2d)]
-    for layer in layers:
-        nn.init.orthogonal_(layer.weight, output_gain if layer is layers[-1] else hidden_gain)
-        if layer.bias is not None:
-            nn.init.zeros_(layer.bias)

@@ -1,7 +1,7 @@
 """Who sits in a seat: players that learn, that are held fixed, and scripted ones."""
 
 from palestra.config import Config
-from palestra.games.game import TensorGame
+from palestra.games.game import Game
 from palestra.players.scripted import SCRIPTED, ScriptedPolicy
 
 
@@ -19,7 +19,7 @@ class FromRunConfig(Config):
     """latest, best, or the number of a checkpoint"""
 
 
-def script_error(name: str, game: type[TensorGame], role: str) -> str | None:
+def script_error(name: str, game: type[Game], role: str) -> str | None:
     """Why a scripted player cannot sit there, or None."""
     policy = SCRIPTED.get(name)
     if policy is None:
@@ -31,6 +31,6 @@ def script_error(name: str, game: type[TensorGame], role: str) -> str | None:
     return None
 
 
-def make_script(name: str, game: TensorGame) -> ScriptedPolicy:
-    """The scripted player of that name, for that game."""
-    return SCRIPTED[name](game)
+def make_script(name: str, game: Game, role: str | None = None) -> ScriptedPolicy:
+    """The scripted player of that name, for a role of that game; None: for the first one, where all act alike."""
+    return SCRIPTED[name](game, role or game.roles[0])

@@ -9,27 +9,38 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from palestra.config import ConfigError, ConfigErrorItem
 from palestra.games.fused import Decision, Memory, Sees
-from palestra.games.game import TensorGame
+from palestra.games.game import Game
 from palestra.games.newton import blow_up, measure
 from palestra.games.nim import NimGame
 from palestra.games.polyhedra import PolyhedraGame
-from palestra.randomness import random_choice
+from palestra.games.spaces import ActionSpace, Box, Discrete, MultiDiscrete
+from palestra.randomness import fold, random_choice, random_floats
 
 
 class ScriptedPolicy:
-    """Base: `choose` gives an action per world. `game` and `roles` say where the player may sit; None: anywhere."""
+    """Base: `choose` gives an action per world. `game_class` and `roles` say where the player may sit; None: anywhere.
+
+    action_spaces: the kinds of actions that it chooses. Raises ConfigError for a role whose actions are of another.
+    """
 
     name: ClassVar[str]
-    game_class: ClassVar[type[TensorGame] | None] = None
+    game_class: ClassVar[type[Game] | None] = None
     roles: ClassVar[tuple[str, ...] | None] = None
+    action_spaces: ClassVar[tuple[type[ActionSpace], ...]] = (Discrete,)
     sees: Sees = "nothing"
 
-    def __init__(self, game: TensorGame) -> None:
-        self.game = game
+    def __init__(self, game: Game, role: str) -> None:
+        self.game, self.space = game, game.action_spaces[role]
+        if not isinstance(self.space, self.action_spaces):
+            can = " or ".join(kind.__name__ for kind in self.action_spaces)
+            raise ConfigError(
+                [ConfigErrorItem("", f"{self.name!r} chooses {can} actions; those of {role!r} are {self.space}")]
+            )
 
     def choose(self, view: Mapping[str, Tensor], legal: Tensor, keys: Tensor) -> Tensor:
-        """int64 (B,): a legal action wherever there is one."""
+        """(B, ...) as the action space says: a legal action wherever there is one."""
         raise NotImplementedError
 
     def act(self, view: Mapping[str, Tensor], legal: Tensor, keys: Tensor, memory: Memory) -> Decision:
@@ -37,12 +48,28 @@ class ScriptedPolicy:
 
 
 class RandomPolicy(ScriptedPolicy):
-    """Any legal action, each with the same probability."""
+    """Any legal action, each with the same probability; numbers uniformly within their bounds."""
 
     name = "random"
+    action_spaces = (Discrete, MultiDiscrete, Box)
+
+    def __init__(self, game: Game, role: str) -> None:
+        super().__init__(game, role)
+        if isinstance(self.space, Box):
+            self.low, self.high = (torch.tensor(x, device=game.device) for x in (self.space.low, self.space.high))
+            if not (self.high - self.low).isfinite().all():
+                message = f"'random' draws numbers within bounds; not all actions of {role!r} have them: {self.space}"
+                raise ConfigError([ConfigErrorItem("", message)])
 
     def choose(self, view: Mapping[str, Tensor], legal: Tensor, keys: Tensor) -> Tensor:
-        return random_choice(keys, legal)
+        match self.space:
+            case Discrete():
+                return random_choice(keys, legal)
+            case MultiDiscrete(nums=nums):
+                choices = enumerate(legal.split(list(nums), dim=1))
+                return torch.stack([random_choice(fold(keys, k), flags) for k, flags in choices], dim=1)
+            case Box(low=low):
+                return self.low + (self.high - self.low) * random_floats(keys, len(low))
 
 
 class ChooseFirstPolicy(ScriptedPolicy):

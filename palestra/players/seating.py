@@ -7,7 +7,7 @@ import torch
 
 from palestra.config import Config, ConfigError, ConfigErrorItem, PartError, load_class, load_config
 from palestra.games import make_game
-from palestra.games.game import TensorGame
+from palestra.games.game import Game
 from palestra.player import Algorithm, AlgorithmConfig, Player
 from palestra.players import FromRunConfig, ScriptedPlayerConfig, make_script
 from palestra.storage.checkpoints import CheckpointError, Checkpoints
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from palestra.algorithms import RunConfig
 
 
-def make_player(name: str, run: "RunConfig", game: TensorGame) -> Player:
+def make_player(name: str, run: "RunConfig", game: Game) -> Player:
     """A player of a run: learning, scripted, or held fixed as another run left it.
 
     Raises ConfigError if it sits in roles that see or do different things, or comes from a run that does not fit.
@@ -32,7 +32,7 @@ def make_player(name: str, run: "RunConfig", game: TensorGame) -> Player:
     spaces, actions = game.spaces[first], game.action_spaces[first]
     player = Player(name, roles, spaces, actions, game.device, run.seed, run.execution.compile)
     if isinstance(config, ScriptedPlayerConfig):
-        player.script = make_script(config.scripted, game)
+        player.script = make_script(config.scripted, game, first)
     elif isinstance(config, FromRunConfig):
         try:
             _fill_from_run(player, type(run), Path(config.from_run), config.player, config.checkpoint)
@@ -50,8 +50,11 @@ def make_player(name: str, run: "RunConfig", game: TensorGame) -> Player:
 
 
 def load_player(run: str | Path, player: str | None, checkpoint: str, model: type["RunConfig"]) -> Player:
-    """A player as a run left it, held fixed. player: its name; None: the only one that learned. checkpoint: latest,
-    best or a number."""
+    """A player as a run left it, held fixed, with its `game` as the run left that: what the game has learned (running
+    statistics, by which the player sees) is part of how it plays.
+
+    player: its name; None: the only one that learned. checkpoint: latest, best or a number.
+    """
     config = load_config(RunFolder.open(Path(run)).config, (), model)
     learned = [name for name, entry in config.players.items() if hasattr(entry, "algorithm")]
     if player is None and len(learned) > 1:
@@ -63,7 +66,8 @@ def load_player(run: str | Path, player: str | None, checkpoint: str, model: typ
     roles = tuple(role for role in game.roles if config.roles[role] == name)
     spaces, actions = game.spaces[roles[0]], game.action_spaces[roles[0]]
     loaded = Player(name, roles, spaces, actions, game.device, config.seed, False)
-    _fill_from_run(loaded, model, Path(run), name, checkpoint)
+    loaded.game = game
+    game.load_state_dict(_fill_from_run(loaded, model, Path(run), name, checkpoint)["game"])
     return loaded
 
 
@@ -77,17 +81,20 @@ def _make_algorithm(config: Any, player: Player) -> Algorithm:
         raise error.within(config, f"players.{player.name}.algorithm") from error
 
 
-def _fill_from_run(player: Player, model: type["RunConfig"], run: Path, name: str, checkpoint: str) -> None:
+def _fill_from_run(player: Player, model: type["RunConfig"], run: Path, name: str, checkpoint: str) -> dict[str, Any]:
+    """Give the player what it had learned; gives the state of the run."""
     folder = RunFolder.open(run)
     config = load_config(folder.config, (), model).players.get(name)
     if config is None or not hasattr(config, "algorithm"):
         raise RunFolderError(f"{run} has no player {name!r} that learned")
     player.algorithm = _make_algorithm(config.algorithm, player)
     which = int(checkpoint) if checkpoint.isdigit() else checkpoint
-    state = Checkpoints(folder, keep_last=1, keep_every=None).load(which).state["players"][name]
+    whole = Checkpoints(folder, keep_last=1, keep_every=None).load(which).state
+    state = whole["players"][name]
     for key, net in player.nets.items():
         net.load_state_dict(state["nets"][key])
         net.requires_grad_(False)
     player.set_training(False)
     player.opt_steps, player.env_steps = state["opt_steps"], state["env_steps"]
     player.optimizers, player.replay_buffer = {}, None
+    return whole

@@ -7,11 +7,9 @@ as they are, and a frame that fails is left out and reported once.
 import logging
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from time import monotonic
 from types import TracebackType
-from typing import Any, Literal, NamedTuple, Protocol, Self
+from typing import Literal, Protocol, Self
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -21,191 +19,31 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from palestra.recording.results import (
+    Evaluation,
+    PairResult,
+    Progress,
+    Seat,
+    as_float,
+    count_text,
+    duration_text,
+    fraction_of_one,
+    histories,
+    interval_text,
+    label,
+    metric_text,
+    pair_label,
+    plain_ascii,
+    printable,
+    score_text,
+    sparkline,
+    standings,
+)
+
 LIVE_INTERVAL_S = 0.25
 PLAIN_INTERVAL_S = 10.0
-SPARKS = "▁▂▃▄▅▆▇█"
 
 logger = logging.getLogger(__name__)
-
-# ---- what is shown ---------------------------------------------------------------------------------
-
-
-class Seat(NamedTuple):
-    """A role of a game and who holds it."""
-
-    role: str
-    player: str
-    learns: bool
-
-
-@dataclass(frozen=True)
-class PairResult:
-    """Games of one pairing of players. rho = finished / steps, with its 95% interval; NaN where unknown."""
-
-    players: Mapping[str, str]  # role -> player
-    learned: tuple[str, ...]  # the roles held by learning players
-    rho: float
-    low: float
-    high: float
-    games: int
-    finished: int
-    steps: int
-    truncated: int
-    returns: Mapping[str, float]  # role -> mean return of a game
-
-    @cached_property
-    def seats(self) -> tuple[Seat, ...]:
-        """Who sits where, the host first in the host's and agent's game. Equal seats, equal pairing."""
-        roles = ["host", "agent"] if self.measures_rho else self.players
-        return tuple(Seat(role, self.players[role], role in self.learned) for role in roles)
-
-    @property
-    def measures_rho(self) -> bool:
-        """Whether rho says who is the stronger; in games of other roles it is the return that does."""
-        return set(self.players) == {"host", "agent"}
-
-    @property
-    def score(self) -> float:
-        """The number to compare pairings by, which the first seat wants high: rho, or the first role's return."""
-        return self.rho if self.measures_rho else self.returns.get(next(iter(self.players), ""), math.nan)
-
-
-@dataclass(frozen=True)
-class Evaluation:
-    """The pairings evaluated at one moment of training."""
-
-    opt_steps: int
-    pairs: tuple[PairResult, ...]
-
-    @classmethod
-    def from_record(cls, record: Mapping[str, Any]) -> Self:
-        """Read `opt_steps` and `pairs` of an evaluation's record, where null stands for NaN."""
-        return cls(record["opt_steps"], tuple(_pair_from_record(pair) for pair in record["pairs"]))
-
-
-@dataclass(frozen=True)
-class Progress:
-    """One moment of a run. Rates count training time alone."""
-
-    name: str
-    run_folder: str | None
-    device: str
-    fraction: float  # of the run, 0..1
-    elapsed_s: float
-    remaining_s: float | None
-    counters: Mapping[str, int]  # env_steps, opt_steps, epochs, episodes
-    rates: Mapping[str, float]  # of the counters that have one, per second
-    players: Mapping[str, Mapping[str, float]]  # learning player -> loss, q_mean, exploration, learning_rate, ...
-    evaluations: Sequence[Evaluation]  # all so far, the oldest first
-    message: str | None  # what goes on besides training; a live display shows a new one at once
-
-
-def _pair_from_record(pair: Mapping[str, Any]) -> PairResult:
-    rho, low, high = (math.nan if pair[key] is None else pair[key] for key in ("rho", "low", "high"))
-    returns = {role: math.nan if value is None else value for role, value in pair["returns"].items()}
-    counts = {key: pair[key] for key in ("games", "finished", "steps", "truncated")}
-    return PairResult(pair["players"], tuple(pair["learned"]), rho, low, high, **counts, returns=returns)
-
-
-def standings(evaluations: Sequence[Evaluation]) -> list[PairResult]:
-    """The last evaluation's pairings, then those of earlier ones in which nobody learns: they hold at any time."""
-    found: dict[tuple[Seat, ...], PairResult] = {}
-    for evaluation in reversed(evaluations):
-        for pair in evaluation.pairs:
-            if evaluation is evaluations[-1] or not pair.learned:
-                found.setdefault(pair.seats, pair)
-    return list(found.values())
-
-
-def histories(evaluations: Sequence[Evaluation]) -> dict[tuple[Seat, ...], list[PairResult]]:
-    """The results of each pairing, the oldest first."""
-    found: dict[tuple[Seat, ...], list[PairResult]] = {}
-    for evaluation in evaluations:
-        for pair in evaluation.pairs:
-            found.setdefault(pair.seats, []).append(pair)
-    return found
-
-
-# ---- numbers as text: every function takes any value -------------------------------------------------
-
-
-def _as_float(value: object) -> float:
-    try:
-        return float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError, OverflowError):
-        return math.nan
-
-
-def count_text(value: object) -> str:
-    """1,234 or 1.23M."""
-    number = _as_float(value)
-    if not math.isfinite(number) or abs(number) >= 1e15:
-        return f"{number:.3g}"
-    if abs(number) < 1e5:
-        return f"{number:,.0f}" if abs(number) >= 100 or number == int(number) else f"{number:.3g}"
-    exponent = int(f"{number:.2e}".split("e")[1])  # after rounding: 999,999 is 1.00M
-    return f"{number / 10 ** (exponent // 3 * 3):.{2 - exponent % 3}f}{' kMGTP'[exponent // 3]}"
-
-
-def score_text(value: object, sign: Literal["-", "+"] = "-") -> str:
-    """A score as in a table: .169, -1.250; a change with sign "+": +.087."""
-    number = _as_float(value)
-    if math.isnan(number):
-        return "-"
-    if abs(number) >= 1e4:
-        return f"{number:{sign}.3g}"
-    return f"{number:{sign}.3f}".replace("0.", ".", 1) if abs(number) < 0.9995 else f"{number:{sign}.3f}"
-
-
-def duration_text(seconds: object) -> str:
-    """0:02:03, 5d 04h, or "?"."""
-    number = _as_float(seconds)
-    if not math.isfinite(number):
-        return "?"
-    minutes, second = divmod(int(max(number, 0.0)), 60)
-    hours, minute = divmod(minutes, 60)
-    return f"{hours}:{minute:02}:{second:02}" if hours < 100 else f"{count_text(hours // 24)}d {hours % 24:02}h"
-
-
-def _metric_text(value: object) -> str:
-    return "-" if value is None else f"{_as_float(value):.3g}"
-
-
-def _fraction(value: object) -> float:
-    number = _as_float(value)
-    return 0.0 if math.isnan(number) else min(max(number, 0.0), 1.0)
-
-
-def _label(key: str) -> str:
-    return _printable(key.replace("_", " "))
-
-
-def _printable(text: str) -> str:
-    return "".join(character if character.isprintable() else "?" for character in text)
-
-
-def _ascii(text: str) -> str:
-    return _printable(text).encode("ascii", "replace").decode()
-
-
-def pair_label(pair: PairResult) -> str:
-    """zeillinger vs agent"""
-    return " vs ".join(_printable(seat.player) for seat in pair.seats)
-
-
-def sparkline(values: Sequence[float], width: int) -> str:
-    """One bar per value, from the least to the greatest; of more than `width` values an even choice with both ends."""
-    if len(values) > width:
-        values = [values[round(i * (len(values) - 1) / max(width - 1, 1))] for i in range(width)]
-    finite = [value for value in values if math.isfinite(value)]
-    if not finite:
-        return ""
-    low, span = min(finite), max(finite) - min(finite)
-    return "".join(
-        SPARKS[round((value - low) / span * 7) if 0 < span < math.inf else 3] if math.isfinite(value) else " "
-        for value in values
-    )
-
 
 # ---- the live frame ----------------------------------------------------------------------------------
 
@@ -223,11 +61,11 @@ def render_progress(progress: Progress, width: int, height: int) -> RenderableTy
         parts += ["", score_table(progress.evaluations, inner, num_lines_left)]
     parts += ["", _sparks_table(sparks)] if sparks else []
     if progress.message:
-        parts.append(Text(_printable(progress.message), style="yellow", no_wrap=True, overflow="ellipsis"))
+        parts.append(Text(printable(progress.message), style="yellow", no_wrap=True, overflow="ellipsis"))
     title = Text(" · ").join(
-        [Text("palestra", style="bold"), Text(_printable(progress.name)), Text(_printable(progress.device))]
+        [Text("palestra", style="bold"), Text(printable(progress.name)), Text(printable(progress.device))]
     )
-    folder = Text(_printable(progress.run_folder), style="dim") if progress.run_folder else None
+    folder = Text(printable(progress.run_folder), style="dim") if progress.run_folder else None
     return Panel(Group(*parts), title=title, title_align="left", subtitle=folder, subtitle_align="right", width=width)
 
 
@@ -235,7 +73,7 @@ def _time_bar(progress: Progress) -> Table:
     bar = Table.grid(padding=(0, 1), expand=True)
     bar.add_column(ratio=1)
     bar.add_column(no_wrap=True)
-    fraction = _fraction(progress.fraction)
+    fraction = fraction_of_one(progress.fraction)
     left = f"{duration_text(progress.elapsed_s)} gone, {duration_text(progress.remaining_s)} left"
     bar.add_row(ProgressBar(total=1.0, completed=fraction), f"{fraction:4.0%}  {left}")
     return bar
@@ -244,7 +82,7 @@ def _time_bar(progress: Progress) -> Table:
 def _counter_texts(progress: Progress) -> dict[str, str]:
     """Counter -> 12.4M (51.2k/s)"""
     rates = {key: f" ({count_text(rate)}/s)" for key, rate in progress.rates.items()}
-    return {_label(key): count_text(value) + rates.get(key, "") for key, value in progress.counters.items()}
+    return {label(key): count_text(value) + rates.get(key, "") for key, value in progress.counters.items()}
 
 
 def _counters_table(progress: Progress, width: int) -> Table:
@@ -262,15 +100,15 @@ def _players_table(players: Mapping[str, Mapping[str, float]], width: int, num_r
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("player", style="bold", no_wrap=True, max_width=max(8, width // 3))
     for name in names:
-        table.add_column(Text(_label(name)), justify="right", no_wrap=True)
+        table.add_column(Text(label(name)), justify="right", no_wrap=True)
     for player, metrics in list(players.items())[:num_rows]:
-        cells = [Text(_metric_text(metrics.get(name)), style=_alarm(metrics.get(name))) for name in names]
-        table.add_row(Text(_printable(player)), *cells)
+        cells = [Text(metric_text(metrics.get(name)), style=_alarm(metrics.get(name))) for name in names]
+        table.add_row(Text(printable(player)), *cells)
     return table
 
 
 def _alarm(value: object) -> str:
-    return "" if value is None or math.isfinite(_as_float(value)) else "bold red"
+    return "" if value is None or math.isfinite(as_float(value)) else "bold red"
 
 
 def _sparklines(evaluations: Sequence[Evaluation], width: int) -> list[tuple[str, str, str, str]]:
@@ -284,7 +122,7 @@ def _sparklines(evaluations: Sequence[Evaluation], width: int) -> list[tuple[str
                 chosen.setdefault(seat, pair)
     results, lines = histories(evaluations), []
     for pair in list({pair.seats: pair for pair in chosen.values()}.values())[:2]:
-        scores = [_as_float(earlier.score) for earlier in results[pair.seats]]
+        scores = [as_float(earlier.score.value) for earlier in results[pair.seats]]
         bars = sparkline(scores, max(1, width // 2 - 16))
         lines.append((pair_label(pair)[: width // 2], score_text(scores[0]), bars, score_text(scores[-1])))
     return lines
@@ -311,16 +149,12 @@ def score_table(evaluations: Sequence[Evaluation], width: int, num_rows: int) ->
         table, num_left_out = _score_grid(pairs, results, width, num_rows, details)
         if Measurement.get(console, console.options, table).maximum <= width:
             break
-    title = f"{_measure(pairs[0])} at opt step {evaluations[-1].opt_steps:,}"
+    title = f"{printable(pairs[0].measure)} at opt step {evaluations[-1].opt_steps:,}"
     if "change" in details and len(evaluations) > 1:
         title += " and change since the first evaluation"
     if num_left_out:
         title += f" ({num_left_out} more rows or columns)"
     return Group(Text(title, style="dim", no_wrap=True, overflow="ellipsis"), table)
-
-
-def _measure(pair: PairResult) -> str:
-    return "rho" if pair.measures_rho else f"return of {_printable(pair.seats[0].role)}" if pair.seats else "return"
 
 
 def _score_grid(
@@ -339,12 +173,14 @@ def _score_grid(
     columns = sorted(dict.fromkeys(column for row in rows.values() for column in row), key=_is_scripted)
     num_columns = max(1, (width - 17) // 8)
 
-    roles = [_printable(seat.role) for seat in pairs[0].seats]
+    roles = [printable(seat.role) for seat in pairs[0].seats]
     table = Table(box=None, padding=(0, 2 if width >= 96 else 1, 0, 0), header_style="")
     corner = Text((" \\ " if num_heads == 1 else ", ").join(roles), style="dim")
     table.add_column(corner, no_wrap=True, max_width=max(8, width // 3))
     for column in columns[:num_columns]:
-        table.add_column(_seats_text(column) if column else Text(_measure(pairs[0])), justify="right", no_wrap=True)
+        table.add_column(
+            _seats_text(column) if column else Text(printable(pairs[0].measure)), justify="right", no_wrap=True
+        )
     for head in heads[:num_rows]:
         shown = [rows[head].get(column) for column in columns[:num_columns]]
         cells = [_cell(pair, results[pair.seats], details) if pair else Text("") for pair in shown]
@@ -361,16 +197,16 @@ def _seats_text(seats: tuple[Seat, ...]) -> Text:
 
 
 def _seat_text(seat: Seat) -> Text:
-    return Text(_printable(seat.player), style="bold" if seat.learns else "")
+    return Text(printable(seat.player), style="bold" if seat.learns else "")
 
 
 def _cell(pair: PairResult, results: Sequence[PairResult], details: Sequence[str]) -> Text:
-    cell = Text(score_text(pair.score))
-    half = (_as_float(pair.high) - _as_float(pair.low)) / 2
-    if "interval" in details and pair.measures_rho and math.isfinite(half):
+    cell = Text(score_text(pair.score.value))
+    half = (as_float(pair.score.high) - as_float(pair.score.low)) / 2
+    if "interval" in details and math.isfinite(half):
         cell.append(f" ±{score_text(half)}", style="dim")
     if "change" in details and pair.learned and len(results) > 1:
-        change = _as_float(pair.score) - _as_float(results[0].score)
+        change = as_float(pair.score.value) - as_float(results[0].score.value)
         cell.append(f" {score_text(change, '+')}", style=_change_style(pair, change))
     return cell
 
@@ -436,7 +272,7 @@ class QuietDisplay:
         pass
 
     def error(self, line: str) -> None:
-        self._console.out("error:", _ascii(line), highlight=False)
+        self._console.out("error:", plain_ascii(line), highlight=False)
 
     def close(self) -> None:
         pass
@@ -496,7 +332,7 @@ class LiveDisplay(_TimedDisplay):
         return self
 
     def log(self, line: str) -> None:
-        self._console.print(Text("\n".join(_printable(part) for part in line.splitlines())))
+        self._console.print(Text("\n".join(printable(part) for part in line.splitlines())))
 
     def error(self, line: str) -> None:
         self.log(f"error: {line}")
@@ -523,7 +359,7 @@ class PlainDisplay(_TimedDisplay):
         self._num_evaluations = 0
 
     def log(self, line: str) -> None:
-        self._console.out("\n".join(_ascii(part) for part in line.splitlines()), highlight=False)
+        self._console.out("\n".join(plain_ascii(part) for part in line.splitlines()), highlight=False)
 
     def _show(self, progress: Progress) -> None:
         self.log(_progress_line(progress))
@@ -536,13 +372,13 @@ class PlainDisplay(_TimedDisplay):
 
 
 def _progress_line(progress: Progress) -> str:
-    times = f"{_fraction(progress.fraction):4.0%} {duration_text(progress.elapsed_s)} gone"
+    times = f"{fraction_of_one(progress.fraction):4.0%} {duration_text(progress.elapsed_s)} gone"
     parts = [
         f"{times}, {duration_text(progress.remaining_s)} left",
         ", ".join(f"{name} {text}" for name, text in _counter_texts(progress).items()),
     ]
     for player, metrics in progress.players.items():
-        parts.append(f"{player}: " + ", ".join(f"{_label(name)} {_metric_text(metrics[name])}" for name in metrics))
+        parts.append(f"{player}: " + ", ".join(f"{label(name)} {metric_text(metrics[name])}" for name in metrics))
     return " | ".join([*parts, *([progress.message] if progress.message else [])])
 
 
@@ -552,6 +388,4 @@ def _evaluation_line(evaluation: Evaluation) -> str:
 
 
 def _result_text(pair: PairResult) -> str:
-    if not pair.measures_rho:
-        return f"{pair_label(pair)}: {_measure(pair)} {score_text(pair.score)}"
-    return f"{pair_label(pair)}: rho {score_text(pair.score)} [{score_text(pair.low)}, {score_text(pair.high)}]"
+    return f"{pair_label(pair)}: {printable(pair.measure)} {interval_text(pair.score)}"

@@ -16,6 +16,8 @@ class Means:
     def add(self, metrics: Mapping[str, Tensor | float]) -> None:
         for name, value in metrics.items():
             total, num = self._sums.get(name, (0.0, 0))
+            if isinstance(value, Tensor) and value.is_cpu:
+                value = value.item()  # there is nothing to wait for, and numbers add up faster
             self._sums[name] = (total + value, num + 1)
 
     def values(self) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""A picture of what a run learned: rho over training with 95% bands, and scripted players as levels."""
+"""A picture of what a run learned: scores over training with 95% bands, and scripted players as levels."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -8,7 +8,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from palestra.recording.display import Evaluation, PairResult, Seat, histories, standings
+from palestra.recording.results import Evaluation, PairResult, Seat, histories, standings
 
 # Okabe and Ito's palette, told apart by colour-blind eyes; the first two for the learning players of the two roles
 LEARNED_COLOURS = ("#0072B2", "#D55E00")
@@ -17,19 +17,20 @@ MAX_COLUMNS = 5
 LABEL_GAP = 0.065  # of an axes' height
 
 
-def plot_rho(records: Sequence[Mapping[str, Any]], path: Path) -> bool:
-    """Write a PNG of rho over training (`rho_figure`). False, and no file, if no record tells of a learning player."""
-    figure = rho_figure(records)
+def plot_scores(records: Sequence[Mapping[str, Any]], path: Path) -> bool:
+    """Write a PNG of the scores over training (`scores_figure`). False, and no file, if no record tells of a learning
+    player."""
+    figure = scores_figure(records)
     if figure is None:
         return False
     figure.savefig(path, format="png", dpi=120)
     return True
 
 
-def rho_figure(records: Sequence[Mapping[str, Any]]) -> Figure | None:
+def scores_figure(records: Sequence[Mapping[str, Any]]) -> Figure | None:
     """One panel for each pairing of a learning player: rho over opt steps with its 95% interval as a band, and dashed
     the scripted players of its role facing the same opponent. A row of panels for each learning player. In games
-    other than the host's and agent's the learning player's return stands for rho, without a band.
+    other than the host's and agent's the learning player's return stands for rho.
 
     records: as in `records.jsonl`; those without `pairs` are passed over. None if nothing is there to draw.
     """
@@ -67,27 +68,23 @@ def _draw_panel(axes: Axes, evaluations: Sequence[Evaluation], learner: Seat, pa
     results = histories(evaluations)[pair.seats]
     steps = [each.opt_steps for each in evaluations for found in each.pairs if found.seats == pair.seats]
     colour = LEARNED_COLOURS[place % len(LEARNED_COLOURS)]
-    axes.plot(steps, [_value(found, learner) for found in results], color=colour, linewidth=2, marker=".", zorder=3)
-    if pair.measures_rho:
-        low, high = [found.low for found in results], [found.high for found in results]
-        axes.fill_between(steps, low, high, color=colour, alpha=0.25, linewidth=0)
-    labels = [(_value(results[-1], learner), learner.player, colour)]
+    scores = [found.score_of(learner) for found in results]
+    axes.plot(steps, [score.value for score in scores], color=colour, linewidth=2, marker=".", zorder=3)
+    low, high = [score.low for score in scores], [score.high for score in scores]
+    axes.fill_between(steps, low, high, color=colour, alpha=0.25, linewidth=0)
+    labels = [(scores[-1].value, learner.player, colour)]
     scripted = [found for found in standings(evaluations) if not found.learned]
     names = list(dict.fromkeys(found.seats[place].player for found in scripted if len(found.seats) > place))
     for level in scripted:
         if [seat for i, seat in enumerate(level.seats) if i != place] == opponents:
-            name, value = level.seats[place].player, _value(level, learner)
+            name, value = level.seats[place].player, level.score_of(level.seats[place]).value
             level_colour = LEVEL_COLOURS[names.index(name) % len(LEVEL_COLOURS)]  # the same in every panel of the row
             axes.axhline(value, color=level_colour, linestyle="--", linewidth=1.2)
             labels.append((value, name, level_colour))
-    if pair.measures_rho:
+    if pair.measure == "rho":
         axes.set_ylim(bottom=0)  # with every line drawn: it ends the scaling of the axis
     _label_lines(axes, labels)
-    _dress(axes, learner, opponents, pair.measures_rho)
-
-
-def _value(pair: PairResult, learner: Seat) -> float:
-    return pair.rho if pair.measures_rho else pair.returns.get(learner.role, math.nan)
+    _dress(axes, learner, opponents, pair.measure == "rho")
 
 
 def _dress(axes: Axes, learner: Seat, opponents: Sequence[Seat], measures_rho: bool) -> None:

@@ -13,15 +13,17 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from palestra.recording.display import (
+from palestra.recording.display import score_table
+from palestra.recording.results import (
     Evaluation,
     PairResult,
     Progress,
+    Seat,
     count_text,
     duration_text,
     histories,
+    interval_text,
     pair_label,
-    score_table,
     score_text,
     standings,
 )
@@ -69,7 +71,7 @@ def _print_learned(console: Console, evaluations: Sequence[Evaluation]) -> None:
     games = sorted({pair.games for pair in learned})
     first, last = (f"{evaluations[i].opt_steps:,}" for i in (0, -1))
     note = f"Before: opt step {first}; after: opt step {last}; {' or '.join(map(str, games))} games each"
-    _print_line(console, note + ("; brackets: 95% intervals." if learned[0].measures_rho else "."), "dim")
+    _print_line(console, note + "; brackets: 95% intervals.", "dim")
     truncated = [f"{pair_label(pair)} {pair.truncated}" for pair in learned if pair.truncated]
     if truncated:
         _print_line(console, f"Cut off, so not finished: {', '.join(truncated)} games.", "dim")
@@ -97,16 +99,16 @@ def _before_after(evaluations: Sequence[Evaluation], pairs: Sequence[PairResult]
     table, results = _pairings_table(pairs[0], ("before", "after")), histories(evaluations)
     for pair in pairs:
         first, *later = results[pair.seats]
-        rows = [(_rho_text(first) if later else "-", _rho_text(pair))]
-        if not pair.measures_rho:
-            returns = [(score_text(first.returns[role]) if later else "-", pair.returns[role]) for role in pair.returns]
-            rows += [(before, score_text(after)) for before, after in returns]
+        rows = [
+            (interval_text(first.scores[measure]) if later else "-", interval_text(score))
+            for measure, score in pair.scores.items()
+        ]
         _add_rows(table, pair, rows)
     return table
 
 
 def _pairings_table(example: PairResult, headings: Sequence[str]) -> Table:
-    """A block of rows for each pairing: its rho and, in games other than the host's and agent's, its returns."""
+    """A block of rows for each pairing: its scores."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column(Text(" vs ".join(seat.role for seat in example.seats)), overflow="fold")
     table.add_column("measure")
@@ -117,54 +119,61 @@ def _pairings_table(example: PairResult, headings: Sequence[str]) -> Table:
 
 def _add_rows(table: Table, pair: PairResult, rows: Sequence[Sequence[str]]) -> None:
     players = [Text(seat.player, style="bold" if seat.learns else "") for seat in pair.seats]
-    measures = ["rho", *(f"return of {role}" for role in pair.returns)]
-    for measure, row in zip(measures, rows, strict=False):
-        table.add_row(Text(" vs ").join(players) if measure == "rho" else "", Text(measure), *row)
-
-
-def _rho_text(pair: PairResult) -> str:
-    return f"{score_text(pair.rho)} [{score_text(pair.low)}, {score_text(pair.high)}]"
+    for measure, row in zip(pair.scores, rows, strict=True):
+        table.add_row(Text(" vs ").join(players) if measure == pair.measure else "", Text(measure), *row)
 
 
 def verdicts(evaluations: Sequence[Evaluation]) -> list[str]:
-    """Sentences on what the intervals of rho say of each learning player: what changed, and whom it beats in its role
-    facing the same opponent. None for games of other roles, whose returns come without intervals.
-    """
-    results = {pair.seats: pair for pair in standings(evaluations) if pair.measures_rho}
+    """Sentences on what the intervals say of each learning player: what changed, and whom it beats in its role facing
+    the same opponents."""
+    results = {pair.seats: pair for pair in standings(evaluations)}
     lines, past = [], histories(evaluations)
-    for role in (0, 1):
-        for seat in dict.fromkeys(seats[role] for seats in results if seats[role].learns):
-            own = {seats[1 - role]: pair for seats, pair in results.items() if seats[role] == seat}
-            lines.append(f"{seat.player}, beside the other players of the role {seat.role}:")
-            for opponent, pair in own.items():
-                rivals = {
-                    seats[role].player: _order(pair, rival, role)
-                    for seats, rival in results.items()
-                    if seats[1 - role] == opponent and seats[role] != seat
-                }
-                lines += _sentence(
-                    f"  facing {opponent.player}: ", ("beats", "no clear difference from", "behind"), rivals
-                )
-            changes = {}
-            for opponent, pair in own.items():
-                before = past[pair.seats][:-1]
-                if before and not opponent.learns:
-                    changes[opponent.player] = _order(pair, before[0], role)
-            words = ("better against", "no clear change against", "worse against")
-            lines += _sentence("  since the first evaluation: ", words, changes)
+    for seat in dict.fromkeys(seat for seats in results for seat in seats if seat.learns):
+        own = {_others(seats, seat): pair for seats, pair in results.items() if seat in seats}
+        lines.append(f"{seat.player}, beside the other players of the role {seat.role}:")
+        for opponents, pair in own.items():
+            rivals = {
+                rival.player: _order(pair, result, seat)
+                for seats, result in results.items()
+                for rival in seats
+                if rival.role == seat.role and rival != seat and _others(seats, rival) == opponents
+            }
+            facing = f"  facing {_names(opponents)}: " if opponents else "  "
+            lines += _sentence(facing, ("beats", "no clear difference from", "behind"), rivals)
+        changes = {}
+        for opponents, pair in own.items():
+            before = past[pair.seats][:-1]
+            if before and not any(opponent.learns for opponent in opponents):
+                changes[_names(opponents)] = _order(pair, before[0], seat)
+        words = ("better", "no clear change", "worse")
+        lines += _sentence("  since the first evaluation: ", _against(words) if any(changes) else words, changes)
     return lines
 
 
-def _order(own: PairResult, other: PairResult, role: int) -> int:
-    """1, 0, -1: as far as intervals tell, `own` is better, neither, worse for the host (role 0) or agent (role 1)."""
-    higher = int(own.low > other.high) - int(own.high < other.low)
-    return higher if role == 0 else -higher
+def _others(seats: tuple[Seat, ...], own: Seat) -> tuple[Seat, ...]:
+    return tuple(seat for seat in seats if seat != own)
+
+
+def _names(seats: tuple[Seat, ...]) -> str:
+    return ", ".join(seat.player for seat in seats)
+
+
+def _against(words: tuple[str, str, str]) -> tuple[str, str, str]:
+    better, same, worse = (f"{word} against" for word in words)
+    return better, same, worse
+
+
+def _order(own: PairResult, other: PairResult, seat: Seat) -> int:
+    """1, 0, -1: as far as intervals tell, `own` is better, neither, worse for a seat. The agent wants rho low."""
+    mine, theirs = own.score_of(seat), other.score_of(seat)
+    higher = int(mine.low > theirs.high) - int(mine.high < theirs.low)
+    return -higher if own.measure == "rho" and seat.role == "agent" else higher
 
 
 def _sentence(start: str, words: tuple[str, str, str], orders: Mapping[str, int]) -> list[str]:
     """One line such as "  facing random: beats a, b; level with c", or none without names."""
     groups = [[name for name, order in orders.items() if order == sign] for sign in (1, 0, -1)]
-    parts = [f"{word} {', '.join(group)}" for word, group in zip(words, groups, strict=True) if group]
+    parts = [f"{word} {', '.join(group)}".rstrip() for word, group in zip(words, groups, strict=True) if group]
     return [start + "; ".join(parts)] if parts else []
 
 
@@ -172,8 +181,8 @@ def _sentence(start: str, words: tuple[str, str, str], orders: Mapping[str, int]
 
 
 def render_seeds_summary(console: Console, runs: Mapping[int, Sequence[Evaluation]]) -> None:
-    """Print for each pairing the mean over seeds of rho (and of returns, in games other than the host's and agent's),
-    at the first and the last evaluation, with the 95% t interval of that mean, and the spread of the last.
+    """Print for each pairing the mean over seeds of its scores at the first and the last evaluation, with the 95% t
+    interval of that mean, and the spread of the last.
 
     runs: seed -> the evaluations of its run, the oldest first.
     """
@@ -188,11 +197,13 @@ def render_seeds_summary(console: Console, runs: Mapping[int, Sequence[Evaluatio
     past = [histories(evaluations) for evaluations in runs.values()]
     for seats, pair in pairs.items():
         found = [results[seats] for results in past if seats in results]
-        values = [([results[0].rho for results in found], [results[-1].rho for results in found])]
-        for role in () if pair.measures_rho else pair.returns:
-            values.append(
-                ([results[0].returns[role] for results in found], [results[-1].returns[role] for results in found])
+        values = [
+            (
+                [results[0].scores[name].value for results in found],
+                [results[-1].scores[name].value for results in found],
             )
+            for name in pair.scores
+        ]
         rows = [
             (mean_text(before), mean_text(after), score_text(min(after)), score_text(max(after)))
             for before, after in values

@@ -35,6 +35,7 @@ class RunFolder:
         self.config = path / "config.yml"
         self.run = path / "run.json"
         self.records = path / "records.jsonl"
+        self.changes = path / "changes.jsonl"
         self.checkpoints = path / "checkpoints"
         self.buffers = path / "buffers"
         self.tensorboard = path / "tensorboard"
@@ -167,7 +168,7 @@ def run_facts() -> dict[str, Any]:
 def versions() -> dict[str, str | None]:
     """The versions that a run's bits may depend on; null where the package is not installed."""
     found: dict[str, str | None] = {"python": platform.python_version()}
-    for package in ("palestra", "torch", "numpy", "numba"):
+    for package in ("palestra", "torch", "numpy", "numba", "gymnasium", "mujoco", "ale-py", "Box2D"):
         try:
             found[package] = metadata.version(package)
         except metadata.PackageNotFoundError:

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from torch import Tensor
 
 from palestra.games import fused
@@ -364,12 +366,45 @@ def test_the_way_of_a_gpu_plays_the_same_games(
     results = []
     for masks in (False, True):
         if masks:
-            monkeypatch.setattr(fused, "_selected", lambda mask: mask)
+            monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
         fused_game, worlds = start(name, 30)
         rows = collected_rows(fused_game, worlds, roles, 25)
         results.append((rows, worlds.state_dict()))
     assert results[0][0] == results[1][0]
     assert equal(results[0][1], results[1][1])
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(
+    seed=st.integers(0, 2**32), num_worlds=st.integers(1, 6), num_roles=st.integers(1, 3), num_actions=st.integers(1, 4)
+)
+def test_loops_and_tensors_keep_the_same_books(seed: int, num_worlds: int, num_roles: int, num_actions: int) -> None:
+    """Any books, also those that no game would lead to."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def any_of(high: int, *shape: int) -> Tensor:
+        return torch.randint(high, (num_worlds, *shape), generator=generator)
+
+    game = TagGame(num_roles, "together")
+    worlds = FusedGame(game, {}).new_worlds(num_worlds, seed, STREAM)
+    worlds.cut, worlds.lengths = any_of(2).bool(), any_of(3).int()
+    worlds.open, worlds.over = any_of(2, num_roles).bool(), any_of(2, num_roles).bool()
+    worlds.earned, worlds.returns = any_of(9, num_roles) - 4.0, any_of(9, num_roles) - 4.0
+    turn = any_of(9, num_roles) - 4.0, any_of(2, num_roles).bool(), any_of(2).bool()
+    deciding, legal = any_of(2, num_roles).bool(), any_of(2, num_actions).bool()
+    role = int(any_of(num_roles)[0])
+
+    by_loops, by_tensors = FusedGame(game, {}), FusedGame(game, {})
+    others = copy.deepcopy(worlds)
+    assert equal(
+        dict(enumerate(fused._exchange_on_cpu(worlds, role, deciding, legal))),
+        dict(enumerate(fused._exchange(others, role, deciding, legal))),
+    )
+    assert equal(worlds.state_dict(), others.state_dict())
+    num_refilled, refilled = by_loops._book_on_cpu(worlds, *turn)
+    assert torch.equal(refilled, by_tensors._book(others, *turn))
+    assert num_refilled == refilled.sum()
+    assert equal(worlds.state_dict(), others.state_dict())
 
 
 @every_case
@@ -429,7 +464,7 @@ class CountingPolicy:
 @pytest.mark.parametrize("masked", [False, True])
 def test_a_players_memory_is_empty_when_a_world_is_refilled(masked: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     if masked:  # as on a GPU
-        monkeypatch.setattr(fused, "_selected", lambda mask: mask)
+        monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
     policy = CountingPolicy()
     never_over_at_start = TagGame(1, "together")
     monkeypatch.setattr(never_over_at_start, "ends", lambda state: 3 + state["game"].unsqueeze(1) % 4)

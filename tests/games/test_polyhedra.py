@@ -138,17 +138,79 @@ def test_both_reductions_end_the_same_games_in_the_same_round(n: int) -> None:
         assert torch.equal(states[0]["rounds"], states[1]["rounds"])
 
 
+@pytest.mark.parametrize("changes", [{}, {"reward": {"name": "length"}, "max_rounds": 3}, {"rescale_state": True}])
 @pytest.mark.parametrize("n", [2, 3, 4])
 @pytest.mark.parametrize("reduction", REDUCTIONS)
-def test_kernels_play_the_same_games_to_the_bit(reduction: str, n: int) -> None:
-    games = [make(kernel, dimension=n, reduction=reduction, max_num_points=12, max_value=20) for kernel in KERNELS]
-    keys = world_keys(n, 200, CPU)
+def test_kernels_play_the_same_games_to_the_bit(reduction: str, n: int, changes: dict[str, object]) -> None:
+    size = {"dimension": n, "reduction": reduction, "max_num_points": 12, "max_value": 20}
+    games = [make(kernel, **size, **changes) for kernel in KERNELS]
+    keys = world_keys(n, 100, CPU)
     states = [game.reset(fold(keys, 0)) for game in games]
-    for turn in range(1, 25):
-        for name in states[0]:
-            assert torch.equal(states[0][name], states[1][name]), name
-        moves = random_moves(games[0], states[0], fold(keys, turn))
-        states = [play_moves(game, state, *moves) for game, state in zip(games, states, strict=True)]
+    for turn in range(1, 10):
+        assert_same(states[0], states[1])
+        assert_same(*(game.deciding(state) for game, state in zip(games, states, strict=True)))
+        host, agent = random_moves(games[0], states[0], fold(keys, turn))
+        for actions in ({"host": host}, {"agent": agent}):
+            results = [game.transition(state, actions, KEYS) for game, state in zip(games, states, strict=True)]
+            assert_same(*results)
+            states = [result[0] for result in results]
+            for role in ("host", "agent"):
+                assert_same(*(game.legal(state, role) for game, state in zip(games, states, strict=True)))
+        over = results[0][2].all(1) & (keys % 2 == 0)
+        refilled = [
+            game.refill({name: value.clone() for name, value in state.items()}, over, fold(keys, turn))
+            for game, state in zip(games, states, strict=True)
+        ]
+        assert_same(*refilled)
+        states = refilled
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize(
+    "changes", [{}, {"reduction": "vertices"}, {"rescale_state": True}, {"initial_points": [[[3, 1, 0], [0, 0, 5]]]}]
+)
+def test_refilled_worlds_are_new_and_the_others_stay(
+    changes: dict[str, object], kernel: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    game, keys = make(kernel, max_num_points=12, **changes), world_keys(1, 40, CPU)
+    state = game.reset(fold(keys, 0))
+    for turn in range(1, 4):
+        state = play_moves(game, state, *random_moves(game, state, fold(keys, turn)))
+    fresh, where = game.reset(fold(keys, 9)), keys % 3 == 0
+    expected = {name: torch.stack([(fresh if w else state)[name][i] for i, w in enumerate(where)]) for name in state}
+    for way in ("loops", "tensors"):
+        if way == "tensors":
+            monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+        old = {name: value.clone() for name, value in state.items()}
+        assert_same(game.refill(old, where, fold(keys, 9)), expected)
+
+
+def test_boards_that_exact_integers_decide_are_counted_by_both_kernels() -> None:
+    big = 2.0**48
+    states = []
+    for kernel in KERNELS:
+        game = make(kernel, reduction="vertices")
+        board = [(0, 0, big), (0, big, 0), (big / 2, 0, 0), (1, 1, big / 4)]
+        state = state_of(game, board, [(0, 0, 4), (4, 0, 0)])
+        states.append(play_moves(game, state, torch.tensor([0, 0]), torch.tensor([1, 0])))
+    assert_same(*states)
+    assert (states[0]["exact"] > 0).tolist() == [True, False]
+
+
+def assert_same(a: object, b: object) -> None:
+    """Nested dicts and tuples of tensors, equal to the bit and of the same types."""
+    if isinstance(a, dict) and isinstance(b, dict):
+        assert a.keys() == b.keys()
+        for key in a:
+            assert_same(a[key], b[key])
+    elif isinstance(a, tuple) and isinstance(b, tuple):
+        for x, y in zip(a, b, strict=True):
+            assert_same(x, y)
+    else:
+        assert isinstance(a, Tensor)
+        assert isinstance(b, Tensor)
+        assert (a.dtype, a.shape) == (b.dtype, b.shape)
+        assert torch.equal(a, b)
 
 
 def test_a_game_that_is_over_stays_as_it_is() -> None:

@@ -12,17 +12,14 @@ from rich.console import Console, RenderableType
 from scipy import stats
 
 from palestra.recording import display as display_module
-from palestra.recording.display import (
+from palestra.recording.display import LiveDisplay, PlainDisplay, QuietDisplay, make_display, render_progress
+from palestra.recording.results import (
     Evaluation,
-    LiveDisplay,
     PairResult,
-    PlainDisplay,
     Progress,
-    QuietDisplay,
+    Score,
     count_text,
     duration_text,
-    make_display,
-    render_progress,
     score_text,
     sparkline,
 )
@@ -34,9 +31,8 @@ AGENTS = ("agent", "random", "choose-first", "choose-last", "greedy")
 
 def pair(host: str, agent: str, rho: float, half: float = 0.005) -> PairResult:
     learned = tuple(role for role, player in (("host", host), ("agent", agent)) if player == role)
-    returns = {"host": 1.0, "agent": -1.0}
     players = {"agent": agent, "host": host}
-    return PairResult(players, learned, rho, rho - half, rho + half, 3000, 2990, 20000, 10, returns)
+    return PairResult(players, learned, {"rho": Score(rho, rho - half, rho + half)}, 3000, 10)
 
 
 def evaluation(opt_steps: int, learned_rho: float) -> Evaluation:
@@ -46,9 +42,8 @@ def evaluation(opt_steps: int, learned_rho: float) -> Evaluation:
 
 def seats_pair(x: str, o: str, return_of_x: float) -> PairResult:
     learned = tuple(role for role, player in (("x", x), ("o", o)) if player == "learner")
-    return PairResult(
-        {"x": x, "o": o}, learned, 0.2, 0.19, 0.21, 100, 100, 500, 0, {"x": return_of_x, "o": -return_of_x}
-    )
+    scores = {f"return of {role}": Score(r, r - 0.1, r + 0.1) for role, r in (("x", return_of_x), ("o", -return_of_x))}
+    return PairResult({"x": x, "o": o}, learned, scores, 100, 0)
 
 
 def progress(**changes: Any) -> Progress:
@@ -144,7 +139,7 @@ def test_scripted_pairings_of_an_earlier_evaluation_stay_in_the_table() -> None:
 
 @pytest.mark.parametrize("odd", [math.nan, math.inf, -math.inf, None, 10**400, 1e300, -1e-300, "text"])
 def test_odd_values_are_drawn(odd: Any) -> None:
-    odd_pair = PairResult({"host": "host", "agent": "random"}, ("host",), odd, odd, odd, odd, odd, odd, odd, {})
+    odd_pair = PairResult({"host": "host", "agent": "random"}, ("host",), {"rho": Score(odd, odd, odd)}, odd, odd)
     state = progress(
         fraction=odd,
         elapsed_s=odd,
@@ -160,7 +155,7 @@ def test_odd_values_are_drawn(odd: Any) -> None:
 def test_empty_progress_is_drawn() -> None:
     state = Progress("", None, "", 0.0, 0.0, None, {}, {}, {}, [], None)
     assert len(lines_of(render_progress(state, 80, 24))) > 2
-    empty_pair = PairResult({}, (), math.nan, math.nan, math.nan, 0, 0, 0, 0, {})
+    empty_pair = PairResult({}, (), {}, 0, 0)
     state = progress(players={"host": {}}, evaluations=[Evaluation(0, ()), Evaluation(1, (empty_pair,))])
     assert len(lines_of(render_progress(state, 80, 24))) > 2
 
@@ -371,11 +366,30 @@ def test_nan_claims_nothing() -> None:
     assert lines[1:] == ["  facing random: no clear difference from weak"]
 
 
-def test_summary_of_other_roles_shows_returns_and_no_verdict() -> None:
-    evaluations = [Evaluation(i, (seats_pair("learner", "random", 0.75 * i),)) for i in range(2)]
+def test_summary_of_other_roles_shows_returns_and_judges_by_them() -> None:
+    evaluations = [
+        Evaluation(i, (seats_pair("learner", "random", 0.75 * i), seats_pair("random", "random", 0.0)))
+        for i in range(2)
+    ]
     text = summary_text(progress(evaluations=evaluations))
-    assert any(line.split()[-2:] == ["-.000", "-.750"] for line in text.splitlines() if "return of o" in line)
-    assert "beats" not in text
+    row = next(line for line in text.splitlines() if "return of o" in line)
+    assert row.split()[3:] == ["-.000", "[-.100,", ".100]", "-.750", "[-.850,", "-.650]"]
+    assert "facing random: beats random" in text
+    assert "since the first evaluation: better against random" in text
+
+
+def test_summary_of_a_lone_agent_says_whom_it_beats_and_what_changed() -> None:
+    def alone(player: str, value: float) -> PairResult:
+        learned = ("agent",) if player == "agent" else ()
+        return PairResult({"agent": player}, learned, {"return of agent": Score(value, value - 5, value + 5)}, 100, 3)
+
+    evaluations = [
+        Evaluation(0, (alone("agent", 20.0), alone("random", 22.0))),
+        Evaluation(9, (alone("agent", 480.0),)),
+    ]
+    text = summary_text(progress(evaluations=evaluations))
+    assert "  beats random" in text.splitlines()
+    assert "  since the first evaluation: better" in text.splitlines()
 
 
 def test_summary_without_evaluation_says_so() -> None:
@@ -407,11 +421,11 @@ def test_record_with_null_reads_as_nan() -> None:
                 "players": {"host": "host", "agent": "random"},
                 **{"rho": None, "low": None, "high": None, "games": 0, "finished": 0, "steps": 0, "truncated": 0},
                 "returns": {"host": None},
+                "return_intervals": {"host": [None, None]},
                 "learned": ["host"],
             }
         ],
     }
     (found,) = Evaluation.from_record(record).pairs
-    assert math.isnan(found.rho)
-    assert math.isnan(found.returns["host"])
+    assert math.isnan(found.score.value)
     assert found.learned == ("host",)

@@ -9,7 +9,7 @@ from matplotlib import pyplot
 from matplotlib.axes import Axes
 from matplotlib.colors import to_hex
 
-from palestra.recording.plots import plot_rho, rho_figure
+from palestra.recording.plots import plot_scores, scores_figure
 
 
 def pair(host: str, agent: str, rho: float | None, learned: list[str]) -> dict[str, Any]:
@@ -34,7 +34,7 @@ def records() -> list[dict[str, Any]]:
 
 
 def panels(found: list[dict[str, Any]]) -> dict[str, Axes]:
-    figure = rho_figure(found)
+    figure = scores_figure(found)
     assert figure is not None
     return {axes.get_title(loc="left"): axes for axes in figure.axes}
 
@@ -84,31 +84,32 @@ def test_every_line_is_named_in_its_own_colour_and_names_do_not_meet(level: floa
 
 
 def test_png_is_written_on_a_light_background(tmp_path: Path) -> None:
-    assert plot_rho(records(), tmp_path / "rho.png")
+    assert plot_scores(records(), tmp_path / "rho.png")
     image = pyplot.imread(tmp_path / "rho.png")
     assert image[0, 0, :3].tolist() == [1.0, 1.0, 1.0]
 
 
 def test_no_global_figure_is_left_behind(tmp_path: Path) -> None:
-    plot_rho(records(), tmp_path / "rho.png")
+    plot_scores(records(), tmp_path / "rho.png")
     assert pyplot.get_fignums() == []
 
 
 def test_without_a_learning_player_nothing_is_written(tmp_path: Path) -> None:
     found = [{"opt_steps": 0, "pairs": [pair("random", "greedy", 0.1, [])]}, {"opt_steps": 1, "pairs": []}, {}]
-    assert not plot_rho(found, tmp_path / "rho.png")
+    assert not plot_scores(found, tmp_path / "rho.png")
     assert not (tmp_path / "rho.png").exists()
 
 
 @pytest.mark.filterwarnings("error")
 def test_missing_values_and_a_single_evaluation_are_drawn(tmp_path: Path) -> None:
     found = [{"opt_steps": 0, "pairs": [pair("host", "random", None, ["host"])]}]
-    assert plot_rho(found, tmp_path / "rho.png")
+    assert plot_scores(found, tmp_path / "rho.png")
 
 
 def test_game_of_other_roles_shows_the_learning_players_return() -> None:
     def game(step: int, value: float) -> dict[str, Any]:
         seats = {"players": {"x": "random", "o": "learner"}, "returns": {"x": -value, "o": value}, "learned": ["o"]}
+        seats["return_intervals"] = {"x": [-value - 0.1, -value + 0.1], "o": [value - 0.1, value + 0.1]}
         return {"opt_steps": step, "pairs": [pair("", "", 0.2, []) | seats]}
 
     axes = panels([game(0, -0.5), game(10, 0.5)])["learner as o facing random"]

@@ -1,0 +1,1 @@
+"""What palestra is measured beside: one small script per library, each run in a fresh interpreter."""

@@ -1,0 +1,148 @@
+"""palestra beside the libraries that people use: same work, same hyperparameters, one run, one table.
+
+    python -m benchmarks.peers [--rows P1,P4,...] [--threads 1 2] [--turns 3] [--quick] [--out FOLDER]
+
+`make peers` builds the virtual environment of the peers first. README.md says what is measured, and how.
+"""
+
+import argparse
+import json
+import platform
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from benchmarks.measuring import ROOT, Row, markdown
+from benchmarks.peers.plot import plot
+from benchmarks.peers.processes import Failed
+from benchmarks.peers.rows import COMPARISONS, PALESTRA, PEERS, Comparison, script_of
+
+TIMEOUT_S = 300.0  # of one measurement
+
+
+@dataclass
+class Measured:
+    """What came of a comparison with a number of threads: value and answer of each contender, turn by turn, and why
+    others are left out."""
+
+    comparison: Comparison
+    num_threads: int
+    values: dict[str, list[float]] = field(default_factory=dict)
+    answers: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    left_out: dict[str, str] = field(default_factory=dict)
+
+    def rows(self) -> list[Row]:
+        """Everyone against the baseline, or where it is left out the first who is not; palestra against the best
+        peer too."""
+        c = self.comparison
+        if not self.values:
+            return []
+        baseline = next(name for name in c.contenders if name in self.values)
+        rows = Row.of(c.row, c.title, c.unit, self.num_threads, self.values, baseline)
+        ours = {name: values for name, values in self.values.items() if name.startswith(PALESTRA)}
+        others = {name: values for name, values in self.values.items() if name in PEERS}
+        if ours and others:
+            best = (max if c.unit == "env steps/s" else min)(others, key=lambda name: median(others[name]))
+            if best != baseline:
+                rows += Row.of(c.row, c.title, c.unit, self.num_threads, ours | {best: others[best]}, best)
+        return rows
+
+    def to_json(self) -> dict[str, Any]:
+        c = self.comparison
+        head = {"row": c.row, "work": c.title, "unit": c.unit, "num_threads": self.num_threads, "asked": c.work}
+        return head | {"values": self.values, "answers": self.answers, "left_out": self.left_out}
+
+
+def measure(comparison: Comparison, num_threads: int, num_turns: int, timed_seconds: float) -> Measured:
+    """Every contender once a turn, every other turn in reverse order. Who fails once is asked no more."""
+    measured = Measured(comparison, num_threads)
+    for turn in range(num_turns):
+        for name in list(comparison.contenders)[:: -1 if turn % 2 else 1]:
+            if name in measured.left_out:
+                continue
+            extra = {"seed": turn, "timed_seconds": timed_seconds, "num_threads": num_threads}
+            work = comparison.work | comparison.contenders[name] | extra
+            try:
+                answer = script_of(name).run(work, num_threads, TIMEOUT_S)
+            except Failed as error:
+                measured.left_out[name] = str(error)
+                measured.values.pop(name, None)
+                measured.answers.pop(name, None)
+                print(f"{comparison.row} turn {turn + 1}: {name}: {error}", file=sys.stderr, flush=True)
+                continue
+            value = comparison.value(answer)
+            measured.values.setdefault(name, []).append(value)
+            measured.answers.setdefault(name, []).append(answer)
+            print(
+                f"{comparison.row} turn {turn + 1}: {name}: {value:,.4g} {comparison.unit}", file=sys.stderr, flush=True
+            )
+    return measured
+
+
+# ---- the report ----------------------------------------------------------------------------------------
+
+
+def startup_table(all_measured: list[Measured]) -> str:
+    """Seconds from the start of the process to the first opt step: medians over the turns."""
+    lines = ["| row | work | threads | contender | start-up, s |", "|---|---|---|---|---|"]
+    for measured in all_measured:
+        c = measured.comparison
+        for name, answers in measured.answers.items():
+            seconds = [answer["startup_seconds"] for answer in answers]
+            if None not in seconds:
+                lines.append(f"| {c.row} | {c.title} | {measured.num_threads} | {name} | {median(seconds):.3g} |")
+    return "\n".join(lines)
+
+
+def report(all_measured: list[Measured], num_turns: int) -> str:
+    """Markdown: the table, the start-up times, who is left out and why, the versions."""
+    lines = [markdown([row for measured in all_measured for row in measured.rows()])]
+    lines += ["", f"Medians of {num_turns} turns; ratios are medians of the ratios within a turn.", ""]
+    lines += ["Seconds from the start of the process to the first opt step:", "", startup_table(all_measured)]
+    left_out = [
+        f"- {m.comparison.row}, {m.comparison.title}: {name}: {why}"
+        for m in all_measured
+        for name, why in m.left_out.items()
+    ]
+    if left_out:
+        lines += ["", "Left out:", "", *left_out]
+    lines += ["", f"{platform.machine()}, {', '.join(f'{k} {v}' for k, v in sorted(versions(all_measured).items()))}"]
+    return "\n".join(lines)
+
+
+def versions(all_measured: list[Measured]) -> dict[str, str]:
+    answers = [answer for m in all_measured for answers in m.answers.values() for answer in answers]
+    return {package: version for answer in answers for package, version in answer["versions"].items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    names = list(dict.fromkeys(comparison.row for comparison in COMPARISONS))
+    parser.add_argument("--rows", type=lambda text: text.split(","), default=names, metavar="P1,P2,...")
+    parser.add_argument("--threads", type=int, nargs="+", default=[1])
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--quick", action="store_true", help="one turn of a second: a smoke run, no figures")
+    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "peers")
+    options = parser.parse_args()
+    unknown = [row for row in options.rows if row not in names]
+    if unknown:
+        parser.error(f"--rows: {unknown[0]} is none of {', '.join(names)}")
+    num_turns, timed_seconds = (1, 1.0) if options.quick else (options.turns, 5.0)
+    all_measured = [
+        measure(comparison, num_threads, num_turns, timed_seconds)
+        for comparison in COMPARISONS
+        if comparison.row in options.rows
+        for num_threads in options.threads
+    ]
+    text = report(all_measured, num_turns)
+    print(text)
+    options.out.mkdir(parents=True, exist_ok=True)
+    (options.out / "peers.md").write_text(text + "\n")
+    (options.out / "peers.json").write_text(json.dumps([m.to_json() for m in all_measured], indent=1) + "\n")
+    plot([m.to_json() for m in all_measured], options.out / "peers.png")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,87 @@
+"""Videos of players in Gymnasium environments."""
+
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from palestra.config import ConfigError, ConfigErrorItem
+from palestra.evaluation.evaluator import STREAM
+from palestra.games.fused import Memory, Policy
+from palestra.games.gym import GymnasiumGame, GymnasiumWorld
+from palestra.games.gym.config import SyncConfig
+from palestra.randomness import base_key, fold, world_keys
+
+FRAMES_PER_SECOND = 30  # where the environment does not say
+
+
+@torch.no_grad()
+def film_episodes(
+    game: GymnasiumGame, policy: Policy, num_games: int, max_rounds: int, seed: int, path: Path
+) -> list[float]:
+    """Write the first episodes of an evaluation in one world, one after the other, into an MP4; gives their returns.
+
+    Raises ConfigError where the environment cannot be drawn as pixels, or the extra `video` is missing.
+    """
+    try:
+        from imageio_ffmpeg import write_frames
+    except ImportError as error:
+        message = "filming needs an extra: pip install 'palestra[video]'"
+        raise ConfigError([ConfigErrorItem("--video", message)]) from error
+    if game.config.is_vector:
+        message = "an environment's own vector environment cannot be filmed; expected 'sync' or 'async'"
+        raise ConfigError([ConfigErrorItem("game.vectorization.name", message)])
+    drawn = GymnasiumGame(
+        game.config.model_copy(
+            update={
+                "arguments": {**game.config.arguments, "render_mode": "rgb_array"},
+                "vectorization": SyncConfig(name="sync", autoreset="next_step"),  # which shows the last frame too
+            }
+        ),
+        game.device,
+    )
+    drawn.load_state_dict(game.state_dict())
+    key = base_key(seed, STREAM)
+    keys, num_rounds = world_keys(key, 1, game.device), 0
+    memory: Memory = {}
+    world = drawn.make_world(1, key, training=False)
+    returns, length, total = list[float](), 0, 0.0
+    writer = None
+    try:
+        while len(returns) < num_games:
+            num_rounds += 1
+            round_keys = fold(keys, num_rounds)
+            view = world.observation if policy.sees == "observation" else {}
+            frame = _frame(world, game.config.id)
+            if writer is None:
+                fps = world.vector.metadata.get("render_fps", FRAMES_PER_SECOND)
+                writer = write_frames(str(path), (frame.shape[1], frame.shape[0]), fps=fps, macro_block_size=1)
+                writer.send(None)
+            writer.send(frame)
+            decision = policy.act(view, world.legal, round_keys, memory)
+            outcome = world.step(decision.action, round_keys + 1)
+            memory = decision.memory if bool(outcome.valid[0]) else {}
+            length, total = length + int(outcome.valid[0]), total + float(outcome.raw_reward[0])
+            ended = bool(outcome.terminated[0] | outcome.truncated[0])
+            if ended or length >= max_rounds:
+                writer.send(_frame(world, game.config.id))
+                returns.append(total)
+                length, total, memory = 0, 0.0, {}
+                if not ended:
+                    world.restart(torch.ones(1, dtype=torch.bool))
+    finally:
+        world.close()
+        if writer is not None:
+            writer.close()
+    return returns
+
+
+def _frame(world: GymnasiumWorld, env_id: str) -> np.ndarray:
+    """What the environment looks like now: uint8 (height, width, 3), both even, as the usual coding of video wants."""
+    try:
+        (frame,) = world.vector.render()
+    except Exception as error:  # every library of drawing has its own
+        message = f"{env_id!r} cannot be drawn here: {error}"
+        raise ConfigError([ConfigErrorItem("game.id", message)]) from error
+    height, width = frame.shape[0] // 2 * 2, frame.shape[1] // 2 * 2
+    return np.ascontiguousarray(frame[:height, :width, :3])

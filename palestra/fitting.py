@@ -1,0 +1,117 @@
+"""A complete config for any Gymnasium environment: a shipped one of the same algorithm, fitted to what is seen and done
+there. A start to be read and tuned, not tuned itself."""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from palestra.algorithms import RunConfig, read_config
+from palestra.config import ConfigError, ConfigErrorItem, check, load_yaml
+from palestra.games.gym import GymnasiumConfig, GymnasiumGame
+from palestra.games.gym.arguments import is_atari, known_arguments
+from palestra.games.spaces import Space
+from palestra.trainer import Trainer
+
+NATURE_CNN = {
+    "name": "nature_cnn",
+    "channels": [32, 64, 64],
+    "kernels": [8, 4, 3],
+    "strides": [4, 2, 1],
+    "hidden_widths": [512],
+}
+IMPALA_CNN = {"name": "impala_cnn", "channels": [16, 32, 32], "hidden_widths": [256]}
+MLP = {"name": "mlp", "net_arch": [64, 64], "activation": "relu"}
+NETS = ("mlp", "nature_cnn", "impala_cnn", "multi_input")
+LEAST_SIDE_OF_NATURE_CNN = 36
+MAX_ROUNDS = 27_000  # of an evaluation where the environment has no limit: half an hour of Atari
+ATARI_WRAPPERS = [
+    {
+        "name": "atari_preprocessing",
+        "noop_max": 30,
+        "frame_skip": 4,
+        "screen_size": 84,
+        "terminal_on_life_loss": False,
+        "grayscale_obs": True,
+        "grayscale_newaxis": False,
+        "scale_obs": False,
+    },
+    {"name": "frame_stack", "stack_size": 4, "padding_type": "reset"},
+]
+
+
+def fitted_config(algorithm: str, env_id: str, shipped: Sequence[Path]) -> RunConfig:
+    """The first of the shipped Gymnasium configs of that algorithm that fits the environment's actions, with the
+    environment's usual arguments and with networks that fit what is seen.
+
+    Raises ConfigError where the environment cannot be made, or the algorithm cannot play it.
+    """
+    game: dict[str, Any] = {
+        "name": "gymnasium",
+        "id": env_id,
+        "arguments": _usual_arguments(env_id),
+        "wrappers": ATARI_WRAPPERS if is_atari(env_id) else [],
+        "vectorization": {"name": "sync", "autoreset": "same_step"},
+        "observation": {"normalize": None, "clip": None},
+        "reward": {"normalize": None, "clip": None},
+    }
+    spaces = GymnasiumGame(check(game, GymnasiumConfig), torch.device("cpu")).spaces["agent"]
+    errors: list[ConfigErrorItem] = []
+    for path in shipped:
+        base = load_yaml(path)
+        if path.stem.split("-")[0] != algorithm or base["game"]["name"] != "gymnasium":
+            continue
+        data = _with_fitting_nets(base, spaces) | {"game": game}
+        if data["evaluation"] is not None:
+            data["evaluation"]["max_rounds"] = game["arguments"].get("max_episode_steps") or MAX_ROUNDS
+        try:
+            Trainer(data)
+            return read_config(data)
+        except ConfigError as error:
+            errors = errors or list(error.errors)
+    if not errors:
+        message = "no shipped config of this algorithm plays Gymnasium environments"
+        errors = [ConfigErrorItem(f"{algorithm} {env_id}", message)]
+    raise ConfigError(errors)
+
+
+def _usual_arguments(env_id: str) -> dict[str, Any]:
+    def plain(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return [plain(item) for item in value]
+        return None if isinstance(value, float) and math.isinf(value) else value
+
+    known = known_arguments(env_id, vector=False) or {}
+    usual = {name: plain(argument.usual) for name, argument in known.items()}
+    return usual | {"frameskip": 1} if is_atari(env_id) else usual  # the wrapper skips frames
+
+
+def _with_fitting_nets(data: Any, spaces: dict[str, Space]) -> Any:
+    """The same data with other networks where those that stand there cannot see these spaces."""
+    if isinstance(data, list):
+        return [_with_fitting_nets(item, spaces) for item in data]
+    if not isinstance(data, dict):
+        return data
+    if data.get("name") in NETS:
+        is_flat = not any(_is_image(space) for space in spaces.values())
+        return data if data["name"] == "mlp" and is_flat else _fitting_net(spaces)
+    return {key: _with_fitting_nets(value, spaces) for key, value in data.items()}
+
+
+def _fitting_net(spaces: dict[str, Space]) -> dict[str, Any]:
+    nets = {name: _net_of(space) for name, space in spaces.items()}
+    if len(nets) == 1:
+        return next(iter(nets.values()))
+    return {"name": "multi_input", "entries": nets, "entry_width": 64, "net_arch": [64], "activation": "relu"}
+
+
+def _net_of(space: Space) -> dict[str, Any]:
+    if not _is_image(space):
+        return MLP
+    return NATURE_CNN if min(space.shape[1:]) >= LEAST_SIDE_OF_NATURE_CNN else IMPALA_CNN
+
+
+def _is_image(space: Space) -> bool:
+    return space.dtype == torch.uint8

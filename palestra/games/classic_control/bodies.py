@@ -1,0 +1,230 @@
+"""What the games of classic control have in common: a body of a few float64 variables, moved by one role, `agent`.
+
+A game's file states its rules once, as functions on numbers (palestra.games.classic_control.arithmetic). In PyTorch
+they make the game's `transition`. Compiled by numba they make its kernel: one call plays a step of all worlds, and
+begins anew those that have ended. Both give the same bits.
+
+Letters: B worlds, D variables of a body, O observed numbers.
+"""
+
+from collections.abc import Callable
+from typing import Any, ClassVar, NamedTuple, Self
+
+import numpy as np
+import torch
+from numba import njit
+from numba.extending import overload
+from pydantic import model_validator
+from torch import Tensor
+
+from palestra.config import Config, ConfigError, ConfigErrorItem, PositiveInt
+from palestra.games.classic_control.arithmetic import INLINED, Flag, Number, jitable, where
+from palestra.games.game import Observation, State, Stepper, TensorGame
+from palestra.games.newton import Kernel
+from palestra.games.spaces import ActionSpace, Space
+from palestra.randomness import GAMMA, MULTIPLIER_1, MULTIPLIER_2, random_floats
+
+Array = np.ndarray[Any, Any]
+Body = tuple[Number, ...]  # the variables, of a batch or of one world
+Settings = tuple[float, ...]  # what the rules read of the config
+
+NEVER = 2**31 - 1  # rounds are int32
+_GAMMA, _MULTIPLIER_1, _MULTIPLIER_2 = (np.uint64(m % 2**64) for m in (GAMMA, MULTIPLIER_1, MULTIPLIER_2))
+compiled = njit(nogil=True, cache=True, error_model="numpy")
+
+
+class ClassicControlConfig(Config):
+    """Base of the configs: how long a game may last."""
+
+    name: str
+    max_rounds: PositiveInt | None
+    """cut a game off (truncated) after so many rounds; null: never"""
+
+
+class BoundedStartConfig(ClassicControlConfig):
+    """Base of the configs of games in which one pair of bounds holds for all variables that are drawn at the start."""
+
+    initial_low: float
+    """least value of what is drawn at the start of a game"""
+    initial_high: float
+    """largest value of what is drawn at the start of a game"""
+
+    @model_validator(mode="after")
+    def _check_bounds(self) -> Self:
+        low, high = self.initial_low, self.initial_high
+        if low > high:
+            raise ConfigError([ConfigErrorItem("initial_low", f"{low} lies above initial_high, {high}")])
+        return self
+
+
+class Rules(NamedTuple):
+    """A game's rules, and its kernel made of them.
+
+    move(body, action, settings): the body after one step, the reward, and whether the game is over; the action is a
+    float64. is_over(body, settings). look(body): the O observed numbers. advance: `advance_worlds` of these three.
+    """
+
+    move: Callable[[Body, Number, Settings], tuple[Body, Number, Flag]]
+    is_over: Callable[[Body, Settings], Flag]
+    look: Callable[[Body], tuple[Number, ...]]
+    advance: Callable[..., None]
+
+
+class ClassicControl(TensorGame):
+    """State: the `variables`, float64 (B,) each; rounds int32 (B,), those played so far. Observed: `seen`, float32
+    (B, O).
+
+    low, high: bounds of the variables at the start, uniform in between. max_rounds: None: never cut off. The kernel
+    ("numba" on CPUs, "torch" anywhere) changes speed, never a result.
+    """
+
+    roles = ("agent",)
+    turns = (("agent",),)
+    quiet_turns = ()
+    tallies = ()
+    lockstep = True
+    rules: ClassVar[Rules]
+    variables: ClassVar[tuple[str, ...]]
+    num_seen: ClassVar[int]
+    actions: ClassVar[ActionSpace]
+
+    def __init__(
+        self,
+        settings: Settings,
+        low: tuple[float, ...],
+        high: tuple[float, ...],
+        max_rounds: int | None,
+        device: torch.device,
+        kernel: Kernel,
+    ) -> None:
+        self.settings, self.device, self.kernel = settings, device, kernel
+        self.starts = np.array([low, np.subtract(high, low)])  # the low bounds, and how far the high ones are
+        self.max_rounds = NEVER if max_rounds is None else max_rounds
+        self.spaces = {"agent": {"seen": Space((self.num_seen,), torch.float32, padded=False)}}
+        self.action_spaces = {"agent": self.actions}
+        self.every_action = torch.ones((1, self.actions.num_flags), dtype=torch.bool, device=device)
+
+    def reset(self, keys: Tensor) -> State:
+        draws = random_floats(keys, len(self.variables)).to(torch.float64).unbind(1)
+        starts = zip(self.variables, draws, *self.starts.tolist(), strict=True)
+        state = {name: draw * width + low for name, draw, low, width in starts}
+        return {**state, "rounds": torch.zeros_like(keys, dtype=torch.int32)}
+
+    def deciding(self, state: State) -> Tensor:
+        return ~self.rules.is_over(self._body(state), self.settings).unsqueeze(1)
+
+    def observe(self, state: State, role: str) -> Observation:
+        return {"seen": torch.stack(self.rules.look(self._body(state)), dim=1).to(torch.float32)}
+
+    def legal(self, state: State, role: str) -> Tensor:
+        return self.every_action.expand(len(state["rounds"]), -1)
+
+    def transition(
+        self, state: State, actions: dict[str, Tensor], keys: Tensor
+    ) -> tuple[State, Tensor, Tensor, Tensor]:
+        old, action = self._body(state), actions["agent"].view(len(keys)).to(torch.float64)
+        was_over = self.rules.is_over(old, self.settings)
+        moved, reward, over = self.rules.move(old, action, self.settings)
+        body = [where(was_over, before, after) for before, after in zip(old, moved, strict=True)]
+        rounds = state["rounds"] + ~was_over
+        over = over | was_over
+        reward = where(was_over, 0.0, reward).to(torch.float32)
+        new = {**dict(zip(self.variables, body, strict=True)), "rounds": rounds}
+        return new, reward.unsqueeze(1), over.unsqueeze(1), (rounds >= self.max_rounds) & ~over
+
+    def _body(self, state: State) -> Body:
+        return tuple(state[name] for name in self.variables)
+
+    def stepper(self, state: State) -> Stepper | None:
+        if self.kernel != "numba" or self.device.type != "cpu":
+            return None
+        body, rounds = tuple(value.numpy() for value in self._body(state)), state["rounds"].numpy()
+        advance, settings, starts, max_rounds = self.rules.advance, self.settings, self.starts, self.max_rounds
+        num_worlds, shape, tensor = len(rounds), (len(rounds), self.num_seen), torch.from_numpy
+
+        def step(action: Tensor, keys: Tensor) -> tuple[Observation, Observation, Tensor, Tensor, Tensor]:
+            seen, next_seen = np.empty(shape, np.float32), np.empty(shape, np.float32)
+            reward = np.empty(num_worlds, np.float32)
+            over, cut = np.empty(num_worlds, np.bool_), np.empty(num_worlds, np.bool_)
+            moves, results = action.numpy().ravel(), (seen, next_seen, reward, over, cut)
+            advance(body, rounds, moves, keys.numpy(), settings, starts, max_rounds, *results)
+            return {"seen": tensor(seen)}, {"seen": tensor(next_seen)}, tensor(reward), tensor(over), tensor(cut)
+
+        return step
+
+
+# ---- the kernels ---------------------------------------------------------------------------------------
+
+
+@jitable
+def advance_worlds(
+    rules: Any,
+    body: tuple[Array, ...],
+    rounds: Array,
+    action: Array,
+    keys: Array,
+    settings: Settings,
+    starts: Array,
+    max_rounds: int,
+    seen: Array,
+    next_seen: Array,
+    reward: Array,
+    terminated: Array,
+    truncated: Array,
+) -> None:
+    """One step of all worlds, written into `body` and `rounds`; those that end begin anew, as `reset` of their keys + 1
+    has it.
+
+    rules: (move, is_over, look). body: D times float64 (B,). rounds: int32 (B,). action: (B,). keys: int64 (B,).
+    starts: float64 (2, D), low bounds and widths. Results: seen float32 (B, O), before anything begins anew; next_seen,
+    after it; reward float32 (B,); terminated, truncated bool (B,).
+    """
+    move, is_over, look = rules
+    for world in range(len(action)):
+        old = _variables(body, world)
+        was_over = is_over(old, settings)
+        new, earned, over = move(old, np.float64(action[world]), settings)
+        for k in range(len(new)):
+            body[k][world] = where(was_over, old[k], new[k])
+        reward[world] = where(was_over, 0.0, earned)
+        terminated[world] = was_over | over
+    flat, next_flat = seen.ravel(), next_seen.ravel()  # the compiler sees the distance of neighbours, and vectorizes
+    for world in range(len(action)):
+        numbers = look(_variables(body, world))
+        for k in range(len(numbers)):
+            flat[world * len(numbers) + k] = numbers[k]
+    for i in range(len(flat)):
+        next_flat[i] = flat[i]
+    for world in range(len(action)):
+        rounds[world] += 1
+        truncated[world] = (rounds[world] >= max_rounds) & (not terminated[world])
+    for world in range(len(action)):
+        if terminated[world] | truncated[world]:
+            rounds[world] = 0
+            key = np.uint64(keys[world]) + np.uint64(1)
+            for k in range(len(body)):
+                key += _GAMMA
+                body[k][world] = _fraction(key) * starts[1, k] + starts[0, k]
+            numbers = look(_variables(body, world))
+            for k in range(len(numbers)):
+                next_seen[world, k] = numbers[k]
+
+
+@njit(nogil=True)
+def _fraction(x: Any) -> Any:
+    """What randomness.random_floats makes of one number of a key: uniform in [0, 1)."""
+    x = (x ^ (x >> np.uint64(30))) * _MULTIPLIER_1
+    x = (x ^ (x >> np.uint64(27))) * _MULTIPLIER_2
+    return np.float64((x ^ (x >> np.uint64(31))) >> np.uint64(40)) * 2.0**-24
+
+
+def _variables(body: tuple[Array, ...], world: int) -> Body:
+    """The variables of one world, in kernels alone."""
+    raise NotImplementedError
+
+
+@overload(_variables, strict=False, jit_options=INLINED)
+def _variables_kernel(body: Any, world: Any) -> Any:
+    if len(body) == 1:
+        return lambda body, world: (body[0][world],)
+    return lambda body, world: (body[0][world], *_variables(body[1:], world))

@@ -1,0 +1,7 @@
+"""Any Gymnasium environment as a game: config, arguments, wrappers, spaces, seeds, running statistics, worlds."""
+
+from palestra.games.gym.config import GymnasiumConfig
+from palestra.games.gym.game import GymnasiumGame
+from palestra.games.gym.world import GymnasiumWorld
+
+__all__ = ["GymnasiumConfig", "GymnasiumGame", "GymnasiumWorld"]

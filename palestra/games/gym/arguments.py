@@ -1,0 +1,322 @@
+"""The arguments of known environments, each with its usual value, so that a config can be asked for all of them.
+
+Known are gymnasium's environments and those of ale-py, as far as they run today. Left out are arguments of rendering
+(`render_mode`, `default_camera_config`, `width`, ...), which change nothing that can be learned.
+`max_episode_steps` is gymnasium's own: an episode is truncated after so many steps; None: never.
+"""
+
+import difflib
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+
+from palestra.config import ConfigErrorItem
+from palestra.config.errors import listed, nearest, shown
+
+
+@dataclass(frozen=True)
+class Argument:
+    """One argument: its usual value, and the types that may stand there; float takes integers too."""
+
+    usual: Any
+    kinds: tuple[type, ...]
+
+
+class Range(tuple):
+    """A lower and an upper bound; in a config null stands for none."""
+
+
+STEPS = (int, type(None))
+KIND_NAMES = {
+    bool: "true or false",
+    int: "an integer",
+    float: "a number",
+    str: "a string",
+    list: "a list",
+    tuple: "a list",
+    Range: "a list of two numbers (null: no bound)",
+    type(None): "null",
+}
+
+_INF = float("inf")
+_MOTION = {"forward_reward_weight": 1.0, "reset_noise_scale": 0.1, "exclude_current_positions_from_observation": True}
+_CHEETAH = _MOTION | {"ctrl_cost_weight": 0.1}
+_SWIMMER = _MOTION | {"ctrl_cost_weight": 1e-4}
+_ANT = {
+    "xml_file": "ant.xml",
+    "ctrl_cost_weight": 0.5,
+    "contact_cost_weight": 5e-4,
+    "healthy_reward": 1.0,
+    "terminate_when_unhealthy": True,
+    "healthy_z_range": Range((0.2, 1.0)),
+    "contact_force_range": Range((-1.0, 1.0)),
+    "reset_noise_scale": 0.1,
+    "exclude_current_positions_from_observation": True,
+}
+_WALKER = _MOTION | {
+    "ctrl_cost_weight": 1e-3,
+    "healthy_reward": 1.0,
+    "terminate_when_unhealthy": True,
+    "healthy_z_range": Range((0.8, 2.0)),
+    "healthy_angle_range": Range((-1.0, 1.0)),
+    "reset_noise_scale": 5e-3,
+}
+_HOPPER = _WALKER | {
+    "healthy_state_range": Range((-100.0, 100.0)),
+    "healthy_z_range": Range((0.7, _INF)),
+    "healthy_angle_range": Range((-0.2, 0.2)),
+}
+_HUMANOID = _MOTION | {
+    "forward_reward_weight": 1.25,
+    "ctrl_cost_weight": 0.1,
+    "healthy_reward": 5.0,
+    "terminate_when_unhealthy": True,
+    "healthy_z_range": Range((1.0, 2.0)),
+    "reset_noise_scale": 1e-2,
+}
+_HUMANOID_SEES = {
+    "exclude_current_positions_from_observation": True,
+    "include_cinert_in_observation": True,
+    "include_cvel_in_observation": True,
+    "include_qfrc_actuator_in_observation": True,
+    "include_cfrc_ext_in_observation": True,
+}
+_LANDER = {
+    "continuous": False,
+    "gravity": -10.0,
+    "enable_wind": False,
+    "wind_power": 15.0,
+    "turbulence_power": 1.5,
+}
+_LAKE = {
+    "desc": Argument(None, (list, type(None))),
+    "map_name": "4x4",
+    "is_slippery": True,
+    "success_rate": 1.0 / 3.0,
+    "reward_schedule": (1.0, 0.0, 0.0),
+}
+_ATARI = {
+    "mode": Argument(None, (int, type(None))),
+    "difficulty": Argument(None, (int, type(None))),
+    "obs_type": "rgb",
+    "frameskip": Argument(4, (int, tuple)),
+    "repeat_action_probability": 0.25,
+    "full_action_space": False,
+    "continuous": False,
+    "continuous_action_threshold": 0.5,
+    "max_num_frames_per_episode": Argument(108000, (int, type(None))),
+    "sound_obs": False,
+    "max_episode_steps": Argument(None, STEPS),
+}
+
+
+def _mujoco(max_steps: int, xml_file: str, frame_skip: int, **others: Any) -> dict[str, Any]:
+    return {"max_episode_steps": max_steps, "xml_file": xml_file, "frame_skip": frame_skip, **others}
+
+
+def _limited(max_steps: int | None, **others: Any) -> dict[str, Any]:
+    return {"max_episode_steps": max_steps, **others}
+
+
+ENVIRONMENTS: dict[str, dict[str, Any]] = {
+    "Acrobot-v1": _limited(500),
+    "CartPole-v0": _limited(200, sutton_barto_reward=False),
+    "CartPole-v1": _limited(500, sutton_barto_reward=False),
+    "MountainCar-v0": _limited(200, goal_velocity=0.0),
+    "MountainCarContinuous-v0": _limited(999, goal_velocity=0.0),
+    "Pendulum-v1": _limited(200, g=10.0),
+    "Blackjack-v1": _limited(None, natural=False, sab=True),
+    "CliffWalking-v1": _limited(None, is_slippery=False),
+    "CliffWalkingSlippery-v1": _limited(None, is_slippery=True),
+    "FrozenLake-v1": _limited(100, **_LAKE),
+    "FrozenLake8x8-v1": _limited(200, **_LAKE | {"map_name": "8x8"}),
+    "Taxi-v4": _limited(200, is_rainy=False, fickle_passenger=False, rainy_probability=0.8, fickle_probability=0.3),
+    "BipedalWalker-v3": _limited(1600, hardcore=False),
+    "BipedalWalkerHardcore-v3": _limited(2000, hardcore=True),
+    "CarRacing-v3": _limited(1000, verbose=False, lap_complete_percent=0.95, domain_randomize=False, continuous=True),
+    "LunarLander-v3": _limited(1000, **_LANDER),
+    "LunarLanderContinuous-v3": _limited(1000, **_LANDER | {"continuous": True}),
+    "Ant-v4": _limited(1000, **_ANT, use_contact_forces=False),
+    "HalfCheetah-v4": _limited(1000, **_CHEETAH),
+    "Hopper-v4": _limited(1000, **_HOPPER),
+    "Humanoid-v4": _limited(1000, **_HUMANOID),
+    "HumanoidStandup-v4": _limited(1000),
+    "InvertedDoublePendulum-v4": _limited(1000),
+    "InvertedPendulum-v4": _limited(1000),
+    "Pusher-v4": _limited(100),
+    "Reacher-v4": _limited(50),
+    "Swimmer-v4": _limited(1000, **_SWIMMER),
+    "Walker2d-v4": _limited(1000, **_WALKER),
+    "Ant-v5": _mujoco(
+        1000,
+        frame_skip=5,
+        **_ANT,
+        forward_reward_weight=1.0,
+        main_body=Argument(1, (int, str)),
+        include_cfrc_ext_in_observation=True,
+    ),
+    "HalfCheetah-v5": _mujoco(1000, "half_cheetah.xml", 5, **_CHEETAH),
+    "Hopper-v5": _mujoco(1000, "hopper.xml", 4, **_HOPPER),
+    "Humanoid-v5": _mujoco(
+        1000,
+        "humanoid.xml",
+        5,
+        **_HUMANOID | _HUMANOID_SEES,
+        contact_cost_weight=5e-7,
+        contact_cost_range=Range((-_INF, 10.0)),
+    ),
+    "HumanoidStandup-v5": _mujoco(
+        1000,
+        "humanoidstandup.xml",
+        5,
+        **_HUMANOID_SEES,
+        uph_cost_weight=1.0,
+        ctrl_cost_weight=0.1,
+        impact_cost_weight=5e-7,
+        impact_cost_range=Range((-_INF, 10.0)),
+        reset_noise_scale=1e-2,
+    ),
+    "InvertedDoublePendulum-v5": _mujoco(
+        1000, "inverted_double_pendulum.xml", 5, healthy_reward=10.0, reset_noise_scale=0.1
+    ),
+    "InvertedPendulum-v5": _mujoco(1000, "inverted_pendulum.xml", 2, reset_noise_scale=0.01),
+    "Pusher-v5": _mujoco(
+        100, "pusher_v5.xml", 5, reward_near_weight=0.5, reward_dist_weight=1.0, reward_control_weight=0.1
+    ),
+    "Reacher-v5": _mujoco(50, "reacher.xml", 2, reward_dist_weight=1.0, reward_control_weight=1.0),
+    "Swimmer-v5": _mujoco(1000, "swimmer.xml", 4, **_SWIMMER),
+    "Walker2d-v5": _mujoco(1000, "walker2d_v5.xml", 4, **_WALKER),
+}
+
+# Environments that come as a vector of their own (`vectorization: {name: entry_point}`) have other arguments.
+VECTOR_ENVIRONMENTS: dict[str, dict[str, Any]] = {
+    "CartPole-v0": {"max_episode_steps": Argument(200, (int,)), "sutton_barto_reward": False},
+    "CartPole-v1": {"max_episode_steps": Argument(500, (int,)), "sutton_barto_reward": False},
+}
+_ATARI_VECTOR = {
+    "batch_size": 0,
+    "num_threads": 0,
+    "thread_affinity_offset": -1,
+    "max_num_frames_per_episode": 108000,
+    "repeat_action_probability": 0.25,
+    "full_action_space": False,
+    "continuous": False,
+    "continuous_action_threshold": 0.5,
+    "autoreset_mode": "NextStep",
+    "img_height": 84,
+    "img_width": 84,
+    "grayscale": True,
+    "stack_num": 4,
+    "frameskip": 4,
+    "maxpool": True,
+    "noop_max": 30,
+    "episodic_life": False,
+    "life_loss_info": False,
+    "reward_clipping": True,
+    "use_fire_reset": True,
+}
+
+
+def is_atari(env_id: str) -> bool:
+    """Whether ale-py registers such an id: ALE/Pong-v5, PongNoFrameskip-v4."""
+    return re.fullmatch(r"ALE/\w+-v5|\w+NoFrameskip-v[04]", env_id) is not None
+
+
+def known_arguments(env_id: str, vector: bool) -> dict[str, Argument] | None:
+    """The arguments of a known environment; None if it is not known. vector: of its own vector environment."""
+    found = (VECTOR_ENVIRONMENTS if vector else ENVIRONMENTS).get(env_id)
+    if is_atari(env_id):
+        found = _ATARI_VECTOR if vector else _ATARI
+        if "NoFrameskip" in env_id:
+            sticky = 0.25 if env_id.endswith("v0") else 0.0
+            found = found | {"frameskip": Argument(1, (int, tuple)), "repeat_action_probability": sticky}
+    if found is None:
+        return None
+    return {name: _argument(name, usual) for name, usual in found.items()}
+
+
+def _argument(name: str, usual: Any) -> Argument:
+    if isinstance(usual, Argument):
+        return usual
+    return Argument(usual, STEPS if name == "max_episode_steps" else (type(usual),))
+
+
+def id_error(env_id: str) -> str | None:
+    """Why no such environment can be made, as far as can be told without importing more than gymnasium; else None.
+
+    `module:Name-v0` and the names of ale-py are looked up when the environment is made.
+    """
+    if ":" in env_id or is_atari(env_id) or env_id in gymnasium.registry:
+        return None
+    return f"{env_id!r} is no environment that gymnasium knows; {nearest_ids(env_id)}, or 'module:Name-v0' of your own"
+
+
+def nearest_ids(env_id: str) -> str:
+    """The nearest registered ids, in words."""
+    near = difflib.get_close_matches(env_id, sorted(gymnasium.registry, reverse=True), n=3, cutoff=0.5)
+    return f"the nearest known: {listed(near)}" if near else "expected one as 'CartPole-v1' or 'ALE/Pong-v5'"
+
+
+def argument_errors(env_id: str, given: dict[str, Any], vector: bool) -> list[ConfigErrorItem]:
+    """What is missing, unknown or of a wrong type, by paths below `arguments`; nothing for unknown environments."""
+    known = known_arguments(env_id, vector)
+    if known is None:
+        return []
+    errors = [
+        ConfigErrorItem(name, f"missing; expected {_expected(argument)}")
+        for name, argument in known.items()
+        if name not in given
+    ]
+    for name, value in given.items():
+        if name not in known:
+            near = nearest(name, known)
+            hint = f"did you mean {near!r}? " if near else ""
+            errors.append(ConfigErrorItem(name, f"unknown; {hint}{env_id} has the known {listed(known) or 'none'}"))
+        elif not any(_fits(value, kind, known[name].usual) for kind in known[name].kinds):
+            errors.append(ConfigErrorItem(name, f"{shown(value)} stands there; expected {_expected(known[name])}"))
+    return errors
+
+
+def _expected(argument: Argument) -> str:
+    kinds = " or ".join(KIND_NAMES[kind] for kind in argument.kinds)
+    usual = argument.usual
+    if isinstance(usual, tuple):
+        text = f"[{', '.join('null' if abs(v) == _INF else repr(v) for v in usual)}]"
+    else:
+        text = shown(usual)
+    return f"{kinds}; usually {text}"
+
+
+def _fits(value: Any, kind: type, usual: Any) -> bool:
+    if isinstance(value, bool):
+        return kind is bool
+    if kind is Range:
+        return isinstance(value, list | tuple) and len(value) == 2 and all(_is_number(v) or v is None for v in value)
+    if kind is tuple:
+        length = len(usual) if isinstance(usual, tuple) else 2
+        return isinstance(value, list | tuple) and len(value) == length and all(map(_is_number, value))
+    if kind is float:
+        return _is_number(value)
+    return isinstance(value, kind)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def passed_arguments(env_id: str, given: dict[str, Any], vector: bool) -> dict[str, Any]:
+    """The arguments as `gymnasium.make` takes them."""
+    known = known_arguments(env_id, vector) or {}
+    passed = {}
+    for name, value in given.items():
+        kinds = known[name].kinds if name in known else ()
+        if Range in kinds:
+            value = tuple(bound if v is None else v for v, bound in zip(value, (-_INF, _INF), strict=True))
+        elif tuple in kinds and isinstance(value, list):
+            value = tuple(value)
+        passed[name] = value
+    if passed.get("max_episode_steps", 0) is None:
+        passed["max_episode_steps"] = -1  # how gymnasium.make says: no limit
+    return passed

@@ -1,0 +1,124 @@
+"""Makes environments from a config: one alone, or a vector of them; and says plainly why one cannot be made."""
+
+from contextlib import suppress
+
+import gymnasium
+from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
+from gymnasium.vector.async_vector_env import AsyncState
+from gymnasium.vector.vector_env import AutoresetMode
+
+from palestra.config import ConfigError, ConfigErrorItem, import_own
+from palestra.games.gym.arguments import is_atari, nearest_ids, passed_arguments
+from palestra.games.gym.config import GymnasiumConfig
+from palestra.games.gym.seeding import EpisodeSeeds, WorkerSignals
+from palestra.games.gym.wrappers import wrap
+
+AUTORESET = {
+    "next_step": AutoresetMode.NEXT_STEP,
+    "same_step": AutoresetMode.SAME_STEP,
+    "disabled": AutoresetMode.DISABLED,
+}
+EXTRAS = {"mujoco": "mujoco", "box2d": "box2d", "ale_py": "atari", "opencv": "atari", "pygame": "box2d"}
+
+
+def make_environment(config: GymnasiumConfig) -> gymnasium.Env:
+    """One environment in its wrappers. Raises ConfigError, with paths relative to the config, where that cannot be."""
+    _register(config.id)
+    arguments = passed_arguments(config.id, config.arguments, vector=False)
+    try:
+        env = gymnasium.make(config.id, disable_env_checker=True, **arguments)
+    except (gymnasium.error.Error, ImportError, TypeError) as error:
+        raise _explained(config, error) from error
+    for index, wrapper in enumerate(config.wrappers):
+        try:
+            env = wrap(env, wrapper)
+        except gymnasium.error.DependencyNotInstalled as error:
+            message = f"{wrapper.name!r} {_missing(str(error))}"  # type: ignore[attr-defined]
+            raise ConfigError([ConfigErrorItem(f"wrappers.{index}.name", message)]) from error
+        except (AssertionError, ValueError, TypeError, gymnasium.error.Error) as error:
+            message = f"{wrapper.name!r} does not fit what lies below it: {error}"  # type: ignore[attr-defined]
+            raise ConfigError([ConfigErrorItem(f"wrappers.{index}", message)]) from error
+    return env
+
+
+def make_vector(config: GymnasiumConfig, num_worlds: int, key: int) -> VectorEnv:
+    """`num_worlds` environments that step together. key: of the stream that the seeds of their episodes come from;
+    an environment's own vector environment is seeded at its first reset instead."""
+    if config.vectorization.name == "entry_point":
+        return _make_own_vector(config, num_worlds)
+    makers = [WorkerSignals(_make_seeded, config, key, world) for world in range(num_worlds)]
+    mode = AUTORESET[config.vectorization.autoreset]
+    if config.vectorization.name == "async":
+        return AsyncVectorEnv(makers, copy=False, autoreset_mode=mode)
+    return SyncVectorEnv(makers, copy=False, autoreset_mode=mode)
+
+
+def _make_seeded(config: GymnasiumConfig, key: int, world: int) -> gymnasium.Env:
+    return EpisodeSeeds(make_environment(config), key, world)
+
+
+def _make_own_vector(config: GymnasiumConfig, num_worlds: int) -> VectorEnv:
+    _register(config.id)
+    arguments = passed_arguments(config.id, config.arguments, vector=True)
+    try:
+        vector = gymnasium.make_vec(config.id, num_worlds, vectorization_mode="vector_entry_point", **arguments)
+    except (gymnasium.error.Error, ImportError, TypeError) as error:
+        raise _explained(config, error) from error
+    if not isinstance(vector.metadata.get("autoreset_mode"), AutoresetMode):
+        vector.close()
+        message = (
+            f"the vector environment of {config.id} does not declare metadata['autoreset_mode'], so that nobody can "
+            "tell where its episodes begin; expected 'sync' or 'async'"
+        )
+        raise ConfigError([ConfigErrorItem("vectorization.name", message)])
+    return vector
+
+
+def autoreset_mode(vector: VectorEnv) -> AutoresetMode:
+    """When a vector environment begins anew, as it declares."""
+    return vector.metadata["autoreset_mode"]
+
+
+def close_vector(vector: VectorEnv) -> None:
+    """Close a vector environment in any state; none of its processes is left."""
+    is_broken = isinstance(vector, AsyncVectorEnv) and vector._state is not AsyncState.DEFAULT  # left inside a step
+    if not is_broken:
+        with suppress(Exception):  # a worker that died cannot answer
+            vector.close()
+    for process in getattr(vector, "processes", ()):
+        if process.is_alive():
+            process.kill()
+        process.join()
+    vector.closed = True
+
+
+def _register(env_id: str) -> None:
+    """Let gymnasium know an environment that is not its own."""
+    module, colon, _ = env_id.rpartition(":")
+    if colon:
+        try:
+            import_own(module)
+        except ValueError as error:
+            raise ConfigError([ConfigErrorItem("id", f"{env_id!r} cannot be made: {error}")]) from error
+    if is_atari(env_id) and env_id not in gymnasium.registry:
+        try:
+            import ale_py
+        except ImportError as error:
+            raise ConfigError([ConfigErrorItem("id", f"{env_id!r} {_missing('ale_py')}")]) from error
+        gymnasium.register_envs(ale_py)
+
+
+def _explained(config: GymnasiumConfig, error: Exception) -> ConfigError:
+    text = " ".join(str(error).split())
+    if isinstance(error, gymnasium.error.UnregisteredEnv):
+        message = f"{config.id!r} is no environment that gymnasium knows; {nearest_ids(config.id)}"
+        return ConfigError([ConfigErrorItem("id", message)])
+    if isinstance(error, gymnasium.error.DependencyNotInstalled | ImportError):
+        return ConfigError([ConfigErrorItem("id", f"{config.id!r} {_missing(text)}")])
+    path = "arguments" if isinstance(error, TypeError) else "id"
+    return ConfigError([ConfigErrorItem(path, f"{config.id!r} cannot be made so: {text}")])
+
+
+def _missing(text: str) -> str:
+    extra = next((extra for word, extra in EXTRAS.items() if word in text.lower()), None)
+    return f"cannot be made: {text}" if extra is None else f"needs an extra: pip install 'palestra[{extra}]'"

@@ -1,0 +1,112 @@
+"""GymnasiumGame: any Gymnasium environment as a game of one role, `agent`."""
+
+from typing import Any
+from weakref import WeakSet
+
+import numpy as np
+import torch
+
+from palestra.config import ConfigError, ConfigErrorItem
+from palestra.games.game import Game, Observation
+from palestra.games.gym.config import GymnasiumConfig
+from palestra.games.gym.environments import close_vector, make_environment, make_vector
+from palestra.games.gym.normalization import Moments
+from palestra.games.gym.spaces import Arrays, ObservationReader, UnknownSpace, action_space
+from palestra.games.gym.world import GymnasiumWorld
+
+
+class GymnasiumGame(Game):
+    """What the environments of a config see and do (palestra.games.gym.spaces tells how), and the running statistics
+    by which observations and rewards are normalised. They belong to the game: its training worlds teach them, its
+    other worlds only use them, and they go into checkpoints with it.
+
+    Raises ConfigError where the environment cannot be made, or has spaces that no player of ours can handle.
+    """
+
+    roles = ("agent",)
+    tallies = ()
+
+    def __init__(self, config: GymnasiumConfig, device: torch.device) -> None:
+        self.config, self.device = config, device
+        self.is_on_cpu = device.type == "cpu"
+        try:
+            observed, acted = _gym_spaces(config)
+            self.reader = ObservationReader(observed)
+            self.action_space, self.to_gym_actions = action_space(acted)
+        except UnknownSpace as error:
+            raise ConfigError([ConfigErrorItem("game.id", f"{config.id!r} cannot be played: {error}")]) from error
+        except ConfigError as error:
+            raise ConfigError([ConfigErrorItem(f"game.{item.path}", item.message) for item in error.errors]) from error
+        self.spaces = {"agent": {entry.name: entry.space for entry in self.reader.entries}}
+        self.action_spaces = {"agent": self.action_space}
+        numbers = [entry for entry in self.reader.entries if entry.is_number]
+        observation, reward = config.observation, config.reward
+        self.plain_observations = observation.normalize is None and observation.clip is None
+        self.plain_rewards = reward.normalize is None and reward.clip is None
+        if not numbers and not self.plain_observations:
+            message = "the observation has no numbers, only images or choices; expected null for normalize and clip"
+            raise ConfigError([ConfigErrorItem("game.observation", message)])
+        self._numbers = {entry.name for entry in numbers}
+        self._observation_moments = {
+            entry.name: Moments(entry.space.shape) for entry in numbers if observation.normalize is not None
+        }
+        self.reward_moments = Moments(())
+        self._worlds: WeakSet[GymnasiumWorld] = WeakSet()
+
+    def make_world(self, num_worlds: int, key: int, training: bool) -> GymnasiumWorld:
+        """Fresh worlds; the seeds of their episodes come from `key`. training: whether the statistics learn from
+        them."""
+        world = GymnasiumWorld(self, num_worlds, key, training)
+        self._worlds.add(world)
+        return world
+
+    def view(self, observations: Any) -> Observation:
+        """What a player sees of a batch of the environment's own observations, as a vector environment gives them."""
+        arrays = self.transform(self.reader.read(observations))
+        return {name: torch.from_numpy(value).to(self.device) for name, value in arrays.items()}
+
+    # ---- running statistics ------------------------------------------------------------------------------
+
+    def transform(self, seen: Arrays) -> Arrays:
+        """Observations as the config says: normalised by what is known so far, then cut."""
+        normalize, clip = self.config.observation.normalize, self.config.observation.clip
+        new = dict(seen)
+        for name in self._numbers:
+            if normalize is not None:
+                new[name] = self._observation_moments[name].standardized(new[name], normalize.eps)
+            if clip is not None:
+                new[name] = new[name].clip(-clip, clip)
+        return new
+
+    def learn_observations(self, seen: Arrays) -> None:
+        for name, moments in self._observation_moments.items():
+            moments.update(seen[name])
+
+    def learn_returns(self, returns: np.ndarray) -> None:
+        self.reward_moments.update(returns)
+
+    def state_dict(self) -> dict[str, Any]:
+        observation = {name: moments.state_dict() for name, moments in self._observation_moments.items()}
+        return {"observation": observation, "reward": self.reward_moments.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for name, moments in self._observation_moments.items():
+            moments.load_state_dict(state["observation"][name])
+        self.reward_moments.load_state_dict(state["reward"])
+
+    def close(self) -> None:
+        """Close the environments of all worlds, and their processes. Who is played on opens its own again."""
+        for world in list(self._worlds):
+            world.close()
+
+
+def _gym_spaces(config: GymnasiumConfig) -> tuple[Any, Any]:
+    """The spaces of observations and of actions of one environment."""
+    if config.is_vector:
+        vector = make_vector(config, 1, 0)
+        spaces = vector.single_observation_space, vector.single_action_space
+        close_vector(vector)
+        return spaces
+    env = make_environment(config)
+    env.close()
+    return env.observation_space, env.action_space

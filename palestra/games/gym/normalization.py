@@ -1,0 +1,53 @@
+"""Running statistics: mean and variance of all that was ever seen, batch by batch, in float64.
+
+Batches are joined by the formulas of Chan, Golub, LeVeque 1979 ("Updating formulae and a pairwise algorithm for
+computing sample variances"). The use follows VecNormalize of Stable-Baselines3 (Raffin et al. 2021): observations lose
+their mean and are divided by their standard deviation; rewards are divided by the standard deviation of the discounted
+return so far, which begins anew with every episode, and keep their mean.
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+
+
+class Moments:
+    """Number, mean and sum of squared deviations of rows of one shape. Before the first row: mean 0, variance 1."""
+
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.count = 0
+        self.mean = np.zeros(shape)
+        self.squares = np.zeros(shape)
+
+    @property
+    def variance(self) -> np.ndarray:
+        """The mean squared deviation."""
+        return self.squares / self.count if self.count else np.ones_like(self.squares)
+
+    def update(self, rows: np.ndarray) -> None:
+        """Take in rows of shape (n, *shape)."""
+        if not len(rows):
+            return
+        rows = rows.astype(np.float64)
+        mean = rows.mean(axis=0)
+        squares = np.square(rows - mean).sum(axis=0)
+        delta, total = mean - self.mean, self.count + len(rows)
+        self.mean = self.mean + delta * (len(rows) / total)
+        self.squares = self.squares + squares + np.square(delta) * (self.count * len(rows) / total)
+        self.count = total
+
+    def standardized(self, rows: np.ndarray, eps: float) -> np.ndarray:
+        """(rows - mean) / sqrt(variance + eps), float32."""
+        return ((rows - self.mean) / np.sqrt(self.variance + eps)).astype(np.float32)
+
+    def scaled(self, rows: np.ndarray, eps: float) -> np.ndarray:
+        """rows / sqrt(variance + eps), float32."""
+        return (rows / np.sqrt(self.variance + eps)).astype(np.float32)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"count": self.count, "mean": torch.tensor(self.mean), "squares": torch.tensor(self.squares)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.count = state["count"]
+        self.mean, self.squares = (state[name].cpu().numpy().copy() for name in ("mean", "squares"))

@@ -1,0 +1,186 @@
+"""Between Gymnasium's spaces and ours.
+
+Observations become flat dicts of tensors:
+
+| Gymnasium | ours |
+|---|---|
+| Box | float32 of the same shape; of shape (1,) where it was () |
+| Box that is an image: bytes, two to four axes | uint8 (C, H, W); see `_image` |
+| Discrete(n) | one-hot float32 (n,) |
+| MultiDiscrete | the one-hots of all choices in a row, float32 |
+| MultiBinary | float32 of the same shape |
+| Dict, Tuple | their entries, named by key or index; what is nested as "a/b" |
+
+An observation that is no Dict or Tuple has the one entry "observation". Actions: Discrete, MultiDiscrete, MultiBinary
+(as MultiDiscrete of twos) and Box, of any shape, flattened. Letters: B worlds.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium.vector.utils import concatenate, create_empty_array
+
+from palestra.games.spaces import ActionSpace, Box, Discrete, MultiDiscrete, Space
+
+Arrays = dict[str, np.ndarray]
+Read = Callable[[np.ndarray], np.ndarray]
+WHOLE = "observation"  # the name of an observation that has no entries of its own
+
+
+class UnknownSpace(ValueError):
+    """An environment sees or does what no player of ours can; the message says what."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One entry of an observation. path: where it lies in Gymnasium's; read: its batch (B, ...) as a new array.
+
+    is_number: measured numbers, which may be normalised.
+    """
+
+    name: str
+    path: tuple[Any, ...]
+    space: Space
+    read: Read
+    is_number: bool
+
+
+class ObservationReader:
+    """Reads batches of Gymnasium's observations. `entries` in the order of the space's; `read_whole` reads the only one
+    of an observation that has no entries of its own."""
+
+    def __init__(self, space: gymnasium.Space) -> None:
+        self.gym_space = space
+        self.entries = list(_entries(space, ()))
+        self.read_whole = self.entries[0].read if self.entries[0].path == () else None
+
+    def read(self, observations: Any) -> Arrays:
+        """A batch as a vector environment gives it, as new arrays (B, *space.shape)."""
+        if self.read_whole is not None:
+            return {WHOLE: self.read_whole(observations)}
+        found = {}
+        for entry in self.entries:
+            part = observations
+            for key in entry.path:
+                part = part[key]
+            found[entry.name] = entry.read(part)
+        return found
+
+    def read_list(self, observations: Sequence[Any]) -> Arrays:
+        """Single observations, as a batch."""
+        if self.read_whole is not None:
+            return {WHOLE: self.read_whole(np.asarray(observations))}
+        batch = create_empty_array(self.gym_space, len(observations), np.empty)
+        return self.read(concatenate(self.gym_space, observations, batch))
+
+
+def _entries(space: gymnasium.Space, path: tuple[Any, ...]) -> Iterator[Entry]:
+    inner: list[tuple[Any, gymnasium.Space]] = []
+    if isinstance(space, gymnasium.spaces.Dict):
+        inner = list(space.items())
+    elif isinstance(space, gymnasium.spaces.Tuple):
+        inner = list(enumerate(space))
+    for key, below in inner:
+        yield from _entries(below, (*path, key))
+    if inner:
+        return
+    name = "/".join(map(str, path)) or WHOLE
+    shape, dtype, is_number, read = _leaf(space, name)
+    yield Entry(name, path, Space(shape, dtype, padded=False), read, is_number)
+
+
+def _leaf(space: gymnasium.Space, name: str) -> tuple[tuple[int, ...], torch.dtype, bool, Read]:
+    match space:
+        case gymnasium.spaces.Box():
+            if space.dtype == np.uint8 and 2 <= len(space.shape) <= 4:
+                shape, read = _image(space.shape)
+                return shape, torch.uint8, False, read
+            return (space.shape or (1,)), torch.float32, True, _numbers if space.shape else _scalars
+        case gymnasium.spaces.Discrete():
+            num, start = int(space.n), int(space.start)
+            return (num,), torch.float32, False, partial(_one_hot, eye=np.eye(num, dtype=np.float32), start=start)
+        case gymnasium.spaces.MultiDiscrete():
+            nums, starts = space.nvec.flatten(), space.start.flatten()
+            return (int(nums.sum()),), torch.float32, False, partial(_one_hots, nums=nums, starts=starts)
+        case gymnasium.spaces.MultiBinary():
+            return space.shape, torch.float32, False, _numbers
+    kinds = "Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple"
+    raise UnknownSpace(f"observation {name!r} is a {type(space).__name__}; expected {kinds}")
+
+
+def _numbers(batch: np.ndarray) -> np.ndarray:
+    return batch.astype(np.float32, order="C")
+
+
+def _scalars(batch: np.ndarray) -> np.ndarray:
+    return np.array(batch, dtype=np.float32).reshape(-1, 1)
+
+
+def _one_hot(batch: np.ndarray, eye: np.ndarray, start: int) -> np.ndarray:
+    return eye[np.asarray(batch) - start]
+
+
+def _one_hots(batch: np.ndarray, nums: np.ndarray, starts: np.ndarray) -> np.ndarray:
+    choices = np.asarray(batch).reshape(len(batch), -1) - starts
+    hot = np.zeros((len(choices), int(nums.sum())), dtype=np.float32)
+    np.put_along_axis(hot, choices + (np.cumsum(nums) - nums), 1.0, axis=1)
+    return hot
+
+
+def _image(shape: tuple[int, ...]) -> tuple[tuple[int, ...], Read]:
+    """Channels come first. (H, W) is one channel; the last axis is the channels' where it has length 1, 3 or 4 and is no
+    longer than the first; of four axes the first is a stack's, whose frames become further channels."""
+    if len(shape) == 2:
+        return (1, *shape), partial(_moved, order=(0, 1, 2), shape=(1, *shape))
+    *stack, a, b, c = shape
+    is_last = c in (1, 3, 4) and c <= a
+    channels, rest = (c, (a, b)) if is_last else (a, (b, c))
+    axes = len(shape)
+    order = (*range(axes - 2), axes, axes - 2, axes - 1) if is_last else tuple(range(axes + 1))
+    new_shape = (channels * (stack[0] if stack else 1), *rest)
+    return new_shape, partial(_moved, order=order, shape=new_shape)
+
+
+def _moved(batch: np.ndarray, order: tuple[int, ...], shape: tuple[int, ...]) -> np.ndarray:
+    return np.array(np.asarray(batch).transpose(order), order="C").reshape(-1, *shape)
+
+
+# ---- actions -----------------------------------------------------------------------------------------
+
+
+def action_space(space: gymnasium.Space) -> tuple[ActionSpace, Callable[[np.ndarray], np.ndarray]]:
+    """Our space of actions, and how a batch (B, ...) of ours becomes one of Gymnasium's."""
+    match space:
+        case gymnasium.spaces.Discrete():
+            start = int(space.start)
+            return Discrete(int(space.n)), (lambda actions: actions + start) if start else _same
+        case gymnasium.spaces.MultiDiscrete():
+            nums = tuple(int(num) for num in space.nvec.flatten())
+            return MultiDiscrete(nums), partial(_choices, start=space.start, shape=space.shape, dtype=space.dtype)
+        case gymnasium.spaces.MultiBinary():
+            nums = (2,) * int(np.prod(space.shape))
+            return MultiDiscrete(nums), partial(_choices, start=np.int8(0), shape=space.shape, dtype=space.dtype)
+        case gymnasium.spaces.Box() if np.issubdtype(space.dtype, np.floating):
+            low, high = (tuple(float(v) for v in bound.flatten()) for bound in (space.low, space.high))
+            if len(space.shape) == 1 and space.dtype == np.float32:
+                return Box(low, high), _same
+            return Box(low, high), partial(_reshaped, shape=space.shape, dtype=space.dtype)
+    kinds = "Discrete, MultiDiscrete, MultiBinary or a Box of floats"
+    raise UnknownSpace(f"actions are a {space}; expected {kinds}")
+
+
+def _same(actions: np.ndarray) -> np.ndarray:
+    return actions
+
+
+def _choices(actions: np.ndarray, start: np.ndarray, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    return (actions.reshape(-1, *shape) + start).astype(dtype)
+
+
+def _reshaped(actions: np.ndarray, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+    return actions.reshape(-1, *shape).astype(dtype)

@@ -1,0 +1,220 @@
+"""Wrappers of Gymnasium environments by name: gymnasium's own, each with all of its arguments, and a user's own.
+
+Left out: wrappers that keep statistics or change rewards (the config's `observation` and `reward` do that, and their
+state goes into checkpoints), that render, or that take a function.
+"""
+
+from typing import Annotated, Any, ClassVar, Literal
+
+import gymnasium
+from pydantic import Field
+
+from palestra.config import ByName, Config, NonEmptyStr, NonNegativeInt, PositiveInt, UserConfig, load_class
+
+
+class WrapperConfig(Config):
+    """Base: the fields beside `name` are the arguments of the class `wraps` of gymnasium.wrappers."""
+
+    wraps: ClassVar[str]
+
+
+class TimeLimitConfig(WrapperConfig):
+    name: Literal["time_limit"]
+    """an episode is truncated after so many steps of what lies below this wrapper"""
+    max_episode_steps: PositiveInt
+    """steps"""
+    wraps = "TimeLimit"
+
+
+class FrameStackConfig(WrapperConfig):
+    name: Literal["frame_stack"]
+    """the last observations, stacked along a new first axis"""
+    stack_size: PositiveInt
+    """how many"""
+    padding_type: Literal["reset", "zero"]
+    """what stands for those before an episode's first: copies of the first, or zeros"""
+    wraps = "FrameStackObservation"
+
+
+class MaxAndSkipConfig(WrapperConfig):
+    name: Literal["max_and_skip"]
+    """each action is played `skip` times; the observation is the maximum of the last two"""
+    skip: Annotated[int, Field(ge=2)]
+    """steps per action"""
+    wraps = "MaxAndSkipObservation"
+
+
+class AtariPreprocessingConfig(WrapperConfig):
+    name: Literal["atari_preprocessing"]
+    """the usual preparation of Atari frames (Machado et al. 2018); needs the extra 'atari'"""
+    noop_max: NonNegativeInt
+    """up to so many steps without a move begin an episode"""
+    frame_skip: PositiveInt
+    """frames per action; the environment's own frameskip must then be 1"""
+    screen_size: PositiveInt
+    """width and height of a frame"""
+    terminal_on_life_loss: bool
+    """whether the loss of a life terminates"""
+    grayscale_obs: bool
+    """grey frames instead of colours"""
+    grayscale_newaxis: bool
+    """grey frames with an axis of one channel at the end"""
+    scale_obs: bool
+    """numbers between 0 and 1 instead of bytes"""
+    wraps = "AtariPreprocessing"
+
+
+class ResizeConfig(WrapperConfig):
+    name: Literal["resize"]
+    """images of another size; needs the extra 'atari'"""
+    shape: Annotated[list[PositiveInt], Field(min_length=2, max_length=2)]
+    """height and width"""
+    wraps = "ResizeObservation"
+
+
+class GrayscaleConfig(WrapperConfig):
+    name: Literal["grayscale"]
+    """grey images instead of colours"""
+    keep_dim: bool
+    """keep an axis of one channel at the end"""
+    wraps = "GrayscaleObservation"
+
+
+class FlattenConfig(WrapperConfig):
+    name: Literal["flatten"]
+    """the observation as one vector"""
+    wraps = "FlattenObservation"
+
+
+class ReshapeConfig(WrapperConfig):
+    name: Literal["reshape"]
+    """the observation in another shape"""
+    shape: list[PositiveInt]
+    """the new shape"""
+    wraps = "ReshapeObservation"
+
+
+class FilterConfig(WrapperConfig):
+    name: Literal["filter"]
+    """some entries of a dict or tuple observation"""
+    filter_keys: list[str | int]
+    """the entries kept"""
+    wraps = "FilterObservation"
+
+
+class RescaleObservationConfig(WrapperConfig):
+    name: Literal["rescale_observation"]
+    """bounded observations, moved linearly between other bounds"""
+    min_obs: float
+    """the new lower bound"""
+    max_obs: float
+    """the new upper bound"""
+    wraps = "RescaleObservation"
+
+
+class DiscretizeObservationConfig(WrapperConfig):
+    name: Literal["discretize_observation"]
+    """bounded numbers in bins"""
+    bins: PositiveInt
+    """bins per number"""
+    multidiscrete: bool
+    """one choice per number, instead of one for all together"""
+    wraps = "DiscretizeObservation"
+
+
+class DelayConfig(WrapperConfig):
+    name: Literal["delay"]
+    """observations come late; zeros until the first"""
+    delay: NonNegativeInt
+    """steps of delay"""
+    wraps = "DelayObservation"
+
+
+class TimeAwareConfig(WrapperConfig):
+    name: Literal["time_aware"]
+    """the time of the episode joins the observation; the wrappers below must limit it"""
+    flatten: bool
+    """one vector instead of a dict"""
+    normalize_time: bool
+    """time between 0 and 1 instead of steps"""
+    dict_time_key: NonEmptyStr
+    """the name of the time's entry"""
+    wraps = "TimeAwareObservation"
+
+
+class ClipActionConfig(WrapperConfig):
+    name: Literal["clip_action"]
+    """actions of any size, cut to the environment's bounds"""
+    wraps = "ClipAction"
+
+
+class RescaleActionConfig(WrapperConfig):
+    name: Literal["rescale_action"]
+    """actions between other bounds, moved linearly to the environment's"""
+    min_action: float
+    """the new lower bound"""
+    max_action: float
+    """the new upper bound"""
+    wraps = "RescaleAction"
+
+
+class DiscretizeActionConfig(WrapperConfig):
+    name: Literal["discretize_action"]
+    """continuous actions in bins"""
+    bins: PositiveInt
+    """bins per number"""
+    multidiscrete: bool
+    """one choice per number, instead of one for all together"""
+    wraps = "DiscretizeAction"
+
+
+class StickyActionConfig(WrapperConfig):
+    name: Literal["sticky_action"]
+    """now and then the last action is played again instead of the new one (Machado et al. 2018)"""
+    repeat_action_probability: Annotated[float, Field(ge=0, lt=1)]
+    """how often"""
+    repeat_action_duration: PositiveInt
+    """for so many steps"""
+    wraps = "StickyAction"
+
+
+class RepeatActionConfig(WrapperConfig):
+    name: Literal["repeat_action"]
+    """each action is played several times; rewards add up"""
+    num_repeats: PositiveInt
+    """steps per action"""
+    wraps = "RepeatAction"
+
+
+AnyWrapper = Annotated[
+    TimeLimitConfig
+    | FrameStackConfig
+    | MaxAndSkipConfig
+    | AtariPreprocessingConfig
+    | ResizeConfig
+    | GrayscaleConfig
+    | FlattenConfig
+    | ReshapeConfig
+    | FilterConfig
+    | RescaleObservationConfig
+    | DiscretizeObservationConfig
+    | DelayConfig
+    | TimeAwareConfig
+    | ClipActionConfig
+    | RescaleActionConfig
+    | DiscretizeActionConfig
+    | StickyActionConfig
+    | RepeatActionConfig
+    | UserConfig,
+    ByName(user_class=gymnasium.Wrapper),
+]
+
+
+def wrap(env: gymnasium.Env, config: Config) -> gymnasium.Env:
+    """The environment in the wrapper that a config names. A user's own class is called as (env, config)."""
+    if isinstance(config, UserConfig):
+        own: Any = load_class(config.name, gymnasium.Wrapper)
+        return own(env, config)
+    assert isinstance(config, WrapperConfig)
+    arguments = {key: tuple(v) if isinstance(v, list) else v for key, v in config if key != "name"}
+    return getattr(gymnasium.wrappers, config.wraps)(env, **arguments)

@@ -1,0 +1,105 @@
+"""What becomes of runs: one is extended beyond its end, another branches off a checkpoint with other hyperparameters.
+
+Every change of a key in a run's life stands in its `changes.jsonl`, one JSON object per line: the key, its values
+before and after (null where there was none), and the counters at which it changed.
+"""
+
+import json
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from palestra.config import Config, ConfigError, ConfigErrorItem, load_config, render
+from palestra.storage.checkpoints import Checkpoints
+from palestra.storage.run_folder import RunFolder, write_text
+
+if TYPE_CHECKING:
+    from palestra.algorithms import RunConfig
+
+# What the state in a checkpoint is made of: with other values it would mean something else, or nothing.
+FIXED_IN_A_BRANCH = r"(game|num_worlds|roles|players)(\..+)?"
+FREE_IN_A_BRANCH = r"players\.[^.]+\.algorithm\.(?!(name|net|body|policy_net|critic_net|replay_buffer)(\.|$)).+"
+
+
+class Change(NamedTuple):
+    """A key, as a dotted path, and its values before and after."""
+
+    key: str
+    before: Any
+    after: Any
+
+
+def differences(before: Config, after: Config) -> list[Change]:
+    """The keys in which two configs differ, the deepest that tell; null stands for a key that one has not."""
+    return list(_differences("", before.model_dump(), after.model_dump()))
+
+
+def _differences(path: str, before: Any, after: Any) -> list[Change]:
+    if isinstance(before, list | tuple) and isinstance(after, list | tuple) and len(before) == len(after):
+        before, after = dict(enumerate(before)), dict(enumerate(after))
+    if not (isinstance(before, dict) and isinstance(after, dict)):
+        return [] if before == after else [Change(path, before, after)]
+    keys = list(dict.fromkeys([*before, *after]))
+    inner = [(f"{path}.{key}" if path else str(key), before.get(key), after.get(key)) for key in keys]
+    return [change for item in inner for change in _differences(*item)]
+
+
+def extend(run: Path, overrides: Sequence[str], model: type["RunConfig"]) -> RunFolder:
+    """Give a run another end: its config is rewritten, and the change noted. `Trainer.load(run).fit()` goes on.
+
+    Raises ConfigError for a change of any other key than `stop`, for none, and for an end that lies behind.
+    """
+    folder = RunFolder.open(run)
+    with folder.lock():
+        config = load_config(folder.config, (), model)
+        extended = load_config(folder.config, tuple(overrides), model)
+        changes = differences(config, extended)
+        faults = [
+            ConfigErrorItem(change.key, "cannot change in a run; branch off: palestra branch CHECKPOINT key=value")
+            for change in changes
+            if change.key.split(".")[0] != "stop"
+        ]
+        counters = Checkpoints(folder, config.output.keep_last, config.output.keep_every).load("latest").counters
+        reached = counters.get(extended.stop.unit)
+        if not changes:
+            faults.append(ConfigErrorItem("stop", "nothing changes; expected another end, as stop.after=100000"))
+        elif reached is not None and reached >= extended.stop.after:
+            expected = f"expected more than the {reached} {extended.stop.unit} that lie behind"
+            faults.append(ConfigErrorItem("stop.after", f"{extended.stop.after:g} is reached already; {expected}"))
+        if faults:
+            raise ConfigError(faults)
+        note(folder, changes, counters)
+        write_text(folder.config, render(extended, model))
+    return folder
+
+
+def branched_config(checkpoint: Path, overrides: Sequence[str], model: type["RunConfig"]) -> "RunConfig":
+    """The config of a run that branches off a checkpoint.
+
+    Raises ConfigError for changes that the checkpoint's state does not allow, RunFolderError where there is no run.
+    """
+    branched = load_config(RunFolder.open(checkpoint.resolve().parent.parent).config, tuple(overrides), model)
+    faults = [
+        ConfigErrorItem(change.key, f"cannot change in a branch: the state in {checkpoint} depends on it")
+        for change in changes_since(checkpoint, branched)
+        if re.fullmatch(FIXED_IN_A_BRANCH, change.key) and not re.fullmatch(FREE_IN_A_BRANCH, change.key)
+    ]
+    if faults:
+        raise ConfigError(faults)
+    return branched
+
+
+def changes_since(checkpoint: Path, config: Config) -> list[Change]:
+    """In what a config differs from that of the run that a checkpoint belongs to."""
+    return differences(load_config(RunFolder.open(checkpoint.resolve().parent.parent).config, (), type(config)), config)
+
+
+def note(folder: RunFolder, changes: Sequence[Change], counters: Mapping[str, int]) -> None:
+    """Add changes to a run's `changes.jsonl`, and wait until the disk has them."""
+    with open(folder.changes, "a") as file:
+        for change in changes:
+            file.write(json.dumps({**change._asdict(), "counters": dict(counters)}) + "\n")
+        file.flush()
+        os.fsync(file.fileno())

@@ -1,0 +1,212 @@
+"""What a run has to show, as plain data, and numbers as text. Displays, summaries and plots draw from here."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal, NamedTuple, Self
+
+SPARKS = "▁▂▃▄▅▆▇█"
+
+
+class Seat(NamedTuple):
+    """A role of a game and who holds it."""
+
+    role: str
+    player: str
+    learns: bool
+
+
+class Score(NamedTuple):
+    """A figure of merit with its 95% interval; NaN where unknown."""
+
+    value: float
+    low: float
+    high: float
+
+
+UNKNOWN = Score(math.nan, math.nan, math.nan)
+
+
+@dataclass(frozen=True)
+class PairResult:
+    """Games of one pairing of players.
+
+    scores: in the host's and agent's game rho = finished / steps, in others the mean return of every role, under the
+    names "rho" and "return of ROLE". The first is what pairings are compared by; the first seat wants it high.
+    """
+
+    players: Mapping[str, str]  # role -> player
+    learned: tuple[str, ...]  # the roles held by learning players
+    scores: Mapping[str, Score]
+    games: int
+    truncated: int
+
+    @classmethod
+    def from_record(cls, pair: Mapping[str, Any]) -> Self:
+        """Read one of the `pairs` of an evaluation's record, where null stands for NaN."""
+
+        def score(value: Any, low: Any, high: Any) -> Score:
+            return Score(*(math.nan if number is None else number for number in (value, low, high)))
+
+        if set(pair["players"]) == {"host", "agent"}:
+            scores = {"rho": score(pair["rho"], pair["low"], pair["high"])}
+        else:
+            intervals = pair["return_intervals"]
+            scores = {f"return of {role}": score(value, *intervals[role]) for role, value in pair["returns"].items()}
+        return cls(pair["players"], tuple(pair["learned"]), scores, pair["games"], pair["truncated"])
+
+    @cached_property
+    def seats(self) -> tuple[Seat, ...]:
+        """Who sits where, the host first in the host's and agent's game. Equal seats, equal pairing."""
+        roles = ["host", "agent"] if set(self.players) == {"host", "agent"} else self.players
+        return tuple(Seat(role, self.players[role], role in self.learned) for role in roles)
+
+    @property
+    def measure(self) -> str:
+        """What the first score is."""
+        return next(iter(self.scores), "score")
+
+    @property
+    def score(self) -> Score:
+        """The first score."""
+        return self.scores.get(self.measure, UNKNOWN)
+
+    def score_of(self, seat: Seat) -> Score:
+        """The score that tells how a seat fares: rho for both seats, or its own return."""
+        return self.scores.get(f"return of {seat.role}", self.score)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The pairings evaluated at one moment of training."""
+
+    opt_steps: int
+    pairs: tuple[PairResult, ...]
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> Self:
+        """Read `opt_steps` and `pairs` of an evaluation's record, where null stands for NaN."""
+        return cls(record["opt_steps"], tuple(PairResult.from_record(pair) for pair in record["pairs"]))
+
+
+@dataclass(frozen=True)
+class Progress:
+    """One moment of a run. Rates count training time alone."""
+
+    name: str
+    run_folder: str | None
+    device: str
+    fraction: float  # of the run, 0..1
+    elapsed_s: float
+    remaining_s: float | None
+    counters: Mapping[str, int]  # env_steps, opt_steps, epochs, episodes
+    rates: Mapping[str, float]  # of the counters that have one, per second
+    players: Mapping[str, Mapping[str, float]]  # learning player -> loss, q_mean, exploration, learning_rate, ...
+    evaluations: Sequence[Evaluation]  # all so far, the oldest first
+    message: str | None  # what goes on besides training; a live display shows a new one at once
+
+
+def standings(evaluations: Sequence[Evaluation]) -> list[PairResult]:
+    """The last evaluation's pairings, then those of earlier ones in which nobody learns: they hold at any time."""
+    found: dict[tuple[Seat, ...], PairResult] = {}
+    for evaluation in reversed(evaluations):
+        for pair in evaluation.pairs:
+            if evaluation is evaluations[-1] or not pair.learned:
+                found.setdefault(pair.seats, pair)
+    return list(found.values())
+
+
+def histories(evaluations: Sequence[Evaluation]) -> dict[tuple[Seat, ...], list[PairResult]]:
+    """The results of each pairing, the oldest first."""
+    found: dict[tuple[Seat, ...], list[PairResult]] = {}
+    for evaluation in evaluations:
+        for pair in evaluation.pairs:
+            found.setdefault(pair.seats, []).append(pair)
+    return found
+
+
+# ---- numbers as text: every function takes any value -------------------------------------------------
+
+
+def as_float(value: object) -> float:
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
+
+
+def count_text(value: object) -> str:
+    """1,234 or 1.23M."""
+    number = as_float(value)
+    if not math.isfinite(number) or abs(number) >= 1e15:
+        return f"{number:.3g}"
+    if abs(number) < 1e5:
+        return f"{number:,.0f}" if abs(number) >= 100 or number == int(number) else f"{number:.3g}"
+    exponent = int(f"{number:.2e}".split("e")[1])  # after rounding: 999,999 is 1.00M
+    return f"{number / 10 ** (exponent // 3 * 3):.{2 - exponent % 3}f}{' kMGTP'[exponent // 3]}"
+
+
+def score_text(value: object, sign: Literal["-", "+"] = "-") -> str:
+    """A score as in a table: .169, -1.250, 475.2; a change with sign "+": +.087."""
+    number = as_float(value)
+    if math.isnan(number):
+        return "-"
+    if abs(number) >= 100:
+        return f"{number:{sign}.1f}" if abs(number) < 1e4 else f"{number:{sign}.3g}"
+    return f"{number:{sign}.3f}".replace("0.", ".", 1) if abs(number) < 0.9995 else f"{number:{sign}.3f}"
+
+
+def interval_text(score: Score) -> str:
+    """.257 [.250, .264]"""
+    return f"{score_text(score.value)} [{score_text(score.low)}, {score_text(score.high)}]"
+
+
+def duration_text(seconds: object) -> str:
+    """0:02:03, 5d 04h, or "?"."""
+    number = as_float(seconds)
+    if not math.isfinite(number):
+        return "?"
+    minutes, second = divmod(int(max(number, 0.0)), 60)
+    hours, minute = divmod(minutes, 60)
+    return f"{hours}:{minute:02}:{second:02}" if hours < 100 else f"{count_text(hours // 24)}d {hours % 24:02}h"
+
+
+def metric_text(value: object) -> str:
+    return "-" if value is None else f"{as_float(value):.3g}"
+
+
+def fraction_of_one(value: object) -> float:
+    number = as_float(value)
+    return 0.0 if math.isnan(number) else min(max(number, 0.0), 1.0)
+
+
+def label(key: str) -> str:
+    return printable(key.replace("_", " "))
+
+
+def printable(text: str) -> str:
+    return "".join(character if character.isprintable() else "?" for character in text)
+
+
+def plain_ascii(text: str) -> str:
+    return printable(text).encode("ascii", "replace").decode()
+
+
+def pair_label(pair: PairResult) -> str:
+    """zeillinger vs agent"""
+    return " vs ".join(printable(seat.player) for seat in pair.seats)
+
+
+def sparkline(values: Sequence[float], width: int) -> str:
+    """One bar per value, from the least to the greatest; of more than `width` values an even choice with both ends."""
+    if len(values) > width:
+        values = [values[round(i * (len(values) - 1) / max(width - 1, 1))] for i in range(width)]
+    finite = [value for value in values if math.isfinite(value)]
+    if not finite:
+        return ""
+    low, span = min(finite), max(finite) - min(finite)
+    return "".join(
+        SPARKS[round((value - low) / span * 7) if 0 < span < math.inf else 3] if math.isfinite(value) else " "
+        for value in values
+    )

@@ -1,0 +1,89 @@
+"""Evaluation in Gymnasium environments: exactly so many episodes, from the same seeds, none favoured."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "games"))
+from gym_worlds import CPU, MODES, cart_pole, gym_game, played
+
+from palestra.config import check
+from palestra.evaluation.episodes import play_episodes
+from palestra.evaluation.evaluator import STREAM, Interrupted
+from palestra.games.gym import GymnasiumConfig, GymnasiumGame
+from palestra.games.gym.seeding import episode_seed
+from palestra.players import make_script
+from palestra.randomness import base_key
+
+
+def walk_lengths(num_games: int, num_worlds: int) -> list[int]:
+    """The lengths of a Walk's evaluation episodes, straight from their seeds, world by world."""
+    lengths = []
+    for world in range(num_worlds):
+        for episode in range(num_games // num_worlds + (world < num_games % num_worlds)):
+            generator = np.random.default_rng(episode_seed(base_key(0, STREAM), world, episode))
+            generator.integers(1 << 20)
+            lengths.append(int(generator.integers(1, 6)))
+    return lengths
+
+
+@pytest.mark.parametrize(("way", "mode"), [("sync", mode) for mode in MODES] + [("async", "next_step")])
+@pytest.mark.parametrize(("num_games", "num_worlds"), [(7, 3), (2, 5), (6, 6)])
+def test_every_world_plays_its_share_whatever_the_lengths(way: str, mode: str, num_games: int, num_worlds: int) -> None:
+    game = gym_game(way, mode)
+    games = play_episodes(game, make_script("random", game), num_games, num_worlds, 100, 0)
+    lengths = walk_lengths(num_games, min(num_games, num_worlds))
+    assert games.lengths.tolist() == lengths
+    assert games.returns["agent"].tolist() == [length * (length + 1) / 2 for length in lengths]
+    assert int(games.actions["agent"].sum()) == sum(lengths)
+    assert games.summary()["games"] == num_games
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_every_evaluation_plays_the_same_and_training_goes_on_unmoved(mode: str) -> None:
+    game = gym_game("sync", mode, observation={"normalize": {"eps": 1e-8}, "clip": None})
+    world, twin = (game.make_world(3, 1, True) for _ in range(2))
+    random, before = make_script("random", game), str(game.state_dict())
+    first = play_episodes(game, random, 9, 3, 100, 0)
+    assert str(game.state_dict()) == before
+    some = played(world, 10)
+    second = play_episodes(game, random, 9, 3, 100, 0)
+    assert first.lengths.tolist() == second.lengths.tolist()
+    assert first.returns["agent"].tolist() == second.returns["agent"].tolist()
+    rewards = [outcome.raw_reward.tolist() for _, _, outcome in some + played(world, 10)]
+    assert rewards == [twin.step(action, action).raw_reward.tolist() for action in [torch.zeros(3).long()] * 20]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_long_episodes_are_cut_off_and_the_next_ones_begin(mode: str) -> None:
+    game = gym_game("sync", mode)
+    games = play_episodes(game, make_script("random", game), 40, 4, 2, 0)
+    lengths = walk_lengths(40, 4)
+    assert games.lengths.tolist() == [min(length, 2) for length in lengths]
+    assert not games.finished[torch.tensor(lengths) > 2].any()
+    assert games.finished.any()
+
+
+def test_an_entry_point_environment_plays_every_episode_beside_the_others() -> None:
+    game = GymnasiumGame(check(cart_pole(vectorization={"name": "entry_point"}), GymnasiumConfig), CPU)
+    games = [play_episodes(game, make_script("random", game), 30, 4, 25, 0) for _ in range(2)]
+    assert len(games[0].lengths) == 30
+    assert games[0].lengths.max() == 25
+    assert games[0].returns["agent"].tolist() == games[0].lengths.tolist() == games[1].lengths.tolist()
+
+
+def test_returns_are_the_environments_own_rewards() -> None:
+    game = gym_game(reward={"normalize": {"gamma": 0.9, "eps": 1.0}, "clip": 0.1})
+    games = play_episodes(game, make_script("random", game), 5, 2, 100, 0)
+    assert games.returns["agent"].tolist() == [length * (length + 1) / 2 for length in walk_lengths(5, 2)]
+
+
+def test_an_interrupted_evaluation_closes_its_environments() -> None:
+    game = gym_game("async")
+    steps = iter(range(4))
+    with pytest.raises(Interrupted):
+        play_episodes(game, make_script("random", game), 50, 2, 100, 0, lambda: next(steps, None) is None)
+    assert not any("_vector" in world.__dict__ for world in game._worlds)

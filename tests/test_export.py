@@ -1,0 +1,92 @@
+"""Exported players run without palestra and act as they did."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from torch import nn
+
+import palestra
+from palestra.algorithms.dqn import DQN
+from palestra.export import ExportError, export_player
+from tests.conftest import TINY
+
+ALONE = """
+import sys, torch
+sys.modules["palestra"] = None
+policy = torch.export.load(sys.argv[1]).module()
+points = torch.full((3, 6, 3), -1.0)
+points[:, :2] = torch.tensor([[0.0, 0.2, 1.0], [1.0, 0.1, 0.0]])
+action, worth = policy({"points": points}, torch.ones(3, 4, dtype=torch.bool))
+print(action.tolist(), worth.shape)
+"""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "tiny"
+    palestra.Trainer(TINY | {"output": TINY["output"] | {"display": "quiet"}}, run=folder).fit()
+    return folder
+
+
+@pytest.mark.parametrize("role", ["host", "agent"])
+def test_exported_files_act_as_the_player(role: str, run: Path, tmp_path: Path) -> None:
+    player = palestra.load_player(run, role)
+    checked = export_player(player, tmp_path / "export", onnx=True)
+    assert checked == {"policy.pt2": 512, "policy.onnx": 512}
+    description = json.loads((tmp_path / "export/policy.json").read_text())
+    assert description["observation"]["points"] == {"shape": ["batch", 6, 3], "dtype": "float32"}
+
+
+def test_a_program_runs_where_palestra_is_not(run: Path, tmp_path: Path) -> None:
+    player = palestra.load_player(run, "host")
+    export_player(player, tmp_path / "export", onnx=False)
+    assert not (tmp_path / "export/policy.onnx").exists()
+    command = [sys.executable, "-c", ALONE, str(tmp_path / "export/policy.pt2")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    points = torch.full((3, 6, 3), -1.0)
+    points[:, :2] = torch.tensor([[0.0, 0.2, 1.0], [1.0, 0.1, 0.0]])
+    legal = torch.ones(3, 4, dtype=torch.bool)
+    own = player.policy(explore=False).act({"points": points}, legal, torch.arange(3), {}).action
+    assert done.stdout.split(" torch")[0] == str(own.tolist())
+
+
+def test_illegal_actions_are_never_exported_ones(run: Path, tmp_path: Path) -> None:
+    player = palestra.load_player(run, "agent")
+    export_player(player, tmp_path / "export", onnx=True)
+    session = onnxruntime.InferenceSession(str(tmp_path / "export/policy.onnx"))
+    rng = np.random.default_rng(0)
+    inputs: dict[str, Any] = {
+        "points": rng.random((50, 6, 3), dtype=np.float32),
+        "coords": np.ones((50, 3), np.float32),
+    }
+    for only in range(3):
+        legal = np.zeros((50, 3), dtype=bool)
+        legal[:, only] = True
+        (action,) = session.run(["action"], inputs | {"legal": legal})
+        assert (action == only).all()
+
+
+def test_files_that_act_otherwise_are_refused_and_removed(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Wrong(nn.Module):
+        def forward(
+            self, observation: dict[str, torch.Tensor], legal: torch.Tensor
+        ) -> tuple[torch.Tensor, torch.Tensor]:
+            action = torch.zeros_like(legal[:, 0], dtype=torch.int64)
+            return action, legal * torch.arange(4)
+
+    module: Callable[[DQN], nn.Module] = lambda dqn: Wrong().eval()  # noqa: E731
+    monkeypatch.setattr(DQN, "module", module)
+    player = palestra.load_player(run, "host")
+    with pytest.raises(ExportError, match=r"policy.pt2 gives other actions than the player in \d+ of 512 decisions"):
+        export_player(player, tmp_path / "export", onnx=False)
+    assert not (tmp_path / "export").exists()

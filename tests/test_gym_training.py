@@ -1,0 +1,211 @@
+"""Training in Gymnasium environments: known values, resume to the bit, loaded players, processes that end."""
+
+import copy
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import LEARNER, MakeConfig
+
+import palestra
+from palestra.config import render
+from palestra.storage.checkpoints import Checkpoints
+from palestra.storage.run_folder import RunFolder
+
+sys.path.insert(0, str(Path(__file__).parent / "games"))
+from gym_worlds import MODES, cart_pole, gym_data
+
+from tests.gym_probes import two_states_values
+
+Data = dict[str, Any]
+NORMALIZE = {
+    "observation": {"normalize": {"eps": 1e-8}, "clip": 10.0},
+    "reward": {"normalize": {"gamma": 0.99, "eps": 1e-8}, "clip": 10.0},
+}
+pytestmark = pytest.mark.usefixtures("no_plots")
+
+
+def how(name: str, mode: str) -> Data:
+    return {"name": name, "autoreset": mode}
+
+
+def lone_agent(make_config: MakeConfig, game: Data, changes: Data | None = None) -> Data:
+    """The tiny run with one agent in a Gymnasium environment."""
+    alone = {
+        "game": game,
+        "num_worlds": 4,
+        "roles": {"agent": "agent"},
+        "players": {"agent": LEARNER},
+        "evaluation.pairings": [{"agent": "agent"}, {"agent": "random"}],
+        "evaluation.best": {"pairing": 0, "measure": "return/agent", "goal": "max"},
+        "evaluation.max_rounds": 30,
+    }
+    return make_config(alone | (changes or {}))
+
+
+def records(run: Path) -> list[Data]:
+    """The records of a run, without what the clock says."""
+    lines = [json.loads(line) for line in (run / "records.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in line.items() if key != "clock"} for line in lines]
+
+
+# ---- what is learned ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_dqn_learns_the_known_values_under_termination_and_truncation(
+    make_config: MakeConfig, tmp_path: Path, mode: str
+) -> None:
+    game = gym_data(id="tests.gym_probes:TwoStates-v0", arguments={"limit": 4}, vectorization=how("sync", mode))
+    learner = copy.deepcopy(LEARNER)
+    learner["algorithm"] |= {
+        "gamma": 0.9,
+        "double": False,
+        "updates_per_turn": 2,
+        "warmup_env_steps": 400,
+        "batch_size": 256,
+        "target": {"name": "copy", "interval": 20},
+        "max_grad_norm": None,
+        "net": {"name": "mlp", "net_arch": []},
+        "optimizer": {"name": "adam", "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0},
+        "learning_rate": {"name": "linear", "initial": 0.1, "final": 0.0, "num_steps": 1600},
+        "exploration": {"name": "constant", "value": 1.0},
+        "replay_buffer": {"name": "uniform", "capacity": 10000},
+    }
+    changes = {"players": {"agent": learner}, "evaluation": None, "stop.after": 1600, "output.save": None}
+    trainer = palestra.Trainer(lone_agent(make_config, game, changes), run=tmp_path / "run")
+    trainer.fit()
+    with torch.no_grad():
+        values = trainer.agent_net({"observation": torch.eye(2)})
+    assert np.allclose(values, two_states_values(0.9), atol=1e-2)
+
+
+# ---- resume ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("vectorization", [*(how("sync", mode) for mode in MODES), how("async", "same_step")])
+def test_a_run_that_was_stopped_goes_on_to_the_same_bits(
+    make_config: MakeConfig, tmp_path: Path, vectorization: Data
+) -> None:
+    config = lone_agent(make_config, cart_pole(vectorization=vectorization, **NORMALIZE), {"stop.after": 60})
+
+    class Stop(palestra.Callback):
+        def after_step(self, trainer: Any, player: Any, metrics: Any) -> None:
+            if trainer.opt_steps == 29:
+                trainer.signals.received = signal.SIGTERM
+
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    palestra.Trainer(config, run=whole).fit()
+    palestra.Trainer(config, run=stopped, callbacks=[Stop(None)]).fit()
+    resumed = palestra.Trainer.load(stopped, callbacks=[palestra.Callback(None)])
+    resumed.fit()
+    assert resumed.players["agent"].worlds.world.exact
+    assert records(stopped) == records(whole)
+    states = [str(Checkpoints(RunFolder(run), 1, None).load("latest").state["players"]) for run in (whole, stopped)]
+    assert states[0] == states[1]
+
+
+def test_records_hold_the_environments_own_returns(make_config: MakeConfig, tmp_path: Path) -> None:
+    palestra.Trainer(lone_agent(make_config, cart_pole(**NORMALIZE), {"stop.after": 80}), run=tmp_path / "run").fit()
+    episodes = [line["players"]["agent"]["episodes"] for line in records(tmp_path / "run") if line["kind"] == "training"]
+    finished = [entry for entry in episodes if entry["number"]]
+    assert finished
+    assert all(entry["return/agent"] == entry["length"] for entry in finished)  # a pole earns 1 a step
+    evaluations = [line for line in records(tmp_path / "run") if line["kind"] == "evaluation"]
+    assert [pair["games"] for pair in evaluations[-1]["pairs"]] == [12, 12]
+
+
+def test_a_loaded_player_sees_what_it_saw(make_config: MakeConfig, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    trainer = palestra.Trainer(lone_agent(make_config, cart_pole(**NORMALIZE)), run=run)
+    trainer.fit()
+    player = palestra.load_player(run)
+    assert str(player.game.state_dict()) == str(trainer.game.state_dict())
+    raw = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
+    assert torch.equal(player.game.view(raw)["observation"], trainer.game.view(raw)["observation"])
+    assert not torch.equal(player.game.view(raw)["observation"], torch.from_numpy(raw))
+
+
+# ---- processes ---------------------------------------------------------------------------------------
+
+
+def test_no_worker_outlives_a_run(make_config: MakeConfig, tmp_path: Path) -> None:
+    config = lone_agent(make_config, cart_pole(vectorization=how("async", "next_step")))
+    seen: set[Any] = set()
+
+    class Watch(palestra.Callback):
+        def after_epoch(self, trainer: Any) -> None:
+            for world in trainer.game._worlds:
+                seen.update(world._vector.processes)
+
+    trainer = palestra.Trainer(config, run=tmp_path / "run", callbacks=[Watch(None)])
+    trainer.fit()
+    assert len(seen) == 4
+    assert not any(process.is_alive() for process in seen)
+
+
+@pytest.mark.filterwarnings("ignore:.*ERROR")
+def test_no_worker_outlives_a_run_that_fails(make_config: MakeConfig, tmp_path: Path) -> None:
+    game = gym_data(
+        id="tests.gym_probes:Faulty-v0", arguments={"limit": 27}, vectorization=how("async", "next_step")
+    )
+    trainer = palestra.Trainer(lone_agent(make_config, game, {"evaluation": None}), run=tmp_path / "run")
+    with pytest.raises(ArithmeticError):
+        trainer.fit()
+    assert not any("_vector" in world.__dict__ for world in trainer.game._worlds)
+
+
+def children_of(pid: int) -> list[int]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                parent = int((entry / "stat").read_text().rsplit(")", 1)[1].split()[1])
+            except (OSError, IndexError):
+                continue
+            if parent == pid:
+                found.append(int(entry.name))
+    return found
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return (Path("/proc") / str(pid) / "stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for processes in /proc")
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_signal_to_a_run_ends_its_workers(make_config: MakeConfig, tmp_path: Path, number: signal.Signals) -> None:
+    game = gym_data(id="tests.gym_probes:Slow-v0", vectorization=how("async", "next_step"))
+    changes = {"evaluation": None, "stop.after": 10**6}
+    (tmp_path / "run.yml").write_text(render(lone_agent(make_config, game, changes), palestra.RunConfig))
+    root = Path(__file__).parent.parent
+    program = "from palestra.cli import main; main()"
+    arguments = ["train", str(tmp_path / "run.yml"), "--run", str(tmp_path / "run"), "--quiet"]
+    process = subprocess.Popen([sys.executable, "-c", program, *arguments], cwd=root, start_new_session=True)
+    deadline = time.monotonic() + 120
+    while len(workers := children_of(process.pid)) < 4 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(0.5)
+    if number == signal.SIGINT:
+        os.killpg(process.pid, number)  # as Ctrl-C in a terminal does: the workers get it too
+    else:
+        process.kill()
+    process.wait(timeout=60)
+    assert len(workers) == 4
+    while any(map(is_running, workers)) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert not any(map(is_running, workers))
+    if number == signal.SIGINT:
+        assert process.returncode == 130
+        assert (tmp_path / "run" / "checkpoints" / "latest").exists()
