@@ -115,7 +115,9 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_bits(
 
 def test_records_hold_the_environments_own_returns(make_config: MakeConfig, tmp_path: Path) -> None:
     palestra.Trainer(lone_agent(make_config, cart_pole(**NORMALIZE), {"stop.after": 80}), run=tmp_path / "run").fit()
-    episodes = [line["players"]["agent"]["episodes"] for line in records(tmp_path / "run") if line["kind"] == "training"]
+    episodes = [
+        line["players"]["agent"]["episodes"] for line in records(tmp_path / "run") if line["kind"] == "training"
+    ]
     finished = [entry for entry in episodes if entry["number"]]
     assert finished
     assert all(entry["return/agent"] == entry["length"] for entry in finished)  # a pole earns 1 a step
@@ -154,9 +156,7 @@ def test_no_worker_outlives_a_run(make_config: MakeConfig, tmp_path: Path) -> No
 
 @pytest.mark.filterwarnings("ignore:.*ERROR")
 def test_no_worker_outlives_a_run_that_fails(make_config: MakeConfig, tmp_path: Path) -> None:
-    game = gym_data(
-        id="tests.gym_probes:Faulty-v0", arguments={"limit": 27}, vectorization=how("async", "next_step")
-    )
+    game = gym_data(id="tests.gym_probes:Faulty-v0", arguments={"limit": 27}, vectorization=how("async", "next_step"))
     trainer = palestra.Trainer(lone_agent(make_config, game, {"evaluation": None}), run=tmp_path / "run")
     with pytest.raises(ArithmeticError):
         trainer.fit()
