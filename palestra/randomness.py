@@ -78,7 +78,7 @@ def random_floats(keys: Tensor, num: int) -> Tensor:
     """`num` floats per key, uniform on the multiples of 2**-24 in [0, 1): float32 of shape (*keys.shape, num)."""
     if runs_on_cpu(keys):
         floats = np.empty((*keys.shape, num), dtype=np.float32)
-        _draw_floats(keys.contiguous().numpy().ravel(), floats.reshape(-1, num))
+        _draw_floats(keys.contiguous().numpy().ravel(), floats.reshape(keys.numel(), num))
         return torch.from_numpy(floats)
     return _shift_right(random_bits(keys, num), 40).to(torch.float32) * 2.0**-24
 

@@ -144,6 +144,51 @@ PPO: dict[str, Any] = {
     "learning_rate": {"name": "linear", "initial": 0.01, "final": 0.001, "num_steps": 10},
 }
 
+SAC: dict[str, Any] = {
+    "name": "sac",
+    "gamma": 0.95,
+    "num_critics": 2,
+    "rollout_length": 1,
+    "updates_per_turn": 2,
+    "warmup_env_steps": 16,
+    "batch_size": 8,
+    "target": {"name": "polyak", "tau": 0.1, "interval": 3},
+    "entropy_coefficient": {
+        "name": "automatic",
+        "initial": 0.5,
+        "target_entropy": {"name": "number", "value": 0.3},
+        "optimizer": {"name": "adam", "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0},
+        "learning_rate": {"name": "constant", "value": 0.01},
+    },
+    "log_std": {"min": -5.0, "max": 2.0},
+    "max_grad_norm": 1.0,
+    "policy_net": {"name": "mlp", "net_arch": [8, "b"], "activation": "relu"},
+    "critic_net": {"name": "mlp", "net_arch": [8, "b"], "activation": "relu"},
+    "policy_optimizer": {"name": "sgd", "momentum": 0.9, "weight_decay": 0.0},
+    "critic_optimizer": {"name": "adam", "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.01},
+    "policy_learning_rate": {"name": "linear", "initial": 0.01, "final": 0.001, "num_steps": 10},
+    "critic_learning_rate": {"name": "linear", "initial": 0.01, "final": 0.001, "num_steps": 20},
+    "evaluation": "sampled",
+    "replay_buffer": {"name": "uniform", "capacity": 40},
+}
+TD3: dict[str, Any] = {
+    **{key: value for key, value in SAC.items() if key not in ("entropy_coefficient", "log_std", "evaluation")},
+    "name": "td3",
+    "policy_interval": 2,
+    "smoothing": {"std": 0.2, "max_noise": 0.5},
+    "exploration": {
+        "name": "gaussian",
+        "std": {"name": "linear", "initial": 0.5, "final": 0.1, "num_steps": 8},
+    },
+}
+ON_A_PROBE: dict[str, Any] = {
+    "game": {"name": "probes:Probe", "kind": "identity", "continuous": True, "limit": 3},
+    "roles": {"agent": "host"},
+    "players.agent": ...,
+    "evaluation.pairings": [{"agent": "host"}],
+    "evaluation.best": {"pairing": 0, "measure": "return/agent", "goal": "max"},
+}
+
 CONFIGS: dict[str, dict[str, Any]] = {
     "as it is": {},
     "nothing saved on the way": {"output.save": {"every": 1000, "unit": "opt_steps"}},
@@ -178,6 +223,9 @@ CONFIGS: dict[str, dict[str, Any]] = {
     },
     "only the host learns": {"players.agent": {"scripted": "greedy"}},
     "ppo against dqn": {"players.host.algorithm": PPO},
+    "sac": ON_A_PROBE | {"players.host.algorithm": SAC},
+    "sac with discrete actions against dqn": {"players.host.algorithm": SAC | {"log_std": None}},
+    "td3": ON_A_PROBE | {"players.host.algorithm": TD3},
     "ppo in both seats, adaptive price, a network without a twin": {
         "game": {"name": "nim", "num_heaps": 2, "max_stones": 3},
         "roles": {"first": "host", "second": "host"},

@@ -1,0 +1,583 @@
+"""SAC: its parts against definitions, its opt step against plain torch, and games whose values are known."""
+
+import copy
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from probes import Kind
+from probing import ProbeTurn, best_action, learn, make_probe, seat, seen
+from scipy.stats import kstest
+from torch import Tensor, nn
+from torch import distributions as theirs
+
+from palestra.algorithms.sac import (
+    SAC,
+    AutomaticConfig,
+    BoxHead,
+    Considered,
+    DiscreteHead,
+    LogStdConfig,
+    SACConfig,
+    critic_loss,
+    soft_value,
+    target_entropy,
+    td_target,
+)
+from palestra.config import ConfigError, check
+from palestra.games.fused import Transitions
+from palestra.games.spaces import ActionSpace, Box, Discrete, MultiDiscrete, Space
+from palestra.randomness import fold, random_normals, world_keys
+
+CPU = torch.device("cpu")
+BOX, DISCRETE = Box((-1.0, 0.0), (1.0, 6.0)), Discrete(4)
+SPACES = {"seen": Space((3,), torch.float32, padded=False)}
+ADAM = {"name": "adam", "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0}
+SGD = {"name": "sgd", "momentum": 0.5, "weight_decay": 0.1}
+MLP = {"name": "mlp", "net_arch": [16], "activation": "relu"}
+WITH_BATCH_NORM = {"name": "mlp", "net_arch": [16, "b", "r8"], "activation": "relu"}
+LOG_STD = {"min": -5.0, "max": 2.0}
+
+
+def rate(initial: float, num_steps: int) -> dict[str, Any]:
+    return {"name": "linear", "initial": initial, "final": 0.1 * initial, "num_steps": num_steps}
+
+
+def automatic(target: dict[str, Any], initial: float = 0.5) -> dict[str, Any]:
+    return {
+        "name": "automatic",
+        "initial": initial,
+        "target_entropy": target,
+        "optimizer": ADAM,
+        "learning_rate": rate(0.02, 10),
+    }
+
+
+BASE: dict[str, Any] = {
+    "name": "sac",
+    "gamma": 0.8,
+    "num_critics": 2,
+    "rollout_length": 3,
+    "updates_per_turn": 4,
+    "warmup_env_steps": 0,
+    "batch_size": 16,
+    "target": {"name": "polyak", "tau": 0.25, "interval": 1},
+    "entropy_coefficient": automatic({"name": "number", "value": -1.0}),
+    "log_std": LOG_STD,
+    "max_grad_norm": None,
+    "policy_net": MLP,
+    "critic_net": MLP,
+    "policy_optimizer": ADAM,
+    "critic_optimizer": ADAM,
+    "policy_learning_rate": rate(0.01, 10),
+    "critic_learning_rate": rate(0.02, 10),
+    "evaluation": "deterministic",
+    "replay_buffer": {"name": "uniform", "capacity": 1000},
+}
+
+
+def sac_config(**changes: Any) -> SACConfig:
+    return check(BASE | changes, SACConfig)
+
+
+def make_sac(actions: ActionSpace = BOX, compiled: bool = False, **changes: Any) -> SAC:
+    if isinstance(actions, Discrete):
+        changes = {"log_std": None} | changes
+    return seat(sac_config(**changes), SPACES, actions, compiled)
+
+
+def batch_of(num: int, actions: ActionSpace = BOX, seed: int = 0) -> Transitions:
+    """Random rows; a third each is terminated, truncated, and neither."""
+    generator = torch.Generator().manual_seed(seed)
+    kind = torch.arange(num) % 3
+    if isinstance(actions, Box):
+        low, high = torch.tensor(actions.low), torch.tensor(actions.high)
+        action = low + (high - low) * torch.rand(num, len(low), generator=generator)
+    else:
+        action = torch.randint(4, (num,), generator=generator)
+    legal, next_legal = (torch.rand(2, num, actions.num_flags, generator=generator) < 0.5).unbind()
+    legal[:, 1:2] = next_legal[:, 2:3] = True
+    return Transitions(
+        observation={"seen": torch.randn(num, 3, generator=generator)},
+        action=action,
+        reward=torch.randn(num, generator=generator),
+        next_observation={"seen": torch.randn(num, 3, generator=generator)},
+        next_legal=next_legal & (kind != 0).unsqueeze(1),
+        terminated=kind == 0,
+        truncated=kind == 1,
+        valid=torch.ones(num, dtype=torch.bool),
+        extras={"legal": legal},
+    )
+
+
+# ---- targets and losses ----------------------------------------------------------------------------------
+
+
+def test_the_soft_value_is_the_mean_of_q_and_entropy() -> None:
+    """Probabilities 3/4 and 1/4, values 1 and 5: mean 2, entropy 0.5623 nats at 0.1 each."""
+    weights = torch.tensor([[0.75, 0.25]])
+    considered = Considered({}, weights, weights.log())
+    value = soft_value(considered, torch.tensor([[1.0, 5.0]]), torch.tensor([0.1]))
+    assert value.tolist() == pytest.approx([2.0 + 0.1 * 0.562335])
+    assert considered.entropy().tolist() == pytest.approx([0.562335])
+
+
+def test_targets_bootstrap_where_a_game_was_cut_off_and_not_where_it_terminated() -> None:
+    batch = batch_of(6)
+    target = td_target(torch.full((6,), 10.0), batch, sac_config())
+    assert torch.allclose(target, batch.reward + torch.tensor([0.0, 8.0, 8.0] * 2))
+
+
+def test_nothing_after_a_terminated_game_enters_a_target() -> None:
+    batch = batch_of(6)
+    target = td_target(torch.full((6,), torch.nan), batch, sac_config())
+    assert torch.equal(target.isnan(), ~batch.terminated)
+
+
+def test_the_critics_losses_are_half_mean_squares_added_up() -> None:
+    taken = torch.tensor([[1.0, 2.0], [0.0, 4.0]])
+    assert float(critic_loss(taken, torch.tensor([0.0, 2.0]))) == pytest.approx((1 + 0) / 4 + (0 + 4) / 4)
+
+
+@pytest.mark.parametrize(
+    ("target", "actions", "expected"),
+    [
+        ({"name": "number", "value": -2.5}, BOX, -2.5),
+        ({"name": "number", "value": 0.3}, DISCRETE, 0.3),
+        ({"name": "per_dimension", "factor": -1.0}, BOX, -2.0),
+        ({"name": "per_log_actions", "factor": 0.5}, DISCRETE, 0.5 * (math.log(4) + math.log(2)) / 2),
+    ],
+)
+def test_target_entropies(target: dict[str, Any], actions: ActionSpace, expected: float) -> None:
+    sac = make_sac(actions, entropy_coefficient=automatic(target))
+    legal = torch.tensor([[True, True, True, True], [False, True, False, True]])
+    assert isinstance(sac.config.entropy_coefficient, AutomaticConfig)
+    goal = target_entropy(sac.config.entropy_coefficient, sac.head, legal)
+    assert float(goal) == pytest.approx(expected)
+
+
+# ---- acting --------------------------------------------------------------------------------------------------
+
+NO_FLAGS = torch.ones(20_000, 0, dtype=torch.bool)
+KEYS = world_keys(0, 20_000, CPU)
+
+
+def box_head() -> BoxHead:
+    return BoxHead(BOX, LogStdConfig(**LOG_STD), CPU)
+
+
+def test_uniform_actions_fill_the_box() -> None:
+    action = box_head().uniform(NO_FLAGS, KEYS)
+    for column, (low, high) in zip(action.unbind(1), zip(BOX.low, BOX.high, strict=True), strict=True):
+        assert kstest(column, "uniform", (low, high - low)).pvalue > 1e-4
+
+
+def test_sampled_actions_are_a_squashed_normal_over_the_box() -> None:
+    mean, log_std = torch.tensor([0.3, -0.5]), torch.tensor([-1.0, 0.5])
+    outputs = torch.cat([mean, log_std]).expand(20_000, -1)
+    action = box_head().sampled(outputs, NO_FLAGS, KEYS)
+    value = torch.atanh((action - torch.tensor([0.0, 3.0])) / torch.tensor([1.0, 3.0]))
+    for column, m, s in zip(value.unbind(1), mean, log_std.exp(), strict=True):
+        assert kstest(column, "norm", (float(m), float(s))).pvalue > 1e-4
+
+
+def test_the_deterministic_action_is_that_of_the_mean() -> None:
+    action = box_head().deterministic(torch.tensor([[0.5, 0.0, 9.0, 9.0]]), NO_FLAGS[:1])
+    assert action.tolist() == [pytest.approx([math.tanh(0.5), 3.0])]
+
+
+def test_a_considered_action_has_its_density_in_half_widths() -> None:
+    """Against torch's own; outputs beyond the bounds of log_std count as the bounds."""
+    outputs = torch.tensor([[0.3, -1.2, 0.1, -0.4], [2.0, 0.0, 9.0, -9.0]])
+    noise = torch.tensor([[0.7, -0.2], [0.1, 1.5]])
+    considered = box_head().consider(outputs, NO_FLAGS[:2], noise)
+    log_std = torch.tensor([[0.1, -0.4], [2.0, -5.0]])
+    normal = theirs.Normal(outputs[:, :2], log_std.exp())
+    value = normal.loc + normal.scale * noise
+    density = theirs.TransformedDistribution(normal, theirs.TanhTransform()).log_prob(torch.tanh(value))
+    assert torch.allclose(considered.seen["action"], torch.tanh(value))
+    assert torch.allclose(considered.log_probs, density.sum(1, keepdim=True), atol=1e-4)
+    assert considered.weights.tolist() == [[1.0], [1.0]]
+
+
+def test_critics_see_actions_in_half_widths() -> None:
+    seen_action = box_head().seen(torch.tensor([[-1.0, 0.0], [1.0, 6.0], [0.5, 4.5]]))["action"]
+    assert seen_action.tolist() == [[-1.0, -1.0], [1.0, 1.0], [0.5, 0.5]]
+
+
+@given(st.lists(st.floats(-20, 20), min_size=4, max_size=4), st.lists(st.booleans(), min_size=4, max_size=4))
+@settings(deadline=None)
+def test_considered_discrete_actions_are_the_softmax_over_legal_ones(logits: list[float], legal: list[bool]) -> None:
+    flags, outputs = torch.tensor([legal]), torch.tensor([logits], requires_grad=True)
+    considered = DiscreteHead(DISCRETE).consider(outputs, flags, torch.zeros(1, 0))
+    (gradient,) = torch.autograd.grad(considered.entropy().sum(), outputs)
+    assert gradient.isfinite().all()
+    if any(legal):
+        expected = outputs.masked_fill(~flags, -torch.inf).softmax(1)
+        assert torch.allclose(considered.weights, expected, atol=1e-6)
+        assert torch.equal(considered.weights[~flags], torch.zeros(4 - sum(legal)))
+        assert torch.allclose(considered.entropy(), theirs.Categorical(expected).entropy(), atol=1e-4)
+
+
+@pytest.mark.parametrize("actions", [BOX, DISCRETE])
+def test_players_act_at_random_in_warm_up_then_by_their_policy_and_are_evaluated_as_told(actions: ActionSpace) -> None:
+    legal = torch.ones(5, actions.num_flags, dtype=torch.bool)
+    view, keys = {"seen": torch.randn(5, 3)}, KEYS[:5]
+    for evaluation in ("deterministic", "sampled"):
+        sac = make_sac(actions, warmup_env_steps=8, evaluation=evaluation)
+        outputs = sac.acting(view)
+        expected = {
+            "uniform": sac.head.uniform(legal, keys),
+            "sampled": sac.head.sampled(outputs, legal, keys),
+            "deterministic": sac.head.deterministic(outputs, legal),
+        }
+        for env_steps, explore, mode in ((7, True, "uniform"), (8, True, "sampled"), (0, False, evaluation)):
+            sac.player.env_steps = env_steps
+            decision = sac.policy(explore).act(view, legal, keys, {})
+            assert torch.equal(decision.action, expected[mode])
+            assert torch.equal(decision.extras["legal"], legal)
+
+
+def test_acting_uses_the_newest_weights_in_evaluation_mode() -> None:
+    sac = make_sac(policy_net=WITH_BATCH_NORM, critic_net=WITH_BATCH_NORM)
+    view = batch_of(16).observation
+    for step in range(3):
+        before = copy.deepcopy(sac.policy_net.state_dict())
+        assert torch.equal(sac.policy(False).net(view), copy.deepcopy(sac.policy_net).eval()(view))
+        assert all(torch.equal(value, before[name]) for name, value in sac.policy_net.state_dict().items())
+        sac.opt_step(batch_of(16, seed=step).rows())
+
+
+# ---- an opt step ---------------------------------------------------------------------------------------------
+
+
+class PlainSAC:
+    """The same update, written with torch's own parts: separate tensors, `backward`, its optimizers and
+    distributions."""
+
+    def __init__(self, sac: SAC, actions: ActionSpace) -> None:
+        self.config, self.actions, self.noise_key = sac.config, actions, sac.noise_key
+        self.policy, self.critics, self.targets = (copy.deepcopy(net) for net in sac.player.nets.values())
+        for parameter in (p for net in (self.policy, self.critics, self.targets) for p in net.parameters()):
+            parameter.data = parameter.data.clone()
+        self.log_alpha = sac.log_alpha.clone().requires_grad_()
+        self.optimizers = [
+            self.torch_optimizer(self.config.critic_optimizer, self.critics.parameters()),
+            self.torch_optimizer(self.config.policy_optimizer, self.policy.parameters()),
+        ]
+        if isinstance(self.config.entropy_coefficient, AutomaticConfig):
+            self.optimizers.append(self.torch_optimizer(self.config.entropy_coefficient.optimizer, [self.log_alpha]))
+
+    def torch_optimizer(self, config: Any, parameters: Any) -> torch.optim.Optimizer:
+        if config.name == "sgd":
+            return torch.optim.SGD(parameters, 0.0, config.momentum, weight_decay=config.weight_decay)
+        return torch.optim.AdamW(parameters, 0.0, (config.beta1, config.beta2), config.eps, config.weight_decay)
+
+    def draw(self, observation: dict[str, Tensor], legal: Tensor, noise: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Actions as critics see them, probabilities, log-probabilities."""
+        outputs = self.policy(observation)
+        if isinstance(self.actions, Discrete):
+            log_probs = outputs.masked_fill(~legal, -1e9).log_softmax(1)
+            return noise, log_probs.exp(), log_probs
+        mean, log_std = outputs.chunk(2, 1)
+        std = log_std.clamp(-5.0, 2.0).exp()
+        value = mean + std * noise
+        action = torch.tanh(value)
+        log_prob = theirs.Normal(mean, std).log_prob(value)
+        log_prob = log_prob - theirs.TanhTransform().log_abs_det_jacobian(value, action)
+        return action, torch.ones(len(noise), 1), log_prob.sum(1, keepdim=True)
+
+    def values(self, nets: nn.ModuleList, observation: dict[str, Tensor], action: Tensor) -> Tensor:
+        return torch.stack([net(observation | {"action": action}) for net in nets])
+
+    def opt_step(self, batch: Transitions, step: int) -> None:
+        config, num = self.config, len(batch.reward)
+        size = len(BOX.low) if isinstance(self.actions, Box) else 0
+        noises = random_normals(fold(self.noise_key, step), 2 * num * size).view(2, num, size)
+        alpha = self.log_alpha.exp().detach()
+        with torch.no_grad():
+            self.policy.eval()
+            action, probs, log_probs = self.draw(batch.next_observation, batch.next_legal, noises[0])
+            q = self.values(self.targets, batch.next_observation, action).amin(0)
+            value = (probs * (q - alpha * log_probs)).sum(1)
+            target = batch.reward + config.gamma * value * ~batch.terminated
+        self.policy.train()
+        if isinstance(self.actions, Discrete):
+            q = self.values(self.critics, batch.observation, noises[0])
+            taken = q.gather(2, batch.action.view(1, -1, 1).expand(len(q), -1, -1)).squeeze(2)
+        else:
+            unit = (batch.action - torch.tensor([0.0, 3.0])) / torch.tensor([1.0, 3.0])
+            taken = self.values(self.critics, batch.observation, unit).squeeze(2)
+        loss = sum(0.5 * nn.functional.mse_loss(row, target) for row in taken)
+        self.step(0, loss, self.critics, config.critic_learning_rate(step))
+
+        self.critics.eval()
+        action, probs, log_probs = self.draw(batch.observation, batch.extras["legal"], noises[1])
+        q = self.values(self.critics, batch.observation, action).amin(0)
+        self.step(1, (probs * (alpha * log_probs - q)).sum(1).mean(), self.policy, config.policy_learning_rate(step))
+        self.critics.train()
+        coefficient = config.entropy_coefficient
+        if isinstance(coefficient, AutomaticConfig):
+            mean_log_prob = (probs * log_probs).sum(1).mean().detach()
+            loss = -(self.log_alpha * (mean_log_prob + coefficient.target_entropy.value)).sum()
+            self.step(2, loss, None, coefficient.learning_rate(step))
+        if (step + 1) % config.target.interval == 0:
+            pairs = zip(self.targets.state_dict().values(), self.critics.state_dict().values(), strict=True)
+            for old, new in pairs:
+                old.copy_(old + config.target.tau * (new - old) if old.is_floating_point() else new)
+
+    def step(self, index: int, loss: Tensor, net: nn.Module | None, learning_rate: float) -> None:
+        optimizer = self.optimizers[index]
+        optimizer.zero_grad()
+        loss.backward()
+        if net is not None:
+            nn.utils.clip_grad_norm_(net.parameters(), self.config.max_grad_norm or torch.inf)
+        optimizer.param_groups[0]["lr"] = learning_rate
+        optimizer.step()
+
+
+@pytest.mark.parametrize("actions", [BOX, DISCRETE], ids=["box", "discrete"])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"num_critics": 1, "max_grad_norm": 0.05},
+        {"num_critics": 3, "target": {"name": "polyak", "tau": 0.5, "interval": 2}},
+        {"entropy_coefficient": {"name": "fixed", "value": 0.3}},
+        {"entropy_coefficient": {"name": "fixed", "value": 0.0}},
+        {"policy_optimizer": SGD, "critic_optimizer": SGD},
+        # Adam would make steps of the rounding errors that are the gradients of biases before batch norm
+        {
+            "policy_optimizer": SGD,
+            "critic_optimizer": SGD,
+            "policy_net": WITH_BATCH_NORM,
+            "critic_net": WITH_BATCH_NORM,
+        },
+    ],
+)
+def test_opt_steps_are_those_of_plain_torch(changes: dict[str, Any], actions: ActionSpace) -> None:
+    sac = make_sac(actions, **changes)
+    plain = PlainSAC(sac, actions)
+    for step in range(5):
+        batch = batch_of(32, actions, seed=step)
+        sac.opt_step(batch.rows())
+        sac.player.opt_steps += 1
+        plain.opt_step(batch, step)
+    nets = zip(sac.player.nets.values(), (plain.policy, plain.critics, plain.targets), strict=True)
+    for net, expected in nets:
+        for (name, value), other in zip(net.state_dict().items(), expected.state_dict().values(), strict=True):
+            assert torch.allclose(value, other, atol=1e-5), name
+    assert torch.allclose(sac.log_alpha, plain.log_alpha, atol=1e-6)
+
+
+def test_metrics_have_their_names_and_add_up() -> None:
+    metrics = make_sac().opt_step(batch_of(32).rows())
+    names = "loss critic_loss q_mean policy_loss entropy entropy_coefficient critic_grad_norm policy_grad_norm"
+    assert sorted(metrics) == sorted(names.split())
+    assert float(metrics["loss"]) == pytest.approx(float(metrics["critic_loss"] + metrics["policy_loss"]))
+    assert float(metrics["entropy_coefficient"]) == pytest.approx(0.5)  # the one that the losses were made with
+
+
+@pytest.mark.parametrize(("target", "grows"), [(50.0, True), (-50.0, False)])
+def test_the_coefficient_grows_where_the_entropy_is_below_its_target(target: float, grows: bool) -> None:
+    sac = make_sac(entropy_coefficient=automatic({"name": "number", "value": target}))
+    sac.opt_step(batch_of(32).rows())
+    assert (float(sac.log_alpha.exp()) > 0.5) == grows
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("actions", [BOX, DISCRETE], ids=["box", "discrete"])
+def test_a_compiled_opt_step_is_the_eager_one_within_rounding(actions: ActionSpace) -> None:
+    """Steps so large that a policy judged by the critics as they were before would be another."""
+    target = {"name": "polyak", "tau": 0.5, "interval": 2}
+    changes: dict[str, Any] = {"critic_learning_rate": rate(0.3, 10), "critic_optimizer": SGD, "target": target}
+    eager, fast = make_sac(actions, **changes), make_sac(actions, compiled=True, **changes)
+    for step in range(4):
+        rows = batch_of(16, actions, seed=step).rows()
+        expected, metrics = eager.opt_step(rows), fast.opt_step(rows)
+        assert {k: float(v) for k, v in metrics.items()} == pytest.approx(
+            {k: float(v) for k, v in expected.items()}, rel=1e-3, abs=1e-5
+        )
+        for sac in (eager, fast):
+            sac.player.opt_steps += 1
+    for net in eager.player.nets:
+        values, others = (sac.player.nets[net].state_dict() for sac in (eager, fast))
+        assert all(torch.allclose(value, others[name], atol=1e-4) for name, value in values.items())
+    assert torch.allclose(eager.log_alpha, fast.log_alpha)
+
+
+# ---- a turn ----------------------------------------------------------------------------------------------------
+
+
+def make_turn(continuous: bool = True, visit: Callable[[], None] = lambda: None, **changes: Any) -> ProbeTurn:
+    probe = make_probe("identity", continuous)
+    config = sac_config(**{"log_std": LOG_STD if continuous else None} | changes)
+    return ProbeTurn(seat(config, probe.spaces["agent"], probe.action_spaces["agent"]), probe, visit)
+
+
+def sac_of(turn: ProbeTurn) -> SAC:
+    assert isinstance(turn.player.algorithm, SAC)
+    return turn.player.algorithm
+
+
+def test_a_turn_rolls_out_and_then_updates() -> None:
+    turn = make_turn()
+    sac_of(turn).learn(turn)
+    assert turn.calls == ["collect 3", "safe point"] + ["before", "after"] * 4
+    assert sac_of(turn).buffer.num_added == 24
+
+
+def test_warm_up_gathers_and_does_not_update() -> None:
+    turn = make_turn(warmup_env_steps=48)
+    sac_of(turn).learn(turn)
+    assert turn.calls == ["collect 3", "safe point"]
+    sac_of(turn).learn(turn)
+    assert turn.calls[2:] == ["collect 3", "safe point"] + ["before", "after"] * 4
+
+
+@pytest.mark.parametrize("leave_at", range(1, 6))
+def test_a_turn_left_at_any_safe_point_goes_on_right_there(leave_at: int) -> None:
+    class Leave(Exception):
+        pass
+
+    visits: list[None] = []
+
+    def visit() -> None:
+        visits.append(None)
+        if len(visits) == leave_at:
+            raise Leave
+
+    whole, turn = make_turn(), make_turn(visit=visit)
+    sac_of(whole).learn(whole)
+    with pytest.raises(Leave):
+        sac_of(turn).learn(turn)
+    state = copy.deepcopy(sac_of(turn).state_dict())
+    sac_of(turn).load_state_dict({"rolled_out": False, "updates_left": 0, "log_entropy_coefficient": torch.zeros(1)})
+    sac_of(turn).load_state_dict(state)
+    sac_of(turn).learn(turn)
+    assert turn.calls == whole.calls
+    assert torch.equal(sac_of(turn).policy_weights, sac_of(whole).policy_weights)
+    assert torch.equal(sac_of(turn).log_alpha, sac_of(whole).log_alpha)
+
+
+@pytest.mark.parametrize("continuous", [True, False])
+def test_equal_seeds_learn_the_same_to_the_bit(continuous: bool) -> None:
+    weights = []
+    for _ in range(2):
+        turn = make_turn(continuous)
+        for _ in range(3):
+            sac_of(turn).learn(turn)
+        weights.append(sac_of(turn).target_weights)
+    assert torch.equal(*weights)
+
+
+# ---- games whose values are known ------------------------------------------------------------------------------
+
+# What critics must come to by the end: (sign, age, action) to the value. Actions: 1 or -1, for a Discrete 1 or 0.
+KNOWN: dict[Kind, dict[tuple[float, float, float], float]] = {
+    "constant": {(1, 0, 1): 1.0},
+    "observation": {(1, 0, 1): 1.0, (-1, 0, 1): -1.0},
+    "delayed": {(1, 0, 1): 0.8, (1, 1, 1): 1.0},
+    "two_step": {(1, 0, 1): 0.8, (1, 1, 1): 1.0},
+    "policy": {(1, 0, 1): 1.0},
+    "both": {(1, 0, 1): 1.0, (-1, 0, -1): 1.0},
+    "endless": {(1, 0, 1): 5.0, (-1, 0, 1): 5.0},
+}
+BEST: dict[Kind, list[tuple[float, float, float]]] = {
+    "two_step": [(1, 0, 1)],
+    "policy": [(1, 0, 1)],
+    "both": [(1, 0, 1), (-1, 0, -1)],
+    "identity": [(1, 0, 1), (-1, 0, -1), (1, 1, 1), (-1, 3, -1)],
+}
+
+
+def learnt(kind: Kind, continuous: bool) -> SAC:
+    """With an entropy coefficient so small that values are those without entropy."""
+    probe = make_probe(kind, continuous)
+    wide = {"name": "mlp", "net_arch": [32, 32], "activation": "relu"}
+    config = sac_config(
+        rollout_length=1,
+        updates_per_turn=2,
+        warmup_env_steps=200,
+        batch_size=64,
+        target={"name": "polyak", "tau": 0.1, "interval": 1},
+        entropy_coefficient={"name": "fixed", "value": 1e-6},
+        log_std=LOG_STD if continuous else None,
+        policy_net=wide,
+        critic_net=wide,
+        policy_learning_rate=rate(5e-3, 600),
+        critic_learning_rate=rate(5e-3, 600),
+    )
+    return learn(seat(config, probe.spaces["agent"], probe.action_spaces["agent"]), probe, 600)
+
+
+@pytest.mark.parametrize("continuous", [True, False], ids=["box", "discrete"])
+@pytest.mark.parametrize("kind", [*KNOWN, "identity"])
+def test_probe_games_are_learnt(kind: Kind, continuous: bool) -> None:
+    sac = learnt(kind, continuous)
+    for sign, age, move in BEST.get(kind, []):
+        action = best_action(sac, sign, age)
+        assert (action > 0 if continuous else action == 1) == (move > 0)
+    for (sign, age, _), value in KNOWN.get(kind, {}).items():
+        view, action = seen(sign, age), torch.tensor([[best_action(sac, sign, age)]])
+        for critic in sac.critics:
+            q = critic(view | {"action": action}) if continuous else critic(view)[:, int(action)]
+            assert float(q.detach()) == pytest.approx(value, abs=1e-2)
+
+
+def test_the_entropy_comes_to_its_target() -> None:
+    """In `constant` nothing but entropy is to be earned: without a target the policy would be uniform, log 2."""
+    probe = make_probe("constant", continuous=True)
+    coefficient = automatic({"name": "number", "value": 0.2}) | {"learning_rate": rate(0.02, 600)}
+    changes = {"rollout_length": 1, "warmup_env_steps": 64, "batch_size": 64, "entropy_coefficient": coefficient}
+    rates = {"policy_learning_rate": rate(5e-3, 600), "critic_learning_rate": rate(5e-3, 600)}
+    sac = seat(sac_config(**changes, **rates), probe.spaces["agent"], probe.action_spaces["agent"])
+    turn = ProbeTurn(sac, probe)
+    while sac.player.opt_steps < 600:
+        sac.learn(turn)
+    entropies = [float(metrics["entropy"]) for metrics in turn.metrics[-50:]]
+    assert sum(entropies) / 50 == pytest.approx(0.2, abs=0.1)
+
+
+# ---- configs that do not fit -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("actions", "changes", "told"),
+    [
+        (MultiDiscrete((2, 3)), {}, "algorithm.name: 'sac' chooses Box or Discrete actions"),
+        (Box((0.0,), (math.inf,)), {}, "algorithm.name: 'sac' needs a Box with finite bounds"),
+        (BOX, {"log_std": None}, "algorithm.log_std: null; actions of a Box need a mapping with min and max"),
+        (DISCRETE, {"log_std": LOG_STD}, "algorithm.log_std: discrete actions have no standard deviation"),
+        (
+            BOX,
+            {"entropy_coefficient": automatic({"name": "per_log_actions", "factor": 0.5})},
+            "algorithm.entropy_coefficient.target_entropy.name: 'per_log_actions' is for discrete actions",
+        ),
+        (
+            DISCRETE,
+            {"entropy_coefficient": automatic({"name": "per_dimension", "factor": -1.0})},
+            "algorithm.entropy_coefficient.target_entropy.name: 'per_dimension' is for actions of a Box",
+        ),
+    ],
+)
+def test_actions_that_the_config_does_not_fit_are_told(
+    actions: ActionSpace, changes: dict[str, Any], told: str
+) -> None:
+    with pytest.raises(ConfigError) as raised:
+        make_sac(actions, **changes)
+    assert f"players.player.{told}" in str(raised.value)
+
+
+def test_an_observation_with_an_entry_action_is_told() -> None:
+    with pytest.raises(ConfigError, match=r"critic_net: the observation has an entry 'action'"):
+        seat(sac_config(), {"action": SPACES["seen"]}, BOX)
+
+
+def test_bounds_out_of_order_are_told() -> None:
+    with pytest.raises(ConfigError, match=r"log_std.min: 2.0 is not below max, 2.0; expected a smaller number"):
+        sac_config(log_std={"min": 2.0, "max": 2.0})

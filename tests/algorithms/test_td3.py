@@ -1,0 +1,375 @@
+"""TD3: its parts against definitions, its opt step against plain torch, and games whose values are known."""
+
+import copy
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from probes import Kind
+from probing import ProbeTurn, best_action, learn, make_probe, seat, seen
+from scipy.stats import kstest
+from torch import Tensor, nn
+
+from palestra.algorithms.td3 import TD3, NoisyPolicy, SmoothingConfig, TD3Config, critic_loss, smoothed, td_target
+from palestra.config import ConfigError, check
+from palestra.games.fused import Transitions
+from palestra.games.spaces import ActionSpace, Box, Discrete, Space
+from palestra.randomness import fold, random_normals, world_keys
+
+CPU = torch.device("cpu")
+BOX = Box((-1.0, 0.0), (1.0, 6.0))
+CENTER, HALF_WIDTH = torch.tensor([0.0, 3.0]), torch.tensor([1.0, 3.0])
+SPACES = {"seen": Space((3,), torch.float32, padded=False)}
+ADAM = {"name": "adam", "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0}
+SGD = {"name": "sgd", "momentum": 0.5, "weight_decay": 0.1}
+MLP = {"name": "mlp", "net_arch": [16], "activation": "relu"}
+WITH_BATCH_NORM = {"name": "mlp", "net_arch": [16, "b", "r8"], "activation": "relu"}
+
+
+def rate(initial: float, num_steps: int) -> dict[str, Any]:
+    return {"name": "linear", "initial": initial, "final": 0.1 * initial, "num_steps": num_steps}
+
+
+BASE: dict[str, Any] = {
+    "name": "td3",
+    "gamma": 0.8,
+    "num_critics": 2,
+    "rollout_length": 3,
+    "updates_per_turn": 4,
+    "policy_interval": 2,
+    "warmup_env_steps": 0,
+    "batch_size": 16,
+    "target": {"name": "polyak", "tau": 0.25, "interval": 2},
+    "smoothing": {"std": 0.2, "max_noise": 0.5},
+    "exploration": {"name": "gaussian", "std": rate(0.3, 10)},
+    "max_grad_norm": None,
+    "policy_net": MLP,
+    "critic_net": MLP,
+    "policy_optimizer": ADAM,
+    "critic_optimizer": ADAM,
+    "policy_learning_rate": rate(0.01, 10),
+    "critic_learning_rate": rate(0.02, 10),
+    "replay_buffer": {"name": "uniform", "capacity": 1000},
+}
+
+
+def td3_config(**changes: Any) -> TD3Config:
+    return check(BASE | changes, TD3Config)
+
+
+def make_td3(compiled: bool = False, **changes: Any) -> TD3:
+    return seat(td3_config(**changes), SPACES, BOX, compiled)
+
+
+def batch_of(num: int, seed: int = 0) -> Transitions:
+    """Random rows; a third each is terminated, truncated, and neither."""
+    generator = torch.Generator().manual_seed(seed)
+    kind = torch.arange(num) % 3
+    return Transitions(
+        observation={"seen": torch.randn(num, 3, generator=generator)},
+        action=CENTER + HALF_WIDTH * (2.0 * torch.rand(num, 2, generator=generator) - 1.0),
+        reward=torch.randn(num, generator=generator),
+        next_observation={"seen": torch.randn(num, 3, generator=generator)},
+        next_legal=torch.ones(num, 0, dtype=torch.bool),
+        terminated=kind == 0,
+        truncated=kind == 1,
+        valid=torch.ones(num, dtype=torch.bool),
+        extras={},
+    )
+
+
+# ---- targets and losses ----------------------------------------------------------------------------------
+
+
+def test_targets_bootstrap_where_a_game_was_cut_off_and_not_where_it_terminated() -> None:
+    batch = batch_of(6)
+    target = td_target(torch.full((6,), 10.0), batch, td3_config())
+    assert torch.allclose(target, batch.reward + torch.tensor([0.0, 8.0, 8.0] * 2))
+    nothing_known = td_target(torch.full((6,), torch.nan), batch, td3_config())
+    assert torch.equal(nothing_known.isnan(), ~batch.terminated)
+
+
+def test_target_actions_are_blurred_by_clipped_noise_and_stay_within_bounds() -> None:
+    config = SmoothingConfig(std=0.2, max_noise=0.5)
+    blurred = smoothed(torch.tensor([[0.0, 0.3, -0.8, 0.9]]), torch.tensor([[1.0, -9.0, -9.0, 2.0]]), config)
+    assert blurred.tolist() == [pytest.approx([0.2, -0.2, -1.0, 1.0])]
+
+
+def test_the_critics_losses_are_mean_squares_added_up() -> None:
+    taken = torch.tensor([[1.0, 2.0], [0.0, 4.0]])
+    assert float(critic_loss(taken, torch.tensor([0.0, 2.0]))) == pytest.approx((1 + 0) / 2 + (0 + 4) / 2)
+
+
+# ---- acting --------------------------------------------------------------------------------------------------
+
+
+class FixedAction(nn.Module):
+    """The same outputs everywhere: 0.1 and -0.9 after the tanh."""
+
+    def forward(self, observation: dict[str, Tensor]) -> Tensor:
+        return torch.atanh(torch.tensor([0.1, -0.9])).expand(len(observation["seen"]), -1)
+
+
+def units(net: nn.Module | None, std: float, num: int = 20_000) -> Tensor:
+    """What is played, in half-widths of the Box."""
+    policy = NoisyPolicy(net, torch.tensor(BOX.low), torch.tensor(BOX.high), std)
+    keys, legal = world_keys(0, num, CPU), torch.ones(num, 0, dtype=torch.bool)
+    return (policy.act({"seen": torch.zeros(num, 3)}, legal, keys, {}).action - CENTER) / HALF_WIDTH
+
+
+def test_without_noise_the_nets_action_is_played() -> None:
+    assert torch.allclose(units(FixedAction(), 0.0, num=3), torch.tensor([0.1, -0.9]).expand(3, -1))
+
+
+def test_exploration_is_normal_noise_clipped_to_the_bounds() -> None:
+    first, second = units(FixedAction(), 0.2).unbind(1)
+    assert kstest(first, "norm", (0.1, 0.2)).pvalue > 1e-4
+    clipped = (second == -1.0).double().mean()
+    assert float(clipped) == pytest.approx(0.3085, abs=0.01)  # beyond half a standard deviation
+    assert second.min() == -1.0
+
+
+def test_uniform_actions_fill_the_box() -> None:
+    for column in units(None, 0.0).unbind(1):
+        assert kstest(column, "uniform", (-1.0, 2.0)).pvalue > 1e-4
+
+
+def test_players_act_at_random_in_warm_up_then_with_noise_by_its_schedule_and_without_where_nobody_explores() -> None:
+    td3 = make_td3(warmup_env_steps=8)
+    assert td3.policy(explore=True).net is None
+    assert td3.policy(explore=False).net is td3.acting
+    td3.player.env_steps = 8
+    for opt_steps, std in ((0, 0.3), (10, 0.03)):
+        td3.player.opt_steps = opt_steps
+        assert td3.policy(explore=True).net is td3.acting
+        assert td3.policy(explore=True).std == pytest.approx(std)
+        assert td3.policy(explore=False).std == 0.0
+
+
+# ---- an opt step ---------------------------------------------------------------------------------------------
+
+
+class PlainTD3:
+    """The same update, written with torch's own parts: separate tensors, `backward`, its optimizers."""
+
+    def __init__(self, td3: TD3) -> None:
+        self.config, self.noise_key = td3.config, td3.noise_key
+        self.nets = {name: copy.deepcopy(net) for name, net in td3.player.nets.items()}
+        for parameter in (p for net in self.nets.values() for p in net.parameters()):
+            parameter.data = parameter.data.clone()
+        self.optimizers = {
+            "critics": self.torch_optimizer(self.config.critic_optimizer, self.nets["critics"]),
+            "policy": self.torch_optimizer(self.config.policy_optimizer, self.nets["policy"]),
+        }
+
+    def torch_optimizer(self, config: Any, net: nn.Module) -> torch.optim.Optimizer:
+        if config.name == "sgd":
+            return torch.optim.SGD(net.parameters(), 0.0, config.momentum, weight_decay=config.weight_decay)
+        betas = (config.beta1, config.beta2)
+        return torch.optim.AdamW(net.parameters(), 0.0, betas, config.eps, config.weight_decay)
+
+    def values(self, critics: Any, observation: dict[str, Tensor], action: Tensor) -> Tensor:
+        return torch.cat([critic(observation | {"action": action}) for critic in critics], dim=1)
+
+    def opt_step(self, batch: Transitions, step: int) -> None:
+        config, nets = self.config, self.nets
+        noise = random_normals(fold(self.noise_key, step), 2 * len(batch.reward)).view(-1, 2)
+        with torch.no_grad():
+            blur = (noise * config.smoothing.std).clamp(-config.smoothing.max_noise, config.smoothing.max_noise)
+            action = (torch.tanh(nets["target_policy"](batch.next_observation)) + blur).clamp(-1, 1)
+            value = self.values(nets["target_critics"], batch.next_observation, action).amin(1)
+            target = batch.reward + config.gamma * value * ~batch.terminated
+        taken = self.values(nets["critics"], batch.observation, (batch.action - CENTER) / HALF_WIDTH)
+        loss = sum(nn.functional.mse_loss(column, target) for column in taken.unbind(1))
+        self.step("critics", loss, config.critic_learning_rate(step))
+        if (step + 1) % config.policy_interval == 0:
+            nets["critics"].eval()
+            action = torch.tanh(nets["policy"](batch.observation))
+            loss = -self.values(list(nets["critics"])[:1], batch.observation, action).mean()
+            self.step("policy", loss, config.policy_learning_rate(step))
+            nets["critics"].train()
+        if (step + 1) % config.target.interval == 0:
+            for name in ("policy", "critics"):
+                old, new = nets[f"target_{name}"].state_dict(), nets[name].state_dict()
+                for key, value in old.items():
+                    moved = value + config.target.tau * (new[key] - value) if value.is_floating_point() else new[key]
+                    value.copy_(moved)
+
+    def step(self, name: str, loss: Tensor, learning_rate: float) -> None:
+        optimizer = self.optimizers[name]
+        optimizer.zero_grad()
+        loss.backward()
+        nn.utils.clip_grad_norm_(self.nets[name].parameters(), self.config.max_grad_norm or torch.inf)
+        optimizer.param_groups[0]["lr"] = learning_rate
+        optimizer.step()
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"num_critics": 1, "policy_interval": 1, "max_grad_norm": 0.05},
+        {"num_critics": 3, "policy_interval": 3, "target": {"name": "polyak", "tau": 0.5, "interval": 1}},
+        {"policy_optimizer": SGD, "critic_optimizer": SGD},
+        # Adam would make steps of the rounding errors that are the gradients of biases before batch norm
+        {
+            "policy_optimizer": SGD,
+            "critic_optimizer": SGD,
+            "policy_net": WITH_BATCH_NORM,
+            "critic_net": WITH_BATCH_NORM,
+        },
+    ],
+)
+def test_opt_steps_are_those_of_plain_torch(changes: dict[str, Any]) -> None:
+    td3 = make_td3(**changes)
+    plain = PlainTD3(td3)
+    for step in range(6):
+        batch = batch_of(32, seed=step)
+        td3.opt_step(batch.rows())
+        td3.player.opt_steps += 1
+        plain.opt_step(batch, step)
+    for net, expected in plain.nets.items():
+        state = td3.player.nets[net].state_dict()
+        assert all(torch.allclose(state[name], value, atol=1e-5) for name, value in expected.state_dict().items()), net
+
+
+def test_the_policy_moves_at_its_interval_alone_and_its_metrics_are_told_then() -> None:
+    td3 = make_td3(policy_interval=3)
+    always = ["critic_grad_norm", "critic_loss", "loss", "q_mean"]
+    for step in range(1, 7):
+        before = td3.policy_weights.detach().clone()
+        metrics = td3.opt_step(batch_of(16, seed=step).rows())
+        td3.player.opt_steps += 1
+        is_due = step % 3 == 0
+        assert torch.equal(td3.policy_weights, before) != is_due
+        assert sorted(metrics) == (sorted([*always, "policy_loss", "policy_grad_norm"]) if is_due else always)
+        total = metrics["critic_loss"] + metrics.get("policy_loss", 0.0)
+        assert float(metrics["loss"]) == pytest.approx(float(total))
+
+
+@pytest.mark.slow
+def test_a_compiled_opt_step_is_the_eager_one_within_rounding() -> None:
+    """Steps so large that a policy judged by the critics as they were before would be another."""
+    changes: dict[str, Any] = {"critic_learning_rate": rate(0.3, 10), "critic_optimizer": SGD}
+    eager, fast = make_td3(**changes), make_td3(compiled=True, **changes)
+    for step in range(4):
+        rows = batch_of(16, seed=step).rows()
+        expected, metrics = eager.opt_step(rows), fast.opt_step(rows)
+        assert {k: float(v) for k, v in metrics.items()} == pytest.approx(
+            {k: float(v) for k, v in expected.items()}, rel=1e-3, abs=1e-5
+        )
+        for td3 in (eager, fast):
+            td3.player.opt_steps += 1
+    for net in eager.player.nets:
+        values, others = (td3.player.nets[net].state_dict() for td3 in (eager, fast))
+        assert all(torch.allclose(value, others[name], atol=1e-4) for name, value in values.items())
+
+
+# ---- a turn ----------------------------------------------------------------------------------------------------
+
+
+def make_turn(visit: Callable[[], None] = lambda: None, **changes: Any) -> ProbeTurn:
+    probe = make_probe("identity", continuous=True)
+    return ProbeTurn(seat(td3_config(**changes), probe.spaces["agent"], probe.action_spaces["agent"]), probe, visit)
+
+
+def td3_of(turn: ProbeTurn) -> TD3:
+    assert isinstance(turn.player.algorithm, TD3)
+    return turn.player.algorithm
+
+
+def test_warm_up_gathers_and_does_not_update() -> None:
+    turn = make_turn(warmup_env_steps=48)
+    td3_of(turn).learn(turn)
+    assert turn.calls == ["collect 3", "safe point"]
+    td3_of(turn).learn(turn)
+    assert turn.calls[2:] == ["collect 3", "safe point"] + ["before", "after"] * 4
+    assert td3_of(turn).buffer.num_added == 48
+
+
+@pytest.mark.parametrize("leave_at", range(1, 6))
+def test_a_turn_left_at_any_safe_point_goes_on_right_there(leave_at: int) -> None:
+    class Leave(Exception):
+        pass
+
+    visits: list[None] = []
+
+    def visit() -> None:
+        visits.append(None)
+        if len(visits) == leave_at:
+            raise Leave
+
+    whole, turn = make_turn(), make_turn(visit)
+    td3_of(whole).learn(whole)
+    with pytest.raises(Leave):
+        td3_of(turn).learn(turn)
+    state = td3_of(turn).state_dict()
+    td3_of(turn).load_state_dict({"rolled_out": False, "updates_left": 0})
+    td3_of(turn).load_state_dict(state)
+    td3_of(turn).learn(turn)
+    assert turn.calls == whole.calls
+    assert torch.equal(td3_of(turn).policy_weights, td3_of(whole).policy_weights)
+
+
+# ---- games whose values are known ------------------------------------------------------------------------------
+
+# What critics must come to by the end, for the best action: (sign, age) to the value; and whether it is positive.
+KNOWN: dict[Kind, dict[tuple[float, float], float]] = {
+    "constant": {(1, 0): 1.0},
+    "observation": {(1, 0): 1.0, (-1, 0): -1.0},
+    "delayed": {(1, 0): 0.8, (1, 1): 1.0},
+    "two_step": {(1, 0): 0.8, (1, 1): 1.0},
+    "policy": {(1, 0): 1.0},
+    "both": {(1, 0): 1.0, (-1, 0): 1.0},
+    "endless": {(1, 0): 5.0, (-1, 0): 5.0},
+}
+POSITIVE: dict[Kind, dict[tuple[float, float], bool]] = {
+    "two_step": {(1, 0): True},
+    "policy": {(1, 0): True},
+    "both": {(1, 0): True, (-1, 0): False},
+    "identity": {(1, 0): True, (-1, 0): False, (1, 1): True, (-1, 3): False},
+}
+
+
+@pytest.mark.parametrize("kind", [*KNOWN, "identity"])
+def test_probe_games_are_learnt(kind: Kind) -> None:
+    probe = make_probe(kind, continuous=True)
+    wide = {"name": "mlp", "net_arch": [32, 32], "activation": "relu"}
+    config = td3_config(
+        rollout_length=1,
+        updates_per_turn=2,
+        warmup_env_steps=200,
+        batch_size=64,
+        target={"name": "polyak", "tau": 0.1, "interval": 1},
+        exploration={"name": "gaussian", "std": {"name": "constant", "value": 0.3}},
+        policy_net=wide,
+        critic_net=wide,
+        policy_learning_rate=rate(5e-3, 600),
+        critic_learning_rate=rate(5e-3, 600),
+    )
+    td3 = learn(seat(config, probe.spaces["agent"], probe.action_spaces["agent"]), probe, 600)
+    for place, is_positive in POSITIVE.get(kind, {}).items():
+        assert (best_action(td3, *place) > 0) == is_positive
+    for place, value in KNOWN.get(kind, {}).items():
+        view = seen(*place) | {"action": torch.tensor([[best_action(td3, *place)]])}
+        for critic in td3.critics:
+            assert float(critic(view).detach()) == pytest.approx(value, abs=1e-2)
+
+
+# ---- configs that do not fit -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("actions", "spaces", "told"),
+    [
+        (Discrete(3), SPACES, "algorithm.name: 'td3' chooses Box actions"),
+        (Box((0.0,), (math.inf,)), SPACES, "algorithm.name: 'td3' needs a Box with finite bounds"),
+        (BOX, {"action": SPACES["seen"]}, "algorithm.critic_net: the observation has an entry 'action'"),
+    ],
+)
+def test_players_that_td3_cannot_be_are_told(actions: ActionSpace, spaces: dict[str, Space], told: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        seat(td3_config(), spaces, actions)
+    assert f"players.player.{told}" in str(raised.value)
