@@ -258,6 +258,7 @@ def scaled(batch: Experience, config: PPOConfig) -> Experience:
     return batch._replace(weight=weight, advantage=advantage)
 
 
+NUM_ROWS_COMPARED = 40
 METRICS = ("loss", "policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "value_mean")
 
 
@@ -481,7 +482,39 @@ class PPO(Algorithm):
             advantage_scale=1.0,
         )
         log_std = head.log_std if isinstance(head, BoxHead) else None
-        return ByHand(twins, head.distribution, log_std, parts[-1], terms, config.normalize_advantages)
+        by_hand = ByHand(twins, head.distribution, log_std, parts[-1], terms, config.normalize_advantages)
+        return by_hand if self.agrees(by_hand) else None
+
+    @torch.no_grad()
+    def agrees(self, by_hand: ByHand) -> bool:
+        """Whether gradients by hand are those of the loss as it stands in this file, on a minibatch made up: a loss
+        that was changed here is the one that is learned."""
+        keys = torch.arange(NUM_ROWS_COMPARED)
+        observation = {
+            name: (random_normals(fold(keys, place), math.prod(space.shape)).view(-1, *space.shape)).to(space.dtype)
+            for place, (name, space) in enumerate(self.player.spaces.items(), start=1)
+        }
+        legal = torch.ones(NUM_ROWS_COMPARED, self.player.action_space.num_flags, dtype=torch.bool)
+        outputs, value = self.net(observation)
+        action, drawn = self.net.head.draw(outputs.contiguous(), legal, fold(keys, 0))
+        noise = random_normals(keys, 3)
+        batch = Experience(
+            observation=observation,
+            legal=legal,
+            choice=drawn.get("choice", action),
+            log_prob=drawn["log_prob"] + 0.3 * noise[:, 0],  # beyond what is clipped, on both sides
+            value=value + 0.3 * noise[:, 1],
+            advantage=noise[:, 2],
+            goal=value + noise[:, 1],
+            weight=(keys % 5 > 0).float(),
+        )
+        with torch.enable_grad():
+            wanted, _ = self.gradient_of(batch, Pace(torch.tensor(0.01), torch.tensor(0.2)))
+        _, *columns = batch
+        by_hand.find_gradient(observation, Rows(*(column.numpy() for column in columns)), keys, 0.01, 0.2)
+        found = self.gradient.clone()
+        self.gradient.zero_()
+        return torch.allclose(found, wanted, rtol=1e-3, atol=1e-4 * float(wanted.abs().max()))
 
     def refuse_batch_norm(self) -> None:
         """It acts otherwise in play than in learning: the two would disagree on every probability."""

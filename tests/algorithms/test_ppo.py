@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch import distributions as theirs
 
 import palestra
+from palestra.algorithms import ppo as ppo_module
 from palestra.algorithms.ppo import (
     METRICS,
     PPO,
@@ -279,6 +280,13 @@ def prepared(actions: str, setting: str, compiled: bool = False, **more: Any) ->
     return ppo
 
 
+def plain_optimizer(config: Any, net: nn.Module) -> torch.optim.Optimizer:
+    if config.name == "sgd":
+        return torch.optim.SGD(net.parameters(), momentum=config.momentum, weight_decay=config.weight_decay)
+    betas = (config.beta1, config.beta2)
+    return torch.optim.AdamW(net.parameters(), betas=betas, eps=config.eps, weight_decay=config.weight_decay)
+
+
 @each_setting
 @each_action
 def test_opt_steps_are_those_of_plain_torch(actions: str, setting: str) -> None:
@@ -288,7 +296,7 @@ def test_opt_steps_are_those_of_plain_torch(actions: str, setting: str) -> None:
     net = copy.deepcopy(ppo.net)
     for parameter in net.parameters():
         parameter.data = parameter.data.clone()
-    optimizer = config.optimizer.build(net.parameters())
+    optimizer = plain_optimizer(config.optimizer, net)
     for step, index in enumerate(torch.arange(300).split(100)):
         batch = experience.rows(index)
         price = 0.2 if config.objective.name == "clip" else 0.5
@@ -645,3 +653,18 @@ def test_the_hardest_probe_is_learned_in_other_ways(changes: dict[str, Any], tmp
     assert trainer.players["agent"].algorithm.values({"seen": BOTH}).tolist() == pytest.approx(
         [DISCOUNTED] * 2, abs=0.1
     )
+
+
+@each_action
+def test_a_loss_that_was_changed_is_the_one_that_is_learned(actions: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gradients by hand are left out as soon as they are not those of `ppo_loss`."""
+    space, changes = ACTIONS[actions]
+    assert make_ppo(space, **changes).by_hand is not None
+    original = ppo_module.ppo_loss
+
+    def changed(log_prob: Tensor, *others: Any) -> tuple[Tensor, Tensor]:
+        loss, metrics = original(log_prob, *others)
+        return loss + 0.1 * log_prob.mean(), metrics
+
+    monkeypatch.setattr(ppo_module, "ppo_loss", changed)
+    assert make_ppo(space, **changes).by_hand is None
