@@ -21,7 +21,7 @@ from palestra.nets import NetConfig, make_net
 from palestra.nets.acting import acting_twin
 from palestra.nets.weights import compiled, evaluation_twin, flat_gradient, flatten_buffers, flatten_weights
 from palestra.optimizers import OptimizerConfig, clip
-from palestra.player import Algorithm, AlgorithmConfig, Metrics, Player, Turn
+from palestra.player import Algorithm, AlgorithmConfig, Deterministic, Metrics, Player, Turn
 from palestra.randomness import base_key
 from palestra.schedules import ScheduleConfig
 
@@ -113,18 +113,6 @@ class ByValue:
         return Decision(self.config.choose(self.values(view), legal, keys, self.exploration), {}, memory)
 
 
-class Greedy(nn.Module):
-    """The best legal action and the values of all, for export."""
-
-    def __init__(self, net: nn.Module) -> None:
-        super().__init__()
-        self.net = net
-
-    def forward(self, observation: dict[str, Tensor], legal: Tensor) -> tuple[Tensor, Tensor]:
-        q = self.net(observation)
-        return best_legal(q, legal), q
-
-
 class DQN(Algorithm):
     config: DQNConfig
 
@@ -154,8 +142,8 @@ class DQN(Algorithm):
         exploration = self.config.exploration
         return ByValue(self.act_fast, exploration, exploration.schedule(self.player.opt_steps) if explore else 0.0)
 
-    def module(self) -> Greedy:
-        return Greedy(self.acting).eval()
+    def module(self) -> Deterministic:
+        return Deterministic(evaluation_twin(self.q), best_legal, self.player.action_space.num_flags)
 
     def learn(self, turn: Turn) -> None:
         config, player = self.config, self.player

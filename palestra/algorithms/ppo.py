@@ -33,9 +33,9 @@ from palestra.nets import NetConfig, make_net
 from palestra.nets.acting import acting_twin
 from palestra.nets.initialisation import initialize_orthogonal
 from palestra.nets.learning import learning_twin
-from palestra.nets.weights import compiled, flat_gradient, flatten_weights
+from palestra.nets.weights import compiled, evaluation_twin, flat_gradient, flatten_weights
 from palestra.optimizers import OptimizerConfig
-from palestra.player import Algorithm, AlgorithmConfig, Metrics, Player, Turn
+from palestra.player import Algorithm, AlgorithmConfig, Deterministic, Metrics, Player, Turn
 from palestra.randomness import base_key, fold, random_normals, random_permutation
 from palestra.schedules import ScheduleConfig
 
@@ -449,6 +449,16 @@ class PPO(Algorithm):
     def policy(self, explore: bool) -> Acting:
         draws = explore or self.config.evaluation == "sampled"
         return Acting(self.acting, self.net.head, self.net.value is None, draws)
+
+    def module(self) -> Deterministic:
+        if self.config.evaluation == "sampled":
+            raise NotImplementedError("this player draws its actions; to export it, `evaluation` must be deterministic")
+        head = self.net.head
+        return Deterministic(
+            evaluation_twin(self.net.policy),
+            lambda outputs, legal: head.mode(outputs[:, : head.num_outputs], legal),
+            self.player.action_space.num_flags,
+        )
 
     def learn(self, turn: Turn) -> None:
         config = self.config
