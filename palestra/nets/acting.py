@@ -1,7 +1,8 @@
 """A network's twin for acting: small batches on a CPU, where starting an operation of torch costs more than the
 operation."""
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,8 @@ from palestra.nets.weights import evaluation_twin
 
 Array = np.ndarray[Any, Any]
 
+LETTERS: dict[type[nn.Module], str] = {nn.Linear: "L", nn.BatchNorm1d: "B", nn.ReLU: "r", Tanh: "t"}
+NO_MOMENTS = np.empty(0, dtype=np.float32)
 LARGEST_PRODUCT = 2**20  # multiplications of one layer; beyond, torch is soon as fast, and may use several threads
 
 
@@ -23,13 +26,16 @@ def acting_twin(net: nn.Module) -> Callable[[Mapping[str, Tensor]], Tensor]:
     """What a network says in evaluation mode, without gradients, as quickly as possible; observation -> outputs.
 
     It reads the network's very weights, so it follows every change of them in place and every load of a state dict. A
-    plain `mlp` (linear layers, relu or tanh) on a CPU whose float32 weights lie in one vector (`flatten_weights`) runs
-    in one kernel while batches are small; anything else is its `evaluation_twin`. Equal to the network within float
-    rounding; which bits a row gets may depend on the number of rows.
+    plain `mlp` (linear layers, each perhaps with a batch norm; relu or tanh) on a CPU whose float32 weights lie in one
+    vector (`flatten_weights`), and the statistics in another (`flatten_buffers`), runs in one kernel while batches are
+    small; anything else is its `evaluation_twin`. Equal to the network within float rounding; which bits a row gets may
+    depend on the number of rows.
     """
     twin = evaluation_twin(net)
-    if isinstance(twin, MLP) and all(type(layer) in (nn.Linear, nn.ReLU, Tanh) for layer in twin.layers):
-        return _QuickMLP(twin)
+    if isinstance(twin, MLP):
+        letters = "".join(LETTERS.get(type(layer), "?") for layer in twin.layers)
+        if re.fullmatch(r"(LB?r)*L|(LB?t)*L", letters):
+            return _QuickMLP(twin)
     return twin
 
 
@@ -42,8 +48,14 @@ class _QuickMLP:
         self.is_tanh = any(isinstance(layer, Tanh) for layer in net.layers)
         (self.entry, space), *others = net.spaces.items()
         self.sees_vector = not others and not space.padded and len(space.shape) == 1 and space.dtype == torch.float32
+        layers = list(net.layers)
+        self.norms = np.array([isinstance(after, nn.BatchNorm1d) for after in (*layers[1:], None)])[
+            [isinstance(layer, nn.Linear) for layer in layers]
+        ]
+        self.eps = np.float32(next((layer.eps for layer in layers if isinstance(layer, nn.BatchNorm1d)), 0.0))
         self.parameters = list(net.parameters())
-        self.find_places = [parameter.data_ptr for parameter in self.parameters]
+        self.statistics = [buffer for buffer in net.buffers() if buffer.is_floating_point()]
+        self.find_places = [tensor.data_ptr for tensor in (*self.parameters, *self.statistics)]
         self.places: list[int] = []
         self.weights: Array | None = None
 
@@ -51,16 +63,19 @@ class _QuickMLP:
         places = [find_place() for find_place in self.find_places]
         if places != self.places:  # `flatten_weights` and `to` lay weights elsewhere
             self.places, self.weights = places, _one_vector(self.parameters)
+            self.moments = _one_vector(self.statistics) if self.statistics else NO_MOMENTS
         seen = observation[self.entry]
-        if self.weights is None or len(seen) * self.largest_layer > LARGEST_PRODUCT:
+        if self.weights is None or self.moments is None or len(seen) * self.largest_layer > LARGEST_PRODUCT:
             with torch.no_grad():
                 return self.net(observation)
         x = seen.contiguous() if self.sees_vector else flatten_observation(observation, self.net.spaces)
-        return torch.from_numpy(_run(x.numpy(), self.weights, self.widths, self.is_tanh))
+        return torch.from_numpy(
+            _run(x.numpy(), self.weights, self.moments, self.widths, self.norms, self.eps, self.is_tanh)
+        )
 
 
-def _one_vector(parameters: list[nn.Parameter]) -> Array | None:
-    """The vector that float32 parameters on a CPU are consecutive views of, if they are."""
+def _one_vector(parameters: Sequence[Tensor]) -> Array | None:
+    """The vector that float32 tensors on a CPU are consecutive views of, if they are."""
     first, end = parameters[0].detach(), parameters[0].data_ptr()
     for parameter in parameters:
         shares = parameter.untyped_storage().data_ptr() == first.untyped_storage().data_ptr()
@@ -77,9 +92,14 @@ _compiled = njit(nogil=True, cache=True, error_model="numpy", fastmath={"contrac
 
 
 @_compiled
-def _run(x: Array, weights: Array, widths: Array, is_tanh: bool) -> Array:
-    """The outputs of linear layers with an activation between them: float32 (B, widths[-1]) of x (B, widths[0])."""
-    start = 0
+def _run(
+    x: Array, weights: Array, moments: Array, widths: Array, norms: Array, eps: np.float32, is_tanh: bool
+) -> Array:
+    """The outputs of linear layers with an activation between them: float32 (B, widths[-1]) of x (B, widths[0]).
+
+    norms: which layers have a batch norm; moments: the means and variances of one after the other.
+    """
+    start = at = 0
     for layer in range(len(widths) - 1):
         num_in, num_out = widths[layer], widths[layer + 1]
         weight = weights[start : start + num_in * num_out].reshape(num_out, num_in)
@@ -87,6 +107,11 @@ def _run(x: Array, weights: Array, widths: Array, is_tanh: bool) -> Array:
         y = np.empty((len(x), num_out), np.float32)
         _apply_linear(x, weight, weights[start : start + num_out], y)
         start += num_out
+        if norms[layer]:
+            factor = weights[start : start + num_out] / np.sqrt(moments[at + num_out : at + 2 * num_out] + eps)
+            y = (y - moments[at : at + num_out]) * factor + weights[start + num_out : start + 2 * num_out]
+            start += 2 * num_out
+            at += 2 * num_out
         if layer < len(widths) - 2:
             if is_tanh:
                 _apply_tanh(y.reshape(-1))

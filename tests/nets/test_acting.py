@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from palestra.games.game import Observation
 from palestra.games.spaces import Space
 from palestra.nets.acting import LARGEST_PRODUCT, _apply_tanh, _one_vector, acting_twin
-from palestra.nets.weights import flatten_weights
+from palestra.nets.weights import flatten_buffers, flatten_weights
 
 VECTOR = {"seen": space((4,))}
 SEVERAL = VECTOR | {"number": space((), torch.int64), "points": space((3, 2), padded=True)}
@@ -40,6 +40,21 @@ def test_a_twin_says_what_its_network_says(net_arch: list[Any], activation: str,
     assert agree(acting_twin(net), net, observe(VECTOR, num_worlds))
     flatten_weights(net)
     assert agree(acting_twin(net), net, observe(VECTOR, num_worlds))
+
+
+@pytest.mark.parametrize("activation", ["relu", "tanh"])
+@pytest.mark.parametrize("net_arch", [[8, "b"], [8, "b", 5, 6, "b"]])
+def test_a_twin_follows_the_statistics_of_batch_norm(net_arch: list[Any], activation: str) -> None:
+    net = build({"name": "mlp", "net_arch": net_arch, "activation": activation}, VECTOR)
+    flatten_weights(net)
+    flatten_buffers(net)
+    twin = acting_twin(net)
+    assert not isinstance(twin, nn.Module)
+    for _ in range(3):
+        net.train()(observe(VECTOR, 50))  # moves the statistics
+        for parameter in net.parameters():
+            parameter.data += 0.3 * torch.randn_like(parameter)
+        assert agree(twin, net, observe(VECTOR, 9))
 
 
 @pytest.mark.parametrize("spaces", [{"image": space((1, 3, 2), torch.uint8)}, SEVERAL])
