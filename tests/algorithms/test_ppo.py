@@ -33,6 +33,7 @@ from palestra.games.nim import NimConfig, NimGame
 from palestra.games.spaces import ActionSpace, Box, Discrete, MultiDiscrete, Space
 from palestra.player import Metrics, Player
 from palestra.randomness import world_keys
+from palestra.recording.recorders import read_records
 
 CPU = torch.device("cpu")
 GAME = NimGame(NimConfig(name="nim", num_heaps=2, max_stones=2), CPU)
@@ -668,3 +669,30 @@ def test_a_loss_that_was_changed_is_the_one_that_is_learned(actions: str, monkey
 
     monkeypatch.setattr(ppo_module, "ppo_loss", changed)
     assert make_ppo(space, **changes).by_hand is None
+
+
+@pytest.mark.usefixtures("no_plots")
+def test_cartpole_is_solved(tmp_path: Path) -> None:
+    """A mean return of 475 over 100 episodes, in palestra's own CartPole."""
+    file = Path(__file__).parents[2] / "configs" / "ppo-cartpole.yml"
+    config = palestra.load_config(file).model_dump()
+    config["game"] = {
+        "name": "cartpole",
+        "sutton_barto_reward": False,
+        "initial_low": -0.05,
+        "initial_high": 0.05,
+        "max_rounds": 500,
+    }
+    config["players"]["agent"]["algorithm"]["learning_rate"] = {
+        "name": "linear",
+        "initial": 2e-3,
+        "final": 0.0,
+        "num_steps": 1600,
+    }
+    config["stop"] = {"after": 100_000, "unit": "env_steps"}
+    config["evaluation"] |= {"interval": None, "num_games": 1, "pairings": [{"agent": "agent"}], "best": None}
+    config["output"] |= {"display": "quiet", "tensorboard": False, "save": None}
+    trainer = palestra.PPOTrainer(config, run=tmp_path / "run")
+    trainer.fit()
+    (figures,) = read_records(tmp_path / "run" / "records.jsonl")[-2]["pairs"]
+    assert figures["returns"]["agent"] >= 475.0
