@@ -68,7 +68,8 @@ def test_run_facts_name_versions_machine_and_command_but_no_environment(monkeypa
     monkeypatch.setenv("SOME_API_KEY", "s3cr3t-value")
     monkeypatch.setattr(sys, "argv", ["palestra", "train", "my run.yml"])
     facts = run_facts()
-    assert set(facts["versions"]) == {"python", "palestra", "torch", "numpy", "numba"}
+    extras = {"mujoco", "ale-py", "Box2D"}
+    assert set(facts["versions"]) == {"python", "palestra", "torch", "numpy", "numba", "gymnasium"} | extras
     assert facts["versions"]["torch"].startswith("2.")
     assert facts["machine"]["num_cpus"] == os.cpu_count()
     assert facts["machine"]["processor"]
