@@ -7,6 +7,7 @@ counts as one in which all are legal: nothing is decided there, and nothing beco
 
 import math
 from dataclasses import dataclass
+from functools import cache
 
 import numba
 import numpy as np
@@ -35,10 +36,8 @@ class Categorical:
     def sample(self, logits: Tensor, legal: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
         """Actions, and their log-probabilities (B,). keys: int64 (B,)."""
         if logits.device.type == "cpu" and not torch.compiler.is_compiling():
-            drawn, log_prob = map(
-                torch.from_numpy, _sample(logits.detach().numpy(), legal.numpy(), keys.numpy(), np.array(self.nums))
-            )
-            return self._shaped(drawn), log_prob
+            chosen, log_probs = _sample(logits.detach().numpy(), legal.numpy(), keys.numpy(), _array(self.nums))
+            return torch.from_numpy(chosen.ravel() if self.is_single else chosen), torch.from_numpy(log_probs)
         uniforms = random_floats(keys, len(self.nums))
         drawn = torch.stack(
             [_invert(part, uniforms[:, index]) for index, part in enumerate(self._log_probs(logits, legal))], dim=1
@@ -75,6 +74,11 @@ def _invert(log_probs: Tensor, uniforms: Tensor) -> Tensor:
     """The action at which the distribution function passes a uniform number: int64 (B,)."""
     sums = log_probs.exp().cumsum(dim=1)
     return (sums <= (uniforms * sums[:, -1]).unsqueeze(1)).sum(dim=1).clamp(max=log_probs.shape[1] - 1)
+
+
+@cache
+def _array(nums: tuple[int, ...]) -> np.ndarray:
+    return np.array(nums)
 
 
 @numba.njit(cache=True, nogil=True)

@@ -1,7 +1,7 @@
 """What a player holds, and how one learns: the state of a player, and the base of all algorithms."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -108,6 +108,20 @@ class Player:
             self.worlds.load_state_dict(state["worlds"])
 
 
+class Deterministic(nn.Module):
+    """How a player acts without chance: a network, and how its outputs and the legal actions become actions. What
+    every choice is worth are the first `num_flags` outputs."""
+
+    def __init__(self, net: nn.Module, choose: Callable[[Tensor, Tensor], Tensor], num_flags: int) -> None:
+        super().__init__()
+        self.net, self.choose, self.num_flags = net, choose, num_flags
+        self.eval()
+
+    def forward(self, observation: dict[str, Tensor], legal: Tensor) -> tuple[Tensor, Tensor]:
+        outputs = self.net(observation)
+        return self.choose(outputs, legal), outputs[:, : self.num_flags]
+
+
 class Turn(Protocol):
     """What an algorithm asks of the trainer while its player has its turn."""
 
@@ -150,9 +164,9 @@ class Algorithm(ABC):
     def policy(self, explore: bool) -> Policy:
         """How the player acts with its present weights."""
 
-    def module(self) -> nn.Module:
-        """How the player acts without exploration, as one module in evaluation mode, for `palestra export`: observation
-        (dict of (B, ...)), legal actions (B, flags) -> action, and float32 (B, flags), what every choice is worth."""
+    def module(self) -> Deterministic:
+        """How the player acts without exploration, for `palestra export`: observation (dict of (B, ...)), legal actions
+        (B, flags) -> action, and float32 (B, flags), what every choice is worth. NotImplementedError says why not."""
         raise NotImplementedError(f"{type(self).__name__} has no `module`, so its players cannot be exported")
 
     @abstractmethod

@@ -71,7 +71,8 @@ class PlayerTurn:
         self.trainer.before_step(self.player)
 
     def after_step(self, metrics: Metrics, num_opt_steps: int = 1) -> None:
-        self.trainer.after_step(self.player, metrics, num_opt_steps)
+        self.trainer._count_opt_steps(self.player, num_opt_steps - 1)  # the hook counts the last one
+        self.trainer.after_step(self.player, metrics)
         self.trainer.safe_point()
 
     def safe_point(self) -> None:
@@ -235,11 +236,9 @@ class Trainer:
         for callback in self.callbacks:
             callback.before_step(self, player)
 
-    def after_step(self, player: Player, metrics: Metrics, num_opt_steps: int = 1) -> None:
-        """Count an opt step, or a group of them that was made at once, and add up its metrics."""
-        player.opt_steps += num_opt_steps
-        self.opt_steps += num_opt_steps
-        self.epoch_counts["updates"] += num_opt_steps
+    def after_step(self, player: Player, metrics: Metrics) -> None:
+        """Count an opt step and add up its metrics. Called once for a group of opt steps that were made at once."""
+        self._count_opt_steps(player, 1)
         self.means[player.name].add(metrics)
         for callback in self.callbacks:
             callback.after_step(self, player, metrics)
@@ -478,6 +477,11 @@ class Trainer:
 
     def _buffers(self) -> dict[str, Any]:
         return {p.name: p.replay_buffer for p in self.learners if p.replay_buffer is not None}
+
+    def _count_opt_steps(self, player: Player, num: int) -> None:
+        player.opt_steps += num
+        self.opt_steps += num
+        self.epoch_counts["updates"] += num
 
     # ---- playing ---------------------------------------------------------------------------------------
 

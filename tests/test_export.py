@@ -15,9 +15,11 @@ from torch import nn
 
 import palestra
 from palestra.algorithms.dqn import DQN
+from palestra.config import load_yaml
 from palestra.export import ExportError, export_player
 from tests.conftest import TINY
 
+ROOT = Path(__file__).parents[1]
 ALONE = """
 import sys, torch
 sys.modules["palestra"] = None
@@ -43,6 +45,16 @@ def test_exported_files_act_as_the_player(role: str, run: Path, tmp_path: Path) 
     assert checked == {"policy.pt2": 512, "policy.onnx": 512}
     description = json.loads((tmp_path / "export/policy.json").read_text())
     assert description["observation"]["points"] == {"shape": ["batch", 6, 3], "dtype": "float32"}
+
+
+@pytest.mark.parametrize("name", ["ppo-cartpole", "sac-pendulum", "td3-pendulum"])
+def test_players_of_every_algorithm_can_be_exported(name: str, tmp_path: Path) -> None:
+    config = load_yaml(ROOT / "configs" / f"{name}.yml")
+    config |= {"stop": {"after": 0.5, "unit": "epochs"}, "evaluation": None}
+    config["output"] |= {"display": "quiet", "tensorboard": False}
+    palestra.Trainer(config, run=tmp_path / "run").fit()
+    player = palestra.load_player(tmp_path / "run")
+    assert export_player(player, tmp_path / "export", onnx=True) == {"policy.pt2": 512, "policy.onnx": 512}
 
 
 def test_a_program_runs_where_palestra_is_not(run: Path, tmp_path: Path) -> None:

@@ -18,10 +18,10 @@ from palestra.exploration import ExplorationConfig, best_legal
 from palestra.games.fused import Decision, Memory, Sees, Transitions
 from palestra.games.spaces import Discrete
 from palestra.nets import NetConfig, make_net
-from palestra.nets.acting import acting_twin
-from palestra.nets.weights import compiled, evaluation_twin, flat_gradient, flatten_buffers, flatten_weights
+from palestra.nets.flat import FlatNet
+from palestra.nets.weights import compiled
 from palestra.optimizers import OptimizerConfig, clip
-from palestra.player import Algorithm, AlgorithmConfig, Metrics, Player, Turn
+from palestra.player import Algorithm, AlgorithmConfig, Deterministic, Metrics, Player, Turn
 from palestra.randomness import base_key
 from palestra.schedules import ScheduleConfig
 
@@ -113,18 +113,6 @@ class ByValue:
         return Decision(self.config.choose(self.values(view), legal, keys, self.exploration), {}, memory)
 
 
-class Greedy(nn.Module):
-    """The best legal action and the values of all, for export."""
-
-    def __init__(self, net: nn.Module) -> None:
-        super().__init__()
-        self.net = net
-
-    def forward(self, observation: dict[str, Tensor], legal: Tensor) -> tuple[Tensor, Tensor]:
-        q = self.net(observation)
-        return best_legal(q, legal), q
-
-
 class DQN(Algorithm):
     config: DQNConfig
 
@@ -132,20 +120,16 @@ class DQN(Algorithm):
         super().__init__(config, player)
         player.require_actions(config.name, Discrete)
         key = base_key(player.seed, f"player/{player.name}/net")
-        self.q = make_net(config.net, player.spaces, player.action_space.num_flags, key).to(player.device)
-        self.target = deepcopy(self.q).eval()
-        self.weights, self.target_weights = flatten_weights(self.q), flatten_weights(self.target)
-        self.parameters = list(self.q.parameters())  # asking a module each time costs as much as a small layer
-        self.statistics, self.target_statistics = flatten_buffers(self.q), flatten_buffers(self.target)
-        self.acting = evaluation_twin(self.q)
-        quick = acting_twin(self.q)
-        self.act_fast = compiled(quick, player.compile and isinstance(quick, nn.Module))
-        self.optimizer = config.optimizer.build(self.weights)
+        net = make_net(config.net, player.spaces, player.action_space.num_flags, key).to(player.device)
+        self.q, self.target = FlatNet(net), FlatNet(deepcopy(net).eval())
+        self.acting = self.q.evaluation_twin()
+        self.act_fast = self.acting.quick or compiled(self.acting, player.compile)
+        self.optimizer = config.optimizer.build(self.q.weights)
         self.update_fast = compiled(self.update, player.compile)
         self.buffer = ReplayBuffer(config.replay_buffer, player.device, player.seed, f"player/{player.name}/replay")
         self.rolled_out = False
         self.updates_left = 0
-        player.nets = {"q": self.q, "target": self.target}
+        player.nets = {"q": self.q.net, "target": self.target.net}
         player.optimizers = {"q": self.optimizer}
         player.lr_schedule, player.er_schedule = config.learning_rate, config.exploration.schedule
         player.replay_buffer = self.buffer
@@ -154,8 +138,8 @@ class DQN(Algorithm):
         exploration = self.config.exploration
         return ByValue(self.act_fast, exploration, exploration.schedule(self.player.opt_steps) if explore else 0.0)
 
-    def module(self) -> Greedy:
-        return Greedy(self.acting).eval()
+    def module(self) -> Deterministic:
+        return Deterministic(self.acting.net, best_legal, self.player.action_space.num_flags)
 
     def learn(self, turn: Turn) -> None:
         config, player = self.config, self.player
@@ -176,11 +160,9 @@ class DQN(Algorithm):
     def opt_step(self, rows: Mapping[str, Tensor]) -> Metrics:
         self.optimizer.learning_rate.fill_(self.config.learning_rate(self.player.opt_steps))
         metrics = self.update_fast(rows)
-        if (
-            isinstance(self.config.target, CopyConfig)
-            and (self.player.opt_steps + 1) % self.config.target.interval == 0
-        ):
-            self.follow(share=1.0)
+        target = self.config.target
+        if isinstance(target, CopyConfig) and (self.player.opt_steps + 1) % target.interval == 0:
+            self.target.follow(self.q, share=1.0)
         return metrics
 
     def update(self, rows: Mapping[str, Tensor]) -> Metrics:
@@ -189,7 +171,7 @@ class DQN(Algorithm):
         gradient, grad_norm = clip(gradient, self.config.max_grad_norm)
         self.optimizer.step(gradient)
         if isinstance(self.config.target, PolyakConfig):
-            self.follow(share=self.config.target.tau)
+            self.target.follow(self.q, share=self.config.target.tau)
         return {**metrics, "grad_norm": grad_norm}
 
     def gradient(self, batch: Transitions) -> tuple[Tensor, Metrics]:
@@ -199,14 +181,7 @@ class DQN(Algorithm):
             online = self.acting(batch.next_observation) if self.config.double else next_q
             target = td_target(online, next_q, batch, self.config)
         loss, metrics = td_loss(self.q(batch.observation), target, batch, self.config)
-        return flat_gradient(loss, self.parameters), metrics
-
-    @torch.no_grad()
-    def follow(self, share: float) -> None:
-        """Move the target network a share of the way: weights and the statistics of batch norm alike."""
-        self.target_weights.lerp_(self.weights, share)
-        for old, new in zip(self.target_statistics, self.statistics, strict=True):
-            old.lerp_(new, share) if old.is_floating_point() else old.copy_(new)
+        return self.q.gradient(loss), metrics
 
     def state_dict(self) -> dict[str, Any]:
         return {"rolled_out": self.rolled_out, "updates_left": self.updates_left}

@@ -33,9 +33,9 @@ from palestra.nets import NetConfig, make_net
 from palestra.nets.acting import acting_twin
 from palestra.nets.initialisation import initialize_orthogonal
 from palestra.nets.learning import learning_twin
-from palestra.nets.weights import compiled, flat_gradient, flatten_weights
+from palestra.nets.weights import compiled, evaluation_twin, flat_gradient, flatten_weights
 from palestra.optimizers import OptimizerConfig
-from palestra.player import Algorithm, AlgorithmConfig, Metrics, Player, Turn
+from palestra.player import Algorithm, AlgorithmConfig, Deterministic, Metrics, Player, Turn
 from palestra.randomness import base_key, fold, random_normals, random_permutation
 from palestra.schedules import ScheduleConfig
 
@@ -258,6 +258,7 @@ def scaled(batch: Experience, config: PPOConfig) -> Experience:
     return batch._replace(weight=weight, advantage=advantage)
 
 
+NUM_ROWS_COMPARED = 40
 METRICS = ("loss", "policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "value_mean")
 
 
@@ -449,6 +450,16 @@ class PPO(Algorithm):
         draws = explore or self.config.evaluation == "sampled"
         return Acting(self.acting, self.net.head, self.net.value is None, draws)
 
+    def module(self) -> Deterministic:
+        if self.config.evaluation == "sampled":
+            raise NotImplementedError("this player draws its actions; to export it, `evaluation` must be deterministic")
+        head = self.net.head
+        return Deterministic(
+            evaluation_twin(self.net.policy),
+            lambda outputs, legal: head.mode(outputs[:, : head.num_outputs], legal),
+            self.player.action_space.num_flags,
+        )
+
     def learn(self, turn: Turn) -> None:
         config = self.config
         if not self.rolled_out:  # attributes, not locals, remember where we are: a resumed run goes on right here
@@ -481,7 +492,39 @@ class PPO(Algorithm):
             advantage_scale=1.0,
         )
         log_std = head.log_std if isinstance(head, BoxHead) else None
-        return ByHand(twins, head.distribution, log_std, parts[-1], terms, config.normalize_advantages)
+        by_hand = ByHand(twins, head.distribution, log_std, parts[-1], terms, config.normalize_advantages)
+        return by_hand if self.agrees(by_hand) else None
+
+    @torch.no_grad()
+    def agrees(self, by_hand: ByHand) -> bool:
+        """Whether gradients by hand are those of the loss as it stands in this file, on a minibatch made up: a loss
+        that was changed here is the one that is learned."""
+        keys = torch.arange(NUM_ROWS_COMPARED)
+        observation = {
+            name: (random_normals(fold(keys, place), math.prod(space.shape)).view(-1, *space.shape)).to(space.dtype)
+            for place, (name, space) in enumerate(self.player.spaces.items(), start=1)
+        }
+        legal = torch.ones(NUM_ROWS_COMPARED, self.player.action_space.num_flags, dtype=torch.bool)
+        outputs, value = self.net(observation)
+        action, drawn = self.net.head.draw(outputs.contiguous(), legal, fold(keys, 0))
+        noise = random_normals(keys, 3)
+        batch = Experience(
+            observation=observation,
+            legal=legal,
+            choice=drawn.get("choice", action),
+            log_prob=drawn["log_prob"] + 0.3 * noise[:, 0],  # beyond what is clipped, on both sides
+            value=value + 0.3 * noise[:, 1],
+            advantage=noise[:, 2],
+            goal=value + noise[:, 1],
+            weight=(keys % 5 > 0).float(),
+        )
+        with torch.enable_grad():
+            wanted, _ = self.gradient_of(batch, Pace(torch.tensor(0.01), torch.tensor(0.2)))
+        _, *columns = batch
+        by_hand.find_gradient(observation, Rows(*(column.numpy() for column in columns)), keys, 0.01, 0.2)
+        found = self.gradient.clone()
+        self.gradient.zero_()
+        return torch.allclose(found, wanted, rtol=1e-3, atol=1e-4 * float(wanted.abs().max()))
 
     def refuse_batch_norm(self) -> None:
         """It acts otherwise in play than in learning: the two would disagree on every probability."""

@@ -37,7 +37,7 @@ from palestra.games.spaces import Box, Discrete, Space
 from palestra.nets import NetConfig, make_net
 from palestra.nets.weights import compiled, evaluation_twin, flat_gradient, flatten_buffers, flatten_weights
 from palestra.optimizers import OptimizerConfig, clip
-from palestra.player import Algorithm, AlgorithmConfig, Metrics, Player, Turn
+from palestra.player import Algorithm, AlgorithmConfig, Deterministic, Metrics, Player, Turn
 from palestra.randomness import base_key, fold, random_choice, random_floats, random_normals
 from palestra.schedules import ScheduleConfig
 
@@ -384,6 +384,12 @@ class SAC(Algorithm):
             return SoftPolicy(self.acting, self.head, self.config.evaluation)
         warming_up = self.player.env_steps < self.config.warmup_env_steps
         return SoftPolicy(self.acting, self.head, "uniform" if warming_up else "sampled")
+
+    def module(self) -> Deterministic:
+        if self.config.evaluation == "sampled":
+            raise NotImplementedError("this player draws its actions; to export it, `evaluation` must be deterministic")
+        flags = self.player.action_space.num_flags
+        return Deterministic(evaluation_twin(self.policy_net), self.head.deterministic, flags)
 
     def learn(self, turn: Turn) -> None:
         config, player = self.config, self.player

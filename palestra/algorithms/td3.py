@@ -34,7 +34,7 @@ from palestra.games.spaces import Box, Space
 from palestra.nets import NetConfig, make_net
 from palestra.nets.weights import compiled, evaluation_twin, flat_gradient, flatten_buffers, flatten_weights
 from palestra.optimizers import OptimizerConfig, clip
-from palestra.player import Algorithm, AlgorithmConfig, Metrics, Player, Turn
+from palestra.player import Algorithm, AlgorithmConfig, Deterministic, Metrics, Player, Turn
 from palestra.randomness import base_key, fold, random_floats, random_normals
 from palestra.schedules import ScheduleConfig
 
@@ -221,6 +221,12 @@ class TD3(Algorithm):
         warming_up = explore and self.player.env_steps < self.config.warmup_env_steps
         std = self.config.exploration.std(self.player.opt_steps) if explore else 0.0
         return NoisyPolicy(None if warming_up else self.acting, self.low, self.high, std)
+
+    def module(self) -> Deterministic:
+        center, half_width = (self.high + self.low) / 2, (self.high - self.low) / 2
+        return Deterministic(
+            evaluation_twin(self.policy_net), lambda outputs, legal: center + half_width * torch.tanh(outputs), 0
+        )
 
     def learn(self, turn: Turn) -> None:
         config, player = self.config, self.player

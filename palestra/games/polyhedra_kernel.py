@@ -33,9 +33,9 @@ def list_chosen(subset: Array, chosen: Array) -> None:
             chosen[world, k] = subset[world] >> k & 1
 
 
-@_compiled
+@njit(nogil=True, cache=True, boundscheck=True)
 def choose_subsets(num_points: Array, subset: Array, action: Array, masks: Array, new_subset: Array) -> None:
-    """The host's turn. masks: int64 (A,), what its actions mean."""
+    """The host's turn. masks: int64 (A,), what its actions mean. IndexError for an action out of range."""
     for world in range(len(subset)):
         decides = num_points[world] > 1 and subset[world] == 0
         new_subset[world] = masks[action[world]] if decides else subset[world]

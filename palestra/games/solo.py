@@ -3,10 +3,12 @@
 Letters: B worlds, T rounds.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numba
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -77,27 +79,29 @@ class SoloGame:
         world, policy = worlds.world, self.policies[self.role]
         counters = torch.arange(worlds.num_turns, worlds.num_turns + num_rounds, device=worlds.keys.device)
         worlds.num_turns += num_rounds
-        parts = []
-        for keys in fold(worlds.keys, counters.unsqueeze(1)).unbind():
-            observation, legal = world.observation, world.legal
-            decision = policy.act(self._view(worlds, policy), legal, keys + 1, worlds.memory)
-            outcome = world.step(decision.action, keys + 2)
-            parts.append(
-                Transitions(
-                    observation=observation,
-                    action=decision.action,
-                    reward=outcome.reward,
-                    next_observation=outcome.observation,
-                    next_legal=outcome.legal,
-                    terminated=outcome.terminated,
-                    truncated=outcome.truncated,
-                    valid=outcome.valid,
-                    extras=decision.extras,
-                )
-            )
-            worlds.memory = decision.memory
-            self._count(worlds, outcome)
-        return parts[0] if num_rounds == 1 else Transitions.concatenate(parts)
+        keys = fold(worlds.keys, counters.unsqueeze(1))
+        seen, legal, decisions, outcomes = [], [], [], []
+        for act_keys, step_keys in zip((keys + 1).unbind(), (keys + 2).unbind(), strict=True):
+            seen.append(world.observation)
+            legal.append(world.legal)
+            decision = policy.act(self._view(worlds, policy), world.legal, act_keys, worlds.memory)
+            outcome = world.step(decision.action, step_keys)
+            worlds.memory = _kept(decision.memory, outcome) if decision.memory else {}
+            decisions.append(decision)
+            outcomes.append(outcome)
+        rows = Transitions(
+            observation=_join_entries(seen),
+            action=_join([decision.action for decision in decisions]),
+            reward=_join([outcome.reward for outcome in outcomes]),
+            next_observation=_join_entries([outcome.observation for outcome in outcomes]),
+            next_legal=_join([outcome.legal for outcome in outcomes]),
+            terminated=_join([outcome.terminated for outcome in outcomes]),
+            truncated=_join([outcome.truncated for outcome in outcomes]),
+            valid=_join([outcome.valid for outcome in outcomes]),
+            extras=_join_entries([decision.extras for decision in decisions]),
+        )
+        self._count(worlds, rows, outcomes)
+        return rows
 
     def take_totals(self, worlds: SoloWorlds) -> dict[str, float]:
         """The sums over the games that have finished since the last call, by `total_names`. Waits for the device."""
@@ -111,20 +115,76 @@ class SoloGame:
             return worlds.world.state
         return worlds.world.observation
 
-    def _count(self, worlds: SoloWorlds, outcome: Outcome) -> None:
-        worlds.lengths = worlds.lengths + outcome.valid
-        worlds.returns = worlds.returns + outcome.raw_reward
-        ended = outcome.terminated | outcome.truncated
-        forgetting = ended | ~outcome.valid  # who has decided while a game only began has seen nothing of it
-        if ended.device.type == "cpu" and not forgetting.any():
-            return
-        columns = (ended, outcome.terminated, outcome.truncated, worlds.lengths, worlds.returns, *outcome.tallies)
-        worlds.totals = worlds.totals + torch.stack([(column * ended).double().sum() for column in columns])
-        worlds.lengths = worlds.lengths.masked_fill(ended, 0)
-        worlds.returns = worlds.returns.masked_fill(ended, 0.0)
-        worlds.memory = {
-            name: value * ~forgetting.view(-1, *([1] * (value.dim() - 1))) for name, value in worlds.memory.items()
-        }
+    def _count(self, worlds: SoloWorlds, rows: Transitions, outcomes: list[Outcome]) -> None:
+        """Lengths and returns of the running games, and the sums over those that have ended."""
+        earned = _join([outcome.raw_reward for outcome in outcomes])
+        steps = (x.view(len(outcomes), -1) for x in (earned, rows.terminated, rows.truncated, rows.valid))
+        columns: Any = (*steps, worlds.lengths, worlds.returns)
+        if earned.device.type == "cpu":
+            counted = _count_rows(*(column.numpy() for column in columns))
+            worlds.lengths, worlds.returns, totals = map(torch.from_numpy, counted)
+        else:
+            worlds.lengths, worlds.returns, totals = _count_steps(*columns)
+        worlds.totals[: len(totals)] += totals
+        if self.game.tallies:
+            ended = rows.terminated | rows.truncated
+            tallies = [_join(list(values)) for values in zip(*(outcome.tallies for outcome in outcomes), strict=True)]
+            worlds.totals[len(totals) :] += torch.stack([(tally * ended).double().sum() for tally in tallies])
+
+
+def _join(parts: list[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _join_entries(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    return {name: _join([part[name] for part in parts]) for name in parts[0]}
+
+
+def _kept(memory: Memory, outcome: Outcome) -> Memory:
+    """The memory of games that go on. Who has decided while a game only began has seen nothing of it."""
+    going_on = outcome.valid & ~(outcome.terminated | outcome.truncated)
+    return {name: value * going_on.view(-1, *([1] * (value.dim() - 1))) for name, value in memory.items()}
+
+
+def _count_steps(
+    earned: Tensor, terminated: Tensor, truncated: Tensor, valid: Tensor, lengths: Tensor, returns: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Lengths and returns (B,) after T steps, columns (T, B), and the sums of `SoloGame.total_names`, but for tallies:
+    float64 (5,)."""
+    ended = terminated | truncated
+    totals = torch.stack([column.double().sum() for column in (ended, terminated, truncated, ended, ended)])
+    totals[3:] = 0.0
+    for step in range(len(ended)):
+        lengths, returns = lengths + valid[step], returns + earned[step]
+        totals[3] += (lengths * ended[step]).double().sum()
+        totals[4] += (returns * ended[step]).double().sum()
+        lengths, returns = lengths.masked_fill(ended[step], 0), returns.masked_fill(ended[step], 0.0)
+    return lengths, returns, totals
+
+
+@numba.njit(cache=True, nogil=True)
+def _count_rows(
+    earned: np.ndarray,
+    terminated: np.ndarray,
+    truncated: np.ndarray,
+    valid: np.ndarray,
+    lengths: np.ndarray,
+    returns: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The same for a CPU."""
+    lengths, returns, totals = lengths.copy(), returns.copy(), np.zeros(5)
+    for step in range(earned.shape[0]):
+        for world in range(earned.shape[1]):
+            lengths[world] += valid[step, world]
+            returns[world] += earned[step, world]
+            if terminated[step, world] or truncated[step, world]:
+                totals[0] += 1.0
+                totals[1] += terminated[step, world]
+                totals[2] += truncated[step, world]
+                totals[3] += lengths[world]
+                totals[4] += returns[world]
+                lengths[world], returns[world] = 0, 0.0
+    return lengths, returns, totals
 
 
 def _moved(value: Any, device: torch.device) -> Any:

@@ -32,7 +32,7 @@ class MLPTwin:
     """Forward and backward passes in turn: a backward pass belongs to the last forward pass."""
 
     def __init__(self, net: MLP, gradient: Tensor) -> None:
-        self.spaces = net.spaces
+        self.spaces, self.gradient = net.spaces, gradient
         linears = [layer for layer in net.layers if isinstance(layer, nn.Linear)]
         self.weights = [(linear.weight.detach().numpy(), linear.bias.detach().numpy()) for linear in linears]
         sizes = [part.size for layer in self.weights for part in layer]

@@ -136,11 +136,11 @@ def test_acting_uses_the_newest_weights_in_evaluation_mode() -> None:
     dqn = make_dqn(net=WITH_BATCH_NORM)
     batch = batch_of(16)
     for step in range(3):
-        dqn.q.train()
-        before = copy.deepcopy(dqn.q.state_dict())
+        dqn.q.net.train()
+        before = copy.deepcopy(dqn.player.nets["q"].state_dict())
         q = dqn.policy(explore=False).values(batch.observation)
-        assert torch.equal(q, copy.deepcopy(dqn.q).eval()(batch.observation))
-        assert all(torch.equal(value, before[name]) for name, value in dqn.q.state_dict().items())
+        assert torch.equal(q, copy.deepcopy(dqn.q.net).eval()(batch.observation))
+        assert all(torch.equal(value, before[name]) for name, value in dqn.player.nets["q"].state_dict().items())
         dqn.opt_step(batch_of(16, seed=step).rows())
 
 
@@ -158,7 +158,7 @@ class PlainDQN:
     """The same update, written with torch's own parts: autograd, AdamW or SGD, clip_grad_norm_."""
 
     def __init__(self, dqn: DQN) -> None:
-        self.config, self.q, self.target = dqn.config, copy.deepcopy(dqn.q), copy.deepcopy(dqn.target)
+        self.config, self.q, self.target = dqn.config, copy.deepcopy(dqn.q.net), copy.deepcopy(dqn.target.net)
         for net in (self.q, self.target):
             for parameter in net.parameters():
                 parameter.data = parameter.data.clone()
@@ -206,7 +206,9 @@ def test_opt_steps_are_those_of_plain_torch(changes: dict[str, Any], double: boo
         norm = float(dqn.opt_step(batch.rows())["grad_norm"])
         dqn.player.opt_steps += 1
         assert norm == pytest.approx(plain.opt_step(batch, step), rel=1e-4)
-    for (name, value), expected in zip(dqn.q.state_dict().items(), plain.q.state_dict().values(), strict=True):
+    for (name, value), expected in zip(
+        dqn.player.nets["q"].state_dict().items(), plain.q.state_dict().values(), strict=True
+    ):
         assert torch.allclose(value, expected, atol=1e-5), name
 
 
@@ -232,33 +234,33 @@ def test_a_compiled_opt_step_is_the_eager_one_within_rounding() -> None:
 def test_the_target_follows_a_share_of_the_way_after_every_step() -> None:
     dqn = make_dqn(net=WITH_BATCH_NORM)
     for step in range(3):
-        before = copy.deepcopy(dqn.target.state_dict())
+        before = copy.deepcopy(dqn.player.nets["target"].state_dict())
         dqn.opt_step(batch_of(16, seed=step).rows())
-        online = dqn.q.state_dict()
-        for name, value in dqn.target.state_dict().items():
+        online = dqn.player.nets["q"].state_dict()
+        for name, value in dqn.player.nets["target"].state_dict().items():
             if value.is_floating_point():
                 assert torch.allclose(value, 0.75 * before[name] + 0.25 * online[name], atol=1e-6), name
-    assert not torch.equal(dqn.target.state_dict()["layers.1.running_mean"], torch.zeros(16))
+    assert not torch.equal(dqn.player.nets["target"].state_dict()["layers.1.running_mean"], torch.zeros(16))
 
 
 def test_the_target_is_copied_at_every_interval_and_untouched_between() -> None:
     dqn = make_dqn(net=WITH_BATCH_NORM, target={"name": "copy", "interval": 3})
-    expected = copy.deepcopy(dqn.target.state_dict())
+    expected = copy.deepcopy(dqn.player.nets["target"].state_dict())
     for step in range(1, 8):
         dqn.opt_step(batch_of(16, seed=step).rows())
         dqn.player.opt_steps += 1
         if step % 3 == 0:
-            expected = copy.deepcopy(dqn.q.state_dict())
-        assert all(torch.equal(value, expected[name]) for name, value in dqn.target.state_dict().items())
+            expected = copy.deepcopy(dqn.player.nets["q"].state_dict())
+        assert all(torch.equal(value, expected[name]) for name, value in dqn.player.nets["target"].state_dict().items())
 
 
 def test_the_target_starts_equal_and_learns_nothing_by_itself() -> None:
     dqn = make_dqn(target={"name": "copy", "interval": 1000})
-    before = copy.deepcopy(dqn.target.state_dict())
-    assert all(torch.equal(value, before[name]) for name, value in dqn.q.state_dict().items())
+    before = copy.deepcopy(dqn.player.nets["target"].state_dict())
+    assert all(torch.equal(value, before[name]) for name, value in dqn.player.nets["q"].state_dict().items())
     dqn.opt_step(batch_of(16).rows())
-    assert all(torch.equal(value, before[name]) for name, value in dqn.target.state_dict().items())
-    assert not dqn.target.training
+    assert all(torch.equal(value, before[name]) for name, value in dqn.player.nets["target"].state_dict().items())
+    assert not dqn.target.net.training
 
 
 def test_training_does_not_touch_the_users_global_random_state() -> None:
@@ -322,11 +324,11 @@ def test_a_turn_rolls_out_and_then_updates() -> None:
 def test_warm_up_gathers_and_does_not_update() -> None:
     dqn = make_dqn(warmup_env_steps=200)
     turn = RecordingTurn(dqn)
-    before = copy.deepcopy(dqn.q.state_dict())
+    before = copy.deepcopy(dqn.player.nets["q"].state_dict())
     dqn.learn(turn)
     dqn.learn(turn)
     assert turn.calls == ["collect 3", "safe point"] * 2
-    assert all(torch.equal(value, before[name]) for name, value in dqn.q.state_dict().items())
+    assert all(torch.equal(value, before[name]) for name, value in dqn.player.nets["q"].state_dict().items())
     dqn.learn(turn)
     assert turn.calls[4:] == ["collect 3", "safe point"] + ["before", "after"] * 4
 
@@ -362,7 +364,10 @@ def test_a_turn_left_at_any_safe_point_goes_on_right_there(leave_at: int) -> Non
     dqn.load_state_dict(state)
     dqn.learn(turn)
     assert turn.calls == expected.calls
-    assert all(torch.equal(value, dqn.q.state_dict()[name]) for name, value in whole.q.state_dict().items())
+    assert all(
+        torch.equal(value, dqn.player.nets["q"].state_dict()[name])
+        for name, value in whole.player.nets["q"].state_dict().items()
+    )
 
 
 def test_equal_seeds_learn_the_same_to_the_bit() -> None:
@@ -372,5 +377,5 @@ def test_equal_seeds_learn_the_same_to_the_bit() -> None:
         turn = RecordingTurn(dqn)
         for _ in range(3):
             dqn.learn(turn)
-        weights.append(dqn.q.state_dict())
+        weights.append(dqn.player.nets["q"].state_dict())
     assert all(torch.equal(value, weights[1][name]) for name, value in weights[0].items())

@@ -93,9 +93,7 @@ def test_a_module_that_is_not_there_is_told() -> None:
 
 def test_a_wrapper_that_does_not_fit_is_told_by_its_place() -> None:
     wrappers = [{"name": "time_limit", "max_episode_steps": 3}, {"name": "grayscale", "keep_dim": False}]
-    assert refusal(gym_data(id="tests.gym_probes:Pixels-v0", wrappers=wrappers)).startswith(
-        "game.wrappers.1: 'grayscale' does not fit what lies below"
-    )
+    assert refusal(gym_data(wrappers=wrappers)).startswith("game.wrappers.1: 'grayscale' does not fit what lies below")
 
 
 @pytest.mark.filterwarnings("ignore:.*missing AutoresetMode")
@@ -123,7 +121,7 @@ def test_a_missing_extra_is_named() -> None:
         "sys.path[:0] = ['tests', 'tests/games', '.']\n"
         "from test_gym_config import refusal; from test_gym_spaces import usual; from gym_worlds import gym_data\n"
         f"for env_id in {list(extras)}: print(refusal(gym_data(id=env_id, arguments=usual(env_id))))\n"
-        "print(refusal(gym_data(wrappers=[{'name': 'resize', 'shape': [8, 8]}])))"
+        "print(refusal(gym_data(id='tests.gym_probes:Pixels-v0', wrappers=[{'name': 'resize', 'shape': [8, 8]}])))"
     )
     root = Path(__file__).parents[2]
     done = subprocess.run([sys.executable, "-c", program], cwd=root, capture_output=True, text=True, check=True)

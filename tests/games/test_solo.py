@@ -8,7 +8,7 @@ from torch import Tensor
 
 from palestra.games.fused import Decision, Memory
 from palestra.games.game import Observation, State, TensorGame
-from palestra.games.solo import SoloGame, SoloWorlds
+from palestra.games.solo import SoloGame, SoloWorlds, _count_rows, _count_steps
 from palestra.games.spaces import Box, Discrete, Space
 from palestra.games.world import TensorWorld
 from palestra.randomness import random_integers
@@ -142,3 +142,13 @@ def test_box_actions_are_checked_against_their_bounds() -> None:
     game.step(state, {"agent": torch.tensor([[1.0], [-1.0], [0.5]])}, torch.arange(3))
     with pytest.raises(IllegalMove, match=r"agent plays \[1.5\] in world 1"):
         game.step(state, {"agent": torch.tensor([[1.0], [1.5], [0.5]])}, torch.arange(3))
+
+
+def test_games_are_counted_alike_row_by_row_and_step_by_step() -> None:
+    generator = torch.Generator().manual_seed(0)
+    kind = torch.randint(6, (30, 5), generator=generator)
+    earned, valid = torch.randn(30, 5, generator=generator), kind != 5
+    columns = (earned, kind == 0, kind == 1, valid, torch.arange(5, dtype=torch.int32), torch.arange(5.0))
+    by_row = map(torch.from_numpy, _count_rows(*(column.numpy() for column in columns)))
+    for found, expected in zip(_count_steps(*columns), by_row, strict=True):
+        assert torch.allclose(found, expected)

@@ -5,7 +5,7 @@ The physics of Gymnasium's Acrobot-v1: the equations of Sutton and Barto, "Reinf
 """
 
 import math
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
@@ -16,7 +16,6 @@ from palestra.games.classic_control.bodies import (
     ClassicControl,
     Rules,
     Settings,
-    advance_worlds,
     compiled,
 )
 from palestra.games.newton import Kernel
@@ -106,17 +105,13 @@ def look(body: Body) -> Body:
     return cos_1, sin_1, cos_2, sin_2, speed_1, speed_2
 
 
-@compiled
-def advance(*worlds: Any) -> None:
-    advance_worlds((move, is_over, look), *worlds)
-
-
 class Acrobot(ClassicControl):
     """Variables: angle_1 (rad, 0 hangs down), angle_2 (rad, to the first link), speed_1, speed_2. Seen: cos and sin of
     both angles, the speeds. Actions: a torque of -1, 0, 1. Reward: -1, and 0 for the step that ends it. Over where
     -cos(angle_1) - cos(angle_1 + angle_2) > 1."""
 
-    rules = Rules(move, is_over, look, advance)
+    rules = Rules(move, is_over, look)
+    advance = compiled(rules)
     variables = ("angle_1", "angle_2", "speed_1", "speed_2")
     num_seen = 6
     actions = Discrete(3)

@@ -7,7 +7,10 @@ begins anew those that have ended. Both give the same bits.
 Letters: B worlds, D variables of a body, O observed numbers.
 """
 
+import hashlib
+import inspect
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -18,7 +21,7 @@ from pydantic import model_validator
 from torch import Tensor
 
 from palestra.config import Config, ConfigError, ConfigErrorItem, PositiveInt
-from palestra.games.classic_control.arithmetic import INLINED, Flag, Number, jitable, where
+from palestra.games.classic_control.arithmetic import INLINED, Flag, Number, jitable, sin_cos, where
 from palestra.games.game import Observation, State, Stepper, TensorGame
 from palestra.games.newton import Kernel
 from palestra.games.spaces import ActionSpace, Space
@@ -30,7 +33,6 @@ Settings = tuple[float, ...]  # what the rules read of the config
 
 NEVER = 2**31 - 1  # rounds are int32
 _GAMMA, _MULTIPLIER_1, _MULTIPLIER_2 = (np.uint64(m % 2**64) for m in (GAMMA, MULTIPLIER_1, MULTIPLIER_2))
-compiled = njit(nogil=True, cache=True, error_model="numpy")
 
 
 class ClassicControlConfig(Config):
@@ -58,16 +60,15 @@ class BoundedStartConfig(ClassicControlConfig):
 
 
 class Rules(NamedTuple):
-    """A game's rules, and its kernel made of them.
+    """A game's rules.
 
     move(body, action, settings): the body after one step, the reward, and whether the game is over; the action is a
-    float64. is_over(body, settings). look(body): the O observed numbers. advance: `advance_worlds` of these three.
+    float64. is_over(body, settings). look(body): the O observed numbers.
     """
 
     move: Callable[[Body, Number, Settings], tuple[Body, Number, Flag]]
     is_over: Callable[[Body, Settings], Flag]
     look: Callable[[Body], tuple[Number, ...]]
-    advance: Callable[..., None]
 
 
 class ClassicControl(TensorGame):
@@ -84,6 +85,7 @@ class ClassicControl(TensorGame):
     tallies = ()
     lockstep = True
     rules: ClassVar[Rules]
+    advance: ClassVar[Callable[..., None]]
     variables: ClassVar[tuple[str, ...]]
     num_seen: ClassVar[int]
     actions: ClassVar[ActionSpace]
@@ -122,7 +124,7 @@ class ClassicControl(TensorGame):
     def transition(
         self, state: State, actions: dict[str, Tensor], keys: Tensor
     ) -> tuple[State, Tensor, Tensor, Tensor]:
-        old, action = self._body(state), actions["agent"].view(len(keys)).to(torch.float64)
+        old, action = self._body(state), actions["agent"].reshape(len(keys)).to(torch.float64)
         was_over = self.rules.is_over(old, self.settings)
         moved, reward, over = self.rules.move(old, action, self.settings)
         body = [where(was_over, before, after) for before, after in zip(old, moved, strict=True)]
@@ -139,7 +141,8 @@ class ClassicControl(TensorGame):
         if self.kernel != "numba" or self.device.type != "cpu":
             return None
         body, rounds = tuple(value.numpy() for value in self._body(state)), state["rounds"].numpy()
-        advance, settings, starts, max_rounds = self.rules.advance, self.settings, self.starts, self.max_rounds
+        advance = type(self).advance  # of an instance it would be a method
+        settings, starts, max_rounds = self.settings, self.starts, self.max_rounds
         num_worlds, shape, tensor = len(rounds), (len(rounds), self.num_seen), torch.from_numpy
 
         def step(action: Tensor, keys: Tensor) -> tuple[Observation, Observation, Tensor, Tensor, Tensor]:
@@ -156,9 +159,25 @@ class ClassicControl(TensorGame):
 # ---- the kernels ---------------------------------------------------------------------------------------
 
 
+def compiled(rules: Rules) -> Callable[..., None]:
+    """The kernel of a game: `advance_worlds` of its rules."""
+    move, is_over, look = rules
+    sources = {Path(inspect.getfile(part)).read_bytes() for part in (move, sin_cos, advance_worlds)}
+    digest = hashlib.sha256(b"".join(sorted(sources))).hexdigest()
+
+    @njit(nogil=True, cache=True, error_model="numpy")
+    def advance(*worlds: Any) -> None:
+        digest  # noqa: B018 (numba compiles anew where what a function holds has changed; by itself it knows one file)
+        advance_worlds(move, is_over, look, *worlds)
+
+    return advance
+
+
 @jitable
 def advance_worlds(
-    rules: Any,
+    move: Any,
+    is_over: Any,
+    look: Any,
     body: tuple[Array, ...],
     rounds: Array,
     action: Array,
@@ -175,11 +194,10 @@ def advance_worlds(
     """One step of all worlds, written into `body` and `rounds`; those that end begin anew, as `reset` of their keys + 1
     has it.
 
-    rules: (move, is_over, look). body: D times float64 (B,). rounds: int32 (B,). action: (B,). keys: int64 (B,).
+    move, is_over, look: the rules. body: D times float64 (B,). rounds: int32 (B,). action: (B,). keys: int64 (B,).
     starts: float64 (2, D), low bounds and widths. Results: seen float32 (B, O), before anything begins anew; next_seen,
     after it; reward float32 (B,); terminated, truncated bool (B,).
     """
-    move, is_over, look = rules
     for world in range(len(action)):
         old = _variables(body, world)
         was_over = is_over(old, settings)

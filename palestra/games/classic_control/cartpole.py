@@ -5,7 +5,7 @@ cart-pole system", in Euler steps.
 """
 
 import math
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
@@ -16,7 +16,6 @@ from palestra.games.classic_control.bodies import (
     ClassicControl,
     Rules,
     Settings,
-    advance_worlds,
     compiled,
 )
 from palestra.games.newton import Kernel
@@ -70,16 +69,12 @@ def look(body: Body) -> Body:
     return body
 
 
-@compiled
-def advance(*worlds: Any) -> None:
-    advance_worlds((move, is_over, look), *worlds)
-
-
 class CartPole(ClassicControl):
     """Variables: x (m), x_speed, theta (rad, 0 is upright), theta_speed; all of them are seen. Actions: 0 pushes to
     the left, 1 to the right. Over where |x| > 2.4 or |theta| > 12 degrees."""
 
-    rules = Rules(move, is_over, look, advance)
+    rules = Rules(move, is_over, look)
+    advance = compiled(rules)
     variables = ("x", "x_speed", "theta", "theta_speed")
     num_seen = 4
     actions = Discrete(2)

@@ -3,7 +3,7 @@
 The physics of Gymnasium's MountainCar-v0.
 """
 
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
@@ -14,7 +14,6 @@ from palestra.games.classic_control.bodies import (
     ClassicControl,
     Rules,
     Settings,
-    advance_worlds,
     compiled,
 )
 from palestra.games.newton import Kernel
@@ -56,17 +55,13 @@ def look(body: Body) -> Body:
     return body
 
 
-@compiled
-def advance(*worlds: Any) -> None:
-    advance_worlds((move, is_over, look), *worlds)
-
-
 class MountainCar(ClassicControl):
     """Variables: x, speed; both are seen. Actions: 0 pushes to the left, 1 not at all, 2 to the right. Reward: -1 for
     every step. Over where x >= 0.5 at `goal_speed` or more; a wall stands at -1.2. The start's bounds are those of x,
     its speed is 0."""
 
-    rules = Rules(move, is_over, look, advance)
+    rules = Rules(move, is_over, look)
+    advance = compiled(rules)
     variables = ("x", "speed")
     num_seen = 2
     actions = Discrete(3)

@@ -4,7 +4,7 @@ The physics of Gymnasium's Pendulum-v1, in semi-implicit Euler steps.
 """
 
 import math
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 
@@ -16,7 +16,6 @@ from palestra.games.classic_control.bodies import (
     ClassicControlConfig,
     Rules,
     Settings,
-    advance_worlds,
     compiled,
 )
 from palestra.games.newton import Kernel
@@ -66,17 +65,13 @@ def look(body: Body) -> Body:
     return cos, sin, speed
 
 
-@compiled
-def advance(*worlds: Any) -> None:
-    advance_worlds((move, is_over, look), *worlds)
-
-
 class Pendulum(ClassicControl):
     """Variables: theta (rad, 0 is upright, any number of turns), speed (rad/s, at most 8). Seen: cos theta, sin theta,
     speed. Action: a torque from -2 to 2. Reward: -(theta^2 + 0.1 speed^2 + 0.001 torque^2) before the step, theta
     between -pi and pi. Never over."""
 
-    rules = Rules(move, is_over, look, advance)
+    rules = Rules(move, is_over, look)
+    advance = compiled(rules)
     variables = ("theta", "speed")
     num_seen = 3
     actions = Box((-MAX_TORQUE,), (MAX_TORQUE,))

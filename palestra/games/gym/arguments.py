@@ -275,8 +275,19 @@ def argument_errors(env_id: str, given: dict[str, Any], vector: bool) -> list[Co
             hint = f"did you mean {near!r}? " if near else ""
             errors.append(ConfigErrorItem(name, f"unknown; {hint}{env_id} has the known {listed(known) or 'none'}"))
         elif not any(_fits(value, kind, known[name].usual) for kind in known[name].kinds):
-            errors.append(ConfigErrorItem(name, f"{shown(value)} stands there; expected {_expected(known[name])}"))
+            place, there = _fault(name, value, known[name])
+            errors.append(ConfigErrorItem(place, f"{shown(there)} stands there; expected {_expected(known[name])}"))
     return errors
+
+
+def _fault(name: str, value: Any, argument: Argument) -> tuple[str, Any]:
+    """The place of what does not fit, and what stands there: one number of a list of the right length, or the whole."""
+    if isinstance(value, list) and isinstance(argument.usual, tuple) and len(value) == len(argument.usual):
+        may_be_none = isinstance(argument.usual, Range)
+        for index, item in enumerate(value):
+            if not _is_number(item) and not (may_be_none and item is None):
+                return f"{name}.{index}", item
+    return name, value
 
 
 def _expected(argument: Argument) -> str:
