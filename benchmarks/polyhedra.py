@@ -27,7 +27,7 @@ from palestra.algorithms import read_config
 from palestra.algorithms.dqn import DQN
 from palestra.config import load_yaml
 from palestra.games import make_game
-from palestra.games.fused import FusedGame, Transitions
+from palestra.games.fused import FusedGame
 from palestra.games.newton import Kernel, Reduction, reduce_points
 from palestra.player import Metrics, Player
 from palestra.players import make_script
@@ -290,7 +290,7 @@ def train_bare(config: RunConfig, steps: Steps) -> Training:
             if player.env_steps < dqn.config.warmup_env_steps:
                 continue
             for _ in range(dqn.config.updates_per_turn):
-                dqn.opt_step(Transitions.from_rows(buffer.sample(dqn.config.batch_size)))
+                dqn.opt_step(buffer.sample(dqn.config.batch_size))
                 player.opt_steps += 1
                 num_opt_steps += 1
                 if num_opt_steps == steps.skipped:
