@@ -217,6 +217,19 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "players.host.algorithm.optimizer": {"name": "sgd", "momentum": 0.9, "weight_decay": 0.0},
         "players.host.algorithm.net": {"name": "deep_sets", "point_widths": [8], "head_widths": [8]},
     },
+    "prioritized replay, softmax": {
+        "players.host.algorithm.replay_buffer": {
+            "name": "prioritized",
+            "capacity": 40,
+            "alpha": 0.6,
+            "beta": {"name": "linear", "initial": 0.4, "final": 1.0, "num_steps": 10},
+            "eps": 1e-6,
+        },
+        "players.host.algorithm.exploration": {
+            "name": "softmax",
+            "temperature": {"name": "linear", "initial": 1.0, "final": 0.1, "num_steps": 8},
+        },
+    },
     "torch kernel, residual net": {
         "execution.kernel": "torch",
         "players.agent.algorithm.net": {"name": "mlp", "net_arch": [8, "r8"], "activation": "relu"},

@@ -1,5 +1,5 @@
 """DQN: Q-learning with a replay buffer and a target network (Mnih et al. 2015), double where the config says so (van
-Hasselt et al. 2016).
+Hasselt et al. 2016), its replay prioritized where the config says so (Schaul et al. 2016).
 
 Legal-action masks hold in acting and in targets. Left out on purpose: reward clipping, frame stacking.
 To run: palestra train configs/dqn-polyhedra.yml
@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import Tensor, nn
 
+from palestra.buffers.prioritized import PrioritizedReplay, PrioritizedReplayConfig
 from palestra.buffers.replay import ReplayBuffer, UniformReplayConfig
 from palestra.config import ByName, Config, Discount, Fraction, NonNegativeInt, PositiveFloat, PositiveInt
 from palestra.exploration import ExplorationConfig, best_legal
@@ -73,11 +74,19 @@ class DQNConfig(AlgorithmConfig):
     """a function of the player's opt steps"""
     exploration: ExplorationConfig
     """how actions are chosen while anyone gathers experience"""
-    replay_buffer: UniformReplayConfig
+    replay_buffer: Annotated[UniformReplayConfig | PrioritizedReplayConfig, ByName()]
     """memory"""
 
     def build(self, player: Player) -> "DQN":
         return DQN(self, player)
+
+
+def make_buffer(
+    config: UniformReplayConfig | PrioritizedReplayConfig, device: torch.device, seed: int, stream: str
+) -> ReplayBuffer:
+    if isinstance(config, PrioritizedReplayConfig):
+        return PrioritizedReplay(config, device, seed, stream)
+    return ReplayBuffer(config, device, seed, stream)
 
 
 # ---- what it learns ----------------------------------------------------------------------------------
@@ -91,11 +100,17 @@ def td_target(next_q_online: Tensor, next_q_target: Tensor, batch: Transitions, 
     return batch.reward + config.gamma * torch.where(batch.terminated, 0.0, value)
 
 
-def td_loss(q: Tensor, target: Tensor, batch: Transitions, config: DQNConfig) -> tuple[Tensor, Metrics]:
-    """Huber loss of the TD error of the actions taken. q: (batch, actions), target: (batch,)."""
+def td_loss(q: Tensor, target: Tensor, batch: Transitions, config: DQNConfig) -> tuple[Tensor, Tensor, Metrics]:
+    """Huber loss of the TD error of the actions taken, and that error. q: (batch, actions), target: (batch,).
+
+    Rows drawn by priority carry their weights in the loss as an extra.
+    """
     taken = q.gather(1, batch.action.unsqueeze(1)).squeeze(1)
-    loss = nn.functional.huber_loss(taken, target, delta=config.huber_delta)
-    return loss, {"loss": loss.detach(), "q_mean": taken.detach().mean()}
+    td_error = (taken - target).detach()
+    losses = nn.functional.huber_loss(taken, target, delta=config.huber_delta, reduction="none")
+    loss = (losses * batch.extras["weight"] if "weight" in batch.extras else losses).mean()
+    metrics = {"loss": loss.detach(), "q_mean": taken.detach().mean(), "td_error": td_error.abs().mean()}
+    return loss, td_error, metrics
 
 
 # ---- how it plays and learns ---------------------------------------------------------------------------
@@ -126,7 +141,8 @@ class DQN(Algorithm):
         self.act_fast = self.acting.quick or compiled(self.acting, player.compile)
         self.optimizer = config.optimizer.build(self.q.weights)
         self.update_fast = compiled(self.update, player.compile)
-        self.buffer = ReplayBuffer(config.replay_buffer, player.device, player.seed, f"player/{player.name}/replay")
+        stream = f"player/{player.name}/replay"
+        self.buffer = make_buffer(config.replay_buffer, player.device, player.seed, stream)
         self.rolled_out = False
         self.updates_left = 0
         player.nets = {"q": self.q.net, "target": self.target.net}
@@ -159,29 +175,37 @@ class DQN(Algorithm):
 
     def opt_step(self, rows: Mapping[str, Tensor]) -> Metrics:
         self.optimizer.learning_rate.fill_(self.config.learning_rate(self.player.opt_steps))
-        metrics = self.update_fast(rows)
+        if isinstance(self.buffer, PrioritizedReplay):
+            metrics, td_error = self.update_fast(
+                {**rows, "extras.weight": self.buffer.importance(self.player.opt_steps)}
+            )
+            self.buffer.learn_surprise(td_error)
+        else:
+            metrics, _ = self.update_fast(rows)
         target = self.config.target
         if isinstance(target, CopyConfig) and (self.player.opt_steps + 1) % target.interval == 0:
             self.target.follow(self.q, share=1.0)
         return metrics
 
-    def update(self, rows: Mapping[str, Tensor]) -> Metrics:
-        """What an opt step does to the weights: tensor operations alone, one graph where it is compiled."""
-        gradient, metrics = self.gradient(Transitions.from_rows(rows))
+    def update(self, rows: Mapping[str, Tensor]) -> tuple[Metrics, Tensor]:
+        """What an opt step does to the weights: tensor operations alone, one graph where it is compiled.
+
+        Gives the TD errors of the rows beside the metrics."""
+        gradient, td_error, metrics = self.gradient(Transitions.from_rows(rows))
         gradient, grad_norm = clip(gradient, self.config.max_grad_norm)
         self.optimizer.step(gradient)
         if isinstance(self.config.target, PolyakConfig):
             self.target.follow(self.q, share=self.config.target.tau)
-        return {**metrics, "grad_norm": grad_norm}
+        return {**metrics, "grad_norm": grad_norm}, td_error
 
-    def gradient(self, batch: Transitions) -> tuple[Tensor, Metrics]:
+    def gradient(self, batch: Transitions) -> tuple[Tensor, Tensor, Metrics]:
         """The gradient of the loss with respect to all weights, as one vector."""
         with torch.no_grad():
             next_q = self.target(batch.next_observation)
             online = self.acting(batch.next_observation) if self.config.double else next_q
             target = td_target(online, next_q, batch, self.config)
-        loss, metrics = td_loss(self.q(batch.observation), target, batch, self.config)
-        return self.q.gradient(loss), metrics
+        loss, td_error, metrics = td_loss(self.q(batch.observation), target, batch, self.config)
+        return self.q.gradient(loss), td_error, metrics
 
     def state_dict(self) -> dict[str, Any]:
         return {"rolled_out": self.rolled_out, "updates_left": self.updates_left}

@@ -1,7 +1,7 @@
 """Uniform replay memory: a ring of rows on one device."""
 
 from collections.abc import Mapping
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numba
 import numpy as np
@@ -20,6 +20,13 @@ class UniformReplayConfig(Config):
     """transitions kept; the oldest go first"""
 
 
+class HasCapacity(Protocol):
+    """What the config of every replay buffer says."""
+
+    @property
+    def capacity(self) -> int: ...
+
+
 class Batch(NamedTuple):
     """Room for drawn rows. places: int64 (num,). words: int64 (num, W). rows: views of words."""
 
@@ -36,7 +43,7 @@ class ReplayBuffer:
     `num_added` and `is_empty`.
     """
 
-    def __init__(self, config: UniformReplayConfig, device: torch.device, seed: int, stream: str) -> None:
+    def __init__(self, config: HasCapacity, device: torch.device, seed: int, stream: str) -> None:
         self.capacity = config.capacity
         self.device = device
         self._on_cpu = device.type == "cpu"

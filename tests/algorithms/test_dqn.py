@@ -113,9 +113,10 @@ def test_loss_is_the_huber_loss_of_the_actions_taken() -> None:
     q = torch.tensor([[0.5, 9.0], [9.0, 3.0], [9.0, -1.0]], requires_grad=True)
     batch = batch_of(3)
     batch.action = torch.tensor([0, 1, 1])
-    loss, metrics = td_loss(q, torch.zeros(3), batch, dqn_config(huber_delta=2.0))
+    loss, td_error, metrics = td_loss(q, torch.zeros(3), batch, dqn_config(huber_delta=2.0))
     loss.backward()
     assert loss.item() == metrics["loss"] == pytest.approx((0.125 + 4.0 + 0.5) / 3)
+    assert td_error.tolist() == [0.5, 3.0, -1.0]
     assert float(metrics["q_mean"]) == pytest.approx(2.5 / 3)
     assert q.grad is not None
     assert torch.allclose(q.grad, torch.tensor([[0.5, 0.0], [0.0, 2.0], [0.0, -1.0]]) / 3)
