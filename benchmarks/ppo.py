@@ -124,9 +124,8 @@ def main() -> None:
     rates = sorted(
         time_bare(given.threads, given.steps) if is_bare else time_palestra(given.work, given.threads, given.steps)
     )
-    print(
-        f"{given.work}, {given.threads} threads: median {rates[len(rates) // 2]:,.0f} env steps/s, best {rates[-1]:,.0f}"
-    )
+    median = rates[len(rates) // 2]
+    print(f"{given.work}, {given.threads} threads: median {median:,.0f} env steps/s, best {rates[-1]:,.0f}")
 
 
 if __name__ == "__main__":

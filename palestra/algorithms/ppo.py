@@ -7,6 +7,7 @@ their player would have decided on next. To run: palestra train configs/ppo-cart
 
 import math
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import Annotated, Any, Literal, NamedTuple
 
 import numba
@@ -14,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from palestra.algorithms.ppo_by_hand import ByHand, Rows, Terms
+from palestra.algorithms.ppo_by_hand import ByHand, Rows, Terms, one_thread
 from palestra.config import (
     ByName,
     Config,
@@ -591,10 +592,11 @@ class PPO(Algorithm):
         assert self.experience is not None
         config, opt_steps = self.config, self.player.opt_steps
         order = random_permutation(fold(self.key, self.passes_made), len(self.experience.weight))
-        steps = [
-            self.opt_step(self.experience, index, opt_steps + number)
-            for number, index in enumerate(order.tensor_split(config.num_minibatches))
-        ]
+        with nullcontext() if self.by_hand is None else one_thread():
+            steps = [
+                self.opt_step(self.experience, index, opt_steps + number)
+                for number, index in enumerate(order.tensor_split(config.num_minibatches))
+            ]
         metrics = dict(zip((*METRICS, "grad_norm"), torch.stack(steps).mean(dim=0).unbind(), strict=True))
         self.passes_made += 1
         self.passes_left -= 1

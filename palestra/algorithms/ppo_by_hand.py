@@ -5,10 +5,13 @@ The numbers are those of `ppo.ppo_loss` and of autograd, up to rounding; a test 
 changes the loss changes it there alone: this file is left out where its numbers are others (`PPO.agrees`).
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numba
 import numpy as np
+import torch
 from torch import Tensor
 
 from palestra.distributions import HERMITE_NODES, HERMITE_WEIGHTS, LOG_ROOT_2_PI, Categorical, SquashedGaussian
@@ -87,17 +90,31 @@ class ByHand:
         )
         sums = np.zeros(7)
         for part in index.split(ROWS_AT_ONCE):
-            seen = {name: entry.index_select(0, part) for name, entry in observation.items()}
-            outputs = [twin.forward(seen) for twin in self.twins]
-            slopes = [np.empty_like(output) for output in outputs]
-            ends = (part.numpy(), outputs[0], outputs[-1], slopes[0], slopes[-1], sums)
-            if self.is_discrete:
-                _discrete_slopes(rows, terms, self.nums, *ends)
-            else:
-                _box_slopes(rows, terms, self.log_std, self.half_width, self.log_std_gradient, *ends)
-            for twin, slope in zip(self.twins, slopes, strict=True):
-                twin.backward(slope)
+            self._add_part(observation, rows, terms, part, sums)
         return sums
+
+    def _add_part(self, observation: dict[str, Tensor], rows: Rows, terms: Terms, part: Tensor, sums: Array) -> None:
+        seen = {name: entry.index_select(0, part) for name, entry in observation.items()}
+        outputs = [twin.forward(seen) for twin in self.twins]
+        slopes = [np.empty_like(output) for output in outputs]
+        ends = (part.numpy(), outputs[0], outputs[-1], slopes[0], slopes[-1], sums)
+        if self.is_discrete:
+            _discrete_slopes(rows, terms, self.nums, *ends)
+        else:
+            _box_slopes(rows, terms, self.log_std, self.half_width, self.log_std_gradient, *ends)
+        for twin, slope in zip(self.twins, slopes, strict=True):
+            twin.backward(slope)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """For operations that are over before a second thread has begun."""
+    num_threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(num_threads)
 
 
 @numba.njit(cache=True, nogil=True)
