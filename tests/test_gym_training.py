@@ -74,10 +74,10 @@ def test_dqn_learns_the_known_values_under_termination_and_truncation(
         "batch_size": 256,
         "target": {"name": "copy", "interval": 20},
         "max_grad_norm": None,
-        "net": {"name": "mlp", "net_arch": []},
+        "net": {"name": "mlp", "net_arch": [], "activation": "relu"},
         "optimizer": {"name": "adam", "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0},
         "learning_rate": {"name": "linear", "initial": 0.1, "final": 0.0, "num_steps": 1600},
-        "exploration": {"name": "constant", "value": 1.0},
+        "exploration": {"name": "epsilon_greedy", "epsilon": {"name": "constant", "value": 1.0}},
         "replay_buffer": {"name": "uniform", "capacity": 10000},
     }
     changes = {"players": {"agent": learner}, "evaluation": None, "stop.after": 1600, "output.save": None}

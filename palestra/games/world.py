@@ -77,7 +77,7 @@ class TensorWorld(World):
         self.state, rewards, terminated, truncated = self.game.transition(self.state, {self.role: action}, keys)
         self._look()
         over = terminated[:, 0]
-        tallies = tuple(self.state[name] for name in self.game.tallies)
+        tallies = tuple(self.state[name].clone() for name in self.game.tallies)  # a refill writes to the state
         reward = rewards[:, 0]
         outcome = Outcome(self.observation, self.legal, reward, reward, over, truncated, self.every, tallies)
         self._refill(over | truncated, keys + 1)

@@ -306,10 +306,13 @@ def dqn_run(game: Config, **values: Any) -> dict[str, Any]:
         "target": {"name": "polyak", "tau": 0.02},
         "huber_delta": 1.0,
         "max_grad_norm": 10.0,
-        "net": {"name": "mlp", "net_arch": [64, 64]},
+        "net": {"name": "mlp", "net_arch": [64, 64], "activation": "relu"},
         "optimizer": {"name": "adam", "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0},
         "learning_rate": {"name": "linear", "initial": 2e-3, "final": 2e-4, "num_steps": 1000},
-        "exploration": {"name": "linear", "initial": 1.0, "final": 0.1, "num_steps": 300},
+        "exploration": {
+            "name": "epsilon_greedy",
+            "epsilon": {"name": "linear", "initial": 1.0, "final": 0.1, "num_steps": 300},
+        },
         "replay_buffer": {"name": "uniform", "capacity": 20000},
     }
     return {

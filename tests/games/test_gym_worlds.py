@@ -14,6 +14,7 @@ from palestra.config import check
 from palestra.games.gym import GymnasiumConfig, GymnasiumGame
 from palestra.games.gym.seeding import episode_seed, fold_one
 from palestra.games.solo import SoloGame
+from palestra.players import make_script
 from palestra.randomness import base_key, fold
 
 KEY = base_key(0, "play")
@@ -94,13 +95,13 @@ def test_memory_begins_anew_with_every_episode(mode: str) -> None:
 @every_mode
 def test_episodes_are_counted_with_their_raw_rewards(mode: str) -> None:
     game = gym_game("sync", mode, **NORMALIZED)
-    solo = SoloGame(game, {}, lambda num, key, keys: game.make_world(num, key, True))
+    first = make_script("choose_first", game)
+    solo = SoloGame(game, {"agent": first}, lambda num, key, keys: game.make_world(num, key, True))
     worlds = solo.new_worlds(4, 0, "play")
     lengths: list[float] = []
     for _ in range(50):
-        outcome = worlds.world.step(torch.zeros(4, dtype=torch.int64), worlds.keys)
-        solo._count(worlds, outcome)
-        ended = outcome.terminated | outcome.truncated
+        rows = solo.collect(worlds, ("agent",), 1)
+        ended = rows.terminated | rows.truncated
         lengths += worlds.world._seen["observation"][ended, 1].tolist() if mode == "next_step" else []  # type: ignore[attr-defined]
     totals = solo.take_totals(worlds)
     assert totals["episodes"] > 20
