@@ -1,7 +1,8 @@
 """Export: how a player acts, as files that run without palestra: a torch.export program, and ONNX where asked for.
 
 Both take an observation and the legal actions and give actions and what every choice is worth, for any number of
-worlds; `policy.json` says their names, shapes and types. What is written is loaded again and must act as the player
+worlds; `policy.json` says their names, shapes and types, and under `seen_through` how observations of a Gymnasium
+environment were normalised before the player saw them. What is written is loaded again and must act as the player
 does.
 """
 
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 
 from palestra.games import fuse
 from palestra.games.fused import Decision, Memory, Policy
+from palestra.games.gym import GymnasiumGame
 from palestra.games.spaces import ActionSpace, Box, MultiDiscrete
 from palestra.player import Player
 from palestra.players import make_script
@@ -151,7 +153,9 @@ def _description(player: Player, example: tuple[Mapping[str, Tensor], Tensor]) -
     def entry(value: Tensor) -> dict[str, Any]:
         return {"shape": ["batch", *value.shape[1:]], "dtype": str(value.dtype).removeprefix("torch.")}
 
+    game = player.game
     return {
+        "seen_through": game.transformation() if isinstance(game, GymnasiumGame) else None,
         "player": player.name,
         "role": player.roles[0],
         "opt_steps": player.opt_steps,

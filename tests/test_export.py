@@ -57,6 +57,24 @@ def test_players_of_every_algorithm_can_be_exported(name: str, tmp_path: Path) -
     assert export_player(player, tmp_path / "export", onnx=True) == {"policy.pt2": 512, "policy.onnx": 512}
 
 
+def test_an_export_says_how_observations_were_normalised(tmp_path: Path) -> None:
+    config = load_yaml(ROOT / "configs" / "ppo-cartpole.yml")
+    config |= {"stop": {"after": 0.5, "unit": "epochs"}, "evaluation": None}
+    config["game"]["observation"] = {"normalize": {"eps": 1e-8}, "clip": 10.0}
+    config["output"] |= {"display": "quiet", "tensorboard": False}
+    palestra.Trainer(config, run=tmp_path / "run").fit()
+    player = palestra.load_player(tmp_path / "run")
+    export_player(player, tmp_path / "export", onnx=False)
+    through = json.loads((tmp_path / "export/policy.json").read_text())["seen_through"]
+    raw = np.array([[0.1, -0.2, 0.03, 0.4]], dtype=np.float32)
+    mean, variance = (np.array(through[name]["observation"]) for name in ("mean", "variance"))
+    expected = np.clip((raw - mean) / np.sqrt(variance + through["eps"]), -through["clip"], through["clip"])
+    game: Any = player.game
+    assert np.allclose(game.view(raw)["observation"].numpy(), expected, atol=1e-6)
+    assert (variance > 0).all()
+    assert (variance != 1).all()
+
+
 def test_a_program_runs_where_palestra_is_not(run: Path, tmp_path: Path) -> None:
     player = palestra.load_player(run, "host")
     export_player(player, tmp_path / "export", onnx=False)

@@ -78,6 +78,17 @@ class GymnasiumGame(Game):
                 new[name] = new[name].clip(-clip, clip)
         return new
 
+    def transformation(self) -> dict[str, Any]:
+        """What `transform` does, for who acts without palestra: (x - mean) / sqrt(variance + eps), then a cut to
+        -clip..clip; null where nothing is done."""
+        normalize, moments = self.config.observation.normalize, self._observation_moments.items()
+        return {
+            "mean": None if normalize is None else {name: m.mean.tolist() for name, m in moments},
+            "variance": None if normalize is None else {name: m.variance.tolist() for name, m in moments},
+            "eps": None if normalize is None else normalize.eps,
+            "clip": self.config.observation.clip,
+        }
+
     def learn_observations(self, seen: Arrays) -> None:
         for name, moments in self._observation_moments.items():
             moments.update(seen[name])
