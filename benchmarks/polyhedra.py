@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 from rich.console import Console
@@ -70,20 +70,35 @@ QUICK = Size((1,), (1, 64), 0.0, Steps(4, 8), Steps(2, 2), 1, 1, with_compiled=F
 
 def play_rows(size: Size, device: torch.device, num_threads: int) -> list[Row]:
     """Live env steps per second, random host against random agent."""
-    reductions: tuple[Reduction, ...] = ("minimal", "vertices")
     kernels: tuple[Kernel, ...] = ("numba", "torch") if device.type == "cpu" else ("torch",)
+    contenders = (LEGACY, *(f"{reduction}, {kernel}" for reduction in ("minimal", "vertices") for kernel in kernels))
     rows = []
     for batch in size.batches:
-        works = {LEGACY: legacy_play(batch, device)}
-        for reduction in reductions:
-            for kernel in kernels:
-                works[f"{reduction}, {kernel}"] = random_play(reduction, kernel, batch, device)
-        values = take_turns({name: rate_of(work, size.min_seconds) for name, work in works.items()}, size.num_turns)
-        for row, reduction in zip(("H1", "H2"), reductions, strict=True):
+
+        def rate(contender: str, batch: int = batch) -> float:
+            # An earlier batch would leave memory behind, with which the rewrite is several times as fast.
+            arguments = (contender, str(batch), str(device), str(num_threads), str(size.min_seconds))
+            return in_fresh_process("benchmarks.polyhedra", "play_rate", *arguments)
+
+        values = take_turns({name: partial(rate, name) for name in contenders}, size.num_turns)
+        for row, reduction in (("H1", "minimal"), ("H2", "vertices")):
             ours = {f"palestra, {k}": values[f"{reduction}, {k}"] for k in kernels}
             work = f"random play, {reduction}, batch {batch}"
             rows += Row.of(row, work, "env steps/s", num_threads, {LEGACY: values[LEGACY]} | ours, LEGACY)
     return rows
+
+
+def play_rate(contender: str, batch: str, device: str, num_threads: str, min_seconds: str) -> float:
+    """Env steps per second. contender: the rewrite, or 'REDUCTION, KERNEL'."""
+    torch.set_num_threads(int(num_threads))
+    if contender == LEGACY:
+        work = legacy_play(int(batch), torch.device(device))
+    else:
+        reduction, kernel = contender.split(", ")
+        work = random_play(cast(Reduction, reduction), cast(Kernel, kernel), int(batch), torch.device(device))
+    measure = rate_of(work, float(min_seconds))
+    measure()  # warm
+    return measure()
 
 
 def legacy_play(num_games: int, device: torch.device) -> Callable[[], float]:

@@ -222,7 +222,7 @@ class FusedGame:
             if index == 0 or collected:
                 deciding = game.deciding(worlds.state)
             if index == 0:
-                worlds.lengths += deciding.any(dim=1)
+                _count_round(worlds.lengths, deciding)
             actions = {}
             for role in turn:
                 observation, legal, decision = self._decide(worlds, role, role in collected, turn_keys)
@@ -230,7 +230,7 @@ class FusedGame:
                 if role in collected:
                     parts.append(self._exchange(worlds, role, deciding, observation, legal, decision))
             step_keys = turn_keys + (len(game.roles) + 1)
-            worlds.state, rewards, terminated, truncated = game.transition(worlds.state, actions, step_keys)
+            worlds.state, rewards, terminated, truncated = game.transition_in_place(worlds.state, actions, step_keys)
             if index not in game.quiet_turns:
                 self._end_turn(worlds, rewards, terminated, truncated, turn_keys)
 
@@ -318,6 +318,13 @@ class FusedGame:
             for index, name in enumerate(self.game.tallies, start=len(totals) - len(self.game.tallies)):
                 totals[index] += fused_kernel.sum_where(ended, worlds.state[name].numpy())
         return num_refilled, torch.from_numpy(refilled)
+
+
+def _count_round(lengths: Tensor, deciding: Tensor) -> None:
+    if runs_on_cpu(lengths):
+        fused_kernel.count_round(lengths.numpy(), deciding.numpy())
+    else:
+        lengths += deciding.any(dim=1)
 
 
 # ---- seats ---------------------------------------------------------------------------------------------

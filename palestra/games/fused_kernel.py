@@ -14,6 +14,16 @@ _compiled = njit(nogil=True, cache=True)
 
 
 @_compiled
+def count_round(lengths: Array, deciding: Array) -> None:
+    """A round more in every world in which anybody decides."""
+    for world in range(len(lengths)):
+        anybody = False
+        for role in range(deciding.shape[1]):
+            anybody |= deciding[world, role]
+        lengths[world] += anybody
+
+
+@_compiled
 def exchange(
     role: int,
     deciding: Array,

@@ -65,7 +65,8 @@ class TensorGame(Game):
     `quiet_turns`, those by number in which nothing is earned and no running game ends (never the last of a round);
     `lockstep`, whether a role that waits in a world decides there whenever its turn comes, until the game is over.
     `tallies` are state entries of shape (B,). Must be implemented: `reset`, `deciding`, `observe`, `legal`,
-    `transition`; may be: `refill`. With one role, that role decides in every world that is not over.
+    `transition`; may be: `refill`, `transition_in_place`. With one role, that role decides in every world that is not
+    over.
     """
 
     turns: tuple[tuple[str, ...], ...]
@@ -113,6 +114,12 @@ class TensorGame(Game):
         truncated (B,) bool (cut off; never together with terminated). A world that is over when it comes in stays as
         it is, with reward 0 and terminated True.
         """
+
+    def transition_in_place(
+        self, state: State, actions: dict[str, Tensor], keys: Tensor
+    ) -> tuple[State, Tensor, Tensor, Tensor]:
+        """`transition`, for who needs the old state no more: may write to the tensors of `state`."""
+        return self.transition(state, actions, keys)
 
     def stepper(self, state: State) -> Stepper | None:
         """A quicker way to play a game of one role on from a state, or None where there is none.

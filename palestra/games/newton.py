@@ -9,7 +9,7 @@ Boards are float64 (B, N, n): integers below 2**53; rows with a negative entry a
 n dimension, P pairs (board, candidate).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from fractions import Fraction
 from functools import cache
@@ -96,7 +96,8 @@ def blow_up(
     int64 (B,). Sums must stay below 2**53: the caller ends a game in time.
     """
     if uses_numba(kernel, points):
-        return _run_kernel(newton_kernel.blow_up_boards, (points, subset, axis), _new_boards(points.shape), reduction)
+        boards = points.clone(memory_format=torch.contiguous_format)
+        return boards, blow_up_in_place(boards, subset, axis, reduction)
     coordinates = torch.arange(points.shape[2], device=points.device)
     chosen = (subset.unsqueeze(1) >> coordinates) & 1
     total = torch.zeros_like(points[:, :, 0])
@@ -106,6 +107,11 @@ def blow_up(
     moved = moved.masked_fill((points < 0).any(2, keepdim=True), -1.0)
     reduced, num_exact = _reduce(moved, reduction, may_wait=points.device.type == "cpu")
     return torch.where((subset == 0)[:, None, None], points, reduced), num_exact.masked_fill(subset == 0, 0)
+
+
+def blow_up_in_place(points: Tensor, subset: Tensor, axis: Tensor, reduction: Reduction) -> Tensor:
+    """`blow_up` of contiguous boards on a CPU, written over them; gives its count, int64 (B,)."""
+    return _run_kernel(newton_kernel.blow_up_boards, (subset, axis), points, reduction)[1]
 
 
 def random_points(
@@ -135,7 +141,7 @@ def measure(points: Tensor, kernel: Kernel) -> tuple[Tensor, Tensor]:
     if not uses_numba(kernel, points):
         return (points[:, :, 0] >= 0).sum(1), points.amax(dim=(1, 2))
     num_points, largest = np.empty(len(points), dtype=np.int64), np.empty(len(points))
-    newton_kernel.measure_boards(points.contiguous().numpy(), num_points, largest)
+    newton_kernel.measure_boards(points.contiguous().numpy(), num_points, largest, axes_of(points.shape[2]))
     return torch.from_numpy(num_points), torch.from_numpy(largest)
 
 
@@ -156,14 +162,14 @@ def _run_kernel(
     """run(*inputs, out, num_open, *extra, vertices, axes), then what it left open; gives out and num_exact."""
     num_exact = np.empty(len(out), dtype=np.int64)
     arrays = [tensor.contiguous().numpy() for tensor in inputs]
-    run_in_chunks(run, (*arrays, out.numpy(), num_exact), *extra, reduction == "vertices", _axes(out.shape[2]))
+    run_in_chunks(run, (*arrays, out.numpy(), num_exact), *extra, reduction == "vertices", axes_of(out.shape[2]))
     counts = torch.from_numpy(num_exact)
     if reduction == "vertices" and num_exact.any():
         _settle(out, counts)
     return out, counts
 
 
-def run_in_chunks(run: Callable[..., None], arrays: tuple[Any, ...], *arguments: Any) -> None:
+def run_in_chunks(run: Callable[..., None], arrays: Sequence[Any], *arguments: Any) -> None:
     """run(*arrays, *arguments) on equal chunks of the batch, one per thread of torch. Boards do not see their chunk."""
     num_boards = len(arrays[0])
     num_chunks = min(torch.get_num_threads(), num_boards // MIN_BOARDS_PER_CHUNK)
@@ -184,7 +190,8 @@ def _pool() -> ThreadPoolExecutor:
 
 
 @cache
-def _axes(dimension: int) -> Any:
+def axes_of(dimension: int) -> Any:
+    """0, ..., dimension - 1, as the kernels want them."""
     # A tuple's length is known to the compiler and unrolls the loops, at the price of a compilation per dimension.
     return (0, 1, 2) if dimension == 3 else np.arange(dimension)
 

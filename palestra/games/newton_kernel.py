@@ -48,30 +48,26 @@ def reduce_boards(points: Array, out: Array, num_open: Array, vertices: bool, ax
 
 
 @_compiled
-def blow_up_boards(
-    points: Array, subset: Array, axis: Array, out: Array, num_open: Array, vertices: bool, axes: Any
-) -> None:
-    """Move x_axis <- sum of x_k over k in subset (a bitmask), then reduce. Packed boards; subset 0: copied as it is."""
+def blow_up_boards(subset: Array, axis: Array, boards: Array, num_open: Array, vertices: bool, axes: Any) -> None:
+    """Move x_axis <- sum of x_k over k in subset (a bitmask), then reduce. Packed boards, changed in place; subset 0:
+    as it is."""
     weights = np.empty(len(axes))
-    for world in range(len(points)):
-        rows, board, chosen, moved = out[world], points[world], subset[world], axis[world]
+    for world in range(len(boards)):
+        rows, chosen, moved = boards[world], subset[world], axis[world]
         if chosen == 0:
-            _copy(board, rows, len(rows), axes)
             num_open[world] = 0
             continue
         for k in range(len(axes)):
             weights[k] = float(chosen >> k & 1)
         num = 0
-        while num < len(board) and board[num, 0] >= 0:
-            num += 1
-        for i in range(num):
+        while num < len(rows) and rows[num, 0] >= 0:
             total = 0.0
             for k in range(len(axes)):
-                rows[i, k] = board[i, k]
-                total += board[i, k] * weights[k]
-            rows[i, moved] = total
-        num_open[world] = _keep_minimal(rows, num, len(rows), axes)
-    _finish(out, num_open, vertices, axes)
+                total += rows[num, k] * weights[k]
+            rows[num, moved] = total
+            num += 1
+        num_open[world] = _keep_minimal(rows, num, num, axes)
+    _finish(boards, num_open, vertices, axes)
 
 
 @_compiled
@@ -96,18 +92,18 @@ def random_boards(keys: Array, where: Array, out: Array, num_open: Array, high: 
 
 
 @_compiled
-def measure_boards(points: Array, num_points: Array, largest: Array) -> None:
+def measure_boards(points: Array, num_points: Array, largest: Array, axes: Any) -> None:
     """Count the rows of packed boards and find their largest coordinate; empty boards: 0 and -1."""
     for world in range(len(points)):
-        num_points[world], largest[world] = measured(points[world])
+        num_points[world], largest[world] = measured(points[world], axes)
 
 
 @_inlined
-def measured(board: Array) -> tuple[int, float]:
+def measured(board: Array, axes: Any) -> tuple[int, float]:
     """How many rows a packed board has, and its largest coordinate; 0 and -1 if it is empty."""
     num, most = 0, -1.0
     while num < len(board) and board[num, 0] >= 0:
-        for k in range(board.shape[1]):
+        for k in range(len(axes)):
             most = max(most, board[num, k])
         num += 1
     return num, most

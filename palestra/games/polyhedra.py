@@ -21,7 +21,9 @@ from palestra.games.game import Observation, State, TensorGame
 from palestra.games.newton import (
     Kernel,
     Reduction,
+    axes_of,
     blow_up,
+    blow_up_in_place,
     measure,
     newton_vertices,
     random_points,
@@ -30,7 +32,7 @@ from palestra.games.newton import (
     run_in_chunks,
     uses_numba,
 )
-from palestra.games.rewards import RewardConfig, make_reward
+from palestra.games.rewards import RewardConfig, SumReward, make_reward
 from palestra.games.spaces import Discrete, Space
 from palestra.randomness import random_integers
 
@@ -45,6 +47,7 @@ __all__ = [
 
 # Below it sums of up to 8 coordinates stay below 2**53, so float64 holds every coordinate exactly.
 MAX_COORDINATE = 2.0**50
+STATE_NAMES = ("points", "num_points", "largest", "subset", "rounds", "overflow", "exact")
 
 
 class PolyhedraConfig(Config):
@@ -139,7 +142,7 @@ class PolyhedraGame(TensorGame):
 
     def __init__(self, config: PolyhedraConfig, device: torch.device, kernel: Kernel) -> None:
         self.config, self.device, self.kernel = config, device, kernel
-        self.reward = make_reward(config.reward)
+        self.reward = make_reward(config.reward, config.max_num_points)
         n, N = config.dimension, config.max_num_points
         masks = host_subsets(n)
         self.masks = torch.tensor(masks, device=device)
@@ -194,8 +197,8 @@ class PolyhedraGame(TensorGame):
         if self.boards is not None or config.rescale_state or not uses_numba(self.kernel, keys):
             return super().refill(state, where, keys)
         refill_points(state["points"], where, keys, config.max_value, config.reduction)
-        names = ("points", "num_points", "largest", "subset", "rounds", "overflow", "exact")
-        polyhedra_kernel.begin_games(where.numpy(), *(state[name].numpy() for name in names))
+        arrays = [where.numpy(), *(state[name].numpy() for name in STATE_NAMES)]
+        run_in_chunks(polyhedra_kernel.begin_games, arrays, axes_of(config.dimension))
         return state
 
     def deciding(self, state: State) -> Tensor:
@@ -221,59 +224,68 @@ class PolyhedraGame(TensorGame):
     ) -> tuple[State, Tensor, Tensor, Tensor]:
         new = dict(state)
         if "host" in actions:
-            new["subset"] = self._subset(state, actions["host"])
+            decides = (state["num_points"] > 1) & (state["subset"] == 0)
+            new["subset"] = torch.where(decides, self.masks[actions["host"]], state["subset"])
         if "agent" not in actions:
-            over = state["num_points"] <= 1
-            rewards = torch.zeros((len(over), 2), device=self.device)
-            return new, rewards, over.unsqueeze(1).expand(-1, 2), torch.zeros_like(over)
+            return new, *self._nothing_earned(state)
 
-        before, subset = state["points"], state["subset"]
-        after, num_exact = blow_up(before, subset, actions["agent"], self.config.reduction, self.kernel)
-        new["subset"] = new["subset"].masked_fill(subset > 0, 0)
-        counted, over, moved, truncated = self._count(state, after, num_exact)
-        new |= {"points": after} | counted
-        if self.config.rescale_state:
-            new |= {"points": _rescaled(after, new["largest"]), "largest": new["largest"].clamp(max=1.0)}
-        rewards = self.reward(before, after, over & moved) * moved.unsqueeze(1)
-        return new, rewards, over.unsqueeze(1).expand(-1, 2), truncated
-
-    def _subset(self, state: State, action: Tensor) -> Tensor:
-        """The choice after the host's turn."""
-        num_points, subset = state["num_points"], state["subset"]
-        if uses_numba(self.kernel, subset):
-            new = np.empty(len(subset), dtype=np.int64)
-            masks = self.masks.numpy()
-            polyhedra_kernel.choose_subsets(num_points.numpy(), subset.numpy(), action.numpy(), masks, new)
-            return torch.from_numpy(new)
-        return torch.where((num_points > 1) & (subset == 0), self.masks[action], subset)
-
-    def _count(self, state: State, after: Tensor, num_exact: Tensor) -> tuple[State, Tensor, Tensor, Tensor]:
-        """What follows from the boards after the agent's turn: all entries but points and subset; over, moved and
-        truncated, bool (B,)."""
-        if uses_numba(self.kernel, after):
-            return self._count_on_cpu(state, after, num_exact)
+        shearing = state["subset"] > 0
+        after, num_exact = blow_up(
+            state["points"], state["subset"], actions["agent"], self.config.reduction, self.kernel
+        )
         num_points, largest = measure(after, self.kernel)
-        shearing, over = state["subset"] > 0, num_points <= 1
+        over = num_points <= 1
         # A negative count: the device could not decide a point and cannot ask for exact integers without a wait.
         overflow = ((largest > MAX_COORDINATE) | (num_exact < 0)) & ~over
-        rounds, exact = state["rounds"] + shearing, state["exact"] + num_exact.clamp(min=0)
+        new |= {
+            "points": after,
+            "num_points": num_points,
+            "largest": largest,
+            "subset": new["subset"].masked_fill(shearing, 0),
+            "rounds": state["rounds"] + shearing,
+            "overflow": overflow,
+            "exact": state["exact"] + num_exact.clamp(min=0),
+        }
         truncated = overflow
         if self.config.max_rounds is not None:
-            truncated = truncated | ((rounds >= self.config.max_rounds) & ~over)
-        counted = {"num_points": num_points, "largest": largest, "rounds": rounds, "exact": exact, "overflow": overflow}
-        return counted, over, shearing & (state["num_points"] > 1), truncated
+            truncated = truncated | ((new["rounds"] >= self.config.max_rounds) & ~over)
+        moved = shearing & (state["num_points"] > 1)
+        rewards = self.reward(state["points"], after, over & moved) * moved.unsqueeze(1)
+        if self.config.rescale_state:
+            new |= {"points": _rescaled(after, largest), "largest": largest.clamp(max=1.0)}
+        return new, rewards, over.unsqueeze(1).expand(-1, 2), truncated
 
-    def _count_on_cpu(self, state: State, after: Tensor, num_exact: Tensor) -> tuple[State, Tensor, Tensor, Tensor]:
-        B, max_rounds = len(after), self.config.max_rounds
-        old = [state[name].numpy() for name in ("subset", "num_points", "rounds", "exact")]
-        num_points, largest = np.empty(B, dtype=np.int64), np.empty(B)
-        rounds, exact = np.empty(B, dtype=np.int32), np.empty(B, dtype=np.int64)
-        overflow, over, moved, truncated = (np.empty(B, dtype=np.bool_) for _ in range(4))
-        counted = {"num_points": num_points, "largest": largest, "rounds": rounds, "exact": exact, "overflow": overflow}
-        arrays = (after.numpy(), num_exact.numpy(), *old, *counted.values(), over, moved, truncated)
-        run_in_chunks(polyhedra_kernel.count, arrays, MAX_COORDINATE, -1 if max_rounds is None else max_rounds)
-        new = {name: torch.from_numpy(array) for name, array in counted.items()}
-        return new, torch.from_numpy(over), torch.from_numpy(moved), torch.from_numpy(truncated)
+    def _nothing_earned(self, state: State) -> tuple[Tensor, Tensor, Tensor]:
+        """Rewards, terminated and truncated of the host's turn."""
+        over = state["num_points"] <= 1
+        rewards = torch.zeros((len(over), 2), device=self.device)
+        return rewards, over.unsqueeze(1).expand(-1, 2), torch.zeros_like(over)
+
+    def transition_in_place(
+        self, state: State, actions: dict[str, Tensor], keys: Tensor
+    ) -> tuple[State, Tensor, Tensor, Tensor]:
+        """`transition`, written over `state`: by numba one pass over the worlds for a turn's bookkeeping."""
+        config, reward = self.config, self.reward
+        if (
+            not uses_numba(self.kernel, state["subset"])
+            or not isinstance(reward, SumReward)
+            or config.rescale_state
+            or len(actions) > 1
+        ):
+            return self.transition(state, actions, keys)
+        if "host" in actions:
+            tensors = (state["num_points"], self.masks, actions["host"], state["subset"])
+            polyhedra_kernel.choose_subsets(*(tensor.numpy() for tensor in tensors))
+            return state, *self._nothing_earned(state)
+
+        num_exact = blow_up_in_place(state["points"], state["subset"], actions["agent"], config.reduction)
+        B = len(num_exact)
+        rewards, over = np.empty((B, 2), dtype=np.float32), np.empty((B, 2), dtype=np.bool_)
+        truncated = np.empty(B, dtype=np.bool_)
+        arrays = (num_exact.numpy(), *(state[name].numpy() for name in STATE_NAMES), rewards, over, truncated)
+        limits = (MAX_COORDINATE, -1 if config.max_rounds is None else config.max_rounds)
+        run_in_chunks(polyhedra_kernel.end_round, arrays, *limits, *reward.terms, axes_of(config.dimension))
+        return state, torch.from_numpy(rewards), torch.from_numpy(over), torch.from_numpy(truncated)
 
     def _chosen(self, subset: Tensor) -> Tensor:
         """The host's choice as multi-binary bool (B, n)."""

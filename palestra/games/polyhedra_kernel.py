@@ -34,43 +34,51 @@ def list_chosen(subset: Array, chosen: Array) -> None:
 
 
 @njit(nogil=True, cache=True, boundscheck=True)
-def choose_subsets(num_points: Array, subset: Array, action: Array, masks: Array, new_subset: Array) -> None:
+def choose_subsets(num_points: Array, masks: Array, action: Array, subset: Array) -> None:
     """The host's turn. masks: int64 (A,), what its actions mean. IndexError for an action out of range."""
     for world in range(len(subset)):
-        decides = num_points[world] > 1 and subset[world] == 0
-        new_subset[world] = masks[action[world]] if decides else subset[world]
+        if num_points[world] > 1 and subset[world] == 0:
+            subset[world] = masks[action[world]]
 
 
 @_compiled
-def count(
-    points: Array,
+def end_round(
     num_exact: Array,
-    subset: Array,
-    old_num_points: Array,
-    old_rounds: Array,
-    old_exact: Array,
+    points: Array,
     num_points: Array,
     largest: Array,
+    subset: Array,
     rounds: Array,
-    exact: Array,
     overflow: Array,
+    exact: Array,
+    rewards: Array,
     over: Array,
-    moved: Array,
     truncated: Array,
     max_coordinate: float,
     max_rounds: int,
+    per_win: np.float32,
+    per_round: np.float32,
+    per_point: np.float32,
+    axes: Any,
 ) -> None:
-    """What follows from the boards after the agent's turn. subset: the choices before it; max_rounds: -1 if there is
-    no limit."""
+    """What follows from the boards after the agent's turn, written over the state; rewards: float32 (B, 2), over: bool
+    (B, 2). max_rounds: -1 if there is no limit."""
     for world in range(len(points)):
-        num, most = measured(points[world])
+        num, most = measured(points[world], axes)
+        shearing, removed = subset[world] > 0, num_points[world] - num
+        moved, is_over = shearing & (num_points[world] > 1), num <= 1
+        host = per_win * np.float32(is_over) + per_round + per_point * np.float32(removed)
+        rewards[world, 0] = host if moved else np.float32(0.0)
+        rewards[world, 1] = -rewards[world, 0]
         num_points[world], largest[world] = num, most
-        rounds[world] = old_rounds[world] + (subset[world] > 0)
-        exact[world] = old_exact[world] + max(num_exact[world], 0)
-        overflow[world] = (num > 1) & ((most > max_coordinate) | (num_exact[world] < 0))
-        over[world] = num <= 1
-        moved[world] = (subset[world] > 0) & (old_num_points[world] > 1)
-        truncated[world] = overflow[world] | ((num > 1) & (max_rounds >= 0) & (rounds[world] >= max_rounds))
+        if shearing:
+            subset[world] = 0
+        rounds[world] += shearing
+        exact[world] += max(num_exact[world], 0)
+        overflow[world] = (not is_over) & ((most > max_coordinate) | (num_exact[world] < 0))
+        over[world, 0] = over[world, 1] = is_over
+        is_long = (max_rounds >= 0) & (rounds[world] >= max_rounds)
+        truncated[world] = overflow[world] | (is_long & (not is_over))
 
 
 @_compiled
@@ -83,10 +91,11 @@ def begin_games(
     rounds: Array,
     overflow: Array,
     exact: Array,
+    axes: Any,
 ) -> None:
     """The state of new games on the boards `where`, bool (B,), in place; the other worlds stay as they are."""
     for world in range(len(points)):
         if where[world]:
-            num_points[world], largest[world] = measured(points[world])
+            num_points[world], largest[world] = measured(points[world], axes)
             subset[world] = rounds[world] = exact[world] = 0
             overflow[world] = False

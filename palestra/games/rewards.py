@@ -6,6 +6,7 @@ A reward sees the boards before and after a round: points of shape (B, N, n), ro
 from abc import ABC, abstractmethod
 from typing import Annotated, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -23,29 +24,31 @@ class Reward(ABC):
         """float32 (B, 2): host, agent. before, after: float64 (B, N, n). won: bool (B,), the round ended the game."""
 
 
-class WinRewardConfig(Config):
-    name: Literal["win"]
-    """host +1 and agent -1 in the round that ends the game, else 0"""
+class SumReward(Reward):
+    """`per_win` for the host in the round that ends the game, `per_round` in every round and `per_point` for every
+    point that the round removed; the agent earns the negative."""
 
-
-class WinReward(Reward):
-    """Host +1 and agent -1 in the round that ends the game, else 0: the reward of the original game."""
+    def __init__(self, config: Config, per_win: float, per_round: float, per_point: float) -> None:
+        super().__init__(config)
+        self.terms = (np.float32(per_win), np.float32(per_round), np.float32(per_point))
 
     def __call__(self, before: Tensor, after: Tensor, won: Tensor) -> Tensor:
-        host = won.to(torch.float32)
-        return torch.stack([host, -host], dim=1)
+        per_win, per_round, per_point = map(float, self.terms)
+        host = per_win * won + per_round  # the order of the operations is that of polyhedra_kernel.end_round
+        if per_point:
+            removed = (before[..., 0] >= 0).sum(1) - (after[..., 0] >= 0).sum(1)
+            host = host + per_point * removed
+        return torch.stack([host, -host], dim=1).to(torch.float32)
+
+
+class WinRewardConfig(Config):
+    name: Literal["win"]
+    """host +1 and agent -1 in the round that ends the game, else 0, as in the original game"""
 
 
 class LengthRewardConfig(Config):
     name: Literal["length"]
-    """host -1 and agent +1 in every round"""
-
-
-class LengthReward(Reward):
-    """Host -1 and agent +1 in every round: the return is the length of the game."""
-
-    def __call__(self, before: Tensor, after: Tensor, won: Tensor) -> Tensor:
-        return torch.tensor([-1.0, 1.0], device=won.device).expand(len(won), 2)
+    """host -1 and agent +1 in every round: the return is the length of the game"""
 
 
 class PointsRewardConfig(Config):
@@ -55,29 +58,20 @@ class PointsRewardConfig(Config):
     """reward per removed point, divided by the most points that a board can have"""
 
 
-class PointsReward(Reward):
-    """`win`, plus `weight` times the share of the board's places that the round emptied."""
-
-    config: PointsRewardConfig
-
-    def __call__(self, before: Tensor, after: Tensor, won: Tensor) -> Tensor:
-        removed = (before[..., 0] >= 0).sum(1) - (after[..., 0] >= 0).sum(1)
-        host = won + self.config.weight * removed / before.shape[1]
-        return torch.stack([host, -host], dim=1).to(torch.float32)
-
-
 RewardConfig = Annotated[
     WinRewardConfig | LengthRewardConfig | PointsRewardConfig | UserConfig, ByName(user_class=Reward)
 ]
 
 
-def make_reward(config: Config) -> Reward:
+def make_reward(config: Config, max_num_points: int) -> Reward:
     """The reward that a config names."""
-    classes: dict[type[Config], type[Reward]] = {
-        WinRewardConfig: WinReward,
-        LengthRewardConfig: LengthReward,
-        PointsRewardConfig: PointsReward,
-    }
-    if isinstance(config, UserConfig):
-        return load_class(config.name, Reward)(config)  # type: ignore[type-abstract]
-    return classes[type(config)](config)
+    match config:
+        case WinRewardConfig():
+            return SumReward(config, per_win=1.0, per_round=0.0, per_point=0.0)
+        case LengthRewardConfig():
+            return SumReward(config, per_win=0.0, per_round=-1.0, per_point=0.0)
+        case PointsRewardConfig(weight=weight):
+            return SumReward(config, per_win=1.0, per_round=0.0, per_point=weight / max_num_points)
+        case UserConfig():
+            return load_class(config.name, Reward)(config)  # type: ignore[type-abstract]
+    raise TypeError(f"{config!r} is no reward")

@@ -165,6 +165,43 @@ def test_kernels_play_the_same_games_to_the_bit(reduction: str, n: int, changes:
         states = refilled
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"reduction": "vertices"},
+        {"reward": {"name": "length"}, "max_rounds": 3},
+        {"reward": {"name": "points", "weight": 0.3}},
+        {"rescale_state": True},
+        {"initial_points": [[[2**49, 3, 0], [0, 2**50, 5], [7, 7, 7], [1, 2**49, 1]]]},
+    ],
+)
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_a_turn_in_place_gives_what_a_pure_one_gives(kernel: str, changes: dict[str, object]) -> None:
+    """Ended and overflowing worlds among them, and turns in which the others decide."""
+    game, keys = make(kernel, max_num_points=12, max_value=20, **changes), world_keys(1, 200, CPU)
+    state = game.reset(fold(keys, 0))
+    num_ended = num_truncated = 0
+    for turn in range(1, 8):
+        host, agent = random_moves(game, state, fold(keys, turn))
+        for actions in (
+            {"host": host},
+            {"agent": agent},
+            {"agent": agent},
+            {"host": host},
+            {"host": host, "agent": agent},
+        ):
+            before = {name: value.clone() for name, value in state.items()}
+            pure = game.transition(state, actions, KEYS)
+            assert_same(before, state)
+            written = game.transition_in_place(before, actions, KEYS)
+            assert_same(pure, written)
+            state = written[0]
+            num_ended += int(written[2].all(1).sum())
+            num_truncated += int(written[3].sum())
+    assert num_ended > 0
+    assert num_truncated > 0 or not {"max_rounds", "initial_points"} & set(changes)
+
+
 @pytest.mark.parametrize("kernel", KERNELS)
 @pytest.mark.parametrize(
     "changes", [{}, {"reduction": "vertices"}, {"rescale_state": True}, {"initial_points": [[[3, 1, 0], [0, 0, 5]]]}]
