@@ -86,6 +86,8 @@ class Transitions:
     @staticmethod
     def concatenate(parts: "list[Transitions]") -> "Transitions":
         """Join rows; all parts have the same keys."""
+        if len(parts) == 1:
+            return parts[0]
 
         def join(name: str) -> Any:
             values = [getattr(part, name) for part in parts]
@@ -367,6 +369,11 @@ def _exchange_on_cpu(
 
 
 def _keep(mask: Tensor, value: Tensor) -> Tensor:
+    """Rows where `mask`, bool (B,), else zeros: a new tensor."""
+    if runs_on_cpu(value):
+        kept = np.zeros(value.shape, dtype=value.numpy().dtype)
+        fused_kernel.copy_where(mask.numpy(), value.numpy().reshape(len(value), -1), kept.reshape(len(value), -1))
+        return torch.from_numpy(kept)
     return value.masked_fill(~expand_mask(mask, value), 0)
 
 

@@ -116,3 +116,12 @@ def sum_where(where: Array, values: Array) -> float:
         if where[world]:
             total += values[world]
     return total
+
+
+@_compiled
+def copy_where(where: Array, values: Array, kept: Array) -> None:
+    """values, kept: (B, ...), flat rows."""
+    for world in range(len(where)):
+        if where[world]:
+            for k in range(values.shape[1]):
+                kept[world, k] = values[world, k]

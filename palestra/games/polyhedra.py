@@ -34,7 +34,7 @@ from palestra.games.newton import (
 )
 from palestra.games.rewards import RewardConfig, SumReward, make_reward
 from palestra.games.spaces import Discrete, Space
-from palestra.randomness import random_integers
+from palestra.randomness import random_integers, runs_on_cpu
 
 __all__ = [
     "PolyhedraConfig",
@@ -211,8 +211,8 @@ class PolyhedraGame(TensorGame):
 
     def observe(self, state: State, role: str) -> Observation:
         points = _rescaled(state["points"], state["largest"]) if self.config.rescale else state["points"]
-        seen = {"points": points.to(torch.float32)}
-        return seen if role == "host" else seen | {"coords": self._chosen(state["subset"]).to(torch.float32)}
+        seen = {"points": _to_float32(points)}
+        return seen if role == "host" else seen | {"coords": _to_float32(self._chosen(state["subset"]))}
 
     def legal(self, state: State, role: str) -> Tensor:
         if role == "host":
@@ -294,6 +294,12 @@ class PolyhedraGame(TensorGame):
             polyhedra_kernel.list_chosen(subset.numpy(), chosen)
             return torch.from_numpy(chosen)
         return ((subset.unsqueeze(1) >> self.coordinates) & 1).bool()
+
+
+def _to_float32(tensor: Tensor) -> Tensor:
+    if not runs_on_cpu(tensor):
+        return tensor.to(torch.float32)
+    return torch.from_numpy(tensor.numpy().astype(np.float32))  # starts four times faster
 
 
 def _rescaled(points: Tensor, largest: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from numba import njit
 from torch import Tensor, nn
 
 from palestra.nets.activations import Tanh
-from palestra.nets.inputs import flatten_observation
+from palestra.nets.inputs import flatten_on_cpu
 from palestra.nets.mlp import MLP
 from palestra.nets.weights import evaluation_twin
 
@@ -68,10 +68,8 @@ class _QuickMLP:
         if self.weights is None or self.moments is None or len(seen) * self.largest_layer > LARGEST_PRODUCT:
             with torch.no_grad():
                 return self.net(observation)
-        x = seen.contiguous() if self.sees_vector else flatten_observation(observation, self.net.spaces)
-        return torch.from_numpy(
-            _run(x.numpy(), self.weights, self.moments, self.widths, self.norms, self.eps, self.is_tanh)
-        )
+        x = seen.contiguous().numpy() if self.sees_vector else flatten_on_cpu(observation, self.net.spaces)
+        return torch.from_numpy(_run(x, self.weights, self.moments, self.widths, self.norms, self.eps, self.is_tanh))
 
 
 def _one_vector(parameters: Sequence[Tensor]) -> Array | None:

@@ -5,11 +5,17 @@ zeros, and a flag per row says which are present.
 """
 
 from collections.abc import Mapping
+from math import prod
+from typing import Any
 
+import numpy as np
 import torch
+from numba import njit
 from torch import Tensor
 
 from palestra.games.spaces import Space
+
+Array = np.ndarray[Any, Any]
 
 
 def flatten_observation(observation: Mapping[str, Tensor], spaces: dict[str, Space]) -> Tensor:
@@ -25,9 +31,38 @@ def flatten_observation(observation: Mapping[str, Tensor], spaces: dict[str, Spa
     return torch.cat(parts, dim=1)
 
 
+def flatten_on_cpu(observation: Mapping[str, Tensor], spaces: dict[str, Space]) -> Array:
+    """`flatten_observation` for kernels: a new array."""
+    num = len(next(iter(observation.values())))
+    flat, start = np.empty((num, flat_size(spaces)), dtype=np.float32), 0
+    for name, space in spaces.items():
+        value, size = observation[name].numpy(), prod(space.shape)
+        if space.padded:
+            _flatten_padded(value.reshape(num, space.shape[0], -1), flat[:, start:])
+            start += size + space.shape[0]
+        else:
+            flat[:, start : start + size] = value.reshape(num, size)
+            start += size
+    return flat
+
+
+@njit(nogil=True, cache=True)
+def _flatten_padded(rows: Array, flat: Array) -> None:
+    """rows: (B, N, n); flat: (B, at least N * n + N)."""
+    B, N, n = rows.shape
+    for world in range(B):
+        for i in range(N):
+            present = True
+            for k in range(n):
+                present &= rows[world, i, k] >= 0
+            for k in range(n):
+                flat[world, i * n + k] = rows[world, i, k] if present else 0.0
+            flat[world, N * n + i] = present
+
+
 def flat_size(spaces: dict[str, Space]) -> int:
     """The length of `flatten_observation`'s vectors."""
-    return sum(torch.Size(space.shape).numel() + (space.shape[0] if space.padded else 0) for space in spaces.values())
+    return sum(prod(space.shape) + (space.shape[0] if space.padded else 0) for space in spaces.values())
 
 
 def presence(points: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from palestra.nets.activations import Tanh
-from palestra.nets.inputs import flatten_observation
+from palestra.nets.inputs import flatten_on_cpu
 from palestra.nets.mlp import MLP
 
 LARGEST_PRODUCT = 2**18  # multiplications; beyond, numpy would take threads of its own, and torch those that it may
@@ -48,7 +48,7 @@ class MLPTwin:
 
     def forward(self, observation: Mapping[str, Tensor]) -> np.ndarray:
         """The outputs, float32 (B, num_outputs)."""
-        x = flatten_observation(observation, self.spaces).numpy()
+        x = flatten_on_cpu(observation, self.spaces)
         self.inputs = [x]
         *hidden, (last_weight, last_bias) = self.weights
         for weight, bias in hidden:

@@ -68,9 +68,10 @@ def compiled(function: F, wanted: bool) -> F:
     def call(*arguments: Any) -> Any:
         return function(*arguments)
 
-    # What is compiled belongs to a code object: that of another network must not be taken for this one's.
+    # What is compiled belongs to a code object: that of another network must not be taken for this one's. Nor may its
+    # other shapes be: sizes that torch takes for variable make a call twice as long.
     own = FunctionType(call.__code__.replace(), call.__globals__, closure=call.__closure__)
-    return cast(F, torch.compile(own, options=options))
+    return cast(F, torch.compile(own, dynamic=False, options=options))
 
 
 def _may_change(guards: Sequence[Any]) -> list[bool]:
