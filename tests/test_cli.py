@@ -214,10 +214,16 @@ def test_what_is_not_there_is_one_line(arguments: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [("walk",), ("train",), ("train", "a.yml", "--sed", "0"), ("evaluate", "a", "--games", "0")]
+    ("arguments", "fault"),
+    [
+        (("walk",), "No such command 'walk'"),
+        (("train",), "Missing argument"),
+        (("train", "a.yml", "--sed", "0"), "No such option: --sed"),
+        (("evaluate", "a", "--games", "0"), "Invalid value for '--games'"),
+    ],
 )
-def test_a_command_that_cannot_be_is_refused(arguments: tuple[str, ...]) -> None:
-    palestra(*arguments, code=2)
+def test_a_command_that_cannot_be_is_refused(arguments: tuple[str, ...], fault: str) -> None:
+    assert fault in palestra(*arguments, code=2).stderr
 
 
 def test_a_failed_run_is_one_line_and_exit_code_1(file: Path) -> None:

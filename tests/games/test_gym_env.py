@@ -1,5 +1,6 @@
 """A role of a tensor game as a Gymnasium environment: what Gymnasium asks of one, and what the game's rules say."""
 
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -67,9 +68,12 @@ def legal_action(env: RoleEnv, info: Data) -> Any:
 
 
 @every_seat
-@pytest.mark.filterwarnings("ignore::UserWarning")  # "not normalized", "no spec"
-def test_gymnasiums_own_check_passes(game: Data, role: str, others: dict[str, str]) -> None:
-    check_env(as_gymnasium(game, role, others, seed=0, illegal="replace"))
+def test_gymnasiums_own_check_finds_no_fault(game: Data, role: str, others: dict[str, str]) -> None:
+    with warnings.catch_warnings(record=True) as found:
+        warnings.simplefilter("always")
+        check_env(as_gymnasium(game, role, others, seed=0, illegal="replace"))  # raises, or warns
+    advice = ("normalized", "infinity", "spec")  # a range of [-1, 1], bounds of any number, and a registered name
+    assert [str(warning.message) for warning in found if not any(word in str(warning.message) for word in advice)] == []
 
 
 @every_seat

@@ -161,7 +161,8 @@ def test_random_plays_every_legal_action_equally_often() -> None:
 def test_no_host_plays_an_illegal_action(n: int, reduction: str, name: str) -> None:
     game = polyhedra(n, reduction)
     for state, keys in boards_in_play(game, 100):
-        game.step(state, {"host": torch.tensor(choices(name, game, state, "host", keys))}, keys)
+        action = torch.tensor(choices(name, game, state, "host", keys))
+        assert game.legal(state, "host").gather(1, action.unsqueeze(1))[game.deciding(state)[:, 0]].all()
 
 
 @pytest.mark.parametrize("name", AGENTS)
@@ -171,7 +172,8 @@ def test_no_agent_plays_an_illegal_action(n: int, reduction: str, name: str) -> 
     for state, keys in boards_in_play(game, 100):
         host = torch.tensor(choices("random", game, state, "host", keys))
         state = game.transition(state, {"host": host}, keys)[0]
-        game.step(state, {"agent": torch.tensor(choices(name, game, state, "agent", keys))}, keys)
+        action = torch.tensor(choices(name, game, state, "agent", keys))
+        assert game.legal(state, "agent").gather(1, action.unsqueeze(1))[game.deciding(state)[:, 1]].all()
 
 
 # ---- who may sit where -------------------------------------------------------------------------------------

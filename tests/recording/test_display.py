@@ -307,11 +307,17 @@ def test_a_failing_display_does_not_stop_training_and_is_reported_once(
     assert len(caplog.records) == 1
 
 
-def test_close_twice_is_no_error() -> None:
-    display = make_display("auto", terminal())
+def test_what_is_closed_twice_is_closed_once() -> None:
+    console = terminal()
+    display = make_display("auto", console)
     with display:
         display.update(progress())
         display.close()
+        console.file.flush()
+        shown = console.file.buffer.getvalue()
+    console.file.flush()
+    assert console.file.buffer.getvalue() == shown
+    assert shown
 
 
 # ---- the summary -------------------------------------------------------------------------------------------

@@ -25,14 +25,13 @@ from palestra.games.classic_control.arithmetic import INLINED, Flag, Number, jit
 from palestra.games.game import Observation, State, Stepper, TensorGame
 from palestra.games.newton import Kernel
 from palestra.games.spaces import ActionSpace, Space
-from palestra.randomness import GAMMA, MULTIPLIER_1, MULTIPLIER_2, random_floats
+from palestra.randomness import U_GAMMA, mix, random_floats
 
 Array = np.ndarray[Any, Any]
 Body = tuple[Number, ...]  # the variables, of a batch or of one world
 Settings = tuple[float, ...]  # what the rules read of the config
 
 NEVER = 2**31 - 1  # rounds are int32
-_GAMMA, _MULTIPLIER_1, _MULTIPLIER_2 = (np.uint64(m % 2**64) for m in (GAMMA, MULTIPLIER_1, MULTIPLIER_2))
 
 
 class ClassicControlConfig(Config):
@@ -221,19 +220,17 @@ def advance_worlds(
             rounds[world] = 0
             key = np.uint64(keys[world]) + np.uint64(1)
             for k in range(len(body)):
-                key += _GAMMA
-                body[k][world] = _fraction(key) * starts[1, k] + starts[0, k]
+                key += U_GAMMA
+                body[k][world] = _float(key) * starts[1, k] + starts[0, k]
             numbers = look(_variables(body, world))
             for k in range(len(numbers)):
                 next_seen[world, k] = numbers[k]
 
 
 @njit(nogil=True)
-def _fraction(x: Any) -> Any:
+def _float(key: Any) -> Any:
     """What randomness.random_floats makes of one number of a key: uniform in [0, 1)."""
-    x = (x ^ (x >> np.uint64(30))) * _MULTIPLIER_1
-    x = (x ^ (x >> np.uint64(27))) * _MULTIPLIER_2
-    return np.float64((x ^ (x >> np.uint64(31))) >> np.uint64(40)) * 2.0**-24
+    return np.float64(mix(key) >> np.uint64(40)) * 2.0**-24
 
 
 def _variables(body: tuple[Array, ...], world: int) -> Body:
