@@ -122,6 +122,30 @@ def evaluate(
 
 
 @app.command()
+def verify(
+    run: Run,
+    start: Annotated[
+        str | None,
+        typer.Option("--from", help="a checkpoint's number, or beginning [the newest that will do]"),
+    ] = None,
+) -> None:
+    """Train a stretch of a run again, beside it, and say whether records and state come out equal to the bit."""
+    with _told_plainly():
+        from palestra.verify import verify as verify_run
+
+        verdict = verify_run(run, start)
+        for line in verdict.changed:
+            console.print(line, soft_wrap=True)
+        if verdict.difference is not None:
+            errors.print(f"{run}, from {verdict.start}: not reproduced. {verdict.difference}")
+            raise typer.Exit(1)
+        state = "" if verdict.end is None else f", and the state of checkpoint {verdict.end}"
+        console.print(
+            f"{run}, from {verdict.start}: {verdict.num_records} records{state} reproduced to the bit", soft_wrap=True
+        )
+
+
+@app.command()
 def export(
     run: Run,
     player: Annotated[str | None, typer.Option(help="its name; may be left out where only one learned")] = None,

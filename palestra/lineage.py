@@ -7,9 +7,12 @@ before and after (null where there was none), and the counters at which it chang
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
 
 from palestra.config import Config, ConfigError, ConfigErrorItem, load_config, render
 from palestra.storage.checkpoints import Checkpoints
@@ -33,17 +36,21 @@ class Change(NamedTuple):
 
 def differences(before: Config, after: Config) -> list[Change]:
     """The keys in which two configs differ, the deepest that tell; null stands for a key that one has not."""
-    return list(_differences("", before.model_dump(), after.model_dump()))
+    return list(tree_differences(before.model_dump(), after.model_dump()))
 
 
-def _differences(path: str, before: Any, after: Any) -> list[Change]:
+def tree_differences(before: Any, after: Any, path: str = "") -> Iterator[Change]:
+    """In what two trees of dicts and lists differ, down to numbers and tensors."""
     if isinstance(before, list | tuple) and isinstance(after, list | tuple) and len(before) == len(after):
         before, after = dict(enumerate(before)), dict(enumerate(after))
-    if not (isinstance(before, dict) and isinstance(after, dict)):
-        return [] if before == after else [Change(path, before, after)]
-    keys = list(dict.fromkeys([*before, *after]))
-    inner = [(f"{path}.{key}" if path else str(key), before.get(key), after.get(key)) for key in keys]
-    return [change for item in inner for change in _differences(*item)]
+    if isinstance(before, dict) and isinstance(after, dict):
+        for key in dict.fromkeys([*before, *after]):
+            yield from tree_differences(before.get(key), after.get(key), f"{path}.{key}" if path else str(key))
+    elif isinstance(before, Tensor) and isinstance(after, Tensor):
+        if before.dtype != after.dtype or not torch.equal(before, after):
+            yield Change(path, before, after)
+    elif before is not after and (isinstance(before, Tensor) or isinstance(after, Tensor) or before != after):
+        yield Change(path, before, after)
 
 
 def extend(run: Path, overrides: Sequence[str], model: type["RunConfig"]) -> RunFolder:

@@ -1,0 +1,156 @@
+"""Whether a run can be reproduced: a stretch of it is trained again from a checkpoint, beside the run, and compared.
+
+What must be equal: every record apart from its `clock`, and the state in the checkpoint at the stretch's end.
+"""
+
+import json
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+from rich.console import Console
+from torch import Tensor
+
+from palestra.lineage import Change, tree_differences
+from palestra.recording.recorders import without_clock
+from palestra.storage.checkpoints import Checkpoints, LoadedCheckpoint
+from palestra.storage.run_folder import RunFolder, RunFolderError, write_text
+from palestra.trainer import Trainer, TrainingEnds
+
+BEGINNING = "beginning"
+
+
+class Difference(NamedTuple):
+    """The first thing that came out otherwise. where: the record's kind and counters, or the checkpoint's name."""
+
+    where: str
+    change: Change
+
+    def __str__(self) -> str:
+        key, before, after = self.change
+        if isinstance(before, Tensor) and isinstance(after, Tensor) and before.shape == after.shape:
+            return f"{self.where}: {int((before != after).sum())} of the {before.numel()} numbers of {key} differ"
+        return f"{self.where}: {key} was {before}, is {after}"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What `verify` has found. start: a checkpoint's name, or "beginning". end: the checkpoint whose state was
+    compared, if any. changed: versions and machine, where they are no longer those of the run."""
+
+    start: str
+    num_records: int
+    end: str | None
+    difference: Difference | None
+    changed: list[str]
+
+
+def verify(run: Path, start: str | None) -> Verdict:
+    """Train again from a checkpoint to the next one, or to the end of the records, and compare.
+
+    start: the checkpoint's number, or "beginning"; None: the newest checkpoint after which anything was recorded. The
+    run's folder is only read. Raises RunFolderError where there is nothing to compare, CheckpointError for a
+    checkpoint that is missing or damaged.
+    """
+    folder = RunFolder.open(run)
+    checkpoints = Checkpoints(folder, keep_last=1, keep_every=None)
+    loaded = _start(folder, checkpoints, start)
+    number, first = (-1, 0) if loaded is None else (loaded.manifest["number"], loaded.records_length)
+    later = (checkpoints.load(later) for later in checkpoints.numbers() if later > number)
+    end = next((checkpoint for checkpoint in later if checkpoint.records_length > first), None)
+    expected = _records(folder.records, first, None if end is None else end.records_length)
+    if not expected:
+        raise RunFolderError(f"{run} has recorded nothing after that checkpoint; expected an earlier one")
+    with TemporaryDirectory(prefix="palestra-verify-") as place:
+        replay = _beside(folder, loaded, Path(place) / "run")
+        replay.expected, replay.end = expected, None if end is None else end.manifest["number"]
+        replay.fit()
+        replay.compare()
+        output, difference = replay.output, replay.difference
+        assert output is not None
+        compared = end if difference is None and end is not None and output.number == replay.end else None
+        if compared is not None:
+            difference = _first_difference_of_states(compared, output.checkpoints.load("latest"))
+        changed = [] if loaded is None else output.differences(loaded)
+    name = BEGINNING if loaded is None else loaded.folder.name
+    return Verdict(name, len(expected), None if compared is None else compared.folder.name, difference, changed)
+
+
+class Replay(Trainer):
+    """A run that is trained again. It leaves off at the first record that differs, or at the end of the stretch: the
+    checkpoint `end`, or where that was not due (a signal had asked for it), after the last record."""
+
+    expected: list[dict[str, Any]]
+    end: int | None
+    first: int
+    difference: Difference | None = None
+    num_bytes = num_new = 0
+
+    def safe_point(self) -> None:
+        super().safe_point()
+        assert self.output is not None
+        length = self.output.jsonl.length
+        if length > self.num_bytes:
+            self.num_bytes = length
+            self.compare()
+        is_saved = self.end is None or self.output.number == self.end
+        if self.difference is not None or self.num_new > len(self.expected) - is_saved:
+            raise TrainingEnds
+
+    def compare(self) -> None:
+        """Look for a difference in the records so far."""
+        assert self.output is not None
+        new = _records(self.output.folder.records, self.first, None)
+        self.num_new = len(new)
+        for before, now in zip(self.expected, new, strict=False):
+            where = f"{before['kind']} at opt step {before['opt_steps']}, env step {before['env_steps']}"
+            for change in tree_differences(before, now):
+                self.difference = Difference(where, change)
+                return
+
+
+def _start(folder: RunFolder, checkpoints: Checkpoints, start: str | None) -> LoadedCheckpoint | None:
+    if start == BEGINNING:
+        return None
+    if start is not None:
+        return checkpoints.load(int(start) if start.isdigit() else start)
+    length = folder.records.stat().st_size
+    for number in reversed(checkpoints.numbers()):
+        loaded = checkpoints.load(number)
+        if loaded.records_length < length:
+            return loaded
+    there = "no checkpoint" if not checkpoints.numbers() else "nothing recorded after any of its checkpoints"
+    raise RunFolderError(f"{folder.path} has {there}; to train all of it again: --from {BEGINNING}")
+
+
+def _beside(folder: RunFolder, loaded: LoadedCheckpoint | None, path: Path) -> Replay:
+    """The replay of a run in a folder of its own, which holds what the run held at that checkpoint."""
+    copy = RunFolder.create_at(path)
+    shutil.copyfile(folder.config, copy.config)
+    shutil.copyfile(folder.run, copy.run)
+    if loaded is not None:
+        kept = copy.checkpoints / loaded.folder.name
+        shutil.copytree(loaded.folder, kept)
+        for rows in loaded.buffers.values():
+            for segment in rows.segments:
+                if not (kept / segment.file).exists():
+                    shutil.copyfile(loaded.folder / segment.file, kept / segment.file)
+        write_text(copy.checkpoints / "latest", loaded.folder.name + "\n")
+        copy.records.write_bytes(folder.records.read_bytes()[: loaded.records_length])
+    replay = Replay.load(path, console=Console(quiet=True))
+    replay.first = 0 if loaded is None else loaded.records_length
+    return replay
+
+
+def _records(path: Path, first: int, last: int | None) -> list[dict[str, Any]]:
+    """The records in some bytes of records.jsonl, without their clocks."""
+    lines = path.read_bytes()[first:last].splitlines() if path.exists() else []
+    return [without_clock(json.loads(line)) for line in lines]
+
+
+def _first_difference_of_states(before: LoadedCheckpoint, now: LoadedCheckpoint) -> Difference | None:
+    one, two = (checkpoint.state | {"rows": checkpoint.manifest["buffers"]} for checkpoint in (before, now))
+    change = next(tree_differences(one, two), None)
+    return None if change is None else Difference(f"checkpoint {before.folder.name}", change)

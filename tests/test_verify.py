@@ -1,0 +1,129 @@
+"""`palestra verify`: a stretch of a run is trained again, and every difference is found."""
+
+import hashlib
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from palestra.cli import app
+from palestra.storage import Checkpoints, RunFolder, RunFolderError
+from palestra.storage.run_folder import file_sha256, to_json
+from palestra.storage.segments import read_tensors, write_tensors
+from palestra.trainer import Trainer
+from palestra.verify import verify
+
+MakeConfig = Callable[..., dict[str, Any]]
+
+pytestmark = pytest.mark.usefixtures("no_plots")
+
+
+def train(make_config: MakeConfig, run: Path, changes: dict[str, Any]) -> list[int]:
+    """The numbers of the checkpoints that were kept."""
+    intervals = {"output.save": {"every": 8, "unit": "opt_steps"}, "output.keep_last": 9}
+    Trainer(make_config(intervals | changes), run=run).fit()
+    return Checkpoints(RunFolder.open(run), keep_last=1, keep_every=None).numbers()
+
+
+def contents(run: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("changes", [{}, {"output.save": {"every": 7, "unit": "opt_steps"}}])
+def test_a_run_is_reproduced_from_everywhere(make_config: MakeConfig, tmp_path: Path, changes: dict[str, Any]) -> None:
+    numbers = train(make_config, tmp_path / "run", changes)
+    before = contents(tmp_path / "run")
+    assert len(numbers) > 2
+    num_records = 0
+    for start in ["beginning", *map(str, numbers[:-1])]:
+        verdict = verify(tmp_path / "run", start)
+        assert verdict.difference is None
+        assert verdict.num_records > 0
+        assert verdict.changed == []
+        assert verdict.end is not None
+        num_records += verdict.num_records if start != "beginning" else 0
+    total = len((tmp_path / "run" / "records.jsonl").read_text().splitlines())
+    assert num_records >= total - 1  # the evaluation before training lies before the first checkpoint
+    assert contents(tmp_path / "run") == before
+
+
+def test_by_default_the_last_stretch_is_trained_again(make_config: MakeConfig, tmp_path: Path) -> None:
+    numbers = train(make_config, tmp_path / "run", {})
+    assert verify(tmp_path / "run", None).start == f"{numbers[-2]:08d}"
+
+
+def test_what_was_not_recorded_so_is_found(make_config: MakeConfig, tmp_path: Path) -> None:
+    train(make_config, tmp_path / "run", {})
+    path = tmp_path / "run" / "records.jsonl"
+    lines = path.read_text().splitlines()
+    changed = max(i for i, line in enumerate(lines) if json.loads(line)["kind"] == "training")
+    record = json.loads(lines[changed])
+    loss = record["players"]["host"]["loss"]
+    record["players"]["host"]["loss"] = 0.0625
+    path.write_text("".join(line + "\n" for line in [*lines[:changed], json.dumps(record), *lines[changed + 1 :]]))
+    difference = verify(tmp_path / "run", None).difference
+    where = f"training at opt step {record['opt_steps']}, env step {record['env_steps']}"
+    assert str(difference) == f"{where}: players.host.loss was 0.0625, is {loss}"
+
+
+def test_another_learning_rate_is_found_in_the_first_record_after_it(make_config: MakeConfig, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    numbers = train(make_config, run, {"output.record": None, "evaluation": None})
+    config = (run / "config.yml").read_text()
+    other = re.sub(r"initial: 0.01\b", "initial: 0.011", config)
+    assert other != config
+    (run / "config.yml").write_text(other)
+    difference = verify(run, "beginning").difference
+    assert difference is not None
+    assert "opt step" in difference.where
+    assert numbers
+
+
+def test_a_state_that_was_not_reached_so_is_found(make_config: MakeConfig, tmp_path: Path) -> None:
+    """The records are the same; a weight of the last checkpoint's is not."""
+    run = tmp_path / "run"
+    numbers = train(make_config, run, {})
+    checkpoint = run / "checkpoints" / f"{numbers[-1]:08d}"
+    manifest = json.loads((checkpoint / "manifest.json").read_text())
+    del manifest["sha256"]
+    tensors = read_tensors(checkpoint / "tensors.safetensors", manifest["files"]["tensors.safetensors"])
+    name = next(name for name in tensors if name.startswith("/players/host/nets/q/"))
+    tensors[name].view(-1)[0] += 1.0
+    write_tensors(checkpoint / "tensors.safetensors", tensors)
+    manifest["files"]["tensors.safetensors"] = file_sha256(checkpoint / "tensors.safetensors")
+    digest = hashlib.sha256(to_json(manifest).encode()).hexdigest()
+    (checkpoint / "manifest.json").write_text(to_json(manifest | {"sha256": digest}))
+    assert re.fullmatch(
+        rf"checkpoint {numbers[-1]:08d}: 1 of the \d+ numbers of players.host.nets.q.\S+ differ",
+        str(verify(run, str(numbers[-2])).difference),
+    )
+
+
+def test_nothing_to_compare_is_told(make_config: MakeConfig, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    numbers = train(make_config, run, {"output.keep_last": 1, "output.keep_every": None, "evaluation": None})
+    assert len(numbers) == 1
+    with pytest.raises(RunFolderError, match=r"nothing recorded after any of its checkpoints.*--from beginning"):
+        verify(run, None)
+    with pytest.raises(RunFolderError, match="recorded nothing after that checkpoint"):
+        verify(run, str(numbers[-1]))
+
+
+def test_the_command_says_so_and_how_it_ended(make_config: MakeConfig, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    train(make_config, run, {})
+    good = CliRunner().invoke(app, ["verify", str(run)])
+    assert good.exit_code == 0, good.output
+    assert "reproduced to the bit" in good.stdout
+    records = run / "records.jsonl"
+    records.write_text(records.read_text().replace('"loss": ', '"loss":1'))  # as many bytes
+    bad = CliRunner().invoke(app, ["verify", str(run)])
+    assert bad.exit_code == 1
+    assert "not reproduced" in bad.stderr
+    missing = CliRunner().invoke(app, ["verify", str(run), "--from", "77"])
+    assert missing.exit_code == 1
+    assert "there is no checkpoint 00000077" in missing.stderr
