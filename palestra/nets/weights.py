@@ -77,6 +77,5 @@ def compiled(function: F, wanted: bool) -> F:
 def _may_change(guards: Sequence[Any]) -> list[bool]:
     """Which of a compiled function's assumptions are checked at every call: there are hundreds about the modules."""
     return [
-        guard.name.startswith("L['arguments']") or guard.name.endswith(".training") or not guard.name
-        for guard in guards
+        guard.name.startswith("arguments") or guard.name.endswith(".training") or not guard.name for guard in guards
     ]
