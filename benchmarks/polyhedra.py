@@ -212,7 +212,8 @@ def original_test_config(
     config = _bare_run(steps, device, num_threads)
     config["game"]["max_rounds"] = 10
     config["num_worlds"] = num_worlds
-    config["players"] = {"host": {"algorithm": algorithm}, "agent": {"algorithm": algorithm}}
+    learner = {"algorithm": algorithm, "warm_start": None}
+    config["players"] = {"host": learner, "agent": learner}
     config["execution"]["compile"] = compiled
     config["output"]["display"] = "quiet"
     return read_config(config)

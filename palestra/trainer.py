@@ -28,7 +28,7 @@ from palestra.intervals import Agenda, Counters, Interval
 from palestra.lineage import branched_config, changes_since, note
 from palestra.output import RunOutput, default_folder
 from palestra.player import Metrics, Player
-from palestra.players.seating import make_player
+from palestra.players.seating import make_player, warm_start
 from palestra.recording.means import Means
 from palestra.recording.results import Progress
 from palestra.storage.checkpoints import CheckpointError, Checkpoints
@@ -106,6 +106,9 @@ class Trainer:
         self.game = make_game(self.config.game, self.device, self.config.execution.kernel)
         self.players = {name: make_player(name, self.config, self.game) for name in self.config.players}
         self.learners = [player for player in self.players.values() if player.learning]
+        if not (isinstance(run, RunFolder) and Checkpoints(run, keep_last=1, keep_every=None).numbers()):
+            for player in self.learners:
+                warm_start(player, self.config)
         self.fused_game: Any = fuse(self.game)  # a FusedGame or a SoloGame, each with worlds of its own kind
         for player in self.learners:
             player.worlds = self.fused_game.new_worlds(

@@ -48,7 +48,7 @@ TINY: Data = {
     },
     "num_worlds": 8,
     "roles": {"host": "host", "agent": "agent"},
-    "players": {"host": LEARNER, "agent": copy.deepcopy(LEARNER)},
+    "players": {"host": LEARNER | {"warm_start": None}, "agent": copy.deepcopy(LEARNER) | {"warm_start": None}},
     "stop": {"after": 24, "unit": "opt_steps"},
     "evaluation": {
         "interval": {"every": 8, "unit": "opt_steps"},

@@ -36,6 +36,8 @@ AnyAlgorithm = Annotated[DQNConfig | PPOConfig | SACConfig | TD3Config | UserCon
 class LearningPlayerConfig(Config):
     algorithm: AnyAlgorithm
     """how the player learns"""
+    warm_start: FromRunConfig | None
+    """begin with the networks of a player of another run; optimizer, memory and schedules begin anew; null: do not"""
 
 
 class ExecutionConfig(Config):

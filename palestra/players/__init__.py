@@ -11,8 +11,10 @@ class ScriptedPlayerConfig(Config):
 
 
 class FromRunConfig(Config):
+    """A player as another run left it. In place of a player's config: it sits there and is held fixed."""
+
     from_run: str
-    """folder of the run that trained the player; it is held fixed"""
+    """folder of the run that trained the player"""
     player: str
     """the player's name in that run"""
     checkpoint: str

@@ -1,5 +1,7 @@
 """Makes the players of a run from its config, and brings players back from the folder of a run."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,19 +36,39 @@ def make_player(name: str, run: "RunConfig", game: Game) -> Player:
     if isinstance(config, ScriptedPlayerConfig):
         player.script = make_script(config.scripted, game, first)
     elif isinstance(config, FromRunConfig):
-        try:
+        with _told_at(f"players.{name}.from_run", config, first):
             _fill_from_run(player, type(run), Path(config.from_run), config.player, config.checkpoint)
-        except (RunFolderError, CheckpointError, ConfigError) as error:
-            raise ConfigError([ConfigErrorItem(f"players.{name}.from_run", str(error))]) from error
-        except (KeyError, RuntimeError) as error:  # how torch says that shapes differ
-            message = f"{config.player!r} of {config.from_run} does not fit {roles[0]!r} of this game: {error}"
-            raise ConfigError([ConfigErrorItem(f"players.{name}.from_run", message)]) from error
     else:
         player.learning = True
         turns: tuple[tuple[str, ...], ...] = getattr(game, "turns", (roles,))
         player.turns = tuple(role for turn in turns for role in turn if role in roles)
         player.algorithm = _make_algorithm(config.algorithm, player)  # type: ignore[attr-defined]
     return player
+
+
+def warm_start(player: Player, run: "RunConfig") -> None:
+    """Give a learning player the networks of another run's player, if its config says so.
+
+    Raises ConfigError where there is no such player, or its networks are of another shape.
+    """
+    config = run.players[player.name].warm_start  # type: ignore[attr-defined]
+    if config is None:
+        return
+    with _told_at(f"players.{player.name}.warm_start", config, player.roles[0]):
+        whole = _state_of_run(type(run), Path(config.from_run), config.player, config.checkpoint)
+        _load_nets(player, whole["players"][config.player])
+
+
+@contextmanager
+def _told_at(path: str, config: FromRunConfig, role: str) -> Iterator[None]:
+    """What goes wrong with a player of another run is an error of the config, at that path."""
+    try:
+        yield
+    except (RunFolderError, CheckpointError, ConfigError) as error:
+        raise ConfigError([ConfigErrorItem(path, str(error))]) from error
+    except (KeyError, RuntimeError) as error:  # how torch says that shapes differ
+        message = f"{config.player!r} of {config.from_run} does not fit {role!r} of this game: {error}"
+        raise ConfigError([ConfigErrorItem(path, message)]) from error
 
 
 def load_player(run: str | Path, player: str | None, checkpoint: str, model: type["RunConfig"]) -> Player:
@@ -83,18 +105,29 @@ def _make_algorithm(config: Any, player: Player) -> Algorithm:
 
 def _fill_from_run(player: Player, model: type["RunConfig"], run: Path, name: str, checkpoint: str) -> dict[str, Any]:
     """Give the player what it had learned; gives the state of the run."""
-    folder = RunFolder.open(run)
-    config = load_config(folder.config, (), model).players.get(name)
-    if config is None or not hasattr(config, "algorithm"):
-        raise RunFolderError(f"{run} has no player {name!r} that learned")
-    player.algorithm = _make_algorithm(config.algorithm, player)
-    which = int(checkpoint) if checkpoint.isdigit() else checkpoint
-    whole = Checkpoints(folder, keep_last=1, keep_every=None).load(which).state
+    whole = _state_of_run(model, run, name, checkpoint)
+    config = load_config(RunFolder.open(run).config, (), model).players[name]
+    player.algorithm = _make_algorithm(config.algorithm, player)  # type: ignore[attr-defined]
     state = whole["players"][name]
-    for key, net in player.nets.items():
-        net.load_state_dict(state["nets"][key])
+    _load_nets(player, state)
+    for net in player.nets.values():
         net.requires_grad_(False)
     player.set_training(False)
     player.opt_steps, player.env_steps = state["opt_steps"], state["env_steps"]
     player.optimizers, player.replay_buffer = {}, None
     return whole
+
+
+def _state_of_run(model: type["RunConfig"], run: Path, name: str, checkpoint: str) -> dict[str, Any]:
+    """What a checkpoint of a run holds. Raises RunFolderError if that player did not learn there."""
+    folder = RunFolder.open(run)
+    if not hasattr(load_config(folder.config, (), model).players.get(name), "algorithm"):
+        raise RunFolderError(f"{run} has no player {name!r} that learned")
+    which = int(checkpoint) if checkpoint.isdigit() else checkpoint
+    return Checkpoints(folder, keep_last=1, keep_every=None).load(which).state
+
+
+def _load_nets(player: Player, state: dict[str, Any]) -> None:
+    """Load the weights of all networks of a player."""
+    for key, net in player.nets.items():
+        net.load_state_dict(state["nets"][key])

@@ -613,7 +613,7 @@ def probe_config(kind: str, continuous: bool, **changes: Any) -> dict[str, Any]:
         "game": {"name": "tests.probes:Probe", "kind": kind, "continuous": continuous, "limit": 4},
         "num_worlds": 32,
         "roles": {"agent": "agent"},
-        "players": {"agent": {"algorithm": algorithm | changes}},
+        "players": {"agent": {"algorithm": algorithm | changes, "warm_start": None}},
         "stop": {"after": 800, "unit": "opt_steps"},
         "evaluation": None,
         "callbacks": [],
