@@ -42,7 +42,7 @@ def make_player(name: str, run: "RunConfig", game: Game) -> Player:
         player.learning = True
         turns: tuple[tuple[str, ...], ...] = getattr(game, "turns", (roles,))
         player.turns = tuple(role for turn in turns for role in turn if role in roles)
-        player.algorithm = _make_algorithm(config.algorithm, player)  # type: ignore[attr-defined]
+        player.algorithm = _make_algorithm(config.algorithm, player)  # type: ignore[union-attr]
     return player
 
 
@@ -51,7 +51,7 @@ def warm_start(player: Player, run: "RunConfig") -> None:
 
     Raises ConfigError where there is no such player, or its networks are of another shape.
     """
-    config = run.players[player.name].warm_start  # type: ignore[attr-defined]
+    config = run.players[player.name].warm_start  # type: ignore[union-attr]
     if config is None:
         return
     with _told_at(f"players.{player.name}.warm_start", config, player.roles[0]):
@@ -107,7 +107,7 @@ def _fill_from_run(player: Player, model: type["RunConfig"], run: Path, name: st
     """Give the player what it had learned; gives the state of the run."""
     whole = _state_of_run(model, run, name, checkpoint)
     config = load_config(RunFolder.open(run).config, (), model).players[name]
-    player.algorithm = _make_algorithm(config.algorithm, player)  # type: ignore[attr-defined]
+    player.algorithm = _make_algorithm(config.algorithm, player)  # type: ignore[union-attr]
     state = whole["players"][name]
     _load_nets(player, state)
     for net in player.nets.values():
