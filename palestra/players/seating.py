@@ -42,7 +42,7 @@ def make_player(name: str, run: "RunConfig", game: Game) -> Player:
         player.learning = True
         turns: tuple[tuple[str, ...], ...] = getattr(game, "turns", (roles,))
         player.turns = tuple(role for turn in turns for role in turn if role in roles)
-        player.algorithm = _make_algorithm(config.algorithm, player)  # type: ignore[union-attr]
+        player.algorithm = _make_algorithm(config.algorithm, player)  # type: ignore[attr-defined]
     return player
 
 
