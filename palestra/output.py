@@ -36,10 +36,10 @@ class RunOutput:
 
         origin: the checkpoint that it branches off, if any.
         """
-        write_text(folder.config, render(config, type(config)))
         branched_from = None if origin is None else str(origin.resolve())
         facts = {"user_classes": user_class_hashes(config), "branched_from": branched_from}
         write_json(folder.run, run_facts() | facts)
+        write_text(folder.config, render(config, type(config)))  # last: a folder with a config is a run
         return cls(folder, config, console)
 
     @contextmanager
