@@ -63,7 +63,7 @@ def records(run: Path) -> list[Data]:
 VARIANTS: dict[str, Data] = {
     "plain": {},
     "dueling": {"dueling": True},
-    "c51": {"value": {"name": "c51", "num_atoms": 21, "low": 0.0, "high": 10.0}, "batch_size": 64},
+    "c51": {"value": {"name": "c51", "num_atoms": 41, "low": 0.0, "high": 10.0}, "batch_size": 64},
     "quantile": {
         "value": {"name": "quantile", "num_quantiles": 4, "huber_delta": 1.0},
         "learning_rate": {"name": "linear", "initial": 0.03, "final": 0.0, "num_steps": 1600},

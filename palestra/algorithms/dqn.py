@@ -216,7 +216,7 @@ class DQN(Algorithm):
         expected, dueling = isinstance(self.config.value, ExpectedConfig), self.config.dueling
         if expected and not dueling:
             return outputs
-        told = outputs.reshape(len(outputs), self.player.action_space.num_flags + dueling, -1)
+        told = outputs.reshape(outputs.shape[0], self.player.action_space.num_flags + dueling, -1)
         told = joined_streams(told) if dueling else told
         return told.squeeze(2) if expected else told
 
