@@ -4,13 +4,16 @@ themselves."""
 from typing import Any, get_args, get_origin
 
 from palestra.algorithms import AnyAlgorithm
+from palestra.algorithms.value_heads import ValueConfig
 from palestra.config import UserConfig
+from palestra.exploration import ExplorationConfig
 from palestra.games import GameConfig
 from palestra.games.rewards import RewardConfig
 from palestra.nets import AnyNetConfig
 from palestra.optimizers import OptimizerConfig
 from palestra.players.scripted import SCRIPTED
 from palestra.schedules import ScheduleConfig
+from palestra.transitions import TransitionsConfig
 
 
 def catalogue() -> dict[str, dict[str, str]]:
@@ -23,6 +26,9 @@ def catalogue() -> dict[str, dict[str, str]]:
         "schedules": _variants(ScheduleConfig),
         "rewards (polyhedra)": _variants(RewardConfig),
         "optimizers": _variants(OptimizerConfig),
+        "values (dqn)": _variants(ValueConfig),
+        "transitions (dqn)": _variants(TransitionsConfig),
+        "exploration (dqn)": _variants(ExplorationConfig),
     }
 
 

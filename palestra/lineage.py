@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 
 # What the state in a checkpoint is made of: with other values it would mean something else, or nothing.
 FIXED_IN_A_BRANCH = r"(game|num_worlds|roles|players)(\..+)?"
-FREE_IN_A_BRANCH = r"players\.[^.]+\.algorithm\.(?!(name|net|body|policy_net|critic_net|replay_buffer)(\.|$)).+"
+FREE_IN_A_BRANCH = (
+    r"players\.[^.]+\.algorithm\."
+    r"(?!(name|net|body|policy_net|critic_net|replay_buffer|dueling|value(?!\.huber_delta$)|transitions)(\.|$)).+"
+)
 
 
 class Change(NamedTuple):

@@ -1,5 +1,6 @@
 """Exported players run without palestra and act as they did."""
 
+import copy
 import json
 import subprocess
 import sys
@@ -55,6 +56,37 @@ def test_players_of_every_algorithm_can_be_exported(name: str, tmp_path: Path) -
     palestra.Trainer(config, run=tmp_path / "run").fit()
     player = palestra.load_player(tmp_path / "run")
     assert export_player(player, tmp_path / "export", onnx=True) == {"policy.pt2": 512, "policy.onnx": 512}
+
+
+VALUES = [
+    {"name": "expected", "huber_delta": 1.0},
+    {"name": "c51", "num_atoms": 11, "low": -1.0, "high": 1.0},
+    {"name": "quantile", "num_quantiles": 4, "huber_delta": 1.0},
+    {
+        "name": "implicit_quantile",
+        "num_quantiles": 4,
+        "num_target_quantiles": 4,
+        "num_acting_quantiles": 8,
+        "num_cosines": 8,
+        "embedding_dim": 8,
+        "huber_delta": 1.0,
+    },
+]
+
+
+@pytest.mark.parametrize("value", VALUES, ids=lambda value: value["name"])
+def test_what_choices_are_worth_on_average_is_exported(value: dict[str, Any], tmp_path: Path) -> None:
+    config = copy.deepcopy(TINY) | {"stop": {"after": 2, "unit": "opt_steps"}, "evaluation": None}
+    config["players"]["host"]["algorithm"] |= {"dueling": True, "value": value}
+    palestra.Trainer(config, run=tmp_path / "run").fit()
+    player = palestra.load_player(tmp_path / "run", "host")
+    assert export_player(player, tmp_path / "export", onnx=True) == {"policy.pt2": 512, "policy.onnx": 512}
+    policy = torch.export.load(tmp_path / "export/policy.pt2").module()
+    points = torch.rand(5, 6, 3)
+    _, worth = policy({"points": points}, torch.ones(5, 4, dtype=torch.bool))
+    assert isinstance(player.algorithm, DQN)
+    with torch.no_grad():
+        assert torch.allclose(worth, player.algorithm.values({"points": points}), atol=1e-5)
 
 
 def test_an_export_says_how_observations_were_normalised(tmp_path: Path) -> None:

@@ -60,9 +60,34 @@ def records(run: Path) -> list[Data]:
 # ---- what is learned ---------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("mode", MODES)
+VARIANTS: dict[str, Data] = {
+    "plain": {},
+    "dueling": {"dueling": True},
+    "c51": {"value": {"name": "c51", "num_atoms": 41, "low": 0.0, "high": 10.0}, "batch_size": 64},
+    "quantile": {
+        "value": {"name": "quantile", "num_quantiles": 4, "huber_delta": 1.0},
+        "learning_rate": {"name": "linear", "initial": 0.03, "final": 0.0, "num_steps": 1600},
+    },
+    "implicit quantile": {
+        "value": {
+            "name": "implicit_quantile",
+            "num_quantiles": 4,
+            "num_target_quantiles": 4,
+            "num_acting_quantiles": 8,
+            "num_cosines": 4,
+            "embedding_dim": 8,
+            "huber_delta": 1.0,
+        }
+    },
+}
+
+
+@pytest.mark.parametrize(
+    ("variant", "mode"),
+    [*(("plain", mode) for mode in MODES), *((variant, MODES[0]) for variant in list(VARIANTS)[1:])],
+)
 def test_dqn_learns_the_known_values_under_termination_and_truncation(
-    make_config: MakeConfig, tmp_path: Path, mode: str
+    make_config: MakeConfig, tmp_path: Path, variant: str, mode: str
 ) -> None:
     game = gym_data(id="tests.gym_probes:TwoStates-v0", arguments={"limit": 4}, vectorization=how("sync", mode))
     learner = copy.deepcopy(LEARNER)
@@ -80,11 +105,12 @@ def test_dqn_learns_the_known_values_under_termination_and_truncation(
         "exploration": {"name": "epsilon_greedy", "epsilon": {"name": "constant", "value": 1.0}},
         "replay_buffer": {"name": "uniform", "capacity": 10000},
     }
+    learner["algorithm"] |= VARIANTS[variant]
     changes = {"players": {"agent": learner}, "evaluation": None, "stop.after": 1600, "output.save": None}
     trainer = palestra.Trainer(lone_agent(make_config, game, changes), run=tmp_path / "run")
     trainer.fit()
     with torch.no_grad():
-        values = trainer.agent_net({"observation": torch.eye(2)})
+        values = trainer.player_of("agent").algorithm.values({"observation": torch.eye(2)})
     assert np.allclose(values, two_states_values(0.9), atol=1e-2)
 
 

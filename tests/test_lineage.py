@@ -123,6 +123,8 @@ def test_a_branch_killed_before_its_first_checkpoint_begins_at_its_origin_again(
         ("num_worlds=4", "num_worlds"),
         ("game.max_value=9", "game.max_value"),
         ("players.host.algorithm.net.net_arch=[4]", "players.host.algorithm.net.net_arch"),
+        ("players.host.algorithm.dueling=true", "players.host.algorithm.dueling"),
+        ("players.host.algorithm.transitions={name: n_step, steps: 2}", "players.host.algorithm.transitions"),
         ("players.host.algorithm.replay_buffer.capacity=99", "players.host.algorithm.replay_buffer.capacity"),
     ],
 )

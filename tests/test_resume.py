@@ -181,6 +181,13 @@ TD3: dict[str, Any] = {
         "std": {"name": "linear", "initial": 0.5, "final": 0.1, "num_steps": 8},
     },
 }
+PRIORITIZED = {
+    "name": "prioritized",
+    "capacity": 40,
+    "alpha": 0.6,
+    "beta": {"name": "linear", "initial": 0.4, "final": 1.0, "num_steps": 10},
+    "eps": 1e-6,
+}
 ON_A_PROBE: dict[str, Any] = {
     "game": {"name": "probes:Probe", "kind": "identity", "continuous": True, "limit": 3},
     "roles": {"agent": "host"},
@@ -218,17 +225,33 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "players.host.algorithm.net": {"name": "deep_sets", "point_widths": [8], "head_widths": [8]},
     },
     "prioritized replay, softmax": {
-        "players.host.algorithm.replay_buffer": {
-            "name": "prioritized",
-            "capacity": 40,
-            "alpha": 0.6,
-            "beta": {"name": "linear", "initial": 0.4, "final": 1.0, "num_steps": 10},
-            "eps": 1e-6,
-        },
+        "players.host.algorithm.replay_buffer": PRIORITIZED,
         "players.host.algorithm.exploration": {
             "name": "softmax",
             "temperature": {"name": "linear", "initial": 1.0, "final": 0.1, "num_steps": 8},
         },
+    },
+    "dueling dqn of 3 steps": {
+        "players.host.algorithm.dueling": True,
+        "players.host.algorithm.transitions": {"name": "n_step", "steps": 3},
+    },
+    "c51, prioritized": {
+        "players.host.algorithm.value": {"name": "c51", "num_atoms": 11, "low": -1.0, "high": 1.0},
+        "players.host.algorithm.replay_buffer": PRIORITIZED,
+    },
+    "quantiles, dueling implicit quantiles, prioritized": {
+        "players.host.algorithm.value": {"name": "quantile", "num_quantiles": 4, "huber_delta": 1.0},
+        "players.agent.algorithm.dueling": True,
+        "players.agent.algorithm.value": {
+            "name": "implicit_quantile",
+            "num_quantiles": 3,
+            "num_target_quantiles": 2,
+            "num_acting_quantiles": 4,
+            "num_cosines": 4,
+            "embedding_dim": 8,
+            "huber_delta": 1.0,
+        },
+        "players.agent.algorithm.replay_buffer": PRIORITIZED,
     },
     "torch kernel, residual net": {
         "execution.kernel": "torch",
@@ -251,8 +274,9 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "evaluation.pairings": [{"first": "host", "second": "random"}, {"first": "random", "second": "host"}],
         "evaluation.best": {"pairing": 1, "measure": "return/second", "goal": "max"},
     },
-    "self-play": {
+    "self-play of 2 steps": {
         "game": {"name": "nim", "num_heaps": 2, "max_stones": 3},
+        "players.host.algorithm.transitions": {"name": "n_step", "steps": 2},
         "roles": {"first": "host", "second": "host"},
         "players.agent": ...,
         "evaluation.pairings": [{"first": "host", "second": "random"}, {"first": "random", "second": "host"}],

@@ -1,6 +1,7 @@
-"""DQN: Q-learning with a replay buffer and a target network (Mnih et al. 2015), double where the config says so (van
-Hasselt et al. 2016), its replay prioritized where the config says so (Schaul et al. 2016).
+"""DQN: Q-learning with a replay buffer and a target network (Mnih et al. 2015). Where the config says so: double (van
+Hasselt et al. 2016), dueling (Wang et al. 2016), with prioritized replay (Schaul et al. 2016), n-step, distributional.
 
+What a network tells of an action (value_heads.py) are K numbers: (B, A, K); where that is its expected return, (B, A).
 Legal-action masks hold in acting and in targets. Left out on purpose: reward clipping, frame stacking.
 To run: palestra train configs/dqn-polyhedra.yml
 """
@@ -12,19 +13,42 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import Tensor, nn
 
+from palestra.algorithms.value_heads import (
+    FRACTIONS,
+    ExpectedConfig,
+    ImplicitQuantileConfig,
+    ImplicitQuantileNet,
+    MeanValues,
+    ValueConfig,
+    joined_streams,
+    of_action,
+    seen_at,
+)
 from palestra.buffers.prioritized import PrioritizedReplay, PrioritizedReplayConfig
 from palestra.buffers.replay import ReplayBuffer, UniformReplayConfig
-from palestra.config import ByName, Config, Discount, Fraction, NonNegativeInt, PositiveFloat, PositiveInt
+from palestra.config import (
+    ByName,
+    Config,
+    ConfigError,
+    ConfigErrorItem,
+    Discount,
+    Fraction,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+)
 from palestra.exploration import ExplorationConfig, best_legal
 from palestra.games.fused import Decision, Memory, Sees, Transitions
+from palestra.games.game import Observation, expand_mask
 from palestra.games.spaces import Discrete
 from palestra.nets import NetConfig, make_net
 from palestra.nets.flat import FlatNet
 from palestra.nets.weights import compiled
 from palestra.optimizers import OptimizerConfig, clip
 from palestra.player import Algorithm, AlgorithmConfig, Deterministic, Metrics, Player, Turn
-from palestra.randomness import base_key
+from palestra.randomness import base_key, fold, seeded_global_state
 from palestra.schedules import ScheduleConfig
+from palestra.transitions import TransitionsConfig, make_producer
 
 # ---- what a run must say -----------------------------------------------------------------------------
 
@@ -52,6 +76,12 @@ class DQNConfig(AlgorithmConfig):
     """discount per decision of the player"""
     double: bool
     """choose the next action with the online network, value it with the target network"""
+    dueling: bool
+    """the network tells a state's value and every action's advantage, which add up to the action's value"""
+    value: ValueConfig
+    """what the network tells of an action"""
+    transitions: TransitionsConfig
+    """what of a roll-out becomes a row of the replay buffer"""
     rollout_length: PositiveInt
     """rounds played in every world per turn"""
     updates_per_turn: PositiveInt
@@ -62,8 +92,6 @@ class DQNConfig(AlgorithmConfig):
     """transitions per opt step"""
     target: Annotated[PolyakConfig | CopyConfig, ByName()]
     """how the target network follows"""
-    huber_delta: PositiveFloat
-    """TD error at which the loss turns from a parabola into a line"""
     max_grad_norm: PositiveFloat | None
     """longer gradients are scaled down to this norm; null: never"""
     net: NetConfig
@@ -89,28 +117,45 @@ def make_buffer(
     return ReplayBuffer(config, device, seed, stream)
 
 
+def make_q_net(config: DQNConfig, player: Player) -> nn.Module:
+    """The network, with as many outputs as it tells of all actions, and of the state where it is dueling."""
+    place = f"player/{player.name}"
+    num_outputs, key = player.action_space.num_flags + config.dueling, base_key(player.seed, f"{place}/net")
+    if not isinstance(config.value, ImplicitQuantileConfig):
+        return make_net(config.net, player.spaces, num_outputs * config.value.num_told, key)
+    if FRACTIONS in player.spaces:
+        message = f"the observation has an entry {FRACTIONS!r}, beside which the network sees fractions; rename it"
+        raise ConfigError([ConfigErrorItem(f"players.{player.name}.algorithm.value", message)])
+    body = make_net(config.net, player.spaces, config.value.embedding_dim, key)
+    with seeded_global_state(base_key(player.seed, f"{place}/embedding")):
+        return ImplicitQuantileNet(config.value, body, num_outputs)
+
+
 # ---- what it learns ----------------------------------------------------------------------------------
 
 
-def td_target(next_q_online: Tensor, next_q_target: Tensor, batch: Transitions, config: DQNConfig) -> Tensor:
-    """r + gamma * Q_target(s', a*), a* the best legal action at s'; r alone where the game terminated: float32
-    (batch,)."""
-    chooser = next_q_online if config.double else next_q_target
-    value = next_q_target.gather(1, best_legal(chooser, batch.next_legal).unsqueeze(1)).squeeze(1)
-    return batch.reward + config.gamma * torch.where(batch.terminated, 0.0, value)
+def td_target(next_online: Tensor, next_target: Tensor, batch: Transitions, config: DQNConfig) -> Tensor:
+    """r + discount * Q_target(s', a*), a* the best legal action at s'; r alone where the game terminated: (B,) or, as
+    the law of the return, (B, K). next_online, next_target: what the two networks tell of all actions at s'."""
+    best = best_legal(config.value.mean(next_online if config.double else next_target), batch.next_legal)
+    told = of_action(next_target, best)
+    told = told.masked_fill(expand_mask(batch.terminated, told), 0.0)
+    discount = ~batch.terminated * batch.extras.get("discount", config.gamma)
+    return config.value.target(told, batch.reward, discount)
 
 
-def td_loss(q: Tensor, target: Tensor, batch: Transitions, config: DQNConfig) -> tuple[Tensor, Tensor, Metrics]:
-    """Huber loss of the TD error of the actions taken, and that error. q: (batch, actions), target: (batch,).
+def td_loss(told: Tensor, target: Tensor, batch: Transitions, config: DQNConfig) -> tuple[Tensor, Tensor, Metrics]:
+    """The mean loss of what is told of the actions taken, and how much every row surprises: (B,).
 
-    Rows drawn by priority carry their weights in the loss as an extra.
+    That is the TD error or, of a law of the return, the row's loss. Rows drawn by priority carry their weights in the
+    loss as an extra.
     """
-    taken = q.gather(1, batch.action.unsqueeze(1)).squeeze(1)
-    td_error = (taken - target).detach()
-    losses = nn.functional.huber_loss(taken, target, delta=config.huber_delta, reduction="none")
+    taken = of_action(told, batch.action)
+    losses, td_error = config.value.losses(taken, target, batch.extras)
     loss = (losses * batch.extras["weight"] if "weight" in batch.extras else losses).mean()
-    metrics = {"loss": loss.detach(), "q_mean": taken.detach().mean(), "td_error": td_error.abs().mean()}
-    return loss, td_error, metrics
+    q_mean = config.value.mean(taken.detach()).mean()
+    metrics = {"loss": loss.detach(), "q_mean": q_mean, "td_error": td_error.abs().mean()}
+    return loss, td_error if isinstance(config.value, ExpectedConfig) else losses.detach(), metrics
 
 
 # ---- how it plays and learns ---------------------------------------------------------------------------
@@ -134,8 +179,7 @@ class DQN(Algorithm):
     def __init__(self, config: DQNConfig, player: Player) -> None:
         super().__init__(config, player)
         player.require_actions(config.name, Discrete)
-        key = base_key(player.seed, f"player/{player.name}/net")
-        net = make_net(config.net, player.spaces, player.action_space.num_flags, key).to(player.device)
+        net = make_q_net(config, player).to(player.device)
         self.q, self.target = FlatNet(net), FlatNet(deepcopy(net).eval())
         self.acting = self.q.evaluation_twin()
         self.act_fast = self.acting.quick or compiled(self.acting, player.compile)
@@ -143,6 +187,12 @@ class DQN(Algorithm):
         self.update_fast = compiled(self.update, player.compile)
         stream = f"player/{player.name}/replay"
         self.buffer = make_buffer(config.replay_buffer, player.device, player.seed, stream)
+        self.producer = make_producer(
+            config.transitions, config.gamma, config.rollout_length, player.turns, player.device
+        )
+        self.fractions_key = torch.tensor(
+            [base_key(player.seed, f"player/{player.name}/fractions")], device=player.device
+        )
         self.rolled_out = False
         self.updates_left = 0
         player.nets = {"q": self.q.net, "target": self.target.net}
@@ -152,15 +202,32 @@ class DQN(Algorithm):
 
     def policy(self, explore: bool) -> ByValue:
         exploration = self.config.exploration
-        return ByValue(self.act_fast, exploration, exploration.schedule(self.player.opt_steps) if explore else 0.0)
+        return ByValue(self.values, exploration, exploration.schedule(self.player.opt_steps) if explore else 0.0)
+
+    def values(self, observation: Observation) -> Tensor:
+        return self.worth(self.act_fast(observation))
+
+    def worth(self, outputs: Tensor) -> Tensor:
+        """What every action is worth, by the network's outputs: (B, A)."""
+        return self.config.value.mean(self.told(outputs))
+
+    def told(self, outputs: Tensor) -> Tensor:
+        """The network's outputs as what they tell of every action: (B, A) or (B, A, K)."""
+        expected, dueling = isinstance(self.config.value, ExpectedConfig), self.config.dueling
+        if expected and not dueling:
+            return outputs
+        told = outputs.reshape(outputs.shape[0], self.player.action_space.num_flags + dueling, -1)
+        told = joined_streams(told) if dueling else told
+        return told.squeeze(2) if expected else told
 
     def module(self) -> Deterministic:
-        return Deterministic(self.acting.net, best_legal, self.player.action_space.num_flags)
+        net = MeanValues(self.acting.net, self.worth)
+        return Deterministic(net, best_legal, self.player.action_space.num_flags)
 
     def learn(self, turn: Turn) -> None:
         config, player = self.config, self.player
         if not self.rolled_out:  # counters, not locals, remember where we are: a resumed run goes on right here
-            transitions = turn.collect(config.rollout_length)
+            transitions = self.producer(turn.collect(config.rollout_length))
             self.buffer.add(transitions.rows(), transitions.valid)
             warming_up = player.env_steps < config.warmup_env_steps or self.buffer.is_empty
             self.updates_left = 0 if warming_up else config.updates_per_turn
@@ -174,41 +241,47 @@ class DQN(Algorithm):
         self.rolled_out = False
 
     def opt_step(self, rows: Mapping[str, Tensor]) -> Metrics:
-        self.optimizer.learning_rate.fill_(self.config.learning_rate(self.player.opt_steps))
+        config, opt_steps = self.config, self.player.opt_steps
+        self.optimizer.learning_rate.fill_(config.learning_rate(opt_steps))
+        rows = dict(rows)
         if isinstance(self.buffer, PrioritizedReplay):
-            metrics, td_error = self.update_fast(
-                {**rows, "extras.weight": self.buffer.importance(self.player.opt_steps)}
-            )
-            self.buffer.learn_surprise(td_error)
-        else:
-            metrics, _ = self.update_fast(rows)
-        target = self.config.target
-        if isinstance(target, CopyConfig) and (self.player.opt_steps + 1) % target.interval == 0:
+            rows["extras.weight"] = self.buffer.importance(opt_steps)
+        if isinstance(config.value, ImplicitQuantileConfig):
+            drawn = config.value.draw(fold(self.fractions_key, opt_steps), config.batch_size)
+            rows |= {f"extras.{name}": value for name, value in drawn.items()}
+        metrics, surprise = self.update_fast(rows)
+        if isinstance(self.buffer, PrioritizedReplay):
+            self.buffer.learn_surprise(surprise)
+        if isinstance(config.target, CopyConfig) and (opt_steps + 1) % config.target.interval == 0:
             self.target.follow(self.q, share=1.0)
         return metrics
 
     def update(self, rows: Mapping[str, Tensor]) -> tuple[Metrics, Tensor]:
         """What an opt step does to the weights: tensor operations alone, one graph where it is compiled.
 
-        Gives the TD errors of the rows beside the metrics."""
-        gradient, td_error, metrics = self.gradient(Transitions.from_rows(rows))
+        Gives beside the metrics how much the rows surprise."""
+        gradient, surprise, metrics = self.gradient(Transitions.from_rows(rows))
         gradient, grad_norm = clip(gradient, self.config.max_grad_norm)
         self.optimizer.step(gradient)
         if isinstance(self.config.target, PolyakConfig):
             self.target.follow(self.q, share=self.config.target.tau)
-        return {**metrics, "grad_norm": grad_norm}, td_error
+        return {**metrics, "grad_norm": grad_norm}, surprise
 
     def gradient(self, batch: Transitions) -> tuple[Tensor, Tensor, Metrics]:
         """The gradient of the loss with respect to all weights, as one vector."""
+        next_seen, extras = batch.next_observation, batch.extras
         with torch.no_grad():
-            next_q = self.target(batch.next_observation)
-            online = self.acting(batch.next_observation) if self.config.double else next_q
-            target = td_target(online, next_q, batch, self.config)
-        loss, td_error, metrics = td_loss(self.q(batch.observation), target, batch, self.config)
-        return self.q.gradient(loss), td_error, metrics
+            next_target = self.told(self.target(seen_at(next_seen, extras.get(f"target_{FRACTIONS}"))))
+            next_online = self.told(self.acting(next_seen)) if self.config.double else next_target
+            target = td_target(next_online, next_target, batch, self.config)
+        told = self.told(self.q(seen_at(batch.observation, extras.get(FRACTIONS))))
+        loss, surprise, metrics = td_loss(told, target, batch, self.config)
+        return self.q.gradient(loss), surprise, metrics
 
     def state_dict(self) -> dict[str, Any]:
-        return {"rolled_out": self.rolled_out, "updates_left": self.updates_left}
+        remembered = {"rolled_out": self.rolled_out, "updates_left": self.updates_left}
+        return remembered | {"producer": self.producer.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.rolled_out, self.updates_left = state["rolled_out"], state["updates_left"]
+        self.producer.load_state_dict(state["producer"])

@@ -25,12 +25,14 @@ def dqn_config(**changes: Any) -> DQNConfig:
         "name": "dqn",
         "gamma": 0.5,
         "double": True,
+        "dueling": False,
+        "value": {"name": "expected", "huber_delta": 1.0},
+        "transitions": {"name": "one_step"},
         "rollout_length": 3,
         "updates_per_turn": 4,
         "warmup_env_steps": 0,
         "batch_size": 16,
         "target": {"name": "polyak", "tau": 0.25},
-        "huber_delta": 1.0,
         "max_grad_norm": None,
         "net": {"name": "mlp", "net_arch": [16], "activation": "relu"},
         "optimizer": {"name": "adam", "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0},
@@ -113,7 +115,9 @@ def test_loss_is_the_huber_loss_of_the_actions_taken() -> None:
     q = torch.tensor([[0.5, 9.0], [9.0, 3.0], [9.0, -1.0]], requires_grad=True)
     batch = batch_of(3)
     batch.action = torch.tensor([0, 1, 1])
-    loss, td_error, metrics = td_loss(q, torch.zeros(3), batch, dqn_config(huber_delta=2.0))
+    loss, td_error, metrics = td_loss(
+        q, torch.zeros(3), batch, dqn_config(value={"name": "expected", "huber_delta": 2.0})
+    )
     loss.backward()
     assert loss.item() == metrics["loss"] == pytest.approx((0.125 + 4.0 + 0.5) / 3)
     assert td_error.tolist() == [0.5, 3.0, -1.0]
@@ -176,7 +180,7 @@ class PlainDQN:
         self.q.train()
         taken = self.q(batch.observation).gather(1, batch.action.unsqueeze(1)).squeeze(1)
         self.optimizer.zero_grad()
-        nn.functional.huber_loss(taken, target, delta=config.huber_delta).backward()
+        nn.functional.huber_loss(taken, target, delta=config.value.huber_delta).backward()
         norm = nn.utils.clip_grad_norm_(self.q.parameters(), config.max_grad_norm or torch.inf)
         for group in self.optimizer.param_groups:
             group["lr"] = config.learning_rate(step)
@@ -196,7 +200,10 @@ class PlainDQN:
             "optimizer": {"name": "adam", "beta1": 0.9, "beta2": 0.999, "eps": 1e-3, "weight_decay": 0.0},
         },
         {"optimizer": {"name": "adam", "beta1": 0.5, "beta2": 0.9, "eps": 1e-3, "weight_decay": 0.3}},
-        {"optimizer": {"name": "sgd", "momentum": 0.5, "weight_decay": 0.1}, "huber_delta": 0.3},
+        {
+            "optimizer": {"name": "sgd", "momentum": 0.5, "weight_decay": 0.1},
+            "value": {"name": "expected", "huber_delta": 0.3},
+        },
     ],
 )
 def test_opt_steps_are_those_of_plain_torch(changes: dict[str, Any], double: bool) -> None:
@@ -361,7 +368,7 @@ def test_a_turn_left_at_any_safe_point_goes_on_right_there(leave_at: int) -> Non
     with pytest.raises(Leave):
         dqn.learn(turn)
     state = dqn.state_dict()
-    dqn.load_state_dict({"rolled_out": False, "updates_left": 0})
+    dqn.load_state_dict({"rolled_out": False, "updates_left": 0, "producer": {}})
     dqn.load_state_dict(state)
     dqn.learn(turn)
     assert turn.calls == expected.calls

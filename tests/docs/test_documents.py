@@ -12,11 +12,14 @@ import yaml
 from nbclient import NotebookClient
 
 import palestra
+from palestra.algorithms.dqn import DQNConfig
 from palestra.config import Config, check, load_yaml
 from palestra.games import read_game
+from palestra.games.fused import Transitions
 from palestra.games.spaces import Space
 from palestra.nets import AnyNetConfig, make_net
 from palestra.nets.plain import PLAIN_NETS
+from palestra.transitions import make_producer
 
 ROOT = Path(__file__).parents[2]
 
@@ -83,6 +86,25 @@ def test_the_networks_of_the_document_can_be_made(tmp_path: Path, monkeypatch: p
     for config in configs:
         checked = check({"net": config}, Holder).net
         assert list(make_net(checked, spaces.get(config["name"], {"seen": vector}), 2, key=1).parameters())
+
+
+def test_the_variants_of_dqn_in_the_document_are_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (ROOT / "docs" / "dqn.md").read_text()
+    code, listed = re.search(r"```python\n(.*?)```", text, re.S), re.search(r"```yaml\n(.*?)```", text, re.S)
+    assert code
+    assert listed
+    (tmp_path / "producers_of_mine.py").write_text(code[1])
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    algorithm = load_yaml(ROOT / "configs" / "dqn-cartpole.yml")["players"]["agent"]["algorithm"]
+    for change in yaml.safe_load(listed[1]):
+        checked = check(algorithm | change, DQNConfig)
+    producer = make_producer(checked.transitions, 0.9, 1, ("agent",), torch.device("cpu"))
+    seen = {"observation": torch.zeros(3, 1)}
+    flag = torch.zeros(3, dtype=torch.bool)
+    rewards = torch.tensor([-7.0, 0.5, 7.0])
+    rows = producer(Transitions(seen, flag.long(), rewards, seen, flag.unsqueeze(1), flag, flag, ~flag, {}))
+    assert rows.reward.tolist() == [-1.0, 0.5, 1.0]
 
 
 def test_the_games_of_the_document_are_complete_and_its_code_runs() -> None:

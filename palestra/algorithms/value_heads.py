@@ -1,0 +1,219 @@
+"""What DQN's network tells of an action, by name: the expected return, or the law of the return in one of three forms.
+
+A head says: `num_told`, numbers per action; `mean`, what these are worth; `target`, r + discount * what is told of the
+next action; `losses`, of what was told against the target, and the difference of their means, both (B,).
+
+Letters: B rows, A actions, K numbers told of an action, N predicted and M target quantiles.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Annotated, Literal, Self
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+from torch.nn.functional import huber_loss, kl_div, relu
+
+from palestra.config import ByName, Config, ConfigError, ConfigErrorItem, PositiveFloat, PositiveInt
+from palestra.games.game import Observation
+from palestra.randomness import random_floats
+
+FRACTIONS = "fractions"  # the entry beside an observation that says for which fractions quantiles are asked for
+
+
+class ExpectedConfig(Config):
+    name: Literal["expected"]
+    """the expected return of every action"""
+    huber_delta: PositiveFloat
+    """TD error at which the loss turns from a parabola into a line"""
+
+    @property
+    def num_told(self) -> int:
+        return 1
+
+    def mean(self, told: Tensor) -> Tensor:
+        return told
+
+    def target(self, told: Tensor, reward: Tensor, discount: Tensor) -> Tensor:
+        return reward + discount * told
+
+    def losses(self, told: Tensor, target: Tensor, extras: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        return huber_loss(told, target, delta=self.huber_delta, reduction="none"), (told - target).detach()
+
+
+class CategoricalConfig(Config):
+    name: Literal["c51"]
+    """the law of the return as probabilities of fixed values, the atoms (Bellemare et al. 2017)"""
+    num_atoms: Annotated[int, Field(ge=2)]
+    """atoms per action, evenly spaced; 51 in the paper"""
+    low: float
+    """the least atom; smaller returns count as this"""
+    high: float
+    """the greatest atom; greater returns count as this"""
+
+    @model_validator(mode="after")
+    def _check_order(self) -> Self:
+        if self.low >= self.high:
+            message = f"{self.low} is not below high, {self.high}; expected a smaller number"
+            raise ConfigError([ConfigErrorItem("low", message)])
+        return self
+
+    @property
+    def num_told(self) -> int:
+        return self.num_atoms
+
+    def atoms(self, device: torch.device) -> Tensor:
+        return torch.linspace(self.low, self.high, self.num_atoms, device=device)
+
+    def mean(self, told: Tensor) -> Tensor:
+        return told.softmax(-1) @ self.atoms(told.device)
+
+    def target(self, told: Tensor, reward: Tensor, discount: Tensor) -> Tensor:
+        atoms = self.atoms(told.device)
+        return projected(told.softmax(-1), reward.unsqueeze(1) + discount.unsqueeze(1) * atoms, atoms)
+
+    def losses(self, told: Tensor, target: Tensor, extras: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """The divergence of Kullback and Leibler: the paper's cross-entropy without what no weight moves."""
+        log_probs = told.log_softmax(-1)
+        td_error = (log_probs.detach().exp() - target) @ self.atoms(told.device)
+        return kl_div(log_probs, target, reduction="none").sum(1), td_error
+
+
+class _Quantiles:
+    """What both kinds of quantiles share."""
+
+    def mean(self, told: Tensor) -> Tensor:
+        return told.mean(-1)
+
+    def target(self, told: Tensor, reward: Tensor, discount: Tensor) -> Tensor:
+        return reward.unsqueeze(1) + discount.unsqueeze(1) * told
+
+
+class QuantileConfig(_Quantiles, Config):
+    name: Literal["quantile"]
+    """the law of the return as quantiles at even fractions: QR-DQN (Dabney et al. 2018, "Distributional RL with
+    Quantile Regression")"""
+    num_quantiles: PositiveInt
+    """quantiles per action; 200 in the paper"""
+    huber_delta: PositiveFloat
+    """difference of two quantiles at which the loss turns from a parabola into a line; kappa in the paper"""
+
+    @property
+    def num_told(self) -> int:
+        return self.num_quantiles
+
+    def losses(self, told: Tensor, target: Tensor, extras: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        fractions = middles(self.num_quantiles, told.device)
+        return quantile_losses(told, fractions, target, self.huber_delta)
+
+
+class ImplicitQuantileConfig(_Quantiles, Config):
+    name: Literal["implicit_quantile"]
+    """the law of the return as quantiles at fractions that the network is asked for: IQN (Dabney et al. 2018, "Implicit
+    Quantile Networks")"""
+    num_quantiles: PositiveInt
+    """fractions drawn per row for the prediction; N in the paper"""
+    num_target_quantiles: PositiveInt
+    """fractions drawn per row for the target; N' in the paper"""
+    num_acting_quantiles: PositiveInt
+    """even fractions over which values are averaged where an action is chosen; K in the paper, drawn there"""
+    num_cosines: PositiveInt
+    """cosines that a fraction is seen as; 64 in the paper"""
+    embedding_dim: PositiveInt
+    """numbers that the network makes of an observation, and an embedding of a fraction; their products are what the
+    last layer sees"""
+    huber_delta: PositiveFloat
+    """difference of two quantiles at which the loss turns from a parabola into a line; kappa in the paper"""
+
+    def draw(self, key: Tensor, batch_size: int) -> dict[str, Tensor]:
+        """Fractions for the prediction and for the target: float32 (batch_size, N) and (batch_size, M)."""
+        num = self.num_quantiles + self.num_target_quantiles
+        drawn = random_floats(key, batch_size * num).view(batch_size, num) + 2.0**-25
+        return {FRACTIONS: drawn[:, : self.num_quantiles], f"target_{FRACTIONS}": drawn[:, self.num_quantiles :]}
+
+    def losses(self, told: Tensor, target: Tensor, extras: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        return quantile_losses(told, extras[FRACTIONS], target, self.huber_delta)
+
+
+ValueConfig = Annotated[ExpectedConfig | CategoricalConfig | QuantileConfig | ImplicitQuantileConfig, ByName()]
+
+
+class ImplicitQuantileNet(nn.Module):
+    """Quantiles of every output at the fractions that stand beside an observation; at even ones where none do: float32
+    (B, num_outputs, N)."""
+
+    def __init__(self, config: ImplicitQuantileConfig, body: nn.Module, num_outputs: int) -> None:
+        super().__init__()
+        self.body, self.num_acting = body, config.num_acting_quantiles
+        self.embedding = nn.Linear(config.num_cosines, config.embedding_dim)
+        self.output = nn.Linear(config.embedding_dim, num_outputs)
+
+    def forward(self, observation: Mapping[str, Tensor]) -> Tensor:
+        features = relu(self.body({name: value for name, value in observation.items() if name != FRACTIONS}))
+        fractions = observation.get(FRACTIONS)
+        if fractions is None:
+            fractions = middles(self.num_acting, features.device).unsqueeze(0)
+        frequencies = math.pi * torch.arange(self.embedding.in_features, device=features.device)
+        embedded = relu(self.embedding((fractions.unsqueeze(2) * frequencies).cos()))
+        return self.output(features.unsqueeze(1) * embedded).transpose(1, 2)
+
+
+class MeanValues(nn.Module):
+    """What every action is worth, float32 (B, A), as a module."""
+
+    def __init__(self, net: nn.Module, worth: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.net, self.worth = net, worth
+
+    def forward(self, observation: Observation) -> Tensor:
+        return self.worth(self.net(observation))
+
+
+def seen_at(observation: Observation, fractions: Tensor | None) -> Observation:
+    """An observation, beside it the fractions at which quantiles are asked for, if they are."""
+    return observation if fractions is None else observation | {FRACTIONS: fractions}
+
+
+# ---- the mathematics -----------------------------------------------------------------------------------
+
+
+def of_action(told: Tensor, action: Tensor) -> Tensor:
+    """What is told of one action per row: (B,) of (B, A), or (B, K) of (B, A, K)."""
+    index = action.unsqueeze(1) if told.dim() == 2 else action.view(-1, 1, 1).expand(-1, 1, told.shape[2])
+    return told.gather(1, index).squeeze(1)
+
+
+def joined_streams(streams: Tensor) -> Tensor:
+    """A dueling network's values (Wang et al. 2016): the state's value, the last stream, plus every action's advantage
+    less their mean: (B, A, K) of (B, A + 1, K)."""
+    advantage, value = streams[:, :-1], streams[:, -1:]
+    return value + advantage - advantage.mean(dim=1, keepdim=True)
+
+
+def projected(probabilities: Tensor, values: Tensor, atoms: Tensor) -> Tensor:
+    """The law that has these probabilities at these values, (B, K), brought onto evenly spaced atoms (K,): what lies
+    between two atoms is shared by them so that the mean stays, what lies outside goes to the nearest: (B, K).
+
+    Sums of products, not scattered additions: they have one order on a GPU, too.
+    """
+    places = (values.clamp(atoms[0], atoms[-1]) - atoms[0]) / (atoms[1] - atoms[0])
+    distance = places.unsqueeze(2) - torch.arange(len(atoms), device=atoms.device)
+    return torch.bmm(probabilities.unsqueeze(1), (1.0 - distance.abs()).clamp(min=0.0)).squeeze(1)
+
+
+def middles(num: int, device: torch.device) -> Tensor:
+    """The middles of `num` equal parts of [0, 1]: float32 (num,)."""
+    return (torch.arange(num, device=device) + 0.5) / num
+
+
+def quantile_losses(predicted: Tensor, fractions: Tensor, target: Tensor, delta: float) -> tuple[Tensor, Tensor]:
+    """|fraction - 1{target < predicted}| * huber(target - predicted) / delta (Dabney et al. 2018), the mean over
+    targets (B, M), the sum over predictions (B, N): (B,); and the differences of their means: (B,).
+
+    fractions: of the predictions, (N,) or (B, N).
+    """
+    above = target.unsqueeze(1) - predicted.unsqueeze(2)
+    weight = (fractions.unsqueeze(-1) - (above.detach() < 0).float()).abs()
+    losses = huber_loss(above, torch.zeros_like(above), delta=delta, reduction="none")
+    return (weight * losses).mean(2).sum(1) / delta, (predicted.detach().mean(1) - target.mean(1))
