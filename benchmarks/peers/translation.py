@@ -112,10 +112,11 @@ def exploration(h: DQN, env_steps: int | None) -> Section:
         return _knots({0: 1.0, 1: h.exploration_final})
     per_turn, updates = h.env_steps_per_turn, h.opt_steps_per_turn
     start = h.warmup_env_steps // per_turn * per_turn
+    middle = (per_turn - 1) / 2  # of a roll-out
     falling_env_steps = h.exploration_fraction * env_steps
     slope = (h.exploration_final - 1.0) / falling_env_steps
-    last = round((falling_env_steps - start - per_turn / 2) * updates / per_turn)
-    first_value = 1.0 + slope * (start + per_turn + per_turn / 2)
+    last = round((falling_env_steps - start - middle) * updates / per_turn)
+    first_value = 1.0 + slope * (start + per_turn + middle)
     return _knots({0: 1.0, updates: first_value, last: h.exploration_final})
 
 
