@@ -15,6 +15,7 @@ from benchmarks.learning_settings import Setting
 from benchmarks.peers.environments import evaluation_returns
 from benchmarks.peers.ours import config_of
 from benchmarks.peers.script import Work, answer, versions_of
+from palestra.games.gym import GymnasiumGame
 
 NUM_CURVE_POINTS = 50
 
@@ -36,6 +37,7 @@ class Curve(palestra.Callback):
 def evaluate(trainer: palestra.Trainer, environment: str) -> list[float]:
     """The returns of the table's own episodes: who plays sees what it saw in training, and does not explore."""
     game, player = trainer.game, trainer.player_of("agent")
+    assert isinstance(game, GymnasiumGame)
     trainer.set_training(False)
     policy = player.policy(explore=False)
 

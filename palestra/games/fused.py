@@ -326,8 +326,8 @@ class FusedGame:
         self, worlds: Worlds, rewards: Tensor, terminated: Tensor, truncated: Tensor
     ) -> tuple[int, Tensor]:
         """`_book` by one loop over the worlds, and how many are to be refilled."""
-        books = (worlds.open, worlds.over, worlds.earned, worlds.cut, worlds.lengths, worlds.returns, worlds.totals)
-        books += (worlds.recent, worlds.num_finished)
+        books = [worlds.open, worlds.over, worlds.earned, worlds.cut, worlds.lengths, worlds.returns, worlds.totals]
+        books += [worlds.recent, worlds.num_finished]
         ended, refilled = np.empty(len(truncated), dtype=np.bool_), np.empty(len(truncated), dtype=np.bool_)
         brought = (rewards.numpy(), terminated.numpy(), truncated.numpy())
         num_ended, num_refilled = fused_kernel.book(ended, refilled, *brought, *(book.numpy() for book in books))

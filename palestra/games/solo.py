@@ -3,7 +3,7 @@
 Letters: B worlds, T rounds.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -132,6 +132,7 @@ class SoloGame:
         earned = _join([outcome.raw_reward for outcome in outcomes])
         steps = (x.view(len(outcomes), -1) for x in (earned, rows.terminated, rows.truncated, rows.valid))
         columns: Any = (*steps, worlds.lengths, worlds.returns, worlds.recent, worlds.num_finished)
+        counted: Iterable[Tensor]
         if earned.device.type == "cpu":
             counted = map(torch.from_numpy, _count_rows(*(column.numpy() for column in columns)))
         else:
