@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
 from rich.console import Console
+from torch import Tensor
 
 from palestra.callbacks import Callback
 from palestra.clock import Mark, StopSignals, TrainingClock
@@ -512,6 +513,12 @@ class Trainer:
     def player_of(self, role: str) -> Player:
         """The player who sits in a role."""
         return self.players[self.config.roles[role]]
+
+    def recent_returns(self, role: str) -> list[float]:
+        """Returns of the last 100 games that have finished in the worlds of the player in that seat, oldest first:
+        those of training, exploration and all. Of the environment's own rewards. Waits for a GPU."""
+        returns: Tensor = self.fused_game.recent_returns(self.player_of(role).worlds)
+        return returns[:, self.game.roles.index(role)].tolist()
 
     def __getattr__(self, name: str) -> Any:
         """`host_net`, `host_optimizer`, `host_lr_scheduler`, `host_er_scheduler`, `host_replay_buffer`, and so for

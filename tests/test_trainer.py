@@ -359,6 +359,21 @@ def test_records_tell_losses_rates_and_episodes(make_config: MakeConfig, tmp_pat
     assert ended["return/agent"] == -ended["return/host"]
 
 
+def test_the_returns_of_training_s_own_games_are_there_and_survive_a_stop(
+    make_config: MakeConfig, tmp_path: Path
+) -> None:
+    trainer = trained(make_config(), tmp_path / "run")
+    episodes = [record["players"]["host"]["episodes"] for record in records(trainer, "training")]
+    returns = trainer.recent_returns("host")
+    assert 0 < len(returns) == sum(each["number"] for each in episodes) <= 100
+    assert sum(returns) == pytest.approx(
+        sum(each["number"] * each["return/host"] for each in episodes if each["number"])
+    )
+    loaded = Trainer.load(tmp_path / "run")
+    loaded.fit()
+    assert loaded.recent_returns("host") == returns
+
+
 def test_the_mean_of_a_metric_is_over_the_steps_since_the_last_record(make_config: MakeConfig, tmp_path: Path) -> None:
     losses: list[float] = []
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from palestra.games import fused_kernel
 from palestra.games.game import Observation, State, TensorGame, expand_mask
+from palestra.games.recent import in_order, no_recent, remember
 from palestra.randomness import base_key, fold, runs_on_cpu, world_keys
 
 Memory = dict[str, Tensor]
@@ -114,7 +115,8 @@ class Worlds:
     cut: worlds that were truncated and only play on until every collected seat has seen its next observation.
     open, over, earned: (B, R); a decision of the role waits for its next one, the role's game has terminated since,
     and what it has earned since. seats: of the roles that are collected.
-    totals: float64, sums over finished games, in the order of `FusedGame.total_names`.
+    totals: float64, sums over finished games, in the order of `FusedGame.total_names`. recent, num_finished: see
+    palestra.games.recent.
     """
 
     keys: Tensor
@@ -124,6 +126,8 @@ class Worlds:
     lengths: Tensor
     returns: Tensor
     totals: Tensor
+    recent: Tensor
+    num_finished: Tensor
     open: Tensor
     over: Tensor
     earned: Tensor
@@ -139,6 +143,8 @@ class Worlds:
             "lengths": self.lengths,
             "returns": self.returns,
             "totals": self.totals,
+            "recent": self.recent,
+            "num_finished": self.num_finished,
             "open": self.open,
             "over": self.over,
             "earned": self.earned,
@@ -180,6 +186,7 @@ class FusedGame:
         keys = world_keys(base_key(seed, stream), num_worlds, game.device)
         zeros = torch.zeros(num_worlds, device=game.device)
         seats = torch.zeros(num_worlds, len(game.roles), device=game.device)
+        recent, num_finished = no_recent(len(game.roles), game.device)
         return Worlds(
             keys=keys,
             num_turns=1,
@@ -188,6 +195,8 @@ class FusedGame:
             lengths=zeros.int(),
             returns=seats,
             totals=torch.zeros(len(self.total_names), dtype=torch.float64, device=game.device),
+            recent=recent,
+            num_finished=num_finished,
             open=seats.bool(),
             over=seats.bool(),
             earned=seats.clone(),
@@ -213,6 +222,11 @@ class FusedGame:
         values = dict(zip(self.total_names, worlds.totals.tolist(), strict=True))
         worlds.totals = torch.zeros_like(worlds.totals)
         return values
+
+    def recent_returns(self, worlds: Worlds) -> Tensor:
+        """Returns of the last games that have finished, oldest first: float32 (at most 100, R). Waits for the
+        device."""
+        return in_order(worlds.recent, worlds.num_finished)
 
     # ---- one round -----------------------------------------------------------------------------------
 
@@ -302,6 +316,7 @@ class FusedGame:
         columns = [torch.ones_like(ended), is_over, truncated, worlds.lengths, *worlds.returns.unbind(1)]
         columns += [worlds.state[name] for name in self.game.tallies]
         worlds.totals += ended.double() @ torch.stack([column.double() for column in columns], dim=1)
+        worlds.recent, worlds.num_finished = remember(worlds.recent, worlds.num_finished, ended, worlds.returns)
         worlds.cut &= ~refilled
         worlds.lengths.masked_fill_(refilled, 0)
         worlds.returns.masked_fill_(refilled.unsqueeze(1), 0.0)
@@ -311,7 +326,8 @@ class FusedGame:
         self, worlds: Worlds, rewards: Tensor, terminated: Tensor, truncated: Tensor
     ) -> tuple[int, Tensor]:
         """`_book` by one loop over the worlds, and how many are to be refilled."""
-        books = (worlds.open, worlds.over, worlds.earned, worlds.cut, worlds.lengths, worlds.returns, worlds.totals)
+        books = [worlds.open, worlds.over, worlds.earned, worlds.cut, worlds.lengths, worlds.returns, worlds.totals]
+        books += [worlds.recent, worlds.num_finished]
         ended, refilled = np.empty(len(truncated), dtype=np.bool_), np.empty(len(truncated), dtype=np.bool_)
         brought = (rewards.numpy(), terminated.numpy(), truncated.numpy())
         num_ended, num_refilled = fused_kernel.book(ended, refilled, *brought, *(book.numpy() for book in books))

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from palestra.games.recent import NUM_RECENT
+
 Array = np.ndarray[Any, Any]
 
 _compiled = njit(nogil=True, cache=True)
@@ -72,6 +74,8 @@ def book(
     lengths: Array,
     returns: Array,
     totals: Array,
+    recent: Array,
+    num_finished: Array,
 ) -> tuple[int, int]:
     """Book what a turn has brought, count the games that end, and empty the books of worlds to be refilled.
 
@@ -97,6 +101,8 @@ def book(
             totals[3] += lengths[world]
             for role in range(num_roles):
                 totals[4 + role] += returns[world, role]
+                recent[num_finished[()] % NUM_RECENT, role] = returns[world, role]
+            num_finished[()] += 1
         cut[world] |= truncated[world]
         leaves = is_over or (cut[world] and not is_waited_for)
         refilled[world] = leaves

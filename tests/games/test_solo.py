@@ -112,6 +112,20 @@ def test_finished_games_are_counted_once() -> None:
     assert not any(solo.take_totals(worlds).values())
 
 
+def test_the_returns_of_the_last_100_games_are_kept_in_the_order_in_which_they_ended() -> None:
+    solo, worlds = played()
+    finished, returns = list[float](), [0.0] * 7
+    for num_rounds in (40, 1, 40, 40):
+        rows = solo.collect(worlds, ("agent",), num_rounds)
+        for row, (reward, ended) in enumerate(zip(rows.reward, rows.terminated | rows.truncated, strict=True)):
+            returns[row % 7] += float(reward)
+            if ended:
+                finished.append(returns[row % 7])
+                returns[row % 7] = 0.0
+        assert solo.recent_returns(worlds).squeeze(1).tolist() == finished[-100:]
+    assert len(finished) > 150
+
+
 @pytest.mark.parametrize("split", [1, 3, 13])
 def test_the_split_of_a_roll_out_changes_nothing(split: int) -> None:
     solo, worlds = played()
@@ -130,6 +144,7 @@ def test_a_stored_state_goes_on_to_the_same_bits() -> None:
     rows, same = solo.collect(worlds, ("agent",), 20).rows(), other.collect(others, ("agent",), 20).rows()
     assert all(torch.equal(value, same[name]) for name, value in rows.items())
     assert solo.take_totals(worlds) == other.take_totals(others)
+    assert torch.equal(solo.recent_returns(worlds), other.recent_returns(others))
 
 
 def test_box_actions_are_checked_against_their_bounds() -> None:
@@ -148,7 +163,8 @@ def test_games_are_counted_alike_row_by_row_and_step_by_step() -> None:
     generator = torch.Generator().manual_seed(0)
     kind = torch.randint(6, (30, 5), generator=generator)
     earned, valid = torch.randn(30, 5, generator=generator), kind != 5
-    columns = (earned, kind == 0, kind == 1, valid, torch.arange(5, dtype=torch.int32), torch.arange(5.0))
+    books = (torch.arange(5, dtype=torch.int32), torch.arange(5.0), torch.zeros(101, 1), torch.tensor(77))
+    columns = (earned, kind == 0, kind == 1, valid, *books)
     by_row = map(torch.from_numpy, _count_rows(*(column.numpy() for column in columns)))
     for found, expected in zip(_count_steps(*columns), by_row, strict=True):
         assert torch.allclose(found, expected)

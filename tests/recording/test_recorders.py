@@ -139,9 +139,10 @@ def test_tensorboard_forgets_what_came_after_the_checkpoint(tmp_path: Path) -> N
     assert read_scalars(tmp_path)["loss"] == [(0, 1.0), (10, 1.0), (20, 2.0)]
 
 
-def test_tensorboard_is_imported_only_where_it_is_used(tmp_path: Path) -> None:
+def test_tensorboard_is_imported_where_it_is_used_and_before_the_first_record(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path; import palestra.recording.recorders as r;"
-        "r.TensorBoardRecorder(Path(sys.argv[1])).close(); sys.exit('tensorboard' in sys.modules)"
+        "before = 'tensorboard' in sys.modules; r.TensorBoardRecorder(Path(sys.argv[1]));"
+        "sys.exit((before, 'tensorboard' in sys.modules) != (False, True))"
     )
     assert subprocess.run([sys.executable, "-c", code, str(tmp_path)]).returncode == 0
