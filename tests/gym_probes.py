@@ -175,6 +175,17 @@ def two_states_values(gamma: float) -> np.ndarray:
     return np.array([[0.1 + gamma * values[0], gamma * values[1]], [1.0 + gamma * values[0], 2.0]])
 
 
+class HiddenCartPole(gymnasium.ObservationWrapper):
+    """CartPole-v1 of which the place of the cart and the angle of the pole are seen, and no velocity."""
+
+    def __init__(self) -> None:
+        super().__init__(gymnasium.make("CartPole-v1"))
+        self.observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float32)
+
+    def observation(self, observation: Any) -> Any:
+        return observation[[0, 2]]
+
+
 class Lonely(gymnasium.vector.VectorEnv):
     """A vector environment that does not say when it begins anew."""
 
@@ -184,6 +195,6 @@ class Lonely(gymnasium.vector.VectorEnv):
         self.num_envs = num_envs
 
 
-for probe in (Walk, Forgetful, Faulty, Slow, Samples, Pixels, Mixed, Acts, TwoStates):
+for probe in (Walk, Forgetful, Faulty, Slow, Samples, Pixels, Mixed, Acts, TwoStates, HiddenCartPole):
     gymnasium.register(f"{probe.__name__}-v0", entry_point=f"{__name__}:{probe.__name__}")
 gymnasium.register("Lonely-v0", entry_point=f"{__name__}:Walk", vector_entry_point=f"{__name__}:Lonely")
