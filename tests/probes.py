@@ -31,7 +31,7 @@ class Probe(TensorGame):
     | both | one step, reward 1 where the action matches the sign, else -1 | V = 1 at best |
     | endless | reward 1 for ever, sign drawn anew each step, cut off after `limit` steps | V = 1 / (1 - g) |
     | identity | `limit` steps, each: reward 1 where the action matches the sign, drawn anew | best return: limit |
-    | memory | three steps; sign is seen in the first; 1 if the last action matches it, else -1 | V = g^2, g, 1 at best |
+    | memory | three steps; sign is seen in the first; 1 if the last move matches it, else -1 | V = g^2, g, 1 at best |
     """
 
     class Config(UserConfig):

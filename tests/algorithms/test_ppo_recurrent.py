@@ -15,6 +15,7 @@ import palestra
 from palestra.algorithms.ppo import PPO
 from palestra.algorithms.ppo_experience import Chains, Experience, generalized_advantages, memory_in
 from palestra.config import ConfigError
+from palestra.evaluation.episodes import play_episodes
 from palestra.evaluation.evaluator import play_games
 from palestra.export import export_player
 from palestra.games import fuse
@@ -25,7 +26,7 @@ from palestra.nets.recurrent import Part
 from palestra.player import Player
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "games"))
-from gym_worlds import MODES, gym_game
+from gym_worlds import MODES, gym_data, gym_game
 
 LSTM = {
     "name": "recurrent",
@@ -319,3 +320,34 @@ def test_who_has_no_memory_cannot_know_it(tmp_path: Path) -> None:
     """Every right move at the end is as likely as the wrong one: a return of 1 in half of the games."""
     mean, _ = learned_return(separate(MLP | {"net_arch": [32]}), tmp_path / "run")
     assert abs(mean) < 0.2
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("no_plots")
+@pytest.mark.parametrize(
+    ("net", "least", "most"),
+    [
+        (LSTM | {"cell": "gru", "encoder_width": 32, "hidden_size": 32}, 150.0, 500.1),
+        (MLP | {"net_arch": [64, 64]}, 0.0, 100.0),
+    ],
+    ids=["gru", "mlp"],
+)
+def test_a_pole_whose_speed_is_hidden_is_balanced_by_memory(
+    net: dict[str, Any], least: float, most: float, tmp_path: Path
+) -> None:
+    changes = {
+        "gamma": 0.99,
+        "rollout_length": 64,
+        "body": separate(net),
+        "learning_rate": {"name": "linear", "initial": 3e-3, "final": 0.0, "num_steps": 2000},
+    }
+    config = probe_config("memory", False, **changes) | {
+        "game": gym_data(id="tests.gym_probes:HiddenCartPole-v0"),
+        "num_worlds": 16,
+        "stop": {"after": 2000, "unit": "opt_steps"},
+    }
+    trainer = palestra.PPOTrainer(config, run=tmp_path / "run")
+    trainer.fit()
+    policy = trainer.players["agent"].policy(explore=False)
+    games = play_episodes(trainer.game, policy, 30, 10, 500, seed=1)  # type: ignore[arg-type]
+    assert least < float(games.returns["agent"].mean()) < most
