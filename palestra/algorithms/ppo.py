@@ -198,9 +198,12 @@ class Acting:
         self, policy: Part, value: Part | None, head: DiscreteHead | BoxHead, is_shared: bool, draws: bool
     ) -> None:
         self.policy, self.value, self.head, self.is_shared, self.draws = policy, value, head, is_shared, draws
+        self.remembering = [part for part in (policy, value) if part is not None and part.remembers]
 
     def act(self, view: Mapping[str, Tensor], legal: Tensor, keys: Tensor, memory: Memory) -> Decision:
-        memory = memory or self.initial_memory(len(legal), legal.device)
+        if not memory:
+            for part in self.remembering:
+                memory = memory | part.initial_memory(len(legal), legal.device)
         extras = {REMEMBERED + name: entry for name, entry in memory.items()}
         outputs, remembered = self.policy.step(view, memory)
         if self.is_shared:
@@ -214,10 +217,6 @@ class Acting:
             return Decision(self.head.mode(outputs, legal), {}, remembered)
         action, drawn = self.head.draw(outputs, legal, keys)
         return Decision(action, extras | drawn, remembered)
-
-    def initial_memory(self, num_worlds: int, device: torch.device) -> Memory:
-        parts = [self.policy] if self.value is None else [self.policy, self.value]
-        return {name: entry for part in parts for name, entry in part.initial_memory(num_worlds, device).items()}
 
 
 # ---- how it learns ---------------------------------------------------------------------------------------
