@@ -172,7 +172,52 @@ class TwoStates(gymnasium.Env):
 def two_states_values(gamma: float) -> np.ndarray:
     """Q of the best play in TwoStates, (state, action), for 0.71 <= gamma < 1: to and fro between the states."""
     values = np.array([gamma, 1.0]) / (1.0 - gamma**2)
+    return two_states_backup(values, gamma)
+
+
+def two_states_backup(values: np.ndarray, gamma: float) -> np.ndarray:
+    """What every action of TwoStates is worth, (state, action), where the states are worth `values`."""
     return np.array([[0.1 + gamma * values[0], gamma * values[1]], [1.0 + gamma * values[0], 2.0]])
+
+
+class TwoStatesBox(gymnasium.Env):
+    """Two states, seen as what they are; the action is a number between -1 and 1. The state of the start is drawn.
+
+    | state | reward of action a | then | value of a under the best play, with discount g |
+    |---|---|---|---|
+    | 0 | 1 - (a - 0.5)^2 | state 0 | 1 / (1 - g) - (a - 0.5)^2 |
+    | 1 | 2 - (a + 0.5)^2 | terminated | 2 - (a + 0.5)^2 |
+
+    Cut off after `limit` steps, which no observation tells.
+    """
+
+    observation_space = spaces.Discrete(2)
+    action_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.state, self.age = int(self.np_random.integers(2)), 0
+        return self.state, {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        best = (0.5, -0.5)[self.state]
+        self.age += 1
+        reward = 1.0 + self.state - (float(action[0]) - best) ** 2
+        return self.state, reward, self.state == 1, self.age == self.limit, {}
+
+
+class HiddenCartPole(gymnasium.ObservationWrapper):
+    """CartPole-v1 of which the place of the cart and the angle of the pole are seen, and no velocity."""
+
+    def __init__(self) -> None:
+        super().__init__(gymnasium.make("CartPole-v1"))
+        self.observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float32)
+
+    def observation(self, observation: Any) -> Any:
+        return observation[[0, 2]]
 
 
 class Lonely(gymnasium.vector.VectorEnv):
@@ -184,6 +229,6 @@ class Lonely(gymnasium.vector.VectorEnv):
         self.num_envs = num_envs
 
 
-for probe in (Walk, Forgetful, Faulty, Slow, Samples, Pixels, Mixed, Acts, TwoStates):
+for probe in (Walk, Forgetful, Faulty, Slow, Samples, Pixels, Mixed, Acts, TwoStates, TwoStatesBox, HiddenCartPole):
     gymnasium.register(f"{probe.__name__}-v0", entry_point=f"{__name__}:{probe.__name__}")
 gymnasium.register("Lonely-v0", entry_point=f"{__name__}:Walk", vector_entry_point=f"{__name__}:Lonely")

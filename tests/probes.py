@@ -13,7 +13,7 @@ from palestra.games.game import Observation, State, TensorGame
 from palestra.games.spaces import Box, Discrete, Space
 from palestra.randomness import random_integers
 
-Kind = Literal["constant", "observation", "delayed", "two_step", "policy", "both", "endless", "identity"]
+Kind = Literal["constant", "observation", "delayed", "two_step", "policy", "both", "endless", "identity", "memory"]
 
 
 class Probe(TensorGame):
@@ -31,6 +31,7 @@ class Probe(TensorGame):
     | both | one step, reward 1 where the action matches the sign, else -1 | V = 1 at best |
     | endless | reward 1 for ever, sign drawn anew each step, cut off after `limit` steps | V = 1 / (1 - g) |
     | identity | `limit` steps, each: reward 1 where the action matches the sign, drawn anew | best return: limit |
+    | memory | three steps; sign is seen in the first; 1 if the last move matches it, else -1 | V = g^2, g, 1 at best |
     """
 
     class Config(UserConfig):
@@ -65,7 +66,8 @@ class Probe(TensorGame):
 
     def observe(self, state: State, role: str) -> Observation:
         age = torch.zeros_like(state["age"]) if self.config.kind == "endless" else state["age"]  # no clock to be seen
-        return {"seen": torch.stack([state["sign"], age], dim=1).to(torch.float32)}
+        sign = state["sign"] * (age == 0) if self.config.kind == "memory" else state["sign"]
+        return {"seen": torch.stack([sign, age], dim=1).to(torch.float32)}
 
     def legal(self, state: State, role: str) -> Tensor:
         flags = self.action_spaces["agent"].num_flags
@@ -78,9 +80,8 @@ class Probe(TensorGame):
         action = actions["agent"]
         move = (action[:, 0] > 0).long() * 2 - 1 if self.config.continuous else action * 2 - 1
         matches = torch.where(move == sign, 1.0, -1.0)
-        ends = age >= (
-            2 if kind in ("delayed", "two_step") else self.config.limit if kind in ("endless", "identity") else 1
-        )
+        length = {"delayed": 2, "two_step": 2, "memory": 3, "endless": self.config.limit, "identity": self.config.limit}
+        ends = age >= length.get(kind, 1)
         one = torch.ones_like(matches)
         reward = {
             "constant": one,
@@ -91,6 +92,7 @@ class Probe(TensorGame):
             "both": matches,
             "endless": one,
             "identity": (matches > 0).to(torch.float32),
+            "memory": matches * ends,
         }[kind]
         if kind == "two_step":
             sign = torch.where(ends, sign, move)

@@ -196,6 +196,26 @@ ON_A_PROBE: dict[str, Any] = {
     "evaluation.best": {"pairing": 0, "measure": "return/agent", "goal": "max"},
 }
 
+RECURRENT: dict[str, Any] = {
+    "name": "recurrent",
+    "encoder": {"name": "mlp", "net_arch": [], "activation": "tanh"},
+    "encoder_width": 6,
+    "cell": "lstm",
+    "hidden_size": 5,
+    "net_arch": [],
+    "activation": "tanh",
+}
+RECURRENT_PPO = PPO | {"body": {"name": "shared", "net": RECURRENT}}
+IN_GYMNASIUM: dict[str, Any] = {
+    "name": "gymnasium",
+    "id": "tests.gym_probes:Walk-v0",
+    "arguments": {},
+    "wrappers": [],
+    "vectorization": {"name": "sync", "autoreset": "next_step"},
+    "observation": {"normalize": {"eps": 1e-8}, "clip": 5.0},
+    "reward": {"normalize": None, "clip": None},
+}
+
 CONFIGS: dict[str, dict[str, Any]] = {
     "as it is": {},
     "nothing saved on the way": {"output.save": {"every": 1000, "unit": "opt_steps"}},
@@ -270,6 +290,21 @@ CONFIGS: dict[str, dict[str, Any]] = {
             "body": {"name": "shared", "net": {"name": "mlp", "net_arch": [8, "l"], "activation": "relu"}},
             "objective": {"name": "kl_penalty", "coefficient": 1.0, "target": 0.01},
         },
+        "players.agent": ...,
+        "evaluation.pairings": [{"first": "host", "second": "random"}, {"first": "random", "second": "host"}],
+        "evaluation.best": {"pairing": 1, "measure": "return/second", "goal": "max"},
+    },
+    "recurrent ppo": ON_A_PROBE
+    | {
+        "game": ON_A_PROBE["game"] | {"continuous": False},
+        "players.host.algorithm": PPO
+        | {"body": {"name": "separate", "policy": RECURRENT, "value": RECURRENT | {"cell": "gru"}}},
+    },
+    "recurrent ppo in gymnasium": ON_A_PROBE | {"game": IN_GYMNASIUM, "players.host.algorithm": RECURRENT_PPO},
+    "recurrent ppo in both seats": {
+        "game": {"name": "nim", "num_heaps": 2, "max_stones": 3},
+        "roles": {"first": "host", "second": "host"},
+        "players.host.algorithm": RECURRENT_PPO,
         "players.agent": ...,
         "evaluation.pairings": [{"first": "host", "second": "random"}, {"first": "random", "second": "host"}],
         "evaluation.best": {"pairing": 1, "measure": "return/second", "goal": "max"},

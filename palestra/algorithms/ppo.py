@@ -2,20 +2,40 @@
 details of Huang et al. 2022.
 
 Discrete, multi-discrete and box actions, legal-action masks, several roles. Truncated games are bootstrapped from what
-their player would have decided on next. To run: palestra train configs/ppo-cartpole.yml
+their player would have decided on next. Recurrent networks learn from whole sequences, which begin with the memory that
+the roll-out began with. To run: palestra train configs/ppo-cartpole.yml
+
+Networks and their heads: ppo_nets.py. Advantages and the rows of a roll-out: ppo_experience.py.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import Annotated, Any, Literal, NamedTuple
 
-import numba
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from palestra.algorithms.ppo_by_hand import ByHand, Rows, Terms, one_thread
+from palestra.algorithms.ppo_experience import (
+    REMEMBERED,
+    Chains,
+    Experience,
+    generalized_advantages,
+    in_sequences,
+    memory_in,
+)
+from palestra.algorithms.ppo_nets import (
+    ActorCritic,
+    BoxActionsConfig,
+    BoxHead,
+    DiscreteHead,
+    OrthogonalConfig,
+    SeparateConfig,
+    SharedConfig,
+    StockConfig,
+    make_head,
+)
 from palestra.config import (
     ByName,
     Config,
@@ -27,20 +47,17 @@ from palestra.config import (
     PositiveFloat,
     PositiveInt,
 )
-from palestra.distributions import Categorical, ClippedGaussian, SquashedGaussian
 from palestra.games.fused import Decision, Memory, Sees, Transitions
-from palestra.games.spaces import Box, Discrete, MultiDiscrete
-from palestra.nets import NetConfig, make_net
 from palestra.nets.acting import acting_twin
-from palestra.nets.initialisation import initialize_orthogonal
 from palestra.nets.learning import learning_twin
+from palestra.nets.recurrent import Part
 from palestra.nets.weights import compiled, evaluation_twin, flat_gradient, flatten_weights
 from palestra.optimizers import OptimizerConfig
 from palestra.player import Algorithm, AlgorithmConfig, Deterministic, Metrics, Player, Turn
 from palestra.randomness import base_key, fold, random_normals, random_permutation
 from palestra.schedules import ScheduleConfig
 
-# Letters: M rows of a roll-out; T decisions of each of W chains; B rows of any batch; A numbers that a policy puts out.
+# Letters: M rows of a roll-out; T decisions of each of W chains; B rows of any batch.
 
 # ---- what a run must say -----------------------------------------------------------------------------
 
@@ -62,52 +79,6 @@ class KLPenaltyConfig(Config):
     null: never"""
 
 
-class SeparateConfig(Config):
-    name: Literal["separate"]
-    """a network for the policy and one for the value"""
-    policy: NetConfig
-    """the policy's network"""
-    value: NetConfig
-    """the value's network"""
-
-
-class SharedConfig(Config):
-    name: Literal["shared"]
-    """one network whose last output is the value"""
-    net: NetConfig
-    """the network"""
-
-
-class StockConfig(Config):
-    name: Literal["stock"]
-    """as torch's layers begin"""
-
-
-class OrthogonalConfig(Config):
-    name: Literal["orthogonal"]
-    """orthogonal weights (Saxe et al. 2014), biases 0"""
-    hidden_gain: PositiveFloat
-    """scale of hidden layers; sqrt(2) is common"""
-    policy_gain: PositiveFloat
-    """scale of the policy's outputs; 0.01 makes all actions equally likely at the start"""
-    value_gain: PositiveFloat
-    """scale of the value's output"""
-
-
-class ClippedGaussianConfig(Config):
-    name: Literal["clipped_gaussian"]
-    """normal numbers, clipped to their bounds on their way into the game; log-probabilities are those before"""
-    initial_log_std: float
-    """logarithm of the standard deviation at the start; it is learned, the same in every state"""
-
-
-class SquashedGaussianConfig(Config):
-    name: Literal["squashed_gaussian"]
-    """the tanh of normal numbers, scaled to their bounds"""
-    initial_log_std: float
-    """logarithm of the standard deviation before the tanh at the start; it is learned, the same in every state"""
-
-
 class PPOConfig(AlgorithmConfig):
     """Every key of `algorithm: {name: ppo}`. No defaults: `palestra config ppo cartpole` prints a complete file."""
 
@@ -122,7 +93,7 @@ class PPOConfig(AlgorithmConfig):
     num_passes: PositiveInt
     """passes over a roll-out"""
     num_minibatches: PositiveInt
-    """opt steps per pass, each on its share of the roll-out"""
+    """opt steps per pass, each on its share of the roll-out: of its rows; of its worlds if a network is recurrent"""
     objective: Annotated[ClipConfig | KLPenaltyConfig, ByName()]
     """what keeps the policy near the one that gathered the experience"""
     value_clip: PositiveFloat | None
@@ -141,7 +112,7 @@ class PPOConfig(AlgorithmConfig):
     """the networks"""
     initialization: Annotated[StockConfig | OrthogonalConfig, ByName()]
     """how the networks begin"""
-    box_actions: Annotated[ClippedGaussianConfig | SquashedGaussianConfig, ByName()] | None
+    box_actions: Annotated[BoxActionsConfig, ByName()] | None
     """how actions that are vectors of numbers are drawn; null: actions are discrete"""
     evaluation: Literal["deterministic", "sampled"]
     """in evaluations play the most likely action, or draw one"""
@@ -154,92 +125,7 @@ class PPOConfig(AlgorithmConfig):
         return PPO(self, player)
 
 
-# ---- advantages ----------------------------------------------------------------------------------------
-
-
-class Chains(NamedTuple):
-    """Decisions that follow each other, W chains of T, all (T, W). next_value: of the true next observation; looked at
-    only where a game was truncated, and at the last valid row of a chain."""
-
-    reward: Tensor
-    value: Tensor
-    next_value: Tensor
-    terminated: Tensor
-    truncated: Tensor
-    valid: Tensor
-
-
-def generalized_advantages(chains: Chains, gamma: float, gae_lambda: float) -> Tensor:
-    """GAE (Schulman et al. 2016, eq. 16): float32 (T, W).
-
-    Nothing follows a terminated row, and the value of its next observation alone a truncated one: no advantage crosses
-    a reset. Invalid rows are passed over, and have advantage 0.
-    """
-    if chains.valid.device.type == "cpu":
-        arrays: Any = (column.numpy() for column in chains)
-        return torch.from_numpy(_loop_over_rows(Chains(*arrays), gamma, gae_lambda))
-    return _loop_over_steps(chains, gamma, gae_lambda)
-
-
-def _loop_over_steps(chains: Chains, gamma: float, gae_lambda: float) -> Tensor:
-    advantages = torch.zeros_like(chains.value)
-    ahead, later = torch.zeros_like(chains.value[0]), torch.zeros_like(chains.value[0])
-    is_last = torch.ones_like(chains.valid[0])
-    for t in reversed(range(len(advantages))):
-        reward, value, next_value, terminated, truncated, valid = (column[t] for column in chains)
-        following = torch.where(truncated | is_last, next_value, later + gae_lambda * ahead)
-        advantage = reward - value + gamma * torch.where(terminated, 0.0, following)
-        advantages[t] = torch.where(valid, advantage, 0.0)
-        ahead, later = torch.where(valid, advantage, ahead), torch.where(valid, value, later)
-        is_last = is_last & ~valid
-    return advantages
-
-
-@numba.njit(cache=True, nogil=True)
-def _loop_over_rows(chains: Any, gamma: float, gae_lambda: float) -> np.ndarray:
-    """The same for a CPU, of a tuple of arrays."""
-    num_steps, num_chains = chains.reward.shape
-    advantages = np.zeros((num_steps, num_chains), dtype=np.float32)
-    ahead, later = np.zeros(num_chains, dtype=np.float32), np.zeros(num_chains, dtype=np.float32)
-    is_last = np.ones(num_chains, dtype=np.bool_)
-    for t in range(num_steps - 1, -1, -1):
-        for w in range(num_chains):
-            if chains.valid[t, w]:
-                advantage = chains.reward[t, w] - chains.value[t, w]
-                if not chains.terminated[t, w]:
-                    is_cut = chains.truncated[t, w] or is_last[w]
-                    advantage += gamma * (chains.next_value[t, w] if is_cut else later[w] + gae_lambda * ahead[w])
-                advantages[t, w] = advantage
-                ahead[w], later[w], is_last[w] = advantage, chains.value[t, w], False
-    return advantages
-
-
 # ---- what it learns ------------------------------------------------------------------------------------
-
-
-class Experience(NamedTuple):
-    """Rows of a roll-out, made ready for the passes over it. All tensors (M, ...).
-
-    choice: what the policy drew, before a box clipped or squashed it. log_prob, value: at the roll-out. goal: what the
-    value should have been. weight: of the row in a mean, 0.0 where it does not count.
-    """
-
-    observation: dict[str, Tensor]
-    legal: Tensor
-    choice: Tensor
-    log_prob: Tensor
-    value: Tensor
-    advantage: Tensor
-    goal: Tensor
-    weight: Tensor
-
-    def rows(self, index: Tensor) -> "Experience":
-        """Some rows, in the order of `index`."""
-        observation, *columns = self
-        return Experience(
-            {name: entry.index_select(0, index) for name, entry in observation.items()},
-            *(column.index_select(0, index) for column in columns),
-        )
 
 
 class Pace(NamedTuple):
@@ -299,126 +185,38 @@ def ppo_loss(
 # ---- how it plays --------------------------------------------------------------------------------------
 
 
-class DiscreteHead(nn.Module):
-    """Draws discrete and multi-discrete actions; the policy puts out logits."""
-
-    def __init__(self, space: Discrete | MultiDiscrete) -> None:
-        super().__init__()
-        self.num_outputs = space.num_flags
-        is_single = isinstance(space, Discrete)
-        self.distribution = Categorical((space.num,) if isinstance(space, Discrete) else space.nums, is_single)
-
-    def draw(self, outputs: Tensor, legal: Tensor, keys: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Actions, and what must be remembered of them."""
-        action, log_prob = self.distribution.sample(outputs, legal, keys)
-        return action, {"legal": legal, "log_prob": log_prob}
-
-    def mode(self, outputs: Tensor, legal: Tensor) -> Tensor:
-        """The likeliest actions."""
-        return self.distribution.mode(outputs, legal)
-
-    def log_prob_and_entropy(self, outputs: Tensor, batch: Experience) -> tuple[Tensor, Tensor]:
-        return self.distribution.log_prob_and_entropy(outputs, batch.legal, batch.choice)
-
-
-class BoxHead(nn.Module):
-    """Draws vectors of numbers; the policy puts out means."""
-
-    def __init__(
-        self, space: Box, config: ClippedGaussianConfig | SquashedGaussianConfig, device: torch.device
-    ) -> None:
-        super().__init__()
-        self.num_outputs = len(space.low)
-        self.log_std = nn.Parameter(torch.full((self.num_outputs,), float(config.initial_log_std)))
-        bounds = torch.tensor(space.low, device=device), torch.tensor(space.high, device=device)
-        is_clipped = isinstance(config, ClippedGaussianConfig)
-        self.distribution = ClippedGaussian(*bounds) if is_clipped else SquashedGaussian.within(*bounds)
-
-    def draw(self, outputs: Tensor, legal: Tensor, keys: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Actions, and what must be remembered of them."""
-        noise = random_normals(keys, self.num_outputs)
-        choice, log_prob = self.distribution.draw(outputs, self.log_std.detach(), noise)
-        return self.distribution.action(choice), {"legal": legal, "log_prob": log_prob, "choice": choice}
-
-    def mode(self, outputs: Tensor, legal: Tensor) -> Tensor:
-        """The likeliest actions, but for the bend of a tanh."""
-        return self.distribution.action(outputs)
-
-    def log_prob_and_entropy(self, outputs: Tensor, batch: Experience) -> tuple[Tensor, Tensor]:
-        log_prob = self.distribution.log_prob(outputs, self.log_std, batch.choice)
-        return log_prob, self.distribution.entropy(outputs, self.log_std).expand(len(outputs))
-
-
-def make_head(config: PPOConfig, player: Player) -> DiscreteHead | BoxHead:
-    """What draws the player's actions. Raises ConfigError where `box_actions` does not fit them."""
-    space, path = player.action_space, f"players.{player.name}.algorithm.box_actions"
-    if not isinstance(space, Box):
-        if config.box_actions is not None:
-            raise ConfigError([ConfigErrorItem(path, f"the actions are {space}, no Box; expected null")])
-        return DiscreteHead(space)
-    if config.box_actions is None:
-        message = f"null stands there, but the actions are {space}; expected clipped_gaussian or squashed_gaussian"
-        raise ConfigError([ConfigErrorItem(path, message)])
-    is_bounded = all(map(math.isfinite, (*space.low, *space.high)))
-    if isinstance(config.box_actions, SquashedGaussianConfig) and not is_bounded:
-        raise ConfigError([ConfigErrorItem(f"{path}.name", f"{space} has no bounds; expected clipped_gaussian")])
-    return BoxHead(space, config.box_actions, player.device)
-
-
-class ActorCritic(nn.Module):
-    """All weights of a player: of its networks, and those that the head learns. The last output of a shared network is
-    the value."""
-
-    def __init__(self, config: PPOConfig, player: Player) -> None:
-        super().__init__()
-        head = make_head(config, player)
-        num, stream = head.num_outputs, f"player/{player.name}/net"
-        self.value: nn.Module | None = None
-        match config.body:
-            case SeparateConfig(policy=policy, value=value):
-                self.policy = make_net(policy, player.spaces, num, base_key(player.seed, f"{stream}/policy"))
-                self.value = make_net(value, player.spaces, 1, base_key(player.seed, f"{stream}/value"))
-            case SharedConfig(net=net):
-                self.policy = make_net(net, player.spaces, num + 1, base_key(player.seed, f"{stream}/both"))
-        self.head = head
-        if isinstance(config.initialization, OrthogonalConfig):
-            self._initialize(config.initialization, base_key(player.seed, f"{stream}/orthogonal"))
-
-    def forward(self, observation: dict[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """What the policy puts out (B, A), and values (B,)."""
-        outputs = self.policy(observation)
-        if self.value is None:
-            return outputs[:, :-1], outputs[:, -1]
-        return outputs, self.value(observation)[:, 0]
-
-    def _initialize(self, config: OrthogonalConfig, key: int) -> None:
-        initialize_orthogonal(self.policy, config.hidden_gain, config.policy_gain, key)
-        if self.value is not None:
-            initialize_orthogonal(self.value, config.hidden_gain, config.value_gain, key + 1)
-        else:
-            *_, last = (module for module in self.policy.modules() if isinstance(module, nn.Linear))
-            last.weight.data[-1] *= config.value_gain / config.policy_gain
-
-
 class Acting:
-    """Draws actions from the policy, or plays the likeliest ones."""
+    """Draws actions from the policy, or plays the likeliest ones.
+
+    value: a network of its own for the value, if it must see every step of a roll-out because it has a memory.
+    is_shared: the policy's last output is the value.
+    """
 
     sees: Sees = "observation"
 
     def __init__(
-        self, net: Callable[[Mapping[str, Tensor]], Tensor], head: DiscreteHead | BoxHead, is_shared: bool, draws: bool
+        self, policy: Part, value: Part | None, head: DiscreteHead | BoxHead, is_shared: bool, draws: bool
     ) -> None:
-        self.net, self.head, self.is_shared, self.draws = net, head, is_shared, draws
+        self.policy, self.value, self.head, self.is_shared, self.draws = policy, value, head, is_shared, draws
+        self.remembering = [part for part in (policy, value) if part is not None and part.remembers]
 
     def act(self, view: Mapping[str, Tensor], legal: Tensor, keys: Tensor, memory: Memory) -> Decision:
-        outputs, extras = self.net(view), {}
+        if not memory:
+            for part in self.remembering:
+                memory = memory | part.initial_memory(len(legal), legal.device)
+        extras = {REMEMBERED + name: entry for name, entry in memory.items()}
+        outputs, remembered = self.policy.step(view, memory)
         if self.is_shared:
-            extras = {"value": outputs[:, -1]}
+            extras["value"] = outputs[:, -1]
             outputs = outputs[:, :-1].contiguous()
+        elif self.value is not None:
+            value, of_value = self.value.step(view, memory)
+            extras["value"] = value[:, 0]
+            remembered |= of_value
         if not self.draws:
-            return Decision(self.head.mode(outputs, legal), {}, memory)
-        action, remembered = self.head.draw(outputs, legal, keys)
-        return Decision(action, extras | remembered, memory)
+            return Decision(self.head.mode(outputs, legal), {}, remembered)
+        action, drawn = self.head.draw(outputs, legal, keys)
+        return Decision(action, extras | drawn, remembered)
 
 
 # ---- how it learns ---------------------------------------------------------------------------------------
@@ -429,15 +227,18 @@ class PPO(Algorithm):
 
     def __init__(self, config: PPOConfig, player: Player) -> None:
         super().__init__(config, player)
-        self.net = ActorCritic(config, player).to(player.device)
+        head = make_head(config.box_actions, player)
+        self.net = ActorCritic(config.body, config.initialization, head, player).to(player.device)
         self.weights = flatten_weights(self.net)
         self.parameters = list(self.net.parameters())  # asking a module each time costs as much as a small layer
         self.refuse_batch_norm()
-        self.acting = acting_twin(self.net.policy)
-        self.valuing = self.acting if self.net.value is None else acting_twin(self.net.value)
+        self.acting = Part("policy", acting_twin(self.net.policy))
+        self.valuing = self.acting if self.net.value is None else Part("value", acting_twin(self.net.value))
+        self.remembers = self.acting.remembers or self.valuing.remembers
         self.gradient = torch.zeros_like(self.weights)
         self.by_hand = self.find_by_hand()
-        self.gradient_fast = compiled(self.gradient_of, player.compile)
+        # Unrolled steps are others at every roll-out: they would be compiled over and over.
+        self.gradient_fast = compiled(self.gradient_of, player.compile and not self.remembers)
         self.optimizer = config.optimizer.build(self.weights)
         self.key = torch.tensor([base_key(player.seed, f"player/{player.name}/minibatches")], device=player.device)
         self.experience: Experience | None = None
@@ -449,11 +250,16 @@ class PPO(Algorithm):
 
     def policy(self, explore: bool) -> Acting:
         draws = explore or self.config.evaluation == "sampled"
-        return Acting(self.acting, self.net.head, self.net.value is None, draws)
+        value = self.valuing if explore and self.net.value is not None and self.valuing.remembers else None
+        return Acting(self.acting, value, self.net.head, self.net.value is None, draws)
 
     def module(self) -> Deterministic:
         if self.config.evaluation == "sampled":
             raise NotImplementedError("this player draws its actions; to export it, `evaluation` must be deterministic")
+        if self.acting.remembers:
+            raise NotImplementedError(
+                "this player's policy is recurrent; its memory cannot be exported, only networks without one can"
+            )
         head = self.net.head
         return Deterministic(
             evaluation_twin(self.net.policy),
@@ -506,11 +312,14 @@ class PPO(Algorithm):
             for place, (name, space) in enumerate(self.player.spaces.items(), start=1)
         }
         legal = torch.ones(NUM_ROWS_COMPARED, self.player.action_space.num_flags, dtype=torch.bool)
-        outputs, value = self.net(observation)
+        fresh = torch.zeros(1, NUM_ROWS_COMPARED, dtype=torch.bool)
+        outputs, value = self.net(observation, {}, fresh)
         action, drawn = self.net.head.draw(outputs.contiguous(), legal, fold(keys, 0))
         noise = random_normals(keys, 3)
         batch = Experience(
             observation=observation,
+            memory={},
+            fresh=fresh,
             legal=legal,
             choice=drawn.get("choice", action),
             log_prob=drawn["log_prob"] + 0.3 * noise[:, 0],  # beyond what is clipped, on both sides
@@ -521,7 +330,7 @@ class PPO(Algorithm):
         )
         with torch.enable_grad():
             wanted, _ = self.gradient_of(batch, Pace(torch.tensor(0.01), torch.tensor(0.2)))
-        _, *columns = batch
+        _, _, _, *columns = batch
         by_hand.find_gradient(observation, Rows(*(column.numpy() for column in columns)), keys, 0.01, 0.2)
         found = self.gradient.clone()
         self.gradient.zero_()
@@ -533,17 +342,26 @@ class PPO(Algorithm):
             message = "batch norm does not go with PPO; expected a network without it, as with layer norm ('l')"
             raise ConfigError([ConfigErrorItem(f"players.{self.player.name}.algorithm.body", message)])
 
+    def refuse_minibatches_without_rows(self, experience: Experience) -> None:
+        num, num_sequences = self.config.num_minibatches, experience.fresh.shape[1]
+        if num > num_sequences:
+            what = "sequences, one per world and role," if self.remembers else "rows"
+            message = f"{num} stands there, but a roll-out has {num_sequences} {what} to share out among them"
+            raise ConfigError([ConfigErrorItem(f"players.{self.player.name}.algorithm.num_minibatches", message)])
+
     # ---- from a roll-out to experience -----------------------------------------------------------------
 
     @torch.no_grad()
     def digest(self, batch: Transitions) -> None:
         """Values, advantages and goals of a roll-out: all that the passes over it need."""
-        extras = batch.extras
-        value = extras["value"] if "value" in extras else self.values(batch.observation)
-        advantage = self.advantages(batch, value)
+        extras, chains = batch.extras, self.chains(len(batch.valid))
+        value = extras["value"] if "value" in extras else self.values(batch.observation, memory_in(extras))
+        advantage = self.advantages(batch, value, chains)
         goal, weight = advantage + value, batch.valid.to(torch.float32)
-        self.experience = Experience(
+        experience = Experience(
             observation=batch.observation,
+            memory={},
+            fresh=torch.zeros(1, len(weight), dtype=torch.bool, device=weight.device),
             legal=extras["legal"],
             choice=extras.get("choice", batch.action),
             log_prob=extras["log_prob"],
@@ -552,38 +370,52 @@ class PPO(Algorithm):
             goal=goal,
             weight=weight,
         )
+        self.experience = in_sequences(experience, batch, chains) if self.remembers else experience
+        self.refuse_minibatches_without_rows(self.experience)
         share = weight / weight.sum().clamp(min=1.0)
         spread = torch.dot(share, (goal - torch.dot(share, goal)).square())
         error = torch.dot(share, (advantage - torch.dot(share, advantage)).square())
         self.explained_variance = 1.0 - error / spread.clamp(min=1e-12)
 
-    def values(self, observation: Mapping[str, Tensor]) -> Tensor:
+    def values(self, observation: Mapping[str, Tensor], memory: Memory) -> Tensor:
         """float32 (rows,), with the weights that stand."""
-        return self.valuing(observation)[:, -1]
+        return self.valuing.step(observation, memory)[0][:, -1]
 
-    def advantages(self, batch: Transitions, value: Tensor) -> Tensor:
-        """float32 (M,). The rows of one role in one world are a chain; they come round by round, in a round turn by
-        turn."""
-        turns, advantage = self.player.turns, torch.empty_like(value)
-        rows = torch.arange(len(value), device=value.device).view(self.config.rollout_length, len(turns), -1)
-        for role in self.player.roles:
-            own = rows[:, [number for number, turn_of in enumerate(turns) if turn_of == role]].flatten(0, 1)  # (T, W)
+    def chains(self, num_rows: int) -> list[Tensor]:
+        """For every role the numbers of its rows, (T, W): those of one world follow each other. In a roll-out they come
+        round by round, in a round turn by turn."""
+        turns = self.player.turns
+        rows = torch.arange(num_rows, device=self.player.device).view(self.config.rollout_length, len(turns), -1)
+        places = [[number for number, role in enumerate(turns) if role == own] for own in self.player.roles]
+        return [rows[:, place].flatten(0, 1) for place in places]
+
+    def advantages(self, batch: Transitions, value: Tensor, chains: list[Tensor]) -> Tensor:
+        """float32 (M,)."""
+        advantage = torch.empty_like(value)
+        for own in chains:
             columns = (batch.reward, value, batch.terminated, batch.truncated, batch.valid)
             reward, value_of, terminated, truncated, valid = (column[own] for column in columns)
             is_last = valid & (valid.flip(0).cumsum(0).flip(0) == 1)
-            next_value = self.next_values(batch.next_observation, own, valid & ~terminated & (truncated | is_last))
-            chains = Chains(reward, value_of, next_value, terminated, truncated, valid)
-            advantage[own] = generalized_advantages(chains, self.config.gamma, self.config.gae_lambda)
+            next_value = self.next_values(batch, own, valid & ~terminated & (truncated | is_last))
+            decisions = Chains(reward, value_of, next_value, terminated, truncated, valid)
+            advantage[own] = generalized_advantages(decisions, self.config.gamma, self.config.gae_lambda)
         return advantage
 
-    def next_values(self, observation: Mapping[str, Tensor], rows: Tensor, needed: Tensor) -> Tensor:
+    def next_values(self, batch: Transitions, rows: Tensor, needed: Tensor) -> Tensor:
         """The values of next observations where they are needed; elsewhere any number. rows, needed, result: (T, W)."""
         if needed.device.type != "cpu":  # a GPU would have to wait to learn where
-            return self.values(observation)[rows]
-        wanted = rows[needed]
+            return self.values_ahead(batch, rows.flatten()).view_as(rows)
         found = torch.zeros(rows.shape)
-        found[needed] = self.values({name: value[wanted] for name, value in observation.items()})
+        found[needed] = self.values_ahead(batch, rows[needed])
         return found
+
+    def values_ahead(self, batch: Transitions, rows: Tensor) -> Tensor:
+        """The values of the next observations of some rows, with what is remembered there: of all up to the row."""
+        memory: Memory = {}
+        if self.valuing.remembers:
+            before = {name: value[rows] for name, value in memory_in(batch.extras).items()}
+            _, memory = self.valuing.step({name: value[rows] for name, value in batch.observation.items()}, before)
+        return self.values({name: value[rows] for name, value in batch.next_observation.items()}, memory)
 
     # ---- from experience to weights ----------------------------------------------------------------------
 
@@ -591,7 +423,8 @@ class PPO(Algorithm):
         """One pass over the experience: an opt step per minibatch. Gives the means of their metrics."""
         assert self.experience is not None
         config, opt_steps = self.config, self.player.opt_steps
-        order = random_permutation(fold(self.key, self.passes_made), len(self.experience.weight))
+        num_sequences = self.experience.fresh.shape[1]
+        order = random_permutation(fold(self.key, self.passes_made), num_sequences)
         with nullcontext() if self.by_hand is None else one_thread():
             steps = [
                 self.opt_step(self.experience, index, opt_steps + number)
@@ -608,16 +441,16 @@ class PPO(Algorithm):
         return {**metrics, "explained_variance": self.explained_variance}
 
     def opt_step(self, experience: Experience, index: Tensor, opt_steps: int) -> Tensor:
-        """Learn from one minibatch, the rows `index`. Gives the numbers of METRICS, and the norm of the gradient."""
+        """Learn from a minibatch, the sequences `index`. Gives the numbers of METRICS, and the norm of the gradient."""
         config = self.config
         bound = config.objective.epsilon(opt_steps) if isinstance(config.objective, ClipConfig) else self.kl_price
         entropy_coefficient = config.entropy_coefficient(opt_steps)
         if self.by_hand is None:
             pace = Pace(*torch.tensor([entropy_coefficient, bound], device=self.weights.device).unbind())
-            gradient, metrics = self.gradient_fast(experience.rows(index), pace)
+            gradient, metrics = self.gradient_fast(experience.part(index), pace)
             self.gradient.copy_(gradient)
         else:
-            observation, *columns = experience
+            observation, _, _, *columns = experience
             rows = Rows(*(column.numpy() for column in columns))
             self.gradient.zero_()
             sums = self.by_hand.find_gradient(observation, rows, index, entropy_coefficient, bound)
@@ -632,7 +465,7 @@ class PPO(Algorithm):
     def gradient_of(self, batch: Experience, pace: Pace) -> tuple[Tensor, Tensor]:
         """The gradient of the loss of a minibatch with respect to all weights, as one vector; the numbers of
         METRICS."""
-        outputs, value = self.net(batch.observation)
+        outputs, value = self.net(batch.observation, batch.memory, batch.fresh)
         log_prob, entropy = self.net.head.log_prob_and_entropy(outputs, batch)
         loss, metrics = ppo_loss(log_prob, entropy, value, scaled(batch, self.config), pace, self.config)
         return flat_gradient(loss, self.parameters), metrics
@@ -661,10 +494,6 @@ class PPO(Algorithm):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         for name in ("rolled_out", "passes_left", "passes_made", "kl_price"):
             setattr(self, name, state[name])
-        device = self.player.device
+        device, experience = self.player.device, state["experience"]
         self.explained_variance = state["explained_variance"].to(device)
-        self.experience = None
-        if state["experience"] is not None:
-            observation = {name: value.to(device) for name, value in state["experience"].pop("observation").items()}
-            rest = {name: value.to(device) for name, value in state["experience"].items()}
-            self.experience = Experience(observation=observation, **rest)
+        self.experience = None if experience is None else Experience(**experience).to(device)

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from palestra.evaluation.evaluator import STREAM, Games, Interrupted
 from palestra.games.fused import Memory, Policy
+from palestra.games.game import expand_mask
 from palestra.games.gym import GymnasiumGame
 from palestra.games.spaces import Discrete
 from palestra.randomness import base_key, fold, world_keys
@@ -94,4 +95,4 @@ class _Results:
 
 
 def _forget(memory: Mapping[str, Tensor], where: Tensor) -> Memory:
-    return {name: value * ~where.view(-1, *([1] * (value.dim() - 1))) for name, value in memory.items()}
+    return {name: value.masked_fill(expand_mask(where, value), 0) for name, value in memory.items()}

@@ -162,11 +162,14 @@ class _Batch:
                 keys = turn_keys + game.roles.index(role) + 1
                 decision = policy.act(view, game.legal(self.state, role), keys, self.memory.get(role, {}))
                 actions[role] = decision.action
+                decides = deciding[:, game.roles.index(role)]
                 if role in self.actions:
-                    taken = deciding[:, game.roles.index(role)].long()
-                    self.actions[role].scatter_add_(0, decision.action, taken)
-                if decision.memory:
-                    self.memory[role] = decision.memory
+                    self.actions[role].scatter_add_(0, decision.action, decides.long())
+                before = self.memory.get(role, {})
+                self.memory[role] = {
+                    name: _where(decides, value, before.get(name, torch.zeros_like(value)))
+                    for name, value in decision.memory.items()
+                }
             step_keys = turn_keys + len(game.roles) + 1
             state, rewards, terminated, truncated = game.transition(self.state, actions, step_keys)
             # A truncated game is left where it was cut off, so that its counters stand.

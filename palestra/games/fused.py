@@ -259,8 +259,10 @@ class FusedGame:
         legal = game.legal(worlds.state, role)
         keys = turn_keys + (game.roles.index(role) + 1)
         decision = policy.act(view, legal, keys, worlds.memory.get(role, {}))
-        if decision.memory:
-            worlds.memory[role] = decision.memory
+        if decision.memory:  # who does not decide in a world remembers nothing of it
+            before = worlds.memory.get(role, {name: torch.zeros_like(value) for name, value in decision.memory.items()})
+            decides = game.deciding(worlds.state)[:, game.roles.index(role)]
+            worlds.memory[role] = {name: _choose(decides, new, before[name]) for name, new in decision.memory.items()}
         return observation, legal, decision
 
     def _exchange(

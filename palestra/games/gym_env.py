@@ -133,8 +133,9 @@ class SeatedWorlds:
             legal = game.legal(self.state, role)
             decision = policy.act(view, legal, keys + game.roles.index(role) + 1, memory)
             actions[role] = decision.action
+            decides = movers & game.deciding(self.state)[:, game.roles.index(role)]
             self.memory[role] = {
-                name: _choose(movers, value, memory.get(name, torch.zeros_like(value)))
+                name: _choose(decides, value, memory.get(name, torch.zeros_like(value)))
                 for name, value in decision.memory.items()
             }
         state, rewards, terminated, truncated = game.transition(self.state, actions, keys + len(game.roles) + 1)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from palestra.games.fused import Memory, Policy, Transitions
-from palestra.games.game import Game
+from palestra.games.game import Game, expand_mask
 from palestra.games.recent import NUM_RECENT, in_order, no_recent, remember
 from palestra.games.world import Outcome, TensorWorld, World
 from palestra.randomness import base_key, fold, world_keys
@@ -155,8 +155,8 @@ def _join_entries(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
 
 def _kept(memory: Memory, outcome: Outcome) -> Memory:
     """The memory of games that go on. Who has decided while a game only began has seen nothing of it."""
-    going_on = outcome.valid & ~(outcome.terminated | outcome.truncated)
-    return {name: value * going_on.view(-1, *([1] * (value.dim() - 1))) for name, value in memory.items()}
+    begins = ~outcome.valid | outcome.terminated | outcome.truncated
+    return {name: value.masked_fill(expand_mask(begins, value), 0) for name, value in memory.items()}
 
 
 def _count_steps(

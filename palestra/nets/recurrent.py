@@ -3,10 +3,13 @@
 Letters: T steps, B worlds.
 """
 
+# Here, as everywhere, a memory is tensors by name. That of a player is the memories of its networks, each under its
+# network's name: `policy.hidden`.
+
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from itertools import pairwise
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -107,3 +110,43 @@ class Recurrent(RecurrentNet):
             return outputs, {"hidden": hidden.squeeze(0), "cell": cell.squeeze(0)}
         outputs, hidden = self.core(x, state["hidden"])
         return outputs, {"hidden": hidden.squeeze(0)}
+
+
+class Part:
+    """One of a player's networks, with a memory or without, step by step or along whole sequences.
+
+    net: a module, or what acts in its place (see `acting_twin`). `remembers`: whether it has a memory, which lies in
+    the player's under `name`.
+    """
+
+    def __init__(self, name: str, net: Callable[..., Any]) -> None:
+        self.name, self.net, self.remembers = name, net, isinstance(net, RecurrentNet)
+
+    def initial_memory(self, num_worlds: int, device: torch.device) -> Memory:
+        """All zeros, as where an episode begins."""
+        if not isinstance(self.net, RecurrentNet):
+            return {}
+        return self._named(self.net.initial_memory(num_worlds, device))
+
+    def step(self, observation: Mapping[str, Tensor], memory: Memory) -> tuple[Tensor, Memory]:
+        """The outputs, float32 (B, num_outputs), and the network's new memory."""
+        if not self.remembers:
+            return self.net(observation), {}
+        outputs, own = self.net(observation, self._own(memory))
+        return outputs, self._named(own)
+
+    def unroll(self, observation: Mapping[str, Tensor], memory: Memory, fresh: Tensor) -> Tensor:
+        """The outputs along B sequences of T steps, float32 (T * B, num_outputs): step by step, in a step sequence by
+        sequence. Observation: in the same order. memory, fresh: as `RecurrentNet.unroll` wants them."""
+        if not isinstance(self.net, RecurrentNet):
+            outputs: Tensor = self.net(observation)
+            return outputs
+        steps = {name: value.unflatten(0, fresh.shape) for name, value in observation.items()}
+        return self.net.unroll(steps, self._own(memory), fresh).flatten(0, 1)
+
+    def _own(self, memory: Memory) -> Memory:
+        start = f"{self.name}."
+        return {name.removeprefix(start): value for name, value in memory.items() if name.startswith(start)}
+
+    def _named(self, memory: Memory) -> Memory:
+        return {f"{self.name}.{name}": value for name, value in memory.items()}

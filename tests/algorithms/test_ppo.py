@@ -18,15 +18,12 @@ from palestra.algorithms import ppo as ppo_module
 from palestra.algorithms.ppo import (
     METRICS,
     PPO,
-    Chains,
-    Experience,
     Pace,
     PPOConfig,
-    _loop_over_steps,
-    generalized_advantages,
     ppo_loss,
     scaled,
 )
+from palestra.algorithms.ppo_experience import Chains, Experience, _loop_over_steps, generalized_advantages
 from palestra.config import ConfigError, check
 from palestra.games.fused import FusedGame, Transitions
 from palestra.games.nim import NimConfig, NimGame
@@ -184,7 +181,7 @@ def test_every_role_of_every_world_is_a_chain(turns: tuple[str, ...], body: dict
     batch = ready_transitions(ppo)
     ppo.digest(batch)
     assert ppo.experience is not None
-    value, next_value = ppo.values(batch.observation), ppo.values(batch.next_observation)
+    value, next_value = ppo.values(batch.observation, {}), ppo.values(batch.next_observation, {})
     assert torch.allclose(ppo.experience.value, value, atol=1e-6)
     for role in ppo.player.roles:
         for world in range(4):
@@ -215,7 +212,7 @@ def test_explained_variance_is_the_share_of_the_goals_that_the_values_tell() -> 
 def plain_loss(ppo: PPO, batch: Experience, net: nn.Module, epsilon_or_price: float, entropy_coefficient: float) -> Any:
     """The loss of a minibatch, as one writes it down with torch.distributions."""
     config, space = ppo.config, ppo.player.action_space
-    outputs, value = net(batch.observation)
+    outputs, value = net(batch.observation, batch.memory, batch.fresh)
     if isinstance(space, Box):
         normal = theirs.Independent(theirs.Normal(outputs, net.head.log_std.exp().expand_as(outputs)), 1)
         log_prob, entropy = normal.log_prob(batch.choice), normal.entropy()
@@ -299,7 +296,7 @@ def test_opt_steps_are_those_of_plain_torch(actions: str, setting: str) -> None:
         parameter.data = parameter.data.clone()
     optimizer = plain_optimizer(config.optimizer, net)
     for step, index in enumerate(torch.arange(300).split(100)):
-        batch = experience.rows(index)
+        batch = experience.part(index)
         price = 0.2 if config.objective.name == "clip" else 0.5
         loss = plain_loss(ppo, batch, net, price, 0.01)
         optimizer.zero_grad()
@@ -343,6 +340,8 @@ def test_metrics_are_means_over_the_rows_that_count() -> None:
     ratio, ones = torch.tensor([2.0, 0.5, 1.0, 99.0]), torch.ones(4)
     batch = Experience(
         observation={},
+        memory={},
+        fresh=torch.zeros(1, 4, dtype=torch.bool),
         legal=ones.unsqueeze(1).bool(),
         choice=torch.zeros(4, dtype=torch.int64),
         log_prob=torch.zeros(4),
@@ -637,7 +636,7 @@ def test_probes_are_learned_to_their_known_values(kind: str, continuous: bool, t
     trainer.fit()
     ppo = trainer.players["agent"].algorithm
     seen, values, moves = PROBES[kind]
-    assert ppo.values({"seen": seen}).tolist() == pytest.approx(values, abs=0.01 if kind == "endless" else 0.05)
+    assert ppo.values({"seen": seen}, {}).tolist() == pytest.approx(values, abs=0.01 if kind == "endless" else 0.05)
     if moves is not None:
         legal = torch.ones(len(seen), 0 if continuous else 2, dtype=torch.bool)
         action = ppo.policy(explore=False).act({"seen": seen}, legal, world_keys(0, len(seen), CPU), {}).action
@@ -651,7 +650,7 @@ def test_probes_are_learned_to_their_known_values(kind: str, continuous: bool, t
 def test_the_hardest_probe_is_learned_in_other_ways(changes: dict[str, Any], tmp_path: Path) -> None:
     trainer = palestra.PPOTrainer(probe_config("identity", "box_actions" in changes, **changes), run=tmp_path / "run")
     trainer.fit()
-    assert trainer.players["agent"].algorithm.values({"seen": BOTH}).tolist() == pytest.approx(
+    assert trainer.players["agent"].algorithm.values({"seen": BOTH}, {}).tolist() == pytest.approx(
         [DISCOUNTED] * 2, abs=0.1
     )
 

@@ -69,8 +69,10 @@ def plain_games(game: TensorGame, policies: Mapping[str, Policy], num: int, max_
                     view = {"observation": game.observe(state, role), "state": state, "nothing": {}}[policy.sees]
                     role_key = turn_key + game.roles.index(role) + 1
                     decision = policy.act(view, game.legal(state, role), role_key, memory.get(role, {}))
-                    actions[role], memory[role] = decision.action, decision.memory
-                    taken[role][decision.action] += game.deciding(state)[0, game.roles.index(role)]
+                    actions[role] = decision.action
+                    if game.deciding(state)[0, game.roles.index(role)]:
+                        memory[role] = decision.memory
+                        taken[role][decision.action] += 1
                 state, rewards, terminated, truncated = game.transition(state, actions, turn_key + len(game.roles) + 1)
                 earned += rewards[0]
                 is_over, is_cut = bool(terminated.all()), bool(truncated)

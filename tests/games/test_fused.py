@@ -1,4 +1,5 @@
 import copy
+import itertools
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -477,6 +478,42 @@ class CountingPolicy:
         count = memory.get("count", torch.zeros(len(keys)))
         self.wrong += int((count != view["tag"][:, 1]).sum())
         return Decision(random_choice(keys, legal), {}, {"count": count + 1})
+
+
+class DecisionCounter:
+    """Keeps with every decision how many of the same game it remembers."""
+
+    sees: Sees = "nothing"
+
+    def act(self, view: Mapping[str, Tensor], legal: Tensor, keys: Tensor, memory: Memory) -> Decision:
+        count = memory.get("count", torch.zeros_like(keys))
+        return Decision(random_choice(keys, legal), {"count": count}, {"count": count + 1})
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize(
+    ("name", "roles"), [case for case in CASES if not (case[0].startswith("polyhedra") and len(case[1]) > 1)]
+)
+def test_a_player_remembers_its_own_decisions_of_a_game_alone(
+    name: str, roles: tuple[str, ...], masked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if masked:  # as on a GPU
+        monkeypatch.setattr(torch.compiler, "is_compiling", lambda: True)
+    game = GAMES[name]
+    fused_game = FusedGame(game, {role: DecisionCounter() for role in game.roles})
+    worlds, remembered, num_ends = fused_game.new_worlds(20, SEED, STREAM), dict[tuple[str, int], int](), 0
+    order = [role for turn in game.turns for role in turn if role in roles]
+    rows = fused_game.collect(worlds, roles, 40)
+    shape = (40, len(order), 20)
+    columns = (rows.valid, rows.extras["count"], rows.terminated | rows.truncated)
+    valid, count, ended = (column.view(shape).tolist() for column in columns)
+    for step, turn, world in itertools.product(*map(range, shape)):
+        if valid[step][turn][world]:
+            place = (order[turn], world)
+            assert count[step][turn][world] == remembered.get(place, 0)
+            remembered[place] = 0 if ended[step][turn][world] else count[step][turn][world] + 1
+            num_ends += ended[step][turn][world]
+    assert num_ends > 20
 
 
 @pytest.mark.parametrize("masked", [False, True])

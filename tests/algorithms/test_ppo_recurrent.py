@@ -1,0 +1,353 @@
+"""PPO with recurrent networks: what a roll-out saw and remembered is what is learned from, to the known optimum."""
+
+import copy
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from probing import make_probe
+from test_ppo import CLIPPED, CPU, MLP, ppo_config, probe_config, separate, shared
+from torch import Tensor
+
+import palestra
+from palestra.algorithms.ppo import PPO
+from palestra.algorithms.ppo_experience import Chains, Experience, generalized_advantages, memory_in
+from palestra.config import ConfigError
+from palestra.evaluation.episodes import play_episodes
+from palestra.evaluation.evaluator import play_games
+from palestra.export import export_player
+from palestra.games import fuse
+from palestra.games.fused import Memory, Transitions
+from palestra.games.game import Game
+from palestra.games.nim import NimConfig, NimGame
+from palestra.nets.recurrent import Part
+from palestra.player import Player
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "games"))
+from gym_worlds import MODES, gym_data, gym_game
+
+LSTM = {
+    "name": "recurrent",
+    "encoder": {"name": "mlp", "net_arch": [], "activation": "tanh"},
+    "encoder_width": 8,
+    "cell": "lstm",
+    "hidden_size": 6,
+    "net_arch": [],
+    "activation": "tanh",
+}
+GRU = LSTM | {"cell": "gru"}
+BODIES = {
+    "shared": shared(LSTM),
+    "separate": {"name": "separate", "policy": GRU, "value": LSTM},
+    "only the policy": {"name": "separate", "policy": LSTM, "value": MLP},
+    "only the value": {"name": "separate", "policy": MLP, "value": GRU},
+}
+GAMES: dict[str, Game] = {
+    "probe": make_probe("identity", continuous=False),
+    "probe, cut off, box": make_probe("endless", continuous=True),
+    "two seats": NimGame(NimConfig(name="nim", num_heaps=2, max_stones=3), CPU),
+}
+NUM_WORLDS = 5
+
+
+def game_of(name: str) -> Game:
+    return gym_game("sync", name) if name in MODES else GAMES[name]
+
+
+def make_ppo(game: Game, **changes: Any) -> PPO:
+    """A player in all seats of a game, with weights large enough for its memory to matter."""
+    first = game.roles[0]
+    player = Player("player", game.roles, game.spaces[first], game.action_spaces[first], CPU, seed=1, compile=False)
+    box = {"box_actions": CLIPPED} if game.action_spaces[first].num_flags == 0 else {}
+    stock = {"initialization": {"name": "stock"}, "rollout_length": 7}
+    player.algorithm = ppo_config(**(stock | box | changes)).build(player)
+    return player.algorithm  # type: ignore[return-value]
+
+
+class Play:
+    """Worlds of a game, played on by a player in all seats."""
+
+    def __init__(self, ppo: PPO, game: Game, num_worlds: int = NUM_WORLDS) -> None:
+        self.ppo, self.game = ppo, fuse(game)
+        self.worlds: Any = self.game.new_worlds(num_worlds, 0, "play")
+
+    def collect(self) -> Transitions:
+        self.game.policies = dict.fromkeys(self.game.game.roles, self.ppo.policy(explore=True))
+        return self.game.collect(self.worlds, self.ppo.player.roles, self.ppo.config.rollout_length)
+
+
+class Reference:
+    """One chain of decisions, one at a time, by the networks themselves."""
+
+    def __init__(self, ppo: PPO) -> None:
+        self.ppo, self.memory = ppo, dict[str, Tensor]()
+        self.begin()
+
+    def begin(self) -> None:
+        parts = [self.part("policy")] + ([] if self.ppo.net.value is None else [self.part("value")])
+        self.memory = {name: x for part in parts for name, x in part.initial_memory(1, CPU).items()}
+
+    def part(self, name: str) -> Part:
+        return Part(name, getattr(self.ppo.net, name))
+
+    def look(self, seen: dict[str, Tensor]) -> tuple[Tensor, Tensor, Memory]:
+        """What the policy puts out, the value, and what is remembered after that."""
+        outputs, after = self.part("policy").step(seen, self.memory)
+        if self.ppo.net.value is None:
+            return outputs[:, :-1], outputs[:, -1], after
+        value, of_value = self.part("value").step(seen, self.memory)
+        return outputs, value[:, 0], after | of_value
+
+    def row(self, batch: Transitions, row: int) -> tuple[float, float, float]:
+        """The log-probability, the value and the value ahead of one decision, after which it stands."""
+        one = slice(row, row + 1)
+        stored = memory_in(batch.extras)
+        assert all(torch.allclose(value, stored[name][one], atol=1e-6) for name, value in self.memory.items())
+        outputs, value, after = self.look({name: x[one] for name, x in batch.observation.items()})
+        choice = batch.extras.get("choice", batch.action)[one]
+        if hasattr(self.ppo.net.head, "log_std"):
+            log_prob = self.ppo.net.head.distribution.log_prob(outputs, self.ppo.net.head.log_std, choice)
+        else:
+            legal = batch.extras["legal"][one]
+            log_prob, _ = self.ppo.net.head.distribution.log_prob_and_entropy(outputs, legal, choice)
+        self.memory = after
+        _, ahead, _ = self.look({name: x[one] for name, x in batch.next_observation.items()})
+        if batch.terminated[row] or batch.truncated[row]:
+            self.begin()
+        return float(log_prob), float(value), float(ahead)
+
+
+def seen_again(ppo: PPO) -> tuple[Tensor, Tensor]:
+    """Log-probabilities and values of the experience, as an opt step finds them."""
+    experience = ppo.experience
+    assert experience is not None
+    outputs, value = ppo.net(experience.observation, experience.memory, experience.fresh)
+    return ppo.net.head.log_prob_and_entropy(outputs, experience)[0], value
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("body", BODIES)
+@pytest.mark.parametrize("name", [*GAMES, *MODES])
+def test_learning_sees_what_the_roll_out_saw_and_remembered(name: str, body: str) -> None:
+    """In every game, autoreset mode and body: the numbers of play, those of learning, and those of single steps from a
+    memory of zeros at every episode's first observation; at a cut, the value ahead is that before the reset."""
+    game = game_of(name)
+    ppo = make_ppo(game, body=BODIES[body])
+    play, num_ends = Play(ppo, game), 0
+    references = [[Reference(ppo) for _ in range(NUM_WORLDS)] for _ in game.roles]
+    for _ in range(4):
+        batch = play.collect()
+        ppo.digest(batch)
+        experience = ppo.experience
+        assert experience is not None
+        counts = experience.weight > 0
+        assert counts.sum() == batch.valid.sum()
+        log_prob, value = seen_again(ppo)
+        assert torch.allclose(log_prob[counts], experience.log_prob[counts], atol=1e-6)
+        assert torch.allclose(value[counts], experience.value[counts], atol=1e-6)
+        columns = [x.view(experience.fresh.shape).T for x in (counts, log_prob, value, experience.advantage)]
+        sequences = zip(*columns, strict=True)
+        for role, own in enumerate(ppo.chains(len(batch.valid))):
+            for world, rows in enumerate(own.T.tolist()):
+                rows = [row for row in rows if batch.valid[row]]
+                expected = torch.tensor([references[role][world].row(batch, row) for row in rows]).view(-1, 3)
+                on, *found = next(sequences)
+                reward, terminated, truncated = (x[rows] for x in (batch.reward, batch.terminated, batch.truncated))
+                chain = Chains(reward, expected[:, 1], expected[:, 2], terminated, truncated, torch.ones(len(rows)) > 0)
+                advantage = generalized_advantages(Chains(*(x.unsqueeze(1) for x in chain)), 0.9, 0.8).flatten()
+                for one, other in zip(found, (expected[:, 0], expected[:, 1], advantage), strict=True):
+                    assert torch.allclose(one[on], other, atol=2e-6)
+                num_ends += int((terminated | truncated).sum())
+    assert num_ends > 10
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", [*GAMES, *MODES])
+def test_an_episode_begins_with_a_memory_of_exact_zeros(name: str) -> None:
+    game = game_of(name)
+    ppo = make_ppo(game, body=BODIES["separate"])
+    play, begins = Play(ppo, game), torch.ones(len(game.roles), NUM_WORLDS, dtype=torch.bool)
+    num_begun = 0
+    for _ in range(5):
+        batch = play.collect()
+        memory = memory_in(batch.extras)
+        assert set(memory) == {"policy.hidden", "value.hidden", "value.cell"}
+        for role, own in enumerate(ppo.chains(len(batch.valid))):
+            for rows in own:
+                valid, ended = batch.valid[rows], (batch.terminated | batch.truncated)[rows]
+                for value in memory.values():
+                    is_zero = (value[rows] == 0.0).all(dim=1)
+                    assert torch.equal(is_zero[valid], begins[role][valid])
+                num_begun += int((begins[role] & valid).sum())
+                begins[role] = torch.where(valid, ended, begins[role])
+    assert num_begun > 10
+
+
+# ---- opt steps ---------------------------------------------------------------------------------------------
+
+
+def plain_loss(ppo: PPO, batch: Experience) -> Tensor:
+    """The clipped loss of some sequences, in one step after another."""
+    memory, rows = (
+        batch.memory,
+        list(zip(batch.fresh, *(x.split(batch.fresh.shape[1]) for x in batch[3:]), strict=True)),
+    )
+    seen = {name: x.split(batch.fresh.shape[1]) for name, x in batch.observation.items()}
+    log_probs, entropies, values = [], [], []
+    for t, (fresh, legal, choice, *_) in enumerate(rows):
+        memory = {name: torch.where(fresh.unsqueeze(1), 0.0, value) for name, value in memory.items()}
+        outputs, memory = Part("policy", ppo.net.policy).step({name: x[t] for name, x in seen.items()}, memory)
+        values.append(outputs[:, -1])
+        options = torch.distributions.Categorical(logits=outputs[:, :-1].masked_fill(~legal, -1e9))
+        log_probs.append(options.log_prob(choice))
+        entropies.append(options.entropy())
+    on = batch.weight > 0
+    log_prob, entropy, value = (torch.cat(parts)[on] for parts in (log_probs, entropies, values))
+    advantage = batch.advantage[on]
+    advantage = (advantage - advantage.mean()) / (advantage.std(unbiased=False) + 1e-8)
+    ratio = (log_prob - batch.log_prob[on]).exp()
+    gain = torch.min(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage)
+    return -gain.mean() + 0.5 * (value - batch.goal[on]).square().mean() - 0.01 * entropy.mean()
+
+
+@pytest.mark.parametrize("name", ["probe", "two seats", "next_step"])
+def test_gradients_flow_through_whole_sequences(name: str) -> None:
+    game = game_of(name)
+    ppo = make_ppo(game, body=BODIES["shared"], max_grad_norm=None)
+    play = Play(ppo, game)
+    play.collect()
+    ppo.digest(play.collect())
+    assert ppo.experience is not None
+    with torch.no_grad():
+        ppo.weights += 0.1 * torch.randn(len(ppo.weights), generator=torch.Generator().manual_seed(1))
+    index = torch.tensor([3, 0, 4])
+    expected = torch.autograd.grad(plain_loss(ppo, ppo.experience.part(index)), ppo.parameters)
+    ppo.opt_step(ppo.experience, index, 0)
+    assert torch.allclose(ppo.gradient, torch.cat([part.flatten() for part in expected]), rtol=1e-3, atol=1e-5)
+
+
+def test_a_pass_sees_every_sequence_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    game = GAMES["two seats"]
+    ppo, seen = make_ppo(game, body=BODIES["shared"], num_minibatches=4), list[Tensor]()
+    ppo.digest(Play(ppo, game).collect())
+    ppo.passes_left = 1
+    monkeypatch.setattr(ppo, "opt_step", lambda experience, index, opt_steps: seen.append(index) or torch.zeros(8))
+    ppo.make_pass()
+    assert [len(index) for index in seen] == [3, 3, 2, 2]
+    assert torch.equal(torch.cat(seen).sort().values, torch.arange(2 * NUM_WORLDS))
+
+
+def test_roles_with_turns_of_different_numbers_have_sequences_of_one_length() -> None:
+    """Those of `one`, a turn a round, end with rows that do not count; those of `two`, two turns a round, are full."""
+    ppo = make_ppo(GAMES["probe"], body=BODIES["shared"], rollout_length=3)
+    ppo.player.roles, ppo.player.turns = ("one", "two"), ("two", "one", "two")
+    num = 3 * 3 * NUM_WORLDS
+    seen = {"seen": torch.randn(num, 2, generator=torch.Generator().manual_seed(0))}
+    decision = ppo.policy(explore=True).act(seen, torch.ones(num, 2, dtype=torch.bool), torch.arange(num), {})
+    never, reward = torch.zeros(num, dtype=torch.bool), torch.arange(num, dtype=torch.float32)
+    ppo.digest(
+        Transitions(seen, decision.action, reward, seen, ~never.unsqueeze(1), never, never, ~never, decision.extras)
+    )
+    assert ppo.experience is not None
+    assert ppo.experience.fresh.shape == (6, 2 * NUM_WORLDS)
+    weight = ppo.experience.weight.view(6, 2, NUM_WORLDS)
+    assert weight.mean(dim=2).tolist() == [[1.0, 1.0]] * 3 + [[0.0, 1.0]] * 3
+    places = ppo.experience.observation["seen"].view(6, 2, NUM_WORLDS, 2)
+    rows = seen["seen"].view(3, 3, NUM_WORLDS, 2)
+    assert torch.equal(places[:3, 0], rows[:, 1])
+    assert torch.equal(places[:, 1], rows[:, [0, 2]].flatten(0, 1))
+
+
+# ---- what is refused ---------------------------------------------------------------------------------------
+
+
+def test_more_minibatches_than_worlds_are_refused() -> None:
+    game = GAMES["probe"]
+    ppo = make_ppo(game, body=BODIES["shared"], num_minibatches=6)
+    message = (
+        r"^players.player.algorithm.num_minibatches: 6 stands there, but a roll-out has 5 sequences, one per world"
+    )
+    with pytest.raises(ConfigError, match=message):
+        ppo.digest(Play(ppo, game).collect())
+
+
+def test_a_player_whose_policy_has_a_memory_is_not_exported(tmp_path: Path) -> None:
+    recurrent, plain = (
+        make_ppo(GAMES["probe"], body=BODIES[f"only the {part}"]).player for part in ("policy", "value")
+    )
+    recurrent.game = plain.game = GAMES["probe"]
+    with pytest.raises(NotImplementedError, match="policy is recurrent; its memory cannot be exported"):
+        export_player(recurrent, tmp_path / "recurrent", onnx=False)
+    assert export_player(plain, tmp_path / "plain", onnx=False) == {"policy.pt2": 512}
+
+
+# ---- what it learns ----------------------------------------------------------------------------------------
+
+MEMORY = copy.deepcopy(LSTM) | {"encoder_width": 16, "hidden_size": 16}
+
+
+def learned_return(body: dict[str, Any], run: Path) -> tuple[float, Any]:
+    """The mean return of 200 games of the `memory` probe after training, and the player."""
+    changes = {"body": body, "num_minibatches": 2, "learning_rate": {**LEARNING_RATE, "num_steps": 480}}
+    config = probe_config("memory", False, **changes) | {"stop": {"after": 480, "unit": "opt_steps"}}
+    trainer = palestra.PPOTrainer(config, run=run)
+    trainer.fit()
+    player = trainer.players["agent"]
+    games = play_games(trainer.game, {"agent": player.policy(explore=False)}, 200, 3, seed=1)
+    return float(games.returns["agent"].mean()), player.algorithm
+
+
+LEARNING_RATE = {"name": "linear", "initial": 1e-2, "final": 0.0}
+
+
+@pytest.mark.usefixtures("no_plots")
+@pytest.mark.parametrize("body", [shared(MEMORY), separate(MEMORY | {"cell": "gru"})], ids=["lstm", "gru"])
+def test_what_was_seen_at_the_start_is_acted_on_at_the_end(body: dict[str, Any], tmp_path: Path) -> None:
+    mean, ppo = learned_return(body, tmp_path / "run")
+    assert mean == 1.0
+    batch = Play(ppo, make_probe("memory", continuous=False), num_worlds=64)
+    rows = batch.collect()
+    for age, expected in enumerate((0.81, 0.9, 1.0)):
+        assert torch.allclose(
+            rows.extras["value"][rows.observation["seen"][:, 1] == age], torch.tensor(expected), atol=0.05
+        )
+
+
+@pytest.mark.usefixtures("no_plots")
+def test_who_has_no_memory_cannot_know_it(tmp_path: Path) -> None:
+    """Every right move at the end is as likely as the wrong one: a return of 1 in half of the games."""
+    mean, _ = learned_return(separate(MLP | {"net_arch": [32]}), tmp_path / "run")
+    assert abs(mean) < 0.2
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("no_plots")
+@pytest.mark.parametrize(
+    ("net", "least", "most"),
+    [
+        (LSTM | {"cell": "gru", "encoder_width": 32, "hidden_size": 32}, 150.0, 500.1),
+        (MLP | {"net_arch": [64, 64]}, 0.0, 100.0),
+    ],
+    ids=["gru", "mlp"],
+)
+def test_a_pole_whose_speed_is_hidden_is_balanced_by_memory(
+    net: dict[str, Any], least: float, most: float, tmp_path: Path
+) -> None:
+    changes = {
+        "gamma": 0.99,
+        "rollout_length": 64,
+        "body": separate(net),
+        "learning_rate": {"name": "linear", "initial": 3e-3, "final": 0.0, "num_steps": 2000},
+    }
+    config = probe_config("memory", False, **changes) | {
+        "game": gym_data(id="tests.gym_probes:HiddenCartPole-v0"),
+        "num_worlds": 16,
+        "stop": {"after": 2000, "unit": "opt_steps"},
+    }
+    trainer = palestra.PPOTrainer(config, run=tmp_path / "run")
+    trainer.fit()
+    policy = trainer.players["agent"].policy(explore=False)
+    games = play_episodes(trainer.game, policy, 30, 10, 500, seed=1)  # type: ignore[arg-type]
+    assert least < float(games.returns["agent"].mean()) < most
