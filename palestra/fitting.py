@@ -112,7 +112,7 @@ def _with_fitting_nets(data: Any, spaces: dict[str, Space]) -> Any:
     if not isinstance(data, dict):
         return data
     if data.get("name") in NETS:
-        is_flat = not any(_is_image(space) for space in spaces.values())
+        is_flat = not any(space.is_image for space in spaces.values())
         return data if data["name"] == "mlp" and is_flat else _fitting_net(spaces)
     return {key: _with_fitting_nets(value, spaces) for key, value in data.items()}
 
@@ -125,10 +125,6 @@ def _fitting_net(spaces: dict[str, Space]) -> dict[str, Any]:
 
 
 def _net_of(space: Space) -> dict[str, Any]:
-    if not _is_image(space):
+    if not space.is_image:
         return MLP
     return NATURE_CNN if min(space.shape[1:]) >= LEAST_SIDE_OF_NATURE_CNN else IMPALA_CNN
-
-
-def _is_image(space: Space) -> bool:
-    return space.dtype == torch.uint8
