@@ -12,6 +12,8 @@ from palestra.algorithms import RunConfig, read_config
 from palestra.config import ConfigError, ConfigErrorItem, check, load_yaml
 from palestra.games.gym import GymnasiumConfig, GymnasiumGame
 from palestra.games.gym.arguments import is_atari, known_arguments
+from palestra.games.gym.environments import make_environment
+from palestra.games.gym.wrappers import has_fire
 from palestra.games.spaces import Space
 from palestra.trainer import Trainer
 
@@ -27,43 +29,38 @@ MLP = {"name": "mlp", "net_arch": [64, 64], "activation": "relu"}
 NETS = ("mlp", "nature_cnn", "impala_cnn", "multi_input")
 LEAST_SIDE_OF_NATURE_CNN = 36
 MAX_ROUNDS = 27_000  # of an evaluation where the environment has no limit: half an hour of Atari
-ATARI_WRAPPERS = [
-    {
-        "name": "atari_preprocessing",
-        "noop_max": 30,
-        "frame_skip": 4,
-        "screen_size": 84,
-        "terminal_on_life_loss": False,
-        "grayscale_obs": True,
-        "grayscale_newaxis": False,
-        "scale_obs": False,
-    },
-    {"name": "frame_stack", "stack_size": 4, "padding_type": "reset"},
-]
+ATARI_PREPROCESSING = {
+    "name": "atari_preprocessing",
+    "noop_max": 30,
+    "frame_skip": 4,
+    "screen_size": 84,
+    "terminal_on_life_loss": False,
+    "grayscale_obs": True,
+    "grayscale_newaxis": False,
+    "scale_obs": False,
+}
+FRAME_STACK = {"name": "frame_stack", "stack_size": 4, "padding_type": "reset"}
 
 
 def fitted_config(algorithm: str, env_id: str, shipped: Sequence[Path]) -> RunConfig:
     """The first of the shipped Gymnasium configs of that algorithm that fits the environment's actions, with the
-    environment's usual arguments and with networks that fit what is seen.
+    environment's usual arguments and with networks that fit what is seen. The environment's own config comes first, as
+    it is; for Atari games those of other Atari games, elsewhere those of none.
 
     Raises ConfigError where the environment cannot be made, or the algorithm cannot play it.
     """
-    game: dict[str, Any] = {
-        "name": "gymnasium",
-        "id": env_id,
-        "arguments": _usual_arguments(env_id),
-        "wrappers": ATARI_WRAPPERS if is_atari(env_id) else [],
-        "vectorization": {"name": "sync", "autoreset": "same_step"},
-        "observation": {"normalize": None, "clip": None},
-        "reward": {"normalize": None, "clip": None},
-    }
+    bases = [load_yaml(path) for path in shipped if path.stem.split("-")[0] == algorithm]
+    bases = [base for base in bases if base["game"]["name"] == "gymnasium"]
+    own = [base for base in bases if base["game"]["id"] == env_id]
+    if own:
+        return read_config(own[0])
+    game = _usual_game(env_id)
     spaces = GymnasiumGame(check(game, GymnasiumConfig), torch.device("cpu")).spaces["agent"]
     errors: list[ConfigErrorItem] = []
-    for path in shipped:
-        base = load_yaml(path)
-        if path.stem.split("-")[0] != algorithm or base["game"]["name"] != "gymnasium":
+    for base in bases:
+        if is_atari(base["game"]["id"]) != is_atari(env_id):
             continue
-        data = _with_fitting_nets(base, spaces) | {"game": game}
+        data = _with_fitting_nets(base, spaces) | {"game": game | {"reward": base["game"]["reward"]}}
         if data["evaluation"] is not None:
             data["evaluation"]["max_rounds"] = game["arguments"].get("max_episode_steps") or MAX_ROUNDS
         try:
@@ -73,8 +70,29 @@ def fitted_config(algorithm: str, env_id: str, shipped: Sequence[Path]) -> RunCo
             errors = errors or list(error.errors)
     if not errors:
         message = "no shipped config of this algorithm plays Gymnasium environments"
+        if bases:
+            message = "no shipped config of this algorithm plays " + ("Atari" if is_atari(env_id) else "such games")
         errors = [ConfigErrorItem(f"{algorithm} {env_id}", message)]
     raise ConfigError(errors)
+
+
+def _usual_game(env_id: str) -> dict[str, Any]:
+    """An environment as it is usually played. Atari: in frames of 84 x 84 grey pixels, stacked by four."""
+    game: dict[str, Any] = {
+        "name": "gymnasium",
+        "id": env_id,
+        "arguments": _usual_arguments(env_id),
+        "wrappers": [],
+        "vectorization": {"name": "sync", "autoreset": "same_step"},
+        "observation": {"normalize": None, "clip": None},
+        "reward": {"normalize": None, "clip": None},
+    }
+    if is_atari(env_id):
+        game["arguments"] |= {"frameskip": 1, "obs_type": "grayscale"}  # the wrapper skips frames and reads the screen
+        env = make_environment(check(game, GymnasiumConfig))
+        game["wrappers"] = [ATARI_PREPROCESSING, *([{"name": "fire"}] if has_fire(env) else []), FRAME_STACK]
+        env.close()
+    return game
 
 
 def _usual_arguments(env_id: str) -> dict[str, Any]:
@@ -84,8 +102,7 @@ def _usual_arguments(env_id: str) -> dict[str, Any]:
         return None if isinstance(value, float) and math.isinf(value) else value
 
     known = known_arguments(env_id, vector=False) or {}
-    usual = {name: plain(argument.usual) for name, argument in known.items()}
-    return usual | {"frameskip": 1} if is_atari(env_id) else usual  # the wrapper skips frames
+    return {name: plain(argument.usual) for name, argument in known.items()}
 
 
 def _with_fitting_nets(data: Any, spaces: dict[str, Space]) -> Any:
@@ -95,7 +112,7 @@ def _with_fitting_nets(data: Any, spaces: dict[str, Space]) -> Any:
     if not isinstance(data, dict):
         return data
     if data.get("name") in NETS:
-        is_flat = not any(_is_image(space) for space in spaces.values())
+        is_flat = not any(space.is_image for space in spaces.values())
         return data if data["name"] == "mlp" and is_flat else _fitting_net(spaces)
     return {key: _with_fitting_nets(value, spaces) for key, value in data.items()}
 
@@ -108,10 +125,6 @@ def _fitting_net(spaces: dict[str, Space]) -> dict[str, Any]:
 
 
 def _net_of(space: Space) -> dict[str, Any]:
-    if not _is_image(space):
+    if not space.is_image:
         return MLP
     return NATURE_CNN if min(space.shape[1:]) >= LEAST_SIDE_OF_NATURE_CNN else IMPALA_CNN
-
-
-def _is_image(space: Space) -> bool:
-    return space.dtype == torch.uint8

@@ -31,6 +31,7 @@ from palestra.output import RunOutput, default_folder
 from palestra.player import Metrics, Player
 from palestra.players.seating import make_player, warm_start
 from palestra.recording.means import Means
+from palestra.recording.recorders import plain
 from palestra.recording.results import Progress
 from palestra.storage.checkpoints import CheckpointError, Checkpoints
 from palestra.storage.run_folder import RunFolder, write_json
@@ -465,7 +466,7 @@ class Trainer:
         final = 0 if self.config.evaluation is None else self.config.evaluation.final_num_games
         record = {"kind": "evaluation", **self._counts(), "pairs": self._play_pairings(num_games or final, True)}
         path = self.run.evaluations / f"opt-step-{self.opt_steps}.json"
-        write_json(path, record)
+        write_json(path, plain(record))
         return path, record
 
     def film(self, path: Path) -> list[float]:

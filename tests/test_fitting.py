@@ -32,7 +32,7 @@ def test_networks_fit_what_is_seen() -> None:
     assert {kinds[name] for name in kinds if "pixels" in name} == {"impala_cnn"}
     assert {kinds[name] for name in kinds if "pixels" not in name} == {"mlp"}
     pong = fitted_config("ppo", "ALE/Pong-v5", shipped_configs())
-    assert pong.players["agent"].algorithm.body.policy.name == "nature_cnn"  # type: ignore[union-attr]
+    assert pong.players["agent"].algorithm.body.net.name == "nature_cnn"  # type: ignore[union-attr]
 
 
 def test_a_wrong_name_gets_the_nearest_and_an_algorithm_that_cannot_play_says_why() -> None:

@@ -16,6 +16,11 @@ class Space:
     dtype: torch.dtype
     padded: bool
 
+    @property
+    def is_image(self) -> bool:
+        """Whether it holds pixels, uint8 (C, H, W), which networks divide by 255."""
+        return self.dtype == torch.uint8 and len(self.shape) == 3 and not self.padded
+
 
 @dataclass(frozen=True)
 class Discrete:

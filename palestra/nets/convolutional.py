@@ -120,7 +120,7 @@ def find_image(net_name: str, spaces: dict[str, Space]) -> tuple[str, tuple[int,
     entry, space = next(iter(spaces.items()))
     if len(spaces) > 1:
         told = f"this observation has several entries, {', '.join(spaces)}; give it one of them, by multi_input"
-    elif space.padded or space.dtype != torch.uint8 or len(space.shape) != 3:
+    elif not space.is_image:
         told = f"{entry} is {space.dtype} of shape {space.shape}"
     else:
         channels, height, width = space.shape

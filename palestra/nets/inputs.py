@@ -19,7 +19,8 @@ Array = np.ndarray[Any, Any]
 
 
 def flatten_observation(observation: Mapping[str, Tensor], spaces: dict[str, Space]) -> Tensor:
-    """float32 (B, flat_size(spaces)): the entries in the order of `spaces`; a padded entry is followed by its flags."""
+    """float32 (B, flat_size(spaces)): the entries in the order of `spaces`, pixels between 0 and 1; a padded entry is
+    followed by its flags."""
     parts: list[Tensor] = []
     for name, space in spaces.items():
         value = observation[name].to(torch.float32)
@@ -27,6 +28,7 @@ def flatten_observation(observation: Mapping[str, Tensor], spaces: dict[str, Spa
             present = presence(value)
             parts += [(value * present.unsqueeze(-1)).flatten(1), present]
         else:
+            value = value / 255.0 if space.is_image else value
             parts.append(value.unsqueeze(-1).flatten(1))  # a bare number is a vector of one
     return torch.cat(parts, dim=1)
 
@@ -42,6 +44,8 @@ def flatten_on_cpu(observation: Mapping[str, Tensor], spaces: dict[str, Space]) 
             start += size + space.shape[0]
         else:
             flat[:, start : start + size] = value.reshape(num, size)
+            if space.is_image:
+                flat[:, start : start + size] /= 255.0
             start += size
     return flat
 

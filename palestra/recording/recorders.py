@@ -57,7 +57,7 @@ class JsonlRecorder:
 
     def write(self, record: Mapping[str, Any]) -> None:
         """Write one line. Raises TypeError for a value that has no place in JSON."""
-        self._file.write(json.dumps(_plain(record), allow_nan=False).encode() + b"\n")
+        self._file.write(json.dumps(plain(record), allow_nan=False).encode() + b"\n")
         self._file.flush()
 
     def flush(self) -> None:
@@ -98,16 +98,16 @@ def read_records(path: Path) -> list[dict[str, Any]]:
     return records
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
     """`value` as json.dumps writes it."""
     if isinstance(value, np.generic | np.ndarray | Tensor):
         value = value.tolist()
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {key: _plain(item) for key, item in value.items()}
+        return {key: plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     return value
 
 

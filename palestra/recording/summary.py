@@ -62,12 +62,14 @@ def render_summary(console: Console, progress: Progress, files: Mapping[str, Pat
 
 
 def _print_learned(console: Console, evaluations: Sequence[Evaluation]) -> None:
-    learned = [pair for pair in standings(evaluations) if pair.learned]
+    pairs = standings(evaluations)
+    learned = [pair for pair in pairs if pair.learned]
     if not learned:
         _print_line(console, "  no evaluation of a learning player, so nothing is known of what was learned")
         return
     console.print()
-    console.print(_before_after(evaluations, learned))
+    is_alone = len(learned[0].players) == 1
+    console.print(_before_after(evaluations, pairs if is_alone else learned))
     games = sorted({pair.games for pair in learned})
     first, last = (f"{evaluations[i].opt_steps:,}" for i in (0, -1))
     note = f"Before: opt step {first}; after: opt step {last}; {' or '.join(map(str, games))} games each"
@@ -75,7 +77,7 @@ def _print_learned(console: Console, evaluations: Sequence[Evaluation]) -> None:
     truncated = [f"{pair_label(pair)} {pair.truncated}" for pair in learned if pair.truncated]
     if truncated:
         _print_line(console, f"Cut off, so not finished: {', '.join(truncated)} games.", "dim")
-    if len(learned[0].players) > 1:
+    if not is_alone:
         console.print()
         console.print(score_table(evaluations, console.width, num_rows=100))
     for number, line in enumerate(verdicts(evaluations)):

@@ -48,7 +48,7 @@ from palestra.storage.segments import (
     write_tensors,
 )
 
-FORMAT = 1
+FORMAT = 2  # since 2 the planes of images in replay rows are shared
 NAME = r"[0-9]{8,}"
 
 

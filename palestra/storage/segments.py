@@ -19,6 +19,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save_file
 from torch import Tensor
 
+from palestra.storage.planes import part_planes, share_planes
 from palestra.storage.run_folder import file_sha256, sync_folder
 
 SEGMENT_ROWS = 8192
@@ -80,7 +81,7 @@ class StoredRows:
         for segment in self.segments:
             start = max(segment.start, self.start)
             rows = read_tensors(self.folder / segment.file, segment.sha256)
-            yield start, {key: tensor[start - segment.start :] for key, tensor in rows.items()}
+            yield start, part_planes(rows, start - segment.start)
 
     def to_manifest(self) -> dict[str, Any]:
         segments = [asdict(segment) for segment in self.segments]
@@ -141,7 +142,7 @@ def write_segment(folder: Path, name: str, buffer: SegmentedRows, start: int, st
             raise ValueError(f"buffer {name}: {key} has shape {tuple(tensor.shape)}, expected {stop - start} rows")
     stem = f"{quote(name, safe='').replace('.', '%2E')}-{start}-{stop}"
     unfinished = folder / f".{stem}.tmp"
-    sha256 = write_tensors(unfinished, rows)
+    sha256 = write_tensors(unfinished, share_planes(rows))
     file = f"{stem}-{sha256[:8]}.safetensors"
     os.replace(unfinished, folder / file)
     sync_folder(folder)

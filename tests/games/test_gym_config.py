@@ -12,7 +12,7 @@ from config_mutations import assert_every_mutation_is_told
 from gym_worlds import CPU, cart_pole, gym_data
 from gymnasium.envs.registration import load_env_creator
 
-from palestra.config import ConfigError, UserConfig, check, find_defaults, find_undescribed
+from palestra.config import ConfigError, check, find_defaults, find_undescribed
 from palestra.games.gym import GymnasiumConfig, GymnasiumGame
 from palestra.games.gym.arguments import ENVIRONMENTS, VECTOR_ENVIRONMENTS, known_arguments, passed_arguments
 from palestra.games.gym.environments import make_environment
@@ -82,7 +82,13 @@ def test_an_unknown_id_of_an_extra_is_told_when_it_is_made() -> None:
 
 
 def test_an_argument_that_an_environment_of_ones_own_does_not_take_is_told() -> None:
-    assert "game.arguments: 'tests.gym_probes:Walk-v0' cannot be made so" in refusal(gym_data(arguments={"speed": 3}))
+    told = "cannot be made so: Walk() takes no arguments"
+    assert refusal(gym_data(arguments={"speed": 3})) == f"game.arguments: 'tests.gym_probes:Walk-v0' {told}"
+
+
+def test_an_argument_that_an_environment_of_ones_own_needs_is_told() -> None:
+    told = refusal(gym_data(id="tests.gym_probes:TwoStates-v0"))
+    assert told.endswith("cannot be made so: TwoStates.__init__() missing 1 required positional argument: 'limit'")
 
 
 def test_a_module_that_is_not_there_is_told() -> None:
@@ -180,7 +186,8 @@ def test_known_arguments_of_vector_environments_are_theirs(env_id: str) -> None:
 
 
 def wrapper_configs() -> list[type[WrapperConfig]]:
-    return [model for model in get_args(get_args(AnyWrapper)[0]) if model is not UserConfig]
+    """Of gymnasium's own."""
+    return [model for model in get_args(get_args(AnyWrapper)[0]) if issubclass(model, WrapperConfig)]
 
 
 @pytest.mark.parametrize("model", wrapper_configs())

@@ -65,6 +65,16 @@ def test_a_twin_sees_every_kind_of_observation(spaces: dict[str, Space]) -> None
     assert agree(acting_twin(net), net, observe(spaces, 8))
 
 
+def test_a_flat_network_sees_pixels_between_0_and_1() -> None:
+    net = build({"name": "mlp", "net_arch": [], "activation": "relu"}, {"image": space((1, 3, 2), torch.uint8)})
+    flatten_weights(net)
+    (layer,) = net.layers  # type: ignore[misc]
+    pixels = torch.randint(0, 256, (5, 1, 3, 2), dtype=torch.uint8)
+    expected = layer(pixels.flatten(1) / 255.0)  # type: ignore[operator]
+    for see in (net, acting_twin(net)):
+        assert torch.allclose(see({"image": pixels}), expected, atol=1e-6)
+
+
 def test_networks_of_other_kinds_have_twins_too() -> None:
     net = build({"name": "deep_sets", "point_widths": [8], "head_widths": [8]}, SEVERAL)
     assert agree(acting_twin(net), net, observe(SEVERAL, 8))

@@ -394,6 +394,7 @@ def test_summary_of_a_lone_agent_says_whom_it_beats_and_what_changed() -> None:
         Evaluation(9, (alone("agent", 480.0),)),
     ]
     text = summary_text(progress(evaluations=evaluations))
+    assert any(line.split()[-3:] == ["22.000", "[17.000,", "27.000]"] for line in text.splitlines())
     assert "  beats random" in text.splitlines()
     assert "  since the first evaluation: better" in text.splitlines()
 

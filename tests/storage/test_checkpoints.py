@@ -329,7 +329,7 @@ def test_a_later_format_is_a_clear_error(run: RunFolder) -> None:
     save(checkpoints, 1)
     manifest = run.checkpoints / "00000001" / "manifest.json"
     manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"format": 99}))
-    with pytest.raises(CheckpointError, match=r"00000001 has format 99, this palestra reads up to 1"):
+    with pytest.raises(CheckpointError, match=r"00000001 has format 99, this palestra reads up to 2"):
         checkpoints.load("latest")
 
 

@@ -250,7 +250,8 @@ def id_error(env_id: str) -> str | None:
     """
     if ":" in env_id or is_atari(env_id) or env_id in gymnasium.registry:
         return None
-    return f"{env_id!r} is no environment that gymnasium knows; {nearest_ids(env_id)}, or 'module:Name-v0' of your own"
+    others = "Atari games are named as 'ALE/Pong-v5', your own as 'module:Name-v0'"
+    return f"{env_id!r} is no environment that gymnasium knows; {nearest_ids(env_id)}; {others}"
 
 
 def nearest_ids(env_id: str) -> str:

@@ -100,12 +100,13 @@ def _register(env_id: str) -> None:
             import_own(module)
         except ValueError as error:
             raise ConfigError([ConfigErrorItem("id", f"{env_id!r} cannot be made: {error}")]) from error
-    if is_atari(env_id) and env_id not in gymnasium.registry:
+    if is_atari(env_id):
         try:
             import ale_py
         except ImportError as error:
             raise ConfigError([ConfigErrorItem("id", f"{env_id!r} {_missing('ale_py')}")]) from error
         gymnasium.register_envs(ale_py)
+        ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)  # no banner with every process
 
 
 def _explained(config: GymnasiumConfig, error: Exception) -> ConfigError:
@@ -116,6 +117,7 @@ def _explained(config: GymnasiumConfig, error: Exception) -> ConfigError:
     if isinstance(error, gymnasium.error.DependencyNotInstalled | ImportError):
         return ConfigError([ConfigErrorItem("id", f"{config.id!r} {_missing(text)}")])
     path = "arguments" if isinstance(error, TypeError) else "id"
+    text = text.partition(" was raised from the environment creator")[0]
     return ConfigError([ConfigErrorItem(path, f"{config.id!r} cannot be made so: {text}")])
 
 

@@ -1,10 +1,11 @@
-"""Wrappers of Gymnasium environments by name: gymnasium's own, each with all of its arguments, and a user's own.
+"""Wrappers of Gymnasium environments by name: gymnasium's own, each with all of its arguments, one of ours for Atari,
+and a user's own.
 
 Left out: wrappers that keep statistics or change rewards (the config's `observation` and `reward` do that, and their
 state goes into checkpoints), that render, or that take a function.
 """
 
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal, SupportsFloat
 
 import gymnasium
 from pydantic import Field
@@ -62,6 +63,11 @@ class AtariPreprocessingConfig(WrapperConfig):
     scale_obs: bool
     """numbers between 0 and 1 instead of bytes"""
     wraps = "AtariPreprocessing"
+
+
+class FireConfig(Config):
+    name: Literal["fire"]
+    """presses FIRE when an episode begins and when a life is lost: Breakout and others wait for it; for Atari alone"""
 
 
 class ResizeConfig(WrapperConfig):
@@ -191,6 +197,7 @@ AnyWrapper = Annotated[
     | FrameStackConfig
     | MaxAndSkipConfig
     | AtariPreprocessingConfig
+    | FireConfig
     | ResizeConfig
     | GrayscaleConfig
     | FlattenConfig
@@ -215,6 +222,40 @@ def wrap(env: gymnasium.Env, config: Config) -> gymnasium.Env:
     if isinstance(config, UserConfig):
         own: Any = load_class(config.name, gymnasium.Wrapper)
         return own(env, config)
+    if isinstance(config, FireConfig):
+        return Fire(env)
     assert isinstance(config, WrapperConfig)
     arguments = {key: tuple(v) if isinstance(v, list) else v for key, v in config if key != "name"}
     return getattr(gymnasium.wrappers, config.wraps)(env, **arguments)
+
+
+def has_fire(env: gymnasium.Env) -> bool:
+    """Whether an environment is an Atari game with the action FIRE."""
+    return "FIRE" in getattr(env.unwrapped, "get_action_meanings", list)()
+
+
+class Fire(gymnasium.Wrapper):
+    """Presses FIRE at an episode's beginning, after which its first observation comes, and in the step that loses a
+    life. A player that has not yet learned to press it would wait for ever. ValueError for a game without FIRE."""
+
+    def __init__(self, env: gymnasium.Env) -> None:
+        if not has_fire(env):
+            raise ValueError("there is no action FIRE")
+        super().__init__(env)
+        self.fire = self.unwrapped.get_action_meanings().index("FIRE")  # type: ignore[attr-defined]
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        observation, info = self.env.reset(seed=seed, options=options)
+        observation, _, terminated, truncated, info = self.env.step(self.fire)
+        if terminated or truncated:
+            observation, info = self.env.reset(options=options)
+        self.lives = info["lives"]
+        return observation, info
+
+    def step(self, action: Any) -> tuple[Any, SupportsFloat, bool, bool, dict[str, Any]]:
+        observation, reward, terminated, truncated, info = self.env.step(action)
+        if info["lives"] < self.lives and not (terminated or truncated):
+            observation, more, terminated, truncated, info = self.env.step(self.fire)
+            reward = float(reward) + float(more)
+        self.lives = info["lives"]
+        return observation, reward, terminated, truncated, info
