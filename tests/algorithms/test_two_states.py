@@ -75,7 +75,10 @@ def trained(algorithm: dict[str, Any], env: str, mode: str, run: Path, num_world
         id=f"tests.gym_probes:{env}-v0", arguments={"limit": 4}, vectorization={"name": "sync", "autoreset": mode}
     )
     config = probe_config("constant", False) | {"game": game, "num_worlds": num_worlds}
-    config |= {"players": {"agent": {"algorithm": algorithm}}, "stop": {"after": NUM_STEPS, "unit": "opt_steps"}}
+    config |= {
+        "players": {"agent": {"algorithm": algorithm, "warm_start": None}},
+        "stop": {"after": NUM_STEPS, "unit": "opt_steps"},
+    }
     trainer = palestra.Trainer(config, run=run)
     trainer.fit()
     return trainer.players["agent"]
