@@ -32,6 +32,7 @@ LEARNER: Data = {
         },
         "replay_buffer": {"name": "uniform", "capacity": 40},
     }
+    "warm_start": None,
 }
 TINY: Data = {
     "seed": 0,
@@ -50,7 +51,7 @@ TINY: Data = {
     },
     "num_worlds": 8,
     "roles": {"host": "host", "agent": "agent"},
-    "players": {"host": LEARNER | {"warm_start": None}, "agent": copy.deepcopy(LEARNER) | {"warm_start": None}},
+    "players": {"host": LEARNER, "agent": copy.deepcopy(LEARNER)},
     "stop": {"after": 24, "unit": "opt_steps"},
     "evaluation": {
         "interval": {"every": 8, "unit": "opt_steps"},
