@@ -31,7 +31,7 @@ LEARNER: Data = {
             "epsilon": {"name": "linear", "initial": 1.0, "final": 0.1, "num_steps": 8},
         },
         "replay_buffer": {"name": "uniform", "capacity": 40},
-    }
+    },
     "warm_start": None,
 }
 TINY: Data = {
