@@ -130,18 +130,20 @@ def main() -> None:
     if unknown:
         parser.error(f"--rows: {unknown[0]} is none of {', '.join(names)}")
     num_turns, timed_seconds = (1, 1.0) if options.quick else (options.turns, 5.0)
-    all_measured = [
-        measure(comparison, num_threads, num_turns, timed_seconds)
-        for comparison in COMPARISONS
-        if comparison.row in options.rows
-        for num_threads in options.threads
-    ]
-    text = report(all_measured, num_turns)
-    print(text)
-    options.out.mkdir(parents=True, exist_ok=True)
-    (options.out / "peers.md").write_text(text + "\n")
-    (options.out / "peers.json").write_text(json.dumps([m.to_json() for m in all_measured], indent=1) + "\n")
-    plot([m.to_json() for m in all_measured], options.out / "peers.png")
+    all_measured: list[Measured] = []
+    for comparison in COMPARISONS:
+        if comparison.row in options.rows:
+            all_measured += [measure(comparison, n, num_turns, timed_seconds) for n in options.threads]
+            write(all_measured, num_turns, options.out)  # what is done stands, whatever becomes of the rest
+    print(report(all_measured, num_turns))
+
+
+def write(all_measured: list[Measured], num_turns: int, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    data = [measured.to_json() for measured in all_measured]
+    (folder / "peers.md").write_text(report(all_measured, num_turns) + "\n")
+    (folder / "peers.json").write_text(json.dumps(data, indent=1) + "\n")
+    plot(data, folder / "peers.png")
 
 
 if __name__ == "__main__":
