@@ -14,7 +14,7 @@ from palestra.games.gym import GymnasiumConfig, GymnasiumGame
 from palestra.games.gym.arguments import is_atari, known_arguments
 from palestra.games.gym.environments import make_environment
 from palestra.games.gym.wrappers import has_fire
-from palestra.games.spaces import Space
+from palestra.games.spaces import Discrete, Space
 from palestra.trainer import Trainer
 
 NATURE_CNN = {
@@ -28,6 +28,13 @@ IMPALA_CNN = {"name": "impala_cnn", "channels": [16, 32, 32], "hidden_widths": [
 MLP = {"name": "mlp", "net_arch": [64, 64], "activation": "relu"}
 NETS = ("mlp", "nature_cnn", "impala_cnn", "multi_input")
 LEAST_SIDE_OF_NATURE_CNN = 36
+DISCRETE_ENTROPY = {  # of SAC (Christodoulou 2019)
+    "name": "automatic",
+    "initial": 1.0,
+    "target_entropy": {"name": "per_log_actions", "factor": 0.98},
+    "optimizer": {"name": "adam", "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0},
+    "learning_rate": {"name": "constant", "value": 3e-4},
+}
 MAX_ROUNDS = 27_000  # of an evaluation where the environment has no limit: half an hour of Atari
 ATARI_PREPROCESSING = {
     "name": "atari_preprocessing",
@@ -55,12 +62,15 @@ def fitted_config(algorithm: str, env_id: str, shipped: Sequence[Path]) -> RunCo
     if own:
         return read_config(own[0])
     game = _usual_game(env_id)
-    spaces = GymnasiumGame(check(game, GymnasiumConfig), torch.device("cpu")).spaces["agent"]
+    fitted = GymnasiumGame(check(game, GymnasiumConfig), torch.device("cpu"))
+    spaces, actions = fitted.spaces["agent"], fitted.action_spaces["agent"]
     errors: list[ConfigErrorItem] = []
     for base in bases:
         if is_atari(base["game"]["id"]) != is_atari(env_id):
             continue
         data = _with_fitting_nets(base, spaces) | {"game": game | {"reward": base["game"]["reward"]}}
+        if algorithm == "sac" and isinstance(actions, Discrete):
+            data["players"]["agent"]["algorithm"] |= {"log_std": None, "entropy_coefficient": DISCRETE_ENTROPY}
         if data["evaluation"] is not None:
             data["evaluation"]["max_rounds"] = game["arguments"].get("max_episode_steps") or MAX_ROUNDS
         try:

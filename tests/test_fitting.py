@@ -25,6 +25,12 @@ def test_a_fitted_config_is_complete_and_names_the_usual_arguments(tmp_path: Pat
     assert config.evaluation.max_rounds == 1000
 
 
+def test_sac_fits_discrete_actions() -> None:
+    algorithm = fitted_config("sac", "CartPole-v1", shipped_configs()).players["agent"].algorithm  # type: ignore[union-attr]
+    assert algorithm.log_std is None
+    assert algorithm.entropy_coefficient.target_entropy.name == "per_log_actions"
+
+
 def test_networks_fit_what_is_seen() -> None:
     mixed = fitted_config("ppo", "tests.gym_probes:Mixed-v0", shipped_configs())
     net = mixed.players["agent"].algorithm.body.policy  # type: ignore[union-attr]
