@@ -25,8 +25,7 @@ class SumTree:
         while sizes[-1] > NUM_CHILDREN:
             sizes.append(_rounded_up(sizes[-1] // NUM_CHILDREN))
         self.starts = np.cumsum([0, *sizes])
-        # from numpy, which asks for huge pages
-        self.nodes = torch.from_numpy(np.zeros(int(self.starts[-1]))).to(device)
+        self.nodes = torch.zeros(int(self.starts[-1]), dtype=torch.float64, device=device)
         self.levels = [self.nodes[start:stop] for start, stop in pairwise(self.starts.tolist())]
         self.leaves = self.nodes[:num]
         self.on_cpu = device.type == "cpu"
@@ -79,36 +78,31 @@ def _rounded_up(num: int) -> int:
 # ---- the same on a CPU: loops that start many times faster than operations of torch -------------------
 
 
-# Level by level: the fetches of a batch from a memory that is far away do not wait for each other.
-
-
 @numba.njit(cache=True, nogil=True)
 def _set(nodes: np.ndarray, starts: np.ndarray, places: np.ndarray, values: np.ndarray) -> None:
-    places = places.copy()
     for i in range(len(places)):
-        nodes[places[i]] = values[i]
-    for level in range(1, len(starts) - 1):
-        for i in range(len(places)):
-            places[i] //= NUM_CHILDREN
+        place = places[i]
+        nodes[place] = values[i]
+        for level in range(1, len(starts) - 1):
+            place //= NUM_CHILDREN
             total = 0.0
             for child in range(NUM_CHILDREN):
-                total += nodes[starts[level - 1] + places[i] * NUM_CHILDREN + child]
-            nodes[starts[level] + places[i]] = total
+                total += nodes[starts[level - 1] + place * NUM_CHILDREN + child]
+            nodes[starts[level] + place] = total
 
 
 @numba.njit(cache=True, nogil=True)
 def _find(nodes: np.ndarray, starts: np.ndarray, amounts: np.ndarray, places: np.ndarray) -> Any:
-    amounts = amounts.copy()
-    places[:] = 0
-    for level in range(len(starts) - 2, -1, -1):
-        for i in range(len(amounts)):
-            first, amount = starts[level] + places[i] * NUM_CHILDREN, amounts[i]
-            chosen, before, running = 0, 0.0, 0.0
-            for child in range(NUM_CHILDREN):  # free of branches, which no processor would foresee
+    for i in range(len(amounts)):
+        amount, place = amounts[i], 0
+        for level in range(len(starts) - 2, -1, -1):
+            first, chosen = starts[level] + place * NUM_CHILDREN, 0
+            for child in range(NUM_CHILDREN):
                 value = nodes[first + child]
-                reached = (value > 0.0) & (running <= amount)  # the last such child: rounding may leave none after it
-                chosen = child if reached else chosen
-                before = running if reached else before
-                running += value
-            amounts[i] = amount - before
-            places[i] = places[i] * NUM_CHILDREN + chosen
+                if value > 0.0:
+                    chosen = child
+                    if amount < value:
+                        break
+                    amount -= value
+            place = place * NUM_CHILDREN + chosen
+        places[i] = place
