@@ -6,10 +6,13 @@ import math
 from abc import ABC, abstractmethod
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import torch
+from numba import njit
 from torch import Tensor
 
 from palestra.config import ByName, Config, Fraction, NonNegativeFloat, PositiveFloat
+from palestra.randomness import runs_on_cpu
 
 
 class Optimizer(ABC):
@@ -132,9 +135,26 @@ class SGD(Optimizer):
 OptimizerConfig = Annotated[AdamConfig | SGDConfig, ByName()]
 
 
-def clip(gradient: Tensor, max_norm: float | None) -> tuple[Tensor, Tensor]:
-    """The gradient, scaled down to `max_norm` where it is longer (None: never), and the length that it had."""
+def clip(gradient: Tensor, max_norm: float | None) -> tuple[Tensor, Tensor | float]:
+    """The gradient, scaled down to `max_norm` where it is longer (None: never), and the length that it had. What was
+    given may be overwritten."""
+    if runs_on_cpu(gradient):
+        return gradient, float(_clip(gradient.numpy(), math.inf if max_norm is None else max_norm))
     norm = torch.linalg.vector_norm(gradient)
     if max_norm is not None:
         gradient = gradient * (max_norm / (norm + 1e-6)).clamp(max=1.0)
     return gradient, norm
+
+
+@njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract", "reassoc"})
+def _clip(gradient: np.ndarray[Any, Any], max_norm: float) -> Any:
+    """Scales in place, and gives the length that there was."""
+    square = np.float32(0.0)
+    for i in range(len(gradient)):
+        square += gradient[i] * gradient[i]
+    norm = np.sqrt(square)
+    factor = np.float32(max_norm / (norm + 1e-6))
+    if not factor >= 1.0:  # a norm that is no number spoils the gradient, as it does elsewhere
+        for i in range(len(gradient)):
+            gradient[i] *= factor
+    return norm

@@ -88,6 +88,10 @@ def random_normals(keys: Tensor, num: int) -> Tensor:
 
     Made of pairs of uniforms on multiples of 2**-24, so no number is beyond 5.8 in size.
     """
+    if runs_on_cpu(keys):
+        normals = np.empty((*keys.shape, num), dtype=np.float32)
+        _draw_normals(keys.contiguous().numpy().ravel(), normals.reshape(keys.numel(), num))
+        return torch.from_numpy(normals)
     half = (num + 1) // 2
     uniforms = random_floats(keys, 2 * half)
     radius = torch.sqrt(-2.0 * torch.log(1.0 - uniforms[..., :half]))
@@ -150,6 +154,22 @@ def _draw_floats(keys: np.ndarray, floats: np.ndarray) -> None:
         for i in range(floats.shape[1]):
             state += U_GAMMA
             floats[row, i] = np.float32(mix(state) >> np.uint64(40)) * np.float32(2.0**-24)
+
+
+@numba.njit(cache=True, nogil=True)
+def _draw_normals(keys: np.ndarray, normals: np.ndarray) -> None:
+    num = normals.shape[1]
+    half = (num + 1) // 2
+    for row in range(len(keys)):
+        key = np.uint64(keys[row])
+        for i in range(half):
+            first = mix(key + np.uint64(i + 1) * U_GAMMA) >> np.uint64(40)
+            second = mix(key + np.uint64(half + i + 1) * U_GAMMA) >> np.uint64(40)
+            radius = np.sqrt(np.float32(-2.0) * np.log(np.float32(1.0) - np.float32(first) * np.float32(2.0**-24)))
+            angle = np.float32(2.0 * np.pi) * (np.float32(second) * np.float32(2.0**-24))
+            normals[row, i] = radius * np.cos(angle)
+            if half + i < num:
+                normals[row, half + i] = radius * np.sin(angle)
 
 
 @numba.njit(cache=True, nogil=True)

@@ -35,6 +35,7 @@ from palestra.recording.recorders import plain
 from palestra.recording.results import Progress
 from palestra.storage.checkpoints import CheckpointError, Checkpoints
 from palestra.storage.run_folder import RunFolder, write_json
+from palestra.threads import limited_threads
 
 if TYPE_CHECKING:
     from palestra.algorithms import RunConfig
@@ -561,13 +562,15 @@ class Trainer:
                 self.output = RunOutput(folder, self.config, self.console)
             else:
                 self.output = RunOutput.create(folder, self.config, self.console, self.origin)
-        num_threads = torch.get_num_threads()
-        torch.set_num_threads(self.config.execution.num_threads)
         try:
-            with self.output.opened(), self.signals.caught(), self.clock.running():
+            with (
+                limited_threads(self.config.execution.num_threads),
+                self.output.opened(),
+                self.signals.caught(),
+                self.clock.running(),
+            ):
                 yield self.output
         finally:
-            torch.set_num_threads(num_threads)
             self.game.close()
 
     def _output(self) -> RunOutput:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -78,5 +79,13 @@ def test_an_optimizer_that_is_restored_goes_on_to_the_bit(config: dict[str, Any]
 @pytest.mark.parametrize(("max_norm", "expected"), [(None, 5.0), (10.0, 5.0), (1.0, 1.0)])
 def test_clip_shortens_what_is_too_long(max_norm: float | None, expected: float) -> None:
     clipped, norm = clip(torch.tensor([3.0, 0.0, -4.0]), max_norm)
-    assert norm.item() == 5.0
+    assert norm == 5.0
     assert torch.allclose(clipped, torch.tensor([3.0, 0.0, -4.0]) * expected / 5.0, rtol=1e-6)
+
+
+@pytest.mark.parametrize("odd", [torch.nan, torch.inf])
+@pytest.mark.parametrize("max_norm", [None, 1.0])
+def test_a_gradient_that_is_no_number_is_not_hidden(odd: float, max_norm: float | None) -> None:
+    clipped, norm = clip(torch.tensor([3.0, odd, -4.0]), max_norm)
+    assert not np.isfinite(norm)
+    assert not torch.isfinite(clipped).all()

@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.stats import chisquare
+from scipy.stats import chisquare, kstest
 from torch import Tensor
 
 from palestra.games.fused import FusedGame
@@ -23,6 +23,7 @@ from palestra.randomness import (
     random_choice,
     random_floats,
     random_integers,
+    random_normals,
     seeded_global_state,
     world_keys,
 )
@@ -123,6 +124,16 @@ def test_floats_are_uniform_multiples_of_the_step_below_one() -> None:
     assert floats.min() >= 0.0
     assert floats.max() < 1.0
     assert chisquare(torch.histc(floats, 50, 0.0, 1.0)).pvalue > 1e-4
+
+
+@pytest.mark.parametrize("num", [1, 2, 7])
+def test_normals_of_loops_are_those_of_tensor_operations(num: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = fold(torch.arange(50_000), 3)
+    by_loops = random_normals(keys, num)
+    assert (by_loops.shape, by_loops.dtype) == ((50_000, num), torch.float32)
+    assert kstest(by_loops[:, -1], "norm").pvalue > 0.01
+    monkeypatch.setattr("palestra.randomness.runs_on_cpu", lambda tensor: False)
+    assert torch.allclose(random_normals(keys, num), by_loops, rtol=0.0, atol=2e-6)
 
 
 @pytest.mark.parametrize("legal", [[1, 1, 1, 1], [0, 1, 0, 1, 1], [0, 0, 1], [1, 0, 0, 0, 0, 0, 1]])

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import Tensor, nn
 
+from palestra.algorithms.dqn_by_hand import ByHand
 from palestra.algorithms.value_heads import (
     FRACTIONS,
     ExpectedConfig,
@@ -43,10 +44,11 @@ from palestra.games.game import Observation, expand_mask
 from palestra.games.spaces import Discrete
 from palestra.nets import NetConfig, make_net
 from palestra.nets.flat import FlatNet
+from palestra.nets.inputs import made_up
 from palestra.nets.weights import compiled
 from palestra.optimizers import OptimizerConfig, clip
 from palestra.player import Algorithm, AlgorithmConfig, Deterministic, Metrics, Player, Turn
-from palestra.randomness import base_key, fold, seeded_global_state
+from palestra.randomness import base_key, fold, random_floats, random_normals, seeded_global_state
 from palestra.schedules import ScheduleConfig
 from palestra.transitions import TransitionsConfig, make_producer
 
@@ -158,6 +160,8 @@ def td_loss(told: Tensor, target: Tensor, batch: Transitions, config: DQNConfig)
     return loss, td_error if isinstance(config.value, ExpectedConfig) else losses.detach(), metrics
 
 
+NUM_ROWS_COMPARED = 40
+
 # ---- how it plays and learns ---------------------------------------------------------------------------
 
 
@@ -182,9 +186,10 @@ class DQN(Algorithm):
         net = make_q_net(config, player).to(player.device)
         self.q, self.target = FlatNet(net), FlatNet(deepcopy(net).eval())
         self.acting = self.q.evaluation_twin()
-        self.act_fast = self.acting.quick or compiled(self.acting, player.compile)
+        self.act_fast = compiled(self.acting, player.compile and self.acting.quick is None)
         self.optimizer = config.optimizer.build(self.q.weights)
-        self.update_fast = compiled(self.update, player.compile)
+        self.by_hand = self.find_by_hand()
+        self.update_fast = compiled(self.update, player.compile and self.by_hand is None)
         stream = f"player/{player.name}/replay"
         self.buffer = make_buffer(config.replay_buffer, player.device, player.seed, stream)
         self.producer = make_producer(
@@ -260,7 +265,8 @@ class DQN(Algorithm):
         """What an opt step does to the weights: tensor operations alone, one graph where it is compiled.
 
         Gives beside the metrics how much the rows surprise."""
-        gradient, surprise, metrics = self.gradient(Transitions.from_rows(rows))
+        find_gradient = self.gradient if self.by_hand is None else self.by_hand.find_gradient
+        gradient, surprise, metrics = find_gradient(Transitions.from_rows(rows))
         gradient, grad_norm = clip(gradient, self.config.max_grad_norm)
         self.optimizer.step(gradient)
         if isinstance(self.config.target, PolyakConfig):
@@ -277,6 +283,36 @@ class DQN(Algorithm):
         told = self.told(self.q(seen_at(batch.observation, extras.get(FRACTIONS))))
         loss, surprise, metrics = td_loss(told, target, batch, self.config)
         return self.q.gradient(loss), surprise, metrics
+
+    def find_by_hand(self) -> ByHand | None:
+        """What finds the gradient without autograd, where the networks allow it."""
+        config, online, target = self.config, self.q.by_hand, self.target.by_hand
+        if online is None or target is None or not isinstance(config.value, ExpectedConfig) or config.dueling:
+            return None
+        by_hand = ByHand(online[0], target[0], config.double, config.gamma, config.value.huber_delta)
+        return by_hand if self.agrees(by_hand) else None
+
+    def agrees(self, by_hand: ByHand) -> bool:
+        """Whether gradients by hand are those of the loss as it stands in this file, on a batch made up: a loss that
+        was changed here is the one that is learned."""
+        keys, num_actions = torch.arange(NUM_ROWS_COMPARED), self.player.action_space.num_flags
+        noise = random_normals(keys, 4)
+        seen, next_seen = made_up(self.player.spaces, fold(keys, 0)), made_up(self.player.spaces, fold(keys, 1))
+        batch = Transitions(
+            observation=seen,
+            action=keys % num_actions,
+            reward=3.0 * noise[:, 0],  # beyond a parabola's reach, on both sides
+            next_observation=next_seen,
+            next_legal=(random_floats(fold(keys, 2), num_actions) < 0.7) | (noise[:, :1] < 0.0),
+            terminated=keys % 5 == 0,
+            truncated=keys % 7 == 0,
+            valid=torch.ones_like(keys, dtype=torch.bool),
+            extras={"weight": noise[:, 1].abs(), "discount": noise[:, 2].abs()},
+        )
+        wanted, surprise, _ = self.gradient(batch)
+        found, own_surprise, _ = by_hand.find_gradient(batch)
+        close = torch.allclose(found, wanted, rtol=1e-3, atol=1e-4 * float(wanted.abs().max()))
+        return close and torch.allclose(own_surprise, surprise, rtol=1e-3, atol=1e-4)
 
     def state_dict(self) -> dict[str, Any]:
         remembered = {"rolled_out": self.rolled_out, "updates_left": self.updates_left}

@@ -10,13 +10,12 @@ Networks and their heads: ppo_nets.py. Advantages and the rows of a roll-out: pp
 
 import math
 from collections.abc import Mapping
-from contextlib import nullcontext
 from typing import Annotated, Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from palestra.algorithms.ppo_by_hand import ByHand, Rows, Terms, one_thread
+from palestra.algorithms.ppo_by_hand import ByHand, Seen, Terms
 from palestra.algorithms.ppo_experience import (
     REMEMBERED,
     Chains,
@@ -49,10 +48,11 @@ from palestra.config import (
 )
 from palestra.games.fused import Decision, Memory, Sees, Transitions
 from palestra.nets.acting import acting_twin
+from palestra.nets.inputs import made_up
 from palestra.nets.learning import learning_twin
 from palestra.nets.recurrent import Part
 from palestra.nets.weights import compiled, evaluation_twin, flat_gradient, flatten_weights
-from palestra.optimizers import OptimizerConfig
+from palestra.optimizers import OptimizerConfig, clip
 from palestra.player import Algorithm, AlgorithmConfig, Deterministic, Metrics, Player, Turn
 from palestra.randomness import base_key, fold, random_normals, random_permutation
 from palestra.schedules import ScheduleConfig
@@ -284,8 +284,7 @@ class PPO(Algorithm):
         config, head = self.config, self.net.head
         parts = self.gradient.split([sum(p.numel() for p in part.parameters()) for part in self.net.children()])
         nets = [self.net.policy] if self.net.value is None else [self.net.policy, self.net.value]
-        found = [learning_twin(net, part) for net, part in zip(nets, parts, strict=False)]
-        twins = [twin for twin in found if twin is not None]
+        twins = [twin for twin in map(learning_twin, nets) if twin is not None]
         if len(twins) < len(nets):
             return None
         terms = Terms(
@@ -299,7 +298,7 @@ class PPO(Algorithm):
             advantage_scale=1.0,
         )
         log_std = head.log_std if isinstance(head, BoxHead) else None
-        by_hand = ByHand(twins, head.distribution, log_std, parts[-1], terms, config.normalize_advantages)
+        by_hand = ByHand(twins, parts, head.distribution, log_std, terms, config.normalize_advantages)
         return by_hand if self.agrees(by_hand) else None
 
     @torch.no_grad()
@@ -307,10 +306,7 @@ class PPO(Algorithm):
         """Whether gradients by hand are those of the loss as it stands in this file, on a minibatch made up: a loss
         that was changed here is the one that is learned."""
         keys = torch.arange(NUM_ROWS_COMPARED)
-        observation = {
-            name: (random_normals(fold(keys, place), math.prod(space.shape)).view(-1, *space.shape)).to(space.dtype)
-            for place, (name, space) in enumerate(self.player.spaces.items(), start=1)
-        }
+        observation = made_up(self.player.spaces, fold(keys, 1))
         legal = torch.ones(NUM_ROWS_COMPARED, self.player.action_space.num_flags, dtype=torch.bool)
         fresh = torch.zeros(1, NUM_ROWS_COMPARED, dtype=torch.bool)
         outputs, value = self.net(observation, {}, fresh)
@@ -330,11 +326,8 @@ class PPO(Algorithm):
         )
         with torch.enable_grad():
             wanted, _ = self.gradient_of(batch, Pace(torch.tensor(0.01), torch.tensor(0.2)))
-        _, _, _, *columns = batch
-        by_hand.find_gradient(observation, Rows(*(column.numpy() for column in columns)), keys, 0.01, 0.2)
-        found = self.gradient.clone()
-        self.gradient.zero_()
-        return torch.allclose(found, wanted, rtol=1e-3, atol=1e-4 * float(wanted.abs().max()))
+        by_hand.find_gradient(by_hand.see(batch), keys.numpy(), 0.01, 0.2)
+        return torch.allclose(self.gradient, wanted, rtol=1e-3, atol=1e-4 * float(wanted.abs().max()))
 
     def refuse_batch_norm(self) -> None:
         """It acts otherwise in play than in learning: the two would disagree on every probability."""
@@ -425,12 +418,12 @@ class PPO(Algorithm):
         config, opt_steps = self.config, self.player.opt_steps
         num_sequences = self.experience.fresh.shape[1]
         order = random_permutation(fold(self.key, self.passes_made), num_sequences)
-        with nullcontext() if self.by_hand is None else one_thread():
-            steps = [
-                self.opt_step(self.experience, index, opt_steps + number)
-                for number, index in enumerate(order.tensor_split(config.num_minibatches))
-            ]
-        metrics = dict(zip((*METRICS, "grad_norm"), torch.stack(steps).mean(dim=0).unbind(), strict=True))
+        seen = None if self.by_hand is None else self.by_hand.see(self.experience)
+        steps = [
+            self.opt_step(self.experience, seen, index, opt_steps + number)
+            for number, index in enumerate(order.tensor_split(config.num_minibatches))
+        ]
+        metrics = dict(zip((*METRICS, "grad_norm"), torch.stack(steps).mean(dim=0).float().unbind(), strict=True))
         self.passes_made += 1
         self.passes_left -= 1
         if config.target_kl is not None and metrics["approx_kl"] > config.target_kl:
@@ -440,27 +433,21 @@ class PPO(Algorithm):
             self.experience = None
         return {**metrics, "explained_variance": self.explained_variance}
 
-    def opt_step(self, experience: Experience, index: Tensor, opt_steps: int) -> Tensor:
+    def opt_step(self, experience: Experience, seen: Seen | None, index: Tensor, opt_steps: int) -> Tensor:
         """Learn from a minibatch, the sequences `index`. Gives the numbers of METRICS, and the norm of the gradient."""
         config = self.config
         bound = config.objective.epsilon(opt_steps) if isinstance(config.objective, ClipConfig) else self.kl_price
         entropy_coefficient = config.entropy_coefficient(opt_steps)
-        if self.by_hand is None:
+        if self.by_hand is None or seen is None:
             pace = Pace(*torch.tensor([entropy_coefficient, bound], device=self.weights.device).unbind())
             gradient, metrics = self.gradient_fast(experience.part(index), pace)
-            self.gradient.copy_(gradient)
         else:
-            observation, _, _, *columns = experience
-            rows = Rows(*(column.numpy() for column in columns))
-            self.gradient.zero_()
-            sums = self.by_hand.find_gradient(observation, rows, index, entropy_coefficient, bound)
-            metrics = torch.from_numpy(sums).float()
-        grad_norm = self.gradient.norm()
-        if config.max_grad_norm is not None:
-            self.gradient *= (config.max_grad_norm / (grad_norm + 1e-6)).clamp(max=1.0)
+            metrics = torch.from_numpy(self.by_hand.find_gradient(seen, index.numpy(), entropy_coefficient, bound))
+            gradient = self.gradient
+        gradient, grad_norm = clip(gradient, config.max_grad_norm)
         self.optimizer.learning_rate.fill_(config.learning_rate(opt_steps))
-        self.optimizer.step(self.gradient)
-        return torch.cat([metrics, grad_norm.unsqueeze(0)])
+        self.optimizer.step(gradient)
+        return torch.hstack([metrics, torch.as_tensor(grad_norm)])
 
     def gradient_of(self, batch: Experience, pace: Pace) -> tuple[Tensor, Tensor]:
         """The gradient of the loss of a minibatch with respect to all weights, as one vector; the numbers of

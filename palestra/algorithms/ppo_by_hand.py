@@ -5,15 +5,14 @@ The numbers are those of `ppo.ppo_loss` and of autograd, up to rounding; a test 
 changes the loss changes it there alone: this file is left out where its numbers are others (`PPO.agrees`).
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numba
 import numpy as np
-import torch
 from torch import Tensor
 
+from palestra.algorithms.ppo_experience import Experience
 from palestra.distributions import HERMITE_NODES, HERMITE_WEIGHTS, LOG_ROOT_2_PI, Categorical, SquashedGaussian
 from palestra.nets.learning import MLPTwin
 
@@ -50,37 +49,43 @@ class Terms(NamedTuple):
     advantage_scale: float
 
 
+class Seen(NamedTuple):
+    """An experience as arrays. x: what the first layers of the networks see, float32 (M, ...)."""
+
+    x: Array
+    rows: Rows
+
+
 class ByHand:
     """Forward and backward passes over minibatches of one experience.
 
-    twins: of the policy and of the value, or of a network that both share. log_std, log_std_gradient: of a box, else
-    empty. Backward passes add to the twins' gradients, and to log_std_gradient.
+    twins: of the policy and of the value, or of a network that both share. parts: where their gradients belong, and
+    last that of a head's own weights. log_std: of a box, else None.
     """
 
     def __init__(
         self,
         twins: list[MLPTwin],
+        parts: Sequence[Tensor],
         distribution: Any,
         log_std: Tensor | None,
-        log_std_gradient: Tensor,
         terms: Terms,
         normalizes: bool,
     ) -> None:
         self.twins, self.terms, self.normalizes = twins, terms, normalizes
+        *self.gradients, self.log_std_gradient = (part.numpy() for part in parts)
         self.is_discrete = isinstance(distribution, Categorical)
         if self.is_discrete:
             self.nums = np.array(distribution.nums)
         else:
             assert log_std is not None
             is_squashed = isinstance(distribution, SquashedGaussian)
-            self.log_std, self.log_std_gradient = log_std.detach().numpy(), log_std_gradient.numpy()
+            self.log_std = log_std.detach().numpy()
             self.half_width = distribution.half_width.numpy() if is_squashed else np.zeros(0, dtype=np.float32)
 
-    def find_gradient(
-        self, observation: dict[str, Tensor], rows: Rows, index: Tensor, entropy_coefficient: float, bound: float
-    ) -> Array:
-        """Add the gradient of one minibatch, the rows `index`; gives the sums of ppo.METRICS, float64 (7,)."""
-        scale = _scale(rows, index.numpy(), self.normalizes)
+    def find_gradient(self, seen: Seen, index: Array, entropy_coefficient: float, bound: float) -> Array:
+        """Write the gradient of one minibatch, the rows `index`; gives the sums of ppo.METRICS, float64 (7,)."""
+        scale = _scale(seen.rows, index, self.normalizes)
         terms = self.terms._replace(
             bound=bound,
             entropy_coefficient=entropy_coefficient,
@@ -89,32 +94,29 @@ class ByHand:
             advantage_scale=scale[2],
         )
         sums = np.zeros(7)
-        for part in index.split(ROWS_AT_ONCE):
-            self._add_part(observation, rows, terms, part, sums)
+        self.log_std_gradient[:] = 0.0
+        for start in range(0, len(index), ROWS_AT_ONCE):
+            self._learn_part(seen, terms, index[start : start + ROWS_AT_ONCE], sums, adds=start > 0)
         return sums
 
-    def _add_part(self, observation: dict[str, Tensor], rows: Rows, terms: Terms, part: Tensor, sums: Array) -> None:
-        seen = {name: entry.index_select(0, part) for name, entry in observation.items()}
-        outputs = [twin.forward(seen) for twin in self.twins]
+    def _learn_part(self, seen: Seen, terms: Terms, part: Array, sums: Array, adds: bool) -> None:
+        x = seen.x[part]
+        passed = [twin.forward(x) for twin in self.twins]
+        outputs = [output for output, _ in passed]
         slopes = [np.empty_like(output) for output in outputs]
-        ends = (part.numpy(), outputs[0], outputs[-1], slopes[0], slopes[-1], sums)
+        ends = (part, outputs[0], outputs[-1], slopes[0], slopes[-1], sums)
         if self.is_discrete:
-            _discrete_slopes(rows, terms, self.nums, *ends)
+            _discrete_slopes(seen.rows, terms, self.nums, *ends)
         else:
-            _box_slopes(rows, terms, self.log_std, self.half_width, self.log_std_gradient, *ends)
-        for twin, slope in zip(self.twins, slopes, strict=True):
-            twin.backward(slope)
+            _box_slopes(seen.rows, terms, self.log_std, self.half_width, self.log_std_gradient, *ends)
+        for twin, slope, (_, room), gradient in zip(self.twins, slopes, passed, self.gradients, strict=False):
+            twin.backward(slope, x, room, gradient, adds)
+            twin.release(room)
 
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """For operations that are over before a second thread has begun."""
-    num_threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(num_threads)
+    def see(self, experience: Experience) -> Seen:
+        """What passes over an experience look at."""
+        observation, _, _, *columns = experience
+        return Seen(self.twins[0].read(observation), Rows(*(column.numpy() for column in columns)))
 
 
 @numba.njit(cache=True, nogil=True)

@@ -8,9 +8,8 @@ Left out on purpose: the state-value network of the first paper, reward scaling 
 To run: palestra train configs/sac-pendulum.yml
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 from copy import deepcopy
-from functools import reduce
 from math import isfinite
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
@@ -35,7 +34,8 @@ from palestra.distributions import ILLEGAL, Categorical, SquashedGaussian
 from palestra.games.fused import Decision, Memory, Sees, Transitions
 from palestra.games.spaces import Box, Discrete, Space
 from palestra.nets import NetConfig, make_net
-from palestra.nets.weights import compiled, evaluation_twin, flat_gradient, flatten_buffers, flatten_weights
+from palestra.nets.flat import FlatNet
+from palestra.nets.weights import compiled, evaluation_twin
 from palestra.optimizers import OptimizerConfig, clip
 from palestra.player import Algorithm, AlgorithmConfig, Deterministic, Metrics, Player, Turn
 from palestra.randomness import base_key, fold, random_choice, random_floats, random_normals
@@ -173,11 +173,6 @@ class Considered(NamedTuple):
         return -(self.weights * self.log_probs).sum(dim=1)
 
 
-def least(critics: Iterable[nn.Module], seen: Mapping[str, Tensor]) -> Tensor:
-    """The least of the critics' values: (B, K)."""
-    return reduce(torch.minimum, [critic(seen) for critic in critics])
-
-
 def soft_value(considered: Considered, q: Tensor, alpha: Tensor) -> Tensor:
     """The mean of Q - alpha log pi over actions: (B,) of q (B, K) (Haarnoja et al. 2018, eq. 3). Policies raise it."""
     return (considered.weights * (q - alpha * considered.log_probs)).sum(dim=1)
@@ -245,8 +240,8 @@ class BoxHead:
         return {"action": (action - self.center) / self.half_width}
 
     def taken(self, q: Tensor, action: Tensor) -> Tensor:
-        """Of a critic's values (B, 1), that of the action: (B,)."""
-        return q.squeeze(1)
+        """Of the critics' values (critics, B, 1), those of the action: (critics, B)."""
+        return q.squeeze(2)
 
     def parts(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
         mean, log_std = outputs.chunk(2, dim=1)
@@ -282,7 +277,7 @@ class DiscreteHead:
         return {}
 
     def taken(self, q: Tensor, action: Tensor) -> Tensor:
-        return q.gather(1, action.unsqueeze(1)).squeeze(1)
+        return q.gather(2, action.view(1, -1, 1).expand(len(q), -1, 1)).squeeze(2)
 
 
 class SoftPolicy:
@@ -291,7 +286,10 @@ class SoftPolicy:
     sees: Sees = "observation"
 
     def __init__(
-        self, net: nn.Module, head: BoxHead | DiscreteHead, mode: Literal["uniform", "sampled", "deterministic"]
+        self,
+        net: Callable[[Mapping[str, Tensor]], Tensor],
+        head: BoxHead | DiscreteHead,
+        mode: Literal["uniform", "sampled", "deterministic"],
     ) -> None:
         self.net, self.head, self.mode = net, head, mode
 
@@ -345,23 +343,17 @@ class SAC(Algorithm):
     def __init__(self, config: SACConfig, player: Player) -> None:
         super().__init__(config, player)
         self.head = head = make_head(config, player)
-        self.policy_net = make_net(config.policy_net, player.spaces, head.num_outputs, self.key("policy"))
-        self.critics = nn.ModuleList(
+        policy = make_net(config.policy_net, player.spaces, head.num_outputs, self.key("policy"))
+        critics = nn.ModuleList(
             make_net(config.critic_net, player.spaces | head.seen_spaces, head.num_values, self.key(f"critic/{i}"))
             for i in range(config.num_critics)
         )
-        self.policy_net, self.critics = self.policy_net.to(player.device), self.critics.to(player.device)
-        self.targets = deepcopy(self.critics).eval()
-        self.policy_weights, self.critic_weights = flatten_weights(self.policy_net), flatten_weights(self.critics)
-        self.target_weights = flatten_weights(self.targets)
-        self.statistics, self.target_statistics = flatten_buffers(self.critics), flatten_buffers(self.targets)
-        self.policy_parameters = list(self.policy_net.parameters())
-        self.critic_parameters = list(self.critics.parameters())
-        self.acting = evaluation_twin(self.policy_net)
-        self.judging = list(evaluation_twin(self.critics).children())
+        self.policy_net, self.critics = FlatNet(policy.to(player.device)), FlatNet(critics.to(player.device))
+        self.targets = FlatNet(deepcopy(critics).eval())
+        self.acting, self.judging = self.policy_net.evaluation_twin(), self.critics.evaluation_twin()
         self.update_fast = compiled(self.update, player.compile)
-        self.policy_optimizer = config.policy_optimizer.build(self.policy_weights)
-        self.critic_optimizer = config.critic_optimizer.build(self.critic_weights)
+        self.policy_optimizer = config.policy_optimizer.build(self.policy_net.weights)
+        self.critic_optimizer = config.critic_optimizer.build(self.critics.weights)
         player.optimizers = {"policy": self.policy_optimizer, "critics": self.critic_optimizer}
         coefficient = config.entropy_coefficient
         initial = coefficient.initial if isinstance(coefficient, AutomaticConfig) else coefficient.value
@@ -373,7 +365,7 @@ class SAC(Algorithm):
         self.noise_key = torch.tensor([self.key("noise")], device=player.device)
         self.rolled_out = False
         self.updates_left = 0
-        player.nets = {"policy": self.policy_net, "critics": self.critics, "targets": self.targets}
+        player.nets = {"policy": self.policy_net.net, "critics": self.critics.net, "targets": self.targets.net}
         player.lr_schedule, player.replay_buffer = config.policy_learning_rate, self.buffer
 
     def key(self, part: str) -> int:
@@ -389,7 +381,7 @@ class SAC(Algorithm):
         if self.config.evaluation == "sampled":
             raise NotImplementedError("this player draws its actions; to export it, `evaluation` must be deterministic")
         flags = self.player.action_space.num_flags
-        return Deterministic(evaluation_twin(self.policy_net), self.head.deterministic, flags)
+        return Deterministic(evaluation_twin(self.policy_net.net), self.head.deterministic, flags)
 
     def learn(self, turn: Turn) -> None:
         config, player = self.config, self.player
@@ -440,7 +432,7 @@ class SAC(Algorithm):
             goal = target_entropy(config.entropy_coefficient, self.head, batch.extras["legal"])
             self.alpha_optimizer.step((policy_metrics["entropy"] - goal).view(1))
         if is_followed:
-            self.follow()
+            self.targets.follow(self.critics, config.target.tau)
         return {
             "loss": critic_metrics["critic_loss"] + policy_metrics["policy_loss"],
             **critic_metrics,
@@ -455,29 +447,21 @@ class SAC(Algorithm):
         head = self.head
         with torch.no_grad():
             considered = head.consider(self.acting(batch.next_observation), batch.next_legal, noise)
-            next_q = least(self.targets, batch.next_observation | considered.seen)
+            next_q = self.targets(batch.next_observation | considered.seen).amin(dim=0)
             target = td_target(soft_value(considered, next_q, alpha), batch, self.config)
         seen = batch.observation | head.seen(batch.action)
-        taken = torch.stack([head.taken(critic(seen), batch.action) for critic in self.critics])
+        taken = head.taken(self.critics(seen), batch.action)
         loss = critic_loss(taken, target)
         metrics = {"critic_loss": loss.detach(), "q_mean": taken.detach().mean()}
-        return flat_gradient(loss, self.critic_parameters), metrics
+        return self.critics.gradient(loss), metrics
 
     def policy_gradient(self, batch: Transitions, noise: Tensor, alpha: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """The gradient of the policy's loss (eq. 9) with respect to its own weights alone, as one vector."""
         considered = self.head.consider(self.policy_net(batch.observation), batch.extras["legal"], noise)
-        q = least(self.judging, batch.observation | considered.seen)
+        q = self.judging(batch.observation | considered.seen).amin(dim=0)
         loss = -soft_value(considered, q, alpha).mean()
         metrics = {"policy_loss": loss.detach(), "entropy": considered.entropy().detach().mean()}
-        return flat_gradient(loss, self.policy_parameters), metrics
-
-    @torch.no_grad()
-    def follow(self) -> None:
-        """Move the target critics a share of the way: weights and the statistics of batch norm alike."""
-        tau = self.config.target.tau
-        self.target_weights.lerp_(self.critic_weights, tau)
-        for old, new in zip(self.target_statistics, self.statistics, strict=True):
-            old.lerp_(new, tau) if old.is_floating_point() else old.copy_(new)
+        return self.policy_net.gradient(loss), metrics
 
     def state_dict(self) -> dict[str, Any]:
         return {

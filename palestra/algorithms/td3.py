@@ -7,9 +7,8 @@ Left out on purpose: correlated exploration noise.
 To run: palestra train configs/td3-pendulum.yml
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping
 from copy import deepcopy
-from functools import reduce
 from math import isfinite
 from typing import Annotated, Any, Literal
 
@@ -32,7 +31,8 @@ from palestra.config import (
 from palestra.games.fused import Decision, Memory, Sees, Transitions
 from palestra.games.spaces import Box, Space
 from palestra.nets import NetConfig, make_net
-from palestra.nets.weights import compiled, evaluation_twin, flat_gradient, flatten_buffers, flatten_weights
+from palestra.nets.flat import FlatNet
+from palestra.nets.weights import compiled, evaluation_twin
 from palestra.optimizers import OptimizerConfig, clip
 from palestra.player import Algorithm, AlgorithmConfig, Deterministic, Metrics, Player, Turn
 from palestra.randomness import base_key, fold, random_floats, random_normals
@@ -113,11 +113,6 @@ class TD3Config(AlgorithmConfig):
 # ---- what it learns ----------------------------------------------------------------------------------
 
 
-def least(critics: Iterable[nn.Module], seen: Mapping[str, Tensor]) -> Tensor:
-    """The least of the critics' values: (B,)."""
-    return reduce(torch.minimum, [critic(seen).squeeze(1) for critic in critics])
-
-
 def smoothed(action: Tensor, noise: Tensor, config: SmoothingConfig) -> Tensor:
     """An action in half-widths, blurred by standard normal noise (algorithm 1, clip(epsilon)): (B, n)."""
     return (action + (config.std * noise).clamp(-config.max_noise, config.max_noise)).clamp(-1.0, 1.0)
@@ -142,7 +137,9 @@ class NoisyPolicy:
 
     sees: Sees = "observation"
 
-    def __init__(self, net: nn.Module | None, low: Tensor, high: Tensor, std: float) -> None:
+    def __init__(
+        self, net: Callable[[Mapping[str, Tensor]], Tensor] | None, low: Tensor, high: Tensor, std: float
+    ) -> None:
         self.net, self.std = net, std
         self.center, self.half_width = (high + low) / 2, (high - low) / 2
 
@@ -186,30 +183,22 @@ class TD3(Algorithm):
         self.center, self.half_width = (self.high + self.low) / 2, (self.high - self.low) / 2
         self.num_actions = num = len(self.low)
         seen_spaces = player.spaces | {"action": Space((num,), torch.float32, padded=False)}
-        self.policy_net = make_net(config.policy_net, player.spaces, num, self.key("policy")).to(player.device)
-        self.critics = nn.ModuleList(
+        policy = make_net(config.policy_net, player.spaces, num, self.key("policy")).to(player.device)
+        critics = nn.ModuleList(
             make_net(config.critic_net, seen_spaces, 1, self.key(f"critic/{i}")) for i in range(config.num_critics)
         ).to(player.device)
-        self.target_policy, self.target_critics = deepcopy(self.policy_net).eval(), deepcopy(self.critics).eval()
-        self.policy_weights, self.critic_weights = flatten_weights(self.policy_net), flatten_weights(self.critics)
-        self.target_policy_weights = flatten_weights(self.target_policy)
-        self.target_critic_weights = flatten_weights(self.target_critics)
-        self.policy_parameters = list(self.policy_net.parameters())
-        self.critic_parameters = list(self.critics.parameters())
-        self.policy_statistics, self.critic_statistics = flatten_buffers(self.policy_net), flatten_buffers(self.critics)
-        self.target_policy_statistics = flatten_buffers(self.target_policy)
-        self.target_critic_statistics = flatten_buffers(self.target_critics)
-        self.acting = evaluation_twin(self.policy_net)
-        self.judging = next(evaluation_twin(self.critics).children())
+        self.policy_net, self.critics = FlatNet(policy), FlatNet(critics)
+        self.target_policy, self.target_critics = FlatNet(deepcopy(policy).eval()), FlatNet(deepcopy(critics).eval())
+        self.acting, self.judging = self.policy_net.evaluation_twin(), self.critics.evaluation_twin().first()
         self.update_fast = compiled(self.update, player.compile)
-        self.policy_optimizer = config.policy_optimizer.build(self.policy_weights)
-        self.critic_optimizer = config.critic_optimizer.build(self.critic_weights)
+        self.policy_optimizer = config.policy_optimizer.build(self.policy_net.weights)
+        self.critic_optimizer = config.critic_optimizer.build(self.critics.weights)
         self.buffer = ReplayBuffer(config.replay_buffer, player.device, player.seed, f"player/{player.name}/replay")
         self.noise_key = torch.tensor([self.key("noise")], device=player.device)
         self.rolled_out = False
         self.updates_left = 0
-        player.nets = {"policy": self.policy_net, "critics": self.critics}
-        player.nets |= {"target_policy": self.target_policy, "target_critics": self.target_critics}
+        player.nets = {"policy": self.policy_net.net, "critics": self.critics.net}
+        player.nets |= {"target_policy": self.target_policy.net, "target_critics": self.target_critics.net}
         player.optimizers = {"policy": self.policy_optimizer, "critics": self.critic_optimizer}
         player.lr_schedule, player.er_schedule = config.policy_learning_rate, config.exploration.std
         player.replay_buffer = self.buffer
@@ -225,7 +214,7 @@ class TD3(Algorithm):
     def module(self) -> Deterministic:
         center, half_width = (self.high + self.low) / 2, (self.high - self.low) / 2
         return Deterministic(
-            evaluation_twin(self.policy_net), lambda outputs, legal: center + half_width * torch.tanh(outputs), 0
+            evaluation_twin(self.policy_net.net), lambda outputs, legal: center + half_width * torch.tanh(outputs), 0
         )
 
     def learn(self, turn: Turn) -> None:
@@ -271,37 +260,28 @@ class TD3(Algorithm):
             loss = critic_metrics["critic_loss"] + policy_loss
             metrics |= {"loss": loss, "policy_loss": policy_loss, "policy_grad_norm": norm}
         if is_followed:
-            self.follow()
+            self.target_policy.follow(self.policy_net, config.target.tau)
+            self.target_critics.follow(self.critics, config.target.tau)
         return metrics
 
     def critic_gradient(self, batch: Transitions, noise: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """The gradient of the critics' loss with respect to all their weights, as one vector."""
         with torch.no_grad():
             action = smoothed(torch.tanh(self.target_policy(batch.next_observation)), noise, self.config.smoothing)
-            next_q = least(self.target_critics.children(), batch.next_observation | {"action": action})
-            target = td_target(next_q, batch, self.config)
+            next_q = self.target_critics(batch.next_observation | {"action": action})
+            target = td_target(next_q.squeeze(2).amin(dim=0), batch, self.config)
         seen = batch.observation | {"action": (batch.action - self.center) / self.half_width}
-        taken = torch.stack([critic(seen).squeeze(1) for critic in self.critics])
+        taken = self.critics(seen).squeeze(2)
         loss = critic_loss(taken, target)
         metrics = {"critic_loss": loss.detach(), "q_mean": taken.detach().mean()}
-        return flat_gradient(loss, self.critic_parameters), metrics
+        return self.critics.gradient(loss), metrics
 
     def policy_gradient(self, batch: Transitions) -> tuple[Tensor, Tensor]:
         """The gradient of minus the first critic's value with respect to the policy's weights, as one vector; and the
         loss."""
         action = torch.tanh(self.policy_net(batch.observation))
         loss = -self.judging(batch.observation | {"action": action}).mean()
-        return flat_gradient(loss, self.policy_parameters), loss.detach()
-
-    @torch.no_grad()
-    def follow(self) -> None:
-        """Move the target networks a share of the way: weights and the statistics of batch norm alike."""
-        tau = self.config.target.tau
-        self.target_policy_weights.lerp_(self.policy_weights, tau)
-        self.target_critic_weights.lerp_(self.critic_weights, tau)
-        statistics = [*self.policy_statistics, *self.critic_statistics]
-        for old, new in zip([*self.target_policy_statistics, *self.target_critic_statistics], statistics, strict=True):
-            old.lerp_(new, tau) if old.is_floating_point() else old.copy_(new)
+        return self.policy_net.gradient(loss), loss.detach()
 
     def state_dict(self) -> dict[str, Any]:
         return {"rolled_out": self.rolled_out, "updates_left": self.updates_left}

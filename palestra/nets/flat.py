@@ -1,4 +1,4 @@
-"""A network as a function of one vector of weights, called in the quickest way that there is."""
+"""Networks as a function of one vector of weights, called in the quickest way that there is."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,80 +8,147 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from palestra.nets.acting import acting_twin
+from palestra.nets.inputs import flat_size
 from palestra.nets.learning import MLPTwin, learning_twin
 from palestra.nets.weights import evaluation_twin, flat_gradient, flatten_buffers, flatten_weights
 
 
 class FlatNet:
-    """A network, its weights laid in one vector: observation -> outputs.
+    """A network, its weights laid in one vector: observation -> outputs (B, K). Several of one kind that see the same,
+    in an nn.ModuleList, give (networks, B, K).
 
     weights: float32 (P,), a parameter. buffers: a vector per type. Compiled code is given these vectors and not every
-    parameter, for each argument of a graph costs time at each call. Elsewhere a plain mlp on a CPU is computed by hand
+    parameter, for each argument of a graph costs time at each call. Elsewhere plain mlps on a CPU are computed by hand
     (acting.py, learning.py).
     """
 
     def __init__(self, net: nn.Module) -> None:
-        self.net, self.weights, self.buffers = net, flatten_weights(net), flatten_buffers(net)
+        self.net = net
+        self.weights: Tensor = flatten_weights(net)
+        self.buffers = flatten_buffers(net)
         self._prepare()
 
     def _prepare(self) -> None:
-        net = self.net
-        self.parameters = list(net.parameters())  # asking a module each time costs as much as a small layer
-        named: list[list[tuple[str, Tensor]]] = [list(net.named_parameters())]
-        named += [[(n, b) for n, b in net.named_buffers() if b.dtype == vector.dtype] for vector in self.buffers]
-        self.layouts = [[(name, part.shape, part.numel()) for name, part in parts] for parts in named]
-        quick = acting_twin(net)
-        self.quick = None if isinstance(quick, nn.Module) else quick
-        self.by_hand = learning_twin(net, torch.zeros_like(self.weights.data))
+        self.several = isinstance(self.net, nn.ModuleList)
+        self.nets = list(self.net.children()) if self.several else [self.net]
+        self.parameters = list(self.net.parameters())  # asking a module each time costs as much as a small layer
+        self.layouts = self._layouts()
+        quick = [acting_twin(net) for net in self.nets]
+        self.quick = None if any(isinstance(twin, nn.Module) for twin in quick) else quick
+        twins = [twin for twin in map(learning_twin, self.nets) if twin is not None]
+        self.by_hand = twins if len(twins) == len(self.nets) else None
 
     def evaluation_twin(self) -> "FlatNet":
-        """The same weights and buffers, for ever in evaluation mode."""
+        """The same weights and buffers, for ever in evaluation mode, and for ever held fixed: gradients flow to what it
+        sees alone."""
         twin = FlatNet.__new__(FlatNet)
-        twin.net, twin.weights, twin.buffers = evaluation_twin(self.net), self.weights, self.buffers
+        twin.net, twin.weights, twin.buffers = evaluation_twin(self.net), self.weights.detach(), self.buffers
+        twin._prepare()
+        return twin
+
+    def first(self) -> "FlatNet":
+        """The first of several networks, with the very same weights and buffers."""
+        twin = FlatNet.__new__(FlatNet)
+        twin.net, size = self.nets[0], sum(parameter.numel() for parameter in self.nets[0].parameters())
+        twin.weights = self.weights[:size]
+        twin.buffers = [
+            vector[: sum(buffer.numel() for buffer in twin.net.buffers() if buffer.dtype == vector.dtype)]
+            for vector in self.buffers
+        ]
         twin._prepare()
         return twin
 
     def __call__(self, observation: Mapping[str, Tensor]) -> Tensor:
         if torch.compiler.is_compiling():
-            return functional_call(self.net, self._parts(), (observation,))
-        if not torch.is_grad_enabled():
-            return self.net(observation) if self.quick is None else self.quick(observation)
-        if self.by_hand is not None:
-            return _ByHand.apply(self.weights, self.by_hand, observation)
-        return self.net(observation)
+            parts = [self._parts(layout) for layout in self.layouts]
+            outputs = [functional_call(net, part, (observation,)) for net, part in zip(self.nets, parts, strict=True)]
+        elif not torch.is_grad_enabled():
+            outputs = [net(observation) for net in (self.quick or self.nets)]
+        elif self.by_hand is not None:
+            outputs = list(_ByHand.apply(self.weights, self.by_hand, tuple(observation), *observation.values()))
+        else:
+            outputs = [net(observation) for net in self.nets]
+        return torch.stack(outputs) if self.several else outputs[0]
 
-    def _parts(self) -> dict[str, Tensor]:
-        """The vectors as the network's parameters and buffers, by name."""
-        parts: dict[str, Tensor] = {}
-        for vector, layout in zip([self.weights, *self.buffers], self.layouts, strict=True):
-            views = vector.split([size for _, _, size in layout])
-            parts |= {name: view.view(shape) for view, (name, shape, _) in zip(views, layout, strict=True)}
-        return parts
+    def _layouts(self) -> list[list[tuple[str, int, int, torch.Size]]]:
+        """For each network its parameters and buffers: name, which vector, where they start there, shape."""
+        vectors = [self.weights, *self.buffers]
+        starts = [0] * len(vectors)
+        layouts = []
+        for net in self.nets:
+            layout = []
+            for place, vector in enumerate(vectors):
+                named = net.named_buffers() if place else net.named_parameters()
+                for name, tensor in named:
+                    if tensor.dtype == vector.dtype:
+                        layout.append((name, place, starts[place], tensor.shape))
+                        starts[place] += tensor.numel()
+            layouts.append(layout)
+        return layouts
+
+    def _parts(self, layout: list[tuple[str, int, int, torch.Size]]) -> dict[str, Tensor]:
+        """The vectors as the parameters and buffers of one network, by name."""
+        vectors = [self.weights, *self.buffers]
+        return {name: vectors[place][start : start + shape.numel()].view(shape) for name, place, start, shape in layout}
 
     def gradient(self, loss: Tensor) -> Tensor:
-        """The gradient of a loss, made of the outputs of the last call, by the vector of weights: (P,)."""
+        """The gradient of a loss, made of the outputs, by the vector of weights: (P,)."""
         if torch.compiler.is_compiling() or self.by_hand is not None:
             return torch.autograd.grad(loss, self.weights)[0]
         return flat_gradient(loss, self.parameters)
 
     @torch.no_grad()
     def follow(self, other: "FlatNet", share: float) -> None:
-        """Move a share of the way to another network of the same kind: weights and batch norm's statistics alike."""
+        """Move a share of the way to other networks of the same kind: weights and batch norm's statistics alike."""
         self.weights.lerp_(other.weights, share)
         for old, new in zip(self.buffers, other.buffers, strict=True):
             old.lerp_(new, share) if old.is_floating_point() else old.copy_(new)
 
 
 class _ByHand(torch.autograd.Function):
-    """For autograd, the layers of a plain mlp are one operation on the vector of weights."""
+    """For autograd, plain mlps are one operation on the vector of their weights and the entries of an observation."""
 
     @staticmethod
-    def forward(ctx: Any, weights: Tensor, twin: MLPTwin, observation: Mapping[str, Tensor]) -> Tensor:
-        ctx.twin = twin
-        return torch.from_numpy(twin.forward(observation))
+    def forward(
+        ctx: Any, weights: Tensor, twins: list[MLPTwin], names: tuple[str, ...], *entries: Tensor
+    ) -> tuple[Tensor, ...]:
+        x = twins[0].read({name: entry.detach() for name, entry in zip(names, entries, strict=True)})
+        passed = [twin.forward(x) for twin in twins]
+        ctx.twins, ctx.names, ctx.x, ctx.rooms = twins, names, x, [room for _, room in passed]
+        ctx.shapes = [entry.shape for entry in entries]
+        return tuple(torch.from_numpy(outputs) for outputs, _ in passed)
 
     @staticmethod
-    def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor, None, None]:
-        ctx.twin.gradient.zero_()
-        ctx.twin.backward(slopes[0].contiguous().numpy())
-        return ctx.twin.gradient.clone(), None, None
+    def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor | None, ...]:
+        arrays = [slope.contiguous().numpy() for slope in slopes]
+        asks, _, _, *of_entries = ctx.needs_input_grad
+        gradient: Tensor | None = None
+        by_entry: list[Tensor | None] = [None] * len(of_entries)
+        if asks:
+            gradient, start = torch.empty(sum(len(twin.weights) for twin in ctx.twins)), 0
+            for twin, room, array in zip(ctx.twins, ctx.rooms, arrays, strict=True):
+                part = gradient.numpy()[start : start + len(twin.weights)]
+                twin.backward(array, ctx.x, room, part, adds=False)
+                start += len(part)
+        if any(of_entries):
+            by_x = sum(
+                twin.backward_to_inputs(array, room)
+                for twin, room, array in zip(ctx.twins, ctx.rooms, arrays, strict=True)
+            )
+            by_entry = _by_entries(ctx, by_x, of_entries)
+        for twin, room in zip(ctx.twins, ctx.rooms, strict=True):
+            twin.release(room)
+        del ctx.rooms  # a second backward pass would find another's numbers there
+        return gradient, None, None, *by_entry
+
+
+def _by_entries(ctx: Any, by_x: Any, needed: list[bool]) -> list[Tensor | None]:
+    """From the gradient by what networks see to those by the entries of an observation that need one."""
+    starts, start = {}, 0
+    for name, space in ctx.twins[0].spaces.items():
+        starts[name] = start
+        start += flat_size({name: space})
+    return [
+        torch.from_numpy(by_x[:, starts[name] : starts[name] + shape[1:].numel()]).reshape(shape) if is_needed else None
+        for name, shape, is_needed in zip(ctx.names, ctx.shapes, needed, strict=True)
+    ]

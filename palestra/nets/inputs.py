@@ -14,6 +14,7 @@ from numba import njit
 from torch import Tensor
 
 from palestra.games.spaces import Space
+from palestra.randomness import fold, random_normals
 
 Array = np.ndarray[Any, Any]
 
@@ -34,8 +35,12 @@ def flatten_observation(observation: Mapping[str, Tensor], spaces: dict[str, Spa
 
 
 def flatten_on_cpu(observation: Mapping[str, Tensor], spaces: dict[str, Space]) -> Array:
-    """`flatten_observation` for kernels: a new array."""
+    """`flatten_observation` for kernels, which write nothing into it: it may be the observation itself."""
     num = len(next(iter(observation.values())))
+    if len(spaces) == 1:
+        ((name, space),) = spaces.items()
+        if not space.padded and observation[name].dtype == torch.float32:
+            return np.ascontiguousarray(observation[name].numpy()).reshape(num, -1)
     flat, start = np.empty((num, flat_size(spaces)), dtype=np.float32), 0
     for name, space in spaces.items():
         value, size = observation[name].numpy(), prod(space.shape)
@@ -67,6 +72,14 @@ def _flatten_padded(rows: Array, flat: Array) -> None:
 def flat_size(spaces: dict[str, Space]) -> int:
     """The length of `flatten_observation`'s vectors."""
     return sum(prod(space.shape) + (space.shape[0] if space.padded else 0) for space in spaces.values())
+
+
+def made_up(spaces: dict[str, Space], keys: Tensor) -> dict[str, Tensor]:
+    """Observations of normal numbers, to compare two ways of computing with: one per key, int64 (B,)."""
+    return {
+        name: random_normals(fold(keys, place), prod(space.shape)).view(-1, *space.shape).to(space.dtype)
+        for place, (name, space) in enumerate(spaces.items())
+    }
 
 
 def presence(points: Tensor) -> Tensor:

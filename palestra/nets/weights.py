@@ -6,6 +6,7 @@ from itertools import chain
 from types import FunctionType
 from typing import Any, TypeVar, cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -37,6 +38,18 @@ def flatten_buffers(net: nn.Module) -> list[Tensor]:
         for buffer, part in zip(buffers, parts, strict=True):
             buffer.data = part.view_as(buffer)
     return vectors
+
+
+def one_vector(tensors: Sequence[Tensor]) -> np.ndarray[Any, Any] | None:
+    """The vector that float32 tensors on a CPU are consecutive views of, if they are."""
+    first, end = tensors[0].detach(), tensors[0].data_ptr()
+    for tensor in tensors:
+        shares = tensor.untyped_storage().data_ptr() == first.untyped_storage().data_ptr()
+        plain = tensor.device.type == "cpu" and tensor.dtype == torch.float32 and tensor.is_contiguous()
+        if not (shares and plain and tensor.data_ptr() == end):
+            return None
+        end += 4 * tensor.numel()
+    return first.as_strided((sum(tensor.numel() for tensor in tensors),), (1,)).numpy()
 
 
 def flat_gradient(loss: Tensor, parameters: Sequence[nn.Parameter]) -> Tensor:

@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import nn
 
+from palestra.algorithms import dqn as dqn_module
 from palestra.algorithms.dqn import DQN, DQNConfig, td_loss, td_target
 from palestra.config import check
 from palestra.games.fused import FusedGame, Transitions
@@ -387,3 +388,46 @@ def test_equal_seeds_learn_the_same_to_the_bit() -> None:
             dqn.learn(turn)
         weights.append(dqn.player.nets["q"].state_dict())
     assert all(torch.equal(value, weights[1][name]) for name, value in weights[0].items())
+
+
+@pytest.mark.parametrize("double", [True, False])
+@pytest.mark.parametrize("extras", [(), ("weight",), ("discount",), ("weight", "discount")])
+@pytest.mark.parametrize("huber_delta", [0.1, 1.0, 100.0])
+def test_gradients_by_hand_are_those_of_autograd(double: bool, extras: tuple[str, ...], huber_delta: float) -> None:
+    dqn = make_dqn(double=double, value={"name": "expected", "huber_delta": huber_delta})
+    with torch.no_grad():
+        dqn.target.weights.mul_(1.5)
+    batch = batch_of(50)
+    batch.extras = {name: torch.rand(50) for name in extras}
+    assert dqn.by_hand is not None
+    gradient, surprise, metrics = dqn.by_hand.find_gradient(batch)
+    wanted, wanted_surprise, wanted_metrics = dqn.gradient(batch)
+    assert torch.allclose(gradient, wanted, rtol=1e-4, atol=1e-5 * float(wanted.abs().max()))
+    assert torch.allclose(surprise, wanted_surprise, atol=1e-5)
+    assert metrics == pytest.approx({name: float(value) for name, value in wanted_metrics.items()}, abs=1e-5)
+
+
+@pytest.mark.parametrize("part", ["td_target", "td_loss"])
+def test_a_loss_that_was_changed_is_the_one_that_is_learned(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gradients by hand are left out as soon as they are not those of `td_target` and `td_loss`."""
+    original = getattr(dqn_module, part)
+
+    def changed(*arguments: Any) -> Any:
+        result = original(*arguments)
+        return 1.01 * result if part == "td_target" else (1.01 * result[0], *result[1:])
+
+    monkeypatch.setattr(dqn_module, part, changed)
+    assert make_dqn().by_hand is None
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"dueling": True},
+        {"net": WITH_BATCH_NORM},
+        {"value": {"name": "quantile", "num_quantiles": 4, "huber_delta": 1.0}},
+        {"net": {"name": "mlp", "net_arch": [16], "activation": "gelu"}},
+    ],
+)
+def test_other_networks_learn_by_autograd(changes: dict[str, Any]) -> None:
+    assert make_dqn(**changes).by_hand is None

@@ -246,9 +246,9 @@ def test_acting_uses_the_newest_weights_in_evaluation_mode() -> None:
     sac = make_sac(policy_net=WITH_BATCH_NORM, critic_net=WITH_BATCH_NORM)
     view = batch_of(16).observation
     for step in range(3):
-        before = copy.deepcopy(sac.policy_net.state_dict())
-        assert torch.equal(sac.policy(False).net(view), copy.deepcopy(sac.policy_net).eval()(view))
-        assert all(torch.equal(value, before[name]) for name, value in sac.policy_net.state_dict().items())
+        before = copy.deepcopy(sac.policy_net.net.state_dict())
+        assert torch.equal(sac.policy(False).net(view), copy.deepcopy(sac.policy_net.net).eval()(view))
+        assert all(torch.equal(value, before[name]) for name, value in sac.policy_net.net.state_dict().items())
         sac.opt_step(batch_of(16, seed=step).rows())
 
 
@@ -460,7 +460,7 @@ def test_a_turn_left_at_any_safe_point_goes_on_right_there(leave_at: int) -> Non
     sac_of(turn).load_state_dict(state)
     sac_of(turn).learn(turn)
     assert turn.calls == whole.calls
-    assert torch.equal(sac_of(turn).policy_weights, sac_of(whole).policy_weights)
+    assert torch.equal(sac_of(turn).policy_net.weights, sac_of(whole).policy_net.weights)
     assert torch.equal(sac_of(turn).log_alpha, sac_of(whole).log_alpha)
 
 
@@ -471,7 +471,7 @@ def test_equal_seeds_learn_the_same_to_the_bit(continuous: bool) -> None:
         turn = make_turn(continuous)
         for _ in range(3):
             sac_of(turn).learn(turn)
-        weights.append(sac_of(turn).target_weights)
+        weights.append(sac_of(turn).targets.weights)
     assert torch.equal(*weights)
 
 
@@ -524,7 +524,7 @@ def test_probe_games_are_learnt(kind: Kind, continuous: bool) -> None:
         assert (action > 0 if continuous else action == 1) == (move > 0)
     for (sign, age, _), value in KNOWN.get(kind, {}).items():
         view, action = seen(sign, age), torch.tensor([[best_action(sac, sign, age)]])
-        for critic in sac.critics:
+        for critic in sac.critics.nets:
             q = critic(view | {"action": action}) if continuous else critic(view)[:, int(action)]
             assert float(q.detach()) == pytest.approx(value, abs=1e-2)
 

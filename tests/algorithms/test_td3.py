@@ -239,11 +239,11 @@ def test_the_policy_moves_at_its_interval_alone_and_its_metrics_are_told_then() 
     td3 = make_td3(policy_interval=3)
     always = ["critic_grad_norm", "critic_loss", "loss", "q_mean"]
     for step in range(1, 7):
-        before = td3.policy_weights.detach().clone()
+        before = td3.policy_net.weights.detach().clone()
         metrics = td3.opt_step(batch_of(16, seed=step).rows())
         td3.player.opt_steps += 1
         is_due = step % 3 == 0
-        assert torch.equal(td3.policy_weights, before) != is_due
+        assert torch.equal(td3.policy_net.weights, before) != is_due
         assert sorted(metrics) == (sorted([*always, "policy_loss", "policy_grad_norm"]) if is_due else always)
         total = metrics["critic_loss"] + metrics.get("policy_loss", 0.0)
         assert float(metrics["loss"]) == pytest.approx(float(total))
@@ -310,7 +310,7 @@ def test_a_turn_left_at_any_safe_point_goes_on_right_there(leave_at: int) -> Non
     td3_of(turn).load_state_dict(state)
     td3_of(turn).learn(turn)
     assert turn.calls == whole.calls
-    assert torch.equal(td3_of(turn).policy_weights, td3_of(whole).policy_weights)
+    assert torch.equal(td3_of(turn).policy_net.weights, td3_of(whole).policy_net.weights)
 
 
 # ---- games whose values are known ------------------------------------------------------------------------------
@@ -354,7 +354,7 @@ def test_probe_games_are_learnt(kind: Kind) -> None:
         assert (best_action(td3, *place) > 0) == is_positive
     for place, value in KNOWN.get(kind, {}).items():
         view = seen(*place) | {"action": torch.tensor([[best_action(td3, *place)]])}
-        for critic in td3.critics:
+        for critic in td3.critics.nets:
             assert float(critic(view).detach()) == pytest.approx(value, abs=1e-2)
 
 

@@ -1,0 +1,180 @@
+"""A plain mlp on a CPU, forward and backward by hand: BLAS and loops, without torch.
+
+Weights lie in one vector, each layer's matrix (out, in) and bias one after another. Sums may be taken in any order, but
+NaN and infinity are kept. Letters: B rows.
+"""
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+Array = np.ndarray[Any, Any]
+
+compiled = njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract", "reassoc", "nsz", "arcp"})
+
+
+@compiled
+def evaluate(
+    x: Array, weights: Array, moments: Array, widths: Array, norms: Array, eps: np.float32, is_tanh: bool
+) -> Array:
+    """The outputs, float32 (B, widths[-1]), of x (B, widths[0]); layers may have batch norms, in evaluation mode.
+
+    norms: which layers have a batch norm; moments: the means and variances of one after the other.
+    """
+    start = at = 0
+    for layer in range(len(widths) - 1):
+        num_in, num_out = widths[layer], widths[layer + 1]
+        weight = weights[start : start + num_in * num_out].reshape(num_out, num_in)
+        start += num_in * num_out
+        y = np.empty((len(x), num_out), np.float32)
+        apply_linear(x, weight, weights[start : start + num_out], y)
+        start += num_out
+        if norms[layer]:
+            factor = weights[start : start + num_out] / np.sqrt(moments[at + num_out : at + 2 * num_out] + eps)
+            y = (y - moments[at : at + num_out]) * factor + weights[start + num_out : start + 2 * num_out]
+            start += 2 * num_out
+            at += 2 * num_out
+        if layer < len(widths) - 2:
+            apply_activation(y, is_tanh)
+        x = y
+    return x
+
+
+@compiled
+def forward(x: Array, weights: Array, widths: Array, is_tanh: bool, room: Array) -> Array:
+    """The outputs, float32 (B, widths[-1]), of x (B, widths[0]).
+
+    room: B * room_of(widths) numbers, where a backward pass finds what hidden layers put out.
+    """
+    start = at = 0
+    for layer in range(len(widths) - 2):
+        num_in, num_out = widths[layer], widths[layer + 1]
+        weight = weights[start : start + num_in * num_out].reshape(num_out, num_in)
+        start += (num_in + 1) * num_out
+        y = room[at : at + len(x) * num_out].reshape(len(x), num_out)
+        at += y.size
+        apply_linear(x, weight, weights[start - num_out : start], y)
+        apply_activation(y, is_tanh)
+        x = y
+    num_in, num_out = widths[-2], widths[-1]
+    y = np.empty((len(x), num_out), np.float32)
+    weight = weights[start : start + num_in * num_out].reshape(num_out, num_in)
+    apply_linear(x, weight, weights[start + weight.size : start + weight.size + num_out], y)
+    return y
+
+
+@compiled
+def backward(
+    slopes: Array, x: Array, weights: Array, widths: Array, is_tanh: bool, room: Array, gradient: Array, adds: bool
+) -> None:
+    """The derivatives by the weights, written into `gradient` or added to it.
+
+    slopes: those by the outputs, (B, widths[-1]). x, room: of the forward pass.
+    """
+    start, at = len(weights), len(x) * widths[1:-1].sum()
+    spare = room[at:]
+    for layer in range(len(widths) - 2, -1, -1):
+        num_in, num_out = widths[layer], widths[layer + 1]
+        start -= (num_in + 1) * num_out
+        below = x
+        if layer > 0:
+            at -= len(x) * num_in
+            below = room[at : at + len(x) * num_in].reshape(len(x), num_in)
+        of_weight = gradient[start : start + num_in * num_out].reshape(num_out, num_in)
+        of_bias = gradient[start + num_in * num_out : start + (num_in + 1) * num_out]
+        if adds:
+            of_weight += np.dot(slopes.T, below)
+        else:
+            np.dot(slopes.T, below, of_weight)
+            of_bias[:] = 0.0
+        for row in range(len(x)):
+            for o in range(num_out):
+                of_bias[o] += slopes[row, o]
+        if layer > 0:
+            slopes = _pass_down(slopes, layer, weights[start : start + num_in * num_out], spare)
+            bend(slopes, below, is_tanh)
+
+
+@compiled
+def backward_to_inputs(slopes: Array, weights: Array, widths: Array, is_tanh: bool, room: Array) -> Array:
+    """The derivatives by what went in: (B, widths[0])."""
+    num, start, at = len(slopes), len(weights), len(slopes) * widths[1:-1].sum()
+    spare = room[at:]
+    for layer in range(len(widths) - 2, 0, -1):
+        num_in, num_out = widths[layer], widths[layer + 1]
+        start -= (num_in + 1) * num_out
+        slopes = _pass_down(slopes, layer, weights[start : start + num_in * num_out], spare)
+        at -= num * num_in
+        bend(slopes, room[at : at + num * num_in].reshape(num, num_in), is_tanh)
+    return np.dot(slopes, weights[: widths[0] * widths[1]].reshape(widths[1], widths[0]))
+
+
+@compiled
+def room_of(widths: Array) -> int:
+    """Numbers per row that the passes through a network need: what hidden layers put out, and twice the slopes of the
+    widest."""
+    num, widest = 0, 0
+    for width in widths[1:-1]:
+        num += width
+        widest = max(widest, width)
+    return num + 2 * widest
+
+
+@compiled
+def _pass_down(slopes: Array, layer: int, weight: Array, spare: Array) -> Array:
+    """slopes @ weight, in the halves of `spare` in turns."""
+    num, num_out = slopes.shape
+    num_in = len(weight) // num_out
+    start = layer % 2 * (len(spare) // 2)
+    below = spare[start : start + num * num_in].reshape(num, num_in)
+    np.dot(slopes, weight.reshape(num_out, num_in), below)
+    return below
+
+
+@compiled
+def apply_linear(x: Array, weight: Array, bias: Array, out: Array) -> None:
+    """out = x @ weight.T + bias."""
+    np.dot(x, weight.T, out)
+    for row in range(len(x)):
+        for o in range(len(bias)):
+            out[row, o] += bias[o]
+
+
+@compiled
+def apply_activation(y: Array, is_tanh: bool) -> None:
+    """tanh or relu, in place."""
+    if is_tanh:
+        apply_tanh(y.reshape(-1))
+    else:
+        flat = y.reshape(-1)
+        for k in range(len(flat)):
+            flat[k] = max(flat[k], np.float32(0.0))
+
+
+@compiled
+def bend(slopes: Array, y: Array, is_tanh: bool) -> None:
+    """From slopes by what an activation put out, y, to slopes by what went in, in place."""
+    flat, values = slopes.reshape(-1), y.reshape(-1)
+    if is_tanh:
+        for k in range(len(flat)):
+            flat[k] *= np.float32(1.0) - values[k] * values[k]
+    else:
+        for k in range(len(flat)):
+            flat[k] = flat[k] if values[k] > 0.0 else np.float32(0.0)
+
+
+@compiled
+def apply_tanh(x: Array) -> None:
+    """x * P(x^2) / Q(x^2), in place: the least relative error up to |x| = 9, beyond which tanh is 1 in float32; with
+    the rounding of float32 at most 8 units in the last place."""
+    for k in range(len(x)):
+        c = min(max(x[k], np.float32(-9.0)), np.float32(9.0))
+        s = c * c
+        p = np.float32(2.060900164479541e-05) + s * np.float32(1.3354553687560505e-08)
+        p = np.float32(0.1338102144452402) + s * (np.float32(0.0034955831522203978) + s * p)
+        p = np.float32(0.9999999794640397) + s * p
+        q = np.float32(0.0003285626721907372) + s * np.float32(7.776513251472592e-07)
+        q = np.float32(0.4671433703974681) + s * (np.float32(0.02587696324283363) + s * q)
+        q = np.float32(1.0) + s * q
+        x[k] = c * p / q
