@@ -30,12 +30,12 @@ from palestra.lineage import branched_config, changes_since, note
 from palestra.output import RunOutput, default_folder
 from palestra.player import Metrics, Player
 from palestra.players.seating import make_player, warm_start
+from palestra.process import frozen_garbage, limited_threads
 from palestra.recording.means import Means
 from palestra.recording.recorders import plain
 from palestra.recording.results import Progress
 from palestra.storage.checkpoints import CheckpointError, Checkpoints
 from palestra.storage.run_folder import RunFolder, write_json
-from palestra.threads import limited_threads
 
 if TYPE_CHECKING:
     from palestra.algorithms import RunConfig
@@ -565,6 +565,7 @@ class Trainer:
         try:
             with (
                 limited_threads(self.config.execution.num_threads),
+                frozen_garbage(),
                 self.output.opened(),
                 self.signals.caught(),
                 self.clock.running(),
