@@ -420,10 +420,10 @@ class PPO(Algorithm):
         order = random_permutation(fold(self.key, self.passes_made), num_sequences)
         seen = None if self.by_hand is None else self.by_hand.see(self.experience)
         steps = [
-            self.opt_step(self.experience, seen, index, opt_steps + number)
+            self.opt_step(self.experience, index, opt_steps + number, seen)
             for number, index in enumerate(order.tensor_split(config.num_minibatches))
         ]
-        metrics = dict(zip((*METRICS, "grad_norm"), torch.stack(steps).mean(dim=0).float().unbind(), strict=True))
+        metrics = dict(zip((*METRICS, "grad_norm"), torch.stack(steps).mean(dim=0).unbind(), strict=True))
         self.passes_made += 1
         self.passes_left -= 1
         if config.target_kl is not None and metrics["approx_kl"] > config.target_kl:
@@ -433,21 +433,23 @@ class PPO(Algorithm):
             self.experience = None
         return {**metrics, "explained_variance": self.explained_variance}
 
-    def opt_step(self, experience: Experience, seen: Seen | None, index: Tensor, opt_steps: int) -> Tensor:
-        """Learn from a minibatch, the sequences `index`. Gives the numbers of METRICS, and the norm of the gradient."""
+    def opt_step(self, experience: Experience, index: Tensor, opt_steps: int, seen: Seen | None) -> Tensor:
+        """Learn from a minibatch, the sequences `index`. Gives the numbers of METRICS, and the norm of the gradient.
+
+        seen: the experience for gradients by hand."""
         config = self.config
         bound = config.objective.epsilon(opt_steps) if isinstance(config.objective, ClipConfig) else self.kl_price
         entropy_coefficient = config.entropy_coefficient(opt_steps)
         if self.by_hand is None or seen is None:
             pace = Pace(*torch.tensor([entropy_coefficient, bound], device=self.weights.device).unbind())
             gradient, metrics = self.gradient_fast(experience.part(index), pace)
+            self.gradient.copy_(gradient)
         else:
             metrics = torch.from_numpy(self.by_hand.find_gradient(seen, index.numpy(), entropy_coefficient, bound))
-            gradient = self.gradient
-        gradient, grad_norm = clip(gradient, config.max_grad_norm)
+        gradient, grad_norm = clip(self.gradient, config.max_grad_norm)
         self.optimizer.learning_rate.fill_(config.learning_rate(opt_steps))
         self.optimizer.step(gradient)
-        return torch.hstack([metrics, torch.as_tensor(grad_norm)])
+        return torch.hstack([metrics, torch.as_tensor(grad_norm)]).float()
 
     def gradient_of(self, batch: Experience, pace: Pace) -> tuple[Tensor, Tensor]:
         """The gradient of the loss of a minibatch with respect to all weights, as one vector; the numbers of

@@ -189,7 +189,7 @@ class TD3(Algorithm):
         ).to(player.device)
         self.policy_net, self.critics = FlatNet(policy), FlatNet(critics)
         self.target_policy, self.target_critics = FlatNet(deepcopy(policy).eval()), FlatNet(deepcopy(critics).eval())
-        self.acting, self.judging = self.policy_net.evaluation_twin(), self.critics.evaluation_twin().first()
+        self.acting, self.judging = self.policy_net.evaluation_twin(), self.critics.first()
         self.update_fast = compiled(self.update, player.compile)
         self.policy_optimizer = config.policy_optimizer.build(self.policy_net.weights)
         self.critic_optimizer = config.critic_optimizer.build(self.critics.weights)

@@ -23,7 +23,7 @@ class FlatNet:
     """
 
     def __init__(self, net: nn.Module) -> None:
-        self.net = net
+        self.net, self.is_fixed = net, False
         self.weights: Tensor = flatten_weights(net)
         self.buffers = flatten_buffers(net)
         self._prepare()
@@ -39,22 +39,17 @@ class FlatNet:
         self.by_hand = twins if len(twins) == len(self.nets) else None
 
     def evaluation_twin(self) -> "FlatNet":
-        """The same weights and buffers, for ever in evaluation mode, and for ever held fixed: gradients flow to what it
-        sees alone."""
-        twin = FlatNet.__new__(FlatNet)
-        twin.net, twin.weights, twin.buffers = evaluation_twin(self.net), self.weights.detach(), self.buffers
-        twin._prepare()
-        return twin
+        """The same weights and buffers, for ever in evaluation mode. Gradients are to be asked for by what it sees
+        alone."""
+        return self._twin(evaluation_twin(self.net))
 
     def first(self) -> "FlatNet":
-        """The first of several networks, with the very same weights and buffers."""
+        """The evaluation twin of the first of several networks."""
+        return self._twin(evaluation_twin(self.nets[0]))
+
+    def _twin(self, net: nn.Module) -> "FlatNet":
         twin = FlatNet.__new__(FlatNet)
-        twin.net, size = self.nets[0], sum(parameter.numel() for parameter in self.nets[0].parameters())
-        twin.weights = self.weights[:size]
-        twin.buffers = [
-            vector[: sum(buffer.numel() for buffer in twin.net.buffers() if buffer.dtype == vector.dtype)]
-            for vector in self.buffers
-        ]
+        twin.net, twin.weights, twin.buffers, twin.is_fixed = net, self.weights, self.buffers, True
         twin._prepare()
         return twin
 
@@ -65,10 +60,13 @@ class FlatNet:
         elif not torch.is_grad_enabled():
             outputs = [net(observation) for net in (self.quick or self.nets)]
         elif self.by_hand is not None:
-            outputs = list(_ByHand.apply(self.weights, self.by_hand, tuple(observation), *observation.values()))
+            outputs = list(_ByHand.apply(self._weights(), self.by_hand, tuple(observation), *observation.values()))
         else:
             outputs = [net(observation) for net in self.nets]
         return torch.stack(outputs) if self.several else outputs[0]
+
+    def _weights(self) -> Tensor:
+        return self.weights.detach() if self.is_fixed else self.weights
 
     def _layouts(self) -> list[list[tuple[str, int, int, torch.Size]]]:
         """For each network its parameters and buffers: name, which vector, where they start there, shape."""
@@ -88,7 +86,7 @@ class FlatNet:
 
     def _parts(self, layout: list[tuple[str, int, int, torch.Size]]) -> dict[str, Tensor]:
         """The vectors as the parameters and buffers of one network, by name."""
-        vectors = [self.weights, *self.buffers]
+        vectors = [self._weights(), *self.buffers]
         return {name: vectors[place][start : start + shape.numel()].view(shape) for name, place, start, shape in layout}
 
     def gradient(self, loss: Tensor) -> Tensor:

@@ -40,7 +40,7 @@ def flatten_on_cpu(observation: Mapping[str, Tensor], spaces: dict[str, Space]) 
     if len(spaces) == 1:
         ((name, space),) = spaces.items()
         if not space.padded and observation[name].dtype == torch.float32:
-            return np.ascontiguousarray(observation[name].numpy()).reshape(num, -1)
+            return np.ascontiguousarray(observation[name].numpy()).reshape(num, prod(space.shape))
     flat, start = np.empty((num, flat_size(spaces)), dtype=np.float32), 0
     for name, space in spaces.items():
         value, size = observation[name].numpy(), prod(space.shape)

@@ -305,7 +305,7 @@ def test_opt_steps_are_those_of_plain_torch(actions: str, setting: str) -> None:
         for group in optimizer.param_groups:
             group["lr"] = config.learning_rate(step)
         optimizer.step()
-        found = dict(zip((*METRICS, "grad_norm"), ppo.opt_step(experience, index, step).tolist(), strict=True))
+        found = dict(zip((*METRICS, "grad_norm"), opt_step(ppo, experience, index, step).tolist(), strict=True))
         assert found["loss"] == pytest.approx(loss.item(), rel=1e-3, abs=1e-5)
         assert found["grad_norm"] == pytest.approx(float(norm), rel=1e-3)
     for (name, value), expected in zip(ppo.net.state_dict().items(), net.state_dict().values(), strict=True):
@@ -316,10 +316,16 @@ def test_opt_steps_are_those_of_plain_torch(actions: str, setting: str) -> None:
 def test_a_minibatch_in_parts_is_the_whole_one(setting: str, monkeypatch: pytest.MonkeyPatch) -> None:
     whole, parted = prepared("discrete", setting), prepared("discrete", setting)
     assert whole.experience is not None
-    expected = whole.opt_step(whole.experience, torch.arange(300), 0)
+    expected = opt_step(whole, whole.experience, torch.arange(300), 0)
     monkeypatch.setattr("palestra.algorithms.ppo_by_hand.ROWS_AT_ONCE", 64)
-    assert torch.allclose(parted.opt_step(whole.experience, torch.arange(300), 0), expected, rtol=1e-3, atol=1e-5)
+    found = opt_step(parted, whole.experience, torch.arange(300), 0)
+    assert torch.allclose(found, expected, rtol=1e-3, atol=1e-5)
     assert torch.allclose(parted.gradient, whole.gradient, rtol=1e-3, atol=1e-5)
+
+
+def opt_step(ppo: PPO, experience: Experience, index: Tensor, number: int) -> Tensor:
+    seen = None if ppo.by_hand is None else ppo.by_hand.see(experience)
+    return ppo.opt_step(experience, index, number, seen)
 
 
 @pytest.mark.slow
@@ -330,7 +336,7 @@ def test_compiled_opt_steps_are_those_of_eager_ones(actions: str, setting: str) 
     assert eager.experience is not None
     compiled.by_hand = None
     for step, index in enumerate(torch.arange(300).split(100)):
-        found, expected = (ppo.opt_step(eager.experience, index, step) for ppo in (compiled, eager))
+        found, expected = (opt_step(ppo, eager.experience, index, step) for ppo in (compiled, eager))
         assert torch.allclose(found, expected, rtol=1e-3, atol=1e-4)
     assert torch.allclose(compiled.weights, eager.weights, atol=1e-4)
 
@@ -377,9 +383,9 @@ def test_rows_that_do_not_count_change_nothing() -> None:
         wild = ppo.experience._replace(
             advantage=torch.where(idle, 1e3, ppo.experience.advantage), goal=torch.where(idle, 1e3, ppo.experience.goal)
         )
-        expected, expected_gradient = ppo.opt_step(ppo.experience, torch.arange(300), 0), ppo.gradient.clone()
+        expected, expected_gradient = opt_step(ppo, ppo.experience, torch.arange(300), 0), ppo.gradient.clone()
         other = prepared(actions, "as it is")
-        assert torch.allclose(other.opt_step(wild, torch.arange(300), 0), expected, atol=1e-5)
+        assert torch.allclose(opt_step(other, wild, torch.arange(300), 0), expected, atol=1e-5)
         assert torch.allclose(other.gradient, expected_gradient, atol=1e-6)
 
 
@@ -467,7 +473,7 @@ def test_a_pass_sees_every_row_once_in_an_order_of_its_own(monkeypatch: pytest.M
     assert ppo.experience is not None
     advantages, seen = ppo.experience.advantage, []
 
-    def look(experience: Experience, index: Tensor, opt_steps: int) -> Tensor:
+    def look(experience: Experience, index: Tensor, *others: Any) -> Tensor:
         seen.append(experience.advantage[index])
         return torch.zeros(len(METRICS) + 1)
 

@@ -224,7 +224,7 @@ def test_gradients_flow_through_whole_sequences(name: str) -> None:
         ppo.weights += 0.1 * torch.randn(len(ppo.weights), generator=torch.Generator().manual_seed(1))
     index = torch.tensor([3, 0, 4])
     expected = torch.autograd.grad(plain_loss(ppo, ppo.experience.part(index)), ppo.parameters)
-    ppo.opt_step(ppo.experience, index, 0)
+    ppo.opt_step(ppo.experience, index, 0, None)
     assert torch.allclose(ppo.gradient, torch.cat([part.flatten() for part in expected]), rtol=1e-3, atol=1e-5)
 
 
@@ -233,7 +233,7 @@ def test_a_pass_sees_every_sequence_once(monkeypatch: pytest.MonkeyPatch) -> Non
     ppo, seen = make_ppo(game, body=BODIES["shared"], num_minibatches=4), list[Tensor]()
     ppo.digest(Play(ppo, game).collect())
     ppo.passes_left = 1
-    monkeypatch.setattr(ppo, "opt_step", lambda experience, index, opt_steps: seen.append(index) or torch.zeros(8))
+    monkeypatch.setattr(ppo, "opt_step", lambda experience, index, *others: seen.append(index) or torch.zeros(8))
     ppo.make_pass()
     assert [len(index) for index in seen] == [3, 3, 2, 2]
     assert torch.equal(torch.cat(seen).sort().values, torch.arange(2 * NUM_WORLDS))

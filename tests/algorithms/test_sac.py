@@ -15,6 +15,7 @@ from scipy.stats import kstest
 from torch import Tensor, nn
 from torch import distributions as theirs
 
+from palestra.algorithms import sac as sac_module
 from palestra.algorithms.sac import (
     SAC,
     AutomaticConfig,
@@ -395,6 +396,7 @@ def test_a_compiled_opt_step_is_the_eager_one_within_rounding(actions: ActionSpa
     """Steps so large that a policy judged by the critics as they were before would be another."""
     target = {"name": "polyak", "tau": 0.5, "interval": 2}
     changes: dict[str, Any] = {"critic_learning_rate": rate(0.3, 10), "critic_optimizer": SGD, "target": target}
+    changes |= dict.fromkeys(("policy_net", "critic_net"), MLP | {"activation": "gelu"})  # no gradients by hand
     eager, fast = make_sac(actions, **changes), make_sac(actions, compiled=True, **changes)
     for step in range(4):
         rows = batch_of(16, actions, seed=step).rows()
@@ -408,6 +410,39 @@ def test_a_compiled_opt_step_is_the_eager_one_within_rounding(actions: ActionSpa
         values, others = (sac.player.nets[net].state_dict() for sac in (eager, fast))
         assert all(torch.allclose(value, others[name], atol=1e-4) for name, value in values.items())
     assert torch.allclose(eager.log_alpha, fast.log_alpha)
+
+
+# ---- gradients by hand -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("num_critics", [1, 2, 3])
+@pytest.mark.parametrize("net", [MLP, MLP | {"net_arch": [16, 8], "activation": "tanh"}], ids=["relu", "tanh"])
+@pytest.mark.parametrize("log_std", [LOG_STD, {"min": -0.05, "max": 0.05}], ids=["wide", "narrow"])
+def test_gradients_by_hand_are_those_of_autograd(num_critics: int, net: dict[str, Any], log_std: Any) -> None:
+    sac = make_sac(num_critics=num_critics, policy_net=net, critic_net=net, log_std=log_std)
+    assert sac.by_hand is not None
+    with torch.no_grad():
+        sac.policy_net.weights.mul_(2.0)
+        sac.targets.weights.mul_(1.5)
+    batch, noise, alpha = batch_of(50), random_normals(torch.arange(100), 2).view(2, 50, 2), torch.tensor([0.4])
+    for name, drawn in (("critic_gradient", noise[0]), ("policy_gradient", noise[1])):
+        (wanted, metrics), (found, own) = (getattr(way, name)(batch, drawn, alpha) for way in (sac, sac.by_hand))
+        assert torch.allclose(found, wanted, rtol=1e-4, atol=1e-5 * float(wanted.abs().max()))
+        assert own == pytest.approx({key: float(value) for key, value in metrics.items()}, rel=1e-4)
+
+
+@pytest.mark.parametrize("part", ["td_target", "critic_loss", "soft_value"])
+def test_a_loss_that_was_changed_is_the_one_that_is_learned(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gradients by hand are left out as soon as they are not those of sac.py."""
+    original = getattr(sac_module, part)
+    monkeypatch.setattr(sac_module, part, lambda *arguments: 1.01 * original(*arguments))
+    assert make_sac().by_hand is None
+
+
+@pytest.mark.parametrize("changes", [{"policy_net": WITH_BATCH_NORM}, {"critic_net": MLP | {"activation": "gelu"}}])
+def test_other_networks_learn_by_autograd(changes: dict[str, Any]) -> None:
+    assert make_sac(**changes).by_hand is None
+    assert make_sac(DISCRETE).by_hand is None
 
 
 # ---- a turn ----------------------------------------------------------------------------------------------------
