@@ -1,4 +1,4 @@
-"""One update of SAC beside its bare matrix products: eager and compiled, one run, one table.
+"""One update of SAC beside torch's products of its matrices: by hand, by autograd, and compiled; one run, one table.
 
     python -m benchmarks.sac [--threads N] [--seconds S] [--turns N] [--json FILE]
 
@@ -21,7 +21,9 @@ from palestra.algorithms import RunConfig
 from palestra.algorithms.sac import SAC, SACConfig
 from palestra.config import load_config
 from palestra.games.spaces import Box, Space
+from palestra.nets.weights import compiled
 from palestra.player import Player
+from palestra.process import limited_threads
 
 CONFIG = Path(__file__).parents[1] / "configs" / "sac-halfcheetah.yml"
 OBSERVATION_SIZE, ACTION_SIZE = 17, 6
@@ -29,13 +31,15 @@ NUM_STORED = 100_000
 CPU = torch.device("cpu")
 
 
-def make_sac(compiled: bool) -> SAC:
+def make_sac(by_hand: bool, is_compiled: bool) -> SAC:
     """The algorithm of the shipped config, with random transitions in its memory."""
     config = load_config(CONFIG, (), RunConfig).players["agent"].algorithm  # type: ignore[union-attr]
     assert isinstance(config, SACConfig)
     spaces = {"observation": Space((OBSERVATION_SIZE,), torch.float32, padded=False)}
     actions = Box((-1.0,) * ACTION_SIZE, (1.0,) * ACTION_SIZE)
-    sac = config.build(Player("agent", ("agent",), spaces, actions, CPU, seed=0, compile=compiled))
+    sac = config.build(Player("agent", ("agent",), spaces, actions, CPU, seed=0, compile=False))
+    if not by_hand:
+        sac.by_hand, sac.update_fast = None, compiled(sac.update, is_compiled)
     no_flags, never = torch.ones(NUM_STORED, 0, dtype=torch.bool), torch.zeros(NUM_STORED, dtype=torch.bool)
     rows = {
         "observation.observation": torch.randn(NUM_STORED, OBSERVATION_SIZE),
@@ -82,17 +86,18 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=5, help="measurements of each")
     parser.add_argument("--json", type=Path, help="where every value of every turn goes")
     arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
     works = {
         "matrix products": bare_products(),
-        "eager": updates(make_sac(compiled=False)),
-        "compiled": updates(make_sac(compiled=True)),
+        "palestra": updates(make_sac(by_hand=True, is_compiled=False)),
+        "palestra, by autograd": updates(make_sac(by_hand=False, is_compiled=False)),
+        "palestra, by autograd, compiled": updates(make_sac(by_hand=False, is_compiled=True)),
     }
-    for work in works.values():
-        for _ in range(20):
-            work()
-    contenders = {name: rate_of(work, arguments.seconds) for name, work in works.items()}
-    values = take_turns(contenders, arguments.turns)
+    with limited_threads(arguments.threads):
+        for work in works.values():
+            for _ in range(20):
+                work()
+        contenders = {name: rate_of(work, arguments.seconds) for name, work in works.items()}
+        values = take_turns(contenders, arguments.turns)
     rows = Row.of("P7", "one update of SAC", "updates/s", arguments.threads, values, "matrix products")
     print(markdown(rows))
     if arguments.json is not None:

@@ -43,7 +43,7 @@ def config_of(work: Work) -> dict[str, Any]:
     h = None if given is None else hyperparameters_from_json(given)
     config = _base_config("ppo" if h is None else type(h).__name__.lower(), source["environment"])
     config |= {"seed": work["seed"], "evaluation": None, "stop": {"after": MANY, "unit": "env_steps"}}
-    config["execution"] |= {"num_threads": work["num_threads"], "compile": work.get("compiled", False)}
+    config["execution"]["num_threads"] = work["num_threads"]
     config["output"] |= {"save": None}
     if h is not None:
         env_steps = None if setting is None else setting["env_steps"]

@@ -4,7 +4,6 @@ Every node has 16 children, which lie side by side: few levels, each read at onc
 """
 
 from itertools import pairwise
-from typing import Any
 
 import numba
 import numpy as np
@@ -37,7 +36,7 @@ class SumTree:
     def set(self, places: Tensor, values: Tensor) -> None:
         """places: int64 (B,); values: float64 (B,), the same wherever a place comes twice."""
         if self.on_cpu:
-            _set(self.nodes.numpy(), self.starts, places.numpy(), values.numpy())
+            set_leaves(self.nodes.numpy(), self.starts, places.numpy(), values.numpy())
             return
         self.leaves[places] = values
         for below, above in pairwise(self.levels):
@@ -57,7 +56,7 @@ class SumTree:
         """
         if self.on_cpu:
             found = np.empty(len(amounts), dtype=np.int64)
-            _find(self.nodes.numpy(), self.starts, amounts.numpy(), found)
+            find(self.nodes.numpy(), self.starts, amounts.numpy(), found)
             return torch.from_numpy(found)
         places = torch.zeros_like(amounts, dtype=torch.int64)
         for level in reversed(self.levels):
@@ -79,7 +78,7 @@ def _rounded_up(num: int) -> int:
 
 
 @numba.njit(cache=True, nogil=True)
-def _set(nodes: np.ndarray, starts: np.ndarray, places: np.ndarray, values: np.ndarray) -> None:
+def set_leaves(nodes: np.ndarray, starts: np.ndarray, places: np.ndarray, values: np.ndarray) -> None:
     for i in range(len(places)):
         place = places[i]
         nodes[place] = values[i]
@@ -92,17 +91,39 @@ def _set(nodes: np.ndarray, starts: np.ndarray, places: np.ndarray, values: np.n
 
 
 @numba.njit(cache=True, nogil=True)
-def _find(nodes: np.ndarray, starts: np.ndarray, amounts: np.ndarray, places: np.ndarray) -> Any:
-    for i in range(len(amounts)):
-        amount, place = amounts[i], 0
-        for level in range(len(starts) - 2, -1, -1):
-            first, chosen = starts[level] + place * NUM_CHILDREN, 0
-            for child in range(NUM_CHILDREN):
-                value = nodes[first + child]
-                if value > 0.0:
-                    chosen = child
-                    if amount < value:
-                        break
-                    amount -= value
-            place = place * NUM_CHILDREN + chosen
-        places[i] = place
+def find(nodes: np.ndarray, starts: np.ndarray, amounts: np.ndarray, places: np.ndarray) -> None:
+    """`SumTree.find`, into `places`; `amounts` are used up.
+
+    All amounts go down a level before the next, and nothing depends on a branch: a processor is at several at once.
+    """
+    places[:] = 0
+    for level in range(len(starts) - 2, -1, -1):
+        for i in range(len(amounts)):
+            first, amount = starts[level] + places[i] * NUM_CHILDREN, amounts[i]
+            chosen, before = _descend(nodes, first, amount)
+            places[i] = places[i] * NUM_CHILDREN + chosen
+            amounts[i] = amount - before
+
+
+@numba.njit(nogil=True, forceinline=True)
+def _descend(nodes: np.ndarray, first: int, amount: float) -> tuple[int, float]:
+    """Which of 16 children holds the amount, and the sum of those before it: first the quarter, then the child."""
+    one = nodes[first] + nodes[first + 1] + nodes[first + 2] + nodes[first + 3]
+    two = one + (nodes[first + 4] + nodes[first + 5] + nodes[first + 6] + nodes[first + 7])
+    three = two + (nodes[first + 8] + nodes[first + 9] + nodes[first + 10] + nodes[first + 11])
+    quarter = (one <= amount) + (two <= amount) + (three <= amount)
+    running = three if quarter == 3 else two if quarter == 2 else one if quarter == 1 else 0.0
+    before, chosen = running, 4 * quarter
+    for child in range(first + chosen, first + chosen + 4):
+        running += nodes[child]
+        is_beyond = running <= amount
+        chosen += is_beyond
+        before = running if is_beyond else before
+    if chosen < 4 * quarter + 4:
+        return chosen, before
+    running, before, chosen = 0.0, 0.0, 0  # rounding has led beyond the last
+    for child in range(min(4 * quarter + 4, NUM_CHILDREN)):
+        if nodes[first + child] > 0.0:
+            chosen, before = child, running
+        running += nodes[first + child]
+    return chosen, before
