@@ -54,6 +54,18 @@ class Measured:
         head = {"row": c.row, "work": c.title, "unit": c.unit, "num_threads": self.num_threads, "asked": c.work}
         return head | {"values": self.values, "answers": self.answers, "left_out": self.left_out}
 
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> "Measured | None":
+        """What an earlier run has measured; None if today another work stands in its row."""
+        for c in COMPARISONS:
+            if (c.row, c.title, c.work) == (data["row"], data["work"], data["asked"]):
+                return cls(c, data["num_threads"], data["values"], data["answers"], data["left_out"])
+        return None
+
+    @property
+    def place(self) -> tuple[int, int]:
+        return COMPARISONS.index(self.comparison), self.num_threads
+
 
 def measure(comparison: Comparison, num_threads: int, num_turns: int, timed_seconds: float) -> Measured:
     """Every contender once a turn, every other turn in reverse order. Who fails once is asked no more."""
@@ -96,10 +108,15 @@ def startup_table(all_measured: list[Measured]) -> str:
     return "\n".join(lines)
 
 
-def report(all_measured: list[Measured], num_turns: int) -> str:
+def report(all_measured: list[Measured]) -> str:
     """Markdown: the table, the start-up times, who is left out and why, the versions."""
     lines = [markdown([row for measured in all_measured for row in measured.rows()])]
-    lines += ["", f"Medians of {num_turns} turns; ratios are medians of the ratios within a turn.", ""]
+    turns = {len(values) for measured in all_measured for values in measured.values.values()}
+    lines += [
+        "",
+        f"Medians of {' or '.join(map(str, sorted(turns)))} turns; ratios are medians of the ratios within a turn.",
+    ]
+    lines += ["The contenders of a row took turns in one run; other rows may come from other runs.", ""]
     lines += ["Seconds from the start of the process to the first opt step:", "", startup_table(all_measured)]
     left_out = [
         f"- {m.comparison.row}, {m.comparison.title}: {name}: {why}"
@@ -130,18 +147,31 @@ def main() -> None:
     if unknown:
         parser.error(f"--rows: {unknown[0]} is none of {', '.join(names)}")
     num_turns, timed_seconds = (1, 1.0) if options.quick else (options.turns, 5.0)
-    all_measured: list[Measured] = []
+    all_measured = {} if options.quick else earlier(options.out)
     for comparison in COMPARISONS:
         if comparison.row in options.rows:
-            all_measured += [measure(comparison, n, num_turns, timed_seconds) for n in options.threads]
-            write(all_measured, num_turns, options.out)  # what is done stands, whatever becomes of the rest
-    print(report(all_measured, num_turns))
+            for num_threads in options.threads:
+                measured = measure(comparison, num_threads, num_turns, timed_seconds)
+                all_measured[measured.place] = measured
+            write(all_measured, options.out)  # what is done stands, whatever becomes of the rest
+    print(report(in_order(all_measured)))
 
 
-def write(all_measured: list[Measured], num_turns: int, folder: Path) -> None:
+def earlier(folder: Path) -> dict[tuple[int, int], Measured]:
+    """What runs before this one have left."""
+    path = folder / "peers.json"
+    found = map(Measured.from_json, json.loads(path.read_text())) if path.exists() else ()
+    return {measured.place: measured for measured in found if measured is not None}
+
+
+def in_order(all_measured: dict[tuple[int, int], Measured]) -> list[Measured]:
+    return [all_measured[place] for place in sorted(all_measured)]
+
+
+def write(all_measured: dict[tuple[int, int], Measured], folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
-    data = [measured.to_json() for measured in all_measured]
-    (folder / "peers.md").write_text(report(all_measured, num_turns) + "\n")
+    data = [measured.to_json() for measured in in_order(all_measured)]
+    (folder / "peers.md").write_text(report(in_order(all_measured)) + "\n")
     (folder / "peers.json").write_text(json.dumps(data, indent=1) + "\n")
     plot(data, folder / "peers.png")
 

@@ -1,3 +1,4 @@
+import json
 import subprocess
 import sys
 import time
@@ -55,7 +56,7 @@ def test_who_fails_is_left_out_with_the_reason_and_asked_no_more(monkeypatch: py
     measured = peers.measure(comparison("env steps/s", "a", "b"), 1, 2, 1.0)
     assert scripts.asked == ["a", "b", "b"]
     assert measured.left_out == {"a": "not installed"}
-    assert "- P0, a work: a: not installed" in peers.report([measured], 2)
+    assert "- P0, a work: a: not installed" in peers.report([measured])
 
 
 @pytest.mark.parametrize(("unit", "best"), [("env steps/s", "skrl"), ("s to solved", "sbx")])
@@ -92,6 +93,19 @@ def test_the_picture_is_drawn(tmp_path: Path) -> None:
     measured = peers.Measured(COMPARISONS[0], 1, {SB3: [1.0, 2.0], PALESTRA: [4.0, 5.0]})
     plot([measured.to_json()], tmp_path / "peers.png")
     assert (tmp_path / "peers.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_rows_of_earlier_runs_stay_where_the_same_work_stands(tmp_path: Path) -> None:
+    first, second = (
+        peers.Measured(COMPARISONS[n], 1, {SB3: [1.0], PALESTRA: [4.0]}, {SB3: [], PALESTRA: []}) for n in (0, 1)
+    )
+    peers.write({m.place: m for m in (second, first)}, tmp_path)
+    found = peers.earlier(tmp_path)
+    assert [found[place] for place in sorted(found)] == [first, second]
+    data = json.loads((tmp_path / "peers.json").read_text())
+    data[0]["asked"]["environment"] = "another"
+    (tmp_path / "peers.json").write_text(json.dumps(data))
+    assert list(peers.earlier(tmp_path).values()) == [second]
 
 
 def test_an_update_of_sac_is_counted_by_its_matrix_products() -> None:
