@@ -96,8 +96,10 @@ def test_the_picture_is_drawn(tmp_path: Path) -> None:
 
 
 def test_rows_of_earlier_runs_stay_where_the_same_work_stands(tmp_path: Path) -> None:
+    answer = {"startup_seconds": 1.0, "versions": {}}
     first, second = (
-        peers.Measured(COMPARISONS[n], 1, {SB3: [1.0], PALESTRA: [4.0]}, {SB3: [], PALESTRA: []}) for n in (0, 1)
+        peers.Measured(COMPARISONS[n], 1, {SB3: [1.0], PALESTRA: [4.0]}, {SB3: [answer], PALESTRA: [answer]})
+        for n in (0, 1)
     )
     peers.write({m.place: m for m in (second, first)}, tmp_path)
     found = peers.earlier(tmp_path)
