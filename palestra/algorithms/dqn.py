@@ -285,7 +285,10 @@ class DQN(Algorithm):
         return self.q.gradient(loss), surprise, metrics
 
     def find_by_hand(self) -> ByHand | None:
-        """What finds the gradient without autograd, where the networks allow it."""
+        """What finds the gradient without autograd, where the networks allow it. A class derived from this one may have
+        another loss, and learns by autograd."""
+        if type(self) is not DQN:
+            return None
         config, online, target = self.config, self.q.by_hand, self.target.by_hand
         if online is None or target is None or not isinstance(config.value, ExpectedConfig) or config.dueling:
             return None
@@ -296,18 +299,18 @@ class DQN(Algorithm):
         """Whether gradients by hand are those of the loss as it stands in this file, on a batch made up: a loss that
         was changed here is the one that is learned."""
         keys, num_actions = torch.arange(NUM_ROWS_COMPARED), self.player.action_space.num_flags
-        noise = random_normals(keys, 4)
+        noise, size = random_normals(keys, 4), 10.0 ** (keys % 5 - 2)
         seen, next_seen = made_up(self.player.spaces, fold(keys, 0)), made_up(self.player.spaces, fold(keys, 1))
         batch = Transitions(
             observation=seen,
             action=keys % num_actions,
-            reward=3.0 * noise[:, 0],  # beyond a parabola's reach, on both sides
+            reward=size * noise[:, 0],  # beyond a parabola's reach, on both sides
             next_observation=next_seen,
             next_legal=(random_floats(fold(keys, 2), num_actions) < 0.7) | (noise[:, :1] < 0.0),
-            terminated=keys % 5 == 0,
+            terminated=keys % 3 == 0,
             truncated=keys % 7 == 0,
             valid=torch.ones_like(keys, dtype=torch.bool),
-            extras={"weight": noise[:, 1].abs(), "discount": noise[:, 2].abs()},
+            extras={"weight": noise[:, 1].abs() / size, "discount": noise[:, 2].abs()},  # all rows count alike
         )
         wanted, surprise, _ = self.gradient(batch)
         found, own_surprise, _ = by_hand.find_gradient(batch)

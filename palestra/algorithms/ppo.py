@@ -280,7 +280,10 @@ class PPO(Algorithm):
         self.rolled_out = False
 
     def find_by_hand(self) -> ByHand | None:
-        """What finds the gradient without autograd, where the networks allow it."""
+        """What finds the gradient without autograd, where the networks allow it. A class derived from this one may have
+        another loss, and learns by autograd."""
+        if type(self) is not PPO:
+            return None
         config, head = self.config, self.net.head
         parts = self.gradient.split([sum(p.numel() for p in part.parameters()) for part in self.net.children()])
         nets = [self.net.policy] if self.net.value is None else [self.net.policy, self.net.value]

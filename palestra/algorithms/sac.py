@@ -469,7 +469,10 @@ class SAC(Algorithm):
         return self.policy_net.gradient(loss), metrics
 
     def find_by_hand(self) -> ByHand | None:
-        """What finds the gradients without autograd, where networks and actions allow it."""
+        """What finds the gradients without autograd, where networks and actions allow it. A class derived from this one
+        may have another loss, and learns by autograd."""
+        if type(self) is not SAC:
+            return None
         policy, critics, targets = self.policy_net.by_hand, self.critics.by_hand, self.targets.by_hand
         if policy is None or critics is None or targets is None or not isinstance(self.head, BoxHead):
             return None
@@ -482,6 +485,7 @@ class SAC(Algorithm):
         was changed here is the one that is learned."""
         keys, num = torch.arange(NUM_ROWS_COMPARED), self.head.num_noise
         noise, kept = random_normals(keys, 2 * num + 1), torch.zeros(NUM_ROWS_COMPARED, 0, dtype=torch.bool)
+        alpha = torch.tensor([0.3])
         batch = Transitions(
             observation=made_up(self.player.spaces, fold(keys, 0)),
             action=self.head.uniform(kept, fold(keys, 1)),
@@ -493,11 +497,12 @@ class SAC(Algorithm):
             valid=torch.ones_like(keys, dtype=torch.bool),
             extras={"legal": kept},
         )
-        alpha = torch.tensor([0.3])
-        for name, drawn in (("critic_gradient", noise[:, :num]), ("policy_gradient", noise[:, num : 2 * num])):
-            wanted, found = (getattr(way, name)(batch, drawn.contiguous(), alpha)[0] for way in (self, by_hand))
-            if not torch.allclose(found, wanted, rtol=1e-3, atol=1e-4 * float(wanted.abs().max())):
-                return False
+        for size in (0.01, 1.0, 100.0):
+            batch.reward = size * noise[:, -1]
+            for name, drawn in (("critic_gradient", noise[:, :num]), ("policy_gradient", noise[:, num : 2 * num])):
+                wanted, found = (getattr(way, name)(batch, drawn.contiguous(), alpha)[0] for way in (self, by_hand))
+                if not torch.allclose(found, wanted, rtol=1e-3, atol=1e-4 * float(wanted.abs().max())):
+                    return False
         return True
 
     def state_dict(self) -> dict[str, Any]:

@@ -432,3 +432,12 @@ def test_a_loss_that_was_changed_is_the_one_that_is_learned(part: str, monkeypat
 )
 def test_other_networks_learn_by_autograd(changes: dict[str, Any]) -> None:
     assert make_dqn(**changes).by_hand is None
+
+
+def test_a_class_of_ones_own_learns_by_autograd() -> None:
+    class Own(DQN):
+        pass
+
+    stock = make_dqn()
+    assert stock.by_hand is not None
+    assert Own(stock.config, stock.player).by_hand is None

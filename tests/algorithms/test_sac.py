@@ -616,3 +616,12 @@ def test_an_observation_with_an_entry_action_is_told() -> None:
 def test_bounds_out_of_order_are_told() -> None:
     with pytest.raises(ConfigError, match=r"log_std.min: 2.0 is not below max, 2.0; expected a smaller number"):
         sac_config(log_std={"min": 2.0, "max": 2.0})
+
+
+def test_a_class_of_ones_own_learns_by_autograd() -> None:
+    class Own(SAC):
+        pass
+
+    stock = make_sac()
+    assert stock.by_hand is not None
+    assert Own(stock.config, stock.player).by_hand is None
