@@ -14,7 +14,7 @@ from palestra.games.gym import GymnasiumConfig, GymnasiumGame
 from palestra.games.gym.arguments import is_atari, known_arguments
 from palestra.games.gym.environments import make_environment
 from palestra.games.gym.wrappers import has_fire
-from palestra.games.spaces import Discrete, Space
+from palestra.games.spaces import Box, Discrete, Space
 from palestra.trainer import Trainer
 
 NATURE_CNN = {
@@ -35,6 +35,7 @@ DISCRETE_ENTROPY = {  # of SAC (Christodoulou 2019)
     "optimizer": {"name": "adam", "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0},
     "learning_rate": {"name": "constant", "value": 3e-4},
 }
+ACTION = {"action": Space((1,), torch.float32, padded=False)}  # of any length
 MAX_ROUNDS = 27_000  # of an evaluation where the environment has no limit: half an hour of Atari
 ATARI_PREPROCESSING = {
     "name": "atari_preprocessing",
@@ -68,7 +69,9 @@ def fitted_config(algorithm: str, env_id: str, shipped: Sequence[Path]) -> RunCo
     for base in bases:
         if is_atari(base["game"]["id"]) != is_atari(env_id):
             continue
-        data = _with_fitting_nets(base, spaces) | {"game": game | {"reward": base["game"]["reward"]}}
+        data = _with_fitting_nets(base, spaces, isinstance(actions, Box)) | {
+            "game": game | {"reward": base["game"]["reward"]}
+        }
         if algorithm == "sac" and isinstance(actions, Discrete):
             data["players"]["agent"]["algorithm"] |= {"log_std": None, "entropy_coefficient": DISCRETE_ENTROPY}
         if data["evaluation"] is not None:
@@ -115,16 +118,18 @@ def _usual_arguments(env_id: str) -> dict[str, Any]:
     return {name: plain(argument.usual) for name, argument in known.items()}
 
 
-def _with_fitting_nets(data: Any, spaces: dict[str, Space]) -> Any:
-    """The same data with other networks where those that stand there cannot see these spaces."""
+def _with_fitting_nets(data: Any, spaces: dict[str, Space], is_box: bool) -> Any:
+    """The same data with other networks where those that stand there cannot see these spaces. is_box: whether critics
+    see an action too."""
     if isinstance(data, list):
-        return [_with_fitting_nets(item, spaces) for item in data]
+        return [_with_fitting_nets(item, spaces, is_box) for item in data]
     if not isinstance(data, dict):
         return data
     if data.get("name") in NETS:
         is_flat = not any(space.is_image for space in spaces.values())
         return data if data["name"] == "mlp" and is_flat else _fitting_net(spaces)
-    return {key: _with_fitting_nets(value, spaces) for key, value in data.items()}
+    seen = {key: spaces | ACTION if key == "critic_net" and is_box else spaces for key in data}
+    return {key: _with_fitting_nets(value, seen[key], is_box) for key, value in data.items()}
 
 
 def _fitting_net(spaces: dict[str, Space]) -> dict[str, Any]:

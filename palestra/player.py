@@ -27,8 +27,8 @@ class Player:
 
     compile: whether the config asks for torch.compile. learning: whether the trainer gives it turns. opt_steps,
     env_steps: its own counters; its schedules read opt_steps. worlds: the games in which it gathers experience.
-    turns: the role of each of its turns in one round, in order; () where each role has one. game: of a player that was
-    loaded from a run, the game as that run left it.
+    num_worlds: how many of them; 0 for a player that does not learn. turns: the role of each of its turns in one round,
+    in order; () where each role has one. game: of a player that was loaded from a run, the game as that run left it.
     """
 
     name: str
@@ -39,6 +39,7 @@ class Player:
     seed: int
     compile: bool
     turns: tuple[str, ...] = ()
+    num_worlds: int = 0
     learning: bool = False
     script: Policy | None = None
     algorithm: "Algorithm | None" = None
@@ -61,6 +62,14 @@ class Player:
             can = " or ".join(kind.__name__ for kind in kinds)
             message = f"{algorithm!r} chooses {can} actions; those of {self.roles[0]!r} are {self.action_space}"
             raise ConfigError([ConfigErrorItem(f"players.{self.name}.algorithm.name", message)])
+
+    def require_room(self, capacity: int, rollout_length: int, num_waiting: int = 0) -> None:
+        """Raise ConfigError unless a replay buffer can hold what one roll-out brings. num_waiting: the most
+        transitions of a role in a world that wait from one roll-out to the next."""
+        num = self.num_worlds * (rollout_length * len(self.turns) + num_waiting * len(self.roles))
+        if capacity < num:
+            message = f"{capacity} is too small: a roll-out brings up to {num} transitions; expected at least as many"
+            raise ConfigError([ConfigErrorItem(f"players.{self.name}.algorithm.replay_buffer.capacity", message)])
 
     def policy(self, explore: bool) -> Policy:
         """How this player acts now; with or without exploration."""

@@ -616,7 +616,7 @@ def _device(name: str) -> torch.device:
     try:
         return torch.empty(0, device=name).device
     except (RuntimeError, AssertionError, NotImplementedError) as error:
-        why = str(error).splitlines()[0]
+        why = str(error).splitlines()[0].partition(". ")[0]
         raise ConfigError([ConfigErrorItem("execution.device", f"{name!r} cannot be used here: {why}")]) from error
 
 

@@ -113,6 +113,12 @@ class Pixels(Walk):
         return np.full((12, 16, 3), self.age, np.uint8)
 
 
+class Camera(Pixels):
+    """Pixels, with numbers for actions."""
+
+    action_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
+
+
 class Acts(gymnasium.Env):
     """Takes actions of any space, and gives their sum as reward. Two steps."""
 
@@ -229,6 +235,19 @@ class Lonely(gymnasium.vector.VectorEnv):
         self.num_envs = num_envs
 
 
-for probe in (Walk, Forgetful, Faulty, Slow, Samples, Pixels, Mixed, Acts, TwoStates, TwoStatesBox, HiddenCartPole):
+for probe in (
+    Walk,
+    Forgetful,
+    Faulty,
+    Slow,
+    Samples,
+    Pixels,
+    Camera,
+    Mixed,
+    Acts,
+    TwoStates,
+    TwoStatesBox,
+    HiddenCartPole,
+):
     gymnasium.register(f"{probe.__name__}-v0", entry_point=f"{__name__}:{probe.__name__}")
 gymnasium.register("Lonely-v0", entry_point=f"{__name__}:Walk", vector_entry_point=f"{__name__}:Lonely")

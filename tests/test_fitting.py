@@ -1,6 +1,7 @@
 """Complete configs for environments that no shipped config names."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -39,6 +40,17 @@ def test_networks_fit_what_is_seen() -> None:
     assert {kinds[name] for name in kinds if "pixels" not in name} == {"mlp"}
     pong = fitted_config("ppo", "ALE/Pong-v5", shipped_configs())
     assert pong.players["agent"].algorithm.body.net.name == "nature_cnn"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("algorithm", ["sac", "td3"])
+def test_critics_that_see_an_image_see_the_action_beside_it(algorithm: str) -> None:
+    game = "tests.gym_probes:Camera-v0"
+    fitted: Any = fitted_config(algorithm, game, shipped_configs()).players["agent"].algorithm
+    assert fitted.policy_net.name == "impala_cnn"
+    assert {name: net.name for name, net in fitted.critic_net.entries.items()} == {
+        "observation": "impala_cnn",
+        "action": "mlp",
+    }
 
 
 def test_a_wrong_name_gets_the_nearest_and_an_algorithm_that_cannot_play_says_why() -> None:

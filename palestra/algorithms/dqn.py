@@ -50,7 +50,7 @@ from palestra.optimizers import OptimizerConfig, clip
 from palestra.player import Algorithm, AlgorithmConfig, Deterministic, Metrics, Player, Turn
 from palestra.randomness import base_key, fold, random_floats, random_normals, seeded_global_state
 from palestra.schedules import ScheduleConfig
-from palestra.transitions import TransitionsConfig, make_producer
+from palestra.transitions import NStepConfig, TransitionsConfig, make_producer
 
 # ---- what a run must say -----------------------------------------------------------------------------
 
@@ -183,6 +183,8 @@ class DQN(Algorithm):
     def __init__(self, config: DQNConfig, player: Player) -> None:
         super().__init__(config, player)
         player.require_actions(config.name, Discrete)
+        num_waiting = config.transitions.steps - 1 if isinstance(config.transitions, NStepConfig) else 0
+        player.require_room(config.replay_buffer.capacity, config.rollout_length, num_waiting)
         net = make_q_net(config, player).to(player.device)
         self.q, self.target = FlatNet(net), FlatNet(deepcopy(net).eval())
         self.acting = self.q.evaluation_twin()

@@ -346,6 +346,7 @@ class SAC(Algorithm):
 
     def __init__(self, config: SACConfig, player: Player) -> None:
         super().__init__(config, player)
+        player.require_room(config.replay_buffer.capacity, config.rollout_length)
         self.head = head = make_head(config, player)
         policy = make_net(config.policy_net, player.spaces, head.num_outputs, self.key("policy"))
         critics = nn.ModuleList(

@@ -179,6 +179,7 @@ class TD3(Algorithm):
 
     def __init__(self, config: TD3Config, player: Player) -> None:
         super().__init__(config, player)
+        player.require_room(config.replay_buffer.capacity, config.rollout_length)
         self.low, self.high = bounds(config, player)
         self.center, self.half_width = (self.high + self.low) / 2, (self.high - self.low) / 2
         self.num_actions = num = len(self.low)

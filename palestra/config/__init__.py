@@ -20,7 +20,7 @@ from palestra.config.parts import PartError, below
 from palestra.config.places import find_defaults, find_undescribed
 from palestra.config.rendering import render
 from palestra.config.validation import check, check_overridden, load_config
-from palestra.config.variants import ByKey, ByName, UserConfig, import_own, load_class, user_class_hashes
+from palestra.config.variants import ByKey, ByName, UserConfig, failure, import_own, load_class, user_class_hashes
 
 __all__ = [
     "ByKey",
@@ -42,6 +42,7 @@ __all__ = [
     "below",
     "check",
     "check_overridden",
+    "failure",
     "find_defaults",
     "find_undescribed",
     "import_own",

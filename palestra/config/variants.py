@@ -12,6 +12,7 @@ import importlib
 import inspect
 import re
 import sys
+import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -79,9 +80,11 @@ class Variants(ABC):
 
 @dataclass(frozen=True)
 class ByName(Variants):
-    """Members told by `name: Literal[...]`. With `user_class`, also `package.module:Class`, a subclass of it."""
+    """Members told by `name: Literal[...]`. With `user_class`, also `package.module:Class`, a subclass of it but
+    not of `but_not`."""
 
     user_class: type | None = None
+    but_not: type | None = None
 
     def choose(self, members: tuple[type[Config], ...], value: dict[str, Any]) -> type[Config]:
         by_name = names_of(members)
@@ -97,9 +100,13 @@ class ByName(Variants):
             raise ConfigError([ConfigErrorItem("name", f"{shown(name)} is no name; {self.expected(by_name)}")])
         if self.user_class is not None and ":" in name:
             try:
-                return user_config_model(name, self.user_class)
+                model = user_config_model(name, self.user_class)
             except ValueError as error:
                 raise ConfigError([ConfigErrorItem("name", str(error))]) from error
+            if self.but_not is not None and issubclass(load_class(name, self.user_class), self.but_not):
+                message = f"{name!r} is a {self.but_not.__name__}, for which there is no use here; expected another"
+                raise ConfigError([ConfigErrorItem("name", f"{message} {self.user_class.__name__}")])
+            return model
         known = sorted(by_name, key=lambda other: -likeness(name, other))
         near = nearest(name, by_name)
         hint = f"did you mean {near!r}? " if near else ""
@@ -199,6 +206,14 @@ def import_own(module_name: str) -> ModuleType:
         raise ValueError(
             f"importing {module_name!r} failed: {type(error).__name__}: {error}; looked in {here}"
         ) from error
+
+
+def failure(error: Exception) -> str:
+    """What went wrong in a user's own code, and where: `ValueError: too small (mine.py, line 34)`."""
+    text = f"{type(error).__name__}: {' '.join(str(error).split())}"
+    ours = ("site-packages", str(Path(__file__).parent.parent))
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not any(place in f.filename for place in ours)]
+    return f"{text} ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else text
 
 
 def user_config_model(name: str, base: type) -> type[UserConfig]:

@@ -7,10 +7,11 @@ from torch import nn
 from palestra.config import ByName, Config, UserConfig
 from palestra.games.spaces import Space
 from palestra.nets.multi_input import MultiInput, MultiInputConfig
+from palestra.nets.own import RecurrentNet
 from palestra.nets.plain import PlainConfig, make_plain_net
 
 FeedForwardConfig = PlainConfig | MultiInputConfig
-NetConfig = Annotated[FeedForwardConfig | UserConfig, ByName(user_class=nn.Module)]
+NetConfig = Annotated[FeedForwardConfig | UserConfig, ByName(user_class=nn.Module, but_not=RecurrentNet)]
 
 
 def make_feed_forward(config: Config, spaces: dict[str, Space], num_outputs: int) -> nn.Module:

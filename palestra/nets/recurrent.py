@@ -1,4 +1,4 @@
-"""`recurrent`: networks with a memory, and what an algorithm may ask of any such network.
+"""`recurrent`: a network with a memory; and how a player asks its networks, with a memory or without.
 
 Letters: T steps, B worlds.
 """
@@ -6,7 +6,6 @@ Letters: T steps, B worlds.
 # Here, as everywhere, a memory is tensors by name. That of a player is the memories of its networks, each under its
 # network's name: `policy.hidden`.
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import Any, Literal
@@ -20,27 +19,7 @@ from palestra.games.spaces import Space
 from palestra.nets.activations import ACTIVATIONS, Activation
 from palestra.nets.feed_forward import NetConfig, make_feed_forward
 from palestra.nets.mlp import NetArch, make_layers
-
-
-class RecurrentNet(nn.Module, ABC):
-    """A network with a memory for each world, which is all zeros when an episode begins."""
-
-    @abstractmethod
-    def initial_memory(self, num_worlds: int, device: torch.device) -> Memory:
-        """The memory at an episode's start, all zeros: by name, tensors (B, ...)."""
-
-    @abstractmethod
-    def forward(self, observation: Mapping[str, Tensor], memory: Memory) -> tuple[Tensor, Memory]:
-        """One step: the outputs, float32 (B, num_outputs), and the new memory. Observation: (B, ...)."""
-
-    @abstractmethod
-    def unroll(self, observation: Mapping[str, Tensor], memory: Memory, fresh: Tensor) -> Tensor:
-        """The outputs of T steps one after another, float32 (T, B, num_outputs), as `forward` would give them.
-
-        Observation: (T, B, ...). memory: before the first step, (B, ...). fresh: bool (T, B), where an episode begins:
-        there the memory is zeroed before the step, at the first step too. Gradients flow through all steps of an
-        episode, and into `memory`.
-        """
+from palestra.nets.own import RecurrentNet
 
 
 class RecurrentConfig(Config):

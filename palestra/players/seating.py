@@ -39,7 +39,7 @@ def make_player(name: str, run: "RunConfig", game: Game) -> Player:
         with _told_at(f"players.{name}.from_run", config, first):
             _fill_from_run(player, type(run), Path(config.from_run), config.player, config.checkpoint)
     else:
-        player.learning = True
+        player.learning, player.num_worlds = True, run.num_worlds
         turns: tuple[tuple[str, ...], ...] = getattr(game, "turns", (roles,))
         player.turns = tuple(role for turn in turns for role in turn if role in roles)
         player.algorithm = _make_algorithm(config.algorithm, player)  # type: ignore[attr-defined]

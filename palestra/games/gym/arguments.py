@@ -255,16 +255,23 @@ def id_error(env_id: str) -> str | None:
 
 
 def nearest_ids(env_id: str) -> str:
-    """The nearest registered ids, in words."""
-    near = difflib.get_close_matches(env_id, sorted(gymnasium.registry, reverse=True), n=3, cutoff=0.5)
-    return f"the nearest known: {listed(near)}" if near else "expected one as 'CartPole-v1' or 'ALE/Pong-v5'"
+    """The nearest registered ids, in words; of `module:Name-v0`, those that come from there."""
+    module, _, name = env_id.rpartition(":")
+    package = module.partition(".")[0]
+    ids = [known for known, spec in gymnasium.registry.items() if str(spec.entry_point).startswith(package)]
+    near = difflib.get_close_matches(name, sorted(ids, reverse=True), n=3, cutoff=0.5)
+    if near:
+        return f"the nearest known: {listed(f'{module}:{known}' if module else known for known in near)}"
+    return f"{module!r} has registered {listed(ids) or 'none'}" if module else "expected one as 'CartPole-v1'"
 
 
 def argument_errors(env_id: str, given: dict[str, Any], vector: bool) -> list[ConfigErrorItem]:
-    """What is missing, unknown or of a wrong type, by paths below `arguments`; nothing for unknown environments."""
+    """What is missing, unknown or of a wrong type, by paths below `arguments`; of unknown environments, only what
+    every one has."""
     known = known_arguments(env_id, vector)
     if known is None:
-        return []
+        limit = given.get("max_episode_steps")  # which gymnasium.make takes for any of them
+        return [] if limit is None else _number_of_steps_errors(limit)
     errors = [
         ConfigErrorItem(name, f"missing; expected {_expected(argument)}")
         for name, argument in known.items()
@@ -278,7 +285,16 @@ def argument_errors(env_id: str, given: dict[str, Any], vector: bool) -> list[Co
         elif not any(_fits(value, kind, known[name].usual) for kind in known[name].kinds):
             place, there = _fault(name, value, known[name])
             errors.append(ConfigErrorItem(place, f"{shown(there)} stands there; expected {_expected(known[name])}"))
+        elif name == "max_episode_steps" and value is not None:
+            errors += _number_of_steps_errors(value)
     return errors
+
+
+def _number_of_steps_errors(value: Any) -> list[ConfigErrorItem]:
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
+        return []
+    message = f"{shown(value)} stands there; expected an integer >= 1, or null: never"
+    return [ConfigErrorItem("max_episode_steps", message)]
 
 
 def _fault(name: str, value: Any, argument: Argument) -> tuple[str, Any]:

@@ -7,7 +7,7 @@ from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
 from gymnasium.vector.async_vector_env import AsyncState
 from gymnasium.vector.vector_env import AutoresetMode
 
-from palestra.config import ConfigError, ConfigErrorItem, import_own
+from palestra.config import ConfigError, ConfigErrorItem, UserConfig, failure, import_own
 from palestra.games.gym.arguments import is_atari, nearest_ids, passed_arguments
 from palestra.games.gym.config import GymnasiumConfig
 from palestra.games.gym.seeding import EpisodeSeeds, WorkerSignals
@@ -27,7 +27,7 @@ def make_environment(config: GymnasiumConfig) -> gymnasium.Env:
     arguments = passed_arguments(config.id, config.arguments, vector=False)
     try:
         env = gymnasium.make(config.id, disable_env_checker=True, **arguments)
-    except (gymnasium.error.Error, ImportError, TypeError) as error:
+    except Exception as error:  # an environment may refuse its arguments by any of them
         raise _explained(config, error) from error
     for index, wrapper in enumerate(config.wrappers):
         try:
@@ -35,8 +35,9 @@ def make_environment(config: GymnasiumConfig) -> gymnasium.Env:
         except gymnasium.error.DependencyNotInstalled as error:
             message = f"{wrapper.name!r} {_missing(str(error))}"
             raise ConfigError([ConfigErrorItem(f"wrappers.{index}.name", message)]) from error
-        except (AssertionError, ValueError, TypeError, gymnasium.error.Error) as error:
-            message = f"{wrapper.name!r} does not fit what lies below it: {error}"
+        except Exception as error:
+            why = failure(error) if isinstance(wrapper, UserConfig) else error
+            message = f"{wrapper.name!r} does not fit what lies below it: {why}"
             raise ConfigError([ConfigErrorItem(f"wrappers.{index}", message)]) from error
     return env
 
@@ -62,7 +63,7 @@ def _make_own_vector(config: GymnasiumConfig, num_worlds: int) -> VectorEnv:
     arguments = passed_arguments(config.id, config.arguments, vector=True)
     try:
         vector = gymnasium.make_vec(config.id, num_worlds, vectorization_mode="vector_entry_point", **arguments)
-    except (gymnasium.error.Error, ImportError, TypeError) as error:
+    except Exception as error:  # an environment may refuse its arguments by any of them
         raise _explained(config, error) from error
     if not isinstance(vector.metadata.get("autoreset_mode"), AutoresetMode):
         vector.close()
@@ -116,9 +117,11 @@ def _explained(config: GymnasiumConfig, error: Exception) -> ConfigError:
         return ConfigError([ConfigErrorItem("id", message)])
     if isinstance(error, gymnasium.error.DependencyNotInstalled | ImportError):
         return ConfigError([ConfigErrorItem("id", f"{config.id!r} {_missing(text)}")])
-    path = "arguments" if isinstance(error, TypeError) else "id"
     text = text.partition(" was raised from the environment creator")[0]
-    return ConfigError([ConfigErrorItem(path, f"{config.id!r} cannot be made so: {text}")])
+    if isinstance(error, gymnasium.error.Error):
+        return ConfigError([ConfigErrorItem("id", f"{config.id!r} cannot be made so: {text}")])
+    why = text if isinstance(error, TypeError) else failure(error)
+    return ConfigError([ConfigErrorItem("arguments", f"{config.id!r} cannot be made so: {why}")])
 
 
 def _missing(text: str) -> str:

@@ -1,18 +1,21 @@
 """GymnasiumGame: any Gymnasium environment as a game of one role, `agent`."""
 
+from collections.abc import Callable
 from typing import Any
 from weakref import WeakSet
 
 import numpy as np
 import torch
 
-from palestra.config import ConfigError, ConfigErrorItem
+from palestra.config import ConfigError, ConfigErrorItem, failure
+from palestra.config.errors import listed
 from palestra.games.game import Game, Observation
 from palestra.games.gym.config import GymnasiumConfig
 from palestra.games.gym.environments import close_vector, make_environment, make_vector
 from palestra.games.gym.normalization import Moments
 from palestra.games.gym.spaces import Arrays, ObservationReader, UnknownSpace, action_space
 from palestra.games.gym.world import GymnasiumWorld
+from palestra.games.spaces import ActionSpace
 
 
 class GymnasiumGame(Game):
@@ -30,9 +33,7 @@ class GymnasiumGame(Game):
         self.config, self.device = config, device
         self.is_on_cpu = device.type == "cpu"
         try:
-            observed, acted = _gym_spaces(config)
-            self.reader = ObservationReader(observed)
-            self.action_space, self.to_gym_actions = action_space(acted)
+            self.reader, self.action_space, self.to_gym_actions = _reader_and_actions(config)
         except UnknownSpace as error:
             raise ConfigError([ConfigErrorItem("game.id", f"{config.id!r} cannot be played: {error}")]) from error
         except ConfigError as error:
@@ -111,13 +112,24 @@ class GymnasiumGame(Game):
             world.close()
 
 
-def _gym_spaces(config: GymnasiumConfig) -> tuple[Any, Any]:
-    """The spaces of observations and of actions of one environment."""
+def _reader_and_actions(config: GymnasiumConfig) -> tuple[ObservationReader, ActionSpace, Callable[..., np.ndarray]]:
+    """What reads the observations of an environment, and its actions; tried on its first observation."""
     if config.is_vector:
         vector = make_vector(config, 1, 0)
-        spaces = vector.single_observation_space, vector.single_action_space
+        observed, acted = vector.single_observation_space, vector.single_action_space
         close_vector(vector)
-        return spaces
+        return ObservationReader(observed), *action_space(acted)
     env = make_environment(config)
+    reader, actions = ObservationReader(env.observation_space), action_space(env.action_space)
+    try:
+        found = reader.read_list([env.reset(seed=0)[0]])
+        differs = [entry.name for entry in reader.entries if found[entry.name].shape[1:] != entry.space.shape]
+        why = f"{listed(differs)} of another shape than its space says" if differs else ""
+    except Exception as error:  # of the environment or of a wrapper
+        why = failure(error)
     env.close()
-    return env.observation_space, env.action_space
+    if why:
+        above = f" in the wrappers {listed(wrapper.name for wrapper in config.wrappers)}" if config.wrappers else ""
+        message = f"{config.id!r}{above} gives no first observation: {why}"
+        raise ConfigError([ConfigErrorItem("wrappers" if config.wrappers else "id", message)])
+    return reader, *actions

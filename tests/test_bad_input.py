@@ -1,0 +1,282 @@
+"""A user's mistake in any shipped config of a lone agent: one line that names key, value and remedy; exit code 2."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from palestra.cli import app
+from palestra.config import load_yaml
+
+CONFIGS = Path(__file__).parent.parent / "configs"
+GYMNASIUM = sorted(file for file in CONFIGS.glob("*.yml") if load_yaml(file)["game"]["name"] == "gymnasium")
+EXTRAS = {"ALE": "ale_py", "LunarLander": "Box2D", "HalfCheetah": "mujoco", "Hopper": "mujoco"}
+ALGORITHM = "players.agent.algorithm"
+OWN = '''
+import gymnasium
+import torch
+from palestra.config import UserConfig
+from palestra.nets.own import RecurrentNet
+
+
+class Remembering(RecurrentNet):
+    """Counts its steps."""
+
+    Config = UserConfig
+
+    def __init__(self, config, spaces, num_outputs):
+        super().__init__()
+        self.linear = torch.nn.Linear(1, num_outputs)
+
+    def initial_memory(self, num_worlds, device):
+        return {"age": torch.zeros(num_worlds, 1, device=device)}
+
+    def forward(self, observation, memory):
+        return self.linear(memory["age"]), {"age": memory["age"] + 1.0}
+
+    def unroll(self, observation, memory, fresh):
+        return self.linear(memory["age"])  # of one step alone
+
+
+class TooWide(torch.nn.Module):
+    Config = UserConfig
+
+    def __init__(self, config, spaces, num_outputs):
+        super().__init__()
+        self.linear = torch.nn.Linear(1, num_outputs + 1)
+
+    def forward(self, observation):
+        return self.linear(torch.zeros(len(next(iter(observation.values()))), 1))
+
+
+class Refusing(torch.nn.Module):
+    Config = UserConfig
+
+    def __init__(self, config, spaces, num_outputs):
+        raise KeyError("sonar")
+
+
+class Crooked(gymnasium.ObservationWrapper):
+    """Sees more than it says."""
+
+    Config = UserConfig
+
+    def __init__(self, env, config):
+        super().__init__(env)
+
+    def observation(self, observation):
+        return [0.0] * 99
+'''
+FRAMES = (
+    "{name: atari_preprocessing, noop_max: 30, frame_skip: 4, screen_size: 84, terminal_on_life_loss: false, "
+    "grayscale_obs: true, grayscale_newaxis: false, scale_obs: false}"
+)
+STACK = "{name: frame_stack, stack_size: 4, padding_type: reset}"
+
+pytestmark = pytest.mark.usefixtures("no_plots", "in_tmp_path")
+
+every_file = pytest.mark.parametrize("file", GYMNASIUM, ids=lambda path: path.stem)
+
+
+@pytest.fixture(autouse=True)
+def own_classes(in_tmp_path: Path) -> None:
+    (in_tmp_path / "own_classes.py").write_text(OWN)
+
+
+def needs_its_extra(file: Path) -> dict[str, Any]:
+    config: dict[str, Any] = load_yaml(file)
+    for start, module in EXTRAS.items():
+        if config["game"]["id"].startswith(start):
+            pytest.importorskip(module)
+    return config
+
+
+def told(file: Path, *overrides: str) -> list[str]:
+    """The lines with which the command line refuses a config."""
+    result = CliRunner().invoke(app, ["train", str(file), *overrides, "--run", "refused"])
+    assert isinstance(result.exception, SystemExit), (file.stem, overrides, result.exception)
+    assert (result.exit_code, result.stdout) == (2, ""), (file.stem, overrides, result.output)
+    assert not Path("refused").exists(), overrides
+    return result.stderr.splitlines()
+
+
+def one_line(file: Path, *overrides: str) -> str:
+    (line,) = told(file, *overrides)
+    return line
+
+
+@every_file
+def test_an_environment_that_cannot_be_is_told(file: Path) -> None:
+    game = needs_its_extra(file)["game"]
+    name, version = game["id"].rsplit("-", 1)
+    misspelt = f"{name[:-1]}{name[-1]}{name[-1]}-{version}"
+    assert f"{misspelt!r} is no environment that gymnasium knows; the nearest known: " in one_line(
+        file, f"game.id={misspelt}"
+    )
+    assert "nearest known: 'tests.gym_probes:Walk-v0'" in one_line(file, "game.id=tests.gym_probes:Wlak-v0")
+    assert one_line(file, "game.arguments.max_episode_steps=0") == (
+        "game.arguments.max_episode_steps: 0 stands there; expected an integer >= 1, or null: never"
+    )
+    lines = told(file, "game.arguments={}")
+    assert len(lines) == len(game["arguments"])
+    assert all("missing; expected" in line for line in lines)
+    known = next(iter(game["arguments"]))
+    assert f"did you mean 'game.arguments.{known}'?" in one_line(file, f"game.arguments.{known}x=1")
+    assert "num_worlds: 0 is out of range" in one_line(file, "num_worlds=0")
+
+
+@every_file
+def test_wrappers_that_cannot_be_are_told_by_their_place(file: Path) -> None:
+    needs_its_extra(file)
+    assert "game.wrappers.0.name: 'frame_stak' is unknown; did you mean 'frame_stack'?" in one_line(
+        file, "game.wrappers=[{name: frame_stak}]"
+    )
+    assert "game.wrappers.0: 'reshape' does not fit what lies below it" in one_line(
+        file, "game.wrappers=[{name: reshape, shape: [7]}]"
+    )
+    assert "game.wrappers.0: 'filter' does not fit" in one_line(
+        file, "game.wrappers=[{name: filter, filter_keys: [a]}]"
+    )
+    assert "gives no first observation: " in one_line(file, "game.wrappers=[{name: 'own_classes:Crooked'}]")
+
+
+def test_wrappers_in_an_impossible_order_are_told() -> None:
+    pytest.importorskip("ale_py")
+    pong = CONFIGS / "dqn-pong.yml"
+    assert one_line(pong, f"game.wrappers=[{STACK}, {FRAMES}]").startswith(
+        "game.wrappers: 'ALE/Pong-v5' in the wrappers 'frame_stack', 'atari_preprocessing' gives no first observation"
+    )
+    assert "game.wrappers.1: 'atari_preprocessing' does not fit what lies below it" in one_line(
+        CONFIGS / "dqn-cartpole.yml", f"game.wrappers=[{STACK}, {FRAMES}]"
+    )
+
+
+def nets(algorithm: dict[str, Any]) -> list[str]:
+    """The keys of an algorithm under which networks stand."""
+    found = [key for key in algorithm if key == "net" or key.endswith("_net")]
+    return found + [f"body.{key}" for key in algorithm.get("body", {}) if key != "name"]
+
+
+@every_file
+def test_networks_that_cannot_be_are_told(file: Path) -> None:
+    algorithm = needs_its_extra(file)["players"]["agent"]["algorithm"]
+    for key in nets(algorithm):
+        path = f"{ALGORITHM}.{key}"
+        unseen = "{name: deep_sets, point_widths: [8], head_widths: [8]}"
+        assert f"{path}.name: 'deep_sets' needs an observation with one set of points" in one_line(
+            file, f"{path}={unseen}"
+        )
+        refusing, too_wide, remembering = (
+            one_line(file, f"{path}={{name: 'own_classes:{name}'}}") for name in ("Refusing", "TooWide", "Remembering")
+        )
+        assert f"{path}.name: 'own_classes:Refusing' fails on this observation: KeyError: 'sonar' (own_" in refusing
+        assert f"{path}.name: the outputs of 'own_classes:TooWide' are (2, " in too_wide
+        if algorithm["name"] == "ppo":
+            assert f"{path}.name: the outputs of 'own_classes:Remembering' are (2, " in remembering
+            assert "expected (3, 2, " in remembering
+        else:
+            assert remembering == (
+                f"{path}.name: 'own_classes:Remembering' is a RecurrentNet, for which there is no use here; expected "
+                "another Module"
+            )
+            recurrent = (
+                "{name: recurrent, encoder: {name: mlp, net_arch: [8], activation: relu}, encoder_width: 8, cell: gru, "
+                "hidden_size: 8, net_arch: [], activation: relu}"
+            )
+            assert f"{path}.name: 'recurrent' is unknown; known names: " in one_line(file, f"{path}={recurrent}")
+
+
+@every_file
+def test_a_memory_too_small_for_a_roll_out_is_told(file: Path) -> None:
+    config = needs_its_extra(file)
+    algorithm = config["players"]["agent"]["algorithm"]
+    if "replay_buffer" not in algorithm:
+        pytest.skip("has no memory")
+    path = f"{ALGORITHM}.replay_buffer.capacity"
+    assert one_line(file, f"{ALGORITHM}.rollout_length=7", "num_worlds=3", f"{path}=20") == (
+        f"{path}: 20 is too small: a roll-out brings up to 21 transitions; expected at least as many"
+    )
+    if algorithm["name"] == "dqn":
+        n_step = f"{ALGORITHM}.transitions={{name: n_step, steps: 5}}"
+        assert one_line(file, n_step, f"{ALGORITHM}.rollout_length=7", "num_worlds=3", f"{path}=32") == (
+            f"{path}: 32 is too small: a roll-out brings up to 33 transitions; expected at least as many"
+        )
+
+
+ACTIONS = {
+    "box": ("game.id=Pendulum-v1", "game.arguments={max_episode_steps: 200, g: 10.0}"),
+    "discrete": ("game.id=CartPole-v1", "game.arguments={max_episode_steps: 500, sutton_barto_reward: false}"),
+    "multi_discrete": ("game.id=tests.gym_probes:Acts-v0", "game.arguments={actions: grid}"),
+    "unbounded": ("game.id=tests.gym_probes:Acts-v0", "game.arguments={actions: unbounded}"),
+    "text": ("game.id=tests.gym_probes:Acts-v0", "game.arguments={actions: text}"),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "actions", "expected"),
+    [
+        ("dqn-cartpole", "box", f"{ALGORITHM}.name: 'dqn' chooses Discrete actions; those of 'agent' are Box"),
+        ("dqn-cartpole", "multi_discrete", f"{ALGORITHM}.name: 'dqn' chooses Discrete actions"),
+        ("dqn-cartpole", "text", "game.id: 'tests.gym_probes:Acts-v0' cannot be played: actions are a Text"),
+        ("ppo-cartpole", "box", f"{ALGORITHM}.box_actions: null stands there, but the actions are Box"),
+        (
+            "ppo-pendulum",
+            "discrete",
+            f"{ALGORITHM}.box_actions: the actions are Discrete(num=2), no Box; expected null",
+        ),
+        ("sac-pendulum", "multi_discrete", f"{ALGORITHM}.name: 'sac' chooses Box or Discrete actions"),
+        ("sac-pendulum", "unbounded", f"{ALGORITHM}.name: 'sac' needs a Box with finite bounds"),
+        ("td3-pendulum", "discrete", f"{ALGORITHM}.name: 'td3' chooses Box actions; those of 'agent' are Discrete"),
+        ("td3-pendulum", "unbounded", f"{ALGORITHM}.name: 'td3' needs a Box with finite bounds"),
+    ],
+)
+def test_actions_that_an_algorithm_cannot_choose_are_told(name: str, actions: str, expected: str) -> None:
+    assert one_line(CONFIGS / f"{name}.yml", *ACTIONS[actions], "game.wrappers=[]").startswith(expected)
+
+
+@pytest.mark.parametrize(
+    ("name", "overrides", "expected"),
+    [
+        (
+            "dqn-pong",
+            ("game.id=tests.gym_probes:Mixed-v0", "game.arguments={}", "game.wrappers=[]"),
+            f"{ALGORITHM}.name: 'dqn' chooses Discrete actions",
+        ),
+        (
+            "ppo-breakout",
+            ("game.id=tests.gym_probes:Mixed-v0", "game.arguments={}", "game.wrappers=[]"),
+            f"{ALGORITHM}.body.net.name: 'nature_cnn' sees one image, uint8 of shape (C, H, W); this observation has "
+            "several entries",
+        ),
+        (
+            "ppo-breakout",
+            (*ACTIONS["discrete"], "game.wrappers=[]"),
+            f"{ALGORITHM}.body.net.name: 'nature_cnn' sees one image, uint8 of shape (C, H, W); observation is ",
+        ),
+        (
+            "dqn-cartpole",
+            ("game.id=tests.gym_probes:Lonely-v0", "game.arguments={}", "game.vectorization={name: entry_point}"),
+            "game.vectorization.name: the vector environment of tests.gym_probes:Lonely-v0 does not declare",
+        ),
+        (
+            "dqn-cartpole",
+            ("game.id=tests.gym_probes:Walk-v0", "game.arguments={}", "game.vectorization={name: entry_point}"),
+            "game.id: 'tests.gym_probes:Walk-v0' cannot be made so: ",
+        ),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:.*missing AutoresetMode")
+def test_observations_and_vectors_that_do_not_fit_are_told(
+    name: str, overrides: tuple[str, ...], expected: str
+) -> None:
+    assert one_line(CONFIGS / f"{name}.yml", *overrides).startswith(expected)
+
+
+def test_more_minibatches_than_rows_are_told(in_tmp_path: Path) -> None:
+    overrides = (f"{ALGORITHM}.rollout_length=3", "num_worlds=2", f"{ALGORITHM}.num_minibatches=7", "evaluation=null")
+    result = CliRunner().invoke(app, ["train", str(CONFIGS / "ppo-cartpole.yml"), *overrides, "--quiet"])
+    assert result.exit_code == 2
+    assert result.stderr == (
+        f"{ALGORITHM}.num_minibatches: 7 stands there, but a roll-out has 6 rows to share out among them\n"
+    )
