@@ -72,3 +72,22 @@ def rows(steps: list[tuple[Data, Tensor, Outcome]]) -> dict[str, Tensor]:
 
 def same_rows(some: dict[str, Tensor], others: dict[str, Tensor]) -> bool:
     return all(np.array_equal(value, others[name], equal_nan=True) for name, value in some.items())
+
+
+def assert_sound(found: dict[str, Tensor], mode: str) -> None:
+    """No transition of many steps in a Walk crosses a reset; ends are true, and told apart."""
+    valid, seen, following = found["valid"], found["observation"], found["next"]
+    ended = found["terminated"] | found["truncated"]
+    assert torch.equal(following[valid][:, 0], seen[valid][:, 0])  # the same episode
+    assert torch.equal(following[valid][:, 1], seen[valid][:, 1] + 1)
+    assert torch.equal(following[valid][:, 2], seen[valid][:, 2] + found["action"][valid] + 5)
+    assert torch.equal(found["reward"][valid], following[valid][:, 1])
+    kind = following[..., 0].long() % 3
+    assert torch.equal(found["terminated"][ended], kind[ended] != 1)  # both at once: terminated
+    assert torch.equal(found["truncated"][ended], kind[ended] == 1)
+    assert set(kind[ended].tolist()) == {0, 1, 2}
+    assert not ended[~valid].any()
+    assert not found["reward"][~valid].any()
+    pauses = ended[:-1].sum() if mode == "next_step" else torch.tensor(0)
+    assert (~valid).sum() == pauses
+    assert torch.equal(seen[1:][ended[:-1] & valid[1:]][:, 1], torch.zeros(int((ended[:-1] & valid[1:]).sum())))

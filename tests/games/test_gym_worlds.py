@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from gym_worlds import CPU, MODES, cart_pole, gym_game, played, rows, same_rows
+from gym_worlds import CPU, MODES, assert_sound, cart_pole, gym_game, played, rows, same_rows
 
 from palestra.config import check
 from palestra.games.gym import GymnasiumConfig, GymnasiumGame
@@ -36,21 +36,7 @@ def test_no_transition_crosses_a_reset_and_ends_are_true_and_told_apart(way: str
     world = game.make_world(5, KEY, training=True)
     found = rows(played(world, 60))
     game.close()
-    valid, seen, following = found["valid"], found["observation"], found["next"]
-    ended = found["terminated"] | found["truncated"]
-    assert torch.equal(following[valid][:, 0], seen[valid][:, 0])  # the same episode
-    assert torch.equal(following[valid][:, 1], seen[valid][:, 1] + 1)
-    assert torch.equal(following[valid][:, 2], seen[valid][:, 2] + found["action"][valid] + 5)
-    assert torch.equal(found["reward"][valid], following[valid][:, 1])
-    kind = following[..., 0].long() % 3
-    assert torch.equal(found["terminated"][ended], kind[ended] != 1)  # both at once: terminated
-    assert torch.equal(found["truncated"][ended], kind[ended] == 1)
-    assert set(kind[ended].tolist()) == {0, 1, 2}
-    assert not ended[~valid].any()
-    assert not found["reward"][~valid].any()
-    pauses = ended[:-1].sum() if mode == "next_step" else torch.tensor(0)
-    assert (~valid).sum() == pauses
-    assert torch.equal(seen[1:][ended[:-1] & valid[1:]][:, 1], torch.zeros(int((ended[:-1] & valid[1:]).sum())))
+    assert_sound(found, mode)
 
 
 def experience(way: str, mode: str, num: int) -> list[torch.Tensor]:

@@ -52,11 +52,19 @@ class Entry:
 
 class ObservationReader:
     """Reads batches of Gymnasium's observations. `entries` in the order of the space's; `read_whole` reads the only one
-    of an observation that has no entries of its own."""
+    of an observation that has no entries of its own. UnknownSpace for an observation that no player of ours can see."""
 
     def __init__(self, space: gymnasium.Space) -> None:
         self.gym_space = space
         self.entries = list(_entries(space, ()))
+        names = [entry.name for entry in self.entries]
+        if not names:
+            raise UnknownSpace("the observation has no entries")
+        for entry in self.entries:
+            if names.count(entry.name) > 1:
+                raise UnknownSpace(f"two entries of the observation have the name {entry.name!r}")
+            if 0 in entry.space.shape:
+                raise UnknownSpace(f"observation {entry.name!r} has no numbers, its shape is {entry.space.shape}")
         self.read_whole = self.entries[0].read if self.entries[0].path == () else None
 
     def read(self, observations: Any) -> Arrays:
@@ -87,7 +95,7 @@ def _entries(space: gymnasium.Space, path: tuple[Any, ...]) -> Iterator[Entry]:
         inner = list(enumerate(space))
     for key, below in inner:
         yield from _entries(below, (*path, key))
-    if inner:
+    if isinstance(space, gymnasium.spaces.Dict | gymnasium.spaces.Tuple):
         return
     name = "/".join(map(str, path)) or WHOLE
     shape, dtype, is_number, read = _leaf(space, name)

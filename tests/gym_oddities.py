@@ -1,0 +1,130 @@
+"""Gymnasium environments that are allowed to be as they are. In a config: `id: tests.gym_oddities:Name-v0`."""
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector import SyncVectorEnv, VectorEnv, VectorWrapper
+from gymnasium.vector.vector_env import AutoresetMode
+
+from tests.gym_probes import Walk
+
+
+class Blink(gymnasium.Env):
+    """Every episode is one step long, terminated or truncated by turns. Observed: [number of the episode, age], as
+    integers. Reward: the number of the episode, an integer too."""
+
+    observation_space = spaces.Box(0, 10**6, (2,), np.int64)
+    action_space = spaces.Discrete(2)
+    number = -1
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.number += 1
+        return np.array([self.number, 0]), {}
+
+    def step(self, action: Any) -> tuple[Any, int, bool, bool, dict[str, Any]]:
+        is_even = self.number % 2 == 0
+        return np.array([self.number, 1]), self.number, is_even, not is_even, {}
+
+
+class Cockpit(gymnasium.Env):
+    """Observed: a dict with an image, numbers without bounds, bits in a matrix, a choice from -2 on, and a dict with a
+    dot and a digit for names. Everything shows the step of the episode, 0..3. Actions from -1 on: reward 1.0, as a numpy
+    float64, for the action step % 3 - 1."""
+
+    observation_space = spaces.Dict(
+        {
+            "camera": spaces.Box(0, 255, (36, 40, 3), np.uint8),
+            "speed": spaces.Box(-np.inf, np.inf, (2,), np.float64),
+            "lamps": spaces.MultiBinary([2, 2]),
+            "gear": spaces.Discrete(4, start=-2),
+            "deep.er": spaces.Dict({"1": spaces.MultiDiscrete([4, 4]), "wide": spaces.Box(-5, 5, (), np.int32)}),
+        }
+    )
+    action_space = spaces.Discrete(3, start=-1)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.age = 0
+        return self.seen(), {}
+
+    def seen(self) -> Any:
+        age = min(self.age, 3)
+        return {
+            "camera": np.full((36, 40, 3), age, np.uint8),
+            "speed": np.array([age, -1e9 * age]),
+            "lamps": np.full((2, 2), age % 2, np.int8),
+            "gear": np.int64(age - 2),
+            "deep.er": {"1": np.array([age, 3 - age]), "wide": np.array(age, np.int32)},
+        }
+
+    def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
+        reward = np.float64(action == self.age % 3 - 1)
+        self.age += 1
+        return self.seen(), reward, False, self.age == 4, {}
+
+
+class Unreadable(Walk):
+    """A Walk that says it is seen in a way that no player of ours can handle."""
+
+    def __init__(self, space: str) -> None:
+        number = spaces.Box(-1.0, 1.0, (1,), np.float32)
+        self.observation_space = {
+            "sequence": spaces.Sequence(number),
+            "graph": spaces.Dict({"inner": spaces.Graph(number, None)}),
+            "text": spaces.Tuple((number, spaces.Text(3))),
+            "one_of": spaces.OneOf((number, number)),
+            "nothing": spaces.Dict({}),
+            "no_numbers": spaces.Box(-1.0, 1.0, (0,), np.float32),
+            "same_name": spaces.Dict({"a/b": number, "a": spaces.Dict({"b": number})}),
+        }[space]
+
+
+class Lying(Walk):
+    """A Walk that sees more than its space says."""
+
+    observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float64)
+
+
+class Stillborn(Walk):
+    """A Walk that cannot begin."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        raise FileNotFoundError("map.txt")
+
+
+class NotANumber(Walk):
+    """A Walk whose rewards, or observations, are NaN from the third step of an episode on."""
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        seen, reward, *others = super().step(action)
+        is_late = self.age >= 3
+        if self.where == "reward":
+            return seen, np.nan if is_late else reward, *others
+        return np.full(3, np.nan) if is_late else seen, reward, *others
+
+
+class Batched(VectorWrapper):
+    """Gives the last observations of episodes as one array, zeros where none has ended."""
+
+    def step(self, actions: Any) -> Any:
+        *outcome, infos = self.env.step(actions)
+        if "final_obs" in infos:
+            last = [np.zeros(3) if seen is None else seen for seen in infos["final_obs"]]
+            infos = infos | {"final_obs": np.stack(last)}
+        return *outcome, infos
+
+
+def many_walks(num_envs: int, mode: str, batched: bool) -> VectorEnv:
+    walks = SyncVectorEnv([Walk] * num_envs, autoreset_mode=AutoresetMode(mode))
+    return Batched(walks) if batched else walks
+
+
+for oddity in (Blink, Cockpit, Unreadable, Lying, Stillborn, NotANumber):
+    gymnasium.register(f"{oddity.__name__}-v0", entry_point=f"{__name__}:{oddity.__name__}")
+gymnasium.register("ManyWalks-v0", vector_entry_point=f"{__name__}:many_walks")
