@@ -343,6 +343,10 @@ class Trainer:
     def _failure(self, player: Player, what: str) -> TrainingFailed:
         folder, numbers = self._output().folder.path, self._output().checkpoints.numbers()
         last = f"checkpoint {numbers[-1]:08d} stands: palestra resume {folder}" if numbers else "nothing was saved"
+        assert player.worlds is not None
+        earned = (player.worlds.returns, self.fused_game.recent_returns(player.worlds))
+        if not all(bool(returns.isfinite().all()) for returns in earned):
+            what += ", after rewards of the game that were no finite numbers"
         return TrainingFailed(f"player {player.name!r}, opt step {player.opt_steps}: {what}; {last}")
 
     # ---- state -----------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ class Blink(gymnasium.Env):
 
 class Cockpit(gymnasium.Env):
     """Observed: a dict with an image, numbers without bounds, bits in a matrix, a choice from -2 on, and a dict with a
-    dot and a digit for names. Everything shows the step of the episode, 0..3. Actions from -1 on: reward 1.0, as a numpy
+    dot and a digit for names. Everything shows the step of the episode, 0..3. Actions from -1 on: reward 1.0, a numpy
     float64, for the action step % 3 - 1."""
 
     observation_space = spaces.Dict(

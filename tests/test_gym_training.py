@@ -162,6 +162,130 @@ def test_a_loaded_player_sees_what_it_saw(make_config: MakeConfig, tmp_path: Pat
     assert not torch.equal(player.game.view(raw)["observation"], torch.from_numpy(raw))
 
 
+# ---- what is remembered ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("steps", [1, 3])
+@pytest.mark.parametrize("mode", MODES)
+def test_no_row_of_a_memory_crosses_a_reset(make_config: MakeConfig, tmp_path: Path, mode: str, steps: int) -> None:
+    learner = copy.deepcopy(LEARNER)
+    learner["algorithm"] |= {
+        "transitions": {"name": "n_step", "steps": steps},
+        "replay_buffer": {"name": "uniform", "capacity": 2000},
+        "rollout_length": 7,
+    }
+    changes = {"players": {"agent": learner}, "stop": {"after": 560, "unit": "env_steps"}, "evaluation": None}
+    config = lone_agent(make_config, gym_data(vectorization=how("sync", mode)), changes)
+    trainer = palestra.Trainer(config, run=tmp_path / "run")
+    trainer.fit()
+    buffer = trainer.player_of("agent").replay_buffer
+    kept = buffer.rows(0, buffer.num_added)
+    (tag, age, _), (next_tag, next_age, _) = (
+        kept[f"{name}.observation"].unbind(1) for name in ("observation", "next_observation")
+    )
+    num = next_age - age
+    assert torch.equal(tag, next_tag)
+    assert ((num >= 1) & (num <= steps)).all()
+    ended = kept["terminated"]
+    kind = tag % 3  # a Walk is cut off where it is 1, else it terminates
+    assert (kind[ended] != 1).all()
+    assert set(num[ended].tolist()) == set(range(1, steps + 1))
+    gamma, ages = learner["algorithm"]["gamma"], age.unsqueeze(1) + 1 + torch.arange(steps)
+    counted = torch.arange(steps) < num.unsqueeze(1)
+    assert torch.allclose(kept["reward"], (ages * counted * gamma ** torch.arange(steps)).sum(1))
+    assert torch.allclose(kept["extras.discount"], gamma**num)
+    if mode != "next_step":  # every step is a row, but for those that wait for more
+        assert 560 - 4 * (steps - 1) <= len(tag) <= 560
+
+
+def test_an_evaluation_teaches_the_statistics_nothing(make_config: MakeConfig, tmp_path: Path) -> None:
+    trained = palestra.Trainer(lone_agent(make_config, cart_pole(**NORMALIZE)), run=tmp_path / "run")
+    trained.fit()
+    evaluating = palestra.Trainer.load(tmp_path / "run")
+    evaluating.evaluate_checkpoint("latest", 8)
+    assert str(evaluating.game.state_dict()) == str(trained.game.state_dict())
+
+
+TWO_RUNS = """
+import sys
+from pathlib import Path
+from palestra.cli import main
+for name in ("ppo-cartpole", "sac-pendulum"):
+    changes = ["stop={after: 12, unit: opt_steps}", "num_worlds=2", "output.display=quiet", "output.save=null"]
+    changes += ["output.record={every: 4, unit: opt_steps}", "evaluation.final_num_games=2", "evaluation.num_games=2"]
+    changes += ["evaluation.max_rounds=20", "output.tensorboard=false"]
+    path = "players.agent.algorithm."
+    if name.startswith("ppo"):
+        changes += [path + "rollout_length=16"]
+    else:
+        changes += [path + "warmup_env_steps=8"]
+    try:
+        main(["train", f"configs/{name}.yml", *changes, "--run", f"{sys.argv[1]}/{name}"])
+    except SystemExit as left:
+        assert not left.code
+"""
+
+
+def test_two_processes_with_one_seed_write_the_same_records(tmp_path: Path) -> None:
+    root = Path(__file__).parent.parent
+    folders = [tmp_path / "some", tmp_path / "others"]
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", TWO_RUNS, str(folder)], cwd=root, env=os.environ | {"PYTHONHASHSEED": salt}
+        )
+        for folder, salt in zip(folders, ("1", "2"), strict=True)
+    ]
+    assert [process.wait() for process in processes] == [0, 0]
+    for name in ("ppo-cartpole", "sac-pendulum"):
+        some, others = (records(folder / name) for folder in folders)
+        assert len(some) >= 4
+        assert some == others
+
+
+# ---- what is odd -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("algorithm", ["dqn", "ppo", "sac"])
+def test_a_dict_with_an_image_is_learned_and_resumed(tmp_path: Path, algorithm: str) -> None:
+    """The config is the one that the command line prints; a stopped run goes on to the same bits."""
+    from palestra.cli import shipped_configs
+    from palestra.fitting import fitted_config
+
+    path = "players.agent.algorithm."
+    changes = ["num_worlds=3", "stop={after: 6, unit: opt_steps}", "output.save={every: 2, unit: opt_steps}"]
+    changes += ["evaluation=null", "output.display=quiet", "execution.compile=false", "output.tensorboard=false"]
+    if algorithm == "ppo":
+        changes += [path + "rollout_length=8", path + "num_minibatches=3", path + "num_passes=1"]
+    else:
+        changes += [path + "warmup_env_steps=12", path + "batch_size=4", path + "rollout_length=3"]
+        changes += [path + "updates_per_turn=2", path + "replay_buffer.capacity=50"]
+    config = fitted_config(algorithm, "tests.gym_oddities:Cockpit-v0", shipped_configs())
+
+    class Stop(palestra.Callback):
+        def after_step(self, trainer: Any, player: Any, metrics: Any) -> None:
+            if trainer.opt_steps == 3:
+                trainer.signals.received = signal.SIGTERM
+
+    whole, stopped = tmp_path / "whole", tmp_path / "stopped"
+    palestra.Trainer(config, run=whole, overrides=changes).fit()
+    palestra.Trainer(config, run=stopped, overrides=changes, callbacks=[Stop(None)]).fit()
+    palestra.Trainer.load(stopped, callbacks=[palestra.Callback(None)]).fit()
+    states = [str(Checkpoints(RunFolder(run), 1, None).load("latest").state["players"]) for run in (whole, stopped)]
+    assert states[0] == states[1]
+    assert records(stopped)[-1] == records(whole)[-1]
+
+
+@pytest.mark.parametrize("where", ["reward", "observation"])
+def test_numbers_that_are_none_end_the_run_in_one_line(make_config: MakeConfig, tmp_path: Path, where: str) -> None:
+    game = gym_data(id="tests.gym_oddities:NotANumber-v0", arguments={"where": where})
+    config = lone_agent(make_config, game, {"evaluation": None, "stop.after": 600})
+    with pytest.raises(palestra.TrainingFailed) as caught:
+        palestra.Trainer(config, run=tmp_path / "run").fit()
+    message = str(caught.value)
+    assert "the loss is nan" in message
+    assert ("after rewards of the game that were no finite numbers" in message) == (where == "reward")
+
+
 # ---- processes ---------------------------------------------------------------------------------------
 
 
