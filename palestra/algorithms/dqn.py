@@ -179,6 +179,7 @@ class ByValue:
 
 class DQN(Algorithm):
     config: DQNConfig
+    loss = staticmethod(td_loss)  # a class of your own may have another
 
     def __init__(self, config: DQNConfig, player: Player) -> None:
         super().__init__(config, player)
@@ -283,7 +284,7 @@ class DQN(Algorithm):
             next_online = self.told(self.acting(next_seen)) if self.config.double else next_target
             target = td_target(next_online, next_target, batch, self.config)
         told = self.told(self.q(seen_at(batch.observation, extras.get(FRACTIONS))))
-        loss, surprise, metrics = td_loss(told, target, batch, self.config)
+        loss, surprise, metrics = self.loss(told, target, batch, self.config)
         return self.q.gradient(loss), surprise, metrics
 
     def find_by_hand(self) -> ByHand | None:

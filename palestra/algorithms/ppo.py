@@ -224,6 +224,7 @@ class Acting:
 
 class PPO(Algorithm):
     config: PPOConfig
+    loss = staticmethod(ppo_loss)  # a class of your own may have another
 
     def __init__(self, config: PPOConfig, player: Player) -> None:
         super().__init__(config, player)
@@ -459,7 +460,7 @@ class PPO(Algorithm):
         METRICS."""
         outputs, value = self.net(batch.observation, batch.memory, batch.fresh)
         log_prob, entropy = self.net.head.log_prob_and_entropy(outputs, batch)
-        loss, metrics = ppo_loss(log_prob, entropy, value, scaled(batch, self.config), pace, self.config)
+        loss, metrics = self.loss(log_prob, entropy, value, scaled(batch, self.config), pace, self.config)
         return flat_gradient(loss, self.parameters), metrics
 
     def adapt_kl_price(self, kl: Tensor) -> None:

@@ -343,6 +343,7 @@ def make_head(config: SACConfig, player: Player) -> BoxHead | DiscreteHead:
 
 class SAC(Algorithm):
     config: SACConfig
+    critic_loss = staticmethod(critic_loss)  # a class of your own may have another
 
     def __init__(self, config: SACConfig, player: Player) -> None:
         super().__init__(config, player)
@@ -457,7 +458,7 @@ class SAC(Algorithm):
             target = td_target(soft_value(considered, next_q, alpha), batch, self.config)
         seen = batch.observation | head.seen(batch.action)
         taken = head.taken(self.critics(seen), batch.action)
-        loss = critic_loss(taken, target)
+        loss = self.critic_loss(taken, target)
         metrics = {"critic_loss": loss.detach(), "q_mean": taken.detach().mean()}
         return self.critics.gradient(loss), metrics
 

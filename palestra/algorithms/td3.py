@@ -176,6 +176,7 @@ def bounds(config: TD3Config, player: Player) -> tuple[Tensor, Tensor]:
 
 class TD3(Algorithm):
     config: TD3Config
+    critic_loss = staticmethod(critic_loss)  # a class of your own may have another
 
     def __init__(self, config: TD3Config, player: Player) -> None:
         super().__init__(config, player)
@@ -273,7 +274,7 @@ class TD3(Algorithm):
             target = td_target(next_q.squeeze(2).amin(dim=0), batch, self.config)
         seen = batch.observation | {"action": (batch.action - self.center) / self.half_width}
         taken = self.critics(seen).squeeze(2)
-        loss = critic_loss(taken, target)
+        loss = self.critic_loss(taken, target)
         metrics = {"critic_loss": loss.detach(), "q_mean": taken.detach().mean()}
         return self.critics.gradient(loss), metrics
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from palestra.config import Config, ConfigError, ConfigErrorItem, PartError, load_class, load_config
+from palestra.config import Config, ConfigError, ConfigErrorItem, PartError, UserConfig, load_class, load_config
 from palestra.games import make_game
 from palestra.games.game import Game
-from palestra.player import Algorithm, AlgorithmConfig, Player
+from palestra.player import Algorithm, Player
 from palestra.players import FromRunConfig, ScriptedPlayerConfig, make_script
 from palestra.storage.checkpoints import CheckpointError, Checkpoints
 from palestra.storage.run_folder import RunFolder, RunFolderError
@@ -96,9 +96,10 @@ def load_player(run: str | Path, player: str | None, checkpoint: str, model: typ
 def _make_algorithm(config: Any, player: Player) -> Algorithm:
     """The algorithm that a config names, ours or a user's own; it fills the player."""
     try:
-        if isinstance(config, AlgorithmConfig):
-            return config.build(player)
-        return load_class(config.name, Algorithm)(config, player)  # type: ignore[type-abstract]
+        if isinstance(config, UserConfig):  # which may derive from the config of one of ours
+            return load_class(config.name, Algorithm)(config, player)  # type: ignore[type-abstract]
+        built: Algorithm = config.build(player)
+        return built
     except PartError as error:
         raise error.within(config, f"players.{player.name}.algorithm") from error
 

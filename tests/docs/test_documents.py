@@ -66,6 +66,39 @@ def test_the_algorithm_of_the_document_trains_a_host(tmp_path: Path, monkeypatch
     assert any((a != b).any() for a, b in zip(before, trainer.host_net.parameters(), strict=True))
 
 
+@pytest.mark.parametrize(
+    ("config", "name", "added", "changes"),
+    [
+        ("ppo-cartpole", "losses:RollbackPPO", {"rollback": 0.3}, {"rollout_length": 32}),
+        ("sac-pendulum", "losses:HuberSAC", {"huber_delta": 1.0}, {"warmup_env_steps": 8}),
+    ],
+)
+def test_the_losses_of_the_document_are_learned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, config: str, name: str, added: Any, changes: Any
+) -> None:
+    text = (ROOT / "docs" / "own-algorithm.md").read_text()
+    (code,) = [block for block in re.findall(r"```python\n(.*?)```", text, re.S) if "class HuberSAC" in block]
+    (tmp_path / "losses.py").write_text(code)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    data = load_yaml(ROOT / "configs" / f"{config}.yml")
+    data |= {"stop": {"after": 8, "unit": "opt_steps"}, "evaluation": None, "num_worlds": 2}
+    data["output"] |= {"display": "quiet", "tensorboard": False}
+    algorithm = data["players"]["agent"]["algorithm"]
+    algorithm |= changes
+    trained = []
+    for own in ({}, {"name": name, **added}):
+        data["players"]["agent"]["algorithm"] = algorithm | own
+        trainer = palestra.Trainer(data, run=tmp_path / str(len(own)))
+        trainer.fit()
+        trained.append(torch.cat([p.detach().flatten() for p in trainer.agent_net.parameters()]))
+    assert type(trainer.players["agent"].algorithm).__name__ == name.partition(":")[2]
+    assert getattr(trainer.players["agent"].algorithm, "by_hand", None) is None  # derivatives of the stock loss
+    assert trained[1].isfinite().all()
+    assert not torch.equal(*trained)
+    palestra.Trainer.load(tmp_path / str(len(own))).fit()  # it is finished, and says so
+
+
 def test_the_networks_of_the_document_can_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = (ROOT / "docs" / "nets.md").read_text()
     code, listed = re.search(r"```python\n(.*?)```", text, re.S), re.search(r"```yaml\n(.*?)```", text, re.S)
