@@ -117,6 +117,7 @@ def evaluate(
         console.print(f"{len(record['pairs'])} pairings at opt step {record['opt_steps']}: {path}", soft_wrap=True)
         if video:
             film = path.with_suffix(".mp4")
+            console.print("filming; without a graphics card this may take minutes")
             returns = ", ".join(f"{value:g}" for value in trainer.film(film))
             console.print(f"a film of episodes with returns {returns}: {film}", soft_wrap=True)
 

@@ -109,6 +109,29 @@ class NotANumber(Walk):
         return np.full(3, np.nan) if is_late else seen, reward, *others
 
 
+class Drawn(gymnasium.Env):
+    """Drawn as a grey picture, 40 brighter at every step; an episode is three steps long. Reward: 1."""
+
+    metadata = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012
+    observation_space = spaces.Box(0.0, 3.0, (1,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        self.render_mode = render_mode
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.age = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.age += 1
+        return np.full(1, self.age, np.float32), 1.0, self.age == 3, False, {}
+
+    def render(self) -> Any:
+        return np.full((33, 48, 3), 40 + 40 * self.age, np.uint8)
+
+
 class Batched(VectorWrapper):
     """Gives the last observations of episodes as one array, zeros where none has ended."""
 
@@ -125,6 +148,6 @@ def many_walks(num_envs: int, mode: str, batched: bool) -> VectorEnv:
     return Batched(walks) if batched else walks
 
 
-for oddity in (Blink, Cockpit, Unreadable, Lying, Stillborn, NotANumber):
+for oddity in (Blink, Cockpit, Unreadable, Lying, Stillborn, NotANumber, Drawn):
     gymnasium.register(f"{oddity.__name__}-v0", entry_point=f"{__name__}:{oddity.__name__}")
 gymnasium.register("ManyWalks-v0", vector_entry_point=f"{__name__}:many_walks")

@@ -1,5 +1,6 @@
 """Videos of players in Gymnasium environments."""
 
+import os
 from pathlib import Path
 
 import numpy as np
@@ -31,6 +32,8 @@ def film_episodes(
     if game.config.is_vector:
         message = "an environment's own vector environment cannot be filmed; expected 'sync' or 'async'"
         raise ConfigError([ConfigErrorItem("game.vectorization.name", message)])
+    if not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+        os.environ.setdefault("MUJOCO_GL", "egl")  # MuJoCo would look for a screen
     drawn = GymnasiumGame(
         game.config.model_copy(
             update={
@@ -46,7 +49,7 @@ def film_episodes(
     memory: Memory = {}
     world = drawn.make_world(1, key, training=False)
     returns, length, total = list[float](), 0, 0.0
-    writer = None
+    writer, ended = None, False
     try:
         while len(returns) < num_games:
             num_rounds += 1
@@ -57,7 +60,8 @@ def film_episodes(
                 fps = world.vector.metadata.get("render_fps", FRAMES_PER_SECOND)
                 writer = write_frames(str(path), (frame.shape[1], frame.shape[0]), fps=fps, macro_block_size=1)
                 writer.send(None)
-            writer.send(frame)
+            if not ended:  # else it was shown, and the next step begins an episode
+                writer.send(frame)
             decision = policy.act(view, world.legal, round_keys, memory)
             outcome = world.step(decision.action, round_keys + 1)
             memory = decision.memory if bool(outcome.valid[0]) else {}

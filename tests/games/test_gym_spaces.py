@@ -1,5 +1,8 @@
 """Between Gymnasium's spaces and ours: every kind, nested, images; actions of every kind; real environments."""
 
+from pathlib import Path
+from typing import Any
+
 import gymnasium
 import numpy as np
 import pytest
@@ -11,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from palestra.config import ConfigError, check
+from palestra.evaluation.video import film_episodes
 from palestra.games.gym import GymnasiumConfig, GymnasiumGame
 from palestra.games.gym.arguments import known_arguments
 from palestra.games.gym.spaces import ObservationReader
@@ -219,3 +223,25 @@ def test_environments_of_the_extras_are_stepped_and_replayed(
         assert torch.equal(mine.reward, theirs.reward)
     assert going_on.exact
     game.close()
+
+
+def test_mujoco_prints_nothing_of_its_own_files_and_writes_none(in_tmp_path: Path, capfd: Any) -> None:
+    pytest.importorskip("mujoco")
+    gym_game(id="HalfCheetah-v5", arguments=usual("HalfCheetah-v5"))
+    assert capfd.readouterr() == ("", "")
+    assert list(in_tmp_path.iterdir()) == []
+
+
+def test_a_film_of_mujoco_needs_no_screen(in_tmp_path: Path) -> None:
+    """Where the machine has EGL or a screen; elsewhere it is told."""
+    pytest.importorskip("mujoco")
+    pytest.importorskip("imageio_ffmpeg")
+    game = gym_game(id="HalfCheetah-v5", arguments=usual("HalfCheetah-v5"))
+    film = in_tmp_path / "cheetah.mp4"
+    try:
+        returns = film_episodes(game, make_script("random", game), 2, 3, 0, film)
+    except ConfigError as error:
+        assert "cannot be drawn here" in str(error)  # noqa: PT017
+    else:
+        assert len(returns) == 2
+        assert film.stat().st_size > 1000

@@ -1,6 +1,8 @@
 """Makes environments from a config: one alone, or a vector of them; and says plainly why one cannot be made."""
 
+import warnings
 from contextlib import suppress
+from importlib import import_module
 
 import gymnasium
 from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
@@ -24,6 +26,7 @@ EXTRAS = {"mujoco": "mujoco", "box2d": "box2d", "ale_py": "atari", "opencv": "at
 def make_environment(config: GymnasiumConfig) -> gymnasium.Env:
     """One environment in its wrappers. Raises ConfigError, with paths relative to the config, where that cannot be."""
     _register(config.id)
+    _silence_mujoco(config.id)
     arguments = passed_arguments(config.id, config.arguments, vector=False)
     try:
         env = gymnasium.make(config.id, disable_env_checker=True, **arguments)
@@ -108,6 +111,20 @@ def _register(env_id: str) -> None:
             raise ConfigError([ConfigErrorItem("id", f"{env_id!r} {_missing('ale_py')}")]) from error
         gymnasium.register_envs(ale_py)
         ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)  # no banner with every process
+
+
+def _silence_mujoco(env_id: str) -> None:
+    """MuJoCo finds gymnasium's own files out of date, and would print so for every environment that is made, and write
+    it to a file in the working directory."""
+    spec = gymnasium.registry.get(env_id)
+    if spec is not None and "mujoco" in str(spec.entry_point):
+        with suppress(ImportError):  # which is told when the environment is made
+            import_module("mujoco").set_mju_user_warning(_warn_unless_out_of_date)
+
+
+def _warn_unless_out_of_date(text: str) -> None:
+    if "is deprecated" not in text:
+        warnings.warn(f"MuJoCo: {text}", stacklevel=2)
 
 
 def _explained(config: GymnasiumConfig, error: Exception) -> ConfigError:

@@ -1,0 +1,60 @@
+"""Films show every step of the episodes, their last frames too, and nothing else."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from palestra.cli import app, shipped_configs
+from palestra.config import ConfigError
+from palestra.evaluation.video import film_episodes
+from palestra.players import make_script
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "games"))
+from gym_worlds import gym_game
+
+imageio_ffmpeg = pytest.importorskip("imageio_ffmpeg")
+
+
+def brightness(film: Path) -> list[float]:
+    """Of every frame."""
+    frames = imageio_ffmpeg.read_frames(str(film))
+    assert next(frames)["size"] == (48, 32)  # the usual coding wants even numbers
+    return [float(np.frombuffer(frame, np.uint8).mean()) for frame in frames]
+
+
+@pytest.mark.parametrize("mode", ["next_step", "same_step", "disabled"])
+def test_a_film_shows_every_step_and_the_last_one(tmp_path: Path, mode: str) -> None:
+    game = gym_game("sync", mode, id="tests.gym_oddities:Drawn-v0")
+    film = tmp_path / "film.mp4"
+    assert film_episodes(game, make_script("random", game), 2, 100, 0, film) == [3.0, 3.0]
+    assert np.allclose(brightness(film), [40, 80, 120, 160] * 2, atol=4)
+
+
+def test_a_film_is_cut_where_an_evaluation_is(tmp_path: Path) -> None:
+    game = gym_game(id="tests.gym_oddities:Drawn-v0")
+    film = tmp_path / "film.mp4"
+    assert film_episodes(game, make_script("random", game), 2, 2, 0, film) == [2.0, 2.0]
+    assert np.allclose(brightness(film), [40, 80, 120] * 2, atol=4)
+
+
+def test_an_environment_that_cannot_be_drawn_is_told(tmp_path: Path) -> None:
+    game = gym_game(id="tests.gym_probes:Walk-v0")
+    with pytest.raises(ConfigError, match=r"cannot be (made so|drawn here)"):
+        film_episodes(game, make_script("random", game), 1, 2, 0, tmp_path / "film.mp4")
+
+
+def test_the_command_line_films_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("palestra.output.plot_scores", lambda records, path: False)
+    (config,) = [path for path in shipped_configs() if path.stem == "dqn-cartpole"]
+    run = str(tmp_path / "run")
+    changes = ["game.id=tests.gym_oddities:Drawn-v0", "game.arguments={}", "stop={after: 2, unit: opt_steps}"]
+    changes += ["players.agent.algorithm.warmup_env_steps=8", "num_worlds=1", "evaluation.final_num_games=2"]
+    assert CliRunner().invoke(app, ["train", str(config), *changes, "--run", run, "--quiet"]).exit_code == 0
+    told = CliRunner().invoke(app, ["evaluate", run, "--games", "2", "--video"])
+    assert told.exit_code == 0, told.output
+    assert "a film of episodes with returns 3, 3, 3: " in told.output
+    (film,) = (tmp_path / "run" / "evaluations").glob("*.mp4")
+    assert len(brightness(film)) == 12
