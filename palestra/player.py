@@ -63,6 +63,14 @@ class Player:
             message = f"{algorithm!r} chooses {can} actions; those of {self.roles[0]!r} are {self.action_space}"
             raise ConfigError([ConfigErrorItem(f"players.{self.name}.algorithm.name", message)])
 
+    def told_to_draw(self) -> str:
+        """Why a player that draws its actions cannot be exported, and what to do."""
+        key = f"players.{self.name}.algorithm.evaluation"
+        return (
+            f"{key}: 'sampled' draws actions, and an exported policy cannot; expected 'deterministic', as in a branch: "
+            f"palestra branch RUN/checkpoints/NUMBER {key}=deterministic"
+        )
+
     def require_room(self, capacity: int, rollout_length: int, num_waiting: int = 0) -> None:
         """Raise ConfigError unless a replay buffer can hold what one roll-out brings. num_waiting: the most
         transitions of a role in a world that wait from one roll-out to the next."""

@@ -416,6 +416,7 @@ class Trainer:
         loaded = output.checkpoints.load(origin)
         output.checkpoints.restore_buffers(loaded, self._buffers())
         self.load_state_dict(loaded.state | {"best_score": None})
+        self.finished = False  # who branches off a run's end gets a run of one evaluation
         self._start = self._recorded = self._mark()
         if not output.folder.changes.exists():  # a kill may have come before the first checkpoint
             note(output.folder, changes_since(origin, self.config), loaded.counters)

@@ -13,6 +13,7 @@ import palestra
 from palestra.algorithms import RunConfig
 from palestra.config import ConfigError, check
 from palestra.lineage import Change, differences, extend
+from palestra.recording.recorders import read_records
 from palestra.storage import Checkpoints, RunFolder, RunFolderError
 from palestra.trainer import Trainer
 
@@ -103,6 +104,14 @@ def test_a_branch_begins_with_the_state_of_its_checkpoint_and_its_own_config(run
         ("stop.after", 30.0),
     ]
     assert palestra.load_config(tmp_path / "branch/config.yml").players["host"].algorithm.gamma == 0.5  # type: ignore[union-attr]
+
+
+def test_a_branch_off_the_end_is_evaluated_and_saved(run: Path, tmp_path: Path) -> None:
+    last = state(run)
+    Trainer.branch(run / "checkpoints/00000003", ["players.host.algorithm.gamma=0.5"], run=tmp_path / "branch").fit()
+    assert same(state(tmp_path / "branch")["players"], last["players"])
+    kinds = [record["kind"] for record in read_records(tmp_path / "branch/records.jsonl")]
+    assert kinds.count("evaluation") == 2
 
 
 def test_a_branch_killed_before_its_first_checkpoint_begins_at_its_origin_again(

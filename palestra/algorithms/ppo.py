@@ -256,7 +256,7 @@ class PPO(Algorithm):
 
     def module(self) -> Deterministic:
         if self.config.evaluation == "sampled":
-            raise NotImplementedError("this player draws its actions; to export it, `evaluation` must be deterministic")
+            raise NotImplementedError(self.player.told_to_draw())
         if self.acting.remembers:
             raise NotImplementedError(
                 "this player's policy is recurrent; its memory cannot be exported, only networks without one can"

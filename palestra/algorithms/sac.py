@@ -386,7 +386,7 @@ class SAC(Algorithm):
 
     def module(self) -> Deterministic:
         if self.config.evaluation == "sampled":
-            raise NotImplementedError("this player draws its actions; to export it, `evaluation` must be deterministic")
+            raise NotImplementedError(self.player.told_to_draw())
         flags = self.player.action_space.num_flags
         return Deterministic(evaluation_twin(self.policy_net.net), self.head.deterministic, flags)
 
