@@ -5,6 +5,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -12,9 +13,11 @@ from palestra.buffers.replay import ReplayBuffer
 from palestra.config import Config, ConfigError, ConfigErrorItem
 from palestra.games.fused import Policy, Transitions, Worlds
 from palestra.games.game import Game
+from palestra.games.gym import GymnasiumGame
 from palestra.games.solo import SoloWorlds
 from palestra.games.spaces import ActionSpace, Space
 from palestra.optimizers import Optimizer
+from palestra.randomness import base_key
 from palestra.schedules import Schedule
 
 Metrics = Mapping[str, Tensor | float]
@@ -29,6 +32,7 @@ class Player:
     env_steps: its own counters; its schedules read opt_steps. worlds: the games in which it gathers experience.
     num_worlds: how many of them; 0 for a player that does not learn. turns: the role of each of its turns in one round,
     in order; () where each role has one. game: of a player that was loaded from a run, the game as that run left it.
+    num_choices: calls of `choose`.
     """
 
     name: str
@@ -52,6 +56,7 @@ class Player:
     game: Game | None = None
     opt_steps: int = 0
     env_steps: int = 0
+    num_choices: int = 0
 
     def __post_init__(self) -> None:
         self.turns = self.turns or self.roles
@@ -85,6 +90,15 @@ class Player:
             return self.script
         assert self.algorithm is not None
         return self.algorithm.policy(explore)
+
+    def choose(self, observations: Any) -> np.ndarray:
+        """Its actions on a batch of observations of the Gymnasium environment that it was trained in, both as a vector
+        environment gives and takes them, without exploration. Of a player that was loaded from a run."""
+        if not isinstance(self.game, GymnasiumGame):
+            raise TypeError(f"{self.name!r} is no player loaded from a run in a Gymnasium environment")
+        self.num_choices += 1
+        key = base_key(self.seed, f"player/{self.name}/choice/{self.num_choices}")
+        return self.game.act(self.policy(explore=False), observations, key)
 
     def set_training(self, training: bool) -> None:
         """Switch the networks between training and evaluation mode (batch norm, dropout)."""

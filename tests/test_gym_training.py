@@ -162,6 +162,19 @@ def test_a_loaded_player_sees_what_it_saw(make_config: MakeConfig, tmp_path: Pat
     assert not torch.equal(player.game.view(raw)["observation"], torch.from_numpy(raw))
 
 
+def test_a_loaded_player_chooses_as_the_environment_takes_it(make_config: MakeConfig, tmp_path: Path) -> None:
+    palestra.Trainer(lone_agent(make_config, gym_data(**NORMALIZE)), run=tmp_path / "run").fit()
+    player = palestra.load_player(tmp_path / "run")
+    raw = np.random.default_rng(0).normal(scale=3.0, size=(50, 3))
+    view = player.game.view(raw)
+    legal, keys = torch.ones(50, 3, dtype=torch.bool), torch.arange(50)
+    expected = player.policy(explore=False).act(view, legal, keys, {}).action + 5  # a Walk's actions begin at 5
+    assert player.choose(raw).tolist() == expected.tolist()
+    assert len(set(expected.tolist())) > 1
+    with pytest.raises(TypeError, match="no player loaded from a run in a Gymnasium environment"):
+        palestra.Trainer(make_config()).players["host"].choose(raw)
+
+
 # ---- what is remembered ------------------------------------------------------------------------------
 
 

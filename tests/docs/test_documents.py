@@ -39,6 +39,26 @@ def test_the_quickstart_notebook_runs_from_top_to_bottom() -> None:
     assert "is no discount" in printed
 
 
+def test_the_five_lines_of_the_readme_train_load_and_play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (ROOT / "README.md").read_text()
+    five, more, *_ = re.findall(r"```python\n(.*?)```", text, re.S)
+    assert len([line for line in five.splitlines() if line and not line.startswith("import")]) == 5
+    config = load_yaml(ROOT / "configs" / "ppo-cartpole.yml") | {"stop": {"after": 2048, "unit": "env_steps"}}
+    config["output"] |= {"display": "quiet", "tensorboard": False}
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs" / "ppo-cartpole.yml").write_text(yaml.safe_dump(config))
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec(five, names)
+    assert names["rewards"].tolist() == [1.0] * 4
+    chosen = names["player"].choose(names["observations"])
+    assert names["environments"].action_space.contains(chosen)
+    view = {"observation": torch.from_numpy(names["observations"])}
+    legal, keys = torch.ones(4, 2, dtype=torch.bool), torch.arange(4)
+    assert chosen.tolist() == names["player"].policy(explore=False).act(view, legal, keys, {}).action.tolist()
+    exec(more.partition("from palestra.games.polyhedra")[0], names)
+
+
 def test_the_algorithm_of_the_document_trains_a_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = (ROOT / "docs" / "own-algorithm.md").read_text()
     code, entry = re.search(r"```python\n(.*?)```", text, re.S), re.search(r"```yaml\n(.*?)```", text, re.S)

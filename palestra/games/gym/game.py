@@ -9,6 +9,7 @@ import torch
 
 from palestra.config import ConfigError, ConfigErrorItem, failure
 from palestra.config.errors import listed
+from palestra.games.fused import Policy
 from palestra.games.game import Game, Observation
 from palestra.games.gym.config import GymnasiumConfig
 from palestra.games.gym.environments import close_vector, make_environment, make_vector
@@ -16,6 +17,7 @@ from palestra.games.gym.normalization import Moments
 from palestra.games.gym.spaces import Arrays, ObservationReader, UnknownSpace, action_space
 from palestra.games.gym.world import GymnasiumWorld
 from palestra.games.spaces import ActionSpace
+from palestra.randomness import world_keys
 
 
 class GymnasiumGame(Game):
@@ -65,6 +67,18 @@ class GymnasiumGame(Game):
         """What a player sees of a batch of the environment's own observations, as a vector environment gives them."""
         arrays = self.transform(self.reader.read(observations))
         return {name: torch.from_numpy(value).to(self.device) for name, value in arrays.items()}
+
+    def act(self, policy: Policy, observations: Any, key: int) -> np.ndarray:
+        """What a policy does on a batch of the environment's own observations, as the environment takes it. What it
+        draws comes from `key`. NotImplementedError for a policy that remembers."""
+        view = self.view(observations)
+        keys = world_keys(key, len(next(iter(view.values()))), self.device)
+        legal = torch.ones(len(keys), self.action_space.num_flags, dtype=torch.bool, device=self.device)
+        with torch.no_grad():
+            decision = policy.act(view, legal, keys, {})
+        if decision.memory:
+            raise NotImplementedError("this player remembers: call policy(explore=False).act, and keep its memory")
+        return self.to_gym_actions(decision.action.cpu().numpy())
 
     # ---- running statistics ------------------------------------------------------------------------------
 
