@@ -273,10 +273,16 @@ def test_observations_and_vectors_that_do_not_fit_are_told(
     assert one_line(CONFIGS / f"{name}.yml", *overrides).startswith(expected)
 
 
-def test_more_minibatches_than_rows_are_told(in_tmp_path: Path) -> None:
-    overrides = (f"{ALGORITHM}.rollout_length=3", "num_worlds=2", f"{ALGORITHM}.num_minibatches=7", "evaluation=null")
-    result = CliRunner().invoke(app, ["train", str(CONFIGS / "ppo-cartpole.yml"), *overrides, "--quiet"])
-    assert result.exit_code == 2
-    assert result.stderr == (
-        f"{ALGORITHM}.num_minibatches: 7 stands there, but a roll-out has 6 rows to share out among them\n"
+def test_more_minibatches_than_rows_are_told() -> None:
+    overrides = (f"{ALGORITHM}.rollout_length=3", "num_worlds=2", f"{ALGORITHM}.num_minibatches=7")
+    assert one_line(CONFIGS / "ppo-cartpole.yml", *overrides) == (
+        f"{ALGORITHM}.num_minibatches: 7 stands there, but a roll-out has 6 rows to share out among them"
+    )
+    recurrent = (
+        f"{ALGORITHM}.body.policy={{name: recurrent, encoder: {{name: mlp, net_arch: [8], activation: relu}}, "
+        "encoder_width: 8, cell: gru, hidden_size: 8, net_arch: [], activation: relu}"
+    )
+    assert one_line(CONFIGS / "ppo-cartpole.yml", recurrent, "num_worlds=2", f"{ALGORITHM}.num_minibatches=3") == (
+        f"{ALGORITHM}.num_minibatches: 3 stands there, but a roll-out has 2 sequences, one per world and role, to "
+        "share out among them"
     )

@@ -236,6 +236,7 @@ class PPO(Algorithm):
         self.acting = Part("policy", acting_twin(self.net.policy))
         self.valuing = self.acting if self.net.value is None else Part("value", acting_twin(self.net.value))
         self.remembers = self.acting.remembers or self.valuing.remembers
+        self.refuse_minibatches_without_rows()
         self.gradient = torch.zeros_like(self.weights)
         self.by_hand = self.find_by_hand()
         # Unrolled steps are others at every roll-out: they would be compiled over and over.
@@ -339,9 +340,11 @@ class PPO(Algorithm):
             message = "batch norm does not go with PPO; expected a network without it, as with layer norm ('l')"
             raise ConfigError([ConfigErrorItem(f"players.{self.player.name}.algorithm.body", message)])
 
-    def refuse_minibatches_without_rows(self, experience: Experience) -> None:
-        num, num_sequences = self.config.num_minibatches, experience.fresh.shape[1]
-        if num > num_sequences:
+    def refuse_minibatches_without_rows(self) -> None:
+        num, player = self.config.num_minibatches, self.player
+        per_world = len(player.roles) if self.remembers else self.config.rollout_length * len(player.turns)
+        num_sequences = player.num_worlds * per_world
+        if player.num_worlds and num > num_sequences:
             what = "sequences, one per world and role," if self.remembers else "rows"
             message = f"{num} stands there, but a roll-out has {num_sequences} {what} to share out among them"
             raise ConfigError([ConfigErrorItem(f"players.{self.player.name}.algorithm.num_minibatches", message)])
@@ -368,7 +371,6 @@ class PPO(Algorithm):
             weight=weight,
         )
         self.experience = in_sequences(experience, batch, chains) if self.remembers else experience
-        self.refuse_minibatches_without_rows(self.experience)
         share = weight / weight.sum().clamp(min=1.0)
         spread = torch.dot(share, (goal - torch.dot(share, goal)).square())
         error = torch.dot(share, (advantage - torch.dot(share, advantage)).square())

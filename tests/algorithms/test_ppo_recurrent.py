@@ -60,6 +60,7 @@ def make_ppo(game: Game, **changes: Any) -> PPO:
     """A player in all seats of a game, with weights large enough for its memory to matter."""
     first = game.roles[0]
     player = Player("player", game.roles, game.spaces[first], game.action_spaces[first], CPU, seed=1, compile=False)
+    player.num_worlds = NUM_WORLDS
     box = {"box_actions": CLIPPED} if game.action_spaces[first].num_flags == 0 else {}
     stock = {"initialization": {"name": "stock"}, "rollout_length": 7}
     player.algorithm = ppo_config(**(stock | box | changes)).build(player)
@@ -264,13 +265,11 @@ def test_roles_with_turns_of_different_numbers_have_sequences_of_one_length() ->
 
 
 def test_more_minibatches_than_worlds_are_refused() -> None:
-    game = GAMES["probe"]
-    ppo = make_ppo(game, body=BODIES["shared"], num_minibatches=6)
     message = (
         r"^players.player.algorithm.num_minibatches: 6 stands there, but a roll-out has 5 sequences, one per world"
     )
     with pytest.raises(ConfigError, match=message):
-        ppo.digest(Play(ppo, game).collect())
+        make_ppo(GAMES["probe"], body=BODIES["shared"], num_minibatches=6)
 
 
 def test_a_player_whose_policy_has_a_memory_is_not_exported(tmp_path: Path) -> None:
