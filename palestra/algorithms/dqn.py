@@ -179,7 +179,6 @@ class ByValue:
 
 class DQN(Algorithm):
     config: DQNConfig
-    loss = staticmethod(td_loss)  # a class of your own may have another
 
     def __init__(self, config: DQNConfig, player: Player) -> None:
         super().__init__(config, player)
@@ -286,6 +285,10 @@ class DQN(Algorithm):
         told = self.told(self.q(seen_at(batch.observation, extras.get(FRACTIONS))))
         loss, surprise, metrics = self.loss(told, target, batch, self.config)
         return self.q.gradient(loss), surprise, metrics
+
+    def loss(self, *parts: Any) -> tuple[Tensor, Tensor, Metrics]:
+        """A class of your own may have another."""
+        return td_loss(*parts)
 
     def find_by_hand(self) -> ByHand | None:
         """What finds the gradient without autograd, where the networks allow it. A class derived from this one may have

@@ -224,7 +224,6 @@ class Acting:
 
 class PPO(Algorithm):
     config: PPOConfig
-    loss = staticmethod(ppo_loss)  # a class of your own may have another
 
     def __init__(self, config: PPOConfig, player: Player) -> None:
         super().__init__(config, player)
@@ -464,6 +463,10 @@ class PPO(Algorithm):
         log_prob, entropy = self.net.head.log_prob_and_entropy(outputs, batch)
         loss, metrics = self.loss(log_prob, entropy, value, scaled(batch, self.config), pace, self.config)
         return flat_gradient(loss, self.parameters), metrics
+
+    def loss(self, *parts: Any) -> tuple[Tensor, Tensor]:
+        """A class of your own may have another."""
+        return ppo_loss(*parts)
 
     def adapt_kl_price(self, kl: Tensor) -> None:
         """Schulman et al. 2017, section 4; the divergence is that of a turn's last pass."""

@@ -343,7 +343,6 @@ def make_head(config: SACConfig, player: Player) -> BoxHead | DiscreteHead:
 
 class SAC(Algorithm):
     config: SACConfig
-    critic_loss = staticmethod(critic_loss)  # a class of your own may have another
 
     def __init__(self, config: SACConfig, player: Player) -> None:
         super().__init__(config, player)
@@ -461,6 +460,10 @@ class SAC(Algorithm):
         loss = self.critic_loss(taken, target)
         metrics = {"critic_loss": loss.detach(), "q_mean": taken.detach().mean()}
         return self.critics.gradient(loss), metrics
+
+    def critic_loss(self, taken: Tensor, target: Tensor) -> Tensor:
+        """A class of your own may have another."""
+        return critic_loss(taken, target)
 
     def policy_gradient(self, batch: Transitions, noise: Tensor, alpha: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """The gradient of the policy's loss (eq. 9) with respect to its own weights alone, as one vector."""

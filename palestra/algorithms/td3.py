@@ -176,7 +176,6 @@ def bounds(config: TD3Config, player: Player) -> tuple[Tensor, Tensor]:
 
 class TD3(Algorithm):
     config: TD3Config
-    critic_loss = staticmethod(critic_loss)  # a class of your own may have another
 
     def __init__(self, config: TD3Config, player: Player) -> None:
         super().__init__(config, player)
@@ -277,6 +276,10 @@ class TD3(Algorithm):
         loss = self.critic_loss(taken, target)
         metrics = {"critic_loss": loss.detach(), "q_mean": taken.detach().mean()}
         return self.critics.gradient(loss), metrics
+
+    def critic_loss(self, taken: Tensor, target: Tensor) -> Tensor:
+        """A class of your own may have another."""
+        return critic_loss(taken, target)
 
     def policy_gradient(self, batch: Transitions) -> tuple[Tensor, Tensor]:
         """The gradient of minus the first critic's value with respect to the policy's weights, as one vector; and the
