@@ -602,7 +602,7 @@ class Trainer:
             remaining_s=self._start.remaining_s(now),
             counters=self._counts(),
             rates=self._start.rates(now),
-            players={player.name: self.means[player.name].values() | player.rates() for player in self.learners},
+            players={player.name: self.means[player.name].shown() | player.rates() for player in self.learners},
             evaluations=self._output().evaluations,
             message=message,
         )

@@ -12,6 +12,7 @@ class Means:
 
     def __init__(self) -> None:
         self._sums: dict[str, tuple[Tensor | float, int]] = {}
+        self._taken: dict[str, float] = {}
 
     def add(self, metrics: Mapping[str, Tensor | float]) -> None:
         for name, value in metrics.items():
@@ -29,8 +30,12 @@ class Means:
 
     def take(self) -> dict[str, float]:
         """The means since the last call."""
-        values, self._sums = self.values(), {}
-        return values
+        self._taken, self._sums = self.values(), {}
+        return self._taken
+
+    def shown(self) -> dict[str, float]:
+        """The means so far or, where nothing was added since they were taken, those."""
+        return self.values() or self._taken
 
     def state_dict(self) -> dict[str, Any]:
         return dict(self._sums)
