@@ -111,7 +111,7 @@ def _before_after(evaluations: Sequence[Evaluation], pairs: Sequence[PairResult]
 
 def _pairings_table(example: PairResult, headings: Sequence[str]) -> Table:
     """A block of rows for each pairing: its scores."""
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     table.add_column(Text(" vs ".join(seat.role for seat in example.seats)), overflow="fold")
     table.add_column("measure")
     for heading in headings:
