@@ -209,7 +209,7 @@ def original_test_config(
             "name": "epsilon_greedy",
             "epsilon": {"name": "exponential", "initial": 0.5, "final": 0.2, "rate": 0.996},
         },
-        "replay_buffer": {"name": "uniform", "capacity": 100},
+        "replay_buffer": {"name": "uniform", "capacity": 100, "layout": "whole", "scratch_folder": None},
     }
     config = _bare_run(steps, device, num_threads)
     config["game"]["max_rounds"] = 10

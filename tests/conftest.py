@@ -30,7 +30,7 @@ LEARNER: Data = {
             "name": "epsilon_greedy",
             "epsilon": {"name": "linear", "initial": 1.0, "final": 0.1, "num_steps": 8},
         },
-        "replay_buffer": {"name": "uniform", "capacity": 40},
+        "replay_buffer": {"name": "uniform", "capacity": 40, "layout": "whole", "scratch_folder": None},
     },
     "warm_start": None,
 }

@@ -119,6 +119,23 @@ class Camera(Pixels):
     action_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
 
 
+class Noise(gymnasium.Env):
+    """Frames of chance, no two alike. One step in eight ends the episode."""
+
+    observation_space = spaces.Box(0, 255, (6, 8), np.uint8)
+    action_space = spaces.Discrete(3)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        return self.seen(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return self.seen(), float(action), bool(self.np_random.random() < 1 / 8), False, {}
+
+    def seen(self) -> Any:
+        return self.np_random.integers(0, 256, (6, 8), dtype=np.uint8)
+
+
 class Acts(gymnasium.Env):
     """Takes actions of any space, and gives their sum as reward. Two steps."""
 
@@ -243,6 +260,7 @@ for probe in (
     Samples,
     Pixels,
     Camera,
+    Noise,
     Mixed,
     Acts,
     TwoStates,

@@ -103,7 +103,7 @@ def test_dqn_learns_the_known_values_under_termination_and_truncation(
         "optimizer": {"name": "adam", "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0},
         "learning_rate": {"name": "linear", "initial": 0.1, "final": 0.0, "num_steps": 1600},
         "exploration": {"name": "epsilon_greedy", "epsilon": {"name": "constant", "value": 1.0}},
-        "replay_buffer": {"name": "uniform", "capacity": 10000},
+        "replay_buffer": {"name": "uniform", "capacity": 10000, "layout": "whole", "scratch_folder": None},
     }
     learner["algorithm"] |= VARIANTS[variant]
     changes = {"players": {"agent": learner}, "evaluation": None, "stop.after": 1600, "output.save": None}

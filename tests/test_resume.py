@@ -169,7 +169,7 @@ SAC: dict[str, Any] = {
     "policy_learning_rate": {"name": "linear", "initial": 0.01, "final": 0.001, "num_steps": 10},
     "critic_learning_rate": {"name": "linear", "initial": 0.01, "final": 0.001, "num_steps": 20},
     "evaluation": "sampled",
-    "replay_buffer": {"name": "uniform", "capacity": 40},
+    "replay_buffer": {"name": "uniform", "capacity": 40, "layout": "whole", "scratch_folder": None},
 }
 TD3: dict[str, Any] = {
     **{key: value for key, value in SAC.items() if key not in ("entropy_coefficient", "log_std", "evaluation")},
@@ -184,6 +184,8 @@ TD3: dict[str, Any] = {
 PRIORITIZED = {
     "name": "prioritized",
     "capacity": 40,
+    "layout": "whole",
+    "scratch_folder": None,
     "alpha": 0.6,
     "beta": {"name": "linear", "initial": 0.4, "final": 1.0, "num_steps": 10},
     "eps": 1e-6,
@@ -373,7 +375,7 @@ def test_two_runs_that_differ_in_their_seed_differ_in_every_checkpoint(make_conf
 def test_a_run_resumed_with_full_segments_of_replay_rows_ends_in_the_same_bits(
     make_config: MakeConfig, tmp_path: Path
 ) -> None:
-    replay = {"name": "uniform", "capacity": 20000}
+    replay = {"name": "uniform", "capacity": 20000, "layout": "whole", "scratch_folder": None}
     config = make_config(
         {
             "num_worlds": 2000,

@@ -112,11 +112,15 @@ def sample_replay(work: Work) -> dict[str, Any]:
         **flags,
     }
     if not work["prioritized"]:
-        buffer = ReplayBuffer(UniformReplayConfig(name="uniform", capacity=num), CPU, 0, "replay")
+        buffer = ReplayBuffer(
+            UniformReplayConfig(name="uniform", capacity=num, layout="whole", scratch_folder=None), CPU, 0, "replay"
+        )
         buffer.add(rows, torch.ones(num, dtype=torch.bool))
         return time_batches(lambda: buffer.sample(size), work["timed_seconds"])
     beta = ConstantSchedule(name="constant", value=0.4)
-    config = PrioritizedReplayConfig(name="prioritized", capacity=num, alpha=0.6, beta=beta, eps=1e-6)
+    config = PrioritizedReplayConfig(
+        name="prioritized", capacity=num, layout="whole", scratch_folder=None, alpha=0.6, beta=beta, eps=1e-6
+    )
     prioritized = PrioritizedReplay(config, CPU, 0, "replay")
     prioritized.add(rows, torch.ones(num, dtype=torch.bool))
     prioritized.tree.fill(torch.rand(num, dtype=torch.float64))

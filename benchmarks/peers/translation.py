@@ -101,7 +101,7 @@ def dqn(h: DQN, env_steps: int | None) -> Section:
         "optimizer": adam(1e-8),
         "learning_rate": constant(h.learning_rate),
         "exploration": {"name": "epsilon_greedy", "epsilon": exploration(h, env_steps)},
-        "replay_buffer": {"name": "uniform", "capacity": h.buffer_capacity},
+        "replay_buffer": {"name": "uniform", "capacity": h.buffer_capacity, "layout": "whole", "scratch_folder": None},
     }
 
 
@@ -169,5 +169,5 @@ def _actor_and_critics(h: SAC | TD3) -> Section:
         "warmup_env_steps": h.warmup_env_steps + 1,
         "batch_size": h.batch_size,
         "max_grad_norm": None,
-        "replay_buffer": {"name": "uniform", "capacity": h.buffer_capacity},
+        "replay_buffer": {"name": "uniform", "capacity": h.buffer_capacity, "layout": "whole", "scratch_folder": None},
     }

@@ -7,9 +7,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from palestra.buffers.replay import Batch, ReplayBuffer
+from palestra.buffers.replay import Batch, Layout, ReplayBuffer
 from palestra.buffers.sum_tree import SumTree, find, set_leaves
-from palestra.config import Config, NonNegativeFloat, PositiveFloat, PositiveInt
+from palestra.config import Config, NonEmptyStr, NonNegativeFloat, PositiveFloat, PositiveInt
 from palestra.randomness import U_GAMMA, fold, mix, random_floats
 from palestra.schedules import ScheduleConfig
 
@@ -19,6 +19,10 @@ class PrioritizedReplayConfig(Config):
     """a stored transition is drawn with probability in proportion to (|TD error| + eps)^alpha, with replacement"""
     capacity: PositiveInt
     """transitions kept; the oldest go first"""
+    layout: Layout
+    """whole: every row as it is; frames_once: every frame of images once, in the CPU's memory"""
+    scratch_folder: NonEmptyStr | None
+    """rows lie in unnamed files in this folder, for more than fits in memory; null: in memory"""
     alpha: NonNegativeFloat
     """how much the TD error counts; 0: not at all, every transition is drawn with equal probability"""
     beta: ScheduleConfig
@@ -37,9 +41,9 @@ class PrioritizedReplay(ReplayBuffer):
     def __init__(self, config: PrioritizedReplayConfig, device: torch.device, seed: int, stream: str) -> None:
         super().__init__(config, device, seed, stream)
         self.config = config
-        self.tree = SumTree(self.capacity + 1, device)  # the last place is for what is not to be kept: priority 0
-        self.largest = torch.ones((), dtype=torch.float64, device=device)
-        self.drawn = torch.zeros(0, dtype=torch.int64, device=device)
+        self.tree = SumTree(self.capacity + 1, self.home)  # the last place is for what is not to be kept: priority 0
+        self.largest = torch.ones((), dtype=torch.float64, device=self.home)
+        self.drawn = torch.zeros(0, dtype=torch.int64, device=self.home)
 
     def _append(self, staged: Batch, valid: Tensor) -> None:
         super()._append(staged, valid)
@@ -49,17 +53,18 @@ class PrioritizedReplay(ReplayBuffer):
         if self._on_cpu:
             _draw_places(self.tree.nodes.numpy(), self.tree.starts, self.key, self.num_samples, places.numpy())
         else:
-            key = torch.tensor([self.key], device=self.device)
+            key = torch.tensor([self.key], device=self.home)
             uniforms = random_floats(fold(key, self.num_samples), len(places)).squeeze(0).double()
-            shares = (torch.arange(len(places), device=self.device) + uniforms) / len(places)
+            shares = (torch.arange(len(places), device=self.home) + uniforms) / len(places)
             places.copy_(self.tree.find(shares * self.tree.total()))
         self.drawn = places
 
     def importance(self, opt_steps: int) -> Tensor:
-        """The weights in the loss of the rows drawn last, at most 1: float32 (batch,)."""
+        """The weights in the loss of the rows drawn last, at most 1: float32 (batch,), on the device."""
         beta = self.config.beta(opt_steps)
         if self._on_cpu:
-            return torch.from_numpy(_weigh(self.tree.leaves.numpy(), self.drawn.numpy(), beta))
+            weights = torch.from_numpy(_weigh(self.tree.leaves.numpy(), self.drawn.numpy(), beta))
+            return weights.to(self.device)
         priorities = self.tree.leaves[self.drawn]
         return (priorities.min() / priorities).pow(beta).float()
 
@@ -67,7 +72,7 @@ class PrioritizedReplay(ReplayBuffer):
         """Give the rows drawn last the priorities that follow from their TD errors: float32 (batch,)."""
         config, tree = self.config, self.tree
         if self._on_cpu:
-            errors, places = td_error.detach().numpy(), self.drawn.numpy()
+            errors, places = td_error.detach().to(self.home).numpy(), self.drawn.numpy()
             _prioritize(tree.nodes.numpy(), tree.starts, places, errors, config.eps, config.alpha, self.largest.numpy())
             return
         priorities = (td_error.detach().double().abs() + config.eps).pow(config.alpha)
@@ -80,7 +85,7 @@ class PrioritizedReplay(ReplayBuffer):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict(state)
-        self.tree.fill(state["priorities"].to(self.device))
+        self.tree.fill(state["priorities"].to(self.home))
         self.largest.copy_(state["largest"])
 
 

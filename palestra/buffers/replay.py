@@ -1,6 +1,8 @@
-"""Uniform replay memory: a ring of rows on one device."""
+"""Uniform replay memory: a ring of rows in one place."""
 
+import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numba
@@ -8,9 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from palestra.buffers.rows import RowLayout
-from palestra.config import Config, PositiveInt
+from palestra.buffers.memory import Reserved
+from palestra.buffers.planes import PlaneStores, is_image, num_rows, part, whole
+from palestra.buffers.rows import BYTES_PER_WORD, RowLayout
+from palestra.config import Config, ConfigErrorItem, NonEmptyStr, PartError, PositiveInt
 from palestra.randomness import U_GAMMA, base_key, fold, mix, random_integers
+
+Layout = Literal["whole", "frames_once"]
+PIECE = 512  # rows of which images are whole at once, while they are read or written
 
 
 class UniformReplayConfig(Config):
@@ -18,20 +25,30 @@ class UniformReplayConfig(Config):
     """every stored transition is drawn with equal probability, with replacement"""
     capacity: PositiveInt
     """transitions kept; the oldest go first"""
+    layout: Layout
+    """whole: every row as it is; frames_once: every frame of images once, in the CPU's memory"""
+    scratch_folder: NonEmptyStr | None
+    """rows lie in unnamed files in this folder, for more than fits in memory; null: in memory"""
 
 
-class HasCapacity(Protocol):
+class ReplayConfig(Protocol):
     """What the config of every replay buffer says."""
 
     @property
     def capacity(self) -> int: ...
+    @property
+    def layout(self) -> Layout: ...
+    @property
+    def scratch_folder(self) -> str | None: ...
 
 
 class Batch(NamedTuple):
-    """Room for drawn rows. places: int64 (num,). words: int64 (num, W). rows: views of words."""
+    """Room for rows. places: int64 (num,). words: int64 (num, W). stored: views of words, of an image the slots of its
+    frames where these are shared. rows: the same with images."""
 
     places: Tensor
     words: Tensor
+    stored: dict[str, Tensor]
     rows: dict[str, Tensor]
 
 
@@ -39,19 +56,24 @@ class ReplayBuffer:
     """The last `capacity` rows of a stream of rows 0, 1, 2, ...; row i lies at place i % capacity.
 
     A row is a dict of tensors of any shapes and types (a dict observation is several entries); the first `add` fixes
-    them. What is drawn depends on (seed, stream, number of draws so far) alone. Nothing waits for a GPU, except
-    `num_added` and `is_empty`.
+    them. What is drawn depends on (seed, stream, number of draws so far) alone, and not on where and how rows are
+    stored. Rows lie on the device or, in files or where frames are shared, with the CPU; samples go to the device.
+    Nothing waits for a GPU, except `num_added` and `is_empty` and whatever has its rows with the CPU.
     """
 
-    def __init__(self, config: HasCapacity, device: torch.device, seed: int, stream: str) -> None:
+    def __init__(self, config: ReplayConfig, device: torch.device, seed: int, stream: str) -> None:
         self.capacity = config.capacity
+        self.shares_frames = config.layout == "frames_once"
+        self.folder = _folder(config)
         self.device = device
-        self._on_cpu = device.type == "cpu"
+        self.home = torch.device("cpu") if self.shares_frames or self.folder else device
+        self._on_cpu = self.home.type == "cpu"
         self.key = base_key(seed, stream)
         self.num_samples = 0
-        self._added = torch.zeros((), dtype=torch.int64, device=device)
+        self._added = torch.zeros((), dtype=torch.int64, device=self.home)
         self._known_filled = False
         self._storage: dict[str, Tensor] = {}
+        self._planes: PlaneStores | None = None
         self._staged: dict[int, Batch] = {}
         self._drawn: dict[int, Batch] = {}
 
@@ -75,10 +97,20 @@ class ReplayBuffer:
             raise ValueError(f"a batch of {len(valid)} rows does not fit a replay buffer of capacity {self.capacity}")
         if not self._storage:
             self._allocate(rows)
-        staged = self._room(self._staged, len(valid))
-        for name, value in staged.rows.items():
+        staged, valid = self._room(self._staged, len(valid)), valid.to(self.home)
+        if self._planes is not None:
+            first = self.num_added
+            self._forget(first, first + int(valid.sum()))
+            rows = self._planes.hold(rows, valid)
+        for name, value in staged.stored.items():
             value.copy_(rows[name])
         self._append(staged, valid)
+
+    def _forget(self, start: int, stop: int) -> None:
+        """Release the frames of what lies where rows start..stop-1 will lie."""
+        assert self._planes is not None
+        places = torch.arange(start, stop) % self.capacity
+        self._planes.release({name: self._storage[name][places] for name in self._planes.images})
 
     def _append(self, staged: Batch, valid: Tensor) -> None:
         """Fills in the places, too; those of rows that are not valid are the spare one behind the ring."""
@@ -91,7 +123,7 @@ class ReplayBuffer:
             self._added += valid.sum()
 
     def sample(self, batch_size: int) -> dict[str, Tensor]:
-        """`batch_size` rows, drawn uniformly with replacement. ValueError while the buffer is empty.
+        """`batch_size` rows on the device, drawn uniformly with replacement. ValueError while the buffer is empty.
 
         The next sample of that size is written over them: clone what is to stay.
         """
@@ -101,33 +133,48 @@ class ReplayBuffer:
         self._draw(batch.places)
         self.num_samples += 1
         torch.index_select(self._words, 0, batch.places, out=batch.words)
-        return batch.rows
+        if self._planes is not None:
+            for name in self._planes.images:
+                self._planes.show(name, batch.stored[name], out=batch.rows[name])
+        if self.home == self.device:
+            return batch.rows
+        return {name: value.to(self.device) for name, value in batch.rows.items()}
 
     def _draw(self, places: Tensor) -> None:
         """Fill with the places of rows that are held."""
         if self._on_cpu:
             _draw(self.key, self.num_samples, len(self), places.numpy())
         else:
-            key = torch.tensor(self.key, device=self.device)
+            key = torch.tensor(self.key, device=self.home)
             high = self._added.clamp(max=self.capacity)
             places.copy_(random_integers(fold(key, self.num_samples), len(places), high))
 
     def _allocate(self, rows: Mapping[str, Tensor]) -> None:
         """The row behind the ring is for what is not to be kept."""
+        if self.shares_frames:
+            self._planes = PlaneStores(rows, self.capacity, self.folder)
+            valid = torch.zeros(len(next(iter(rows.values()))), dtype=torch.bool)
+            rows = self._planes.hold(rows, valid)
         self._layout = RowLayout(rows)
         shape = (self.capacity + 1, self._layout.num_words)
-        if self._on_cpu:  # numpy asks for huge pages: rows drawn at random from much memory come a third faster
+        if self.folder is not None:
+            self._reserved = Reserved(shape[0] * shape[1] * BYTES_PER_WORD, self.folder)
+            self._reserved.take(len(self._reserved.octets))
+            self._words = torch.from_numpy(self._reserved.octets.view(np.int64).reshape(shape))
+        elif self._on_cpu:  # numpy asks for huge pages: rows drawn at random from much memory come a third faster
             self._words = torch.from_numpy(np.zeros(shape, dtype=np.int64))
         else:
-            self._words = torch.zeros(shape, dtype=torch.int64, device=self.device)
+            self._words = torch.zeros(shape, dtype=torch.int64, device=self.home)
         self._storage = self._layout.views(self._words)
 
     def _room(self, batches: dict[int, Batch], num: int) -> Batch:
         """A batch of that size, made once: to make its views takes longer than to fill them."""
         if num not in batches:
-            words = torch.zeros(num, self._layout.num_words, dtype=torch.int64, device=self.device)
-            places = torch.zeros(num, dtype=torch.int64, device=self.device)
-            batches[num] = Batch(places, words, self._layout.views(words))
+            words = torch.zeros(num, self._layout.num_words, dtype=torch.int64, device=self.home)
+            places = torch.zeros(num, dtype=torch.int64, device=self.home)
+            stored = self._layout.views(words)
+            images = {} if self._planes is None else self._planes.room(num)
+            batches[num] = Batch(places, words, stored, stored | images)
         return batches[num]
 
     # ---- what a checkpoint holds: the rows in segments, and this ----------------------------------------
@@ -143,19 +190,59 @@ class ReplayBuffer:
 
     def rows(self, start: int, stop: int) -> dict[str, Tensor]:
         """Rows start..stop-1 of the stream, as far as they are still held. IndexError otherwise."""
+        rows = self._stored(start, stop)
+        if self._planes is not None:
+            images = self._planes.room(stop - start)
+            for name, image in images.items():
+                self._planes.show(name, rows[name], out=image)
+            rows |= images
+        return rows
+
+    def packed_rows(self, start: int, stop: int) -> dict[str, Tensor]:
+        """The same on the CPU, every plane of an image once; see palestra.buffers.planes."""
+        if self._planes is not None:
+            return self._planes.pack(self._stored(start, stop))
+        if not any(map(is_image, self._storage.values())):
+            return {name: value.cpu() for name, value in self._stored(start, stop).items()}
+        planes = PlaneStores(self._storage, stop - start, None)
+        pieces = []
+        for first in range(start, stop, PIECE):
+            rows = {name: value.cpu() for name, value in self._stored(first, min(first + PIECE, stop)).items()}
+            pieces.append(planes.hold(rows, torch.ones(len(next(iter(rows.values()))), dtype=torch.bool)))
+        return planes.pack({name: torch.cat([piece[name] for piece in pieces]) for name in self._storage})
+
+    def load_rows(self, start: int, packed: Mapping[str, Tensor]) -> None:
+        """Put packed rows back to where they were; start: the first one's number in the stream."""
+        num = num_rows(packed)
+        if not self._storage:
+            self._allocate(whole(part(packed, 0, 1)))
+        if self._planes is not None:
+            self._forget(start, start + num)
+            self._put(start, self._planes.unpack(packed))
+        else:
+            for first in range(0, num, PIECE):
+                self._put(start + first, whole(part(packed, first, first + PIECE)))
+
+    def _stored(self, start: int, stop: int) -> dict[str, Tensor]:
         if not max(self.num_added - self.capacity, 0) <= start <= stop <= self.num_added:
             raise IndexError(f"rows {start}..{stop} are not held: {self.num_added} added, capacity {self.capacity}")
-        places = torch.arange(start, stop, device=self.device) % self.capacity
+        places = torch.arange(start, stop, device=self.home) % self.capacity
         return {name: value.index_select(0, places) for name, value in self._storage.items()}
 
-    def load_rows(self, start: int, rows: Mapping[str, Tensor]) -> None:
-        """Put rows back to where they were; start: the first one's number in the stream."""
-        if not self._storage:
-            self._allocate(rows)
-        num = len(next(iter(rows.values())))
-        places = torch.arange(start, start + num, device=self.device) % self.capacity
-        for name, value in rows.items():
-            self._storage[name].index_copy_(0, places, value.to(self.device))
+    def _put(self, start: int, stored: Mapping[str, Tensor]) -> None:
+        places = torch.arange(start, start + num_rows(stored), device=self.home) % self.capacity
+        for name, value in stored.items():
+            self._storage[name].index_copy_(0, places, value.to(self.home))
+
+
+def _folder(config: ReplayConfig) -> Path | None:
+    if config.scratch_folder is None:
+        return None
+    folder = Path(config.scratch_folder)
+    if not os.access(folder, os.W_OK | os.X_OK) or not folder.is_dir():
+        error = ConfigErrorItem("scratch_folder", f"{config.scratch_folder!r} is no folder in which files can be made")
+        raise PartError(config, [error])  # type: ignore[arg-type]
+    return folder
 
 
 # ---- the same on a CPU: loops that start many times faster than operations of torch -------------------

@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save_file
 from torch import Tensor
 
-from palestra.storage.planes import part_planes, share_planes
+from palestra.buffers.planes import is_planes, num_rows, part
 from palestra.storage.run_folder import file_sha256, sync_folder
 
 SEGMENT_ROWS = 8192
@@ -37,10 +37,11 @@ class SegmentedRows(Protocol):
     def capacity(self) -> int:
         """The rows held at most: the last `capacity` ones."""
 
-    def rows(self, start: int, stop: int) -> dict[str, Tensor]:
-        """Rows start to stop - 1, each tensor of shape (stop - start, ...). All of them are still held."""
+    def packed_rows(self, start: int, stop: int) -> dict[str, Tensor]:
+        """Rows start to stop - 1, each tensor of shape (stop - start, ...), but for lists of planes (see
+        palestra.buffers.planes). All of them are still held."""
 
-    def load_rows(self, start: int, rows: dict[str, Tensor]) -> None:
+    def load_rows(self, start: int, packed: dict[str, Tensor]) -> None:
         """Put back rows start, start + 1, ... (CPU tensors). Called in ascending order, without gaps."""
 
 
@@ -81,7 +82,7 @@ class StoredRows:
         for segment in self.segments:
             start = max(segment.start, self.start)
             rows = read_tensors(self.folder / segment.file, segment.sha256)
-            yield start, part_planes(rows, start - segment.start)
+            yield start, part(rows, start - segment.start, num_rows(rows))
 
     def to_manifest(self) -> dict[str, Any]:
         segments = [asdict(segment) for segment in self.segments]
@@ -136,13 +137,13 @@ def write_segment(folder: Path, name: str, buffer: SegmentedRows, start: int, st
     The file's name carries the content's SHA-256: a run that goes on from an earlier checkpoint and adds other rows
     never overwrites those of a checkpoint that is kept. The buffer's name may hold any character.
     """
-    rows = buffer.rows(start, stop)
+    rows = buffer.packed_rows(start, stop)
     for key, tensor in rows.items():
-        if tensor.shape[:1] != (stop - start,):
+        if not is_planes(key) and tensor.shape[:1] != (stop - start,):
             raise ValueError(f"buffer {name}: {key} has shape {tuple(tensor.shape)}, expected {stop - start} rows")
     stem = f"{quote(name, safe='').replace('.', '%2E')}-{start}-{stop}"
     unfinished = folder / f".{stem}.tmp"
-    sha256 = write_tensors(unfinished, share_planes(rows))
+    sha256 = write_tensors(unfinished, rows)
     file = f"{stem}-{sha256[:8]}.safetensors"
     os.replace(unfinished, folder / file)
     sync_folder(folder)

@@ -42,7 +42,7 @@ def dqn_config(**changes: Any) -> DQNConfig:
             "name": "epsilon_greedy",
             "epsilon": {"name": "linear", "initial": 1.0, "final": 0.0, "num_steps": 10},
         },
-        "replay_buffer": {"name": "uniform", "capacity": 1000},
+        "replay_buffer": {"name": "uniform", "capacity": 1000, "layout": "whole", "scratch_folder": None},
     }
     return check(data | changes, DQNConfig)
 

@@ -62,7 +62,7 @@ def variant_config(variant: str, **changes: Any) -> DQNConfig:
         "optimizer": {"name": "adam", "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0},
         "learning_rate": {"name": "constant", "value": 1e-2},
         "exploration": {"name": "epsilon_greedy", "epsilon": {"name": "constant", "value": 0.5}},
-        "replay_buffer": {"name": "uniform", "capacity": 5000},
+        "replay_buffer": {"name": "uniform", "capacity": 5000, "layout": "whole", "scratch_folder": None},
     }
     return check(data | VARIANTS[variant] | changes, DQNConfig)
 
@@ -158,7 +158,14 @@ def test_an_opt_step_lowers_the_loss_of_its_rows(variant: str) -> None:
 
 @pytest.mark.parametrize("head", HEADS, ids=lambda head: head["name"])
 def test_priorities_follow_the_td_error_or_the_loss_of_a_law(head: dict[str, Any]) -> None:
-    prioritized = {"name": "prioritized", "capacity": 100, "alpha": 1.0, "eps": 1e-6}
+    prioritized = {
+        "name": "prioritized",
+        "capacity": 100,
+        "layout": "whole",
+        "scratch_folder": None,
+        "alpha": 1.0,
+        "eps": 1e-6,
+    }
     prioritized |= {"beta": {"name": "constant", "value": 0.5}}
     dqn = make_dqn("plain", value=head, replay_buffer=prioritized, batch_size=60)
     batch = batch_of(60)

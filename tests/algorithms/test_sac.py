@@ -77,7 +77,7 @@ BASE: dict[str, Any] = {
     "policy_learning_rate": rate(0.01, 10),
     "critic_learning_rate": rate(0.02, 10),
     "evaluation": "deterministic",
-    "replay_buffer": {"name": "uniform", "capacity": 1000},
+    "replay_buffer": {"name": "uniform", "capacity": 1000, "layout": "whole", "scratch_folder": None},
 }
 
 

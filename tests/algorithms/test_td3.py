@@ -51,7 +51,7 @@ BASE: dict[str, Any] = {
     "critic_optimizer": ADAM,
     "policy_learning_rate": rate(0.01, 10),
     "critic_learning_rate": rate(0.02, 10),
-    "replay_buffer": {"name": "uniform", "capacity": 1000},
+    "replay_buffer": {"name": "uniform", "capacity": 1000, "layout": "whole", "scratch_folder": None},
 }
 
 

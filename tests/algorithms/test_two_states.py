@@ -66,7 +66,7 @@ def off_policy(net: dict[str, Any], learning_rate: float) -> dict[str, Any]:
         "critic_optimizer": ADAM,
         "policy_learning_rate": falling(0.03),
         "critic_learning_rate": falling(learning_rate),
-        "replay_buffer": {"name": "uniform", "capacity": 10000},
+        "replay_buffer": {"name": "uniform", "capacity": 10000, "layout": "whole", "scratch_folder": None},
     }
 
 

@@ -18,7 +18,14 @@ ON_CPU_OR_GPU_PATH = pytest.mark.parametrize("on_cpu", [True, False])
 
 def make_buffer(capacity: int, alpha: float = 1.0, beta: float = 1.0, on_cpu: bool = True) -> PrioritizedReplay:
     """on_cpu: False takes the way of a GPU, on tensors that are on the CPU nevertheless."""
-    data = {"name": "prioritized", "capacity": capacity, "alpha": alpha, "eps": 1e-3}
+    data = {
+        "name": "prioritized",
+        "capacity": capacity,
+        "layout": "whole",
+        "scratch_folder": None,
+        "alpha": alpha,
+        "eps": 1e-3,
+    }
     config = PrioritizedReplayConfig.model_validate(data | {"beta": {"name": "constant", "value": beta}})
     buffer = PrioritizedReplay(config, CPU, 0, "replay")
     buffer._on_cpu = buffer.tree.on_cpu = on_cpu
@@ -139,6 +146,6 @@ def test_a_restored_buffer_goes_on_to_the_bit(num: int, later: int, seed: int) -
     go_on(buffer)
     restored = make_buffer(8, alpha=0.6, beta=0.4)
     first = max(0, buffer.num_added - 8)
-    restored.load_rows(first, buffer.rows(first, buffer.num_added))
+    restored.load_rows(first, buffer.packed_rows(first, buffer.num_added))
     restored.load_state_dict(copy.deepcopy(buffer.state_dict()))
     assert go_on(restored) == go_on(buffer)

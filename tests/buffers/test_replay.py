@@ -14,7 +14,9 @@ Batches = list[list[bool]]
 
 
 def make_buffer(capacity: int, seed: int = 0, stream: str = "replay") -> ReplayBuffer:
-    return ReplayBuffer(UniformReplayConfig(name="uniform", capacity=capacity), CPU, seed, stream)
+    return ReplayBuffer(
+        UniformReplayConfig(name="uniform", capacity=capacity, layout="whole", scratch_folder=None), CPU, seed, stream
+    )
 
 
 def rows_of(numbers: list[int]) -> dict[str, Tensor]:
@@ -95,7 +97,7 @@ def test_a_restored_buffer_goes_on_with_the_same_samples(batches: Batches, cut: 
     total, held = len(model.stream), len(model.held)
     restored = make_buffer(5)
     for number in range(total - held, total):  # one row at a time: segments may be cut anywhere
-        restored.load_rows(number, buffer.rows(number, number + 1))
+        restored.load_rows(number, buffer.packed_rows(number, number + 1))
     restored.load_state_dict(copy.deepcopy(buffer.state_dict()))
     assert go_on(restored, copy.deepcopy(model), batches[cut:]) == go_on(buffer, model, batches[cut:])
 

@@ -315,7 +315,7 @@ def dqn_run(game: Config, **values: Any) -> dict[str, Any]:
             "name": "epsilon_greedy",
             "epsilon": {"name": "linear", "initial": 1.0, "final": 0.1, "num_steps": 300},
         },
-        "replay_buffer": {"name": "uniform", "capacity": 20000},
+        "replay_buffer": {"name": "uniform", "capacity": 20000, "layout": "whole", "scratch_folder": None},
     }
     return {
         "seed": 0,

@@ -19,7 +19,7 @@ class Ring:
             self.held.pop(row - self.capacity, None)
         self.num_added += num
 
-    def rows(self, start: int, stop: int) -> dict[str, Tensor]:
+    def packed_rows(self, start: int, stop: int) -> dict[str, Tensor]:
         numbers = torch.tensor([self.held[row] for row in range(start, stop)])
         return {"row": numbers[:, 0], "nested/value.x": numbers[:, 1:].to(torch.float64)}
 

@@ -1,0 +1,142 @@
+"""Frames of one size, each different one stored once: in stacks every frame recurs, as one of a row's, of the next
+observation's, and so in the rows after.
+
+Which frames are the same is found by what is in them (a hash, then every byte), never by where they come from. Letters:
+K frames, S slots.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numba
+import numpy as np
+import torch
+from torch import Tensor
+
+from palestra.buffers.memory import Reserved
+
+WORDS = (np.uint64, np.uint32, np.uint16, np.uint8)
+
+
+class FrameStore:
+    """At most `max_frames` different frames of `num_bytes` bytes, and how many places show each. Lies on the CPU.
+
+    A frame is known by its slot, 1 to max_frames; slot 0 stands for none. A frame whose last place is released makes
+    room for another. Memory is taken for as many frames as there have ever been at once.
+    """
+
+    def __init__(self, max_frames: int, num_bytes: int, folder: Path | None) -> None:
+        self.num_bytes = num_bytes
+        self._word = next(word for word in WORDS if num_bytes % np.dtype(word).itemsize == 0)
+        self._reserved = Reserved((max_frames + 1) * num_bytes, folder)
+        octets = self._reserved.octets.reshape(max_frames + 1, num_bytes)
+        self.frames = torch.from_numpy(octets)
+        self._words = octets.view(self._word)
+        factors = np.random.default_rng(0).integers(1 << 64, size=self._words.shape[1], dtype=np.uint64)
+        self._factors = factors | np.uint64(1)
+        self._first = np.zeros(1 << max(max_frames // 4, 1).bit_length(), dtype=np.int32)  # slot by hash
+        self._next = np.zeros(max_frames + 1, dtype=np.int32)  # slot of the same hash or, after a free one, free
+        self._num_places = np.zeros(max_frames + 1, dtype=np.int32)
+        self._free = np.array([0, 1], dtype=np.int64)  # the first slot that became free, and the first never used
+
+    @property
+    def num_frames(self) -> int:
+        """Frames held now."""
+        return int(np.count_nonzero(self._num_places))
+
+    def hold(self, frames: Tensor, held: np.ndarray) -> Tensor:
+        """The slots of frames, uint8 (K, num_bytes), of which those with `held` get one more place each: int32 (K,); 0
+        for the others. Raises OSError where the disk is full."""
+        words = np.require(frames.cpu().contiguous().numpy(), requirements="A").view(self._word)
+        self._reserved.take((int(self._free[1]) + len(words)) * self.num_bytes)
+        slots = np.zeros(len(words), dtype=np.int32)
+        _hold(words, held, slots, *self._table())
+        return torch.from_numpy(slots)
+
+    def hold_again(self, slots: Tensor) -> None:
+        """One more place for each of these: int32 (K,)."""
+        np.add.at(self._num_places, slots.numpy(), 1)
+
+    def release(self, slots: Tensor) -> None:
+        """One place less for each of these: int32 (K,)."""
+        _release(slots.numpy(), *self._table())
+
+    def _table(self) -> tuple[np.ndarray, ...]:
+        return self._words, self._factors, self._first, self._next, self._num_places, self._free
+
+
+@numba.njit(cache=True, nogil=True)
+def _hold(
+    new: np.ndarray,
+    held: np.ndarray,
+    slots: np.ndarray,
+    words: np.ndarray,
+    factors: np.ndarray,
+    first: np.ndarray,
+    next_: np.ndarray,
+    num_places: np.ndarray,
+    free: np.ndarray,
+) -> None:
+    for k in range(len(new)):
+        if not held[k]:
+            continue
+        frame = new[k]
+        entry = _hash(frame, factors, first)
+        slot = first[entry]
+        while slot and not _equal(words[slot], frame):
+            slot = next_[slot]
+        if not slot:
+            if free[0]:
+                slot = np.int32(free[0])
+                free[0] = next_[slot]
+            else:
+                slot = np.int32(free[1])
+                free[1] += 1
+            words[slot] = frame
+            next_[slot] = first[entry]
+            first[entry] = slot
+        num_places[slot] += 1
+        slots[k] = slot
+
+
+@numba.njit(cache=True, nogil=True)
+def _release(
+    slots: np.ndarray,
+    words: np.ndarray,
+    factors: np.ndarray,
+    first: np.ndarray,
+    next_: np.ndarray,
+    num_places: np.ndarray,
+    free: np.ndarray,
+) -> None:
+    for slot in slots:
+        if slot:
+            num_places[slot] -= 1
+            if num_places[slot] == 0:
+                entry = _hash(words[slot], factors, first)
+                if first[entry] == slot:
+                    first[entry] = next_[slot]
+                else:
+                    before = first[entry]
+                    while next_[before] != slot:
+                        before = next_[before]
+                    next_[before] = next_[slot]
+                next_[slot] = free[0]
+                free[0] = slot
+
+
+@numba.njit(cache=True, nogil=True)
+def _hash(frame: np.ndarray, factors: np.ndarray, first: np.ndarray) -> Any:
+    """A place in `first`. A sum without branches, so that the processor takes many words at once."""
+    total = np.uint64(0)
+    for i in range(len(frame)):
+        total += np.uint64(frame[i]) * factors[i]
+    return np.int64((total >> np.uint64(32)) & np.uint64(len(first) - 1))
+
+
+@numba.njit(cache=True, nogil=True)
+def _equal(one: np.ndarray, two: np.ndarray) -> bool:
+    differs = one[0] ^ two[0]
+    for i in range(1, len(one)):
+        differs |= one[i] ^ two[i]
+    return differs == 0
