@@ -1,12 +1,4 @@
-"""The images in rows, every plane of pixels once: how a buffer that shares frames stores them, and how all buffers give
-their rows to storage.
-
-A row's image, uint8 (N, C, H, W), is C planes. As `PlaneStores` hold them, rows carry slots instead, int32 (N, C).
-Packed, as files hold them, they carry places in the list of planes beside them: the image "observation.frames" is
-"#84x84.observation.frames", int32 (N, C), and the planes of that size are "#84x84", uint8 (U, H, W), in the order in
-which they first appear. What is packed does not depend on how the buffer stores its rows. Letters: N rows, C planes of
-an image, U different planes.
-"""
+"""The images in the rows of a buffer, every plane of pixels once. Letters: N rows, C planes of an image."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,17 +8,12 @@ import torch
 from torch import Tensor
 
 from palestra.buffers.frames import FrameStore
-
-Size = tuple[int, int]
-Rows = dict[str, Tensor]
-
-
-def is_image(value: Tensor) -> bool:
-    return value.dtype == torch.uint8 and value.dim() == 4
+from palestra.buffers.packed import Rows, Size, is_image, list_name
 
 
 class PlaneStores:
-    """The planes of the images in at most `num_rows` rows, in one FrameStore for each size.
+    """The planes of the images in at most `num_rows` rows, in one FrameStore for each size. Rows that are held have
+    slots in the place of images: int32 (N, C).
 
     rows: what rows look like, of any number.
     """
@@ -66,65 +53,35 @@ class PlaneStores:
         torch.index_select(store.frames, 0, slots.flatten(), out=out.view(-1, store.num_bytes))
 
     def pack(self, rows: Mapping[str, Tensor]) -> Rows:
-        """Rows with slots, as files hold them."""
+        """Rows with slots as packed ones, which do not depend on how slots were given."""
         packed = {name: value for name, value in rows.items() if name not in self.images}
         for size, store in self.stores.items():
-            names = [name for name, shape in self.images.items() if shape[1:] == size]
-            slots = torch.cat([rows[name] for name in names], dim=1).numpy()
-            found, first, which = np.unique(slots.ravel(), return_index=True, return_inverse=True)
+            names = self._names(size)
+            slots = torch.cat([rows[name] for name in names], dim=1)
+            found, first, which = np.unique(slots.flatten().numpy(), return_index=True, return_inverse=True)
             order = np.argsort(first)
             places = np.empty(len(order), dtype=np.int32)
             places[order] = np.arange(len(order), dtype=np.int32)
-            parts = np.split(places[which].reshape(slots.shape), np.cumsum([self.images[name][0] for name in names]), 1)
-            packed[_name(size)] = store.frames[torch.from_numpy(found[order])].view(-1, *size)
-            for name, part in zip(names, parts, strict=False):  # the last part is empty
-                packed[f"{_name(size)}.{name}"] = torch.from_numpy(np.ascontiguousarray(part))
+            packed[list_name(size)] = store.frames[torch.from_numpy(found[order])].view(-1, *size)
+            parts = torch.from_numpy(places[which]).view(slots.shape).split([self.images[name][0] for name in names], 1)
+            packed |= {f"{list_name(size)}.{name}": part for name, part in zip(names, parts, strict=True)}
         return packed
 
     def unpack(self, packed: Mapping[str, Tensor]) -> Rows:
         """The inverse of `pack`: the rows with slots, held."""
         rows = {name: value for name, value in packed.items() if not name.startswith("#")}
         for size, store in self.stores.items():
-            of_size = {name: packed[f"{_name(size)}.{name}"] for name in self.images if self.images[name][1:] == size}
-            used = torch.cat([which.flatten() for which in of_size.values()]).unique()
-            planes = packed[_name(size)]
-            slots = torch.zeros(len(planes), dtype=torch.int32)
-            slots[used] = store.hold(planes[used].flatten(1), np.ones(len(used), dtype=np.bool_))
-            for name, which in of_size.items():
-                rows[name] = slots[which]
+            places = {name: packed[f"{list_name(size)}.{name}"] for name in self._names(size)}
+            used = torch.cat([part.flatten() for part in places.values()]).unique()
+            planes = packed[list_name(size)][used]
+            slots = torch.zeros(len(packed[list_name(size)]), dtype=torch.int32)
+            slots[used] = store.hold(planes.flatten(1), np.ones(len(used), dtype=np.bool_))
+            for name, part in places.items():
+                rows[name] = slots[part]
                 store.hold_again(rows[name].flatten())
             store.release(slots[used])
         return rows
 
-
-# ---- packed rows ---------------------------------------------------------------------------------------
-
-
-def _name(size: Size) -> str:
-    return f"#{size[0]}x{size[1]}"
-
-
-def is_planes(name: str) -> bool:
-    """Whether an entry of packed rows is a list of planes, and has no row's axis."""
-    return name.startswith("#") and "." not in name
-
-
-def num_rows(packed: Mapping[str, Tensor]) -> int:
-    return next(len(value) for name, value in packed.items() if not is_planes(name))
-
-
-def part(packed: Mapping[str, Tensor], start: int, stop: int) -> Rows:
-    """Rows start to stop - 1 of packed rows, packed."""
-    return {name: value if is_planes(name) else value[start:stop] for name, value in packed.items()}
-
-
-def whole(packed: Mapping[str, Tensor]) -> Rows:
-    """Packed rows with their images."""
-    rows: Rows = {}
-    for name, value in packed.items():
-        size, _, image = name.partition(".")
-        if not name.startswith("#"):
-            rows[name] = value
-        elif image:
-            rows[image] = packed[size][value.long()]
-    return rows
+    def _names(self, size: Size) -> list[str]:
+        """The images with planes of that size."""
+        return [name for name, (_, *its_size) in self.images.items() if tuple(its_size) == size]

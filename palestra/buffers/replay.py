@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from palestra.buffers.memory import Reserved
-from palestra.buffers.planes import PlaneStores, is_image, num_rows, part, whole
+from palestra.buffers.packed import is_image, num_rows, part, whole
+from palestra.buffers.planes import PlaneStores
 from palestra.buffers.rows import BYTES_PER_WORD, RowLayout
 from palestra.config import Config, ConfigErrorItem, NonEmptyStr, PartError, PositiveInt
 from palestra.randomness import U_GAMMA, base_key, fold, mix, random_integers
@@ -199,7 +200,7 @@ class ReplayBuffer:
         return rows
 
     def packed_rows(self, start: int, stop: int) -> dict[str, Tensor]:
-        """The same on the CPU, every plane of an image once; see palestra.buffers.planes."""
+        """The same on the CPU, every plane of an image once; see palestra.buffers.packed."""
         if self._planes is not None:
             return self._planes.pack(self._stored(start, stop))
         if not any(map(is_image, self._storage.values())):

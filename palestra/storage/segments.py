@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save_file
 from torch import Tensor
 
-from palestra.buffers.planes import is_planes, num_rows, part
+from palestra.buffers.packed import is_planes, num_rows, part
 from palestra.storage.run_folder import file_sha256, sync_folder
 
 SEGMENT_ROWS = 8192
@@ -39,7 +39,7 @@ class SegmentedRows(Protocol):
 
     def packed_rows(self, start: int, stop: int) -> dict[str, Tensor]:
         """Rows start to stop - 1, each tensor of shape (stop - start, ...), but for lists of planes (see
-        palestra.buffers.planes). All of them are still held."""
+        palestra.buffers.packed). All of them are still held."""
 
     def load_rows(self, start: int, packed: dict[str, Tensor]) -> None:
         """Put back rows start, start + 1, ... (CPU tensors). Called in ascending order, without gaps."""

@@ -1,0 +1,50 @@
+"""Rows as storage has them: every plane of an image once.
+
+A row's image, uint8 (N, C, H, W), is C planes. In packed rows, the image "observation.frames" is
+"#84x84.observation.frames", int32 (N, C), places in the list of planes of that size, "#84x84", uint8 (U, H, W), in the
+order in which they first appear. Whatever else there is stays as it is. Letters: N rows, C planes of an image, U
+different planes.
+"""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+Size = tuple[int, int]
+Rows = dict[str, Tensor]
+
+
+def is_image(value: Tensor) -> bool:
+    return value.dtype == torch.uint8 and value.dim() == 4
+
+
+def list_name(size: Size) -> str:
+    """The name of the list of planes of a size."""
+    return f"#{size[0]}x{size[1]}"
+
+
+def is_planes(name: str) -> bool:
+    """Whether an entry of packed rows is a list of planes, and has no row's axis."""
+    return name.startswith("#") and "." not in name
+
+
+def num_rows(packed: Mapping[str, Tensor]) -> int:
+    return next(len(value) for name, value in packed.items() if not is_planes(name))
+
+
+def part(packed: Mapping[str, Tensor], start: int, stop: int) -> Rows:
+    """Rows start to stop - 1 of packed rows, packed."""
+    return {name: value if is_planes(name) else value[start:stop] for name, value in packed.items()}
+
+
+def whole(packed: Mapping[str, Tensor]) -> Rows:
+    """Packed rows with their images."""
+    rows: Rows = {}
+    for name, value in packed.items():
+        size, _, image = name.partition(".")
+        if not name.startswith("#"):
+            rows[name] = value
+        elif image:
+            rows[image] = packed[size][value.long()]
+    return rows
