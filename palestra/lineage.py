@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 FIXED_IN_A_BRANCH = r"(game|num_worlds|roles|players)(\..+)?"
 FREE_IN_A_BRANCH = (
     r"players\.[^.]+\.algorithm\."
-    r"(?!(name|net|body|policy_net|critic_net|replay_buffer|dueling|value(?!\.huber_delta$)|transitions)(\.|$)).+"
+    r"(?!(name|net|body|policy_net|critic_net|dueling|value(?!\.huber_delta$)|transitions"
+    r"|replay_buffer(?!\.(layout|scratch_folder)$))(\.|$)).+"
 )
 
 
@@ -71,7 +72,8 @@ def extend(run: Path, overrides: Sequence[str], model: type["RunConfig"]) -> Run
             for change in changes
             if change.key.split(".")[0] != "stop"
         ]
-        counters = Checkpoints(folder, config.output.keep_last, config.output.keep_every).load("latest").counters
+        checkpoints = Checkpoints(folder, config.output.keep_last, config.output.keep_every)
+        counters = checkpoints.load("latest", check_rows=False).counters
         reached = counters.get(extended.stop.unit)
         if not changes:
             faults.append(ConfigErrorItem("stop", "nothing changes; expected another end, as stop.after=100000"))

@@ -201,6 +201,9 @@ class Trainer:
         leaving = self.signals.received is not None  # asked once: who leaves has saved
         if config.output.save is not None and (due or leaving):
             self.save()
+        elif config.output.save is not None:
+            with self.clock.paused():
+                self._output().checkpoints.write_ahead(self._buffers())
         self._show()
         if self.finished or leaving:
             raise TrainingEnds
@@ -466,7 +469,7 @@ class Trainer:
         """
         assert isinstance(self.run, RunFolder)
         checkpoints = Checkpoints(self.run, keep_last=1, keep_every=None)
-        state = checkpoints.load(int(which) if which.isdigit() else which).state
+        state = checkpoints.load(int(which) if which.isdigit() else which, check_rows=False).state
         self.game.load_state_dict(state["game"])
         self._load_players(state)
         final = 0 if self.config.evaluation is None else self.config.evaluation.final_num_games

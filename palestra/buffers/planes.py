@@ -13,13 +13,14 @@ from palestra.buffers.packed import Rows, Size, is_image, list_name
 
 class PlaneStores:
     """The planes of the images in at most `num_rows` rows, in one FrameStore for each size. Rows that are held have
-    slots in the place of images: int32 (N, C).
+    slots in the place of images: int32 (N, C). Names are sorted: equal rows are packed into equal bytes, also those of
+    a resumed run.
 
     rows: what rows look like, of any number.
     """
 
     def __init__(self, rows: Mapping[str, Tensor], num_rows: int, folder: Path | None) -> None:
-        self.images = {name: tuple(value.shape[1:]) for name, value in rows.items() if is_image(value)}
+        self.images = {name: tuple(value.shape[1:]) for name, value in sorted(rows.items()) if is_image(value)}
         planes: dict[Size, int] = {}
         for channels, height, width in self.images.values():
             planes[height, width] = planes.get((height, width), 0) + channels

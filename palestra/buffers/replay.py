@@ -189,6 +189,11 @@ class ReplayBuffer:
         self.num_samples = state["num_samples"]
         self._known_filled = False
 
+    @property
+    def row_bytes(self) -> int:
+        """Of one row, with images; no less than 1."""
+        return sum(value.nbytes for value in self._room(self._staged, 1).rows.values()) if self._storage else 1
+
     def rows(self, start: int, stop: int) -> dict[str, Tensor]:
         """Rows start..stop-1 of the stream, as far as they are still held. IndexError otherwise."""
         rows = self._stored(start, stop)

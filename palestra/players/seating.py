@@ -125,7 +125,7 @@ def _state_of_run(model: type["RunConfig"], run: Path, name: str, checkpoint: st
     if not hasattr(load_config(folder.config, (), model).players.get(name), "algorithm"):
         raise RunFolderError(f"{run} has no player {name!r} that learned")
     which = int(checkpoint) if checkpoint.isdigit() else checkpoint
-    return Checkpoints(folder, keep_last=1, keep_every=None).load(which).state
+    return Checkpoints(folder, keep_last=1, keep_every=None).load(which, check_rows=False).state
 
 
 def _load_nets(player: Player, state: dict[str, Any]) -> None:

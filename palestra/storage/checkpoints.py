@@ -44,6 +44,8 @@ from palestra.storage.segments import (
     StoredRows,
     read_checked,
     read_tensors,
+    rows_per_segment,
+    store_full_segments,
     store_rows,
     write_tensors,
 )
@@ -86,6 +88,7 @@ class Checkpoints:
         self.keep_every = keep_every
         self.segment_rows = segment_rows
         self._known_segments: dict[str, tuple[Segment, ...]] = {}
+        self._written_ahead: dict[str, tuple[Segment, ...]] = {}
         if run_folder.holds_lock:
             self._remove_leftovers()
             self._remove_unnamed_segments()
@@ -120,7 +123,7 @@ class Checkpoints:
             write_tensors(unfinished / "tensors.safetensors", tensors)
             stored = {
                 key: store_rows(
-                    key, buffer, self._known_segments.get(key, ()), unfinished, self.buffers_folder, self.segment_rows
+                    key, buffer, self._on_disk(key), unfinished, self.buffers_folder, self._segment_rows(buffer)
                 )
                 for key, buffer in buffers.items()
             }
@@ -137,14 +140,30 @@ class Checkpoints:
             write_synced(unfinished / "manifest.json", to_json(manifest | {"sha256": _digest(manifest)}).encode())
             sync_folder(unfinished)
             self._publish(unfinished, name)
-            self._known_segments = {key: rows.segments for key, rows in stored.items()}
+            self._known_segments, self._written_ahead = {key: rows.segments for key, rows in stored.items()}, {}
             self._remove_unkept(number)
         except OSError as error:
+            self._written_ahead = {}
             with suppress(OSError):  # a disk that is full lets files go; one that is broken must not hide the error
                 self._remove_leftovers()
                 self._remove_unnamed_segments()
             raise CheckpointError(f"checkpoint {name} could not be saved in {self.folder}: {error}") from error
         return name
+
+    def write_ahead(self, buffers: Mapping[str, SegmentedRows]) -> None:
+        """Write the segments that have been filled since the last save, which the next one then only names: rows of
+        images take a disk seconds. A disk that refuses will refuse the save, too, and there it is told."""
+        with suppress(OSError):
+            for key, buffer in buffers.items():
+                self._written_ahead[key] = store_full_segments(
+                    key, buffer, self._on_disk(key), self.buffers_folder, self._segment_rows(buffer)
+                )
+
+    def _on_disk(self, key: str) -> tuple[Segment, ...]:
+        return self._known_segments.get(key, ()) + self._written_ahead.get(key, ())
+
+    def _segment_rows(self, buffer: SegmentedRows) -> int:
+        return rows_per_segment(buffer, at_most=self.segment_rows)
 
     def mark_best(self, name: str) -> None:
         """Let `best` point at checkpoint `name`, which is kept from now on."""
@@ -155,17 +174,17 @@ class Checkpoints:
         except OSError as error:
             raise CheckpointError(f"checkpoint {name} could not be marked as the best: {error}") from error
 
-    def load(self, which: int | str | Path) -> LoadedCheckpoint:
+    def load(self, which: int | str | Path, check_rows: bool = True) -> LoadedCheckpoint:
         """Read a checkpoint: "latest", "best", a number, or the path of a folder (of this run or another).
 
-        Every SHA-256 is checked. If the latest is damaged, the ones before it are tried in turn, and `warnings` names
-        the damaged. Raises CheckpointError if none is left, if the one asked for is damaged or missing, or if it
-        was written by a later version of palestra.
+        Every SHA-256 is checked; those of replay rows, which may be many, only if `check_rows`. If the latest is
+        damaged, the ones before it are tried in turn, and `warnings` names the damaged. Raises CheckpointError if none
+        is left, if the one asked for is damaged or missing, or if it was written by a later version of palestra.
         """
         damaged: list[str] = []
         for folder in self._candidates(which):
             try:
-                return _read(folder, damaged)
+                return _read(folder, damaged, check_rows)
             except DamagedError as error:
                 damaged.append(f"checkpoint {folder} is damaged: {error}")
         raise CheckpointError("\n".join(damaged) or f"there is no checkpoint in {self.folder}")
@@ -260,8 +279,9 @@ class Checkpoints:
 # ---- reading a folder --------------------------------------------------------------------------------
 
 
-def _read(folder: Path, warnings: list[str]) -> LoadedCheckpoint:
-    """The checkpoint in `folder`, every file checked. Raises DamagedError and CheckpointError."""
+def _read(folder: Path, warnings: list[str], check_rows: bool) -> LoadedCheckpoint:
+    """The checkpoint in `folder`, every file checked; replay rows only if `check_rows`. Raises DamagedError and
+    CheckpointError."""
     manifest = _read_manifest(folder)
     try:
         files = manifest["files"]
@@ -269,7 +289,8 @@ def _read(folder: Path, warnings: list[str]) -> LoadedCheckpoint:
         tensors = read_tensors(folder / "tensors.safetensors", files["tensors.safetensors"])
         buffers = {key: StoredRows.from_manifest(folder, entry) for key, entry in manifest["buffers"].items()}
         for rows in buffers.values():
-            rows.check()
+            if check_rows:
+                rows.check()
         return LoadedCheckpoint(
             folder=folder,
             state=_decode(document, tensors),

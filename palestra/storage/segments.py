@@ -8,7 +8,7 @@ checkpoint itself.
 
 import hashlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
@@ -23,6 +23,7 @@ from palestra.buffers.packed import is_planes, num_rows, part
 from palestra.storage.run_folder import file_sha256, sync_folder
 
 SEGMENT_ROWS = 8192
+SEGMENT_BYTES = 64 << 20  # of whole rows at most: of images that share their frames a few MiB are then written
 BUFFERS_FROM_CHECKPOINT = "../../buffers/"
 
 
@@ -36,6 +37,10 @@ class SegmentedRows(Protocol):
     @property
     def capacity(self) -> int:
         """The rows held at most: the last `capacity` ones."""
+
+    @property
+    def row_bytes(self) -> int:
+        """Of one row, with images; no less than 1."""
 
     def packed_rows(self, start: int, stop: int) -> dict[str, Tensor]:
         """Rows start to stop - 1, each tensor of shape (stop - start, ...), but for lists of planes (see
@@ -102,33 +107,55 @@ def segment_bounds(start: int, stop: int, segment_rows: int) -> Iterator[tuple[i
         start = boundary
 
 
-def store_rows(
-    name: str,
-    buffer: SegmentedRows,
-    known: tuple[Segment, ...],
-    checkpoint_folder: Path,
-    buffers_folder: Path,
-    segment_rows: int,
-) -> StoredRows:
-    """Write the rows that `buffer` holds, as far as no segment in `known` has them already.
+def rows_per_segment(buffer: SegmentedRows, at_most: int) -> int:
+    """Every save writes the unfinished segment anew: it must not be large."""
+    fitting = max(1, SEGMENT_BYTES // buffer.row_bytes)
+    return min(at_most, 1 << fitting.bit_length() - 1)
+
+
+def store_full_segments(
+    name: str, buffer: SegmentedRows, known: Iterable[Segment], buffers_folder: Path, segment_rows: int
+) -> tuple[Segment, ...]:
+    """Write the finished segments of the rows that `buffer` holds, as far as none in `known` has them already; gives
+    all of them.
 
     A segment that was never written while it was whole, because more rows than the capacity came between two
     saves, is written from its surviving part.
     """
-    num_added = buffer.num_added
-    first = max(0, num_added - buffer.capacity)
+    first, num_added = held_rows(buffer)
     on_disk = {segment.stop: segment for segment in known if segment.file.startswith(BUFFERS_FROM_CHECKPOINT)}
     segments = []
-    for start, stop in segment_bounds(first, num_added, segment_rows):
-        if stop % segment_rows:  # the tail
-            segment = write_segment(checkpoint_folder, name, buffer, start, stop)
-        elif stop in on_disk and on_disk[stop].start <= start:
+    for start, stop in segment_bounds(first, num_added - num_added % segment_rows, segment_rows):
+        if stop in on_disk and on_disk[stop].start <= start:
             segment = on_disk[stop]
         else:
             segment = write_segment(buffers_folder, name, buffer, start, stop)
             segment = replace(segment, file=BUFFERS_FROM_CHECKPOINT + segment.file)
         segments.append(segment)
-    return StoredRows(checkpoint_folder, first, num_added, tuple(segments))
+    return tuple(segments)
+
+
+def store_rows(
+    name: str,
+    buffer: SegmentedRows,
+    known: Iterable[Segment],
+    checkpoint_folder: Path,
+    buffers_folder: Path,
+    segment_rows: int,
+) -> StoredRows:
+    """Write the rows that `buffer` holds: what `store_full_segments` writes, and the unfinished tail."""
+    first, num_added = held_rows(buffer)
+    segments = store_full_segments(name, buffer, known, buffers_folder, segment_rows)
+    start = max(first, num_added - num_added % segment_rows)
+    if start < num_added:
+        segments += (write_segment(checkpoint_folder, name, buffer, start, num_added),)
+    return StoredRows(checkpoint_folder, first, num_added, segments)
+
+
+def held_rows(buffer: SegmentedRows) -> tuple[int, int]:
+    """The number of the first row held, and the one after the last."""
+    num_added = buffer.num_added
+    return max(0, num_added - buffer.capacity), num_added
 
 
 def write_segment(folder: Path, name: str, buffer: SegmentedRows, start: int, stop: int) -> Segment:

@@ -131,6 +131,8 @@ def test_every_batch_is_that_of_a_buffer_of_whole_rows(
     if not plain.is_empty:
         into = make_buffer(name, capacity, "frames_once"), make_buffer(name, capacity, "whole", folder)
         assert_same_draws(restored(once, into[0], cut), restored(once, into[1], cut), 1)
+        for buffer in into:  # as files hold them
+            assert_same_rows(plain.packed_rows(*held(plain)), buffer.packed_rows(*held(buffer)))
         rows, valid = batches[0]
         for buffer in (plain, once, *into):
             buffer.num_samples = 50

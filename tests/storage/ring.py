@@ -11,6 +11,7 @@ class Ring:
         self.capacity = capacity
         self.seed = seed
         self.num_added = 0
+        self.row_bytes = 16
         self.held: dict[int, tuple[int, int]] = {}
 
     def add(self, num: int) -> None:

@@ -1,5 +1,7 @@
 """What storage promises about replay rows."""
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,10 @@ from palestra.storage import CheckpointError, Checkpoints, RunFolder
 @pytest.fixture
 def run(tmp_path: Path) -> RunFolder:
     return RunFolder.create(tmp_path, "run")
+
+
+def refuse(*args: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 def save(checkpoints: Checkpoints, number: int, **rings: Ring) -> None:
@@ -66,6 +72,80 @@ def test_a_full_segment_is_written_once_and_shared_by_later_checkpoints(run: Run
     after = {path.name: path.stat().st_ino for path in run.buffers.iterdir()}
     assert after.items() > written.items()
     assert len(after) == 4
+
+
+def test_segments_of_large_rows_are_short(run: RunFolder) -> None:
+    """The unfinished one is written anew at every save."""
+    for bounds in (["host-0-8192"], ["host-0-4096", "host-4096-8192"]):
+        ring = Ring(capacity=9000)
+        ring.row_bytes = len(bounds) << 13
+        ring.add(9000)
+        checkpoints = Checkpoints(run, keep_last=1, keep_every=None)
+        save(checkpoints, 0, host=ring)
+        assert sorted(path.name.rsplit("-", 1)[0] for path in run.buffers.iterdir()) == bounds
+        assert restored(checkpoints, 9000).held == ring.held
+
+
+def test_what_was_written_ahead_is_not_written_again(run: RunFolder) -> None:
+    checkpoints = Checkpoints(run, keep_last=2, keep_every=None, segment_rows=4)
+    ring = Ring(capacity=100)
+    ring.add(9)
+    checkpoints.write_ahead({"host": ring})
+    written = {path.name: path.stat().st_ino for path in run.buffers.iterdir()}
+    assert sorted(name[:8] for name in written) == ["host-0-4", "host-4-8"]
+    ring.add(4)
+    save(checkpoints, 0, host=ring)
+    ring.add(4)
+    checkpoints.write_ahead({"host": ring})
+    save(checkpoints, 1, host=ring)
+    after = {path.name: path.stat().st_ino for path in run.buffers.iterdir()}
+    assert after.items() > written.items()
+    assert len(after) == 4
+    assert restored(checkpoints, 100).held == ring.held
+    assert restored(checkpoints, 100, 0).held.keys() == set(range(13))
+
+
+def test_what_was_written_ahead_goes_when_the_save_fails_and_comes_with_the_next_one(
+    run: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoints = Checkpoints(run, keep_last=2, keep_every=None, segment_rows=4)
+    ring = Ring(capacity=100)
+    ring.add(9)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", refuse)
+        checkpoints.write_ahead({"host": ring})
+        with pytest.raises(CheckpointError, match="No space left"):
+            save(checkpoints, 0, host=ring)
+    assert list(run.buffers.iterdir()) == []
+    save(checkpoints, 0, host=ring)
+    assert restored(checkpoints, 100).held == ring.held
+
+
+def test_a_disk_that_refuses_what_is_written_ahead_is_told_by_the_save(
+    run: RunFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoints = Checkpoints(run, keep_last=2, keep_every=None, segment_rows=4)
+    ring = Ring(capacity=100)
+    ring.add(9)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", refuse)
+        checkpoints.write_ahead({"host": ring})
+        with pytest.raises(CheckpointError, match="No space left"):
+            save(checkpoints, 0, host=ring)
+    save(checkpoints, 0, host=ring)
+    assert restored(checkpoints, 100).held == ring.held
+
+
+def test_rows_are_left_alone_where_only_the_state_is_wanted(run: RunFolder) -> None:
+    checkpoints = Checkpoints(run, keep_last=1, keep_every=None, segment_rows=4)
+    ring = Ring(capacity=100)
+    ring.add(6)
+    save(checkpoints, 0, host=ring)
+    for path in [*run.buffers.iterdir(), *run.checkpoints.glob("*/host-*")]:
+        path.unlink()
+    assert checkpoints.load("latest", check_rows=False).counters == {}
+    with pytest.raises(CheckpointError, match="host-"):
+        checkpoints.load("latest")
 
 
 def test_a_segment_goes_when_no_kept_manifest_names_it(run: RunFolder) -> None:
