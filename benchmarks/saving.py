@@ -143,9 +143,7 @@ def main() -> None:
     if arguments.part:
         what, kind, layout, num, folder = arguments.part
         run = RunFolder.create_at(Path(folder)) if what == "save" else RunFolder(Path(folder))
-        done = (
-            measure_saving(kind, layout, int(num), run) if what == "save" else measure_loading(layout, int(num), run)
-        )
+        done = measure_saving(kind, layout, int(num), run) if what == "save" else measure_loading(layout, int(num), run)
         print(json.dumps(done))
         return
     print(HEADER)

@@ -5,6 +5,7 @@ safe points what is the same for all: evaluation, records, checkpoints, signals,
 """
 
 import math
+import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,6 +17,7 @@ import torch
 from rich.console import Console
 from torch import Tensor
 
+from palestra.buffers.memory import NoRoom
 from palestra.callbacks import Callback
 from palestra.clock import Mark, StopSignals, TrainingClock
 from palestra.config import ConfigError, ConfigErrorItem, load_class
@@ -54,7 +56,7 @@ PARTS = {
 
 
 class TrainingFailed(RuntimeError):
-    """Training cannot go on (a loss that is no number, say). The last checkpoint stands."""
+    """Training cannot go on (a loss that is no number, a disk without room). The last checkpoint stands."""
 
 
 class TrainingEnds(Exception):
@@ -145,6 +147,7 @@ class Trainer:
         A run that was loaded goes on where its last checkpoint stands. Raises TrainingFailed if a loss is no number,
         RunFolderError or CheckpointError where the disk refuses; if that was the last checkpoint, after all is done.
         """
+        self._check_scratch_folders()
         with self._opened() as output:
             try:
                 self.before_train()
@@ -163,6 +166,8 @@ class Trainer:
                 output.conclude(self.progress(None))
                 if self.save_failure is not None:
                     raise self.save_failure from None
+            except NoRoom as error:
+                raise TrainingFailed(f"{error}; {self._what_stands()}") from error
 
     def _train(self) -> None:
         """One epoch: every learning player takes its turn. The attribute `turn` remembers whose it is."""
@@ -344,13 +349,23 @@ class Trainer:
                 raise self._failure(player, f"the loss is {loss}")
 
     def _failure(self, player: Player, what: str) -> TrainingFailed:
-        folder, numbers = self._output().folder.path, self._output().checkpoints.numbers()
-        last = f"checkpoint {numbers[-1]:08d} stands: palestra resume {folder}" if numbers else "nothing was saved"
         assert player.worlds is not None
         earned = (player.worlds.returns, self.fused_game.recent_returns(player.worlds))
         if not all(bool(returns.isfinite().all()) for returns in earned):
             what += ", after rewards of the game that were no finite numbers"
-        return TrainingFailed(f"player {player.name!r}, opt step {player.opt_steps}: {what}; {last}")
+        return TrainingFailed(f"player {player.name!r}, opt step {player.opt_steps}: {what}; {self._what_stands()}")
+
+    def _check_scratch_folders(self) -> None:
+        """Who only plays needs none, so that a run can be evaluated elsewhere; who trains does."""
+        for name, buffer in self._buffers().items():
+            if buffer.folder is not None and not (buffer.folder.is_dir() and os.access(buffer.folder, os.W_OK)):
+                path = f"players.{name}.algorithm.replay_buffer.scratch_folder"
+                message = f"{str(buffer.folder)!r} is no folder in which files can be made"
+                raise ConfigError([ConfigErrorItem(path, message)])
+
+    def _what_stands(self) -> str:
+        folder, numbers = self._output().folder.path, self._output().checkpoints.numbers()
+        return f"checkpoint {numbers[-1]:08d} stands: palestra resume {folder}" if numbers else "nothing was saved"
 
     # ---- state -----------------------------------------------------------------------------------------
 

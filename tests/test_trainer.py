@@ -4,6 +4,7 @@ import errno
 import inspect
 import io
 import math
+import os
 import random
 import re
 import signal
@@ -21,6 +22,7 @@ import palestra
 from palestra.algorithms.dqn import DQN
 from palestra.callbacks import Callback
 from palestra.clock import TrainingClock
+from palestra.config import ConfigError
 from palestra.games.rewards import Reward
 from palestra.intervals import Interval
 from palestra.player import Algorithm, Metrics, Player
@@ -513,6 +515,32 @@ def test_a_parameter_that_is_no_number_is_never_saved(make_config: MakeConfig, t
         trainer.fit()
     assert all_finite(saved_state(trainer))
     assert saved_state(trainer)["counters"]["opt_steps"] == 0
+
+
+def test_a_scratch_disk_without_room_fails_the_run_in_one_line(
+    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*args: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", refuse)
+    config = make_config({"players.host.algorithm.replay_buffer.scratch_folder": str(tmp_path)})
+    with pytest.raises(TrainingFailed) as caught:
+        Trainer(config, run=tmp_path / "run").fit()
+    assert re.fullmatch(
+        rf"there is no room in replay_buffer.scratch_folder {tmp_path} for \S+ GiB of the replay buffer; "
+        rf"checkpoint 00000000 stands: palestra resume {tmp_path / 'run'}",
+        str(caught.value),
+    )
+
+
+def test_a_scratch_folder_that_is_not_there_is_an_error_of_the_config(make_config: MakeConfig, tmp_path: Path) -> None:
+    config = make_config({"players.host.algorithm.replay_buffer.scratch_folder": "not/there"})
+    with pytest.raises(ConfigError) as caught:
+        Trainer(config, run=tmp_path / "run").fit()
+    expected = "'not/there' is no folder in which files can be made"
+    assert str(caught.value) == f"players.host.algorithm.replay_buffer.scratch_folder: {expected}"
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_reward_of_the_user_s_own_that_is_no_number_fails_the_run(make_config: MakeConfig, in_tmp_path: Path) -> None:

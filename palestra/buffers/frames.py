@@ -46,7 +46,7 @@ class FrameStore:
 
     def hold(self, frames: Tensor, held: np.ndarray) -> Tensor:
         """The slots of frames, uint8 (K, num_bytes), of which those with `held` get one more place each: int32 (K,); 0
-        for the others. Raises OSError where the disk is full."""
+        for the others. Raises NoRoom."""
         words = np.require(frames.cpu().contiguous().numpy(), requirements="A").view(self._word)
         self._reserved.take((int(self._free[1]) + len(words)) * self.num_bytes)
         slots = np.zeros(len(words), dtype=np.int32)

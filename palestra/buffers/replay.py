@@ -1,6 +1,5 @@
 """Uniform replay memory: a ring of rows in one place."""
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
@@ -10,11 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from palestra.buffers.memory import Reserved
+from palestra.buffers.memory import NoRoom, Reserved
 from palestra.buffers.packed import is_image, num_rows, part, whole
 from palestra.buffers.planes import PlaneStores
 from palestra.buffers.rows import BYTES_PER_WORD, RowLayout
-from palestra.config import Config, ConfigErrorItem, NonEmptyStr, PartError, PositiveInt
+from palestra.config import Config, NonEmptyStr, PositiveInt
 from palestra.randomness import U_GAMMA, base_key, fold, mix, random_integers
 
 Layout = Literal["whole", "frames_once"]
@@ -65,9 +64,9 @@ class ReplayBuffer:
     def __init__(self, config: ReplayConfig, device: torch.device, seed: int, stream: str) -> None:
         self.capacity = config.capacity
         self.shares_frames = config.layout == "frames_once"
-        self.folder = _folder(config)
+        self.folder = None if config.scratch_folder is None else Path(config.scratch_folder)
         self.device = device
-        self.home = torch.device("cpu") if self.shares_frames or self.folder else device
+        self.home = torch.device("cpu") if self.shares_frames or self.folder is not None else device
         self._on_cpu = self.home.type == "cpu"
         self.key = base_key(seed, stream)
         self.num_samples = 0
@@ -93,7 +92,8 @@ class ReplayBuffer:
         return not self._known_filled
 
     def add(self, rows: Mapping[str, Tensor], valid: Tensor) -> None:
-        """Append the rows of a batch where `valid`, in their order. ValueError if the batch exceeds the capacity."""
+        """Append the rows of a batch where `valid`, in their order. ValueError if the batch exceeds the capacity,
+        NoRoom if memory or disk do not suffice."""
         if len(valid) > self.capacity:
             raise ValueError(f"a batch of {len(valid)} rows does not fit a replay buffer of capacity {self.capacity}")
         if not self._storage:
@@ -162,8 +162,11 @@ class ReplayBuffer:
             self._reserved = Reserved(shape[0] * shape[1] * BYTES_PER_WORD, self.folder)
             self._reserved.take(len(self._reserved.octets))
             self._words = torch.from_numpy(self._reserved.octets.view(np.int64).reshape(shape))
-        elif self._on_cpu:  # numpy asks for huge pages: rows drawn at random from much memory come a third faster
-            self._words = torch.from_numpy(np.zeros(shape, dtype=np.int64))
+        elif self._on_cpu:  # numpy asks for huge pages, too, and refuses what no memory can hold
+            try:
+                self._words = torch.from_numpy(np.zeros(shape, dtype=np.int64))
+            except MemoryError as error:
+                raise NoRoom(shape[0] * shape[1] * BYTES_PER_WORD, None) from error
         else:
             self._words = torch.zeros(shape, dtype=torch.int64, device=self.home)
         self._storage = self._layout.views(self._words)
@@ -239,16 +242,6 @@ class ReplayBuffer:
         places = torch.arange(start, start + num_rows(stored), device=self.home) % self.capacity
         for name, value in stored.items():
             self._storage[name].index_copy_(0, places, value.to(self.home))
-
-
-def _folder(config: ReplayConfig) -> Path | None:
-    if config.scratch_folder is None:
-        return None
-    folder = Path(config.scratch_folder)
-    if not os.access(folder, os.W_OK | os.X_OK) or not folder.is_dir():
-        error = ConfigErrorItem("scratch_folder", f"{config.scratch_folder!r} is no folder in which files can be made")
-        raise PartError(config, [error])  # type: ignore[arg-type]
-    return folder
 
 
 # ---- the same on a CPU: loops that start many times faster than operations of torch -------------------

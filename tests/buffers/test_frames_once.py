@@ -1,6 +1,8 @@
 """A buffer that stores frames once gives what a buffer of whole rows gives, to the bit, whatever is added."""
 
 import copy
+import errno
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,9 +14,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from palestra.buffers.frames import FrameStore
+from palestra.buffers.memory import NoRoom
 from palestra.buffers.prioritized import PrioritizedReplay, PrioritizedReplayConfig
 from palestra.buffers.replay import ReplayBuffer, UniformReplayConfig
-from palestra.config import PartError
 from palestra.games.fused import Decision, Transitions
 from palestra.games.gym import GymnasiumGame
 from palestra.games.solo import SoloGame
@@ -106,7 +108,7 @@ def streams(draw: st.DrawFn) -> tuple[int, list[tuple[Rows, Tensor]]]:
 
 
 @pytest.mark.parametrize("name", ["uniform", "prioritized"])
-@settings(deadline=None, max_examples=120)
+@settings(deadline=None, max_examples=60)
 @given(stream=streams(), cut=st.integers(0, 9), on_disk=st.booleans())
 def test_every_batch_is_that_of_a_buffer_of_whole_rows(
     name: str,
@@ -222,9 +224,18 @@ def test_scratch_files_have_no_name(tmp_path: Path) -> None:
         assert list(tmp_path.iterdir()) == []
 
 
-def test_a_scratch_folder_that_is_none_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(PartError, match=r"scratch_folder: '.*/missing' is no folder in which files can be made"):
-        make_buffer("uniform", 10, "whole", tmp_path / "missing")
+@pytest.mark.parametrize("layout", ["whole", "frames_once"])
+def test_a_full_disk_is_an_error_that_names_the_folder(
+    layout: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*args: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", refuse)
+    buffer = make_buffer("uniform", 10, layout, tmp_path)
+    rows = {"observation.camera": torch.zeros(2, 4, 6, 8, dtype=torch.uint8)}
+    with pytest.raises(NoRoom, match=r"no room in replay_buffer.scratch_folder /.* GiB of the replay buffer"):
+        buffer.add(rows, torch.ones(2, dtype=torch.bool))
 
 
 def test_samples_go_to_the_device_though_rows_stay() -> None:

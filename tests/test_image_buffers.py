@@ -1,0 +1,106 @@
+"""Runs on Atari with a buffer that stores frames once: the bits of one that stores whole rows, killed or not."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import palestra
+from palestra.cli import shipped_configs
+from palestra.config import load_yaml
+from palestra.lineage import tree_differences
+from palestra.recording.recorders import read_records, without_clock
+from palestra.storage import Checkpoints, LoadedCheckpoint, RunFolder
+
+pytest.importorskip("ale_py")
+pytestmark = pytest.mark.usefixtures("no_plots")
+PATIENCE_S = 120.0
+PRIORITIZED = {
+    "name": "prioritized",
+    "capacity": 90,
+    "alpha": 0.6,
+    "beta": {"name": "linear", "initial": 0.4, "final": 1.0, "num_steps": 60},
+    "eps": 1e-6,
+    "layout": "frames_once",
+    "scratch_folder": None,
+}
+
+
+def pong(**replay: Any) -> dict[str, Any]:
+    """The shipped training, made tiny: 200 env steps through a buffer of 90, episodes cut off, sums of three."""
+    config = load_yaml(next(path for path in shipped_configs() if path.stem == "dqn-pong"))
+    config["game"]["wrappers"].insert(1, {"name": "time_limit", "max_episode_steps": 19})
+    learner = config["players"]["agent"]["algorithm"]
+    learner |= {
+        "transitions": {"name": "n_step", "steps": 3},
+        "updates_per_turn": 4,
+        "warmup_env_steps": 32,
+        "batch_size": 8,
+        "net": {"name": "nature_cnn", "channels": [2], "kernels": [8], "strides": [8], "hidden_widths": [8]},
+        "replay_buffer": PRIORITIZED | replay,
+    }
+    every = {"every": 16, "unit": "opt_steps"}
+    config["output"] |= {"display": "quiet", "record": every, "tensorboard": False, "save": every, "keep_every": 1}
+    return config | {"num_worlds": 2, "evaluation": None, "stop": {"after": 100, "unit": "opt_steps"}}
+
+
+def records(run: Path) -> list[dict[str, Any]]:
+    return [without_clock(record) for record in read_records(run / "records.jsonl")]
+
+
+def last(run: Path) -> LoadedCheckpoint:
+    return Checkpoints(RunFolder.open(run), keep_last=1, keep_every=None).load("latest")
+
+
+def assert_same_bits(run: Path, other: Path) -> None:
+    """Equal records, and equal last checkpoints down to the files of replay rows."""
+    assert records(run) == records(other)
+    one, two = last(run), last(other)
+    assert list(tree_differences(one.state, two.state)) == []
+    assert one.manifest["buffers"] == two.manifest["buffers"]
+    assert one.manifest["buffers"]["agent"]["start"] > 0, "the buffer has been full"
+
+
+def test_a_run_that_stores_frames_once_has_the_bits_of_one_that_stores_whole_rows(tmp_path: Path) -> None:
+    for name, replay in {
+        "whole": {"layout": "whole"},
+        "once": {},
+        "on disk": {"scratch_folder": str(tmp_path)},
+    }.items():
+        palestra.Trainer(pong(**replay), run=tmp_path / name).fit()
+    assert_same_bits(tmp_path / "once", tmp_path / "whole")
+    assert_same_bits(tmp_path / "on disk", tmp_path / "whole")
+
+
+def test_a_run_with_images_killed_in_the_middle_goes_on_to_the_same_bits(tmp_path: Path) -> None:
+    (tmp_path / "pong.yml").write_text(json.dumps(pong()))
+    palestra.Trainer(tmp_path / "pong.yml", run=tmp_path / "uninterrupted").fit()
+    run = tmp_path / "killed"
+    program = "from palestra.cli import main; main()"
+    command = [sys.executable, "-c", program, "train", str(tmp_path / "pong.yml"), "--run", str(run)]
+    process = subprocess.Popen(command)
+    deadline = time.monotonic() + PATIENCE_S
+    while not (run / "checkpoints" / "00000003").exists():
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    process.send_signal(signal.SIGKILL)
+    assert process.wait() == -signal.SIGKILL
+    assert not last(run).state["finished"]
+    trainer = palestra.Trainer.load(run)
+    trainer.fit()
+    assert trainer.players["agent"].worlds.world.exact  # type: ignore[union-attr]
+    assert_same_bits(run, tmp_path / "uninterrupted")
+
+
+def test_players_are_loaded_and_evaluated_without_replay_rows(tmp_path: Path) -> None:
+    config = pong() | {"stop": {"after": 16, "unit": "opt_steps"}}
+    palestra.Trainer(config, run=tmp_path / "run").fit()
+    for path in (tmp_path / "run").rglob("agent-*.safetensors"):
+        path.unlink()
+    assert palestra.load_player(tmp_path / "run").opt_steps == 16
