@@ -100,12 +100,12 @@ def peak_growth_mib(call: Callable[[], object]) -> float:
     and lies idle in the process would be used again, and not be seen.
     """
     Path("/proc/self/clear_refs").write_text("5")  # the high-water mark starts anew
-    before = _status_kib("VmRSS")
+    before = status_kib("VmRSS")
     call()
-    return (_status_kib("VmHWM") - before) / 1024
+    return (status_kib("VmHWM") - before) / 1024
 
 
-def _status_kib(name: str) -> int:
+def status_kib(name: str) -> int:
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
 

@@ -2,17 +2,19 @@
 
     python -m benchmarks.saving [--quick] [--folder FOLDER]
 
-Each buffer is measured in a process of its own, which fills it, saves it for the first time, saves it again after 1,000
-and after 10,000 more rows, and loads it. `floats`: transitions of 17 floats and 6 actions. `images`: stacks of four
-84x84 frames of chance in 8 worlds, episodes of 500 steps. Linux only (peaks are read from /proc).
+One process fills a buffer, saves it for the first time, and again after 1,000 and after 10,000 more rows; another one
+loads it. Seconds by the clock, in parentheses those of the processor; a peak is beyond the buffer's own memory.
+`floats`: transitions of 17 floats and 6 actions. `images`: stacks of four 84x84 frames of chance in 8 worlds, episodes
+of 500 steps. Linux only (peaks are read from /proc).
 """
 
 import argparse
-import json
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -20,6 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from benchmarks.measuring import status_kib
 from palestra.buffers.replay import Layout, ReplayBuffer, UniformReplayConfig
 from palestra.storage import Checkpoints, RunFolder
 
@@ -35,9 +38,9 @@ BUFFERS: list[tuple[str, Layout, int]] = [
     ("images", "frames_once", 100_000),
 ]
 NEW_ROWS = (1_000, 10_000)
-HEADER = (
-    "| buffer | layout | rows | its memory, MiB | first save, s | MiB written | peak, MiB "
-    "| 1,000 new rows: s | MiB written | 10,000 new rows: s | MiB written | load, s | peak, MiB | without rows, s |"
+COLUMNS = (
+    *("buffer", "layout", "rows", "its memory, MiB", "first save", "peak, MiB", "1,000 new rows", "10,000 new rows"),
+    *("load", "peak, MiB", "load without rows"),
 )
 Add = Callable[[ReplayBuffer, int], None]
 
@@ -83,24 +86,37 @@ def others(num: int) -> dict[str, Tensor]:
 # ---- measuring ---------------------------------------------------------------------------------------
 
 
-def status(name: str) -> float:
-    """A line of /proc/self/status in MiB."""
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith(f"{name}:"))
+@dataclass(frozen=True)
+class Cost:
+    """Seconds by the clock and of the processor, MiB handed to the disk, MiB in memory at most beyond those before."""
+
+    seconds: float
+    processor: float
+    written: float
+    peak: float
+
+    def __str__(self) -> str:
+        times = f"{self.seconds:.2f} s ({self.processor:.2f})"
+        return f"{times}, {number(self.written)} MiB" if self.written >= 0.005 else times
 
 
-def written() -> float:
-    """What this process has handed to the disk, in MiB."""
-    lines = Path("/proc/self/io").read_text().splitlines()
-    return next(int(line.split()[1]) / MIB for line in lines if line.startswith("wchar"))
-
-
-def measure(work: Callable[[], object]) -> tuple[float, float, float]:
-    """Seconds, MiB written, and MiB that the process had at most beyond those before."""
+def cost_of(work: Callable[[], object]) -> Cost:
     Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
-    before, written_before, started = status("VmRSS"), written(), time.perf_counter()
+    before, written = status_kib("VmRSS"), bytes_written()
+    started, processor = time.perf_counter(), time.process_time()
     work()
-    return time.perf_counter() - started, written() - written_before, status("VmHWM") - before
+    seconds, processor = time.perf_counter() - started, time.process_time() - processor
+    return Cost(seconds, processor, (bytes_written() - written) / MIB, (status_kib("VmHWM") - before) / 1024)
+
+
+def bytes_written() -> int:
+    """What this process has handed to the disk."""
+    lines = Path("/proc/self/io").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("wchar"))
+
+
+def number(value: float) -> str:
+    return f"{value:.2f}" if value < 10 else f"{value:,.0f}"
 
 
 def make_buffer(layout: Layout, capacity: int) -> ReplayBuffer:
@@ -108,30 +124,39 @@ def make_buffer(layout: Layout, capacity: int) -> ReplayBuffer:
     return ReplayBuffer(config, CPU, 0, "replay")
 
 
-def measure_saving(kind: str, layout: Layout, num: int, run: RunFolder) -> list[float]:
-    """The columns from the buffer's memory to the last of MiB written."""
-    warm, add = make_buffer(layout, 100), add_floats if kind == "floats" else Film()
+def fill_and_save(kind: str, layout: Layout, num: int, path: Path) -> tuple[float, list[Cost]]:
+    """The memory of a buffer, in MiB; what it costs to save it for the first time, and after more rows."""
+    warm, add = make_buffer(layout, 80), add_floats if kind == "floats" else Film()
     add(warm, 80)  # kernels are compiled, libraries loaded
     warm.packed_rows(0, 80)
-    buffer = make_buffer(layout, num + 2 * sum(NEW_ROWS))
-    before = status("VmRSS")
+    buffer = make_buffer(layout, num + sum(NEW_ROWS))
+    before = status_kib("VmRSS")
     add(buffer, num)
-    columns = [status("VmRSS") - before]
-    checkpoints = Checkpoints(run, keep_last=1, keep_every=None)
-    save: Callable[[int], object] = lambda number: checkpoints.save(number, {}, {}, {"agent": buffer}, 0)  # noqa: E731
-    columns += measure(lambda: save(0))
-    for number, new in enumerate(NEW_ROWS):
+    memory = (status_kib("VmRSS") - before) / 1024
+    checkpoints = Checkpoints(RunFolder.create_at(path), keep_last=1, keep_every=None)
+    costs = []
+    for number, new in enumerate((0, *NEW_ROWS)):
         add(buffer, new)
-        columns += measure(lambda number=number: save(number + 1))[:2]  # type: ignore[misc]
-    return columns
+        costs.append(cost_of(partial(checkpoints.save, number, {}, {}, {"agent": buffer}, 0)))
+    return memory, costs
 
 
-def measure_loading(layout: Layout, num: int, run: RunFolder) -> list[float]:
-    """The columns that tell of loading. The peak is beyond the buffer that is filled."""
-    checkpoints, buffer = Checkpoints(run, keep_last=1, keep_every=None), make_buffer(layout, num + 2 * sum(NEW_ROWS))
-    before = status("VmRSS")
-    seconds, _, peak = measure(lambda: checkpoints.restore_buffers(checkpoints.load("latest"), {"agent": buffer}))
-    return [seconds, peak - (status("VmRSS") - before), measure(lambda: checkpoints.load("latest"))[0]]
+def load(layout: Layout, num: int, path: Path) -> list[Cost]:
+    """Of the buffer that was saved, with the memory beyond its own; and of the rest alone."""
+    checkpoints, buffer = Checkpoints(RunFolder(path), 1, None), make_buffer(layout, num + sum(NEW_ROWS))
+    before = status_kib("VmRSS")
+    whole = cost_of(lambda: checkpoints.restore_buffers(checkpoints.load("latest"), {"agent": buffer}))
+    own = (status_kib("VmRSS") - before) / 1024
+    return [replace(whole, peak=whole.peak - own), cost_of(lambda: checkpoints.load("latest", check_rows=False))]
+
+
+def cells(part: str, kind: str, layout: Layout, num: int, path: Path) -> list[str]:
+    """The cells of a line that one process measures."""
+    if part == "save":
+        memory, (first, *later) = fill_and_save(kind, layout, num, path)
+        return [number(memory), str(first), number(first.peak), *map(str, later)]
+    whole, without_rows = load(layout, num, path)
+    return [str(whole), number(max(whole.peak, 0.0)), str(without_rows)]
 
 
 def main() -> None:
@@ -140,24 +165,21 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="where to save; the system's temporary folder if left out")
     parser.add_argument("--part", nargs=5, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    torch.set_num_threads(1)
     if arguments.part:
-        what, kind, layout, num, folder = arguments.part
-        run = RunFolder.create_at(Path(folder)) if what == "save" else RunFolder(Path(folder))
-        done = measure_saving(kind, layout, int(num), run) if what == "save" else measure_loading(layout, int(num), run)
-        print(json.dumps(done))
+        part, kind, layout, num, path = arguments.part
+        print("\n".join(cells(part, kind, layout, int(num), Path(path))))
         return
-    print(HEADER)
-    print("|" + "---|" * (HEADER.count("|") - 1))
+    print(f"| {' | '.join(COLUMNS)} |\n|{'---|' * len(COLUMNS)}")
     for kind, layout, num in BUFFERS:
         size = num // 100 if arguments.quick else num
+        line = [kind, layout, f"{size:,}"]
         with TemporaryDirectory(dir=arguments.folder) as folder:
-            columns: list[float] = []
-            for what in ("save", "load"):
-                command = [what, kind, layout, str(size), str(Path(folder) / "run")]
-                child = [sys.executable, "-m", "benchmarks.saving", "--part", *command]
-                columns += json.loads(subprocess.run(child, check=True, capture_output=True, text=True).stdout)
-        numbers = " | ".join(f"{column:,.2f}" if column < 10 else f"{column:,.0f}" for column in columns)
-        print(f"| {kind} | {layout} | {size:,} | {numbers} |", flush=True)
+            for part in ("save", "load"):
+                command = ["--part", part, kind, layout, str(size), f"{folder}/run"]
+                child = [sys.executable, "-m", "benchmarks.saving", *command]
+                line += subprocess.run(child, check=True, stdout=subprocess.PIPE, text=True).stdout.splitlines()
+        print(f"| {' | '.join(line)} |", flush=True)
 
 
 if __name__ == "__main__":
