@@ -15,7 +15,7 @@ from palestra.cli import shipped_configs
 from palestra.config import load_yaml
 from palestra.lineage import tree_differences
 from palestra.recording.recorders import read_records, without_clock
-from palestra.storage import Checkpoints, LoadedCheckpoint, RunFolder
+from palestra.storage import Checkpoints, LoadedCheckpoint, RunFolder, segments
 
 pytest.importorskip("ale_py")
 pytestmark = pytest.mark.usefixtures("no_plots")
@@ -66,7 +66,10 @@ def assert_same_bits(run: Path, other: Path) -> None:
     assert one.manifest["buffers"]["agent"]["start"] > 0, "the buffer has been full"
 
 
-def test_a_run_that_stores_frames_once_has_the_bits_of_one_that_stores_whole_rows(tmp_path: Path) -> None:
+def test_a_run_that_stores_frames_once_has_the_bits_of_one_that_stores_whole_rows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segments, "SEGMENT_BYTES", 16 * 57_000)
     for name, replay in {
         "whole": {"layout": "whole"},
         "once": {},
@@ -75,6 +78,26 @@ def test_a_run_that_stores_frames_once_has_the_bits_of_one_that_stores_whole_row
         palestra.Trainer(pong(**replay), run=tmp_path / name).fit()
     assert_same_bits(tmp_path / "once", tmp_path / "whole")
     assert_same_bits(tmp_path / "on disk", tmp_path / "whole")
+
+
+def test_segments_are_on_the_disk_before_the_save_that_needs_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segments, "SEGMENT_BYTES", 16 * 57_000)
+    ahead: list[str] = []
+
+    class Watch(palestra.Callback):
+        def after_step(self, trainer: Any, player: Any, metrics: Any) -> None:
+            if trainer.opt_steps == 31:
+                ahead.extend(path.name for path in (tmp_path / "run" / "buffers").iterdir())
+
+    config = pong() | {"stop": {"after": 32, "unit": "opt_steps"}}
+    config["output"] |= {"record": {"every": 4, "unit": "opt_steps"}, "save": {"every": 32, "unit": "opt_steps"}}
+    palestra.Trainer(config, run=tmp_path / "run", callbacks=[Watch(None)]).fit()
+    named = [Path(segment["file"]).name for segment in last(tmp_path / "run").manifest["buffers"]["agent"]["segments"]]
+    assert ahead
+    assert set(ahead) < set(named)
+    assert {name.split("-")[1] for name in named} == {str(start) for start in range(0, 16 * len(named), 16)}
 
 
 def test_a_run_with_images_killed_in_the_middle_goes_on_to_the_same_bits(tmp_path: Path) -> None:
