@@ -45,13 +45,15 @@ class PlaneStores:
             self.store_of(name).release(rows[name].flatten())
 
     def room(self, num: int) -> Rows:
-        """Images of that many rows, still black."""
-        return {name: torch.zeros(num, *shape, dtype=torch.uint8) for name, shape in self.images.items()}
+        """Room for the images of that many rows."""
+        return {name: torch.empty(num, *shape, dtype=torch.uint8) for name, shape in self.images.items()}
 
-    def show(self, image: str, slots: Tensor, out: Tensor) -> None:
-        """Write the image of every row into `out`: uint8 (N, C, H, W)."""
-        store = self.store_of(image)
-        torch.index_select(store.frames, 0, slots.flatten(), out=out.view(-1, store.num_bytes))
+    def shown(self, rows: Rows, room: Rows) -> Rows:
+        """Rows with slots as rows with images, which are written into `room`."""
+        for name, image in room.items():
+            store = self.store_of(name)
+            torch.index_select(store.frames, 0, rows[name].flatten(), out=image.view(-1, store.num_bytes))
+        return rows | room
 
     def pack(self, rows: Mapping[str, Tensor]) -> Rows:
         """Rows with slots as packed ones, which do not depend on how slots were given."""

@@ -43,12 +43,11 @@ class ReplayConfig(Protocol):
 
 
 class Batch(NamedTuple):
-    """Room for rows. places: int64 (num,). words: int64 (num, W). stored: views of words, of an image the slots of its
-    frames where these are shared. rows: the same with images."""
+    """Room for rows as they are stored. places: int64 (num,). words: int64 (num, W). rows: views of words; of an image
+    the slots of its frames where these are shared."""
 
     places: Tensor
     words: Tensor
-    stored: dict[str, Tensor]
     rows: dict[str, Tensor]
 
 
@@ -74,8 +73,10 @@ class ReplayBuffer:
         self._known_filled = False
         self._storage: dict[str, Tensor] = {}
         self._planes: PlaneStores | None = None
+        self.row_bytes = 1  # with images; known since the first row
         self._staged: dict[int, Batch] = {}
         self._drawn: dict[int, Batch] = {}
+        self._images: dict[int, dict[str, Tensor]] = {}
 
     @property
     def num_added(self) -> int:
@@ -103,7 +104,7 @@ class ReplayBuffer:
             first = self.num_added
             self._forget(first, first + int(valid.sum()))
             rows = self._planes.hold(rows, valid)
-        for name, value in staged.stored.items():
+        for name, value in staged.rows.items():
             value.copy_(rows[name])
         self._append(staged, valid)
 
@@ -134,12 +135,12 @@ class ReplayBuffer:
         self._draw(batch.places)
         self.num_samples += 1
         torch.index_select(self._words, 0, batch.places, out=batch.words)
+        rows = batch.rows
         if self._planes is not None:
-            for name in self._planes.images:
-                self._planes.show(name, batch.stored[name], out=batch.rows[name])
-        if self.home == self.device:
-            return batch.rows
-        return {name: value.to(self.device) for name, value in batch.rows.items()}
+            if batch_size not in self._images:
+                self._images[batch_size] = self._planes.room(batch_size)
+            rows = self._planes.shown(rows, self._images[batch_size])
+        return rows if self.home == self.device else {name: value.to(self.device) for name, value in rows.items()}
 
     def _draw(self, places: Tensor) -> None:
         """Fill with the places of rows that are held."""
@@ -152,10 +153,10 @@ class ReplayBuffer:
 
     def _allocate(self, rows: Mapping[str, Tensor]) -> None:
         """The row behind the ring is for what is not to be kept."""
+        self.row_bytes = sum(value.shape[1:].numel() * value.dtype.itemsize for value in rows.values())
         if self.shares_frames:
             self._planes = PlaneStores(rows, self.capacity, self.folder)
-            valid = torch.zeros(len(next(iter(rows.values()))), dtype=torch.bool)
-            rows = self._planes.hold(rows, valid)
+            rows = self._planes.hold(rows, torch.zeros(num_rows(rows), dtype=torch.bool))
         self._layout = RowLayout(rows)
         shape = (self.capacity + 1, self._layout.num_words)
         if self.folder is not None:
@@ -176,9 +177,7 @@ class ReplayBuffer:
         if num not in batches:
             words = torch.zeros(num, self._layout.num_words, dtype=torch.int64, device=self.home)
             places = torch.zeros(num, dtype=torch.int64, device=self.home)
-            stored = self._layout.views(words)
-            images = {} if self._planes is None else self._planes.room(num)
-            batches[num] = Batch(places, words, stored, stored | images)
+            batches[num] = Batch(places, words, self._layout.views(words))
         return batches[num]
 
     # ---- what a checkpoint holds: the rows in segments, and this ----------------------------------------
@@ -192,20 +191,10 @@ class ReplayBuffer:
         self.num_samples = state["num_samples"]
         self._known_filled = False
 
-    @property
-    def row_bytes(self) -> int:
-        """Of one row, with images; no less than 1."""
-        return sum(value.nbytes for value in self._room(self._staged, 1).rows.values()) if self._storage else 1
-
     def rows(self, start: int, stop: int) -> dict[str, Tensor]:
         """Rows start..stop-1 of the stream, as far as they are still held. IndexError otherwise."""
         rows = self._stored(start, stop)
-        if self._planes is not None:
-            images = self._planes.room(stop - start)
-            for name, image in images.items():
-                self._planes.show(name, rows[name], out=image)
-            rows |= images
-        return rows
+        return rows if self._planes is None else self._planes.shown(rows, self._planes.room(stop - start))
 
     def packed_rows(self, start: int, stop: int) -> dict[str, Tensor]:
         """The same on the CPU, every plane of an image once; see palestra.buffers.packed."""
@@ -217,7 +206,7 @@ class ReplayBuffer:
         pieces = []
         for first in range(start, stop, PIECE):
             rows = {name: value.cpu() for name, value in self._stored(first, min(first + PIECE, stop)).items()}
-            pieces.append(planes.hold(rows, torch.ones(len(next(iter(rows.values()))), dtype=torch.bool)))
+            pieces.append(planes.hold(rows, torch.ones(num_rows(rows), dtype=torch.bool)))
         return planes.pack({name: torch.cat([piece[name] for piece in pieces]) for name in self._storage})
 
     def load_rows(self, start: int, packed: Mapping[str, Tensor]) -> None:

@@ -40,7 +40,7 @@ class SegmentedRows(Protocol):
 
     @property
     def row_bytes(self) -> int:
-        """Of one row, with images; no less than 1."""
+        """Of one row, with images; 1 where there is none yet."""
 
     def packed_rows(self, start: int, stop: int) -> dict[str, Tensor]:
         """Rows start to stop - 1, each tensor of shape (stop - start, ...), but for lists of planes (see
