@@ -68,7 +68,7 @@ def restored(buffer: ReplayBuffer, into: ReplayBuffer, cut: int) -> ReplayBuffer
     middle = min(first + cut, last)
     for start, stop in ((first, middle), (middle, last)):
         if start < stop:
-            into.load_rows(start, buffer.packed_rows(start, stop))
+            into.load_rows(start, dict(reversed(buffer.packed_rows(start, stop).items())))  # a file has its own order
     into.load_state_dict(copy.deepcopy(buffer.state_dict()))
     return into
 
