@@ -47,6 +47,8 @@ class FrameStore:
     def hold(self, frames: Tensor, held: np.ndarray) -> Tensor:
         """The slots of frames, uint8 (K, num_bytes), of which those with `held` get one more place each: int32 (K,); 0
         for the others. Raises NoRoom."""
+        if frames.dtype != torch.uint8 or frames.shape[1:] != (self.num_bytes,):
+            raise ValueError(f"frames are {frames.dtype} {tuple(frames.shape)}, not of {self.num_bytes} bytes each")
         words = np.require(frames.cpu().contiguous().numpy(), requirements="A").view(self._word)
         self._reserved.take((int(self._free[1]) + len(words)) * self.num_bytes)
         slots = np.zeros(len(words), dtype=np.int32)

@@ -11,7 +11,7 @@ NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0x4000 if os.uname().sysname == "Lin
 STEP = 64 << 20
 
 
-class NoRoom(RuntimeError):
+class NoRoom(Exception):
     """Rows do not fit in memory, or on the disk; the message says how many bytes and where."""
 
     def __init__(self, num_bytes: int, folder: Path | None) -> None:

@@ -210,8 +210,10 @@ class ReplayBuffer:
         return planes.pack({name: torch.cat([piece[name] for piece in pieces]) for name in self._storage})
 
     def load_rows(self, start: int, packed: Mapping[str, Tensor]) -> None:
-        """Put packed rows back to where they were; start: the first one's number in the stream."""
+        """Put packed rows back to where they were; start: the number of the first. ValueError for too many."""
         num = num_rows(packed)
+        if num > self.capacity:
+            raise ValueError(f"{num} rows do not fit a replay buffer of capacity {self.capacity}")
         if not self._storage:
             self._allocate(whole(part(packed, 0, 1)))
         if self._planes is not None:

@@ -212,6 +212,20 @@ def test_stacks_of_an_environment_come_back_to_the_bit(mode: str, padding: str, 
     assert store.num_frames <= 100 + 8 * num_episodes + 3 * 4  # a row's own, those around ends, those of the first rows
 
 
+def test_rows_that_do_not_fit_are_refused() -> None:
+    """They come from files, and files may be forged."""
+    buffer = make_buffer("uniform", 4, "frames_once")
+    rows = {"observation.camera": torch.zeros(3, 2, 6, 8, dtype=torch.uint8), "reward": torch.zeros(3)}
+    buffer.add(rows, torch.ones(3, dtype=torch.bool))
+    packed = buffer.packed_rows(0, 3)
+    with pytest.raises(ValueError, match="5 rows do not fit a replay buffer of capacity 4"):
+        buffer.load_rows(0, {name: value[[0]].expand(5, *value.shape[1:]) for name, value in packed.items()})
+    with pytest.raises(ValueError, match=r"\(1, 63\), not of 48 bytes each"):
+        buffer.load_rows(0, packed | {"#6x8": torch.zeros(1, 7, 9, dtype=torch.uint8)})
+    with pytest.raises(IndexError):
+        buffer.load_rows(0, packed | {"#6x8.observation.camera": packed["#6x8.observation.camera"] + 1})
+
+
 # ---- files -------------------------------------------------------------------------------------------
 
 
