@@ -184,7 +184,7 @@ def test_no_row_of_a_memory_crosses_a_reset(make_config: MakeConfig, tmp_path: P
     learner = copy.deepcopy(LEARNER)
     learner["algorithm"] |= {
         "transitions": {"name": "n_step", "steps": steps},
-        "replay_buffer": {"name": "uniform", "capacity": 2000},
+        "replay_buffer": {"name": "uniform", "capacity": 2000, "layout": "whole", "scratch_folder": None},
         "rollout_length": 7,
     }
     changes = {"players": {"agent": learner}, "stop": {"after": 560, "unit": "env_steps"}, "evaluation": None}
