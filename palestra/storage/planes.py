@@ -17,7 +17,7 @@ def share_planes(rows: Mapping[str, Tensor]) -> dict[str, Tensor]:
     planes of each size, uint8 (U, H, W). Whatever else there is stays as it is."""
     stored: dict[str, Tensor] = {}
     known: dict[tuple[int, int], dict[bytes, int]] = {}
-    for name, value in rows.items():
+    for name, value in sorted(rows.items()):  # in one order: equal rows give equal bytes, also those of a resumed run
         if value.dtype != torch.uint8 or value.dim() != 4:
             stored[name] = value
             continue
