@@ -353,6 +353,8 @@ class Trainer:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything but the rows of replay buffers."""
+        # Players before the game: worlds open at the first look, and the game's statistics learn from their beginnings.
+        players = {name: player.state_dict() for name, player in self.players.items() if player.algorithm is not None}
         return {
             "counters": self._counts(),
             "checked": {name: value for name, value in self.checked.items() if name != "minutes"},
@@ -364,7 +366,7 @@ class Trainer:
             "is_best": self._is_best,
             "finished": self.finished,
             "game": self.game.state_dict(),
-            "players": {name: p.state_dict() for name, p in self.players.items() if p.algorithm is not None},
+            "players": players,
             "callbacks": [callback.state_dict() for callback in self.callbacks],
         }
 
