@@ -1,6 +1,5 @@
 """What a run leaves behind and shows: its folder, recorders, checkpoints and display."""
 
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -10,13 +9,14 @@ from rich.console import Console
 
 from palestra.buffers.replay import ReplayBuffer
 from palestra.config import render, user_class_hashes
+from palestra.lineage import tree_differences
 from palestra.recording.display import make_display
 from palestra.recording.plots import plot_scores
 from palestra.recording.recorders import JsonlRecorder, Recorder, TensorBoardRecorder, read_records
 from palestra.recording.results import Evaluation, Progress
 from palestra.recording.summary import render_summary
 from palestra.storage.checkpoints import Checkpoints, LoadedCheckpoint
-from palestra.storage.run_folder import RunFolder, machine, run_facts, versions, write_json, write_text
+from palestra.storage.run_folder import RunFolder, RunFolderError, machine, run_facts, versions, write_json, write_text
 
 
 class RunOutput:
@@ -64,19 +64,27 @@ class RunOutput:
         self.number = loaded.manifest["number"] if loaded else -1
         for recorder in self.recorders:
             recorder.cut(length, env_steps)
-        self.evaluations = [Evaluation.from_record(r) for r in self.records() if r["kind"] == "evaluation"]
+        if loaded is not None and self.jsonl.length != length:
+            whole = f"{self.jsonl.length} of the {length} bytes that it had at checkpoint {loaded.folder.name}"
+            self.display.error(f"{self.folder.records} is damaged: it has {whole}; the lines that are lost stay lost")
+        self.evaluations = [Evaluation.from_record(r) for r in self.records() if r.get("kind") == "evaluation"]
 
     def origin(self) -> Path | None:
         """The checkpoint that the run branched off, if any."""
-        branched_from = json.loads(self.folder.run.read_text())["branched_from"]
+        branched_from = self.folder.facts().get("branched_from")
         return None if branched_from is None else Path(branched_from)
 
     def records(self) -> list[dict[str, Any]]:
-        return read_records(self.folder.records)
+        """Raises RunFolderError for a line that was not written so."""
+        try:
+            return read_records(self.folder.records)
+        except ValueError as error:
+            raise RunFolderError(f"{error}; the file is damaged: without that line the run can go on") from error
 
     def train_seconds(self) -> float:
         """Seconds of training that the records tell of."""
-        return max((record["clock"].get("train_seconds", 0.0) for record in self.records()), default=0.0)
+        clocks = (record.get("clock", {}) for record in self.records())
+        return max((clock.get("train_seconds", 0.0) for clock in clocks), default=0.0)
 
     def write(self, record: Mapping[str, Any]) -> None:
         for recorder in self.recorders:
@@ -103,6 +111,9 @@ class RunOutput:
     def differences(self, loaded: LoadedCheckpoint) -> list[str]:
         """What is not as it was when the checkpoint was written: equal bits are then not promised."""
         lines = []
+        execution = loaded.state["config"]["execution"], self.config.execution.model_dump(mode="json")
+        for key, was, is_now in tree_differences(*execution, "execution"):
+            lines.append(f"{key} was {was}, is {is_now}; equal bits are not promised")
         for kind, now in (("versions", versions()), ("machine", machine())):
             for name, before in loaded.manifest[kind].items():
                 if now.get(name) != before:

@@ -26,7 +26,7 @@ from palestra.games import fuse, make_game
 from palestra.games.fused import Transitions
 from palestra.games.gym import GymnasiumGame
 from palestra.intervals import Agenda, Counters, Interval
-from palestra.lineage import branched_config, changes_since, note
+from palestra.lineage import branched_config, changes_since, note, require_same_experiment, stored_config
 from palestra.output import RunOutput, default_folder
 from palestra.player import Metrics, Player
 from palestra.players.seating import make_player, warm_start
@@ -34,8 +34,8 @@ from palestra.process import frozen_garbage, limited_threads
 from palestra.recording.means import Means
 from palestra.recording.recorders import plain
 from palestra.recording.results import Progress
-from palestra.storage.checkpoints import CheckpointError, Checkpoints
-from palestra.storage.run_folder import RunFolder, write_json
+from palestra.storage.checkpoints import NOT_OURS, CheckpointError, Checkpoints, LoadedCheckpoint
+from palestra.storage.run_folder import RunFolder, RunFolderError, write_json
 
 if TYPE_CHECKING:
     from palestra.algorithms import RunConfig
@@ -356,6 +356,7 @@ class Trainer:
         # Players before the game: worlds open at the first look, and the game's statistics learn from their beginnings.
         players = {name: player.state_dict() for name, player in self.players.items() if player.algorithm is not None}
         return {
+            "config": stored_config(self.config),
             "counters": self._counts(),
             "checked": {name: value for name, value in self.checked.items() if name != "minutes"},
             "turn": self.turn,
@@ -400,10 +401,10 @@ class Trainer:
         """Go back to a checkpoint of this run: state, buffers, and the records up to it."""
         output = self._output()
         loaded = output.checkpoints.load(which)
+        require_same_experiment(loaded, self.config)
         output.rewind(loaded)
         self.clock.set_before(output.train_seconds())
-        output.checkpoints.restore_buffers(loaded, self._buffers())
-        self.load_state_dict(loaded.state)
+        self._take_over(loaded, loaded.state)
         if loaded.state["is_best"]:  # a kill may have come before it was marked
             output.checkpoints.mark_best(loaded.folder.name)
         self._start = self._recorded = self._mark()
@@ -412,12 +413,19 @@ class Trainer:
         end = "it is finished" if self.finished else "it goes on from there"
         output.display.log(f"{output.folder.path}: checkpoint {loaded.folder.name}, opt step {self.opt_steps}; {end}")
 
+    def _take_over(self, loaded: LoadedCheckpoint, state: dict[str, Any]) -> None:
+        """Buffers and state of a checkpoint. Raises CheckpointError where they do not fit."""
+        try:
+            self._output().checkpoints.restore_buffers(loaded, self._buffers())
+            self.load_state_dict(state)
+        except NOT_OURS as error:
+            raise CheckpointError(f"checkpoint {loaded.folder} does not fit this run: {error!r}") from error
+
     def _branch_off(self, origin: Path) -> None:
         """Begin with the state of another run's checkpoint; records and best score are this run's own."""
         output = self._output()
         loaded = output.checkpoints.load(origin)
-        output.checkpoints.restore_buffers(loaded, self._buffers())
-        self.load_state_dict(loaded.state | {"best_score": None})
+        self._take_over(loaded, loaded.state | {"best_score": None})
         self.finished = False  # who branches off a run's end gets a run of one evaluation
         self._start = self._recorded = self._mark()
         if not output.folder.changes.exists():  # a kill may have come before the first checkpoint
@@ -456,7 +464,11 @@ class Trainer:
         callbacks: those that the run was started with beside the config's; they get their state back.
         """
         folder = RunFolder.open(Path(run))
-        trainer = cls(folder.config, run=folder, callbacks=callbacks, console=console)
+        try:
+            config = _read_config(folder.config, ())
+        except ConfigError as error:
+            raise RunFolderError(f"{folder.config} is not what was written:\n{error}") from error
+        trainer = cls(config, run=folder, callbacks=callbacks, console=console)
         trainer.name = folder.path.name
         return trainer
 

@@ -116,7 +116,7 @@ def _start(folder: RunFolder, checkpoints: Checkpoints, start: str | None) -> Lo
         return None
     if start is not None:
         return checkpoints.load(int(start) if start.isdigit() else start)
-    length = folder.records.stat().st_size
+    length = folder.records.stat().st_size if folder.records.is_file() else 0
     for number in reversed(checkpoints.numbers()):
         loaded = checkpoints.load(number)
         if loaded.records_length < length:
@@ -146,8 +146,15 @@ def _beside(folder: RunFolder, loaded: LoadedCheckpoint | None, path: Path) -> R
 
 def _records(path: Path, first: int, last: int | None) -> list[dict[str, Any]]:
     """The records in some bytes of records.jsonl, without their clocks."""
-    lines = path.read_bytes()[first:last].splitlines() if path.exists() else []
-    return [without_clock(json.loads(line)) for line in lines]
+    content = path.read_bytes() if path.exists() else b""
+    before = content[:first].count(b"\n")
+    records = []
+    for number, line in enumerate(content[first:last].splitlines(), start=before + 1):
+        try:
+            records.append(without_clock(json.loads(line)))
+        except (ValueError, AttributeError, RecursionError) as error:
+            raise RunFolderError(f"{path}, line {number}: {error}; the file is damaged") from error
+    return records
 
 
 def _first_difference_of_states(before: LoadedCheckpoint, now: LoadedCheckpoint) -> Difference | None:

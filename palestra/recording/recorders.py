@@ -90,7 +90,7 @@ def read_records(path: Path) -> list[dict[str, Any]]:
             record = json.loads(line.decode())
             if not isinstance(record, dict):
                 raise ValueError("not a JSON object")
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             if is_last:
                 break
             raise ValueError(f"{path}, line {number}: {error}") from error

@@ -74,6 +74,17 @@ class RunFolder:
             raise RunFolderError(f"{path} is not a run: {folder.config} is missing")
         return folder
 
+    def facts(self) -> dict[str, Any]:
+        """What run.json says. Raises RunFolderError if that is not what was written."""
+        try:
+            facts = json.loads(self.run.read_bytes())
+            if isinstance(facts, dict):
+                return facts
+            fault = "no JSON object"
+        except (OSError, ValueError, RecursionError) as error:
+            fault = str(error)
+        raise RunFolderError(f"{self.run} is damaged: {fault}")
+
     @classmethod
     def _make(cls, path: Path) -> "RunFolder":
         path.mkdir()
