@@ -13,6 +13,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from palestra.signals import leaving_at_once
+
 app = typer.Typer(
     help="palestra: one reinforcement-learning trainer for players of every kind.",
     no_args_is_help=True,
@@ -268,4 +270,5 @@ def _told_plainly() -> Iterator[None]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The console script."""
-    app(args=arguments, prog_name="palestra")
+    with leaving_at_once():
+        app(args=arguments, prog_name="palestra")

@@ -5,6 +5,7 @@ safe points what is the same for all: evaluation, records, checkpoints, signals,
 """
 
 import math
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -17,7 +18,7 @@ from rich.console import Console
 from torch import Tensor
 
 from palestra.callbacks import Callback
-from palestra.clock import Mark, StopSignals, TrainingClock
+from palestra.clock import Mark, TrainingClock
 from palestra.config import ConfigError, ConfigErrorItem, load_class
 from palestra.evaluation.evaluator import Interrupted, evaluation_mode
 from palestra.evaluation.pairings import BestScore, play_pairings
@@ -34,6 +35,7 @@ from palestra.process import frozen_garbage, limited_threads
 from palestra.recording.means import Means
 from palestra.recording.recorders import plain
 from palestra.recording.results import Progress
+from palestra.signals import StopSignals
 from palestra.storage.checkpoints import NOT_OURS, CheckpointError, Checkpoints, LoadedCheckpoint
 from palestra.storage.run_folder import RunFolder, RunFolderError, write_json
 
@@ -327,7 +329,8 @@ class Trainer:
         self._is_best = False
         with self._apart("saving"):
             try:
-                output.save(self.state_dict() | {"is_best": is_best}, self._counts(), self._buffers(), is_best)
+                state = self.state_dict() | {"is_best": is_best, "config": stored_config(self.config)}
+                output.save(state, self._counts(), self._buffers(), is_best)
                 self.save_failure = None
             except CheckpointError as error:  # the disk may have room again by the next time
                 self.save_failure = error
@@ -356,7 +359,6 @@ class Trainer:
         # Players before the game: worlds open at the first look, and the game's statistics learn from their beginnings.
         players = {name: player.state_dict() for name, player in self.players.items() if player.algorithm is not None}
         return {
-            "config": stored_config(self.config),
             "counters": self._counts(),
             "checked": {name: value for name, value in self.checked.items() if name != "minutes"},
             "turn": self.turn,
@@ -585,13 +587,18 @@ class Trainer:
             with (
                 limited_threads(self.config.execution.num_threads),
                 frozen_garbage(),
+                self.signals.caught(self.config.output.stop_within_s, self._before_exit),
                 self.output.opened(),
-                self.signals.caught(),
                 self.clock.running(),
             ):
                 yield self.output
         finally:
             self.game.close()
+
+    def _before_exit(self, why: str) -> None:
+        """Called from another thread; the main one may be anywhere."""
+        self.console.show_cursor()
+        print(f"{why}; palestra resume {getattr(self.run, 'path', self.run)}", file=sys.stderr, flush=True)
 
     def _output(self) -> RunOutput:
         if self.output is None:

@@ -5,6 +5,7 @@ What must be equal: every record apart from its `clock`, and the state in the ch
 
 import json
 import shutil
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -67,6 +68,8 @@ def verify(run: Path, start: str | None) -> Verdict:
         replay = _beside(folder, loaded, Path(place) / "run")
         replay.expected, replay.end = expected, None if end is None else end.manifest["number"]
         replay.fit()
+        if replay.signals.received is not None:
+            sys.exit(128 + replay.signals.received)
         replay.compare()
         output, difference = replay.output, replay.difference
         assert output is not None
