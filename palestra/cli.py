@@ -139,6 +139,10 @@ def verify(
         verdict = verify_run(run, start)
         for line in verdict.changed:
             console.print(line, soft_wrap=True)
+        for key in verdict.clocked:
+            console.print(
+                f"{key} counts minutes, which follow the clock: what it decides is not compared", soft_wrap=True
+            )
         if verdict.difference is not None:
             errors.print(f"{run}, from {verdict.start}: not reproduced. {verdict.difference}")
             raise typer.Exit(1)
