@@ -12,10 +12,10 @@ from palestra.config import render, user_class_hashes
 from palestra.lineage import tree_differences
 from palestra.recording.display import make_display
 from palestra.recording.plots import plot_scores
-from palestra.recording.recorders import JsonlRecorder, Recorder, TensorBoardRecorder, read_records
+from palestra.recording.recorders import JsonlRecorder, Recorder, TensorBoardRecorder, plain, read_records
 from palestra.recording.results import Evaluation, Progress
 from palestra.recording.summary import render_summary
-from palestra.storage.checkpoints import Checkpoints, LoadedCheckpoint
+from palestra.storage.checkpoints import CheckpointError, Checkpoints, LoadedCheckpoint
 from palestra.storage.run_folder import RunFolder, RunFolderError, machine, run_facts, versions, write_json, write_text
 
 
@@ -38,8 +38,11 @@ class RunOutput:
         """
         branched_from = None if origin is None else str(origin.resolve())
         facts = {"user_classes": user_class_hashes(config), "branched_from": branched_from}
-        write_json(folder.run, run_facts() | facts)
-        write_text(folder.config, render(config, type(config)))  # last: a folder with a config is a run
+        try:
+            write_json(folder.run, run_facts() | facts)
+            write_text(folder.config, render(config, type(config)))  # last: a folder with a config is a run
+        except OSError as error:
+            raise RunFolderError(f"{folder.path} cannot be written: {error}") from error
         return cls(folder, config, console)
 
     @contextmanager
@@ -87,10 +90,14 @@ class RunOutput:
         return max((clock.get("train_seconds", 0.0) for clock in clocks), default=0.0)
 
     def write(self, record: Mapping[str, Any]) -> None:
+        """Let every recorder have a record; a disk that refuses is told."""
         for recorder in self.recorders:
-            recorder.write(record)
+            try:
+                recorder.write(record)
+            except OSError as error:
+                self.display.error(f"a record could not be written: {error}; training goes on")
         if record["kind"] == "evaluation":
-            self.evaluations.append(Evaluation.from_record(self.records()[-1]))
+            self.evaluations.append(Evaluation.from_record(plain(record)))
 
     def save(
         self,
@@ -99,10 +106,14 @@ class RunOutput:
         buffers: Mapping[str, ReplayBuffer],
         best: bool,
     ) -> None:
-        """Write the next checkpoint; records are on the disk before it."""
-        for recorder in self.recorders:
-            recorder.flush()
+        """Write the next checkpoint; records are on the disk before it. Raises CheckpointError if the disk refuses."""
         number = self.number + 1
+        try:
+            for recorder in self.recorders:
+                recorder.flush()
+        except OSError as error:
+            message = f"checkpoint {number:08d} could not be saved: the records before it cannot be written: {error}"
+            raise CheckpointError(message) from error
         name = self.checkpoints.save(number, state, counters, buffers, self.jsonl.length)
         self.number = number
         if best:
@@ -124,8 +135,11 @@ class RunOutput:
         """The plot, and the summary on the console (unless quiet)."""
         plot = self.folder.path / "scores.png"
         files = {"records": self.folder.records, "checkpoints": self.folder.checkpoints}
-        if plot_scores(self.records(), plot):
-            files["plot"] = plot
+        try:
+            if plot_scores(self.records(), plot):
+                files["plot"] = plot
+        except OSError as error:
+            self.display.error(f"{plot} could not be written: {error}")
         self.display.close()  # its last state stands above the summary
         if self.config.output.display != "quiet":
             render_summary(self.console, progress, files)

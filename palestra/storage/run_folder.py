@@ -10,9 +10,10 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from importlib import metadata
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -101,22 +102,28 @@ class RunFolder:
 
         Raises RunFolderError, which names the holder's process id, if another one holds it. May not be nested.
         """
-        with open(self.path / "lock", "a+") as file:
+        with self._lock_file() as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 file.seek(0)
-                holder = file.read().strip() or "of unknown id"
+                holder = file.read().decode(errors="replace").strip() or "of unknown id"
                 raise RunFolderError(f"{self.path} is in use by process {holder}; wait for it or stop it") from None
-            file.truncate(0)
-            file.write(str(os.getpid()))
-            file.flush()
+            with suppress(OSError):  # on a full disk nobody is told who holds it, but it is held
+                file.truncate(0)
+                file.write(str(os.getpid()).encode())
             self.holds_lock = True
             try:
                 yield
             finally:
                 self.holds_lock = False
                 fcntl.flock(file, fcntl.LOCK_UN)  # closing is not enough where a forked child shares the file
+
+    def _lock_file(self) -> FileIO:
+        try:
+            return open(self.path / "lock", "a+b", buffering=0)
+        except OSError as error:
+            raise RunFolderError(f"{self.path} cannot be used: {error}") from error
 
 
 # ---- writing files that survive a crash --------------------------------------------------------------
