@@ -132,6 +132,7 @@ class Trainer:
         self.clock, self.signals = TrainingClock(), StopSignals()
         self.save_failure: CheckpointError | None = None  # of the last save
         self._is_best = False
+        self._told_inexact: set[str] = set()
         self.checked: Counters = self.counters
         evaluation, output = self.config.evaluation, self.config.output
         intervals = [None if evaluation is None else evaluation.interval, output.record, output.save, LOOK_INTERVAL]
@@ -313,10 +314,19 @@ class Trainer:
                 **self.means[player.name].take(),
                 "episodes": {"number": int(episodes), **means},
             }
+            if not self.fused_game.is_exact(player.worlds):
+                players[player.name]["inexact"] = True
+                self._tell_inexact(player)
         rates = {f"{name}_per_s": rate for name, rate in self._recorded.rates(self._mark()).items()}
         clock = {"train_seconds": self.clock.seconds, **rates}
         self._recorded = self._mark()
         self._output().write({"kind": "training", **self._counts(), "players": players, "clock": clock})
+
+    def _tell_inexact(self, player: Player) -> None:
+        if player.name not in self._told_inexact:
+            self._told_inexact.add(player.name)
+            where = f"the environments of player {player.name!r} could not be brought back as they were"
+            self._output().display.error(f"{where}: new episodes began, and equal bits are not promised")
 
     def save(self) -> None:
         """Write a checkpoint; the best one, if the last evaluation was better than all before. Where the disk refuses,
