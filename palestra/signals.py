@@ -6,7 +6,6 @@ Only the main thread of a process receives signals: elsewhere nothing is caught.
 import os
 import select
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -82,10 +81,13 @@ def _end(watch: threading.Thread, reading: int, writing: int) -> None:
 
 @contextmanager
 def leaving_at_once() -> Iterator[None]:
-    """Where there is nothing to save (a run is being built, a result is shown): exit with 128 + n at a signal n."""
+    """Where there is nothing to save (a run is being built, a result is shown): exit with 128 + n at a signal n.
+
+    Without unwinding: an exception out of nowhere makes the C++ below some imports abort.
+    """
 
     def leave(number: int, frame: FrameType | None) -> None:
-        sys.exit(128 + number)
+        os._exit(128 + number)
 
     before = [(number, signal.signal(number, leave)) for number in STOPPING]
     try:

@@ -89,8 +89,9 @@ class Checkpoints:
         self.segment_rows = segment_rows
         self._known_segments: dict[str, tuple[Segment, ...]] = {}
         if run_folder.holds_lock:
-            self._remove_leftovers()
-            self._remove_unnamed_segments()
+            with suppress(OSError):  # what cannot be removed now goes at a later save
+                self._remove_leftovers()
+                self._remove_unnamed_segments()
 
     def numbers(self) -> list[int]:
         """The numbers of the checkpoints there are, ascending; damaged ones included."""
@@ -244,7 +245,7 @@ class Checkpoints:
 
     def _remove_leftovers(self) -> None:
         for path in [*self.folder.glob(".*"), *self.buffers_folder.glob(".*")]:
-            if path.is_dir():
+            if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
             else:
                 path.unlink()
