@@ -21,9 +21,9 @@ test: .venv/ready
 slow: .venv/ready
 	$(BIN)/python -m pytest -m slow
 
-# The proofs by kill -9 alone.
+# The proof by kill -9: every algorithm, killed at random moments, compared with runs that were left alone.
 chaos: .venv/ready
-	$(BIN)/python -m pytest -m slow tests/test_resume.py tests/storage
+	$(BIN)/python tests/chaos.py --kills 200
 
 lint: .venv/ready
 	$(BIN)/ruff format --check

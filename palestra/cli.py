@@ -13,6 +13,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from palestra.signals import leaving_at_once
+
 app = typer.Typer(
     help="palestra: one reinforcement-learning trainer for players of every kind.",
     no_args_is_help=True,
@@ -137,6 +139,10 @@ def verify(
         verdict = verify_run(run, start)
         for line in verdict.changed:
             console.print(line, soft_wrap=True)
+        for key in verdict.clocked:
+            console.print(
+                f"{key} counts minutes, which follow the clock: what it decides is not compared", soft_wrap=True
+            )
         if verdict.difference is not None:
             errors.print(f"{run}, from {verdict.start}: not reproduced. {verdict.difference}")
             raise typer.Exit(1)
@@ -268,4 +274,5 @@ def _told_plainly() -> Iterator[None]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The console script."""
-    app(args=arguments, prog_name="palestra")
+    with leaving_at_once():
+        app(args=arguments, prog_name="palestra")

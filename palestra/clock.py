@@ -1,11 +1,8 @@
-"""The clock of a run: seconds of training alone, over all its processes; and signals that ask it to leave."""
+"""The clock of a run: seconds of training alone, over all its processes."""
 
-import signal
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
-from types import FrameType
+from contextlib import contextmanager
 from typing import NamedTuple
 
 
@@ -69,29 +66,3 @@ class Mark(NamedTuple):
         if now.share <= self.share:
             return None
         return (now.seconds - self.seconds) * (1.0 - now.share) / (now.share - self.share)
-
-
-class StopSignals:
-    """SIGINT and SIGTERM, turned into a wish that a safe point looks at; a second one acts at once.
-
-    Only the main thread of a process receives signals: elsewhere nothing is caught.
-    """
-
-    def __init__(self) -> None:
-        self.received: int | None = None
-
-    @contextmanager
-    def caught(self) -> Iterator[None]:
-        """Handlers installed; the ones before are restored after."""
-        self.received = None
-        with ExitStack() as stack:
-            if threading.current_thread() is threading.main_thread():
-                for number in (signal.SIGINT, signal.SIGTERM):
-                    stack.callback(signal.signal, number, signal.signal(number, self._receive))
-            yield
-
-    def _receive(self, number: int, frame: FrameType | None) -> None:
-        if self.received is not None:
-            signal.signal(number, signal.SIG_DFL)
-            signal.raise_signal(number)
-        self.received = number

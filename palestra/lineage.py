@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from palestra.config import Config, ConfigError, ConfigErrorItem, load_config, render
-from palestra.storage.checkpoints import Checkpoints
+from palestra.storage.checkpoints import CheckpointError, Checkpoints, LoadedCheckpoint
 from palestra.storage.run_folder import RunFolder, write_text
 
 if TYPE_CHECKING:
@@ -106,6 +106,26 @@ def branched_config(checkpoint: Path, overrides: Sequence[str], model: type["Run
 def changes_since(checkpoint: Path, config: Config) -> list[Change]:
     """In what a config differs from that of the run that a checkpoint belongs to."""
     return differences(load_config(RunFolder.open(checkpoint.resolve().parent.parent).config, (), type(config)), config)
+
+
+def stored_config(config: Config) -> dict[str, Any]:
+    """What a checkpoint keeps of the config that it was written under: all that its bits depend on."""
+    return config.model_dump(mode="json", exclude={"stop", "output"})
+
+
+def require_same_experiment(loaded: LoadedCheckpoint, config: Config) -> None:
+    """Raises CheckpointError, with the keys that differ, for a checkpoint that was written under another config. Other
+    values of `execution` are told elsewhere (palestra.output): they promise no equal bits."""
+    changes = [
+        f"{change.key} was {change.before}, is {change.after}"
+        for change in tree_differences(loaded.state.get("config"), stored_config(config))
+        if change.key.split(".")[0] != "execution"
+    ]
+    if changes:
+        raise CheckpointError(
+            f"checkpoint {loaded.folder} was written under another config: {'; '.join(changes)}. To go on from it "
+            "with other values, branch off: palestra branch CHECKPOINT key=value"
+        )
 
 
 def note(folder: RunFolder, changes: Sequence[Change], counters: Mapping[str, int]) -> None:

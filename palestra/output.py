@@ -1,6 +1,5 @@
 """What a run leaves behind and shows: its folder, recorders, checkpoints and display."""
 
-import json
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -10,13 +9,14 @@ from rich.console import Console
 
 from palestra.buffers.replay import ReplayBuffer
 from palestra.config import render, user_class_hashes
+from palestra.lineage import tree_differences
 from palestra.recording.display import make_display
 from palestra.recording.plots import plot_scores
-from palestra.recording.recorders import JsonlRecorder, Recorder, TensorBoardRecorder, read_records
+from palestra.recording.recorders import JsonlRecorder, Recorder, TensorBoardRecorder, plain, read_records
 from palestra.recording.results import Evaluation, Progress
 from palestra.recording.summary import render_summary
-from palestra.storage.checkpoints import Checkpoints, LoadedCheckpoint
-from palestra.storage.run_folder import RunFolder, machine, run_facts, versions, write_json, write_text
+from palestra.storage.checkpoints import CheckpointError, Checkpoints, LoadedCheckpoint
+from palestra.storage.run_folder import RunFolder, RunFolderError, machine, run_facts, versions, write_json, write_text
 
 
 class RunOutput:
@@ -38,8 +38,11 @@ class RunOutput:
         """
         branched_from = None if origin is None else str(origin.resolve())
         facts = {"user_classes": user_class_hashes(config), "branched_from": branched_from}
-        write_json(folder.run, run_facts() | facts)
-        write_text(folder.config, render(config, type(config)))  # last: a folder with a config is a run
+        try:
+            write_json(folder.run, run_facts() | facts)
+            write_text(folder.config, render(config, type(config)))  # last: a folder with a config is a run
+        except OSError as error:
+            raise RunFolderError(f"{folder.path} cannot be written: {error}") from error
         return cls(folder, config, console)
 
     @contextmanager
@@ -64,25 +67,37 @@ class RunOutput:
         self.number = loaded.manifest["number"] if loaded else -1
         for recorder in self.recorders:
             recorder.cut(length, env_steps)
-        self.evaluations = [Evaluation.from_record(r) for r in self.records() if r["kind"] == "evaluation"]
+        if loaded is not None and self.jsonl.length != length:
+            whole = f"{self.jsonl.length} of the {length} bytes that it had at checkpoint {loaded.folder.name}"
+            self.display.error(f"{self.folder.records} is damaged: it has {whole}; the lines that are lost stay lost")
+        self.evaluations = [Evaluation.from_record(r) for r in self.records() if r.get("kind") == "evaluation"]
 
     def origin(self) -> Path | None:
         """The checkpoint that the run branched off, if any."""
-        branched_from = json.loads(self.folder.run.read_text())["branched_from"]
+        branched_from = self.folder.facts().get("branched_from")
         return None if branched_from is None else Path(branched_from)
 
     def records(self) -> list[dict[str, Any]]:
-        return read_records(self.folder.records)
+        """Raises RunFolderError for a line that was not written so."""
+        try:
+            return read_records(self.folder.records)
+        except ValueError as error:
+            raise RunFolderError(f"{error}; the file is damaged: without that line the run can go on") from error
 
     def train_seconds(self) -> float:
         """Seconds of training that the records tell of."""
-        return max((record["clock"].get("train_seconds", 0.0) for record in self.records()), default=0.0)
+        clocks = (record.get("clock", {}) for record in self.records())
+        return max((clock.get("train_seconds", 0.0) for clock in clocks), default=0.0)
 
     def write(self, record: Mapping[str, Any]) -> None:
+        """Let every recorder have a record; a disk that refuses is told."""
         for recorder in self.recorders:
-            recorder.write(record)
+            try:
+                recorder.write(record)
+            except OSError as error:
+                self.display.error(f"a record could not be written: {error}; training goes on")
         if record["kind"] == "evaluation":
-            self.evaluations.append(Evaluation.from_record(self.records()[-1]))
+            self.evaluations.append(Evaluation.from_record(plain(record)))
 
     def save(
         self,
@@ -91,10 +106,14 @@ class RunOutput:
         buffers: Mapping[str, ReplayBuffer],
         best: bool,
     ) -> None:
-        """Write the next checkpoint; records are on the disk before it."""
-        for recorder in self.recorders:
-            recorder.flush()
+        """Write the next checkpoint; records are on the disk before it. Raises CheckpointError if the disk refuses."""
         number = self.number + 1
+        try:
+            for recorder in self.recorders:
+                recorder.flush()
+        except OSError as error:
+            message = f"checkpoint {number:08d} could not be saved: the records before it cannot be written: {error}"
+            raise CheckpointError(message) from error
         name = self.checkpoints.save(number, state, counters, buffers, self.jsonl.length)
         self.number = number
         if best:
@@ -103,6 +122,9 @@ class RunOutput:
     def differences(self, loaded: LoadedCheckpoint) -> list[str]:
         """What is not as it was when the checkpoint was written: equal bits are then not promised."""
         lines = []
+        execution = loaded.state["config"]["execution"], self.config.execution.model_dump(mode="json")
+        for key, was, is_now in tree_differences(*execution, "execution"):
+            lines.append(f"{key} was {was}, is {is_now}; equal bits are not promised")
         for kind, now in (("versions", versions()), ("machine", machine())):
             for name, before in loaded.manifest[kind].items():
                 if now.get(name) != before:
@@ -113,8 +135,11 @@ class RunOutput:
         """The plot, and the summary on the console (unless quiet)."""
         plot = self.folder.path / "scores.png"
         files = {"records": self.folder.records, "checkpoints": self.folder.checkpoints}
-        if plot_scores(self.records(), plot):
-            files["plot"] = plot
+        try:
+            if plot_scores(self.records(), plot):
+                files["plot"] = plot
+        except OSError as error:
+            self.display.error(f"{plot} could not be written: {error}")
         self.display.close()  # its last state stands above the summary
         if self.config.output.display != "quiet":
             render_summary(self.console, progress, files)

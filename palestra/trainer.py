@@ -6,6 +6,7 @@ safe points what is the same for all: evaluation, records, checkpoints, signals,
 
 import math
 import os
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -19,7 +20,7 @@ from torch import Tensor
 
 from palestra.buffers.memory import NoRoom
 from palestra.callbacks import Callback
-from palestra.clock import Mark, StopSignals, TrainingClock
+from palestra.clock import Mark, TrainingClock
 from palestra.config import ConfigError, ConfigErrorItem, load_class
 from palestra.evaluation.evaluator import Interrupted, evaluation_mode
 from palestra.evaluation.pairings import BestScore, play_pairings
@@ -28,7 +29,7 @@ from palestra.games import fuse, make_game
 from palestra.games.fused import Transitions
 from palestra.games.gym import GymnasiumGame
 from palestra.intervals import Agenda, Counters, Interval
-from palestra.lineage import branched_config, changes_since, note
+from palestra.lineage import branched_config, changes_since, note, require_same_experiment, stored_config
 from palestra.output import RunOutput, default_folder
 from palestra.player import Metrics, Player
 from palestra.players.seating import make_player, warm_start
@@ -36,8 +37,9 @@ from palestra.process import frozen_garbage, limited_threads
 from palestra.recording.means import Means
 from palestra.recording.recorders import plain
 from palestra.recording.results import Progress
-from palestra.storage.checkpoints import CheckpointError, Checkpoints
-from palestra.storage.run_folder import RunFolder, write_json
+from palestra.signals import StopSignals
+from palestra.storage.checkpoints import NOT_OURS, CheckpointError, Checkpoints, LoadedCheckpoint
+from palestra.storage.run_folder import RunFolder, RunFolderError, write_json
 
 if TYPE_CHECKING:
     from palestra.algorithms import RunConfig
@@ -132,6 +134,7 @@ class Trainer:
         self.clock, self.signals = TrainingClock(), StopSignals()
         self.save_failure: CheckpointError | None = None  # of the last save
         self._is_best = False
+        self._told_inexact: set[str] = set()
         self.checked: Counters = self.counters
         evaluation, output = self.config.evaluation, self.config.output
         intervals = [None if evaluation is None else evaluation.interval, output.record, output.save, LOOK_INTERVAL]
@@ -319,10 +322,19 @@ class Trainer:
                 **self.means[player.name].take(),
                 "episodes": {"number": int(episodes), **means},
             }
+            if not self.fused_game.is_exact(player.worlds):
+                players[player.name]["inexact"] = True
+                self._tell_inexact(player)
         rates = {f"{name}_per_s": rate for name, rate in self._recorded.rates(self._mark()).items()}
         clock = {"train_seconds": self.clock.seconds, **rates}
         self._recorded = self._mark()
         self._output().write({"kind": "training", **self._counts(), "players": players, "clock": clock})
+
+    def _tell_inexact(self, player: Player) -> None:
+        if player.name not in self._told_inexact:
+            self._told_inexact.add(player.name)
+            where = f"the environments of player {player.name!r} could not be brought back as they were"
+            self._output().display.error(f"{where}: new episodes began, and equal bits are not promised")
 
     def save(self) -> None:
         """Write a checkpoint; the best one, if the last evaluation was better than all before. Where the disk refuses,
@@ -335,7 +347,8 @@ class Trainer:
         self._is_best = False
         with self._apart("saving"):
             try:
-                output.save(self.state_dict() | {"is_best": is_best}, self._counts(), self._buffers(), is_best)
+                state = self.state_dict() | {"is_best": is_best, "config": stored_config(self.config)}
+                output.save(state, self._counts(), self._buffers(), is_best)
                 self.save_failure = None
             except CheckpointError as error:  # the disk may have room again by the next time
                 self.save_failure = error
@@ -371,6 +384,8 @@ class Trainer:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything but the rows of replay buffers."""
+        # Players before the game: worlds open at the first look, and the game's statistics learn from their beginnings.
+        players = {name: player.state_dict() for name, player in self.players.items() if player.algorithm is not None}
         return {
             "counters": self._counts(),
             "checked": {name: value for name, value in self.checked.items() if name != "minutes"},
@@ -382,7 +397,7 @@ class Trainer:
             "is_best": self._is_best,
             "finished": self.finished,
             "game": self.game.state_dict(),
-            "players": {name: p.state_dict() for name, p in self.players.items() if p.algorithm is not None},
+            "players": players,
             "callbacks": [callback.state_dict() for callback in self.callbacks],
         }
 
@@ -416,10 +431,10 @@ class Trainer:
         """Go back to a checkpoint of this run: state, buffers, and the records up to it."""
         output = self._output()
         loaded = output.checkpoints.load(which)
+        require_same_experiment(loaded, self.config)
         output.rewind(loaded)
         self.clock.set_before(output.train_seconds())
-        output.checkpoints.restore_buffers(loaded, self._buffers())
-        self.load_state_dict(loaded.state)
+        self._take_over(loaded, loaded.state)
         if loaded.state["is_best"]:  # a kill may have come before it was marked
             output.checkpoints.mark_best(loaded.folder.name)
         self._start = self._recorded = self._mark()
@@ -428,12 +443,19 @@ class Trainer:
         end = "it is finished" if self.finished else "it goes on from there"
         output.display.log(f"{output.folder.path}: checkpoint {loaded.folder.name}, opt step {self.opt_steps}; {end}")
 
+    def _take_over(self, loaded: LoadedCheckpoint, state: dict[str, Any]) -> None:
+        """Buffers and state of a checkpoint. Raises CheckpointError where they do not fit."""
+        try:
+            self._output().checkpoints.restore_buffers(loaded, self._buffers())
+            self.load_state_dict(state)
+        except NOT_OURS as error:
+            raise CheckpointError(f"checkpoint {loaded.folder} does not fit this run: {error!r}") from error
+
     def _branch_off(self, origin: Path) -> None:
         """Begin with the state of another run's checkpoint; records and best score are this run's own."""
         output = self._output()
         loaded = output.checkpoints.load(origin)
-        output.checkpoints.restore_buffers(loaded, self._buffers())
-        self.load_state_dict(loaded.state | {"best_score": None})
+        self._take_over(loaded, loaded.state | {"best_score": None})
         self.finished = False  # who branches off a run's end gets a run of one evaluation
         self._start = self._recorded = self._mark()
         if not output.folder.changes.exists():  # a kill may have come before the first checkpoint
@@ -472,7 +494,11 @@ class Trainer:
         callbacks: those that the run was started with beside the config's; they get their state back.
         """
         folder = RunFolder.open(Path(run))
-        trainer = cls(folder.config, run=folder, callbacks=callbacks, console=console)
+        try:
+            config = _read_config(folder.config, ())
+        except ConfigError as error:
+            raise RunFolderError(f"{folder.config} is not what was written:\n{error}") from error
+        trainer = cls(config, run=folder, callbacks=callbacks, console=console)
         trainer.name = folder.path.name
         return trainer
 
@@ -589,13 +615,18 @@ class Trainer:
             with (
                 limited_threads(self.config.execution.num_threads),
                 frozen_garbage(),
+                self.signals.caught(self.config.output.stop_within_s, self._before_exit),
                 self.output.opened(),
-                self.signals.caught(),
                 self.clock.running(),
             ):
                 yield self.output
         finally:
             self.game.close()
+
+    def _before_exit(self, why: str) -> None:
+        """Called from another thread; the main one may be anywhere."""
+        self.console.show_cursor()
+        print(f"{why}; palestra resume {getattr(self.run, 'path', self.run)}", file=sys.stderr, flush=True)
 
     def _output(self) -> RunOutput:
         if self.output is None:

@@ -1,10 +1,12 @@
 """Whether a run can be reproduced: a stretch of it is trained again from a checkpoint, beside the run, and compared.
 
-What must be equal: every record apart from its `clock`, and the state in the checkpoint at the stretch's end.
+What must be equal: every record apart from its `clock`, and the state in the checkpoint at the stretch's end. What is
+counted in minutes follows the clock, and comes at other steps each time: it is left out, and said.
 """
 
 import json
 import shutil
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,6 +15,9 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from torch import Tensor
 
+from palestra.algorithms import RunConfig, read_config
+from palestra.config import render
+from palestra.intervals import Limit
 from palestra.lineage import Change, tree_differences
 from palestra.recording.recorders import without_clock
 from palestra.storage.checkpoints import Checkpoints, LoadedCheckpoint
@@ -20,6 +25,7 @@ from palestra.storage.run_folder import RunFolder, RunFolderError, write_text
 from palestra.trainer import Trainer, TrainingEnds
 
 BEGINNING = "beginning"
+NEVER = 1e12  # minutes
 
 
 class Difference(NamedTuple):
@@ -38,13 +44,15 @@ class Difference(NamedTuple):
 @dataclass(frozen=True)
 class Verdict:
     """What `verify` has found. start: a checkpoint's name, or "beginning". end: the checkpoint whose state was
-    compared, if any. changed: versions and machine, where they are no longer those of the run."""
+    compared, if any. changed: versions and machine, where they are no longer those of the run. clocked: what was left
+    out because it follows the clock."""
 
     start: str
     num_records: int
     end: str | None
     difference: Difference | None
     changed: list[str]
+    clocked: list[str]
 
 
 def verify(run: Path, start: str | None) -> Verdict:
@@ -55,18 +63,29 @@ def verify(run: Path, start: str | None) -> Verdict:
     checkpoint that is missing or damaged.
     """
     folder = RunFolder.open(run)
+    config = read_config(folder.config)
+    clocked = _clocked(config)
+    if recording := [key for key in clocked if key in ("evaluation.interval", "output.record")]:
+        keys = " and ".join(recording)
+        raise RunFolderError(f"{run} cannot be compared: {keys} in minutes follows the clock, at other steps each time")
     checkpoints = Checkpoints(folder, keep_last=1, keep_every=None)
     loaded = _start(folder, checkpoints, start)
     number, first = (-1, 0) if loaded is None else (loaded.manifest["number"], loaded.records_length)
     later = (checkpoints.load(later, check_rows=False) for later in checkpoints.numbers() if later > number)
     end = next((checkpoint for checkpoint in later if checkpoint.records_length > first), None)
     expected = _records(folder.records, first, None if end is None else end.records_length)
+    if "stop" in clocked and end is None:  # what was recorded at its end
+        expected = [record for record in expected if record["opt_steps"] < expected[-1]["opt_steps"]]
+    if "output.save" in clocked:
+        end = None
     if not expected:
         raise RunFolderError(f"{run} has recorded nothing after that checkpoint; expected an earlier one")
     with TemporaryDirectory(prefix="palestra-verify-") as place:
-        replay = _beside(folder, loaded, Path(place) / "run")
+        replay = _beside(folder, config, loaded, Path(place) / "run")
         replay.expected, replay.end = expected, None if end is None else end.manifest["number"]
         replay.fit()
+        if replay.signals.received is not None:
+            sys.exit(128 + replay.signals.received)
         replay.compare()
         output, difference = replay.output, replay.difference
         assert output is not None
@@ -75,7 +94,19 @@ def verify(run: Path, start: str | None) -> Verdict:
             difference = _first_difference_of_states(compared, output.checkpoints.load("latest", check_rows=False))
         changed = [] if loaded is None else output.differences(loaded)
     name = BEGINNING if loaded is None else loaded.folder.name
-    return Verdict(name, len(expected), None if compared is None else compared.folder.name, difference, changed)
+    state = None if compared is None else compared.folder.name
+    return Verdict(name, len(expected), state, difference, changed, clocked)
+
+
+def _clocked(config: RunConfig) -> list[str]:
+    """The keys of the config that count minutes."""
+    intervals = {
+        "stop": config.stop,
+        "evaluation.interval": None if config.evaluation is None else config.evaluation.interval,
+        "output.record": config.output.record,
+        "output.save": config.output.save,
+    }
+    return [key for key, interval in intervals.items() if interval is not None and interval.unit == "minutes"]
 
 
 class Replay(Trainer):
@@ -116,7 +147,7 @@ def _start(folder: RunFolder, checkpoints: Checkpoints, start: str | None) -> Lo
         return None
     if start is not None:
         return checkpoints.load(int(start) if start.isdigit() else start)
-    length = folder.records.stat().st_size
+    length = folder.records.stat().st_size if folder.records.is_file() else 0
     for number in reversed(checkpoints.numbers()):
         loaded = checkpoints.load(number)
         if loaded.records_length < length:
@@ -125,10 +156,13 @@ def _start(folder: RunFolder, checkpoints: Checkpoints, start: str | None) -> Lo
     raise RunFolderError(f"{folder.path} has {there}; to train all of it again: --from {BEGINNING}")
 
 
-def _beside(folder: RunFolder, loaded: LoadedCheckpoint | None, path: Path) -> Replay:
-    """The replay of a run in a folder of its own, which holds what the run held at that checkpoint."""
+def _beside(folder: RunFolder, config: RunConfig, loaded: LoadedCheckpoint | None, path: Path) -> Replay:
+    """The replay of a run in a folder of its own, which holds what the run held at that checkpoint. The clock does not
+    end it."""
     copy = RunFolder.create_at(path)
-    shutil.copyfile(folder.config, copy.config)
+    if config.stop.unit == "minutes":
+        config = config.model_copy(update={"stop": Limit(after=NEVER, unit="minutes")})
+    write_text(copy.config, render(config, RunConfig))
     shutil.copyfile(folder.run, copy.run)
     if loaded is not None:
         kept = copy.checkpoints / loaded.folder.name
@@ -146,8 +180,15 @@ def _beside(folder: RunFolder, loaded: LoadedCheckpoint | None, path: Path) -> R
 
 def _records(path: Path, first: int, last: int | None) -> list[dict[str, Any]]:
     """The records in some bytes of records.jsonl, without their clocks."""
-    lines = path.read_bytes()[first:last].splitlines() if path.exists() else []
-    return [without_clock(json.loads(line)) for line in lines]
+    content = path.read_bytes() if path.exists() else b""
+    before = content[:first].count(b"\n")
+    records = []
+    for number, line in enumerate(content[first:last].splitlines(), start=before + 1):
+        try:
+            records.append(without_clock(json.loads(line)))
+        except (ValueError, AttributeError, RecursionError) as error:
+            raise RunFolderError(f"{path}, line {number}: {error}; the file is damaged") from error
+    return records
 
 
 def _first_difference_of_states(before: LoadedCheckpoint, now: LoadedCheckpoint) -> Difference | None:

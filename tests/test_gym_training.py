@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import LEARNER, MakeConfig
+from resuming import fit, stopping_at
 
 import palestra
 from palestra.config import render
@@ -137,6 +138,21 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_bits(
     assert records(stopped) == records(whole)
     states = [str(Checkpoints(RunFolder(run), 1, None).load("latest").state["players"]) for run in (whole, stopped)]
     assert states[0] == states[1]
+
+
+def test_environments_that_cannot_be_brought_back_are_told_in_display_and_records(
+    make_config: MakeConfig, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    config = lone_agent(make_config, gym_data(id="tests.gym_probes:Forgetful-v0"), {"evaluation": None})
+    with stopping_at(20):
+        fit(tmp_path / "run", config)
+    with pytest.warns(UserWarning, match="was played again from its seed and did not give the same"):
+        fit(tmp_path / "run")
+    told = [line["players"]["agent"].get("inexact") for line in records(tmp_path / "run")]
+    assert told == sorted(told, key=bool)
+    assert set(told) == {None, True}
+    said = capfd.readouterr().out.replace("\n", " ")
+    assert said.count("the environments of player 'agent' could not be brought back as they were") == 1
 
 
 def test_records_hold_the_environments_own_returns(make_config: MakeConfig, tmp_path: Path) -> None:

@@ -395,7 +395,7 @@ def test_the_mean_of_a_metric_is_over_the_steps_since_the_last_record(make_confi
 
 
 def without_best(state: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in state.items() if key not in ("best_score", "is_best")}
+    return {key: value for key, value in state.items() if key not in ("best_score", "is_best", "config")}
 
 
 def assert_same_state(one: Any, two: Any) -> None:

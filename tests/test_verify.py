@@ -1,6 +1,7 @@
 """`palestra verify`: a stretch of a run is trained again, and every difference is found."""
 
 import hashlib
+import itertools
 import json
 import re
 from collections.abc import Callable
@@ -11,6 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from palestra.cli import app
+from palestra.clock import TrainingClock
 from palestra.storage import Checkpoints, RunFolder, RunFolderError
 from palestra.storage.run_folder import file_sha256, to_json
 from palestra.storage.segments import read_tensors, write_tensors
@@ -101,6 +103,40 @@ def test_a_state_that_was_not_reached_so_is_found(make_config: MakeConfig, tmp_p
         rf"checkpoint {numbers[-1]:08d}: 1 of the \d+ numbers of players.host.nets.q.\S+ differ",
         str(verify(run, str(numbers[-2])).difference),
     )
+
+
+@pytest.fixture
+def hasty_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The clock of training goes a second further whenever it is looked at, more or less."""
+    seconds = itertools.accumulate(itertools.cycle([0.7, 1.2, 1.1]))
+    monkeypatch.setattr(TrainingClock, "seconds", property(lambda self: next(seconds)))
+
+
+@pytest.mark.usefixtures("hasty_clock")
+def test_saves_and_an_end_that_follow_the_clock_are_left_out_and_said(make_config: MakeConfig, tmp_path: Path) -> None:
+    by_the_clock = {
+        "output.save": {"every": 0.1, "unit": "minutes"},
+        "stop": {"after": 0.8, "unit": "minutes"},
+        "evaluation": None,
+    }
+    train(make_config, tmp_path / "run", by_the_clock)
+    for start in ("beginning", "1"):
+        verdict = verify(tmp_path / "run", start)
+        assert (verdict.difference, verdict.end, verdict.clocked) == (None, None, ["stop", "output.save"])
+        assert verdict.num_records > 0
+    said = CliRunner().invoke(app, ["verify", str(tmp_path / "run"), "--from", "beginning"])
+    assert said.exit_code == 0, said.output
+    assert "output.save counts minutes, which follow the clock: what it decides is not compared" in said.stdout
+
+
+@pytest.mark.parametrize("key", ["output.record", "evaluation.interval"])
+@pytest.mark.usefixtures("hasty_clock")
+def test_records_that_follow_the_clock_are_not_called_differences(
+    make_config: MakeConfig, tmp_path: Path, key: str
+) -> None:
+    train(make_config, tmp_path / "run", {key: {"every": 0.1, "unit": "minutes"}})
+    with pytest.raises(RunFolderError, match=f"cannot be compared: {key} in minutes follows the clock"):
+        verify(tmp_path / "run", None)
 
 
 def test_nothing_to_compare_is_told(make_config: MakeConfig, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from palestra.config import (
     ConfigError,
     ConfigErrorItem,
     NonNegativeInt,
+    PositiveFloat,
     PositiveInt,
     UserConfig,
     check_overridden,
@@ -65,6 +66,9 @@ class OutputConfig(Config):
     """checkpoints kept, counted from the latest"""
     keep_every: PositiveInt | None
     """keep every n-th checkpoint for good; null: no such"""
+    stop_within_s: PositiveFloat
+    """seconds from SIGINT or SIGTERM to the end of the process; who has not saved by then leaves without, and a resume
+    replays what was lost"""
 
 
 class RunConfig(Config):

@@ -121,6 +121,10 @@ class SoloGame:
         device."""
         return in_order(worlds.recent, worlds.num_finished)
 
+    def is_exact(self, worlds: SoloWorlds) -> bool:
+        """Whether the games have always gone on as they were; see World."""
+        return worlds.world.exact
+
     def _view(self, worlds: SoloWorlds, policy: Policy) -> Mapping[str, Tensor]:
         if policy.sees == "state":
             assert isinstance(worlds.world, TensorWorld)

@@ -35,11 +35,13 @@ class World(ABC):
     """A batch of worlds with one role in each, which step together; those that end begin anew by themselves.
 
     observation: what the role sees at its next decision, (B, *space.shape). legal: its legal actions, bool (B, flags).
-    Both are replaced at a step, never written to.
+    Both are replaced at a step, never written to. exact: whether all of its games went on as they were when its state
+    was loaded.
     """
 
     observation: Observation
     legal: Tensor
+    exact: bool = True
 
     @abstractmethod
     def step(self, action: Tensor, keys: Tensor) -> Outcome:

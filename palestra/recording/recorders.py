@@ -4,6 +4,7 @@ A record is a dict with `env_steps`, `opt_steps` and metrics, nested as the metr
 the machine (time, rates, memory) lies under its key "clock", so that the rest is equal in equal runs.
 """
 
+import errno
 import json
 import math
 import os
@@ -43,12 +44,14 @@ def without_clock(record: Mapping[str, Any]) -> dict[str, Any]:
 class JsonlRecorder:
     """Appends records to a file, one JSON object per line, keys in the order given; a line written survives a kill.
 
-    NaN and infinities become null. Numbers, arrays and tensors of numpy and torch become numbers and lists.
+    NaN and infinities become null. Numbers, arrays and tensors of numpy and torch become numbers and lists. Where the
+    disk refuses a line, `write` raises OSError; it is kept, and written before the next one. No half line stays.
     """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._file = open(path, "ab")  # noqa: SIM115 (open as long as the recorder)
+        self._file = open(path, "ab", buffering=0)  # noqa: SIM115 (open as long as the recorder)
+        self._waiting = b""
 
     @property
     def length(self) -> int:
@@ -57,17 +60,26 @@ class JsonlRecorder:
 
     def write(self, record: Mapping[str, Any]) -> None:
         """Write one line. Raises TypeError for a value that has no place in JSON."""
-        self._file.write(json.dumps(plain(record), allow_nan=False).encode() + b"\n")
-        self._file.flush()
+        self._waiting += json.dumps(plain(record), allow_nan=False).encode() + b"\n"
+        self._put()
+
+    def _put(self) -> None:
+        before = self.length
+        if self._waiting and self._file.write(self._waiting) < len(self._waiting):
+            self._file.truncate(before)
+            self._file.seek(before)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
+        self._waiting = b""
 
     def flush(self) -> None:
-        """Wait until the disk has all lines."""
-        self._file.flush()
+        """Wait until the disk has all lines. Raises OSError if it refuses."""
+        self._put()
         os.fsync(self._file.fileno())
 
     def cut(self, length: int, env_steps: int = 0) -> None:
         """Keep the whole lines among the first `length` bytes. A file that is shorter keeps its whole lines."""
         kept = self._path.read_bytes()[:length]
+        self._waiting = b""
         self._file.truncate(kept.rfind(b"\n") + 1)
         self._file.seek(0, os.SEEK_END)
 
@@ -90,7 +102,7 @@ def read_records(path: Path) -> list[dict[str, Any]]:
             record = json.loads(line.decode())
             if not isinstance(record, dict):
                 raise ValueError("not a JSON object")
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             if is_last:
                 break
             raise ValueError(f"{path}, line {number}: {error}") from error

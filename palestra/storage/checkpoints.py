@@ -11,7 +11,6 @@ sorted, and no clock is read. Nothing is ever unpickled.
 """
 
 import hashlib
-import json
 import math
 import os
 import re
@@ -42,7 +41,9 @@ from palestra.storage.segments import (
     Segment,
     SegmentedRows,
     StoredRows,
+    parse_json,
     read_checked,
+    read_file,
     read_tensors,
     rows_per_segment,
     store_full_segments,
@@ -51,7 +52,8 @@ from palestra.storage.segments import (
 )
 
 FORMAT = 2  # since 2 the planes of images in replay rows are shared
-NAME = r"[0-9]{8,}"
+NAME = r"[0-9]{8,18}"
+MAX_MANIFEST_BYTES = 64 << 20  # many times those of the largest buffers
 
 
 @dataclass(frozen=True)
@@ -90,12 +92,14 @@ class Checkpoints:
         self._known_segments: dict[str, tuple[Segment, ...]] = {}
         self._written_ahead: dict[str, tuple[Segment, ...]] = {}
         if run_folder.holds_lock:
-            self._remove_leftovers()
-            self._remove_unnamed_segments()
+            with suppress(OSError):  # what cannot be removed now goes at a later save
+                self._remove_leftovers()
+                self._remove_unnamed_segments()
 
     def numbers(self) -> list[int]:
         """The numbers of the checkpoints there are, ascending; damaged ones included."""
-        return sorted(int(path.name) for path in self.folder.iterdir() if re.fullmatch(NAME, path.name))
+        names = (path.name for path in self.folder.glob("[0-9]*"))  # none where there is no such folder
+        return sorted(int(name) for name in names if re.fullmatch(NAME, name))
 
     def save(
         self,
@@ -214,6 +218,8 @@ class Checkpoints:
             name = self._pointer("best")
             if name is None:
                 raise CheckpointError(f"no checkpoint in {self.folder} is marked as the best")
+            if int(name) not in self.numbers():
+                raise CheckpointError(f"{self.folder / 'best'} names checkpoint {name}, which is not there")
             return [self.folder / name]
         if which != "latest":
             if not Path(which).is_dir():
@@ -229,7 +235,7 @@ class Checkpoints:
         """The checkpoint's name in `latest` or `best`; None if the file is missing or holds no such name."""
         try:
             name = (self.folder / file).read_bytes().strip().decode("ascii", errors="replace")
-        except FileNotFoundError:
+        except OSError:
             return None
         return name if re.fullmatch(NAME, name) else None
 
@@ -258,7 +264,7 @@ class Checkpoints:
 
     def _remove_leftovers(self) -> None:
         for path in [*self.folder.glob(".*"), *self.buffers_folder.glob(".*")]:
-            if path.is_dir():
+            if path.is_dir() and not path.is_symlink():
                 shutil.rmtree(path)
             else:
                 path.unlink()
@@ -266,11 +272,12 @@ class Checkpoints:
     def _remove_unnamed_segments(self) -> None:
         named = set()
         for number in self.numbers():
+            folder = self.folder / f"{number:08d}"
             try:
-                buffers = _read_manifest(self.folder / f"{number:08d}")["buffers"]
+                buffers = _stored_rows(folder, _read_manifest(folder))
             except DamagedError:
                 continue  # it cannot be loaded any more, with or without its rows
-            named |= {Path(segment["file"]).name for entry in buffers.values() for segment in entry["segments"]}
+            named |= {Path(segment.file).name for rows in buffers.values() for segment in rows.segments}
         for path in self.buffers_folder.glob("*.safetensors"):
             if path.name not in named:
                 path.unlink()
@@ -279,37 +286,52 @@ class Checkpoints:
 # ---- reading a folder --------------------------------------------------------------------------------
 
 
+# What goes wrong where every SHA-256 fits, but palestra did not write what is read.
+NOT_OURS = (LookupError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError)
+
+
 def _read(folder: Path, warnings: list[str], check_rows: bool) -> LoadedCheckpoint:
     """The checkpoint in `folder`, every file checked; replay rows only if `check_rows`. Raises DamagedError and
     CheckpointError."""
     manifest = _read_manifest(folder)
     try:
         files = manifest["files"]
-        document = json.loads(read_checked(folder / "state.json", files["state.json"]))
+        document = parse_json(read_checked(folder / "state.json", files["state.json"]), "state.json")
         tensors = read_tensors(folder / "tensors.safetensors", files["tensors.safetensors"])
-        buffers = {key: StoredRows.from_manifest(folder, entry) for key, entry in manifest["buffers"].items()}
+        buffers = _stored_rows(folder, manifest)
         for rows in buffers.values():
             if check_rows:
                 rows.check()
+        state = _decode(document, tensors)
+        if not isinstance(state, dict):
+            raise DamagedError(f"state.json is not of format {FORMAT}")
         return LoadedCheckpoint(
             folder=folder,
-            state=_decode(document, tensors),
+            state=state,
             counters=manifest["counters"],
             buffers=buffers,
             records_length=manifest["records_length"],
             manifest=manifest,
             warnings=warnings,
         )
-    except (KeyError, TypeError, ValueError) as error:  # every SHA-256 fits, but palestra did not write this
+    except NOT_OURS as error:
         raise DamagedError(f"it is not a checkpoint of format {FORMAT} ({error!r})") from error
+
+
+def _stored_rows(folder: Path, manifest: dict[str, Any]) -> dict[str, StoredRows]:
+    """Raises DamagedError for rows that were not written by us."""
+    try:
+        return {key: StoredRows.from_manifest(folder, entry) for key, entry in manifest["buffers"].items()}
+    except NOT_OURS as error:
+        raise DamagedError(f"manifest.json is not of format {FORMAT} ({error!r})") from error
 
 
 def _read_manifest(folder: Path) -> dict[str, Any]:
     """The manifest, checked against the SHA-256 of itself that it holds. Raises DamagedError and CheckpointError."""
-    try:
-        manifest = json.loads((folder / "manifest.json").read_bytes())
-    except (OSError, ValueError) as error:
-        raise DamagedError(f"manifest.json cannot be read ({error})") from error
+    path = folder / "manifest.json"
+    if path.is_file() and path.stat().st_size > MAX_MANIFEST_BYTES:
+        raise DamagedError(f"manifest.json has {path.stat().st_size} bytes, more than any of ours")
+    manifest = parse_json(read_file(path), "manifest.json")
     if not isinstance(manifest, dict):
         raise DamagedError("manifest.json is not what was written")
     found = manifest.get("format")
@@ -318,13 +340,28 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
             f"checkpoint {folder} has format {found}, this palestra reads up to {FORMAT}; "
             f"use the version that wrote it: {manifest.get('versions')}"
         )
-    if manifest.pop("sha256", None) != _digest(manifest):
+    if manifest.pop("sha256", "") != _digest(manifest):
         raise DamagedError("manifest.json is not what was written: its SHA-256 differs")
+    shapes = {
+        "counters": dict,
+        "versions": dict,
+        "machine": dict,
+        "buffers": dict,
+        "number": int,
+        "records_length": int,
+    }
+    for key, kind in shapes.items():
+        if not isinstance(manifest.get(key), kind):
+            raise DamagedError(f"manifest.json is not of format {FORMAT}: {key} is {manifest.get(key)!r:.50}")
     return manifest
 
 
-def _digest(manifest: dict[str, Any]) -> str:
-    return hashlib.sha256(to_json(manifest).encode()).hexdigest()
+def _digest(manifest: dict[str, Any]) -> str | None:
+    try:
+        text = to_json(manifest)
+    except (RecursionError, ValueError):  # as JSON may be read, but was never written by us
+        return None
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 # ---- the state as JSON and tensors -------------------------------------------------------------------

@@ -10,9 +10,10 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from importlib import metadata
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +75,17 @@ class RunFolder:
             raise RunFolderError(f"{path} is not a run: {folder.config} is missing")
         return folder
 
+    def facts(self) -> dict[str, Any]:
+        """What run.json says. Raises RunFolderError if that is not what was written."""
+        try:
+            facts = json.loads(self.run.read_bytes())
+            if isinstance(facts, dict):
+                return facts
+            fault = "no JSON object"
+        except (OSError, ValueError, RecursionError) as error:
+            fault = str(error)
+        raise RunFolderError(f"{self.run} is damaged: {fault}")
+
     @classmethod
     def _make(cls, path: Path) -> "RunFolder":
         path.mkdir()
@@ -90,22 +102,28 @@ class RunFolder:
 
         Raises RunFolderError, which names the holder's process id, if another one holds it. May not be nested.
         """
-        with open(self.path / "lock", "a+") as file:
+        with self._lock_file() as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 file.seek(0)
-                holder = file.read().strip() or "of unknown id"
+                holder = file.read().decode(errors="replace").strip() or "of unknown id"
                 raise RunFolderError(f"{self.path} is in use by process {holder}; wait for it or stop it") from None
-            file.truncate(0)
-            file.write(str(os.getpid()))
-            file.flush()
+            with suppress(OSError):  # on a full disk nobody is told who holds it, but it is held
+                file.truncate(0)
+                file.write(str(os.getpid()).encode())
             self.holds_lock = True
             try:
                 yield
             finally:
                 self.holds_lock = False
                 fcntl.flock(file, fcntl.LOCK_UN)  # closing is not enough where a forked child shares the file
+
+    def _lock_file(self) -> FileIO:
+        try:
+            return open(self.path / "lock", "a+b", buffering=0)
+        except OSError as error:
+            raise RunFolderError(f"{self.path} cannot be used: {error}") from error
 
 
 # ---- writing files that survive a crash --------------------------------------------------------------

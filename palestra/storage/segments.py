@@ -7,7 +7,9 @@ checkpoint itself.
 """
 
 import hashlib
+import json
 import os
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -66,6 +68,13 @@ class Segment:
     start: int
     stop: int
     sha256: str
+
+    def __post_init__(self) -> None:
+        """Raises DamagedError unless the file lies where checkpoints keep rows: what a manifest says may be forged."""
+        if not re.fullmatch(rf"({re.escape(BUFFERS_FROM_CHECKPOINT)})?[^/.][^/]*\.safetensors", self.file):
+            raise DamagedError(f"{self.file!r} is no place for replay rows")
+        if not 0 <= self.start < self.stop:
+            raise DamagedError(f"{self.file!r} cannot hold the rows {self.start} to {self.stop}")
 
 
 @dataclass(frozen=True)
@@ -206,10 +215,27 @@ def read_tensors(path: Path, sha256: str) -> dict[str, Tensor]:
 
 def read_checked(path: Path, sha256: str) -> bytes:
     """The bytes of a file. Raises DamagedError unless their SHA-256 is the given one."""
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise DamagedError(f"{path.name} cannot be read ({error.strerror})") from error
+    content = read_file(path)
     if hashlib.sha256(content).hexdigest() != sha256:
         raise DamagedError(f"{path.name} is not what was written: its SHA-256 differs from the manifest's")
     return content
+
+
+def read_file(path: Path) -> bytes:
+    """The bytes of a file of a checkpoint. Raises DamagedError unless it is a plain file that can be read."""
+    try:
+        if path.is_symlink():
+            raise DamagedError(f"{path.name} is a symbolic link; checkpoints hold plain files")
+        return path.read_bytes()
+    except OSError as error:
+        raise DamagedError(f"{path.name} cannot be read ({error.strerror})") from error
+
+
+def parse_json(content: bytes, name: str) -> Any:
+    """What JSON says. Raises DamagedError where it is none, or nested more deeply than anything of ours."""
+    try:
+        return json.loads(content)
+    except RecursionError:
+        raise DamagedError(f"{name} is nested too deeply") from None
+    except ValueError as error:
+        raise DamagedError(f"{name} is no JSON ({error})") from error

@@ -44,7 +44,7 @@ def restore(checkpoints: Checkpoints, ring: Ring) -> LoadedCheckpoint:
     return loaded
 
 
-def save_until_killed(run: RunFolder, returned: int) -> None:
+def save_until_killed(run: RunFolder, begun: Path, returned: int) -> None:
     with run.lock():
         checkpoints = make_checkpoints(run)
         ring = Ring(CAPACITY)
@@ -52,6 +52,8 @@ def save_until_killed(run: RunFolder, returned: int) -> None:
         while True:
             number += 1
             ring.add(ROWS_PER_SAVE)
+            with open(begun, "ab") as file:
+                file.write(b".")
             name = checkpoints.save(number, state_at(number), {}, {"host": ring}, records_length=0)
             os.pwrite(returned, name.encode(), 0)
             if number % 4 == 0:
@@ -63,15 +65,20 @@ def main(folder: Path) -> None:
     rng = random.Random(0)
     run = RunFolder.create(folder, "run")
     returned = os.open(folder / "returned", os.O_RDWR | os.O_CREAT)  # the last checkpoint whose save returned
+    begun = folder / "begun"  # a byte for each save that began
+    begun.touch()
     last = num_in_the_middle = 0
     for _ in range(NUM_KILLS):
+        awaited = begun.stat().st_size + rng.randint(1, 3)
         child = os.fork()
         if child == 0:
             try:
-                save_until_killed(run, returned)
+                save_until_killed(run, begun, returned)
             finally:
                 os._exit(1)
-        time.sleep(rng.uniform(0.0, 0.12))
+        while begun.stat().st_size < awaited:
+            time.sleep(0.001)
+        time.sleep(rng.uniform(0.0, 0.02))
         os.kill(child, signal.SIGKILL)
         _, status = os.waitpid(child, 0)
         assert os.WIFSIGNALED(status), "the child failed before it was killed"

@@ -1,0 +1,118 @@
+"""Whatever happens to the files of a run: it goes on to what it recorded, or one error of ours says why not."""
+
+import copy
+import re
+import shutil
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from conftest import TINY
+from damage import DAMAGES, EXPLODED, HARMFUL, Damage
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from resuming import fit, records, stopping_at
+
+from palestra.config import ConfigError
+from palestra.storage import CheckpointError, RunFolderError, write_text
+from palestra.trainer import Trainer
+from palestra.verify import verify
+
+Told = (ConfigError, RunFolderError, CheckpointError)
+
+pytestmark = pytest.mark.usefixtures("no_plots")
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that was stopped on its way, with changes.jsonl and several checkpoints."""
+    run, config = tmp_path_factory.mktemp("runs") / "run", copy.deepcopy(TINY)
+    config["output"] |= {"save": {"every": 4, "unit": "opt_steps"}, "keep_last": 3}
+    with stopping_at(30):
+        fit(run, config)
+    write_text(run / "changes.jsonl", '{"key": "seed", "before": 1, "after": 0, "counters": {"opt_steps": 0}}\n')
+    return run
+
+
+@pytest.fixture
+def stopped(original: Path, tmp_path: Path) -> Path:
+    """One of one's own."""
+    shutil.copytree(original, tmp_path / "run")
+    return tmp_path / "run"
+
+
+def resume_a_little(run: Path) -> Trainer:
+    with stopping_at(4):
+        return fit(run)
+
+
+@settings(
+    deadline=None, max_examples=20, phases=[Phase.generate], suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(data=st.data(), damage=DAMAGES)
+def test_any_damage_to_any_file_of_a_run_is_told_or_harmless(
+    original: Path, data: st.DataObject, damage: Damage, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    before = records(original)
+    files = sorted(str(path.relative_to(original)) for path in original.rglob("*") if path.is_file())
+    ends = [file for file in files if "/" not in file]
+    file = data.draw(st.one_of(st.sampled_from(ends), st.sampled_from(files)))
+    run = tmp_path_factory.mktemp("damaged") / "run"
+    shutil.copytree(original, run)
+    damage(run / file)
+    with suppress(*Told):
+        verify(run, None)
+    with suppress(*Told):
+        resume_a_little(run)
+        after = records(run)
+        assert file in ("records.jsonl", "config.yml") or after[: len(before)] == before[: len(after)]
+    assert not EXPLODED.exists()
+    shutil.rmtree(run.parent)
+
+
+@pytest.mark.parametrize("file", ["config.yml", "run.json", "records.jsonl"])
+@pytest.mark.parametrize("content", [HARMFUL[name] for name in ("a pickle", "an absurd header", "null", "nothing")])
+def test_a_harmful_file_is_named_and_never_run(stopped: Path, file: str, content: bytes) -> None:
+    (stopped / file).write_bytes(content + b"\n")
+    if file == "run.json":
+        shutil.rmtree(stopped / "checkpoints")  # it is asked for by a run that begins
+    with pytest.raises(Told, match=re.escape(file)):
+        resume_a_little(stopped)
+    assert not EXPLODED.exists()
+
+
+def test_a_damaged_record_is_named_by_its_line(stopped: Path) -> None:
+    path = stopped / "records.jsonl"
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([lines[0].replace(b"{", b"[", 1), *lines[1:]]))
+    with pytest.raises(RunFolderError, match=r"records\.jsonl, line 1: .*damaged"):
+        Trainer.load(stopped).fit()
+    with pytest.raises(RunFolderError, match=r"records\.jsonl, line 1: .*damaged"):
+        verify(stopped, "beginning")
+
+
+def test_records_that_are_lost_are_told_and_the_run_goes_on(stopped: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    config = stopped / "config.yml"
+    config.write_text(config.read_text().replace("display: quiet", "display: plain"))
+    (stopped / "records.jsonl").unlink()
+    assert fit(stopped).finished
+    said = capfd.readouterr()
+    assert re.search(r"records\.jsonl is damaged: it has 0 of the \d+ bytes", (said.out + said.err).replace("\n", ""))
+
+
+def test_a_checkpoint_of_another_config_says_which_keys_differ(stopped: Path) -> None:
+    config = stopped / "config.yml"
+    config.write_text(config.read_text().replace("gamma: 0.95", "gamma: 0.9").replace("seed: 0", "seed: 3"))
+    with pytest.raises(CheckpointError) as caught:
+        Trainer.load(stopped).fit()
+    for line in ("seed was 0, is 3", "players.host.algorithm.gamma was 0.95, is 0.9", "palestra branch"):
+        assert line in str(caught.value)
+
+
+def test_another_execution_is_told_and_the_run_goes_on(stopped: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    config = stopped / "config.yml"
+    text = config.read_text().replace("display: quiet", "display: plain").replace("num_threads: 1", "num_threads: 2")
+    config.write_text(text)
+    assert fit(stopped).finished
+    line = "execution.num_threads was 1, is 2; equal bits are not promised"
+    assert line in capfd.readouterr().out.replace("\n", "")

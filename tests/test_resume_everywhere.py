@@ -1,0 +1,80 @@
+"""Every algorithm in every kind of game, stopped again and again and resumed, ends in the bits of an uninterrupted run.
+
+Pairwise: any two levels of any two factors (tests/combinations.py) occur together; `pytest -m slow` tries the full
+product. Whoever adds an algorithm adds it to LEARNERS there, which is all that this proof asks.
+"""
+
+import os
+import random
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from combinations import LEARNERS, Combination, combinations_of, config_of, pairwise, registered_algorithms
+from resuming import Killed, ask_to_leave, assert_same_bits, at_call, fit, kill, send_signal
+
+from palestra.evaluation import pairings
+from palestra.lineage import tree_differences
+from palestra.trainer import Trainer
+
+pytestmark = pytest.mark.usefixtures("no_plots")
+
+# Each stops a run once at a random moment of that phase.
+STOPS: dict[str, Callable[[random.Random], AbstractContextManager[Any]]] = {
+    "warm-up": lambda rng: at_call(Trainer, "safe_point", rng.randint(1, 3), rng.choice([ask_to_leave, kill])),
+    "roll-out": lambda rng: at_call(Trainer, "_roll_out", rng.randint(1, 2), kill),
+    "update": lambda rng: at_call(Trainer, "safe_point", rng.randint(2, 5), ask_to_leave),
+    "evaluation": lambda rng: at_call(pairings, "_play", 1, send_signal),
+    "save": lambda rng: at_call(os, "fsync", rng.randint(1, 9), kill),
+}
+
+
+def label(algorithm: str, combination: Combination) -> str:
+    return f"{algorithm}: {', '.join(combination.values())}"
+
+
+def cases() -> list[Any]:
+    """Pairwise, and the rest as slow."""
+    found = []
+    for algorithm in LEARNERS:
+        candidates = combinations_of(algorithm)
+        quick = pairwise(candidates)
+        for combination in candidates:
+            marks = [] if combination in quick else [pytest.mark.slow]
+            found.append(pytest.param(algorithm, combination, id=label(algorithm, combination), marks=marks))
+    return found
+
+
+def test_every_algorithm_that_a_config_can_ask_for_takes_part() -> None:
+    assert set(LEARNERS) == registered_algorithms(), "add the new algorithm to LEARNERS in tests/combinations.py"
+
+
+def test_every_pair_of_levels_occurs() -> None:
+    for algorithm in LEARNERS:
+        candidates = combinations_of(algorithm)
+        few = pairwise(candidates)
+        assert len(few) < len(candidates)
+        for one, other in {(a, b) for c in candidates for a in c.items() for b in c.items() if a[0] != b[0]}:
+            assert any(one in c.items() and other in c.items() for c in few)
+
+
+@pytest.mark.parametrize(("algorithm", "combination"), cases())
+def test_a_run_stopped_in_three_phases_ends_in_the_same_bits(
+    algorithm: str, combination: Combination, tmp_path: Path
+) -> None:
+    config, run, rng = config_of(algorithm, combination), tmp_path / "run", random.Random(label(algorithm, combination))
+    uninterrupted = fit(tmp_path / "uninterrupted", config)
+    num_stops = 0
+    for phase in ["warm-up", *rng.sample(list(STOPS)[1:], 2)]:
+        with STOPS[phase](rng):
+            try:
+                num_stops += not fit(run, None if run.exists() else config).finished
+            except Killed:
+                num_stops += 1
+    trainer = fit(run)
+    assert num_stops >= 2, "the run was over before it was stopped"
+    assert trainer.finished
+    assert list(tree_differences(uninterrupted.state_dict(), trainer.state_dict())) == []
+    assert_same_bits(run, tmp_path / "uninterrupted")
