@@ -35,6 +35,8 @@ from palestra.recording.means import Means
 from palestra.recording.recorders import plain
 from palestra.recording.results import Progress
 from palestra.storage.checkpoints import CheckpointError, Checkpoints
+from palestra.storage.fetching import fetch, is_url
+from palestra.storage.remote import RemoteError
 from palestra.storage.run_folder import RunFolder, write_json
 
 if TYPE_CHECKING:
@@ -105,6 +107,8 @@ class Trainer:
         self.run, self.resumed = run, isinstance(run, RunFolder)
         self.origin: Path | None = None  # the checkpoint that the run branches off
         self.console = console or Console()
+        if self.config.output.mirror is not None:
+            self.config.output.mirror.require_backend()
         self.device = _device(self.config.execution.device)
         self.game = make_game(self.config.game, self.device, self.config.execution.kernel)
         self.players = {name: make_player(name, self.config, self.game) for name in self.config.players}
@@ -160,6 +164,7 @@ class Trainer:
                     self.safe_point()
             except TrainingEnds:
                 self.after_train()
+                self._finish_mirror()
                 output.conclude(self.progress(None))
                 if self.save_failure is not None:
                     raise self.save_failure from None
@@ -333,6 +338,14 @@ class Trainer:
                 self.save_failure = error
                 output.display.error(f"{error}; training goes on")
 
+    def _finish_mirror(self) -> None:
+        """Wait for the last upload. Where it fails, `fit` raises at the end, as for a last save that has failed."""
+        with self._apart("waiting for the mirror"):
+            try:
+                self._output().finish_mirror()
+            except RemoteError as error:
+                self.save_failure = self.save_failure or error
+
     def _check_finite(self) -> None:
         """Raise TrainingFailed if a loss was no number since the last record: a sum keeps a nan."""
         for player in self.learners:
@@ -448,12 +461,20 @@ class Trainer:
         run: str | Path,
         callbacks: Sequence[Callback] = (),
         console: Console | None = None,
+        into: str | Path | None = None,
     ) -> Self:
         """The trainer of a run, from its folder. `fit` goes on where its last checkpoint stands.
 
-        callbacks: those that the run was started with beside the config's; they get their state back.
+        run: the folder, or the URL of its mirror, which is fetched into a new folder: `into`, or where that is None
+        runs/<the last part of the URL>. callbacks: those that the run was started with beside the config's; they get
+        their state back.
         """
-        folder = RunFolder.open(Path(run))
+        if is_url(run):
+            folder, warnings = fetch(str(run), None if into is None else Path(into))
+            for line in warnings:
+                (console or Console()).print(line, soft_wrap=True)
+        else:
+            folder = RunFolder.open(Path(run))
         trainer = cls(folder.config, run=folder, callbacks=callbacks, console=console)
         trainer.name = folder.path.name
         return trainer

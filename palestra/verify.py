@@ -16,7 +16,7 @@ from torch import Tensor
 from palestra.lineage import Change, tree_differences
 from palestra.recording.recorders import without_clock
 from palestra.storage.checkpoints import Checkpoints, LoadedCheckpoint
-from palestra.storage.run_folder import RunFolder, RunFolderError, write_text
+from palestra.storage.run_folder import RunFolder, RunFolderError, write_json, write_text
 from palestra.trainer import Trainer, TrainingEnds
 
 BEGINNING = "beginning"
@@ -129,7 +129,7 @@ def _beside(folder: RunFolder, loaded: LoadedCheckpoint | None, path: Path) -> R
     """The replay of a run in a folder of its own, which holds what the run held at that checkpoint."""
     copy = RunFolder.create_at(path)
     shutil.copyfile(folder.config, copy.config)
-    shutil.copyfile(folder.run, copy.run)
+    write_json(copy.run, json.loads(folder.run.read_text()) | {"mirror": None})
     if loaded is not None:
         kept = copy.checkpoints / loaded.folder.name
         shutil.copytree(loaded.folder, kept)

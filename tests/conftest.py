@@ -74,6 +74,7 @@ TINY: Data = {
         "save": {"every": 8, "unit": "opt_steps"},
         "keep_last": 2,
         "keep_every": 1,
+        "mirror": None,
     },
 }
 

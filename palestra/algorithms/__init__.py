@@ -28,6 +28,7 @@ from palestra.intervals import Interval, Limit
 from palestra.player import Algorithm, AlgorithmConfig
 from palestra.players import FromRunConfig, ScriptedPlayerConfig, script_error
 from palestra.players.scripted import SCRIPTED
+from palestra.storage.mirror import MirrorConfig
 from palestra.trainer import Trainer
 
 AnyAlgorithm = Annotated[DQNConfig | PPOConfig | SACConfig | TD3Config | UserConfig, ByName(user_class=Algorithm)]
@@ -65,6 +66,14 @@ class OutputConfig(Config):
     """checkpoints kept, counted from the latest"""
     keep_every: PositiveInt | None
     """keep every n-th checkpoint for good; null: no such"""
+    mirror: MirrorConfig | None
+    """a copy of the checkpoints elsewhere, from which the run can be resumed; null: none"""
+
+    @model_validator(mode="after")
+    def _check_mirror(self) -> Self:
+        if self.mirror is not None and self.save is None:
+            raise ConfigError([ConfigErrorItem("mirror", "nothing is saved that it could hold; expected null")])
+        return self
 
 
 class RunConfig(Config):

@@ -16,7 +16,7 @@ import math
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -85,6 +85,7 @@ class Checkpoints:
         self.keep_last = keep_last
         self.keep_every = keep_every
         self.segment_rows = segment_rows
+        self.in_use: Callable[[], set[int]] = set  # the numbers of those that must not be deleted yet
         self._known_segments: dict[str, tuple[Segment, ...]] = {}
         if run_folder.holds_lock:
             self._remove_leftovers()
@@ -138,7 +139,7 @@ class Checkpoints:
             sync_folder(unfinished)
             self._publish(unfinished, name)
             self._known_segments = {key: rows.segments for key, rows in stored.items()}
-            self._remove_unkept(number)
+            self.remove_unkept(number)
         except OSError as error:
             with suppress(OSError):  # a disk that is full lets files go; one that is broken must not hide the error
                 self._remove_leftovers()
@@ -154,6 +155,21 @@ class Checkpoints:
             write_text(self.folder / "best", name + "\n")
         except OSError as error:
             raise CheckpointError(f"checkpoint {name} could not be marked as the best: {error}") from error
+
+    def best(self) -> int | None:
+        """The number of the best checkpoint; None if none is marked."""
+        name = self._pointer("best")
+        return None if name is None else int(name)
+
+    def remove_unkept(self, latest: int) -> None:
+        """Drop what need not be kept once `latest` is the latest, unless it is in use. Raises OSError."""
+        past = [number for number in self.numbers() if number <= latest]
+        kept = kept_numbers(past, self.keep_last, self.keep_every, self.best()) | self.in_use()
+        for number in self.numbers():
+            if number not in kept:
+                self._discard(f"{number:08d}")
+        self._remove_leftovers()
+        self._remove_unnamed_segments()
 
     def load(self, which: int | str | Path) -> LoadedCheckpoint:
         """Read a checkpoint: "latest", "best", a number, or the path of a folder (of this run or another).
@@ -225,18 +241,6 @@ class Checkpoints:
         """Turn a checkpoint into a leftover: killed while it is removed, it must not look like a damaged one."""
         os.rename(self.folder / name, self.folder / f".{name}.removed")
 
-    def _remove_unkept(self, latest: int) -> None:
-        past = [number for number in self.numbers() if number <= latest]
-        kept = set(past[-self.keep_last :])
-        if self.keep_every is not None:
-            kept |= {number for number in past if number % self.keep_every == 0}
-        kept.add(int(self._pointer("best") or latest))
-        for number in self.numbers():
-            if number not in kept:
-                self._discard(f"{number:08d}")
-        self._remove_leftovers()
-        self._remove_unnamed_segments()
-
     def _remove_leftovers(self) -> None:
         for path in [*self.folder.glob(".*"), *self.buffers_folder.glob(".*")]:
             if path.is_dir():
@@ -248,7 +252,7 @@ class Checkpoints:
         named = set()
         for number in self.numbers():
             try:
-                buffers = _read_manifest(self.folder / f"{number:08d}")["buffers"]
+                buffers = read_manifest(self.folder / f"{number:08d}")["buffers"]
             except DamagedError:
                 continue  # it cannot be loaded any more, with or without its rows
             named |= {Path(segment["file"]).name for entry in buffers.values() for segment in entry["segments"]}
@@ -257,12 +261,18 @@ class Checkpoints:
                 path.unlink()
 
 
+def kept_numbers(past: Sequence[int], keep_last: int, keep_every: int | None, best: int | None) -> set[int]:
+    """Which of the checkpoints up to the latest, in ascending order, are kept; and the best, wherever it is."""
+    every = {number for number in past if keep_every is not None and number % keep_every == 0}
+    return {*past[-keep_last:], *every} | ({best} if best is not None else set())
+
+
 # ---- reading a folder --------------------------------------------------------------------------------
 
 
 def _read(folder: Path, warnings: list[str]) -> LoadedCheckpoint:
     """The checkpoint in `folder`, every file checked. Raises DamagedError and CheckpointError."""
-    manifest = _read_manifest(folder)
+    manifest = read_manifest(folder)
     try:
         files = manifest["files"]
         document = json.loads(read_checked(folder / "state.json", files["state.json"]))
@@ -283,7 +293,7 @@ def _read(folder: Path, warnings: list[str]) -> LoadedCheckpoint:
         raise DamagedError(f"it is not a checkpoint of format {FORMAT} ({error!r})") from error
 
 
-def _read_manifest(folder: Path) -> dict[str, Any]:
+def read_manifest(folder: Path) -> dict[str, Any]:
     """The manifest, checked against the SHA-256 of itself that it holds. Raises DamagedError and CheckpointError."""
     try:
         manifest = json.loads((folder / "manifest.json").read_bytes())
