@@ -40,7 +40,8 @@ class Contents:
 
     def to_bytes(self) -> bytes:
         document = {"format": FORMAT, "files": self.files, "segments": self.segments}
-        return to_json(document | {"sha256": _digest(document)}).encode()
+        sha256 = hashlib.sha256(to_json(document).encode()).hexdigest()
+        return to_json(document | {"sha256": sha256}).encode()
 
     @classmethod
     def from_bytes(cls, content: bytes) -> "Contents":
@@ -50,9 +51,9 @@ class Contents:
             found = document["format"]
             if isinstance(found, int) and found > FORMAT:
                 raise CheckpointError(f"{CONTENTS} has format {found}; this palestra reads up to {FORMAT}")
-            if document.pop("sha256") != _digest(document):
-                raise ValueError("its SHA-256 differs")
             contents = cls(dict(document["files"]), dict(document["segments"]))
+            if contents.to_bytes() != content:
+                raise ValueError("its SHA-256 differs")
             if not {*RUN_FILES, "manifest.json"} - {"changes.jsonl"} <= contents.files.keys():
                 raise ValueError("it names no whole checkpoint")
             for name in (*contents.files, *contents.segments):
@@ -72,7 +73,3 @@ def folders_in(files: Iterable[str]) -> set[str]:
     """The names of the checkpoints' folders among the files of a mirror, whole or not."""
     names = (path.split("/")[1] for path in files if path.startswith("checkpoints/") and path.count("/") == 2)
     return {name for name in names if FOLDER_NAME.fullmatch(name)}
-
-
-def _digest(document: dict[str, object]) -> str:
-    return hashlib.sha256(to_json(document).encode()).hexdigest()

@@ -96,8 +96,8 @@ class Remote:
 
     def remove_folder(self, path: str) -> None:
         """Remove a folder that is empty, where there is such a thing; object stores have none."""
-        fs, root = self._connected()
         with suppress(Exception):  # it holds nothing, and may stay
+            fs, root = self._connected()
             fs.rmdir(f"{root}/{path}")
 
     def _write(self, path: str, write: Callable[[Any, str], None]) -> None:
