@@ -89,8 +89,6 @@ class RunOutput:
         for recorder in self.recorders:
             recorder.cut(length, env_steps)
         self.evaluations = [Evaluation.from_record(r) for r in self.records() if r["kind"] == "evaluation"]
-        if self.mirror is not None and loaded is not None and self.number == max(self.checkpoints.numbers()):
-            self.mirror.send(self.number)  # what earlier uploads have left undone
 
     def origin(self) -> Path | None:
         """The checkpoint that the run branched off, if any."""
@@ -127,6 +125,11 @@ class RunOutput:
             self.checkpoints.mark_best(name)
         if self.mirror is not None:
             self.mirror.send(number)
+
+    def catch_up_mirror(self) -> None:
+        """Send what earlier processes have left undone; not from a checkpoint that is no longer the newest."""
+        if self.mirror is not None and self.number == max(self.checkpoints.numbers()):
+            self.mirror.send(self.number)
 
     def finish_mirror(self) -> None:
         """Wait until the mirror has all; raises RemoteError if that fails. What was kept for it goes."""

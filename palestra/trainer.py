@@ -417,6 +417,7 @@ class Trainer:
         self.load_state_dict(loaded.state)
         if loaded.state["is_best"]:  # a kill may have come before it was marked
             output.checkpoints.mark_best(loaded.folder.name)
+        output.catch_up_mirror()
         self._start = self._recorded = self._mark()
         for line in [*loaded.warnings, *output.differences(loaded)]:
             output.display.log(line)

@@ -3,11 +3,11 @@
     run.json                                   as in the run's folder: whose mirror it is
     checkpoints/00000003-1a2b3c4d/...          the checkpoint's files, and the run's files as they were then
                                   contents.json   their SHA-256, and those of the segments that it needs; written last
-    checkpoints/latest, checkpoints/best       the name of a folder
     buffers/...                                segments of replay rows
 
-A checkpoint is there if and only if its contents.json is there whole. The digits after its number are the first of its
-manifest's SHA-256: other content has another name, so that no file of a checkpoint that is there is ever overwritten.
+A checkpoint is there if and only if its contents.json is there whole. The latest is the one with the highest number,
+and says which is the best. The digits after a number are the first of the manifest's SHA-256: other content has another
+name. So no file of a checkpoint that is there is ever overwritten, and no pointer is needed that would be.
 """
 
 import hashlib
@@ -28,10 +28,14 @@ RUN_FILES = ("run.json", "config.yml", "changes.jsonl", "records.jsonl")
 
 @dataclass(frozen=True)
 class Contents:
-    """The SHA-256 of each file in a checkpoint's folder, and of each segment in `buffers/` that it needs, by name."""
+    """The SHA-256 of each file in a checkpoint's folder, and of each segment in `buffers/` that it needs, by name.
+
+    best: the folder of the checkpoint that was the run's best so far.
+    """
 
     files: dict[str, str]
     segments: dict[str, str]
+    best: str | None
 
     def paths(self, name: str) -> set[str]:
         """Where the files of a checkpoint whose folder has that name lie on the mirror."""
@@ -39,7 +43,7 @@ class Contents:
         return own | {f"buffers/{segment}" for segment in self.segments}
 
     def to_bytes(self) -> bytes:
-        document = {"format": FORMAT, "files": self.files, "segments": self.segments}
+        document = {"format": FORMAT, "files": self.files, "segments": self.segments, "best": self.best}
         sha256 = hashlib.sha256(to_json(document).encode()).hexdigest()
         return to_json(document | {"sha256": sha256}).encode()
 
@@ -51,11 +55,13 @@ class Contents:
             found = document["format"]
             if isinstance(found, int) and found > FORMAT:
                 raise CheckpointError(f"{CONTENTS} has format {found}; this palestra reads up to {FORMAT}")
-            contents = cls(dict(document["files"]), dict(document["segments"]))
+            contents = cls(dict(document["files"]), dict(document["segments"]), document["best"])
             if contents.to_bytes() != content:
                 raise ValueError("its SHA-256 differs")
             if not {*RUN_FILES, "manifest.json"} - {"changes.jsonl"} <= contents.files.keys():
                 raise ValueError("it names no whole checkpoint")
+            if contents.best is not None and not FOLDER_NAME.fullmatch(contents.best):
+                raise ValueError(f"{contents.best!r} is no name of a checkpoint")
             for name in (*contents.files, *contents.segments):
                 if not FILE_NAME.fullmatch(name):
                     raise ValueError(f"{name!r} is no name of a file")

@@ -61,46 +61,35 @@ def _name(url: str) -> str:
 def _fill(folder: RunFolder, remote: Remote, there: dict[str, int]) -> list[str]:
     """Fetch the newest whole checkpoint, with the run's files as they were then, and the best; gives warnings."""
     damaged: list[str] = []
-    latest, best = (_pointer(remote, there, file) for file in ("latest", "best"))
-    for name in sorted(_checkpoints(there), key=lambda n: (number_of(n), n == latest), reverse=True):
-        if _fetch_checkpoint(folder, remote, name, damaged):
-            break
+    for name in sorted(folders_in(there), key=number_of, reverse=True):
+        if f"checkpoints/{name}/{CONTENTS}" in there:  # otherwise a kill has left a part of it
+            contents = _fetch_checkpoint(folder, remote, name, damaged)
+            if contents is not None:
+                break
     else:
         raise CheckpointError("\n".join([f"there is no whole checkpoint at {remote.url}", *damaged]))
-    checkpoint = folder.checkpoints / f"{number_of(name):08d}"
+    checkpoint, best = _local(folder, name), contents.best
     for file in RUN_FILES:
         if (checkpoint / file).exists():
             os.rename(checkpoint / file, folder.path / file)
     write_text(folder.checkpoints / "latest", checkpoint.name + "\n")
-    if best is None:
-        return damaged
-    is_fetched = number_of(best) == number_of(name) or _fetch_checkpoint(folder, remote, best, damaged)
-    if is_fetched:
-        checkpoint = folder.checkpoints / f"{number_of(best):08d}"
+    if best is not None and (best == name or _fetch_checkpoint(folder, remote, best, damaged)):
         for file in RUN_FILES:
-            (checkpoint / file).unlink(missing_ok=True)
-        write_text(folder.checkpoints / "best", checkpoint.name + "\n")
+            (_local(folder, best) / file).unlink(missing_ok=True)
+        write_text(folder.checkpoints / "best", _local(folder, best).name + "\n")
     return damaged
 
 
-def _checkpoints(there: dict[str, int]) -> set[str]:
-    """The folders of the checkpoints that are there, damaged or not."""
-    return {name for name in folders_in(there) if f"checkpoints/{name}/{CONTENTS}" in there}
+def _local(folder: RunFolder, name: str) -> Path:
+    """Where a checkpoint of the mirror lies in the run's folder."""
+    return folder.checkpoints / f"{number_of(name):08d}"
 
 
-def _pointer(remote: Remote, there: dict[str, int], file: str) -> str | None:
-    """The folder that `latest` or `best` names, if it is there."""
-    if f"checkpoints/{file}" not in there:
-        return None
-    name = remote.read(f"checkpoints/{file}").decode(errors="replace").strip()
-    return name if name in _checkpoints(there) else None
-
-
-def _fetch_checkpoint(folder: RunFolder, remote: Remote, name: str, damaged: list[str]) -> bool:
-    """Fetch one checkpoint; False, and a line in `damaged`, if it is not what was written."""
-    target = folder.checkpoints / f"{number_of(name):08d}"
+def _fetch_checkpoint(folder: RunFolder, remote: Remote, name: str, damaged: list[str]) -> Contents | None:
+    """Fetch one checkpoint; None, and a line in `damaged`, if it is not what was written."""
+    target = _local(folder, name)
     try:
-        contents = Contents.from_bytes(remote.read(f"checkpoints/{name}/{CONTENTS}"))
+        contents = Contents.from_bytes(_read_contents(remote, name))
         target.mkdir()
         for file, sha256 in contents.files.items():
             _fetch_file(remote, f"checkpoints/{name}/{file}", target / file, sha256)
@@ -110,8 +99,15 @@ def _fetch_checkpoint(folder: RunFolder, remote: Remote, name: str, damaged: lis
     except DamagedError as error:
         damaged.append(f"checkpoint {name} at {remote.url} is damaged: {error}")
         shutil.rmtree(target, ignore_errors=True)
-        return False
-    return True
+        return None
+    return contents
+
+
+def _read_contents(remote: Remote, name: str) -> bytes:
+    try:
+        return remote.read(f"checkpoints/{name}/{CONTENTS}")
+    except MissingError:
+        raise DamagedError(f"{CONTENTS} is missing") from None
 
 
 def _fetch_file(remote: Remote, path: str, local: Path, sha256: str) -> None:

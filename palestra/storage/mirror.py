@@ -1,8 +1,8 @@
 """A run's mirror: a copy of its checkpoints at a URL, kept up by a thread while the run trains.
 
 The run's folder stays the truth. What a save has made new is sent: segments of replay rows, then the checkpoint's
-files, then its contents.json, by which the checkpoint exists (see contents.py), then the pointers; only then does
-anything go. Killed anywhere, a mirror still holds every checkpoint that it held, or a newer one.
+files, then its contents.json, by which the checkpoint exists (see contents.py); only then does anything go. Killed
+anywhere, a mirror still holds every checkpoint that is to be kept, or a newer one.
 """
 
 import hashlib
@@ -210,23 +210,21 @@ class Mirror:
                     self.tell(f"{self._failure}; training goes on, the next save sends what is missing")
 
     def _sync(self, job: Job) -> None:
-        """Send the latest and the best, then the others unless a newer job waits; then remove what need not be kept."""
+        """Send the best and the latest, then the others unless a newer job waits; then remove what need not be kept."""
         there = self.remote.files()
         whole = self._whole(there)
         names: dict[int, str] = {}
-        order = dict.fromkeys(number for number in (job.latest, job.best, *job.numbers) if number is not None)
-        for number in order:
-            if number not in (job.latest, job.best) and self._waiting is not None:
+        first = (job.latest,) if job.best is None else (job.best, job.latest)
+        for number in dict.fromkeys((*first, *job.numbers)):
+            if number not in first and self._waiting is not None:
                 break
             try:
                 names[number], manifest = self._manifest(number)
             except DamagedError:
                 continue  # in the run's folder; the mirror may hold it whole
             if names[number] not in whole:
-                whole[names[number]] = self._upload(number, names[number], manifest, there)
-            for pointer, target in (("latest", job.latest), ("best", job.best)):
-                if target == number:
-                    self._write(f"checkpoints/{pointer}", f"{names[number]}\n".encode())
+                best = None if job.best is None else names.get(job.best)
+                whole[names[number]] = self._upload(number, names[number], manifest, best, there)
         self._remove_unkept(job, names, whole, self.remote.files())
 
     def _whole(self, there: Mapping[str, int]) -> dict[str, Contents]:
@@ -248,7 +246,9 @@ class Mirror:
         digest = hashlib.sha256((folder / "manifest.json").read_bytes()).hexdigest()
         return f"{number:08d}-{digest[:8]}", manifest
 
-    def _upload(self, number: int, name: str, manifest: dict[str, Any], there: Mapping[str, int]) -> Contents:
+    def _upload(
+        self, number: int, name: str, manifest: dict[str, Any], best: str | None, there: Mapping[str, int]
+    ) -> Contents:
         folder = self.checkpoints.folder / f"{number:08d}"
         segments = {
             segment["file"].removeprefix(BUFFERS_FROM_CHECKPOINT): segment["sha256"]
@@ -269,7 +269,7 @@ class Mirror:
         for file, content in small.items():
             self._write(f"checkpoints/{name}/{file}", content)
             files[file] = hashlib.sha256(content).hexdigest()
-        contents = Contents(files, segments)
+        contents = Contents(files, segments, best)
         self._write(f"checkpoints/{name}/{CONTENTS}", contents.to_bytes())
         self._known[name] = contents
         return contents

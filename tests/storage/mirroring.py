@@ -60,9 +60,10 @@ class Run:
     def save(self, number: int, best: bool = False) -> None:
         """Save, and let the mirror know."""
         self.ring.add(ROWS_PER_SAVE * (number + 1) - self.ring.num_added)
-        self.folder.records.write_bytes(records_at(number))
-        length = len(records_at(number))
-        name = self.checkpoints.save(number, state_at(number), {}, {"host": self.ring}, length)
+        records = records_at(number)
+        with open(self.folder.records, "ab") as file:  # the thread may read it
+            file.write(records[file.tell() :])
+        name = self.checkpoints.save(number, state_at(number), {}, {"host": self.ring}, len(records))
         if best:
             self.checkpoints.mark_best(name)
         self.mirror.send(number)

@@ -223,8 +223,8 @@ def test_whatever_was_whole_on_the_mirror_is_there_or_newer(
         latest, best, warnings = fetched(PLACE, folder / "fetched")
         assert latest == max(there) >= known
         assert all("contents.json is not what was written" in warning for warning in warnings)
-        marked = [number for number in range(known + 1) if saves[number][0]]
-        assert best is None if not marked and latest == known else best is not None or not marked
+        marked = [number for number in range(latest + 1) if saves[number][0]]
+        assert best == max(marked, default=None)
         kept = {number for number in range(latest) if keep_every is not None and number % keep_every == 0}
         awaited = {number for number in range(known) if saves[number][1]}
         assert kept & awaited <= set(there)
@@ -381,14 +381,17 @@ def test_any_file_that_is_damaged_on_the_mirror_is_named_and_the_checkpoint_befo
     assert fetched(f"file://{place}", tmp_path / "whole") == (3, None, [])
 
 
-def test_pointers_that_are_torn_or_lie_do_not_matter(tmp_path: Path) -> None:
+def test_a_best_that_is_damaged_on_the_mirror_is_named_and_left_out(tmp_path: Path) -> None:
     with (run := Run(tmp_path / "run", f"file://{tmp_path}/mirror")).mirror:
-        save_in_turn(run, range(3), best=1)
+        save_in_turn(run, range(4), best=1)
     place = tmp_path / "mirror" / "run"
-    for number, text in enumerate(["", "0000", "../../etc", "00000001-00000000\n", "\x00"]):
-        for pointer in ("latest", "best"):
-            (place / "checkpoints" / pointer).write_text(text)
-        assert fetched(f"file://{place}", tmp_path / f"again-{number}") == (2, None, [])
+    [best] = place.glob("checkpoints/00000001-*")
+    (best / "state.json").write_text("?")
+    latest, marked, warnings = fetched(f"file://{place}", tmp_path / "again")
+    assert (latest, marked) == (3, None)
+    assert best.name in warnings[0]
+    (best / "contents.json").unlink()
+    assert fetched(f"file://{place}", tmp_path / "once-more")[:2] == (3, None)
 
 
 def test_all_damaged_is_an_error_that_names_each_and_leaves_no_folder(tmp_path: Path) -> None:
@@ -413,10 +416,13 @@ def test_a_contents_json_of_a_newer_format_is_refused_with_its_version(tmp_path:
 @pytest.mark.parametrize("name", ["../../../escaped", "/tmp/escaped", ".", "..", "a/b", "a\\b", "", "x\0"])
 def test_a_contents_json_that_names_files_elsewhere_is_refused(name: str) -> None:
     files = dict.fromkeys(("run.json", "config.yml", "records.jsonl", "manifest.json"), "0" * 64)
-    assert Contents.from_bytes(Contents(files, {}).to_bytes()) == Contents(files, {})
-    for contents in (Contents(files | {name: "0"}, {}), Contents(files, {name: "0"})):
+    whole = Contents(files, {"a": "0"}, "00000003-1a2b3c4d")
+    assert Contents.from_bytes(whole.to_bytes()) == whole
+    for contents in (Contents(files | {name: "0"}, {}, None), Contents(files, {name: "0"}, None)):
         with pytest.raises(DamagedError, match="no name of a file"):
             Contents.from_bytes(contents.to_bytes())
+    with pytest.raises(DamagedError, match="no name of a checkpoint"):
+        Contents.from_bytes(Contents(files, {}, name).to_bytes())
 
 
 JSON = st.recursive(
@@ -430,7 +436,9 @@ JSON = st.recursive(
 @given(
     content=st.binary()
     | JSON.map(json.dumps).map(str.encode)
-    | st.fixed_dictionaries({"format": st.just(1) | JSON, "files": JSON, "segments": JSON, "sha256": JSON})
+    | st.fixed_dictionaries(
+        {"format": st.just(1) | JSON, "files": JSON, "segments": JSON, "best": JSON, "sha256": JSON}
+    )
     .map(json.dumps)
     .map(str.encode)
 )
