@@ -85,7 +85,7 @@ def test_a_run_goes_on_from_s3_in_another_process_and_the_credentials_are_in_no_
         assert [content for content in contents if secret.encode() in content] == []
 
 
-@pytest.mark.parametrize("num_kills", [2, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("num_kills", [1, pytest.param(20, marks=pytest.mark.slow)])
 def test_a_run_that_loses_its_disk_at_every_kill_goes_on_from_s3_to_the_same_bits(
     num_kills: int, bucket: str, make_config: MakeConfig, tmp_path: Path
 ) -> None:
