@@ -122,7 +122,8 @@ class Mirror:
         self._current: Job | None = None
         self._failure: RemoteError | None = None  # of the last job
         self._closed = False
-        self._known: dict[str, Contents] = {}  # what was read or written there once does not change
+        self._there: dict[str, int] = {}  # the files on the mirror and their sizes: nobody else writes
+        self._known: dict[str, Contents] = {}  # every contents.json that was read or written
 
     def __enter__(self) -> Self:
         """Raises RemoteError if the place cannot be reached or written, RunFolderError if this run must not write."""
@@ -171,14 +172,14 @@ class Mirror:
 
     def _claim(self) -> None:
         """Write run.json there, if the place is new; refuse one that another run has, or where this run got further."""
-        there = self.remote.files()
+        self._there = self.remote.files()
         own = self.folder.run.read_bytes()
-        claimed = _json(self.remote.read("run.json")) if "run.json" in there else None
-        if claimed is None and not folders_in(there):
-            self.remote.write("run.json", own)
+        claimed = _json(self.remote.read("run.json")) if "run.json" in self._there else None
+        if claimed is None and not folders_in(self._there):
+            self._write("run.json", own)
         elif not isinstance(claimed, dict) or claimed.get("id") != json.loads(own)["id"]:
             raise RunFolderError(f"{self.remote.url} holds another run; expected another output.mirror.url")
-        ahead = max((number_of(name) for name in self._whole(there)), default=-1)
+        ahead = max((number_of(name) for name in self._whole()), default=-1)
         here = max(self.checkpoints.numbers(), default=-1)
         if ahead > here:
             raise RunFolderError(
@@ -200,6 +201,8 @@ class Mirror:
                 self._current = job
             assert job is not None
             try:
+                if self._failure is not None:
+                    self._there = self.remote.files()
                 self._sync(job)
                 self._failure = None
             except Exception as error:
@@ -211,8 +214,7 @@ class Mirror:
 
     def _sync(self, job: Job) -> None:
         """Send the best and the latest, then the others unless a newer job waits; then remove what need not be kept."""
-        there = self.remote.files()
-        whole = self._whole(there)
+        whole = self._whole()
         names: dict[int, str] = {}
         first = (job.latest,) if job.best is None else (job.best, job.latest)
         for number in dict.fromkeys((*first, *job.numbers)):
@@ -223,13 +225,14 @@ class Mirror:
             except DamagedError:
                 continue  # in the run's folder; the mirror may hold it whole
             if names[number] not in whole:
-                best = None if job.best is None else names.get(job.best)
-                whole[names[number]] = self._upload(number, names[number], manifest, best, there)
-        self._remove_unkept(job, names, whole, self.remote.files())
+                best = next((name for name in (*names.values(), *whole) if number_of(name) == job.best), None)
+                whole[names[number]] = self._upload(number, names[number], manifest, best)
+        self._remove_unkept(job, names, whole)
 
-    def _whole(self, there: Mapping[str, int]) -> dict[str, Contents]:
+    def _whole(self) -> dict[str, Contents]:
         """The checkpoints that the mirror holds, by their folders' names; no file of them is missing."""
         whole = {}
+        there = self._there
         for name in folders_in(there):
             path = f"checkpoints/{name}/{CONTENTS}"
             with suppress(DamagedError):
@@ -240,25 +243,21 @@ class Mirror:
         return whole
 
     def _manifest(self, number: int) -> tuple[str, dict[str, Any]]:
-        """The name that a checkpoint has on the mirror, and its manifest. Raises DamagedError."""
+        """The name that a checkpoint has on the mirror, and its manifest. Raises DamagedError, also for a file that is
+        missing."""
         folder = self.checkpoints.folder / f"{number:08d}"
         manifest = read_manifest(folder)
+        for file in (*manifest["files"], *(BUFFERS_FROM_CHECKPOINT + segment for segment in _segments(manifest))):
+            if not (folder / file).exists():
+                raise DamagedError(f"{file} is missing")
         digest = hashlib.sha256((folder / "manifest.json").read_bytes()).hexdigest()
         return f"{number:08d}-{digest[:8]}", manifest
 
-    def _upload(
-        self, number: int, name: str, manifest: dict[str, Any], best: str | None, there: Mapping[str, int]
-    ) -> Contents:
-        folder = self.checkpoints.folder / f"{number:08d}"
-        segments = {
-            segment["file"].removeprefix(BUFFERS_FROM_CHECKPOINT): segment["sha256"]
-            for rows in manifest["buffers"].values()
-            for segment in rows["segments"]
-            if segment["file"].startswith(BUFFERS_FROM_CHECKPOINT)
-        }
+    def _upload(self, number: int, name: str, manifest: dict[str, Any], best: str | None) -> Contents:
+        folder, segments = self.checkpoints.folder / f"{number:08d}", _segments(manifest)
         for segment in segments:
             path = self.folder.buffers / segment
-            if there.get(f"buffers/{segment}") != path.stat().st_size:  # half of one may have been left by a kill
+            if self._there.get(f"buffers/{segment}") != path.stat().st_size:  # half of one may have been left by a kill
                 self._put(f"buffers/{segment}", path)
         files = dict(manifest["files"])
         for file in files:
@@ -277,43 +276,53 @@ class Mirror:
     def _run_files(self) -> Iterator[Path]:
         return (path for path in (self.folder.path / name for name in RUN_FILES) if path.exists())
 
-    def _remove_unkept(
-        self, job: Job, names: Mapping[int, str], whole: dict[str, Contents], there: Mapping[str, int]
-    ) -> None:
+    def _remove_unkept(self, job: Job, names: Mapping[int, str], whole: dict[str, Contents]) -> None:
         """Retention as in the run's folder, by what lies on the mirror; also of futures that were given up, and of what
         a kill has left. What is removed loses its contents.json first."""
         past = sorted({number_of(name) for name in whole if number_of(name) <= job.latest})
         kept = kept_numbers(past, self.checkpoints.keep_last, self.checkpoints.keep_every, job.best)
-        for name in folders_in(there):
+        for name in folders_in(self._there):
             number = number_of(name)
             if name in whole and number in kept and names.get(number, name) == name:
                 continue
             whole.pop(name, None)
-            files = [path for path in there if path.startswith(f"checkpoints/{name}/")]
+            files = [path for path in self._there if path.startswith(f"checkpoints/{name}/")]
             for path in sorted(files, key=lambda path: not path.endswith(f"/{CONTENTS}")):
                 self._remove(path)
             self.remote.remove_folder(f"checkpoints/{name}")
         named = {f"buffers/{segment}" for contents in whole.values() for segment in contents.segments}
-        for path in there:
-            if path.startswith("buffers/") and path not in named:
-                self._remove(path)
+        for path in [path for path in self._there if path.startswith("buffers/") and path not in named]:
+            self._remove(path)
 
     def _put(self, path: str, local: Path) -> None:
         self._check_open()
         self.remote.put(path, local)
+        self._there[path] = local.stat().st_size
 
     def _write(self, path: str, content: bytes) -> None:
         self._check_open()
         self.remote.write(path, content)
+        self._there[path] = len(content)
 
     def _remove(self, path: str) -> None:
         self._check_open()
         self.remote.remove(path)
+        self._there.pop(path, None)
 
     def _check_open(self) -> None:
         """After `end_wait_s` another process may have the run's folder, and write to the mirror."""
         if self._closed:
             raise RemoteError(f"{self.remote.url}: the run has ended")
+
+
+def _segments(manifest: dict[str, Any]) -> dict[str, str]:
+    """The SHA-256 of the segments in `buffers/` that a checkpoint needs, by name."""
+    return {
+        segment["file"].removeprefix(BUFFERS_FROM_CHECKPOINT): segment["sha256"]
+        for rows in manifest["buffers"].values()
+        for segment in rows["segments"]
+        if segment["file"].startswith(BUFFERS_FROM_CHECKPOINT)
+    }
 
 
 def _json(content: bytes) -> Any:
