@@ -65,12 +65,12 @@ class RunOutput:
             for recorder in self.recorders:
                 stack.callback(recorder.close)
             stack.enter_context(self.display)
-            self.mirror = self._make_mirror()
-            if self.mirror is not None:
-                try:
+            try:
+                self.mirror = self._make_mirror()
+                if self.mirror is not None:
                     stack.enter_context(self.mirror)
-                except RemoteError as error:
-                    raise ConfigError([ConfigErrorItem("output.mirror", str(error))]) from error
+            except RemoteError as error:
+                raise ConfigError([ConfigErrorItem("output.mirror", str(error))]) from error
             yield
 
     def _make_mirror(self) -> Mirror | None:
@@ -86,6 +86,9 @@ class RunOutput:
         """Forget the records that came after a checkpoint; all of them where there is none."""
         length, env_steps = (loaded.records_length, loaded.counters["env_steps"]) if loaded else (0, 0)
         self.number = loaded.manifest["number"] if loaded else -1
+        if self.mirror is not None:
+            with suppress(RemoteError):  # it has been told
+                self.mirror.finish()  # it reads what is cut now
         for recorder in self.recorders:
             recorder.cut(length, env_steps)
         self.evaluations = [Evaluation.from_record(r) for r in self.records() if r["kind"] == "evaluation"]

@@ -107,8 +107,6 @@ class Trainer:
         self.run, self.resumed = run, isinstance(run, RunFolder)
         self.origin: Path | None = None  # the checkpoint that the run branches off
         self.console = console or Console()
-        if self.config.output.mirror is not None:
-            self.config.output.mirror.require_backend()
         self.device = _device(self.config.execution.device)
         self.game = make_game(self.config.game, self.device, self.config.execution.kernel)
         self.players = {name: make_player(name, self.config, self.game) for name in self.config.players}
@@ -583,6 +581,8 @@ class Trainer:
     def _opened(self) -> Iterator[RunOutput]:
         """The run's folder, threads and signal handlers, for the time of one `fit`."""
         if self.output is None:
+            if self.config.output.mirror is not None and not self.resumed:
+                self.config.output.mirror.require_backend()  # before there is a folder
             folder = self.run if isinstance(self.run, RunFolder) else default_folder(self.run, self.name)
             self.run = folder
             if self.resumed:

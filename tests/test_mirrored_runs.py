@@ -327,8 +327,19 @@ def test_a_backend_that_is_not_installed_is_told_with_its_extra(
     for protocol, extra in (("s3", "s3"), ("sftp", "sftp")):
         expected = rf"output\.mirror\.url: {protocol}:// needs a package that is not installed: "
         with pytest.raises(ConfigError, match=expected + rf"pip install 'palestra\[{extra}\]'"):
-            Trainer(make_config(mirror(f"{protocol}://bucket/x")), run=tmp_path / "run")
+            Trainer(make_config(mirror(f"{protocol}://bucket/x")), run=tmp_path / "run").fit()
     assert not (tmp_path / "run").exists()
+
+
+def test_who_only_evaluates_a_run_needs_neither_its_mirror_nor_the_backend(
+    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fit(tmp_path / "run", make_config(mirror(f"file://{tmp_path}/mirrors")))
+    shutil.rmtree(tmp_path / "mirrors")
+    monkeypatch.delattr(fsspec, "get_filesystem_class")
+    _, record = Trainer.load(tmp_path / "run").evaluate_checkpoint("best", 8)
+    assert record["pairs"]
+    assert not (tmp_path / "mirrors").exists()
 
 
 @pytest.mark.parametrize(
