@@ -269,7 +269,7 @@ MAY_HOLD = "may hold a secret, which would lie in the run's folder"
         ({"url": "s4://bucket/x"}, "output.mirror.url: 's4://bucket/x' is no URL of fsspec"),
         ({"url": "s3://"}, "output.mirror.url: 's3://' is no URL of fsspec"),
         ({"url": "simplecache::s3://bucket/x"}, "is no URL of fsspec"),
-        ({"url": "zip:///tmp/x.zip"}, "output.mirror.url: zip cannot hold a mirror"),
+        ({"url": "zip:///x.zip"}, "output.mirror.url: zip cannot hold a mirror"),
         ({"options": {"key": "pa55"}}, f"output.mirror.options.key: {MAY_HOLD}"),
         ({"options": {"password": "pa55"}}, f"output.mirror.options.password: {MAY_HOLD}"),
         ({"options": {"client_kwargs": {"aws_secret_access_key": "pa55"}}}, "client_kwargs.aws_secret_access_key: may"),

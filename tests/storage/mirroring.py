@@ -6,6 +6,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import pytest
 import torch
 from ring import Ring
@@ -17,6 +18,8 @@ from palestra.storage.mirror import Mirror, MirrorConfig
 from palestra.storage.remote import Remote
 from palestra.storage.segments import DamagedError
 
+URL = "memory://mirrors"
+PLACE = f"{URL}/run"
 ROWS_PER_SAVE = 3
 CAPACITY = 14
 SEGMENT_ROWS = 4
@@ -69,6 +72,13 @@ class Run:
         self.mirror.send(number)
 
 
+def save_in_turn(run: Run, numbers: range, best: int | None = None) -> None:
+    """Save, and wait for each upload."""
+    for number in numbers:
+        run.save(number, best=number == best)
+        run.mirror.finish()
+
+
 def assert_sound(checkpoints: Checkpoints, which: int | str, ring: Ring) -> LoadedCheckpoint:
     """The checkpoint loads to exactly what was saved under its number; its rows go into `ring`."""
     loaded = checkpoints.load(which)
@@ -113,6 +123,12 @@ def numbers_on_mirror(url: str) -> list[int]:
                 Contents.from_bytes(remote.read(path))
                 numbers.append(int(path.split("/")[1].split("-")[0]))
     return sorted(numbers)
+
+
+def clear_memory() -> None:
+    memory = fsspec.filesystem("memory")
+    memory.store.clear()
+    memory.pseudo_dirs[:] = [""]
 
 
 # ---- stores that fail --------------------------------------------------------------------------------
