@@ -136,10 +136,10 @@ class RunOutput:
 
     def finish_mirror(self) -> None:
         """Wait until the mirror has all; raises RemoteError if that fails. What was kept for it goes."""
-        if self.mirror is not None:
-            self.mirror.finish()
-            with suppress(OSError):  # it goes at the next save
-                self.checkpoints.remove_unkept(self.number)
+        assert self.mirror is not None
+        self.mirror.finish()
+        with suppress(OSError):  # it goes at the next save
+            self.checkpoints.remove_unkept(self.number)
 
     def differences(self, loaded: LoadedCheckpoint) -> list[str]:
         """What is not as it was when the checkpoint was written: equal bits are then not promised."""

@@ -37,7 +37,7 @@ from palestra.recording.results import Progress
 from palestra.storage.checkpoints import CheckpointError, Checkpoints
 from palestra.storage.fetching import fetch, is_url
 from palestra.storage.remote import RemoteError
-from palestra.storage.run_folder import RunFolder, write_json
+from palestra.storage.run_folder import RunFolder, RunFolderError, write_json
 
 if TYPE_CHECKING:
     from palestra.algorithms import RunConfig
@@ -162,10 +162,11 @@ class Trainer:
                     self.safe_point()
             except TrainingEnds:
                 self.after_train()
-                self._finish_mirror()
+                unsent = self._finish_mirror()
                 output.conclude(self.progress(None))
-                if self.save_failure is not None:
-                    raise self.save_failure from None
+                failure = self.save_failure or unsent
+                if failure is not None:
+                    raise failure from None
 
     def _train(self) -> None:
         """One epoch: every learning player takes its turn. The attribute `turn` remembers whose it is."""
@@ -336,13 +337,16 @@ class Trainer:
                 self.save_failure = error
                 output.display.error(f"{error}; training goes on")
 
-    def _finish_mirror(self) -> None:
-        """Wait for the last upload. Where it fails, `fit` raises at the end, as for a last save that has failed."""
+    def _finish_mirror(self) -> RemoteError | None:
+        """Wait for the last upload, if there is a mirror; gives its error, if it failed."""
+        if self._output().mirror is None:
+            return None
         with self._apart("waiting for the mirror"):
             try:
                 self._output().finish_mirror()
             except RemoteError as error:
-                self.save_failure = self.save_failure or error
+                return error
+        return None
 
     def _check_finite(self) -> None:
         """Raise TrainingFailed if a loss was no number since the last record: a sum keeps a nan."""
@@ -472,6 +476,8 @@ class Trainer:
             folder, warnings = fetch(str(run), None if into is None else Path(into))
             for line in warnings:
                 (console or Console()).print(line, soft_wrap=True)
+        elif into is not None:
+            raise RunFolderError(f"{run} is a folder: the run goes on there; expected no --run")
         else:
             folder = RunFolder.open(Path(run))
         trainer = cls(folder.config, run=folder, callbacks=callbacks, console=console)

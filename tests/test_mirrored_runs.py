@@ -134,6 +134,8 @@ def test_a_url_without_a_folder_for_it_is_fetched_into_runs(
     assert pointed_at(in_tmp_path / "runs" / "mine", "latest") is not None
     assert call("resume", url) == 2
     assert "runs/mine exists already; go on there: palestra resume runs/mine" in capfd.readouterr().err
+    assert call("resume", "runs/mine", "--run", "elsewhere") == 2
+    assert capfd.readouterr().err == "runs/mine is a folder: the run goes on there; expected no --run\n"
 
 
 def call(*arguments: str) -> int:
