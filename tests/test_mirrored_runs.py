@@ -106,10 +106,11 @@ def test_a_run_that_loses_its_disk_at_every_kill_goes_on_from_s3_to_the_same_bit
         while max(numbers_there(remote), default=-1) <= latest and process.poll() is None:
             assert time.monotonic() < deadline
             time.sleep(0.02)
-        latest = max(numbers_there(remote))
         time.sleep(rng.uniform(0.0, 0.3))
+        assert process.poll() in (None, 0), process.communicate()
         process.send_signal(signal.SIGKILL)
         process.communicate()
+        latest = max(numbers_there(remote))
         shutil.rmtree(run)
         process = start("resume", f"{bucket}/run", "--run", run, "--quiet")
     _, errors = process.communicate(timeout=PATIENCE_S)

@@ -630,6 +630,7 @@ def probe_config(kind: str, continuous: bool, **changes: Any) -> dict[str, Any]:
             "save": None,
             "keep_last": 1,
             "keep_every": None,
+            "mirror": None,
         },
     }
 

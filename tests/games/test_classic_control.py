@@ -334,6 +334,7 @@ def dqn_run(game: Config, **values: Any) -> dict[str, Any]:
             "save": {"every": 20, "unit": "opt_steps"},
             "keep_last": 2,
             "keep_every": None,
+            "mirror": None,
         },
     } | values
 
