@@ -65,12 +65,18 @@ def _train_seeds(file: Path, overrides: list[str], run: Path | None, seeds: list
 
 
 @app.command()
-def resume(run: Run, quiet: Quiet = False) -> None:
+def resume(
+    run: Annotated[str, typer.Argument(help="the folder of a run, or the URL of its mirror", show_default=False)],
+    into: Annotated[
+        Path | None, typer.Option("--run", help="of a mirror: the folder that is made for it [runs/NAME]")
+    ] = None,
+    quiet: Quiet = False,
+) -> None:
     """Go on with a run from its last checkpoint, to the same bits as if it had never stopped."""
     with _told_plainly():
         import palestra
 
-        _fit(palestra.Trainer.load(run, console=silent if quiet else console))
+        _fit(palestra.Trainer.load(run, console=silent if quiet else console, into=into))
 
 
 @app.command()

@@ -1,14 +1,15 @@
 """What a run leaves behind and shows: its folder, recorders, checkpoints and display."""
 
+import uuid
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from palestra.buffers.replay import ReplayBuffer
-from palestra.config import render, user_class_hashes
+from palestra.config import ConfigError, ConfigErrorItem, render, user_class_hashes
 from palestra.lineage import tree_differences
 from palestra.recording.display import make_display
 from palestra.recording.plots import plot_scores
@@ -16,6 +17,8 @@ from palestra.recording.recorders import JsonlRecorder, Recorder, TensorBoardRec
 from palestra.recording.results import Evaluation, Progress
 from palestra.recording.summary import render_summary
 from palestra.storage.checkpoints import CheckpointError, Checkpoints, LoadedCheckpoint
+from palestra.storage.mirror import Mirror
+from palestra.storage.remote import RemoteError
 from palestra.storage.run_folder import RunFolder, RunFolderError, machine, run_facts, versions, write_json, write_text
 
 
@@ -29,15 +32,21 @@ class RunOutput:
         self.display = make_display(config.output.display, console)
         self.evaluations: list[Evaluation] = []
         self.number = -1  # of the checkpoint that this process stands on
+        self.mirror: Mirror | None = None
 
     @classmethod
     def create(cls, folder: RunFolder, config: Any, console: Console, origin: Path | None) -> "RunOutput":
         """A new run: its resolved config and the facts about versions, machine and command are written at once.
 
-        origin: the checkpoint that it branches off, if any.
+        origin: the checkpoint that it branches off, if any. The mirror's URL is settled here for the run's life.
         """
-        branched_from = None if origin is None else str(origin.resolve())
-        facts = {"user_classes": user_class_hashes(config), "branched_from": branched_from}
+        mirror = config.output.mirror
+        facts = {
+            "id": uuid.uuid4().hex,
+            "user_classes": user_class_hashes(config),
+            "branched_from": None if origin is None else str(origin.resolve()),
+            "mirror": None if mirror is None else f"{mirror.url.rstrip('/')}/{folder.path.resolve().name}",
+        }
         try:
             write_json(folder.run, run_facts() | facts)
             write_text(folder.config, render(config, type(config)))  # last: a folder with a config is a run
@@ -47,7 +56,7 @@ class RunOutput:
 
     @contextmanager
     def opened(self) -> Iterator[None]:
-        """Hold the run's lock, the recorders and the display."""
+        """Hold the run's lock, the recorders, the display and the mirror."""
         output = self.config.output
         with ExitStack() as stack:
             stack.enter_context(self.folder.lock())
@@ -59,12 +68,30 @@ class RunOutput:
             for recorder in self.recorders:
                 stack.callback(recorder.close)
             stack.enter_context(self.display)
+            try:
+                self.mirror = self._make_mirror()
+                if self.mirror is not None:
+                    stack.enter_context(self.mirror)
+            except RemoteError as error:
+                raise ConfigError([ConfigErrorItem("output.mirror", str(error))]) from error
             yield
+
+    def _make_mirror(self) -> Mirror | None:
+        """Where run.json says; what is in use there is not deleted here."""
+        url = self.folder.facts().get("mirror")
+        if url is None:
+            return None
+        mirror = Mirror(url, self.config.output.mirror, self.folder, self.checkpoints, self.display.error)
+        self.checkpoints.in_use = mirror.in_use
+        return mirror
 
     def rewind(self, loaded: LoadedCheckpoint | None) -> None:
         """Forget the records that came after a checkpoint; all of them where there is none."""
         length, env_steps = (loaded.records_length, loaded.counters["env_steps"]) if loaded else (0, 0)
         self.number = loaded.manifest["number"] if loaded else -1
+        if self.mirror is not None:
+            with suppress(RemoteError):  # it has been told
+                self.mirror.finish()  # it reads what is cut now
         for recorder in self.recorders:
             recorder.cut(length, env_steps)
         if loaded is not None and self.jsonl.length != length:
@@ -118,6 +145,20 @@ class RunOutput:
         self.number = number
         if best:
             self.checkpoints.mark_best(name)
+        if self.mirror is not None:
+            self.mirror.send(number)
+
+    def catch_up_mirror(self) -> None:
+        """Send what earlier processes have left undone; not from a checkpoint that is no longer the newest."""
+        if self.mirror is not None and self.number == max(self.checkpoints.numbers()):
+            self.mirror.send(self.number)
+
+    def finish_mirror(self) -> None:
+        """Wait until the mirror has all; raises RemoteError if that fails. What was kept for it goes."""
+        assert self.mirror is not None
+        self.mirror.finish()
+        with suppress(OSError):  # it goes at the next save
+            self.checkpoints.remove_unkept(self.number)
 
     def differences(self, loaded: LoadedCheckpoint) -> list[str]:
         """What is not as it was when the checkpoint was written: equal bits are then not promised."""

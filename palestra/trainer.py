@@ -39,6 +39,8 @@ from palestra.recording.recorders import plain
 from palestra.recording.results import Progress
 from palestra.signals import StopSignals
 from palestra.storage.checkpoints import NOT_OURS, CheckpointError, Checkpoints, LoadedCheckpoint
+from palestra.storage.fetching import fetch, is_url
+from palestra.storage.remote import RemoteError
 from palestra.storage.run_folder import RunFolder, RunFolderError, write_json
 
 if TYPE_CHECKING:
@@ -166,9 +168,11 @@ class Trainer:
                     self.safe_point()
             except TrainingEnds:
                 self.after_train()
+                unsent = self._finish_mirror()
                 output.conclude(self.progress(None))
-                if self.save_failure is not None:
-                    raise self.save_failure from None
+                failure = self.save_failure or unsent
+                if failure is not None:
+                    raise failure from None
             except NoRoom as error:
                 raise TrainingFailed(f"{error}; {self._what_stands()}") from error
 
@@ -354,6 +358,17 @@ class Trainer:
                 self.save_failure = error
                 output.display.error(f"{error}; training goes on")
 
+    def _finish_mirror(self) -> RemoteError | None:
+        """Wait for the last upload, if there is a mirror; gives its error, if it failed."""
+        if self._output().mirror is None:
+            return None
+        with self._apart("waiting for the mirror"):
+            try:
+                self._output().finish_mirror()
+            except RemoteError as error:
+                return error
+        return None
+
     def _check_finite(self) -> None:
         """Raise TrainingFailed if a loss was no number since the last record: a sum keeps a nan."""
         for player in self.learners:
@@ -437,6 +452,7 @@ class Trainer:
         self._take_over(loaded, loaded.state)
         if loaded.state["is_best"]:  # a kill may have come before it was marked
             output.checkpoints.mark_best(loaded.folder.name)
+        output.catch_up_mirror()
         self._start = self._recorded = self._mark()
         for line in [*loaded.warnings, *output.differences(loaded)]:
             output.display.log(line)
@@ -488,12 +504,22 @@ class Trainer:
         run: str | Path,
         callbacks: Sequence[Callback] = (),
         console: Console | None = None,
+        into: str | Path | None = None,
     ) -> Self:
         """The trainer of a run, from its folder. `fit` goes on where its last checkpoint stands.
 
-        callbacks: those that the run was started with beside the config's; they get their state back.
+        run: the folder, or the URL of its mirror, which is fetched into a new folder: `into`, or where that is None
+        runs/<the last part of the URL>. callbacks: those that the run was started with beside the config's; they get
+        their state back.
         """
-        folder = RunFolder.open(Path(run))
+        if is_url(run):
+            folder, warnings = fetch(str(run), None if into is None else Path(into))
+            for line in warnings:
+                (console or Console()).print(line, soft_wrap=True)
+        elif into is not None:
+            raise RunFolderError(f"{run} is a folder: the run goes on there; expected no --run")
+        else:
+            folder = RunFolder.open(Path(run))
         try:
             config = _read_config(folder.config, ())
         except ConfigError as error:
@@ -605,6 +631,8 @@ class Trainer:
     def _opened(self) -> Iterator[RunOutput]:
         """The run's folder, threads and signal handlers, for the time of one `fit`."""
         if self.output is None:
+            if self.config.output.mirror is not None and not self.resumed:
+                self.config.output.mirror.require_backend()  # before there is a folder
             folder = self.run if isinstance(self.run, RunFolder) else default_folder(self.run, self.name)
             self.run = folder
             if self.resumed:

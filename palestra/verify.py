@@ -21,7 +21,7 @@ from palestra.intervals import Limit
 from palestra.lineage import Change, tree_differences
 from palestra.recording.recorders import without_clock
 from palestra.storage.checkpoints import Checkpoints, LoadedCheckpoint
-from palestra.storage.run_folder import RunFolder, RunFolderError, write_text
+from palestra.storage.run_folder import RunFolder, RunFolderError, write_json, write_text
 from palestra.trainer import Trainer, TrainingEnds
 
 BEGINNING = "beginning"
@@ -163,7 +163,7 @@ def _beside(folder: RunFolder, config: RunConfig, loaded: LoadedCheckpoint | Non
     if config.stop.unit == "minutes":
         config = config.model_copy(update={"stop": Limit(after=NEVER, unit="minutes")})
     write_text(copy.config, render(config, RunConfig))
-    shutil.copyfile(folder.run, copy.run)
+    write_json(copy.run, folder.facts() | {"mirror": None})
     if loaded is not None:
         kept = copy.checkpoints / loaded.folder.name
         shutil.copytree(loaded.folder, kept)

@@ -1,7 +1,9 @@
 """A whole run, small: trained in a fraction of a second, and with every part that a run can have."""
 
 import copy
-from collections.abc import Callable
+import logging
+import uuid
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +77,7 @@ TINY: Data = {
         "keep_last": 2,
         "keep_every": 1,
         "stop_within_s": 60.0,
+        "mirror": None,
     },
 }
 
@@ -114,3 +117,35 @@ def in_tmp_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs end without their plot, which takes longer than a tiny run."""
     monkeypatch.setattr("palestra.output.plot_scores", lambda records, path: False)
+
+
+# ---- an S3-compatible server on loopback -----------------------------------------------------------------
+
+S3_SECRET = "wJalrXUtnFEMI-a-secret-of-the-tests"
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[str]:
+    """The URL of moto's server, in a thread of this process."""
+    moto = pytest.importorskip("moto.server")
+    pytest.importorskip("s3fs")
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = moto.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield f"http://{host}:{port}"
+    server.stop()
+
+
+@pytest.fixture
+def bucket(s3_server: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The URL of a new bucket; its server and the credentials stand in the environment, also of child processes."""
+    import s3fs
+
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_server)
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIATESTS")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", S3_SECRET)
+    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
+    name = f"bucket-{uuid.uuid4().hex}"
+    s3fs.S3FileSystem(skip_instance_cache=True).mkdir(name)
+    return f"s3://{name}"

@@ -29,6 +29,7 @@ from palestra.intervals import Interval, Limit
 from palestra.player import Algorithm, AlgorithmConfig
 from palestra.players import FromRunConfig, ScriptedPlayerConfig, script_error
 from palestra.players.scripted import SCRIPTED
+from palestra.storage.mirror import MirrorConfig
 from palestra.trainer import Trainer
 
 AnyAlgorithm = Annotated[DQNConfig | PPOConfig | SACConfig | TD3Config | UserConfig, ByName(user_class=Algorithm)]
@@ -69,6 +70,14 @@ class OutputConfig(Config):
     stop_within_s: PositiveFloat
     """seconds from SIGINT or SIGTERM to the end of the process; who has not saved by then leaves without, and a resume
     replays what was lost"""
+    mirror: MirrorConfig | None
+    """a copy of the checkpoints elsewhere, from which the run can be resumed; null: none"""
+
+    @model_validator(mode="after")
+    def _check_mirror(self) -> Self:
+        if self.mirror is not None and self.save is None:
+            raise ConfigError([ConfigErrorItem("mirror", "nothing is saved that it could hold; expected null")])
+        return self
 
 
 class RunConfig(Config):

@@ -15,7 +15,7 @@ import math
 import os
 import re
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,6 +89,7 @@ class Checkpoints:
         self.keep_last = keep_last
         self.keep_every = keep_every
         self.segment_rows = segment_rows
+        self.in_use: Callable[[], set[int]] = set  # the numbers of those that must not be deleted yet
         self._known_segments: dict[str, tuple[Segment, ...]] = {}
         self._written_ahead: dict[str, tuple[Segment, ...]] = {}
         if run_folder.holds_lock:
@@ -145,7 +146,7 @@ class Checkpoints:
             sync_folder(unfinished)
             self._publish(unfinished, name)
             self._known_segments, self._written_ahead = {key: rows.segments for key, rows in stored.items()}, {}
-            self._remove_unkept(number)
+            self.remove_unkept(number)
         except OSError as error:
             self._written_ahead = {}
             with suppress(OSError):  # a disk that is full lets files go; one that is broken must not hide the error
@@ -177,6 +178,21 @@ class Checkpoints:
             write_text(self.folder / "best", name + "\n")
         except OSError as error:
             raise CheckpointError(f"checkpoint {name} could not be marked as the best: {error}") from error
+
+    def best(self) -> int | None:
+        """The number of the best checkpoint; None if none is marked."""
+        name = self._pointer("best")
+        return None if name is None else int(name)
+
+    def remove_unkept(self, latest: int) -> None:
+        """Drop what need not be kept once `latest` is the latest, unless it is in use. Raises OSError."""
+        past = [number for number in self.numbers() if number <= latest]
+        kept = kept_numbers(past, self.keep_last, self.keep_every, self.best()) | self.in_use()
+        for number in self.numbers():
+            if number not in kept:
+                self._discard(f"{number:08d}")
+        self._remove_leftovers()
+        self._remove_unnamed_segments()
 
     def load(self, which: int | str | Path, check_rows: bool = True) -> LoadedCheckpoint:
         """Read a checkpoint: "latest", "best", a number, or the path of a folder (of this run or another).
@@ -250,18 +266,6 @@ class Checkpoints:
         """Turn a checkpoint into a leftover: killed while it is removed, it must not look like a damaged one."""
         os.rename(self.folder / name, self.folder / f".{name}.removed")
 
-    def _remove_unkept(self, latest: int) -> None:
-        past = [number for number in self.numbers() if number <= latest]
-        kept = set(past[-self.keep_last :])
-        if self.keep_every is not None:
-            kept |= {number for number in past if number % self.keep_every == 0}
-        kept.add(int(self._pointer("best") or latest))
-        for number in self.numbers():
-            if number not in kept:
-                self._discard(f"{number:08d}")
-        self._remove_leftovers()
-        self._remove_unnamed_segments()
-
     def _remove_leftovers(self) -> None:
         for path in [*self.folder.glob(".*"), *self.buffers_folder.glob(".*")]:
             if path.is_dir() and not path.is_symlink():
@@ -274,13 +278,19 @@ class Checkpoints:
         for number in self.numbers():
             folder = self.folder / f"{number:08d}"
             try:
-                buffers = _stored_rows(folder, _read_manifest(folder))
+                buffers = _stored_rows(folder, read_manifest(folder))
             except DamagedError:
                 continue  # it cannot be loaded any more, with or without its rows
             named |= {Path(segment.file).name for rows in buffers.values() for segment in rows.segments}
         for path in self.buffers_folder.glob("*.safetensors"):
             if path.name not in named:
                 path.unlink()
+
+
+def kept_numbers(past: Sequence[int], keep_last: int, keep_every: int | None, best: int | None) -> set[int]:
+    """Which of the checkpoints up to the latest, in ascending order, are kept; and the best, wherever it is."""
+    every = {number for number in past if keep_every is not None and number % keep_every == 0}
+    return {*past[-keep_last:], *every} | ({best} if best is not None else set())
 
 
 # ---- reading a folder --------------------------------------------------------------------------------
@@ -293,7 +303,7 @@ NOT_OURS = (LookupError, TypeError, ValueError, AttributeError, RuntimeError, Ov
 def _read(folder: Path, warnings: list[str], check_rows: bool) -> LoadedCheckpoint:
     """The checkpoint in `folder`, every file checked; replay rows only if `check_rows`. Raises DamagedError and
     CheckpointError."""
-    manifest = _read_manifest(folder)
+    manifest = read_manifest(folder)
     try:
         files = manifest["files"]
         document = parse_json(read_checked(folder / "state.json", files["state.json"]), "state.json")
@@ -326,7 +336,7 @@ def _stored_rows(folder: Path, manifest: dict[str, Any]) -> dict[str, StoredRows
         raise DamagedError(f"manifest.json is not of format {FORMAT} ({error!r})") from error
 
 
-def _read_manifest(folder: Path) -> dict[str, Any]:
+def read_manifest(folder: Path) -> dict[str, Any]:
     """The manifest, checked against the SHA-256 of itself that it holds. Raises DamagedError and CheckpointError."""
     path = folder / "manifest.json"
     if path.is_file() and path.stat().st_size > MAX_MANIFEST_BYTES:

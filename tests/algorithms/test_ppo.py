@@ -631,6 +631,7 @@ def probe_config(kind: str, continuous: bool, **changes: Any) -> dict[str, Any]:
             "keep_last": 1,
             "keep_every": None,
             "stop_within_s": 60.0,
+            "mirror": None,
         },
     }
 

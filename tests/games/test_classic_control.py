@@ -335,6 +335,7 @@ def dqn_run(game: Config, **values: Any) -> dict[str, Any]:
             "keep_last": 2,
             "keep_every": None,
             "stop_within_s": 60.0,
+            "mirror": None,
         },
     } | values
 

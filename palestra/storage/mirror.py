@@ -1,0 +1,332 @@
+"""A run's mirror: a copy of its checkpoints at a URL, kept up by a thread while the run trains.
+
+The run's folder stays the truth. What a save has made new is sent: segments of replay rows, then the checkpoint's
+files, then its contents.json, by which the checkpoint exists (see contents.py); only then does anything go. Killed
+anywhere, a mirror still holds every checkpoint that is to be kept, or a newer one.
+"""
+
+import hashlib
+import json
+import re
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import fsspec
+from pydantic import field_validator
+
+from palestra.config import Config, ConfigError, ConfigErrorItem, NonNegativeFloat, PositiveInt
+from palestra.storage.checkpoints import Checkpoints, kept_numbers, read_manifest
+from palestra.storage.contents import CONTENTS, RUN_FILES, Contents, folders_in, number_of
+from palestra.storage.remote import Remote, RemoteError, require_backend
+from palestra.storage.run_folder import RunFolder, RunFolderError
+from palestra.storage.segments import BUFFERS_FROM_CHECKPOINT, DamagedError
+
+# ---- what a run must say -----------------------------------------------------------------------------
+
+ARCHIVES = ("zip", "tar", "libarchive")
+PASSWORD = re.compile(r"://[^@]*:[^@]*@")
+SECRETS = re.compile(
+    r"key|secret|token|passw|passphrase|credential|authorization|cookie|signature|sas_|connection_?string",
+    re.IGNORECASE,
+)
+HARMLESS = ("key_filename", "look_for_keys", "host_key_policy")
+WHERE_SECRETS_LIE = "expected in the backend's own environment variables or credential file"
+
+
+class MirrorConfig(Config):
+    url: str
+    """where the run is copied to, into a folder of the run's name, as s3://bucket/runs"""
+    options: dict[str, Any]
+    """of the URL's file system, as {endpoint_url: "https://..."}; never a secret"""
+    attempts: PositiveInt
+    """how often a call is made that may succeed the next time"""
+    first_wait_s: NonNegativeFloat
+    """seconds before the second attempt; doubled before each further one"""
+    end_wait_s: NonNegativeFloat
+    """seconds that the end of the run waits for the last upload at most"""
+
+    @field_validator("url")
+    @classmethod
+    def _check_url(cls, url: str) -> str:
+        protocol, _, path = url.partition("://")
+        if PASSWORD.search(url) or "?" in url:
+            raise ValueError(f"may hold a secret, which would lie in the run's folder; {WHERE_SECRETS_LIE}")
+        is_relative = protocol in ("file", "local") and not path.startswith("/")
+        if protocol not in fsspec.available_protocols() or not path.strip("/") or is_relative or "::" in url:
+            raise ValueError(f"{url!r} is no URL of fsspec; expected s3://bucket/folder, file:///folder, or another")
+        if protocol in ARCHIVES:
+            raise ValueError(f"{protocol} cannot hold a mirror: nothing in an archive can be replaced or deleted")
+        return url
+
+    @field_validator("options")
+    @classmethod
+    def _check_options(cls, options: dict[str, Any]) -> dict[str, Any]:
+        errors = [
+            ConfigErrorItem(path, f"may hold a secret, which would lie in the run's folder; {WHERE_SECRETS_LIE}")
+            for path in _paths_of_secrets(options, "")
+        ]
+        if errors:
+            raise ConfigError(errors)
+        return options
+
+    def require_backend(self) -> None:
+        """Raises ConfigError unless the package is installed that the URL needs."""
+        try:
+            require_backend(self.url)
+        except RemoteError as error:
+            raise ConfigError([ConfigErrorItem("output.mirror.url", str(error))]) from error
+
+
+def _paths_of_secrets(value: Any, path: str) -> Iterator[str]:
+    if isinstance(value, str) and PASSWORD.search(value):
+        yield path
+    items: Any = enumerate(value) if isinstance(value, list) else value.items() if isinstance(value, dict) else ()
+    for key, item in items:
+        below = f"{path}.{key}".lstrip(".")
+        if SECRETS.search(str(key)) and key not in HARMLESS:
+            yield below
+        else:
+            yield from _paths_of_secrets(item, below)
+
+
+# ---- the mirror --------------------------------------------------------------------------------------
+
+
+class Job(NamedTuple):
+    """What the run's folder has kept at a save: the numbers of checkpoints, the latest and the best among them."""
+
+    numbers: tuple[int, ...]
+    latest: int
+    best: int | None
+
+
+class Mirror:
+    """Keeps up the mirror of a run; a context manager, open while the run trains.
+
+    Of jobs that wait, only the newest is done. tell: called from the thread with one line for a job that has failed.
+    """
+
+    def __init__(
+        self, url: str, config: MirrorConfig, folder: RunFolder, checkpoints: Checkpoints, tell: Callable[[str], None]
+    ) -> None:
+        self.remote = Remote(url, config.options, config.attempts, config.first_wait_s)
+        self.end_wait_s = config.end_wait_s
+        self.folder = folder
+        self.checkpoints = checkpoints
+        self.tell = tell
+        self._changed = threading.Condition()
+        self._waiting: Job | None = None
+        self._current: Job | None = None
+        self._failure: RemoteError | None = None  # of the last job
+        self._closed = False
+        self._there: dict[str, int] = {}  # the files on the mirror and their sizes: nobody else writes
+        self._known: dict[str, Contents] = {}  # every contents.json that was read or written
+
+    def __enter__(self) -> Self:
+        """Raises RemoteError if the place cannot be reached or written, RunFolderError if this run must not write."""
+        self._claim()
+        threading.Thread(target=self._work, name="mirror", daemon=True).start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None or issubclass(kind, Exception):
+            with self._changed:
+                self._changed.wait_for(lambda: self._closed or self._is_idle(), self.end_wait_s)
+        self._close()
+
+    def send(self, latest: int) -> None:
+        """Let the thread send what the run's folder holds, and the mirror does not; returns at once."""
+        checkpoints = self.checkpoints
+        best = checkpoints.best()
+        past = [number for number in checkpoints.numbers() if number <= latest]
+        kept = kept_numbers(past, checkpoints.keep_last, checkpoints.keep_every, best)
+        with self._changed:
+            self._waiting = Job(tuple(sorted(kept, reverse=True)), latest, best)
+            self._changed.notify_all()
+
+    def in_use(self) -> set[int]:
+        """The numbers of checkpoints that must not be deleted from the run's folder yet."""
+        with self._changed:
+            return {number for job in (self._current, self._waiting) if job is not None for number in job.numbers}
+
+    def finish(self) -> None:
+        """Wait until all is sent. Raises RemoteError if it was not, or takes longer than `end_wait_s`."""
+        with self._changed:
+            in_time = self._changed.wait_for(self._is_idle, self.end_wait_s)
+        if not in_time:
+            self._close()
+            raise RemoteError(f"{self.remote.url}: the last upload takes longer than end_wait_s = {self.end_wait_s:g}")
+        if self._failure is not None:
+            raise self._failure
+
+    def _is_idle(self) -> bool:
+        return self._current is None and self._waiting is None
+
+    def _close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def _claim(self) -> None:
+        """Write run.json there, if the place is new; refuse one that another run has, or where this run got further."""
+        self._there = self.remote.files()
+        own = self.folder.run.read_bytes()
+        claimed = _json(self.remote.read("run.json")) if "run.json" in self._there else None
+        if claimed is None and not folders_in(self._there):
+            self._write("run.json", own)
+        elif not isinstance(claimed, dict) or claimed.get("id") != json.loads(own)["id"]:
+            raise RunFolderError(f"{self.remote.url} holds another run; expected another output.mirror.url")
+        ahead = max((number_of(name) for name in self._whole()), default=-1)
+        here = max(self.checkpoints.numbers(), default=-1)
+        if ahead > here:
+            raise RunFolderError(
+                f"{self.remote.url} has checkpoint {ahead:08d}, which {self.folder.path} has not: the run went on "
+                f"elsewhere. To go on from there, in another folder: palestra resume {self.remote.url} --run DIR"
+            )
+
+    # ---- the thread ------------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                self._current = None
+                self._changed.notify_all()
+                self._changed.wait_for(lambda: self._closed or self._waiting is not None)
+                if self._closed:
+                    return
+                job, self._waiting = self._waiting, None
+                self._current = job
+            assert job is not None
+            try:
+                if self._failure is not None:
+                    self._there = self.remote.files()
+                self._sync(job)
+                self._failure = None
+            except Exception as error:
+                self._failure = (
+                    error if isinstance(error, RemoteError) else RemoteError(f"{self.remote.url}: {error!r}")
+                )
+                if not self._closed:
+                    self.tell(f"{self._failure}; training goes on, the next save sends what is missing")
+
+    def _sync(self, job: Job) -> None:
+        """Send the best and the latest, then the others unless a newer job waits; then remove what need not be kept."""
+        whole = self._whole()
+        names: dict[int, str] = {}
+        first = (job.latest,) if job.best is None else (job.best, job.latest)
+        for number in dict.fromkeys((*first, *job.numbers)):
+            if number not in first and self._waiting is not None:
+                break
+            try:
+                names[number], manifest = self._manifest(number)
+            except DamagedError:
+                continue  # in the run's folder; the mirror may hold it whole
+            if names[number] not in whole:
+                best = next((name for name in (*names.values(), *whole) if number_of(name) == job.best), None)
+                whole[names[number]] = self._upload(number, names[number], manifest, best)
+        self._remove_unkept(job, names, whole)
+
+    def _whole(self) -> dict[str, Contents]:
+        """The checkpoints that the mirror holds, by their folders' names; no file of them is missing."""
+        whole = {}
+        there = self._there
+        for name in folders_in(there):
+            path = f"checkpoints/{name}/{CONTENTS}"
+            with suppress(DamagedError):
+                if path in there and name not in self._known:
+                    self._known[name] = Contents.from_bytes(self.remote.read(path))
+            if path in there and name in self._known and self._known[name].paths(name) <= there.keys():
+                whole[name] = self._known[name]
+        return whole
+
+    def _manifest(self, number: int) -> tuple[str, dict[str, Any]]:
+        """The name that a checkpoint has on the mirror, and its manifest. Raises DamagedError, also for a file that is
+        missing."""
+        folder = self.checkpoints.folder / f"{number:08d}"
+        manifest = read_manifest(folder)
+        for file in (*manifest["files"], *(BUFFERS_FROM_CHECKPOINT + segment for segment in _segments(manifest))):
+            if not (folder / file).exists():
+                raise DamagedError(f"{file} is missing")
+        digest = hashlib.sha256((folder / "manifest.json").read_bytes()).hexdigest()
+        return f"{number:08d}-{digest[:8]}", manifest
+
+    def _upload(self, number: int, name: str, manifest: dict[str, Any], best: str | None) -> Contents:
+        folder, segments = self.checkpoints.folder / f"{number:08d}", _segments(manifest)
+        for segment in segments:
+            path = self.folder.buffers / segment
+            if self._there.get(f"buffers/{segment}") != path.stat().st_size:  # half of one may have been left by a kill
+                self._put(f"buffers/{segment}", path)
+        files = dict(manifest["files"])
+        for file in files:
+            self._put(f"checkpoints/{name}/{file}", folder / file)
+        small = {path.name: path.read_bytes() for path in self._run_files()}
+        small["records.jsonl"] = small["records.jsonl"][: manifest["records_length"]]
+        small["manifest.json"] = (folder / "manifest.json").read_bytes()
+        for file, content in small.items():
+            self._write(f"checkpoints/{name}/{file}", content)
+            files[file] = hashlib.sha256(content).hexdigest()
+        contents = Contents(files, segments, best)
+        self._write(f"checkpoints/{name}/{CONTENTS}", contents.to_bytes())
+        self._known[name] = contents
+        return contents
+
+    def _run_files(self) -> Iterator[Path]:
+        return (path for path in (self.folder.path / name for name in RUN_FILES) if path.exists())
+
+    def _remove_unkept(self, job: Job, names: Mapping[int, str], whole: dict[str, Contents]) -> None:
+        """Retention as in the run's folder, by what lies on the mirror; also of futures that were given up, and of what
+        a kill has left. What is removed loses its contents.json first."""
+        past = sorted({number_of(name) for name in whole if number_of(name) <= job.latest})
+        kept = kept_numbers(past, self.checkpoints.keep_last, self.checkpoints.keep_every, job.best)
+        for name in folders_in(self._there):
+            number = number_of(name)
+            if name in whole and number in kept and names.get(number, name) == name:
+                continue
+            whole.pop(name, None)
+            files = [path for path in self._there if path.startswith(f"checkpoints/{name}/")]
+            for path in sorted(files, key=lambda path: not path.endswith(f"/{CONTENTS}")):
+                self._remove(path)
+            self.remote.remove_folder(f"checkpoints/{name}")
+        named = {f"buffers/{segment}" for contents in whole.values() for segment in contents.segments}
+        for path in [path for path in self._there if path.startswith("buffers/") and path not in named]:
+            self._remove(path)
+
+    def _put(self, path: str, local: Path) -> None:
+        self._check_open()
+        self.remote.put(path, local)
+        self._there[path] = local.stat().st_size
+
+    def _write(self, path: str, content: bytes) -> None:
+        self._check_open()
+        self.remote.write(path, content)
+        self._there[path] = len(content)
+
+    def _remove(self, path: str) -> None:
+        self._check_open()
+        self.remote.remove(path)
+        self._there.pop(path, None)
+
+    def _check_open(self) -> None:
+        """After `end_wait_s` another process may have the run's folder, and write to the mirror."""
+        if self._closed:
+            raise RemoteError(f"{self.remote.url}: the run has ended")
+
+
+def _segments(manifest: dict[str, Any]) -> dict[str, str]:
+    """The SHA-256 of the segments in `buffers/` that a checkpoint needs, by name."""
+    return {
+        segment["file"].removeprefix(BUFFERS_FROM_CHECKPOINT): segment["sha256"]
+        for rows in manifest["buffers"].values()
+        for segment in rows["segments"]
+        if segment["file"].startswith(BUFFERS_FROM_CHECKPOINT)
+    }
+
+
+def _json(content: bytes) -> Any:
+    try:
+        return json.loads(content)
+    except ValueError:
+        return None

@@ -1,0 +1,156 @@
+"""Another place than the local disk, on fsspec (s3, sftp, file, memory, ...): the few calls that a mirror makes there.
+
+A call that fails is made again, with exponential backoff, unless the error says that it will fail again. None of the
+calls renames anything, and all of them may be repeated.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import fsspec
+
+from palestra.storage.segments import CheckpointError
+
+T = TypeVar("T")
+
+EXTRAS = {"s3": "s3", "s3a": "s3", "sftp": "sftp", "ssh": "sftp"}  # of palestra, by protocol
+LASTING = (
+    *(FileNotFoundError, PermissionError, NotADirectoryError, IsADirectoryError),
+    *(ImportError, NotImplementedError, TypeError, ValueError),
+)
+
+
+class RemoteError(CheckpointError):
+    """A call to another place has failed for good; the message says where, which and why."""
+
+
+class MissingError(RemoteError):
+    """There is no such file, folder or bucket."""
+
+
+def require_backend(url: str) -> None:
+    """Raises RemoteError unless the package is installed that a URL's protocol needs."""
+    protocol = url.partition("://")[0]
+    try:
+        fsspec.get_filesystem_class(protocol)
+    except ImportError as error:
+        extra = EXTRAS.get(protocol)
+        remedy = error if extra is None else f"pip install 'palestra[{extra}]'"
+        raise RemoteError(f"{protocol}:// needs a package that is not installed: {remedy}") from None
+
+
+class Remote:
+    """A folder at a URL of fsspec; paths are relative to it. Every method raises RemoteError.
+
+    options: what the URL's file system takes. first_wait_s: before the second attempt; doubled before each further one.
+    """
+
+    def __init__(self, url: str, options: Mapping[str, Any], attempts: int, first_wait_s: float) -> None:
+        require_backend(url)
+        self.url = url.rstrip("/")
+        self.options = options
+        self.attempts = attempts
+        self.first_wait_s = first_wait_s
+        self._connection: tuple[Any, str] | None = None
+
+    def files(self) -> dict[str, int]:
+        """The paths of all files there, each with its size in bytes."""
+        self._try("listing", lambda fs, root: fs.invalidate_cache())
+        found: dict[str, int] = {}
+        folders = [""]
+        while folders:
+            folder = folders.pop()
+            try:
+                entries = self._try(f"listing {folder}", partial(_list, folder=folder))
+            except MissingError:
+                continue
+            folders += [path for path, kind, _ in entries if kind == "directory"]
+            found |= {path: size for path, kind, size in entries if kind == "file"}
+        return found
+
+    def read(self, path: str) -> bytes:
+        """The content of a file."""
+        content: bytes = self._try(f"reading {path}", lambda fs, root: fs.cat_file(f"{root}/{path}"))
+        return content
+
+    def get(self, path: str, local: Path) -> None:
+        """Copy a file from there."""
+        self._try(f"fetching {path}", lambda fs, root: fs.get_file(f"{root}/{path}", str(local)))
+
+    def write(self, path: str, content: bytes) -> None:
+        """Write a file."""
+        self._write(path, lambda fs, target: fs.pipe_file(target, content))
+
+    def put(self, path: str, local: Path) -> None:
+        """Copy a file to there."""
+        self._write(path, lambda fs, target: fs.put_file(str(local), target))
+
+    def remove(self, path: str) -> None:
+        """Remove a file; it may be gone already."""
+        with suppress(MissingError):
+            self._try(f"removing {path}", lambda fs, root: fs.rm_file(f"{root}/{path}"))
+
+    def remove_folder(self, path: str) -> None:
+        """Remove a folder that is empty, where there is such a thing; object stores have none."""
+        with suppress(Exception):  # it holds nothing, and may stay
+            fs, root = self._connected()
+            fs.rmdir(f"{root}/{path}")
+
+    def _write(self, path: str, write: Callable[[Any, str], None]) -> None:
+        def attempt(fs: Any, root: str) -> None:
+            target = f"{root}/{path}"
+            try:
+                write(fs, target)
+            except FileNotFoundError:
+                _make_folder(fs, fs._parent(target))
+                write(fs, target)
+
+        self._try(f"writing {path}", attempt)
+
+    def _try(self, what: str, call: Callable[[Any, str], T]) -> T:
+        attempt = 0
+        while True:
+            attempt += 1
+            try:
+                return call(*self._connected())
+            except Exception as error:
+                if isinstance(error, LASTING) or attempt >= self.attempts:
+                    kind = MissingError if isinstance(error, FileNotFoundError) else RemoteError
+                    tried = f" (attempt {attempt})" if attempt > 1 else ""
+                    raise kind(f"{self.url}: {what}: {type(error).__name__}: {error}{tried}") from error
+            self._connection = None  # it may be lost: the next attempt makes another
+            time.sleep(self.first_wait_s * 2 ** (attempt - 1))
+
+    def _connected(self) -> tuple[Any, str]:
+        if self._connection is None:
+            fs, root = fsspec.url_to_fs(self.url, skip_instance_cache=True, **self.options)
+            self._connection = fs, root.rstrip("/")
+        return self._connection
+
+
+def _list(fs: Any, root: str, folder: str) -> list[tuple[str, str, int]]:
+    """The entries of a folder: path relative to the root, "file" or "directory", size.
+
+    fsspec's own walk leaves out folders that it cannot read; here that is an error.
+    """
+    entries = fs.ls(f"{root}/{folder}".rstrip("/"), detail=True)
+    names = [(str(entry["name"]).rstrip("/").rsplit("/", 1)[-1], entry) for entry in entries]
+    return [(f"{folder}/{name}".lstrip("/"), entry["type"], entry["size"]) for name, entry in names]
+
+
+def _make_folder(fs: Any, path: str) -> None:
+    """Make a folder and those above it, but no bucket: a name that is mistyped must not become one."""
+    try:
+        fs.mkdir(path, create_parents=False)
+    except FileExistsError:
+        pass
+    except FileNotFoundError:
+        parent = fs._parent(path)
+        if "/" not in parent.strip("/"):
+            raise
+        _make_folder(fs, parent)
+        fs.mkdir(path, create_parents=False)

@@ -1,0 +1,132 @@
+"""Retention: the latest, the best, the last k and every n-th are kept, and no deletion touches what a resume needs."""
+
+import itertools
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from mirroring import CAPACITY, ROWS_PER_SAVE, SEGMENT_ROWS, assert_sound, state_at
+from ring import Ring
+
+from palestra.storage import Checkpoints, RunFolder
+from palestra.storage.checkpoints import kept_numbers
+
+
+class Killed(BaseException):
+    """Nothing catches it: to the files, as good as kill -9."""
+
+
+@pytest.fixture(autouse=True)
+def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+
+
+def save(checkpoints: Checkpoints, ring: Ring, number: int, best: bool) -> None:
+    ring.add(ROWS_PER_SAVE * (number + 1) - ring.num_added)
+    name = checkpoints.save(number, state_at(number), {}, {"host": ring}, records_length=0)
+    if best:
+        checkpoints.mark_best(name)
+
+
+def assert_all_sound(checkpoints: Checkpoints) -> None:
+    """Every checkpoint that is there loads, rows and all; so do the ones that the pointers name."""
+    for number in checkpoints.numbers():
+        assert_sound(checkpoints, number, Ring(CAPACITY))
+    latest = assert_sound(checkpoints, "latest", Ring(CAPACITY))
+    assert not latest.warnings
+    if checkpoints.best() is not None:
+        assert_sound(checkpoints, "best", Ring(CAPACITY))
+
+
+RULES = st.fixed_dictionaries({"keep_last": st.integers(1, 4), "keep_every": st.none() | st.integers(1, 5)})
+
+
+@settings(deadline=None, max_examples=40)
+@given(rules=RULES, bests=st.lists(st.booleans(), min_size=1, max_size=12), in_use=st.sets(st.integers(0, 12)))
+def test_exactly_what_the_config_names_is_kept_and_loads(
+    rules: dict[str, Any], bests: list[bool], in_use: set[int], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    run = RunFolder.create(tmp_path_factory.mktemp("runs"), "run")
+    checkpoints, ring = Checkpoints(run, **rules, segment_rows=SEGMENT_ROWS), Ring(CAPACITY)
+    checkpoints.in_use = lambda: in_use  # by a mirror
+    there: set[int] = set()
+    best = None
+    for number, is_best in enumerate(bests):
+        save(checkpoints, ring, number, is_best)
+        there.add(number)
+        every = {n for n in there if rules["keep_every"] is not None and n % rules["keep_every"] == 0}
+        there &= {*range(number - rules["keep_last"] + 1, number + 1), best, *every, *in_use}
+        assert checkpoints.numbers() == sorted(there)
+        best = number if is_best else best
+        assert checkpoints.best() == best
+    assert_all_sound(checkpoints)
+    checkpoints.in_use = set
+    checkpoints.remove_unkept(len(bests) - 1)
+    assert set(checkpoints.numbers()) == kept_numbers(sorted(there), **rules, best=best)
+    assert_all_sound(checkpoints)
+
+
+@contextmanager
+def killed_at(number: int) -> Iterator[None]:
+    """Just before the number-th time that a name in a folder is changed or goes."""
+    calls = itertools.count(1)
+
+    def watched(original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if next(calls) >= number:
+                raise Killed
+            return original(*args, **kwargs)
+
+        return call
+
+    with pytest.MonkeyPatch.context() as patch:
+        for owner, name in ((os, "rename"), (os, "replace"), (shutil, "rmtree"), (Path, "unlink"), (Path, "mkdir")):
+            patch.setattr(owner, name, watched(getattr(owner, name)))
+        yield
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    rules=RULES,
+    bests=st.lists(st.booleans(), min_size=1, max_size=10),
+    kills=st.lists(st.integers(1, 60), min_size=1, max_size=3),
+    goes_back=st.booleans(),
+)
+def test_a_kill_at_any_deletion_leaves_all_that_was_saved_and_named(
+    rules: dict[str, Any],
+    bests: list[bool],
+    kills: list[int],
+    goes_back: bool,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> None:
+    """Several lives of a run, each killed somewhere; the next goes on from the latest, or from one further back."""
+    run = RunFolder.create(tmp_path_factory.mktemp("runs"), "run")
+    number, saved = 0, -1
+    for kill in kills:
+        with run.lock():
+            checkpoints, ring = Checkpoints(run, **rules, segment_rows=SEGMENT_ROWS), Ring(CAPACITY)
+            if checkpoints.numbers():
+                assert_all_sound(checkpoints)
+                assert checkpoints.load("latest").state["number"] in (saved, saved + 1)  # or the kill came after it
+                number = min(checkpoints.numbers()) if goes_back else checkpoints.load("latest").state["number"]
+                assert_sound(checkpoints, number, ring)
+                number += 1
+            else:
+                assert saved == -1
+            try:
+                with killed_at(kill):
+                    for is_best in bests:
+                        save(checkpoints, ring, number, is_best)
+                        saved = number
+                        number += 1
+            except Killed:
+                pass
+    checkpoints = Checkpoints(run, **rules, segment_rows=SEGMENT_ROWS)
+    if checkpoints.numbers():
+        assert_all_sound(checkpoints)
