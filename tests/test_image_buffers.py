@@ -61,7 +61,8 @@ def assert_same_bits(run: Path, other: Path) -> None:
     """Equal records, and equal last checkpoints down to the files of replay rows."""
     assert records(run) == records(other)
     one, two = last(run), last(other)
-    assert list(tree_differences(one.state, two.state)) == []
+    states = [{key: value for key, value in loaded.state.items() if key != "config"} for loaded in (one, two)]
+    assert list(tree_differences(*states)) == []
     assert one.manifest["buffers"] == two.manifest["buffers"]
     assert one.manifest["buffers"]["agent"]["start"] > 0, "the buffer has been full"
 
