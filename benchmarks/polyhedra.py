@@ -252,7 +252,7 @@ def overhead_config(steps: Steps, num_threads: int) -> RunConfig:
     config = _bare_run(steps, torch.device("cpu"), num_threads)
     for player in config["players"].values():
         player["algorithm"]["warmup_env_steps"] = 2 * config["num_worlds"]
-    config["output"] |= {"display": "plain", "tensorboard": False}
+    config["output"] |= {"display": "plain", "recorders": []}
     return read_config(config)
 
 

@@ -12,6 +12,7 @@ from palestra.games.rewards import RewardConfig
 from palestra.nets import AnyNetConfig
 from palestra.optimizers import OptimizerConfig
 from palestra.players.scripted import SCRIPTED
+from palestra.recording import RecorderConfig
 from palestra.schedules import ScheduleConfig
 from palestra.transitions import TransitionsConfig
 
@@ -29,6 +30,7 @@ def catalogue() -> dict[str, dict[str, str]]:
         "values (dqn)": _variants(ValueConfig),
         "transitions (dqn)": _variants(TransitionsConfig),
         "exploration (dqn)": _variants(ExplorationConfig),
+        "recorders": _variants(RecorderConfig),
     }
 
 

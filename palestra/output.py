@@ -1,5 +1,6 @@
 """What a run leaves behind and shows: its folder, recorders, checkpoints and display."""
 
+import math
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -12,9 +13,19 @@ from palestra.buffers.replay import ReplayBuffer
 from palestra.config import ConfigError, ConfigErrorItem, render, user_class_hashes
 from palestra.lineage import tree_differences
 from palestra.recording.display import make_display
+from palestra.recording.feed import Feed
 from palestra.recording.plots import plot_scores
-from palestra.recording.recorders import JsonlRecorder, Recorder, TensorBoardRecorder, plain, read_records
-from palestra.recording.results import Evaluation, Progress
+from palestra.recording.recorders import (
+    JsonlRecorder,
+    Recorder,
+    RunCard,
+    RunEnd,
+    Status,
+    flat_params,
+    plain,
+    read_records,
+)
+from palestra.recording.results import Evaluation, Progress, pair_label, standings
 from palestra.recording.summary import render_summary
 from palestra.storage.checkpoints import CheckpointError, Checkpoints, LoadedCheckpoint
 from palestra.storage.mirror import Mirror
@@ -33,6 +44,8 @@ class RunOutput:
         self.evaluations: list[Evaluation] = []
         self.number = -1  # of the checkpoint that this process stands on
         self.mirror: Mirror | None = None
+        self.env_steps = 0  # of the last record
+        self.feeds: list[Feed] = []
 
     @classmethod
     def create(cls, folder: RunFolder, config: Any, console: Console, origin: Path | None) -> "RunOutput":
@@ -56,17 +69,14 @@ class RunOutput:
 
     @contextmanager
     def opened(self) -> Iterator[None]:
-        """Hold the run's lock, the recorders, the display and the mirror."""
+        """Hold the run's lock, its records, the display and the mirror. A recorder that is still fed when an error
+        comes through hears that the run failed."""
         output = self.config.output
         with ExitStack() as stack:
             stack.enter_context(self.folder.lock())
             self.checkpoints = Checkpoints(self.folder, output.keep_last, output.keep_every)
             self.jsonl = JsonlRecorder(self.folder.records)
-            self.recorders: list[Recorder] = [self.jsonl]
-            if output.tensorboard:
-                self.recorders.append(TensorBoardRecorder(self.folder.tensorboard))
-            for recorder in self.recorders:
-                stack.callback(recorder.close)
+            stack.callback(self.jsonl.close)
             stack.enter_context(self.display)
             try:
                 self.mirror = self._make_mirror()
@@ -74,7 +84,11 @@ class RunOutput:
                     stack.enter_context(self.mirror)
             except RemoteError as error:
                 raise ConfigError([ConfigErrorItem("output.mirror", str(error))]) from error
-            yield
+            try:
+                yield
+            except BaseException as error:
+                self.finish("interrupted" if isinstance(error, KeyboardInterrupt) else "failed")
+                raise
 
     def _make_mirror(self) -> Mirror | None:
         """Where run.json says; what is in use there is not deleted here."""
@@ -87,17 +101,55 @@ class RunOutput:
 
     def rewind(self, loaded: LoadedCheckpoint | None) -> None:
         """Forget the records that came after a checkpoint; all of them where there is none."""
-        length, env_steps = (loaded.records_length, loaded.counters["env_steps"]) if loaded else (0, 0)
+        length, self.env_steps = (loaded.records_length, loaded.counters["env_steps"]) if loaded else (0, 0)
         self.number = loaded.manifest["number"] if loaded else -1
         if self.mirror is not None:
             with suppress(RemoteError):  # it has been told
                 self.mirror.finish()  # it reads what is cut now
-        for recorder in self.recorders:
-            recorder.cut(length, env_steps)
+        self.jsonl.cut(length)
         if loaded is not None and self.jsonl.length != length:
             whole = f"{self.jsonl.length} of the {length} bytes that it had at checkpoint {loaded.folder.name}"
             self.display.error(f"{self.folder.records} is damaged: it has {whole}; the lines that are lost stay lost")
         self.evaluations = [Evaluation.from_record(r) for r in self.records() if r.get("kind") == "evaluation"]
+
+    def feed(self, recorders: Mapping[str, Recorder]) -> None:
+        """Hand the records, those that are there and those that will come, to recorders."""
+        self._note_unfiled(list(recorders))
+        card = RunCard(self.folder.path, flat_params(self.config.model_dump()))
+        self.feeds = [Feed(name, recorder, card, self.folder.records) for name, recorder in recorders.items()]
+
+    def finish(self, status: Status) -> None:
+        """Wait until the recorders have filed all records, and how the run ended."""
+        scores = {
+            f"final/{pair_label(pair)}/{measure}": score.value
+            for pair in standings(self.evaluations)
+            if pair.learned
+            for measure, score in pair.scores.items()
+            if math.isfinite(score.value)
+        }
+        for feed in self.feeds:
+            feed.end(RunEnd(status, self.env_steps, scores))
+        for feed in self.feeds:
+            feed.wait()
+        self._tell_news()
+        self._note_unfiled([feed.name for feed in self.feeds if not feed.is_complete])
+        self.feeds = []
+
+    def unfiled(self) -> list[str]:
+        """The recorders that do not have all of the run, by name; for the next process."""
+        return self.folder.unfiled.read_text().split() if self.folder.unfiled.exists() else []
+
+    def _note_unfiled(self, names: list[str]) -> None:
+        with suppress(OSError):  # a full disk is told elsewhere
+            if names:
+                write_text(self.folder.unfiled, "\n".join(names) + "\n")
+            elif self.feeds:
+                self.folder.unfiled.unlink(missing_ok=True)
+
+    def _tell_news(self) -> None:
+        for feed in self.feeds:
+            for line in feed.news():
+                self.display.error(line)
 
     def origin(self) -> Path | None:
         """The checkpoint that the run branched off, if any."""
@@ -117,12 +169,15 @@ class RunOutput:
         return max((clock.get("train_seconds", 0.0) for clock in clocks), default=0.0)
 
     def write(self, record: Mapping[str, Any]) -> None:
-        """Let every recorder have a record; a disk that refuses is told."""
-        for recorder in self.recorders:
-            try:
-                recorder.write(record)
-            except OSError as error:
-                self.display.error(f"a record could not be written: {error}; training goes on")
+        """Write a record; a disk that refuses is told, and the record waits for the next."""
+        try:
+            self.jsonl.write(record)
+        except OSError as error:
+            self.display.error(f"a record could not be written: {error}; training goes on")
+        self.env_steps = record["env_steps"]
+        for feed in self.feeds:
+            feed.notify(self.jsonl.length)
+        self._tell_news()
         if record["kind"] == "evaluation":
             self.evaluations.append(Evaluation.from_record(plain(record)))
 
@@ -136,11 +191,11 @@ class RunOutput:
         """Write the next checkpoint; records are on the disk before it. Raises CheckpointError if the disk refuses."""
         number = self.number + 1
         try:
-            for recorder in self.recorders:
-                recorder.flush()
+            self.jsonl.flush()
         except OSError as error:
             message = f"checkpoint {number:08d} could not be saved: the records before it cannot be written: {error}"
             raise CheckpointError(message) from error
+        self._tell_news()
         name = self.checkpoints.save(number, state, counters, buffers, self.jsonl.length)
         self.number = number
         if best:

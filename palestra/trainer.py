@@ -34,8 +34,9 @@ from palestra.output import RunOutput, default_folder
 from palestra.player import Metrics, Player
 from palestra.players.seating import make_player, warm_start
 from palestra.process import frozen_garbage, limited_threads
+from palestra.recording import make_recorders
 from palestra.recording.means import Means
-from palestra.recording.recorders import plain
+from palestra.recording.recorders import Status, plain
 from palestra.recording.results import Progress
 from palestra.signals import StopSignals
 from palestra.storage.checkpoints import NOT_OURS, CheckpointError, Checkpoints, LoadedCheckpoint
@@ -168,6 +169,7 @@ class Trainer:
                     self.safe_point()
             except TrainingEnds:
                 self.after_train()
+                output.finish(self._status())
                 unsent = self._finish_mirror()
                 output.conclude(self.progress(None))
                 failure = self.save_failure or unsent
@@ -220,6 +222,12 @@ class Trainer:
         if self.finished or leaving:
             raise TrainingEnds
 
+    def _status(self) -> Status:
+        """How the run ends, where nothing was raised on the way."""
+        if self.save_failure is not None:
+            return "failed"
+        return "complete" if self.finished else "interrupted"
+
     # ---- hooks -----------------------------------------------------------------------------------------
 
     def before_train(self) -> None:
@@ -237,8 +245,11 @@ class Trainer:
                 output.display.log(f"{output.folder.path} has no checkpoint: it starts at 0")
         for callback in self.callbacks:
             callback.before_train(self)
-        if self.finished:
+        if self.finished:  # but a recorder may not have heard it
+            output.feed({name: self._recorders[name] for name in output.unfiled() if name in self._recorders})
+            output.finish(self._status())
             return
+        output.feed(self._recorders)
         if is_fresh and not output.checkpoints.numbers():
             try:
                 if self.config.evaluation is not None:
@@ -629,7 +640,8 @@ class Trainer:
 
     @contextmanager
     def _opened(self) -> Iterator[RunOutput]:
-        """The run's folder, threads and signal handlers, for the time of one `fit`."""
+        """The run's folder, recorders, threads and signal handlers, for the time of one `fit`."""
+        self._recorders = make_recorders(self.config.output.recorders)  # before the folder: an extra may be missing
         if self.output is None:
             if self.config.output.mirror is not None and not self.resumed:
                 self.config.output.mirror.require_backend()  # before there is a folder

@@ -174,6 +174,8 @@ def _beside(folder: RunFolder, config: RunConfig, loaded: LoadedCheckpoint | Non
         write_text(copy.checkpoints / "latest", loaded.folder.name + "\n")
         copy.records.write_bytes(folder.records.read_bytes()[: loaded.records_length])
     replay = Replay.load(path, console=Console(quiet=True))
+    output = replay.config.output.model_copy(update={"recorders": []})
+    replay.config = replay.config.model_copy(update={"output": output})
     replay.first = 0 if loaded is None else loaded.records_length
     return replay
 

@@ -72,7 +72,7 @@ TINY: Data = {
     "output": {
         "display": "quiet",
         "record": {"every": 4, "unit": "opt_steps"},
-        "tensorboard": False,
+        "recorders": [],
         "save": {"every": 8, "unit": "opt_steps"},
         "keep_last": 2,
         "keep_every": 1,

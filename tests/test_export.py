@@ -52,7 +52,7 @@ def test_exported_files_act_as_the_player(role: str, run: Path, tmp_path: Path) 
 def test_players_of_every_algorithm_can_be_exported(name: str, tmp_path: Path) -> None:
     config = load_yaml(ROOT / "configs" / f"{name}.yml")
     config |= {"stop": {"after": 0.5, "unit": "epochs"}, "evaluation": None}
-    config["output"] |= {"display": "quiet", "tensorboard": False}
+    config["output"] |= {"display": "quiet", "recorders": []}
     palestra.Trainer(config, run=tmp_path / "run").fit()
     player = palestra.load_player(tmp_path / "run")
     assert export_player(player, tmp_path / "export", onnx=True) == {"policy.pt2": 512, "policy.onnx": 512}
@@ -93,7 +93,7 @@ def test_an_export_says_how_observations_were_normalised(tmp_path: Path) -> None
     config = load_yaml(ROOT / "configs" / "ppo-cartpole.yml")
     config |= {"stop": {"after": 0.5, "unit": "epochs"}, "evaluation": None}
     config["game"]["observation"] = {"normalize": {"eps": 1e-8}, "clip": 10.0}
-    config["output"] |= {"display": "quiet", "tensorboard": False}
+    config["output"] |= {"display": "quiet", "recorders": []}
     palestra.Trainer(config, run=tmp_path / "run").fit()
     player = palestra.load_player(tmp_path / "run")
     export_player(player, tmp_path / "export", onnx=False)

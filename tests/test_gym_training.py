@@ -242,7 +242,7 @@ from palestra.cli import main
 for name in ("ppo-cartpole", "sac-pendulum"):
     changes = ["stop={after: 12, unit: opt_steps}", "num_worlds=2", "output.display=quiet", "output.save=null"]
     changes += ["output.record={every: 4, unit: opt_steps}", "evaluation.final_num_games=2", "evaluation.num_games=2"]
-    changes += ["evaluation.max_rounds=20", "output.tensorboard=false"]
+    changes += ["evaluation.max_rounds=20", "output.recorders=[]"]
     path = "players.agent.algorithm."
     if name.startswith("ppo"):
         changes += [path + "rollout_length=16"]
@@ -282,7 +282,7 @@ def test_a_dict_with_an_image_is_learned_and_resumed(tmp_path: Path, algorithm: 
 
     path = "players.agent.algorithm."
     changes = ["num_worlds=3", "stop={after: 6, unit: opt_steps}", "output.save={every: 2, unit: opt_steps}"]
-    changes += ["evaluation=null", "output.display=quiet", "execution.compile=false", "output.tensorboard=false"]
+    changes += ["evaluation=null", "output.display=quiet", "execution.compile=false", "output.recorders=[]"]
     if algorithm == "ppo":
         changes += [path + "rollout_length=8", path + "num_minibatches=3", path + "num_passes=1"]
     else:

@@ -45,7 +45,7 @@ def pong(**replay: Any) -> dict[str, Any]:
         "replay_buffer": PRIORITIZED | replay,
     }
     every = {"every": 16, "unit": "opt_steps"}
-    config["output"] |= {"display": "quiet", "record": every, "tensorboard": False, "save": every, "keep_every": 1}
+    config["output"] |= {"display": "quiet", "record": every, "recorders": [], "save": every, "keep_every": 1}
     return config | {"num_worlds": 2, "evaluation": None, "stop": {"after": 100, "unit": "opt_steps"}}
 
 

@@ -352,7 +352,7 @@ def test_a_finished_run_says_so_and_nothing_changes(
     make_config: MakeConfig, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     run = tmp_path / "run"
-    fit(run, make_config({"output.display": "plain", "output.tensorboard": True}))
+    fit(run, make_config({"output.display": "plain", "output.recorders": [{"name": "tensorboard"}, {"name": "csv"}]}))
     before = folder_bytes(run)
     capfd.readouterr()
     assert fit(run).finished

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from palestra.algorithms.dqn import DQNConfig
 from palestra.algorithms.ppo import PPOConfig
@@ -29,6 +29,7 @@ from palestra.intervals import Interval, Limit
 from palestra.player import Algorithm, AlgorithmConfig
 from palestra.players import FromRunConfig, ScriptedPlayerConfig, script_error
 from palestra.players.scripted import SCRIPTED
+from palestra.recording import RecorderConfig, check_recorders
 from palestra.storage.mirror import MirrorConfig
 from palestra.trainer import Trainer
 
@@ -59,8 +60,8 @@ class OutputConfig(Config):
     """auto: live on a terminal, plain lines elsewhere; plain; quiet: errors alone"""
     record: Interval | None
     """when the metrics of training are recorded; null: at the end alone"""
-    tensorboard: bool
-    """write TensorBoard files beside records.jsonl"""
+    recorders: Annotated[list[RecorderConfig], AfterValidator(check_recorders)]
+    """where the records go besides records.jsonl; []: nowhere"""
     save: Interval | None
     """when checkpoints are saved, besides the start and the end; null: never, the run cannot be resumed"""
     keep_last: PositiveInt

@@ -1,39 +1,72 @@
 """Recorders: where the records of a run go.
 
 A record is a dict with `env_steps`, `opt_steps` and metrics, nested as the metrics are. What depends on the clock or
-the machine (time, rates, memory) lies under its key "clock", so that the rest is equal in equal runs.
+the machine (time, rates, memory) lies under its key "clock", so that the rest is equal in equal runs. All records
+stand in records.jsonl; other recorders file what stands there (palestra.recording.feed).
 """
 
 import errno
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping
-from importlib import import_module
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Literal
 
 import numpy as np
 from torch import Tensor
 
-if TYPE_CHECKING:
-    from torch.utils.tensorboard import SummaryWriter
+from palestra.storage.run_folder import write_text
+
+Status = Literal["running", "complete", "failed", "interrupted"]
+Param = bool | int | float | str | None
 
 
-class Recorder(Protocol):
-    """What receives the records of a run."""
+@dataclass(frozen=True)
+class RunCard:
+    """What a recorder is told of a run. params: its config, each key as a dotted path."""
 
-    def write(self, record: Mapping[str, Any]) -> None:
-        """Take one record; it has the key `env_steps`."""
+    folder: Path
+    params: Mapping[str, Param]
 
+    @property
+    def name(self) -> str:
+        return self.folder.resolve().name
+
+
+@dataclass(frozen=True)
+class RunEnd:
+    """How a run ended. scores: of the last evaluation, by name."""
+
+    status: Status
+    env_steps: int
+    scores: Mapping[str, float]
+
+
+class Recorder(ABC):
+    """Files the records of a run with one system. Its constructor imports what it needs, and connects to nothing.
+
+    All else is called in a thread of its own, and may raise anything or hang: training does not wait.
+    """
+
+    @abstractmethod
+    def open(self, run: RunCard) -> int:
+        """Connect, say that the run is running, and file its hyperparameters. Gives how many of the run's records,
+        counted from the first, are filed already. Called again after a failure: then it starts over."""
+
+    @abstractmethod
+    def write(self, number: int, record: Mapping[str, Any]) -> None:
+        """File a record, as it stands in records.jsonl; `number` is its line, counted from 0."""
+
+    @abstractmethod
     def flush(self) -> None:
-        """Make sure that what was written survives a crash of the machine. Called before a checkpoint is saved."""
+        """Hand over what was written: nothing new is there for the moment."""
 
-    def cut(self, length: int, env_steps: int) -> None:
-        """Forget what was written after a checkpoint: `length` bytes of records.jsonl, up to `env_steps`."""
-
-    def close(self) -> None:
-        """Nothing more will be written."""
+    @abstractmethod
+    def close(self, end: RunEnd) -> None:
+        """File how the run ended, and let go."""
 
 
 def without_clock(record: Mapping[str, Any]) -> dict[str, Any]:
@@ -55,7 +88,7 @@ class JsonlRecorder:
 
     @property
     def length(self) -> int:
-        """The file's length in bytes."""
+        """The file's length in bytes; after an OSError its last line may be half written."""
         return self._file.tell()
 
     def write(self, record: Mapping[str, Any]) -> None:
@@ -76,7 +109,7 @@ class JsonlRecorder:
         self._put()
         os.fsync(self._file.fileno())
 
-    def cut(self, length: int, env_steps: int = 0) -> None:
+    def cut(self, length: int) -> None:
         """Keep the whole lines among the first `length` bytes. A file that is shorter keeps its whole lines."""
         kept = self._path.read_bytes()[:length]
         self._waiting = b""
@@ -123,48 +156,39 @@ def plain(value: Any) -> Any:
     return value
 
 
-class TensorBoardRecorder:
-    """Writes the numbers of records as TensorBoard scalars, under the keys joined by slashes, at step `env_steps`."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._writer: SummaryWriter | None = None
-        self._purge_step: int | None = None
-        import_module("torch.utils.tensorboard")  # takes seconds: now, not while the clock of training runs
-
-    def write(self, record: Mapping[str, Any]) -> None:
-        """Write every number of the record; what is not a number is passed over."""
-        if self._writer is None:
-            self._writer = self._open()
-        for tag, value in _scalars(record, ""):
-            self._writer.add_scalar(tag, value, int(record["env_steps"]))
-
-    def flush(self) -> None:
-        if self._writer is not None:
-            self._writer.flush()
-
-    def cut(self, length: int, env_steps: int) -> None:
-        """Let TensorBoard forget the scalars of later steps than `env_steps`, as soon as another one is written."""
-        self.close()
-        self._purge_step = env_steps + 1
-
-    def close(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
-
-    def _open(self) -> "SummaryWriter":
-        from torch.utils.tensorboard import SummaryWriter
-
-        return SummaryWriter(str(self._folder), purge_step=self._purge_step)
+def numbers_of(record: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers in a record by name: keys joined by slashes, as players/host/loss; of evaluations also the players,
+    as evaluation/host vs random/rho. Lists, texts and null are left out."""
+    found = dict(_numbers({key: value for key, value in record.items() if key != "pairs"}, ""))
+    for pair in record.get("pairs", []):
+        scores = {key: value for key, value in pair.items() if key not in ("players", "learned")}
+        found |= _numbers(scores, f"evaluation/{' vs '.join(pair['players'].values())}")
+    return found
 
 
-def _scalars(value: Any, tag: str) -> Iterator[tuple[str, float]]:
-    """The numbers in nested dicts, each with its tag."""
-    if isinstance(value, np.generic | np.ndarray | Tensor):
-        value = value.tolist()
+def _numbers(value: Any, name: str) -> Iterator[tuple[str, float]]:
     if isinstance(value, Mapping):
         for key, item in value.items():
-            yield from _scalars(item, f"{tag}/{key}" if tag else str(key))
+            yield from _numbers(item, f"{name}/{key}" if name else str(key))
     elif isinstance(value, int | float):
-        yield tag, float(value)
+        yield name, value
+
+
+def flat_params(value: Any, path: str = "") -> dict[str, Param]:
+    """The values in a config's data by dotted path; lists of plain values as text."""
+    if isinstance(value, list | tuple) and any(isinstance(item, dict | list | tuple) for item in value):
+        value = dict(enumerate(value))
+    if isinstance(value, dict) and value:
+        found: dict[str, Param] = {}
+        for key, item in value.items():
+            found |= flat_params(item, f"{path}.{key}" if path else str(key))
+        return found
+    return {path: value if isinstance(value, bool | int | float | str | None) else json.dumps(value)}
+
+
+def kept_id(path: Path, make: Callable[[], str]) -> str:
+    """The id of a run in another system: made once, and kept in a file of the run's folder."""
+    if not path.exists():
+        path.parent.mkdir(exist_ok=True)
+        write_text(path, make() + "\n")
+    return path.read_text().strip()

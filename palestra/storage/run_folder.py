@@ -39,7 +39,7 @@ class RunFolder:
         self.changes = path / "changes.jsonl"
         self.checkpoints = path / "checkpoints"
         self.buffers = path / "buffers"
-        self.tensorboard = path / "tensorboard"
+        self.unfiled = path / "unfiled"
         self.evaluations = path / "evaluations"
 
     @classmethod

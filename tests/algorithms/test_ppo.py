@@ -626,7 +626,7 @@ def probe_config(kind: str, continuous: bool, **changes: Any) -> dict[str, Any]:
         "output": {
             "display": "quiet",
             "record": None,
-            "tensorboard": False,
+            "recorders": [],
             "save": None,
             "keep_last": 1,
             "keep_every": None,
@@ -698,7 +698,7 @@ def test_cartpole_is_solved(tmp_path: Path) -> None:
     }
     config["stop"] = {"after": 100_000, "unit": "env_steps"}
     config["evaluation"] |= {"interval": None, "num_games": 1, "pairings": [{"agent": "agent"}], "best": None}
-    config["output"] |= {"display": "quiet", "tensorboard": False, "save": None}
+    config["output"] |= {"display": "quiet", "recorders": [], "save": None}
     trainer = palestra.PPOTrainer(config, run=tmp_path / "run")
     trainer.fit()
     (figures,) = read_records(tmp_path / "run" / "records.jsonl")[-2]["pairs"]

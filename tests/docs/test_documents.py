@@ -44,7 +44,7 @@ def test_the_five_lines_of_the_readme_train_load_and_play(tmp_path: Path, monkey
     five, more, *_ = re.findall(r"```python\n(.*?)```", text, re.S)
     assert len([line for line in five.splitlines() if line and not line.startswith("import")]) == 5
     config = load_yaml(ROOT / "configs" / "ppo-cartpole.yml") | {"stop": {"after": 2048, "unit": "env_steps"}}
-    config["output"] |= {"display": "quiet", "tensorboard": False}
+    config["output"] |= {"display": "quiet", "recorders": []}
     (tmp_path / "configs").mkdir()
     (tmp_path / "configs" / "ppo-cartpole.yml").write_text(yaml.safe_dump(config))
     monkeypatch.chdir(tmp_path)
@@ -81,7 +81,7 @@ def test_the_algorithm_of_the_document_trains_a_host(tmp_path: Path, monkeypatch
         "best": None,
     }
     config |= {"num_worlds": 16, "stop": {"after": 20, "unit": "opt_steps"}}
-    config["output"] |= {"display": "quiet", "tensorboard": False}
+    config["output"] |= {"display": "quiet", "recorders": []}
     trainer = palestra.Trainer(config, run=tmp_path / "run")
     before = [p.clone() for p in trainer.host_net.parameters()]
     trainer.fit()
@@ -106,7 +106,7 @@ def test_the_losses_of_the_document_are_learned(
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     data = load_yaml(ROOT / "configs" / f"{config}.yml")
     data |= {"stop": {"after": 8, "unit": "opt_steps"}, "evaluation": None, "num_worlds": 2}
-    data["output"] |= {"display": "quiet", "tensorboard": False}
+    data["output"] |= {"display": "quiet", "recorders": []}
     algorithm = data["players"]["agent"]["algorithm"]
     algorithm |= changes
     trained = []

@@ -330,7 +330,7 @@ def dqn_run(game: Config, **values: Any) -> dict[str, Any]:
         "output": {
             "display": "quiet",
             "record": {"every": 10, "unit": "opt_steps"},
-            "tensorboard": False,
+            "recorders": [],
             "save": {"every": 20, "unit": "opt_steps"},
             "keep_last": 2,
             "keep_every": None,

@@ -8,7 +8,20 @@ import numpy as np
 import pytest
 import torch
 
-from palestra.recording.recorders import JsonlRecorder, Recorder, TensorBoardRecorder, read_records, without_clock
+from palestra.config import ConfigError, check
+from palestra.recording import make_recorders
+from palestra.recording.recorders import (
+    JsonlRecorder,
+    RunCard,
+    RunEnd,
+    flat_params,
+    numbers_of,
+    read_records,
+    without_clock,
+)
+from palestra.recording.to_csv import CsvConfig, CsvRecorder
+from palestra.recording.to_mlflow import MlflowConfig
+from palestra.recording.to_tensorboard import TensorBoardConfig, TensorBoardRecorder
 
 
 def test_a_record_is_one_line_with_its_keys_in_the_order_given(tmp_path: Path) -> None:
@@ -115,34 +128,128 @@ def read_scalars(folder: Path) -> dict[str, list[tuple[int, float]]]:
     return {tag: [(e.step, e.value) for e in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
 
 
-def test_tensorboard_shows_nested_numbers_under_tags_joined_by_slashes(tmp_path: Path) -> None:
-    recorder: Recorder = TensorBoardRecorder(tmp_path)
-    recorder.write({"env_steps": 64, "host": {"loss": torch.tensor(0.5), "name": "dqn", "rho": {"random": 0.25}}})
-    recorder.write({"env_steps": np.int64(128), "host": {"loss": 0.125}, "clock": {"seconds": 1}})
-    recorder.close()
-    scalars = read_scalars(tmp_path)
-    assert scalars["host/loss"] == [(64, 0.5), (128, 0.125)]
-    assert scalars["host/rho/random"] == [(64, 0.25)]
+def card(folder: Path) -> RunCard:
+    return RunCard(folder, {"players.host.gamma": 0.9, "players.host.net": "mlp", "seed": 3, "warm_start": None})
+
+
+def read_hparams(folder: Path) -> tuple[dict[str, object], int | None]:
+    """As TensorBoard's own plugin reads them: the hyperparameters, and the status of the session's end."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+    from tensorboard.plugins.hparams import metadata
+
+    events = EventAccumulator(str(folder))
+    events.Reload()
+    found = events.PluginTagToContent(metadata.PLUGIN_NAME)
+    start = metadata.parse_session_start_info_plugin_data(found[metadata.SESSION_START_INFO_TAG])
+    values = {name: getattr(value, value.WhichOneof("kind")) for name, value in start.hparams.items()}
+    if metadata.SESSION_END_INFO_TAG not in found:
+        return values, None
+    return values, metadata.parse_session_end_info_plugin_data(found[metadata.SESSION_END_INFO_TAG]).status
+
+
+def test_numbers_have_names_and_evaluations_name_their_players() -> None:
+    record = {
+        "kind": "evaluation",
+        "env_steps": 8,
+        "pairs": [
+            {
+                "players": {"host": "host", "agent": "random"},
+                "learned": ["host"],
+                "rho": 0.25,
+                "returns": {"host": 1.0},
+            },
+            {"players": {"host": "random", "agent": "agent"}, "learned": ["agent"], "rho": None, "actions": [1, 2]},
+        ],
+        "clock": {"seconds": 0.5},
+    }
+    assert numbers_of(record) == {
+        "env_steps": 8,
+        "clock/seconds": 0.5,
+        "evaluation/host vs random/rho": 0.25,
+        "evaluation/host vs random/returns/host": 1.0,
+    }
+
+
+def test_params_are_the_config_flattened() -> None:
+    data = {"seed": 0, "best": None, "net": {"net_arch": [8, "b"]}, "pairings": [{"agent": "a"}, {}], "tags": {}}
+    assert flat_params(data) == {
+        "seed": 0,
+        "best": None,
+        "net.net_arch": '[8, "b"]',
+        "pairings.0.agent": "a",
+        "pairings.1": "{}",
+        "tags": "{}",
+    }
+
+
+def test_tensorboard_shows_numbers_hyperparameters_and_how_the_run_ended(tmp_path: Path) -> None:
+    recorder = TensorBoardRecorder(TensorBoardConfig(name="tensorboard"))
+    assert recorder.open(card(tmp_path)) == 0
+    recorder.write(0, {"env_steps": 64, "players": {"host": {"loss": 0.5, "name": "dqn"}}})
+    recorder.write(1, {"env_steps": 128, "players": {"host": {"loss": 0.125}}, "clock": {"seconds": 1}})
+    recorder.flush()
+    params = {"players.host.gamma": 0.9, "players.host.net": "mlp", "seed": 3.0, "warm_start": "null"}
+    assert read_hparams(tmp_path / "tensorboard") == (params, None)
+    recorder.close(RunEnd("failed", 130, {"final/host vs random/rho": 0.75}))
+    scalars = read_scalars(tmp_path / "tensorboard")
+    assert scalars["players/host/loss"] == [(64, 0.5), (128, 0.125)]
     assert scalars["clock/seconds"] == [(128, 1.0)]
-    assert "host/name" not in scalars
+    assert scalars["final/host vs random/rho"] == [(130, 0.75)]
+    assert "players/host/name" not in scalars
+    assert read_hparams(tmp_path / "tensorboard") == (params, 2)  # STATUS_FAILURE
 
 
-def test_tensorboard_forgets_what_came_after_the_checkpoint(tmp_path: Path) -> None:
-    killed = TensorBoardRecorder(tmp_path)
-    for step in (0, 10, 20, 30):
-        killed.write({"env_steps": step, "loss": 1.0})
-    killed.flush()
-    resumed = TensorBoardRecorder(tmp_path)
-    resumed.cut(length=0, env_steps=10)
-    resumed.write({"env_steps": 20, "loss": 2.0})
-    resumed.close()
-    assert read_scalars(tmp_path)["loss"] == [(0, 1.0), (10, 1.0), (20, 2.0)]
+def test_tensorboard_and_csv_begin_anew_when_a_run_goes_on(tmp_path: Path) -> None:
+    for recorder in (TensorBoardRecorder(TensorBoardConfig(name="tensorboard")), CsvRecorder(CsvConfig(name="csv"))):
+        recorder.open(card(tmp_path))
+        for number, step in enumerate((0, 10, 20, 20)):
+            recorder.write(number, {"kind": "training", "env_steps": step, "loss": 1.0})
+        recorder.flush()
+        assert recorder.open(card(tmp_path)) == 0
+        for number, step in enumerate((0, 10, 10)):
+            recorder.write(number, {"kind": "training", "env_steps": step, "loss": 2.0})
+        recorder.close(RunEnd("complete", 10, {}))
+    assert read_scalars(tmp_path / "tensorboard")["loss"] == [(0, 2.0), (10, 2.0), (10, 2.0)]
+    assert (tmp_path / "csv" / "training.csv").read_text() == "record,env_steps,loss\n0,0,2.0\n1,10,2.0\n2,10,2.0\n"
 
 
-def test_tensorboard_is_imported_where_it_is_used_and_before_the_first_record(tmp_path: Path) -> None:
+def test_csv_gets_new_columns_and_a_table_for_each_kind(tmp_path: Path) -> None:
+    recorder = CsvRecorder(CsvConfig(name="csv"))
+    recorder.open(card(tmp_path))
+    recorder.write(0, {"kind": "training", "env_steps": 1, "a": 0.1})
+    recorder.flush()
+    recorder.write(1, {"kind": "evaluation", "env_steps": 1, "score, 'x'": 7})
+    recorder.write(2, {"kind": "training", "env_steps": 2, "b": 1e-30})
+    recorder.flush()
+    recorder.write(3, {"kind": "training", "env_steps": 3, "b": 2, "a": None})
+    recorder.close(RunEnd("complete", 3, {}))
+    tables = {path.name: path.read_text() for path in (tmp_path / "csv").iterdir()}
+    assert tables == {
+        "training.csv": "record,env_steps,a,b\n0,1,0.1,\n2,2,,1e-30\n3,3,,2\n",
+        "evaluation.csv": "record,env_steps,\"score, 'x'\"\n1,1,7\n",
+    }
+
+
+def test_libraries_are_imported_where_a_recorder_is_made_and_not_before() -> None:
     code = (
-        "import sys; from pathlib import Path; import palestra.recording.recorders as r;"
-        "before = 'tensorboard' in sys.modules; r.TensorBoardRecorder(Path(sys.argv[1]));"
-        "sys.exit((before, 'tensorboard' in sys.modules) != (False, True))"
+        "import sys; import palestra.algorithms, palestra.recording as r;"
+        "heavy = ('tensorboard', 'wandb', 'mlflow', 'trackio');"
+        "before = [name for name in heavy if name in sys.modules];"
+        "r.make_recorders([r.TensorBoardConfig(name='tensorboard')]);"
+        "sys.exit((before, 'tensorboard' in sys.modules) != ([], True))"
     )
-    assert subprocess.run([sys.executable, "-c", code, str(tmp_path)]).returncode == 0
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_a_missing_library_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "mlflow", None)
+    config = MlflowConfig(name="mlflow", tracking_uri="sqlite:///m.db", experiment="e", run_name=None, tags={})
+    with pytest.raises(ConfigError, match=r"^output\.recorders\.1: .*pip install 'palestra\[mlflow\]'$"):
+        make_recorders([CsvConfig(name="csv"), config])
+
+
+def test_a_password_in_the_config_is_refused_and_not_repeated() -> None:
+    data = {"name": "mlflow", "tracking_uri": "https://me:hush@host", "experiment": "e", "run_name": None, "tags": {}}
+    with pytest.raises(ConfigError, match=r"tracking_uri: .*MLFLOW_TRACKING_PASSWORD") as caught:
+        check(data, MlflowConfig)
+    assert "hush" not in str(caught.value)

@@ -1,0 +1,141 @@
+"""Feeds: each hands the records of a run to one recorder, in a thread of its own, and keeps its failures from training.
+
+records.jsonl is the only source: a recorder that was away, or a run that was killed, gets what is missing from there.
+"""
+
+import json
+import logging
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from time import monotonic
+from typing import BinaryIO
+
+from palestra.recording.recorders import Recorder, RunCard, RunEnd
+
+PATIENCE_S = 60.0  # without an answer: then a recorder is called hung, and the end of a run waits no longer
+FIRST_PAUSE_S = 1.0  # before a failed recorder is tried again; each further pause is twice as long
+LONGEST_PAUSE_S = 300.0
+
+logger = logging.getLogger(__name__)
+
+
+class Feed:
+    """One recorder's thread. Of the training's side, `wait` alone waits for the recorder."""
+
+    def __init__(self, name: str, recorder: Recorder, run: RunCard, records: Path) -> None:
+        self.name, self.recorder, self.run, self.records = name, recorder, run, records
+        self.is_complete = False
+        self.num_filed = 0
+        self._length = records.stat().st_size
+        self._end: RunEnd | None = None
+        self._news: list[str] = []
+        self._pause_s = FIRST_PAUSE_S
+        self._is_failing = self._is_hung = False
+        self._alive_at: float | None = monotonic()  # the last sign of life; None while there is nothing to do
+        self._wake = threading.Event()
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._work, name=f"recorder {name}", daemon=True)
+        self._thread.start()
+
+    # ---- the training's side ---------------------------------------------------------------------------
+
+    def notify(self, length: int) -> None:
+        """records.jsonl has grown to `length` bytes."""
+        self._length = length
+        self._wake.set()
+
+    def news(self) -> Iterator[str]:
+        """What the user should know, each line once."""
+        alive_at = self._alive_at
+        if not self._is_hung and alive_at is not None and monotonic() - alive_at > PATIENCE_S:
+            self._is_hung = True
+            self._news.append(f"recorder {self.name} has not answered for {PATIENCE_S:g} s; training goes on")
+        while self._news:
+            yield self._news.pop(0)
+
+    def end(self, end: RunEnd) -> None:
+        """Nothing more will be recorded."""
+        self._alive_at = monotonic()
+        self._end = end
+        self._ending.set()
+        self._wake.set()
+
+    def wait(self) -> None:
+        """Until all is filed, or the recorder has shown no sign of life for PATIENCE_S, or has failed once more."""
+        while self._thread.is_alive():
+            self._thread.join(timeout=0.05)
+            alive_at = self._alive_at
+            if alive_at is not None and monotonic() - alive_at > PATIENCE_S:
+                break
+        if not self.is_complete:
+            self._is_hung = True  # no more need be said
+            left = f"{self.num_filed} records are filed there, and not how the run ended"
+            rest = f"palestra resume {self.run.folder} files the rest"
+            self._news.append(f"recorder {self.name} is left unfinished: {left}; {rest}")
+
+    # ---- the recorder's side ---------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        while True:
+            is_last = self._ending.is_set()
+            try:
+                self._file_records()
+                return
+            except BaseException as error:  # whatever a library raises in this thread: training goes on
+                self._failed(error)
+            if is_last:
+                return
+            self._alive_at = None
+            self._ending.wait(self._pause_s)
+            self._alive_at = monotonic()
+            self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
+
+    def _file_records(self) -> None:
+        num_held = self.recorder.open(self.run)
+        number = 0
+        with open(self.records, "rb") as file:
+            while True:
+                end = self._end  # before the length: after the end nothing more is recorded
+                length = self._length
+                for line in _new_lines(file, length):
+                    if number >= num_held:
+                        self.recorder.write(number, json.loads(line))
+                    number += 1
+                    self._alive_at = monotonic()
+                self.recorder.flush()
+                self.num_filed = max(self.num_filed, number)
+                if end is not None:
+                    self.recorder.close(end)
+                    self.is_complete = True
+                self._works()
+                if end is not None:
+                    return
+                self._alive_at = None
+                self._wake.wait()
+                self._wake.clear()
+                self._alive_at = monotonic()
+
+    def _failed(self, error: BaseException) -> None:
+        logger.debug("recorder %s failed", self.name, exc_info=True)
+        if not self._is_failing:
+            self._is_failing = True
+            text = str(error).strip().partition("\n")[0]
+            why = f"{type(error).__name__}: {text}" if text else type(error).__name__
+            self._news.append(f"recorder {self.name} failed: {why}; it is tried again, training goes on")
+
+    def _works(self) -> None:
+        self._pause_s = FIRST_PAUSE_S
+        if self._is_failing or self._is_hung:
+            self._is_failing = self._is_hung = False
+            self._news.append(f"recorder {self.name} works again; no record is missing there")
+
+
+def _new_lines(file: BinaryIO, length: int) -> Iterator[bytes]:
+    """The whole lines from here up to `length` bytes."""
+    while (start := file.tell()) < length:
+        line = file.readline()
+        if not line.endswith(b"\n"):
+            file.seek(start)  # its end is yet to be written
+            return
+        yield line

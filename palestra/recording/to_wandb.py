@@ -1,0 +1,80 @@
+"""Records as the history of a Weights & Biases run: one row for each record, `env_steps` as the axis."""
+
+import secrets
+import shutil
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any, Literal
+
+from palestra.config import Config, NonEmptyStr
+from palestra.recording.recorders import Recorder, RunCard, RunEnd, kept_id, numbers_of
+
+
+class WandbConfig(Config):
+    name: Literal["wandb"]
+    """Weights & Biases (extra: wandb); its key comes from `wandb login` or WANDB_API_KEY, never from here"""
+    mode: Literal["online", "offline", "disabled"]
+    """online: to the server; offline: to the run's wandb/, for `wandb sync`; disabled: nowhere"""
+    project: NonEmptyStr
+    """the project that the run appears in"""
+    entity: NonEmptyStr | None
+    """user or team; null: your default one"""
+    group: NonEmptyStr | None
+    """runs that belong together, as the seeds of one config; null: none"""
+    run_name: NonEmptyStr | None
+    """what the run is called; null: as its folder"""
+    tags: list[NonEmptyStr]
+    """the run's tags, besides running, complete, failed or interrupted"""
+    notes: NonEmptyStr | None
+    """a longer text on the run; null: none"""
+
+
+class WandbRecorder(Recorder):
+    """The run's id is kept in wandb/run-id. A row that is on the server stays: a resumed run adds what comes after it.
+    What has only been written offline is written anew when the run goes on."""
+
+    def __init__(self, config: WandbConfig) -> None:
+        self.config = config
+        self._wandb = import_module("wandb")
+        self._run: Any = None
+
+    def open(self, run: RunCard) -> int:
+        config = self.config
+        if self._run is not None:
+            self._run.finish(exit_code=1)
+            self._run = None
+        if config.mode == "offline":
+            for earlier in (run.folder / "wandb").glob("offline-run-*"):
+                shutil.rmtree(earlier)
+        quiet = self._wandb.Settings(console="off", silent=True)  # the screen is the display's
+        self._wandb.setup(settings=quiet)  # before it asks for a key there
+        self._run = self._wandb.init(
+            mode=config.mode,
+            project=config.project,
+            entity=config.entity,
+            group=config.group,
+            name=config.run_name or run.name,
+            tags=[*config.tags, "running"],
+            notes=config.notes,
+            id=kept_id(run.folder / "wandb" / "run-id", lambda: secrets.token_hex(8)),
+            resume="allow" if config.mode == "online" else None,
+            dir=run.folder,
+            config=dict(run.params),
+            allow_val_change=True,  # a run may have been extended
+            reinit="create_new",
+            settings=quiet,
+        )
+        self._run.define_metric("*", step_metric="env_steps")
+        return int(self._run.starting_step)
+
+    def write(self, number: int, record: Mapping[str, Any]) -> None:
+        self._run.log(numbers_of(record), step=number, commit=True)
+
+    def flush(self) -> None:
+        """Nothing to do: wandb sends in a process of its own."""
+
+    def close(self, end: RunEnd) -> None:
+        self._run.summary.update(dict(end.scores))
+        self._run.tags = (*self.config.tags, end.status)
+        self._run.finish(exit_code=0 if end.status == "complete" else 1)
+        self._run = None

@@ -1,0 +1,243 @@
+"""Recorders beside whole runs: killed and resumed, failing, hanging; training never changes."""
+
+import csv
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from palestra.algorithms import RunConfig, read_config
+from palestra.config import ConfigError, render
+from palestra.recording import feed
+from palestra.recording.recorders import Recorder, RunCard, RunEnd, numbers_of, read_records, without_clock
+from palestra.trainer import Trainer, TrainingFailed
+from palestra.verify import verify
+
+MakeConfig = Callable[..., dict[str, Any]]
+TENSORBOARD_AND_CSV = [{"name": "tensorboard"}, {"name": "csv"}]
+
+KILLER = """
+import os, signal, time
+from pathlib import Path
+from palestra.callbacks import Callback
+from palestra.config import UserConfig
+
+class Killer(Callback):
+    Config = UserConfig
+
+    def after_step(self, trainer, player, metrics):
+        if trainer.opt_steps == 22 and "KILL" in os.environ:
+            table = Path("run/csv/training.csv")
+            while not (table.exists() and "\\n7,96," in table.read_text()):  # recorded after the checkpoint at 80
+                time.sleep(0.01)
+            os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+pytestmark = pytest.mark.usefixtures("no_plots")
+
+
+@pytest.fixture(autouse=True)
+def short_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feed, "FIRST_PAUSE_S", 0.01)
+
+
+def training_records(run: Path) -> list[dict[str, Any]]:
+    return [without_clock(record) for record in read_records(run / "records.jsonl")]
+
+
+# ---- killed and resumed --------------------------------------------------------------------------------
+
+
+def csv_rows(run: Path) -> dict[int, dict[str, float]]:
+    """The numbers in all tables, by record."""
+    rows: dict[int, dict[str, float]] = {}
+    for path in (run / "csv").iterdir():
+        with open(path, newline="") as file:
+            for row in csv.DictReader(file):
+                number = int(row.pop("record"))
+                assert number not in rows
+                rows[number] = {name: float(value) for name, value in row.items() if value}
+    return rows
+
+
+def tensorboard_scalars(run: Path) -> dict[str, list[tuple[int, float]]]:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    events = EventAccumulator(str(run / "tensorboard"), size_guidance={"scalars": 0})
+    events.Reload()
+    return {tag: [(e.step, e.value) for e in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
+
+
+def assert_every_record_once(run: Path) -> None:
+    records = [numbers_of(record) for record in read_records(run / "records.jsonl")]
+    assert csv_rows(run) == dict(enumerate(records))
+    expected = defaultdict(list)
+    for numbers in records:
+        for name, value in numbers.items():
+            expected[name].append((numbers["env_steps"], pytest.approx(value, rel=1e-6)))  # float32 there
+    found = tensorboard_scalars(run)
+    assert {name: found[name] for name in expected} == expected
+    assert all(name.startswith("final/") for name in found.keys() - expected.keys())
+
+
+def test_a_run_that_was_killed_and_resumed_has_every_record_once(make_config: MakeConfig, in_tmp_path: Path) -> None:
+    (in_tmp_path / "killing.py").write_text(KILLER)
+    config = make_config({"output.recorders": TENSORBOARD_AND_CSV, "callbacks": [{"name": "killing:Killer"}]})
+    Trainer(config, run="uninterrupted").fit()
+    (in_tmp_path / "config.yml").write_text(render(config, RunConfig))
+    command = [sys.executable, "-c", "from palestra.cli import main; main()", "train", "config.yml", "--run", "run"]
+    killed = subprocess.run(command, env=os.environ | {"KILL": "here"}, timeout=120)
+    assert killed.returncode == -signal.SIGKILL
+    run = in_tmp_path / "run"
+    assert 96 in (row["env_steps"] for row in csv_rows(run).values())  # filed beyond the checkpoint, then killed
+    Trainer.load(run).fit()
+    assert_every_record_once(run)
+    assert_every_record_once(in_tmp_path / "uninterrupted")
+    assert training_records(run) == training_records(in_tmp_path / "uninterrupted")
+
+
+# ---- failing, hanging ----------------------------------------------------------------------------------
+
+
+class Broken(Recorder):
+    """Raises at one of its calls, again and again."""
+
+    def __init__(self, call: str) -> None:
+        self.call = call
+        self.ends: list[RunEnd] = []
+
+    def fail_at(self, call: str) -> None:
+        if call == self.call:
+            raise RuntimeError(f"broken at {call}")
+
+    def open(self, run: RunCard) -> int:
+        self.fail_at("open")
+        return 0
+
+    def write(self, number: int, record: Mapping[str, Any]) -> None:
+        self.fail_at("write")
+
+    def flush(self) -> None:
+        self.fail_at("flush")
+
+    def close(self, end: RunEnd) -> None:
+        self.fail_at("close")
+        self.ends.append(end)
+
+
+def use(recorders: dict[str, Recorder], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("palestra.trainer.make_recorders", lambda configs: recorders)
+
+
+@pytest.mark.parametrize("call", ["open", "write", "flush", "close"])
+def test_a_broken_recorder_changes_no_record_and_is_reported(
+    call: str,
+    make_config: MakeConfig,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    config = make_config({"output.display": "plain"})
+    Trainer(config, run=tmp_path / "alone").fit()
+    sound = Broken("nowhere")
+    use({"broken": Broken(call), "sound": sound}, monkeypatch)
+    trainer = Trainer(config, run=tmp_path / "run")
+    capfd.readouterr()
+    trainer.fit()
+    assert trainer.finished
+    assert training_records(tmp_path / "run") == training_records(tmp_path / "alone")
+    output = capfd.readouterr().out
+    assert output.count(f"recorder broken failed: RuntimeError: broken at {call}; it is tried again") == 1
+    assert output.count("recorder broken is left unfinished") == 1
+    assert "recorder sound" not in output
+    assert [end.status for end in sound.ends] == ["complete"]
+
+
+def test_a_server_that_never_answers_changes_no_record(
+    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(feed, "PATIENCE_S", 0.3)
+    config = make_config({"output.display": "plain"})
+    Trainer(config, run=tmp_path / "alone").fit()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        class Remote(Broken):
+            def open(self, run: RunCard) -> int:
+                with socket.create_connection(server.getsockname()) as connection:
+                    return len(connection.recv(1))  # waits until the server is gone
+
+        use({"remote": Remote("nowhere")}, monkeypatch)
+        Trainer(config, run=tmp_path / "run").fit()
+    assert training_records(tmp_path / "run") == training_records(tmp_path / "alone")
+    assert "recorder remote is left unfinished" in capfd.readouterr().out
+
+
+# ---- how a run ended -----------------------------------------------------------------------------------
+
+
+def test_recorders_hear_how_the_run_ended_and_its_final_scores(
+    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorder = Broken("nowhere")
+    use({"recorder": recorder}, monkeypatch)
+    safe_point = Trainer.safe_point
+
+    def leaving(trainer: Trainer) -> None:
+        if trainer.opt_steps == 12:
+            trainer.signals.received = signal.SIGTERM
+        safe_point(trainer)
+
+    def failing(trainer: Trainer) -> None:
+        if trainer.opt_steps == 16:
+            raise TrainingFailed("for once")
+        safe_point(trainer)
+
+    monkeypatch.setattr(Trainer, "safe_point", leaving)
+    Trainer(make_config(), run=tmp_path / "run").fit()
+    monkeypatch.setattr(Trainer, "safe_point", failing)
+    with pytest.raises(TrainingFailed):
+        Trainer.load(tmp_path / "run").fit()
+    monkeypatch.setattr(Trainer, "safe_point", safe_point)
+    Trainer.load(tmp_path / "run").fit()
+    Trainer.load(tmp_path / "run").fit()  # is finished: nothing is told
+    assert [end.status for end in recorder.ends] == ["interrupted", "failed", "complete"]
+    pairs = next(record for record in reversed(read_records(tmp_path / "run" / "records.jsonl")) if "pairs" in record)
+    by_name = {" vs ".join(pair["players"].values()): pair["rho"] for pair in pairs["pairs"] if pair["learned"]}
+    assert recorder.ends[-1].scores == {f"final/{name}/rho": rho for name, rho in by_name.items()}
+    assert recorder.ends[-1].env_steps == read_records(tmp_path / "run" / "records.jsonl")[-1]["env_steps"]
+
+
+def test_a_finished_run_is_filed_on_resume_where_a_recorder_was_away(
+    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away, sound = Broken("open"), Broken("nowhere")
+    use({"away": away, "sound": sound}, monkeypatch)
+    Trainer(make_config(), run=tmp_path / "run").fit()
+    assert (away.ends, len(sound.ends)) == ([], 1)
+    away.call = "nowhere"
+    for _ in range(2):
+        Trainer.load(tmp_path / "run").fit()
+        assert away.ends == sound.ends
+
+
+def test_verify_tells_no_recorder_of_its_replay(
+    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Trainer(make_config({"output.recorders": [{"name": "csv"}]}), run=tmp_path / "run").fit()
+    asked: list[Any] = []
+    monkeypatch.setattr("palestra.trainer.make_recorders", lambda configs: asked.append(configs) or {})
+    assert verify(tmp_path / "run", None).difference is None
+    assert asked == [[]]
+
+
+def test_a_recorder_named_twice_is_an_error(make_config: MakeConfig) -> None:
+    config = make_config({"output.recorders": [{"name": "csv"}, {"name": "tensorboard"}, {"name": "csv"}]})
+    with pytest.raises(ConfigError, match=r"^output\.recorders\.2\.name: 'csv' stands there twice"):
+        read_config(config)
