@@ -75,7 +75,10 @@ class RunOutput:
         with ExitStack() as stack:
             stack.enter_context(self.folder.lock())
             self.checkpoints = Checkpoints(self.folder, output.keep_last, output.keep_every)
-            self.jsonl = JsonlRecorder(self.folder.records)
+            try:
+                self.jsonl = JsonlRecorder(self.folder.records)
+            except OSError as error:
+                raise RunFolderError(f"{self.folder.records} cannot be written: {error}") from error
             stack.callback(self.jsonl.close)
             stack.enter_context(self.display)
             try:

@@ -172,7 +172,7 @@ def _beside(folder: RunFolder, config: RunConfig, loaded: LoadedCheckpoint | Non
                 if not (kept / segment.file).exists():
                     shutil.copyfile(loaded.folder / segment.file, kept / segment.file)
         write_text(copy.checkpoints / "latest", loaded.folder.name + "\n")
-        copy.records.write_bytes(folder.records.read_bytes()[: loaded.records_length])
+        copy.records.write_bytes(_content(folder.records)[: loaded.records_length])
     replay = Replay.load(path, console=Console(quiet=True))
     output = replay.config.output.model_copy(update={"recorders": []})
     replay.config = replay.config.model_copy(update={"output": output})
@@ -180,9 +180,17 @@ def _beside(folder: RunFolder, config: RunConfig, loaded: LoadedCheckpoint | Non
     return replay
 
 
+def _content(path: Path) -> bytes:
+    """The bytes of records.jsonl; none where it is missing."""
+    try:
+        return path.read_bytes() if path.exists() else b""
+    except OSError as error:
+        raise RunFolderError(f"{path} cannot be read: {error}") from error
+
+
 def _records(path: Path, first: int, last: int | None) -> list[dict[str, Any]]:
     """The records in some bytes of records.jsonl, without their clocks."""
-    content = path.read_bytes() if path.exists() else b""
+    content = _content(path)
     before = content[:first].count(b"\n")
     records = []
     for number, line in enumerate(content[first:last].splitlines(), start=before + 1):

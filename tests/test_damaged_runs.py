@@ -81,6 +81,15 @@ def test_a_harmful_file_is_named_and_never_run(stopped: Path, file: str, content
     assert not EXPLODED.exists()
 
 
+def test_a_folder_in_the_place_of_the_records_is_told(stopped: Path) -> None:
+    (stopped / "records.jsonl").unlink()
+    (stopped / "records.jsonl").mkdir()
+    with pytest.raises(RunFolderError, match=r"records\.jsonl cannot be written: .*directory"):
+        resume_a_little(stopped)
+    with pytest.raises(RunFolderError, match="nothing recorded"):
+        verify(stopped, None)
+
+
 def test_a_damaged_record_is_named_by_its_line(stopped: Path) -> None:
     path = stopped / "records.jsonl"
     lines = path.read_bytes().splitlines(keepends=True)
