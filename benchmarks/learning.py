@@ -59,6 +59,8 @@ class Training:
         """Train and evaluate in a process of its own; the result lies in the folder whole or not at all."""
         work = {"setting": self.setting.to_json(), "seed": self.seed}
         answer = LIBRARIES[self.library].run(work, NUM_THREADS, timeout_s=None)
+        if answer["env_steps"] < self.setting.env_steps:
+            raise Failed(f"stopped after {answer['env_steps']} of {self.setting.env_steps} env steps")
         folder.mkdir(parents=True, exist_ok=True)
         unfinished = folder / f".{self.name}.json"
         unfinished.write_text(json.dumps({**work, "library": self.library, **answer}) + "\n")

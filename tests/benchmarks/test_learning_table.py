@@ -31,7 +31,8 @@ class Library:
         self.works.append(work)
         if work["seed"] == 13:
             raise Failed("out of luck")
-        return {"returns": [float(work["seed"])]}
+        env_steps = work["setting"]["env_steps"] - (work["seed"] == 14)
+        return {"returns": [float(work["seed"])], "env_steps": env_steps}
 
 
 # ---- settings ------------------------------------------------------------------------------------------
@@ -60,10 +61,13 @@ def test_a_finished_training_lies_in_a_file_of_its_own(tmp_path: Path, monkeypat
     assert scores(CARTPOLE, "sb3", [2, 3], tmp_path) == {3: 3.0}
 
 
-def test_a_failed_training_leaves_nothing_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("seed", "why"), [(13, "out of luck"), (14, "stopped after 99999 of 100000 env steps")])
+def test_a_training_that_failed_or_was_stopped_leaves_nothing_behind(
+    seed: int, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(learning.LIBRARIES, "sb3", Library())
-    with pytest.raises(Failed):
-        Training(CARTPOLE, 13, "sb3").run(tmp_path)
+    with pytest.raises(Failed, match=why):
+        Training(CARTPOLE, seed, "sb3").run(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
 

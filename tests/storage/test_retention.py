@@ -93,6 +93,7 @@ def killed_at(number: int) -> Iterator[None]:
 
 @settings(deadline=None, max_examples=60)
 @example(rules={"keep_last": 1, "keep_every": 1}, bests=[False] * 3, kills=[15, 7, 1], goes_back=True)
+@example(rules={"keep_last": 1, "keep_every": None}, bests=[False], kills=[4, 1, 1], goes_back=False)
 @given(
     rules=RULES,
     bests=st.lists(st.booleans(), min_size=1, max_size=10),
@@ -115,8 +116,10 @@ def test_a_kill_at_any_deletion_leaves_all_that_was_saved_and_named(
             checkpoints, ring = Checkpoints(run, **rules, segment_rows=SEGMENT_ROWS), Ring(CAPACITY)
             if checkpoints.numbers():
                 assert_all_sound(checkpoints)
-                assert checkpoints.load("latest").state["number"] in (saved, tried)  # or the kill came after it
-                number = min(checkpoints.numbers()) if goes_back else checkpoints.load("latest").state["number"]
+                latest = checkpoints.load("latest").state["number"]
+                assert latest in (saved, tried)  # the last tried, where the kill came after its rename
+                saved = latest
+                number = min(checkpoints.numbers()) if goes_back else latest
                 assert_sound(checkpoints, number, ring)
                 number += 1
             else:
