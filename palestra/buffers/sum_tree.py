@@ -79,15 +79,21 @@ def _rounded_up(num: int) -> int:
 
 @numba.njit(cache=True, nogil=True)
 def set_leaves(nodes: np.ndarray, starts: np.ndarray, places: np.ndarray, values: np.ndarray) -> None:
+    """Level by level, so that a processor is at several sums at once; neighbours that share a parent sum it once."""
+    changed = places.copy()
     for i in range(len(places)):
-        place = places[i]
-        nodes[place] = values[i]
-        for level in range(1, len(starts) - 1):
-            place //= NUM_CHILDREN
-            total = 0.0
-            for child in range(NUM_CHILDREN):
-                total += nodes[starts[level - 1] + place * NUM_CHILDREN + child]
-            nodes[starts[level] + place] = total
+        nodes[places[i]] = values[i]
+    for level in range(1, len(starts) - 1):
+        parent = -1
+        for i in range(len(changed)):
+            changed[i] //= NUM_CHILDREN
+            if changed[i] == parent:
+                continue
+            parent = changed[i]
+            first, total = starts[level - 1] + parent * NUM_CHILDREN, 0.0
+            for quarter in range(first, first + NUM_CHILDREN, 4):
+                total += nodes[quarter] + nodes[quarter + 1] + nodes[quarter + 2] + nodes[quarter + 3]
+            nodes[starts[level] + parent] = total
 
 
 @numba.njit(cache=True, nogil=True)
