@@ -5,7 +5,7 @@ from contextlib import suppress
 from importlib import import_module
 
 import gymnasium
-from gymnasium.vector import AsyncVectorEnv, SyncVectorEnv, VectorEnv
+from gymnasium.vector import AsyncVectorEnv, VectorEnv
 from gymnasium.vector.async_vector_env import AsyncState
 from gymnasium.vector.vector_env import AutoresetMode
 
@@ -13,6 +13,7 @@ from palestra.config import ConfigError, ConfigErrorItem, UserConfig, failure, i
 from palestra.games.gym.arguments import is_atari, nearest_ids, passed_arguments
 from palestra.games.gym.config import GymnasiumConfig
 from palestra.games.gym.seeding import EpisodeSeeds, WorkerSignals
+from palestra.games.gym.sync import LeanSyncVectorEnv
 from palestra.games.gym.wrappers import wrap
 
 AUTORESET = {
@@ -54,7 +55,7 @@ def make_vector(config: GymnasiumConfig, num_worlds: int, key: int) -> VectorEnv
     mode = AUTORESET[config.vectorization.autoreset]
     if config.vectorization.name == "async":
         return AsyncVectorEnv(makers, copy=False, autoreset_mode=mode)
-    return SyncVectorEnv(makers, copy=False, autoreset_mode=mode)
+    return LeanSyncVectorEnv(makers, mode)
 
 
 def _make_seeded(config: GymnasiumConfig, key: int, world: int) -> gymnasium.Env:
