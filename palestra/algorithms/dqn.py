@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import Tensor, nn
 
-from palestra.algorithms.dqn_by_hand import ByHand
+from palestra.algorithms.dqn_by_hand import by_hand_of
 from palestra.algorithms.value_heads import (
     FRACTIONS,
     ExpectedConfig,
@@ -44,11 +44,10 @@ from palestra.games.game import Observation, expand_mask
 from palestra.games.spaces import Discrete
 from palestra.nets import NetConfig, make_net
 from palestra.nets.flat import FlatNet
-from palestra.nets.inputs import made_up
 from palestra.nets.weights import compiled
 from palestra.optimizers import OptimizerConfig, clip
 from palestra.player import Algorithm, AlgorithmConfig, Deterministic, Metrics, Player, Turn
-from palestra.randomness import base_key, fold, random_floats, random_normals, seeded_global_state
+from palestra.randomness import base_key, fold, seeded_global_state
 from palestra.schedules import ScheduleConfig
 from palestra.transitions import NStepConfig, TransitionsConfig, make_producer
 
@@ -160,8 +159,6 @@ def td_loss(told: Tensor, target: Tensor, batch: Transitions, config: DQNConfig)
     return loss, td_error if isinstance(config.value, ExpectedConfig) else losses.detach(), metrics
 
 
-NUM_ROWS_COMPARED = 40
-
 # ---- how it plays and learns ---------------------------------------------------------------------------
 
 
@@ -190,7 +187,7 @@ class DQN(Algorithm):
         self.acting = self.q.evaluation_twin()
         self.act_fast = compiled(self.acting, player.compile and self.acting.quick is None)
         self.optimizer = config.optimizer.build(self.q.weights)
-        self.by_hand = self.find_by_hand()
+        self.by_hand = by_hand_of(self) if type(self) is DQN else None  # a derived class may have another loss
         self.update_fast = compiled(self.update, player.compile and self.by_hand is None)
         stream = f"player/{player.name}/replay"
         self.buffer = make_buffer(config.replay_buffer, player.device, player.seed, stream)
@@ -289,39 +286,6 @@ class DQN(Algorithm):
     def loss(self, *parts: Any) -> tuple[Tensor, Tensor, Metrics]:
         """A class of your own may have another."""
         return td_loss(*parts)
-
-    def find_by_hand(self) -> ByHand | None:
-        """What finds the gradient without autograd, where the networks allow it. A class derived from this one may have
-        another loss, and learns by autograd."""
-        if type(self) is not DQN:
-            return None
-        config, online, target = self.config, self.q.by_hand, self.target.by_hand
-        if online is None or target is None or not isinstance(config.value, ExpectedConfig) or config.dueling:
-            return None
-        by_hand = ByHand(online[0], target[0], config.double, config.gamma, config.value.huber_delta)
-        return by_hand if self.agrees(by_hand) else None
-
-    def agrees(self, by_hand: ByHand) -> bool:
-        """Whether gradients by hand are those of the loss as it stands in this file, on a batch made up: a loss that
-        was changed here is the one that is learned."""
-        keys, num_actions = torch.arange(NUM_ROWS_COMPARED), self.player.action_space.num_flags
-        noise, size = random_normals(keys, 4), 10.0 ** (keys % 5 - 2)
-        seen, next_seen = made_up(self.player.spaces, fold(keys, 0)), made_up(self.player.spaces, fold(keys, 1))
-        batch = Transitions(
-            observation=seen,
-            action=keys % num_actions,
-            reward=size * noise[:, 0],  # beyond a parabola's reach, on both sides
-            next_observation=next_seen,
-            next_legal=(random_floats(fold(keys, 2), num_actions) < 0.7) | (noise[:, :1] < 0.0),
-            terminated=keys % 3 == 0,
-            truncated=keys % 7 == 0,
-            valid=torch.ones_like(keys, dtype=torch.bool),
-            extras={"weight": noise[:, 1].abs() / size, "discount": noise[:, 2].abs()},  # all rows count alike
-        )
-        wanted, surprise, _ = self.gradient(batch)
-        found, own_surprise, _ = by_hand.find_gradient(batch)
-        close = torch.allclose(found, wanted, rtol=1e-3, atol=1e-4 * float(wanted.abs().max()))
-        return close and torch.allclose(own_surprise, surprise, rtol=1e-3, atol=1e-4)
 
     def state_dict(self) -> dict[str, Any]:
         remembered = {"rolled_out": self.rolled_out, "updates_left": self.updates_left}

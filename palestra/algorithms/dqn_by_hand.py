@@ -2,22 +2,61 @@
 operations of a loss and of its derivatives costs several times what they compute.
 
 The numbers are those of `dqn.td_target`, `dqn.td_loss` and autograd, up to rounding; a test compares them for every
-variant. Who changes the loss changes it there alone: this file is left out where its numbers are others (`DQN.agrees`).
+variant. Who changes the loss changes it there alone: this file is left out where its numbers are others (`agrees`).
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numba
 import numpy as np
 import torch
 from torch import Tensor
 
+from palestra.algorithms.value_heads import ExpectedConfig
 from palestra.games.fused import Transitions
+from palestra.nets.inputs import made_up
 from palestra.nets.learning import MLPTwin
 from palestra.nets.mlp_kernel import Array
 from palestra.player import Metrics
+from palestra.randomness import fold, random_floats, random_normals
 
+if TYPE_CHECKING:
+    from palestra.algorithms.dqn import DQN
+
+NUM_ROWS_COMPARED = 40
 NO_NUMBERS = np.empty(0, np.float32)
+
+
+def by_hand_of(dqn: "DQN") -> "ByHand | None":
+    """What finds the gradient without autograd, where networks and loss allow it."""
+    config, online, target = dqn.config, dqn.q.by_hand, dqn.target.by_hand
+    if online is None or target is None or not isinstance(config.value, ExpectedConfig) or config.dueling:
+        return None
+    by_hand = ByHand(online[0], target[0], config.double, config.gamma, config.value.huber_delta)
+    return by_hand if agrees(by_hand, dqn) else None
+
+
+def agrees(by_hand: "ByHand", dqn: "DQN") -> bool:
+    """Whether its gradients are those of the loss as it stands in dqn.py, on a batch made up: a loss that was changed
+    there is the one that is learned."""
+    keys, num_actions = torch.arange(NUM_ROWS_COMPARED), dqn.player.action_space.num_flags
+    noise, size = random_normals(keys, 4), 10.0 ** (keys % 5 - 2)
+    spaces = dqn.player.spaces
+    batch = Transitions(
+        observation=made_up(spaces, fold(keys, 0)),
+        action=keys % num_actions,
+        reward=size * noise[:, 0],  # beyond a parabola's reach, on both sides
+        next_observation=made_up(spaces, fold(keys, 1)),
+        next_legal=(random_floats(fold(keys, 2), num_actions) < 0.7) | (noise[:, :1] < 0.0),
+        terminated=keys % 3 == 0,
+        truncated=keys % 7 == 0,
+        valid=torch.ones_like(keys, dtype=torch.bool),
+        extras={"weight": noise[:, 1].abs() / size, "discount": noise[:, 2].abs()},  # all rows count alike
+    )
+    wanted, surprise, _ = dqn.gradient(batch)
+    found, own_surprise, _ = by_hand.find_gradient(batch)
+    close = torch.allclose(found, wanted, rtol=1e-3, atol=1e-4 * float(wanted.abs().max()))
+    return close and torch.allclose(own_surprise, surprise, rtol=1e-3, atol=1e-4)
 
 
 class ByHand:

@@ -8,18 +8,18 @@ the roll-out began with. To run: palestra train configs/ppo-cartpole.yml
 Networks and their heads: ppo_nets.py. Advantages and the rows of a roll-out: ppo_experience.py.
 """
 
-import math
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal
 
 import torch
 from torch import Tensor, nn
 
-from palestra.algorithms.ppo_by_hand import ByHand, Seen, Terms
+from palestra.algorithms.ppo_by_hand import Seen, by_hand_of
 from palestra.algorithms.ppo_experience import (
     REMEMBERED,
     Chains,
     Experience,
+    Pace,
     generalized_advantages,
     in_sequences,
     memory_in,
@@ -48,13 +48,11 @@ from palestra.config import (
 )
 from palestra.games.fused import Decision, Memory, Sees, Transitions
 from palestra.nets.acting import acting_twin
-from palestra.nets.inputs import made_up
-from palestra.nets.learning import learning_twin
 from palestra.nets.recurrent import Part
 from palestra.nets.weights import compiled, evaluation_twin, flat_gradient, flatten_weights
 from palestra.optimizers import OptimizerConfig, clip
 from palestra.player import Algorithm, AlgorithmConfig, Deterministic, Metrics, Player, Turn
-from palestra.randomness import base_key, fold, random_normals, random_permutation
+from palestra.randomness import base_key, fold, random_permutation
 from palestra.schedules import ScheduleConfig
 
 # Letters: M rows of a roll-out; T decisions of each of W chains; B rows of any batch.
@@ -126,13 +124,6 @@ class PPOConfig(AlgorithmConfig):
 
 
 # ---- what it learns ------------------------------------------------------------------------------------
-
-
-class Pace(NamedTuple):
-    """The numbers of an opt step that change while a run goes on, as tensors without axes."""
-
-    entropy_coefficient: Tensor
-    bound: Tensor  # epsilon of the clipped objective, or the price of divergence
 
 
 def scaled(batch: Experience, config: PPOConfig) -> Experience:
@@ -237,7 +228,7 @@ class PPO(Algorithm):
         self.remembers = self.acting.remembers or self.valuing.remembers
         self.refuse_minibatches_without_rows()
         self.gradient = torch.zeros_like(self.weights)
-        self.by_hand = self.find_by_hand()
+        self.by_hand = by_hand_of(self) if type(self) is PPO else None  # a derived class may have another loss
         # Unrolled steps are others at every roll-out: they would be compiled over and over.
         self.gradient_fast = compiled(self.gradient_of, player.compile and not self.remembers)
         self.optimizer = config.optimizer.build(self.weights)
@@ -279,59 +270,6 @@ class PPO(Algorithm):
             metrics = self.make_pass()
             turn.after_step(metrics, config.num_minibatches)
         self.rolled_out = False
-
-    def find_by_hand(self) -> ByHand | None:
-        """What finds the gradient without autograd, where the networks allow it. A class derived from this one may have
-        another loss, and learns by autograd."""
-        if type(self) is not PPO:
-            return None
-        config, head = self.config, self.net.head
-        parts = self.gradient.split([sum(p.numel() for p in part.parameters()) for part in self.net.children()])
-        nets = [self.net.policy] if self.net.value is None else [self.net.policy, self.net.value]
-        twins = [twin for twin in map(learning_twin, nets) if twin is not None]
-        if len(twins) < len(nets):
-            return None
-        terms = Terms(
-            is_clipped=isinstance(config.objective, ClipConfig),
-            bound=0.0,
-            value_clip=math.inf if config.value_clip is None else config.value_clip,
-            value_coefficient=config.value_coefficient,
-            entropy_coefficient=0.0,
-            total_weight=1.0,
-            advantage_shift=0.0,
-            advantage_scale=1.0,
-        )
-        log_std = head.log_std if isinstance(head, BoxHead) else None
-        by_hand = ByHand(twins, parts, head.distribution, log_std, terms, config.normalize_advantages)
-        return by_hand if self.agrees(by_hand) else None
-
-    @torch.no_grad()
-    def agrees(self, by_hand: ByHand) -> bool:
-        """Whether gradients by hand are those of the loss as it stands in this file, on a minibatch made up: a loss
-        that was changed here is the one that is learned."""
-        keys = torch.arange(NUM_ROWS_COMPARED)
-        observation = made_up(self.player.spaces, fold(keys, 1))
-        legal = torch.ones(NUM_ROWS_COMPARED, self.player.action_space.num_flags, dtype=torch.bool)
-        fresh = torch.zeros(1, NUM_ROWS_COMPARED, dtype=torch.bool)
-        outputs, value = self.net(observation, {}, fresh)
-        action, drawn = self.net.head.draw(outputs.contiguous(), legal, fold(keys, 0))
-        noise = random_normals(keys, 3)
-        batch = Experience(
-            observation=observation,
-            memory={},
-            fresh=fresh,
-            legal=legal,
-            choice=drawn.get("choice", action),
-            log_prob=drawn["log_prob"] + 0.3 * noise[:, 0],  # beyond what is clipped, on both sides
-            value=value + 0.3 * noise[:, 1],
-            advantage=noise[:, 2],
-            goal=value + noise[:, 1],
-            weight=(keys % 5 > 0).float(),
-        )
-        with torch.enable_grad():
-            wanted, _ = self.gradient_of(batch, Pace(torch.tensor(0.01), torch.tensor(0.2)))
-        by_hand.find_gradient(by_hand.see(batch), keys.numpy(), 0.01, 0.2)
-        return torch.allclose(self.gradient, wanted, rtol=1e-3, atol=1e-4 * float(wanted.abs().max()))
 
     def refuse_batch_norm(self) -> None:
         """It acts otherwise in play than in learning: the two would disagree on every probability."""

@@ -2,22 +2,31 @@
 derivatives costs several times what they compute.
 
 The numbers are those of `ppo.ppo_loss` and of autograd, up to rounding; a test compares them for every variant. Who
-changes the loss changes it there alone: this file is left out where its numbers are others (`PPO.agrees`).
+changes the loss changes it there alone: this file is left out where its numbers are others (`agrees`).
 """
 
+import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numba
 import numpy as np
+import torch
 from torch import Tensor
 
-from palestra.algorithms.ppo_experience import Experience
+from palestra.algorithms.ppo_experience import Experience, Pace
+from palestra.algorithms.ppo_nets import BoxHead
 from palestra.distributions import HERMITE_NODES, HERMITE_WEIGHTS, LOG_ROOT_2_PI, Categorical, SquashedGaussian
-from palestra.nets.learning import MLPTwin
+from palestra.nets.inputs import made_up
+from palestra.nets.learning import MLPTwin, learning_twin
+from palestra.randomness import fold, random_normals
+
+if TYPE_CHECKING:
+    from palestra.algorithms.ppo import PPO
 
 Array = np.ndarray
 
+NUM_ROWS_COMPARED = 40
 ROWS_AT_ONCE = 512  # what a network remembers of so many rows stays in a processor's cache
 NODES = np.array(HERMITE_NODES, dtype=np.float32)
 WEIGHTS = np.array(HERMITE_WEIGHTS, dtype=np.float32) / np.float32(np.sqrt(2.0 * np.pi))
@@ -54,6 +63,58 @@ class Seen(NamedTuple):
 
     x: Array
     rows: Rows
+
+
+def by_hand_of(ppo: "PPO") -> "ByHand | None":
+    """What finds the gradient without autograd, where networks and loss allow it."""
+    config, net = ppo.config, ppo.net
+    parts = ppo.gradient.split([sum(p.numel() for p in part.parameters()) for part in net.children()])
+    nets = [net.policy] if net.value is None else [net.policy, net.value]
+    twins = [twin for twin in map(learning_twin, nets) if twin is not None]
+    if len(twins) < len(nets):
+        return None
+    terms = Terms(
+        is_clipped=config.objective.name == "clip",
+        bound=0.0,
+        value_clip=math.inf if config.value_clip is None else config.value_clip,
+        value_coefficient=config.value_coefficient,
+        entropy_coefficient=0.0,
+        total_weight=1.0,
+        advantage_shift=0.0,
+        advantage_scale=1.0,
+    )
+    log_std = net.head.log_std if isinstance(net.head, BoxHead) else None
+    by_hand = ByHand(twins, parts, net.head.distribution, log_std, terms, config.normalize_advantages)
+    return by_hand if agrees(by_hand, ppo) else None
+
+
+@torch.no_grad()
+def agrees(by_hand: "ByHand", ppo: "PPO") -> bool:
+    """Whether its gradients are those of the loss as it stands in ppo.py, on a minibatch made up: a loss that was
+    changed there is the one that is learned."""
+    keys = torch.arange(NUM_ROWS_COMPARED)
+    observation = made_up(ppo.player.spaces, fold(keys, 1))
+    legal = torch.ones(NUM_ROWS_COMPARED, ppo.player.action_space.num_flags, dtype=torch.bool)
+    fresh = torch.zeros(1, NUM_ROWS_COMPARED, dtype=torch.bool)
+    outputs, value = ppo.net(observation, {}, fresh)
+    action, drawn = ppo.net.head.draw(outputs.contiguous(), legal, fold(keys, 0))
+    noise = random_normals(keys, 3)
+    batch = Experience(
+        observation=observation,
+        memory={},
+        fresh=fresh,
+        legal=legal,
+        choice=drawn.get("choice", action),
+        log_prob=drawn["log_prob"] + 0.3 * noise[:, 0],  # beyond what is clipped, on both sides
+        value=value + 0.3 * noise[:, 1],
+        advantage=noise[:, 2],
+        goal=value + noise[:, 1],
+        weight=(keys % 5 > 0).float(),
+    )
+    with torch.enable_grad():
+        wanted, _ = ppo.gradient_of(batch, Pace(torch.tensor(0.01), torch.tensor(0.2)))
+    by_hand.find_gradient(by_hand.see(batch), keys.numpy(), 0.01, 0.2)
+    return torch.allclose(ppo.gradient, wanted, rtol=1e-3, atol=1e-4 * float(wanted.abs().max()))
 
 
 class ByHand:

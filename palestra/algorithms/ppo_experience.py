@@ -59,6 +59,13 @@ class Experience(NamedTuple):
         return Experience(*map(moved, self))
 
 
+class Pace(NamedTuple):
+    """The numbers of an opt step that change while a run goes on, as tensors without axes."""
+
+    entropy_coefficient: Tensor
+    bound: Tensor  # epsilon of the clipped objective, or the price of divergence
+
+
 def memory_in(extras: Mapping[str, Tensor]) -> Memory:
     """What a player remembered when it decided."""
     return {name.removeprefix(REMEMBERED): value for name, value in extras.items() if name.startswith(REMEMBERED)}

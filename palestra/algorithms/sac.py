@@ -17,7 +17,7 @@ import torch
 from pydantic import model_validator
 from torch import Tensor, nn
 
-from palestra.algorithms.sac_by_hand import ByHand
+from palestra.algorithms.sac_by_hand import by_hand_of
 from palestra.buffers.replay import ReplayBuffer, UniformReplayConfig
 from palestra.config import (
     ByName,
@@ -36,7 +36,6 @@ from palestra.games.fused import Decision, Memory, Sees, Transitions
 from palestra.games.spaces import Box, Discrete, Space
 from palestra.nets import NetConfig, make_net
 from palestra.nets.flat import FlatNet
-from palestra.nets.inputs import made_up
 from palestra.nets.weights import compiled, evaluation_twin
 from palestra.optimizers import OptimizerConfig, clip
 from palestra.player import Algorithm, AlgorithmConfig, Deterministic, Metrics, Player, Turn
@@ -201,8 +200,6 @@ def target_entropy(config: AutomaticConfig, head: "BoxHead | DiscreteHead", lega
             return factor * legal.sum(dim=1).clamp(min=1).log().mean()
 
 
-NUM_ROWS_COMPARED = 40
-
 # ---- how it plays ------------------------------------------------------------------------------------
 
 
@@ -356,7 +353,7 @@ class SAC(Algorithm):
         self.policy_net, self.critics = FlatNet(policy.to(player.device)), FlatNet(critics.to(player.device))
         self.targets = FlatNet(deepcopy(critics).eval())
         self.acting, self.judging = self.policy_net.evaluation_twin(), self.critics.evaluation_twin()
-        self.by_hand = self.find_by_hand()
+        self.by_hand = by_hand_of(self) if type(self) is SAC else None  # a derived class may have another loss
         self.update_fast = compiled(self.update, player.compile and self.by_hand is None)
         self.policy_optimizer = config.policy_optimizer.build(self.policy_net.weights)
         self.critic_optimizer = config.critic_optimizer.build(self.critics.weights)
@@ -472,43 +469,6 @@ class SAC(Algorithm):
         loss = -soft_value(considered, q, alpha).mean()
         metrics = {"policy_loss": loss.detach(), "entropy": considered.entropy().detach().mean()}
         return self.policy_net.gradient(loss), metrics
-
-    def find_by_hand(self) -> ByHand | None:
-        """What finds the gradients without autograd, where networks and actions allow it. A class derived from this one
-        may have another loss, and learns by autograd."""
-        if type(self) is not SAC:
-            return None
-        policy, critics, targets = self.policy_net.by_hand, self.critics.by_hand, self.targets.by_hand
-        if policy is None or critics is None or targets is None or not isinstance(self.head, BoxHead):
-            return None
-        log_std, box = self.head.log_std, (self.head.center, self.head.half_width)
-        by_hand = ByHand(policy[0], critics, targets, (log_std.min, log_std.max), box, self.config.gamma)
-        return by_hand if self.agrees(by_hand) else None
-
-    def agrees(self, by_hand: ByHand) -> bool:
-        """Whether gradients by hand are those of the losses as they stand in this file, on a batch made up: a loss that
-        was changed here is the one that is learned."""
-        keys, num = torch.arange(NUM_ROWS_COMPARED), self.head.num_noise
-        noise, kept = random_normals(keys, 2 * num + 1), torch.zeros(NUM_ROWS_COMPARED, 0, dtype=torch.bool)
-        alpha = torch.tensor([0.3])
-        batch = Transitions(
-            observation=made_up(self.player.spaces, fold(keys, 0)),
-            action=self.head.uniform(kept, fold(keys, 1)),
-            reward=noise[:, -1],
-            next_observation=made_up(self.player.spaces, fold(keys, 2)),
-            next_legal=kept,
-            terminated=keys % 5 == 0,
-            truncated=keys % 7 == 0,
-            valid=torch.ones_like(keys, dtype=torch.bool),
-            extras={"legal": kept},
-        )
-        for size in (0.01, 1.0, 100.0):
-            batch.reward = size * noise[:, -1]
-            for name, drawn in (("critic_gradient", noise[:, :num]), ("policy_gradient", noise[:, num : 2 * num])):
-                wanted, found = (getattr(way, name)(batch, drawn.contiguous(), alpha)[0] for way in (self, by_hand))
-                if not torch.allclose(found, wanted, rtol=1e-3, atol=1e-4 * float(wanted.abs().max())):
-                    return False
-        return True
 
     def state_dict(self) -> dict[str, Any]:
         return {

@@ -2,10 +2,10 @@
 and of their derivatives costs a third of what the networks compute.
 
 The numbers are those of `SAC.critic_gradient`, `SAC.policy_gradient` and autograd, up to rounding; a test compares
-them. Who changes a loss changes it in sac.py alone: this file is left out where its numbers are others (`SAC.agrees`).
+them. Who changes a loss changes it in sac.py alone: this file is left out where its numbers are others (`agrees`).
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numba
 import numpy as np
@@ -14,10 +14,54 @@ from torch import Tensor
 
 from palestra.distributions import LOG_ROOT_2_PI
 from palestra.games.fused import Transitions
+from palestra.games.spaces import Box
+from palestra.nets.inputs import made_up
 from palestra.nets.learning import MLPTwin
 from palestra.nets.mlp_kernel import Array
+from palestra.randomness import fold, random_normals
+
+if TYPE_CHECKING:
+    from palestra.algorithms.sac import SAC
 
 LOG_2 = float(np.log(2.0))
+NUM_ROWS_COMPARED = 40
+
+
+def by_hand_of(sac: "SAC") -> "ByHand | None":
+    """What finds the gradients without autograd, where networks, actions and losses allow it."""
+    policy, critics, targets = sac.policy_net.by_hand, sac.critics.by_hand, sac.targets.by_hand
+    if policy is None or critics is None or targets is None or not isinstance(sac.player.action_space, Box):
+        return None
+    head: Any = sac.head  # a BoxHead, then
+    log_std, box = head.log_std, (head.center, head.half_width)
+    by_hand = ByHand(policy[0], critics, targets, (log_std.min, log_std.max), box, sac.config.gamma)
+    return by_hand if agrees(by_hand, sac) else None
+
+
+def agrees(by_hand: "ByHand", sac: "SAC") -> bool:
+    """Whether its gradients are those of the losses as they stand in sac.py, on a batch made up: a loss that was
+    changed there is the one that is learned."""
+    keys, num = torch.arange(NUM_ROWS_COMPARED), sac.head.num_noise
+    noise, kept = random_normals(keys, 2 * num + 1), torch.zeros(NUM_ROWS_COMPARED, 0, dtype=torch.bool)
+    alpha = torch.tensor([0.3])
+    batch = Transitions(
+        observation=made_up(sac.player.spaces, fold(keys, 0)),
+        action=sac.head.uniform(kept, fold(keys, 1)),
+        reward=noise[:, -1],
+        next_observation=made_up(sac.player.spaces, fold(keys, 2)),
+        next_legal=kept,
+        terminated=keys % 5 == 0,
+        truncated=keys % 7 == 0,
+        valid=torch.ones_like(keys, dtype=torch.bool),
+        extras={"legal": kept},
+    )
+    for size in (0.01, 1.0, 100.0):
+        batch.reward = size * noise[:, -1]
+        for name, drawn in (("critic_gradient", noise[:, :num]), ("policy_gradient", noise[:, num : 2 * num])):
+            wanted, found = (getattr(way, name)(batch, drawn.contiguous(), alpha)[0] for way in (sac, by_hand))
+            if not torch.allclose(found, wanted, rtol=1e-3, atol=1e-4 * float(wanted.abs().max())):
+                return False
+    return True
 
 
 class ByHand:
