@@ -14,6 +14,7 @@ from palestra.recording.display import render_progress
 from palestra.recording.plots import plot_scores
 from palestra.recording.recorders import read_records
 from palestra.recording.results import Evaluation, Progress
+from palestra.timing import summed_times
 
 IMAGES = Path(__file__).parent / "images"
 SHOWN = ("loss", "q_mean", "grad_norm", "learning_rate", "exploration")
@@ -33,6 +34,7 @@ def main(run: Path) -> None:
         fraction=fraction,
         elapsed_s=seconds,
         remaining_s=seconds * (1 - fraction) / fraction,
+        time=summed_times(r for r in records if r["opt_steps"] <= moment["opt_steps"]),
         counters={name: moment[name] for name in ("env_steps", "opt_steps", "epochs", "episodes")},
         rates={name: moment["clock"][f"{name}_per_s"] for name in ("env_steps", "opt_steps")},
         players={

@@ -31,6 +31,7 @@ from palestra.storage.checkpoints import CheckpointError, Checkpoints, LoadedChe
 from palestra.storage.mirror import Mirror
 from palestra.storage.remote import RemoteError
 from palestra.storage.run_folder import RunFolder, RunFolderError, machine, run_facts, versions, write_json, write_text
+from palestra.timing import summed_times
 
 
 class RunOutput:
@@ -170,6 +171,10 @@ class RunOutput:
         """Seconds of training that the records tell of."""
         clocks = (record.get("clock", {}) for record in self.records())
         return max((clock.get("train_seconds", 0.0) for clock in clocks), default=0.0)
+
+    def time_by_phase(self) -> dict[str, float]:
+        """Seconds by phase that the records tell of."""
+        return summed_times(self.records())
 
     def write(self, record: Mapping[str, Any]) -> None:
         """Write a record; a disk that refuses is told, and the record waits for the next."""

@@ -43,6 +43,7 @@ from palestra.storage.checkpoints import NOT_OURS, CheckpointError, Checkpoints,
 from palestra.storage.fetching import fetch, is_url
 from palestra.storage.remote import RemoteError
 from palestra.storage.run_folder import RunFolder, RunFolderError, write_json
+from palestra.timing import Phase, TimeLog
 
 if TYPE_CHECKING:
     from palestra.algorithms import RunConfig
@@ -113,6 +114,7 @@ class Trainer:
         self.origin: Path | None = None  # the checkpoint that the run branches off
         self.console = console or Console()
         self.device = _device(self.config.execution.device)
+        self.time_log = TimeLog(self.device)
         self.game = make_game(self.config.game, self.device, self.config.execution.kernel)
         self.players = {name: make_player(name, self.config, self.game) for name in self.config.players}
         self.learners = [player for player in self.players.values() if player.learning]
@@ -124,6 +126,8 @@ class Trainer:
             player.worlds = self.fused_game.new_worlds(
                 self.config.num_worlds, self.config.seed, f"player/{player.name}/play"
             )
+            if player.replay_buffer is not None:
+                player.replay_buffer.time_log = self.time_log
         own = [load_class(callback.name, Callback)(callback) for callback in self.config.callbacks]
         self.callbacks = [*own, *callbacks]
         self.output: RunOutput | None = None
@@ -194,6 +198,7 @@ class Trainer:
         the last safe point. A signal does not wait for an evaluation: the run is saved as it was before this safe
         point, and a resumed run begins with it.
         """
+        self.time_log.switch("other")
         if self.signals.received is None and self._agenda.waits(
             self.opt_steps, self.env_steps, self.epochs, self.clock
         ):
@@ -216,7 +221,7 @@ class Trainer:
         if config.output.save is not None and (due or leaving):
             self.save()
         elif config.output.save is not None:
-            with self.clock.paused():
+            with self.clock.paused(), self.time_log.during("saving"):
                 self._output().checkpoints.write_ahead(self._buffers())
         self._show()
         if self.finished or leaving:
@@ -267,9 +272,11 @@ class Trainer:
     def before_step(self, player: Player) -> None:
         for callback in self.callbacks:
             callback.before_step(self, player)
+        self.time_log.switch("update")
 
     def after_step(self, player: Player, metrics: Metrics) -> None:
         """Count an opt step and add up its metrics. Called once for a group of opt steps that were made at once."""
+        self.time_log.switch("other")
         self._count_opt_steps(player, 1)
         self.means[player.name].add(metrics)
         for callback in self.callbacks:
@@ -296,7 +303,7 @@ class Trainer:
         """
         assert self.config.evaluation is not None
         ends = self.opt_steps == 0 or num_games == self.config.evaluation.final_num_games
-        with self._apart("evaluating"):
+        with self._apart("evaluating", "evaluation"):
             started = time.perf_counter()
             pairs = self._play_pairings(num_games, ends)
             clock = {"seconds": time.perf_counter() - started}
@@ -341,7 +348,7 @@ class Trainer:
                 players[player.name]["inexact"] = True
                 self._tell_inexact(player)
         rates = {f"{name}_per_s": rate for name, rate in self._recorded.rates(self._mark()).items()}
-        clock = {"train_seconds": self.clock.seconds, **rates}
+        clock = {"train_seconds": self.clock.seconds, **rates, "time": self.time_log.take()}
         self._recorded = self._mark()
         self._output().write({"kind": "training", **self._counts(), "players": players, "clock": clock})
 
@@ -360,7 +367,7 @@ class Trainer:
                 raise self._failure(player, "a parameter is no finite number")
         output, is_best = self._output(), self._is_best
         self._is_best = False
-        with self._apart("saving"):
+        with self._apart("saving", "saving"):
             try:
                 state = self.state_dict() | {"is_best": is_best, "config": stored_config(self.config)}
                 output.save(state, self._counts(), self._buffers(), is_best)
@@ -373,7 +380,7 @@ class Trainer:
         """Wait for the last upload, if there is a mirror; gives its error, if it failed."""
         if self._output().mirror is None:
             return None
-        with self._apart("waiting for the mirror"):
+        with self._apart("waiting for the mirror", "saving"):
             try:
                 self._output().finish_mirror()
             except RemoteError as error:
@@ -460,6 +467,7 @@ class Trainer:
         require_same_experiment(loaded, self.config)
         output.rewind(loaded)
         self.clock.set_before(output.train_seconds())
+        self.time_log.set_before(output.time_by_phase())
         self._take_over(loaded, loaded.state)
         if loaded.state["is_best"]:  # a kill may have come before it was marked
             output.checkpoints.mark_best(loaded.folder.name)
@@ -584,6 +592,7 @@ class Trainer:
         """
         player = self.player_of(role)
         assert player.worlds is not None
+        self.time_log.switch("play")
         seats = {seat: self.player_of(seat) for seat in self.game.roles}
         self.fused_game.policies = {seat: sitter.policy(explore=sitter.learning) for seat, sitter in seats.items()}
         transitions = self.fused_game.collect(player.worlds, player.roles, num_rounds)
@@ -591,6 +600,7 @@ class Trainer:
         player.env_steps += num_steps
         self.env_steps += num_steps
         self.epoch_counts["roll_outs"] += 1
+        self.time_log.switch("memory")
         return transitions
 
     def set_training(self, training: bool) -> None:
@@ -632,10 +642,10 @@ class Trainer:
         return Mark(self.clock.seconds, self.env_steps, self.opt_steps, self.config.stop.share(self.counters))
 
     @contextmanager
-    def _apart(self, what: str) -> Iterator[None]:
+    def _apart(self, what: str, phase: Phase) -> Iterator[None]:
         """Stop the clock of training while something else goes on."""
         self._show(what)
-        with self.clock.paused():
+        with self.clock.paused(), self.time_log.during(phase):
             yield
 
     @contextmanager
@@ -658,6 +668,7 @@ class Trainer:
                 self.signals.caught(self.config.output.stop_within_s, self._before_exit),
                 self.output.opened(),
                 self.clock.running(),
+                self.time_log.running(),
             ):
                 yield self.output
         finally:
@@ -688,6 +699,7 @@ class Trainer:
             device=str(self.device),
             fraction=now.share,
             elapsed_s=now.seconds,
+            time=self.time_log.total(),
             remaining_s=self._start.remaining_s(now),
             counters=self._counts(),
             rates=self._start.rates(now),

@@ -29,6 +29,7 @@ from palestra.player import Algorithm, Metrics, Player
 from palestra.recording.recorders import read_records, without_clock
 from palestra.storage import CheckpointError, Checkpoints, RunFolder
 from palestra.storage import checkpoints as checkpoints_module
+from palestra.timing import PHASES
 from palestra.trainer import Trainer, TrainingFailed
 
 MakeConfig = Callable[..., dict[str, Any]]
@@ -278,7 +279,9 @@ def test_minutes_count_training_alone(make_config: MakeConfig, tmp_path: Path, m
     assert trainer.opt_steps == 10
     assert [record["opt_steps"] for record in records(trainer, "training")] == [2, 4, 6, 8, 10]
     assert [record["opt_steps"] for record in records(trainer, "evaluation")] == [0, 4, 8, 10]
-    assert records(trainer, "training")[1]["clock"] == {
+    clock = records(trainer, "training")[1]["clock"]
+    assert set(clock.pop("time")) == set(PHASES)
+    assert clock == {
         "train_seconds": 120.0,
         "env_steps_per_s": pytest.approx((records(trainer, "training")[1]["env_steps"] - 48) / 60, abs=0.5),
         "opt_steps_per_s": pytest.approx(2 / 60),

@@ -12,6 +12,7 @@ from palestra.buffers.sum_tree import SumTree, find, set_leaves
 from palestra.config import Config, NonEmptyStr, NonNegativeFloat, PositiveFloat, PositiveInt
 from palestra.randomness import U_GAMMA, fold, mix, random_floats
 from palestra.schedules import ScheduleConfig
+from palestra.timing import timed
 
 
 class PrioritizedReplayConfig(Config):
@@ -59,6 +60,7 @@ class PrioritizedReplay(ReplayBuffer):
             places.copy_(self.tree.find(shares * self.tree.total()))
         self.drawn = places
 
+    @timed("memory")
     def importance(self, opt_steps: int) -> Tensor:
         """The weights in the loss of the rows drawn last, at most 1: float32 (batch,), on the device."""
         beta = self.config.beta(opt_steps)
@@ -68,6 +70,7 @@ class PrioritizedReplay(ReplayBuffer):
         priorities = self.tree.leaves[self.drawn]
         return (priorities.min() / priorities).pow(beta).float()
 
+    @timed("memory")
     def learn_surprise(self, td_error: Tensor) -> None:
         """Give the rows drawn last the priorities that follow from their TD errors: float32 (batch,)."""
         config, tree = self.config, self.tree

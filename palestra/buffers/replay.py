@@ -15,6 +15,7 @@ from palestra.buffers.planes import PlaneStores
 from palestra.buffers.rows import BYTES_PER_WORD, RowLayout
 from palestra.config import Config, NonEmptyStr, PositiveInt
 from palestra.randomness import U_GAMMA, base_key, fold, mix, random_integers
+from palestra.timing import TimeLog, timed
 
 Layout = Literal["whole", "frames_once"]
 PIECE = 512  # rows of which images are whole at once, while they are read or written
@@ -77,6 +78,7 @@ class ReplayBuffer:
         self._staged: dict[int, Batch] = {}
         self._drawn: dict[int, Batch] = {}
         self._images: dict[int, dict[str, Tensor]] = {}
+        self.time_log = TimeLog(self.home)
 
     @property
     def num_added(self) -> int:
@@ -92,6 +94,7 @@ class ReplayBuffer:
         self._known_filled = self._known_filled or self.num_added > 0
         return not self._known_filled
 
+    @timed("memory")
     def add(self, rows: Mapping[str, Tensor], valid: Tensor) -> None:
         """Append the rows of a batch where `valid`, in their order. ValueError if the batch exceeds the capacity,
         NoRoom if memory or disk do not suffice."""
@@ -124,6 +127,7 @@ class ReplayBuffer:
             self._words.index_copy_(0, staged.places, staged.words)
             self._added += valid.sum()
 
+    @timed("memory")
     def sample(self, batch_size: int) -> dict[str, Tensor]:
         """`batch_size` rows on the device, drawn uniformly with replacement. ValueError while the buffer is empty.
 

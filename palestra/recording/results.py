@@ -100,6 +100,7 @@ class Progress:
     fraction: float  # of the run, 0..1
     elapsed_s: float
     remaining_s: float | None
+    time: Mapping[str, float]  # phase -> seconds, see palestra.timing
     counters: Mapping[str, int]  # env_steps, opt_steps, epochs, episodes
     rates: Mapping[str, float]  # of the counters that have one, per second
     players: Mapping[str, Mapping[str, float]]  # learning player -> loss, q_mean, exploration, learning_rate, ...
@@ -170,6 +171,12 @@ def duration_text(seconds: object) -> str:
     minutes, second = divmod(int(max(number, 0.0)), 60)
     hours, minute = divmod(minutes, 60)
     return f"{hours}:{minute:02}:{second:02}" if hours < 100 else f"{count_text(hours // 24)}d {hours % 24:02}h"
+
+
+def time_text(time: Mapping[str, float]) -> str:
+    """play 41%  update 50%: the phases that take a hundredth of the time or more."""
+    total = sum(time.values()) or 1.0
+    return "  ".join(f"{phase} {seconds / total:.0%}" for phase, seconds in time.items() if seconds >= 0.01 * total)
 
 
 def metric_text(value: object) -> str:

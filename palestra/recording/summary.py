@@ -26,6 +26,7 @@ from palestra.recording.results import (
     pair_label,
     score_text,
     standings,
+    time_text,
 )
 
 # 97.5% quantiles of Student's t for 1, 2, ... 30 degrees of freedom
@@ -50,6 +51,8 @@ def render_summary(console: Console, progress: Progress, files: Mapping[str, Pat
     console.print()
     _print_line(console, f"{progress.name}: {end} after {duration_text(progress.elapsed_s)}", "bold")
     _print_line(console, f"  {counters}")
+    if progress.time:
+        _print_line(console, f"  {time_text(progress.time)}")
     _print_learned(console, progress.evaluations)
     folder = {"run folder": Path(progress.run_folder)} if progress.run_folder else {}
     _print_lines(console, "Files", {name: str(path) for name, path in (folder | dict(files)).items()})

@@ -55,6 +55,7 @@ def progress(**changes: Any) -> Progress:
         "fraction": 0.62,
         "elapsed_s": 75.2,
         "remaining_s": 45.9,
+        "time": {"play": 30.0, "memory": 4.5, "update": 36.0, "evaluation": 4.0, "saving": 0.5, "other": 0.2},
         "counters": {"env_steps": 12_400_000, "opt_steps": 12_400, "epochs": 254, "episodes": 609_000},
         "rates": {"env_steps": 51_234.3, "opt_steps": 410.2},
         "players": {"host": metrics, "agent": metrics},
@@ -153,7 +154,7 @@ def test_odd_values_are_drawn(odd: Any) -> None:
 
 
 def test_empty_progress_is_drawn() -> None:
-    state = Progress("", None, "", 0.0, 0.0, None, {}, {}, {}, [], None)
+    state = Progress("", None, "", 0.0, 0.0, None, {}, {}, {}, {}, [], None)
     assert len(lines_of(render_progress(state, 80, 24))) > 2
     empty_pair = PairResult({}, (), {}, 0, 0)
     state = progress(players={"host": {}}, evaluations=[Evaluation(0, ()), Evaluation(1, (empty_pair,))])

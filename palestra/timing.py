@@ -1,0 +1,132 @@
+"""Where the time of a run goes, by phase. Nothing waits for a GPU."""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import wraps
+from time import perf_counter
+from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypeVar
+
+import torch
+
+Phase = Literal["play", "memory", "update", "evaluation", "saving", "other"]
+PHASES: tuple[Phase, ...] = ("play", "memory", "update", "evaluation", "saving", "other")
+MOST_UNREAD = 1024  # events
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+class TimeLog:
+    """The seconds of every phase: at any moment one phase is on, `other` where nothing else is.
+
+    play: the roll-outs. memory: what becomes of them (replay buffers, advantages), and drawing batches. update: the opt
+    steps. evaluation, saving. other: records, the display, callbacks.
+
+    On a CPU a border between phases is a look at the clock; on CUDA it is an event, which is recorded at once and read
+    when the GPU has passed it: there the seconds are those of the GPU's stream, its idle ones with them.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.phase: Phase = "other"
+        self._stream = torch.cuda.current_stream(device) if device.type == "cuda" else None
+        self._since = perf_counter()
+        self._events: deque[tuple[Phase, torch.cuda.Event]] = deque()  # each with the phase that it ends
+        self._free: list[torch.cuda.Event] = []
+        self._seconds: dict[str, float] = dict.fromkeys(PHASES, 0.0)
+        self._taken: dict[str, float] = dict.fromkeys(PHASES, 0.0)
+
+    def switch(self, phase: Phase) -> None:
+        """End the phase that is on, and begin another."""
+        if self._stream is None:
+            now = perf_counter()
+            self._seconds[self.phase] += now - self._since
+            self._since = now
+        else:
+            self._mark(self._stream)
+        self.phase = phase
+
+    @contextmanager
+    def during(self, phase: Phase) -> Iterator[None]:
+        before = self.phase
+        self.switch(phase)
+        try:
+            yield
+        finally:
+            self.switch(before)
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """What lies before and after counts for nothing."""
+        self.phase, self._since = "other", perf_counter()
+        self._events.clear()
+        self.switch("other")
+        try:
+            yield
+        finally:
+            self.switch("other")
+
+    def _mark(self, stream: torch.cuda.Stream) -> None:
+        event = self._free.pop() if self._free else torch.cuda.Event(enable_timing=True)
+        event.record(stream)
+        self._events.append((self.phase, event))
+        if len(self._events) > MOST_UNREAD:
+            self._read()
+
+    def _read(self) -> None:
+        """Add up what lies between the events that the GPU has passed."""
+        while len(self._events) > 1 and self._events[1][1].query():
+            _, start = self._events.popleft()
+            phase, end = self._events[0]
+            self._seconds[phase] += start.elapsed_time(end) / 1000
+            self._free.append(start)
+
+    def take(self) -> dict[str, float]:
+        """The seconds by phase since the last call; what a GPU has yet to pass comes with the next."""
+        self.switch(self.phase)
+        self._read()
+        found = dict(self._seconds)
+        for phase in PHASES:
+            self._taken[phase] += self._seconds[phase]
+            self._seconds[phase] = 0.0
+        return found
+
+    def total(self) -> dict[str, float]:
+        """The seconds by phase, those of earlier processes of the run with them."""
+        return {phase: self._taken[phase] + self._seconds[phase] for phase in PHASES}
+
+    def set_before(self, seconds: Mapping[str, float]) -> None:
+        """What earlier processes of the run have recorded."""
+        self._taken = {phase: seconds.get(phase, 0.0) for phase in PHASES}
+
+
+def summed_times(records: Iterable[Mapping[str, Any]]) -> dict[str, float]:
+    """The seconds by phase that records tell of."""
+    times = [record.get("clock", {}).get("time", {}) for record in records]
+    return {phase: sum(time.get(phase, 0.0) for time in times) for phase in PHASES}
+
+
+class HasTimeLog(Protocol):
+    time_log: TimeLog
+
+
+S = TypeVar("S", bound=HasTimeLog)
+
+
+def timed(phase: Phase) -> Callable[[Callable[Concatenate[S, P], R]], Callable[Concatenate[S, P], R]]:
+    """The time of a method counts for a phase, in the `time_log` of its object."""
+
+    def decorated(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
+        @wraps(method)
+        def call(self: S, *args: P.args, **kwargs: P.kwargs) -> R:
+            log: TimeLog = self.time_log
+            before = log.phase
+            log.switch(phase)
+            try:
+                return method(self, *args, **kwargs)
+            finally:
+                log.switch(before)
+
+        return call
+
+    return decorated
