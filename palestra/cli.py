@@ -159,6 +159,28 @@ def verify(
 
 
 @app.command()
+def profile(
+    file: File,
+    overrides: Overrides = None,
+    steps: Annotated[int, typer.Option(help="opt steps under the profiler", min=1)] = 200,
+    out: Annotated[Path, typer.Option(help="the trace, for chrome://tracing or ui.perfetto.dev")] = Path("trace.json"),
+) -> None:
+    """Train a short stretch of a config under torch's profiler: where the time goes, by phase and by operator."""
+    with _told_plainly():
+        from palestra.profiling import profile_config, render_profile
+
+        try:
+            found = profile_config(file, overrides or [], steps, out)
+        except OSError as error:
+            errors.print(f"--out: {out} cannot be written: {error.strerror}")
+            raise typer.Exit(2) from None
+        if isinstance(found, int):
+            raise typer.Exit(128 + found)
+        console.print(render_profile(found, num_operators=12))
+        console.print(f"trace: {out}", soft_wrap=True)
+
+
+@app.command()
 def export(
     run: Run,
     player: Annotated[str | None, typer.Option(help="its name; may be left out where only one learned")] = None,

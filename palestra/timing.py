@@ -121,6 +121,8 @@ def timed(phase: Phase) -> Callable[[Callable[Concatenate[S, P], R]], Callable[C
         def call(self: S, *args: P.args, **kwargs: P.kwargs) -> R:
             log: TimeLog = self.time_log
             before = log.phase
+            if before == phase:
+                return method(self, *args, **kwargs)
             log.switch(phase)
             try:
                 return method(self, *args, **kwargs)

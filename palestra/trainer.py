@@ -100,6 +100,8 @@ class Trainer:
     `after_evaluation`, `after_epoch`, `after_train`); an override calls its parent. Nothing must be implemented.
     """
 
+    time_log_type: ClassVar[type[TimeLog]] = TimeLog
+
     def __init__(
         self,
         config: "str | Path | dict[str, Any] | RunConfig",
@@ -114,7 +116,7 @@ class Trainer:
         self.origin: Path | None = None  # the checkpoint that the run branches off
         self.console = console or Console()
         self.device = _device(self.config.execution.device)
-        self.time_log = TimeLog(self.device)
+        self.time_log = self.time_log_type(self.device)
         self.game = make_game(self.config.game, self.device, self.config.execution.kernel)
         self.players = {name: make_player(name, self.config, self.game) for name in self.config.players}
         self.learners = [player for player in self.players.values() if player.learning]
