@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from palestra.buffers.memory import Reserved
+from palestra.buffers.memory import Reserved, room_for
 
 WORDS = (np.uint64, np.uint32, np.uint16, np.uint8)
 
@@ -34,9 +34,10 @@ class FrameStore:
         self._words = octets.view(self._word)
         factors = np.random.default_rng(0).integers(1 << 64, size=self._words.shape[1], dtype=np.uint64)
         self._factors = factors | np.uint64(1)
-        self._first = np.zeros(1 << max(max_frames // 4, 1).bit_length(), dtype=np.int32)  # slot by hash
-        self._next = np.zeros(max_frames + 1, dtype=np.int32)  # slot of the same hash or, after a free one, free
-        self._num_places = np.zeros(max_frames + 1, dtype=np.int32)
+        with room_for(2 * 4 * max_frames):
+            self._first = np.zeros(1 << max(max_frames // 4, 1).bit_length(), dtype=np.int32)  # slot by hash
+            self._next = np.zeros(max_frames + 1, dtype=np.int32)  # slot of the same hash or, after a free one, free
+            self._num_places = np.zeros(max_frames + 1, dtype=np.int32)
         self._free = np.array([0, 1], dtype=np.int64)  # the first slot that became free, and the first never used
 
     @property

@@ -2,6 +2,8 @@
 
 import mmap
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryFile
 
@@ -17,6 +19,15 @@ class NoRoom(Exception):
     def __init__(self, num_bytes: int, folder: Path | None) -> None:
         where = "in memory" if folder is None else f"in replay_buffer.scratch_folder {folder}"
         super().__init__(f"there is no room {where} for {num_bytes / (1 << 30):.3g} GiB of the replay buffer")
+
+
+@contextmanager
+def room_for(num_bytes: int) -> Iterator[None]:
+    """For an allocation by numpy or torch, each of which has its own ways to refuse. Raises NoRoom."""
+    try:
+        yield
+    except (MemoryError, RuntimeError, ValueError, TypeError) as error:
+        raise NoRoom(num_bytes, None) from error
 
 
 class Reserved:
@@ -35,7 +46,7 @@ class Reserved:
                 self.file = TemporaryFile(dir=folder)  # noqa: SIM115 (open as long as this lives)
                 self.file.truncate(num_bytes)
                 self.pages = mmap.mmap(self.file.fileno(), num_bytes)
-        except OSError as error:
+        except (OSError, OverflowError) as error:
             raise NoRoom(num_bytes, folder) from error
         if folder is None and hasattr(mmap, "MADV_HUGEPAGE"):  # rows drawn at random come a third faster
             self.pages.madvise(mmap.MADV_HUGEPAGE)

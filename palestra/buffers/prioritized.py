@@ -7,9 +7,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from palestra.buffers.memory import NoRoom, room_for
 from palestra.buffers.replay import Batch, Layout, ReplayBuffer
 from palestra.buffers.sum_tree import SumTree, find, set_leaves
-from palestra.config import Config, NonEmptyStr, NonNegativeFloat, PositiveFloat, PositiveInt
+from palestra.config import (
+    Config,
+    ConfigErrorItem,
+    NonEmptyStr,
+    NonNegativeFloat,
+    PartError,
+    PositiveFloat,
+    PositiveInt,
+)
 from palestra.randomness import U_GAMMA, fold, mix, random_floats
 from palestra.schedules import ScheduleConfig
 from palestra.timing import timed
@@ -42,7 +51,11 @@ class PrioritizedReplay(ReplayBuffer):
     def __init__(self, config: PrioritizedReplayConfig, device: torch.device, seed: int, stream: str) -> None:
         super().__init__(config, device, seed, stream)
         self.config = config
-        self.tree = SumTree(self.capacity + 1, self.home)  # the last place is for what is not to be kept: priority 0
+        try:
+            with room_for(8 * self.capacity):
+                self.tree = SumTree(self.capacity + 1, self.home)  # the last place: what is not to be kept, priority 0
+        except NoRoom as error:
+            raise PartError(config, [ConfigErrorItem("capacity", str(error))]) from error
         self.largest = torch.ones((), dtype=torch.float64, device=self.home)
         self.drawn = torch.zeros(0, dtype=torch.int64, device=self.home)
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from palestra.buffers.memory import NoRoom, Reserved
+from palestra.buffers.memory import Reserved, room_for
 from palestra.buffers.packed import is_image, num_rows, part, whole
 from palestra.buffers.planes import PlaneStores
 from palestra.buffers.rows import BYTES_PER_WORD, RowLayout
@@ -163,17 +163,17 @@ class ReplayBuffer:
             rows = self._planes.hold(rows, torch.zeros(num_rows(rows), dtype=torch.bool))
         self._layout = RowLayout(rows)
         shape = (self.capacity + 1, self._layout.num_words)
+        num_bytes = shape[0] * shape[1] * BYTES_PER_WORD
         if self.folder is not None:
-            self._reserved = Reserved(shape[0] * shape[1] * BYTES_PER_WORD, self.folder)
+            self._reserved = Reserved(num_bytes, self.folder)
             self._reserved.take(len(self._reserved.octets))
             self._words = torch.from_numpy(self._reserved.octets.view(np.int64).reshape(shape))
-        elif self._on_cpu:  # numpy asks for huge pages, too, and refuses what no memory can hold
-            try:
-                self._words = torch.from_numpy(np.zeros(shape, dtype=np.int64))
-            except MemoryError as error:
-                raise NoRoom(shape[0] * shape[1] * BYTES_PER_WORD, None) from error
         else:
-            self._words = torch.zeros(shape, dtype=torch.int64, device=self.home)
+            with room_for(num_bytes):
+                if self._on_cpu:  # numpy asks for huge pages, too, and refuses what no memory can hold
+                    self._words = torch.from_numpy(np.zeros(shape, dtype=np.int64))
+                else:
+                    self._words = torch.zeros(shape, dtype=torch.int64, device=self.home)
         self._storage = self._layout.views(self._words)
 
     def _room(self, batches: dict[int, Batch], num: int) -> Batch:

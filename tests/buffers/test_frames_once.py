@@ -17,6 +17,7 @@ from palestra.buffers.frames import FrameStore
 from palestra.buffers.memory import NoRoom
 from palestra.buffers.prioritized import PrioritizedReplay, PrioritizedReplayConfig
 from palestra.buffers.replay import ReplayBuffer, UniformReplayConfig
+from palestra.config import ConfigError
 from palestra.games.fused import Decision, Transitions
 from palestra.games.gym import GymnasiumGame
 from palestra.games.solo import SoloGame
@@ -260,3 +261,18 @@ def test_samples_go_to_the_device_though_rows_stay() -> None:
     sample = buffer.sample(3)
     assert {(value.device.type, len(value)) for value in sample.values()} == {("meta", 3)}
     assert_same_rows(buffer.rows(0, 2), rows)
+
+
+@pytest.mark.parametrize("capacity", [10**12, 10**18, 10**23])
+@pytest.mark.parametrize("layout", ["whole", "frames_once"])
+def test_more_rows_than_any_memory_holds_are_an_error_that_says_how_much(layout: str, capacity: int) -> None:
+    buffer = make_buffer("uniform", capacity, layout, None)
+    rows = {"observation.camera": torch.zeros(2, 4, 64, 64, dtype=torch.uint8)}
+    with pytest.raises(NoRoom, match=r"no room in memory for .* GiB of the replay buffer"):
+        buffer.add(rows, torch.ones(2, dtype=torch.bool))
+
+
+@pytest.mark.parametrize("capacity", [10**14, 10**23])
+def test_more_priorities_than_any_memory_holds_are_an_error_that_names_the_key(capacity: int) -> None:
+    with pytest.raises(ConfigError, match=r"capacity: there is no room in memory for .* GiB of the replay buffer"):
+        make_buffer("prioritized", capacity, "whole", None)
