@@ -235,12 +235,12 @@ class RunOutput:
                     lines.append(f"{kind}: {name} was {before}, is {now.get(name)}; equal bits are not promised")
         return lines
 
-    def conclude(self, progress: Progress) -> None:
-        """The plot, and the summary on the console (unless quiet)."""
+    def conclude(self, progress: Progress, with_plot: bool) -> None:
+        """The plot, which takes a second or more, and the summary on the console (unless quiet)."""
         plot = self.folder.path / "scores.png"
         files = {"records": self.folder.records, "checkpoints": self.folder.checkpoints}
         try:
-            if plot_scores(self.records(), plot):
+            if with_plot and plot_scores(self.records(), plot):
                 files["plot"] = plot
         except OSError as error:
             self.display.error(f"{plot} could not be written: {error}")

@@ -17,7 +17,7 @@ STOPPING = (signal.SIGINT, signal.SIGTERM)
 
 class StopSignals:
     """While caught: the first signal is kept in `received`, for a safe point to see. The process ends at once at the
-    second one, or when the first is older than its bound, without saving: what lies on the disk is whole.
+    second one, or when the first is older than its bound, wherever it is: what lies on the disk is whole.
 
     A thread of its own watches, told by the kernel: it also ends code that never comes back to Python's own loop, as
     long as that lets other threads run.
@@ -30,7 +30,7 @@ class StopSignals:
     def caught(self, within_s: float, before_exit: Callable[[str], None]) -> Iterator[None]:
         """Handlers installed; the ones before are restored after.
 
-        within_s: how old the first signal may become. before_exit: is told why the process ends without saving.
+        within_s: how old the first signal may become. before_exit: is told why the process ends at once.
         """
         self.received = None
         with ExitStack() as stack:
@@ -55,7 +55,7 @@ def _watch(reading: int, within_s: float, before_exit: Callable[[str], None]) ->
     while True:
         wait = None if not first else max(0.0, deadline - time.monotonic())
         if not select.select([reading], [], [], wait)[0]:
-            _exit(first, f"no safe point within {within_s:g} s", before_exit)
+            _exit(first, f"not out within output.stop_within_s = {within_s:g} s", before_exit)
         for number in os.read(reading, 64):
             if number == 0:
                 return
@@ -67,7 +67,7 @@ def _watch(reading: int, within_s: float, before_exit: Callable[[str], None]) ->
 
 def _exit(number: int, why: str, before_exit: Callable[[str], None]) -> None:
     try:
-        before_exit(f"{signal.Signals(number).name}: {why}; left without saving")
+        before_exit(f"{signal.Signals(number).name}: {why}")
     finally:
         os._exit(128 + number)
 

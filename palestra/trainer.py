@@ -160,6 +160,7 @@ class Trainer:
         RunFolderError or CheckpointError where the disk refuses; if that was the last checkpoint, after all is done.
         """
         self._check_scratch_folders()
+        self._has_left = False
         with self._opened() as output:
             try:
                 self.before_train()
@@ -177,7 +178,7 @@ class Trainer:
                 self.after_train()
                 output.finish(self._status())
                 unsent = self._finish_mirror()
-                output.conclude(self.progress(None))
+                output.conclude(self.progress(None), with_plot=self.signals.received is None)
                 failure = self.save_failure or unsent
                 if failure is not None:
                     raise failure from None
@@ -227,6 +228,7 @@ class Trainer:
                 self._output().checkpoints.write_ahead(self._buffers())
         self._show()
         if self.finished or leaving:
+            self._has_left = True
             raise TrainingEnds
 
     def _status(self) -> Status:
@@ -679,7 +681,9 @@ class Trainer:
     def _before_exit(self, why: str) -> None:
         """Called from another thread; the main one may be anywhere."""
         self.console.show_cursor()
-        print(f"{why}; palestra resume {getattr(self.run, 'path', self.run)}", file=sys.stderr, flush=True)
+        is_saved = self._has_left and self.config.output.save is not None and self.save_failure is None
+        left = f"left {'after' if is_saved else 'without'} saving"
+        print(f"{why}; {left}; palestra resume {getattr(self.run, 'path', self.run)}", file=sys.stderr, flush=True)
 
     def _output(self) -> RunOutput:
         if self.output is None:

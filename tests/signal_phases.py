@@ -46,6 +46,7 @@ PHASES: dict[str, Stop] = {
     "stuck in a roll-out": lambda deed: at_call(Trainer, "_roll_out", 9, deed),
     "stuck in an update": lambda deed: at_call(Trainer, "before_step", 11, deed),
     "stuck in a save": lambda deed: at_call(os, "fsync", 40, deed),
+    "stuck after the last save": lambda deed: at_call(palestra.output.RunOutput, "conclude", 1, deed),
     "stuck, and a second signal": lambda deed: at_call(Trainer, "_roll_out", 9, deed),
 }
 BOUND_S, LONG_S = 0.3, 600.0
@@ -79,7 +80,7 @@ def in_a_child(phase: str, number: int, arguments: list[str]) -> int:
 def try_phase(phase: str, number: int, folder: Path) -> dict[str, Any]:
     """One child, and what became of its run."""
     config, run = copy.deepcopy(TINY), folder / "run"
-    config["output"]["stop_within_s"] = BOUND_S if phase.startswith("stuck in") else LONG_S
+    config["output"]["stop_within_s"] = BOUND_S if phase.startswith("stuck") and "second" not in phase else LONG_S
     fit(folder / "uninterrupted", config)
     arguments = ["train", str(folder / "run.yml"), "--run", str(run), "--quiet"]
     (folder / "run.yml").write_text(json.dumps(config))

@@ -30,7 +30,7 @@ def test_a_signal_in_any_phase_leaves_within_the_bound_and_a_resume_gives_the_sa
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stderr
     tried = {(line["phase"], line["signal"]): line for line in map(json.loads, done.stdout.splitlines())}
-    assert len({phase for phase, _ in tried}) == 14
+    assert len({phase for phase, _ in tried}) == 15
     for (phase, number), line in tried.items():
         assert line["status"] == 128 + number, line
         assert line["seconds"] < GENEROUS_S, line
@@ -38,7 +38,8 @@ def test_a_signal_in_any_phase_leaves_within_the_bound_and_a_resume_gives_the_sa
             assert line["checkpoints"] == 0, line
         elif not phase.startswith("stuck"):
             assert line["checkpoints"] > (phase != "first save"), line
-    assert "no safe point within 0.3 s; left without saving" in done.stderr
+    assert "not out within output.stop_within_s = 0.3 s; left without saving" in done.stderr
+    assert "not out within output.stop_within_s = 0.3 s; left after saving" in done.stderr
     assert "a second signal; left without saving" in done.stderr
 
 
