@@ -11,7 +11,6 @@ sorted, and no clock is read. Nothing is ever unpickled.
 """
 
 import hashlib
-import math
 import os
 import re
 import shutil
@@ -21,12 +20,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from palestra.storage.run_folder import (
     RunFolder,
-    file_sha256,
     machine,
     sync_folder,
     to_json,
@@ -35,6 +32,7 @@ from palestra.storage.run_folder import (
     write_text,
 )
 from palestra.storage.segments import (
+    BUFFERS_FROM_CHECKPOINT,
     SEGMENT_ROWS,
     CheckpointError,
     DamagedError,
@@ -50,6 +48,7 @@ from palestra.storage.segments import (
     store_rows,
     write_tensors,
 )
+from palestra.storage.states import decode, encode
 
 FORMAT = 2  # since 2 the planes of images in replay rows are shared
 NAME = r"[0-9]{8,18}"
@@ -119,19 +118,25 @@ class Checkpoints:
         """
         name = f"{number:08d}"
         tensors: dict[str, Tensor] = {}
-        document = _encode(state, "", tensors)
+        document = encode(state, "", tensors)
         unfinished = self.folder / f".{name}.tmp"
         try:
             self._remove_leftovers()
             unfinished.mkdir()
-            write_synced(unfinished / "state.json", to_json(document).encode())
-            write_tensors(unfinished / "tensors.safetensors", tensors)
+            content = to_json(document).encode()
+            write_synced(unfinished / "state.json", content)
+            files = {
+                "state.json": hashlib.sha256(content).hexdigest(),
+                "tensors.safetensors": write_tensors(unfinished / "tensors.safetensors", tensors),
+            }
             stored = {
                 key: store_rows(
                     key, buffer, self._on_disk(key), unfinished, self.buffers_folder, self._segment_rows(buffer)
                 )
                 for key, buffer in buffers.items()
             }
+            segments = [segment for rows in stored.values() for segment in rows.segments]
+            files |= {s.file: s.sha256 for s in segments if not s.file.startswith(BUFFERS_FROM_CHECKPOINT)}
             manifest = {
                 "format": FORMAT,
                 "number": number,
@@ -139,7 +144,7 @@ class Checkpoints:
                 "records_length": records_length,
                 "versions": versions(),
                 "machine": machine(),
-                "files": {path.name: file_sha256(path) for path in unfinished.iterdir()},
+                "files": files,
                 "buffers": {key: rows.to_manifest() for key, rows in stored.items()},
             }
             write_synced(unfinished / "manifest.json", to_json(manifest | {"sha256": _digest(manifest)}).encode())
@@ -212,7 +217,7 @@ class Checkpoints:
     def restore_buffers(self, loaded: LoadedCheckpoint, buffers: Mapping[str, SegmentedRows]) -> None:
         """Give each buffer the rows that it held when the checkpoint was saved; call it before the next `save`.
 
-        Raises CheckpointError if the checkpoint has other buffers, or a file was damaged since it was loaded.
+        `load` has checked them. Raises CheckpointError if the checkpoint has other buffers, or a file cannot be read.
         """
         if set(buffers) != set(loaded.buffers):
             raise CheckpointError(
@@ -312,7 +317,7 @@ def _read(folder: Path, warnings: list[str], check_rows: bool) -> LoadedCheckpoi
         for rows in buffers.values():
             if check_rows:
                 rows.check()
-        state = _decode(document, tensors)
+        state = decode(document, tensors)
         if not isinstance(state, dict):
             raise DamagedError(f"state.json is not of format {FORMAT}")
         return LoadedCheckpoint(
@@ -372,70 +377,3 @@ def _digest(manifest: dict[str, Any]) -> str | None:
     except (RecursionError, ValueError):  # as JSON may be read, but was never written by us
         return None
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-# ---- the state as JSON and tensors -------------------------------------------------------------------
-# A JSON object whose only key starts with "$" stands for what JSON has not: a tensor, a tuple, a dict with integer keys
-# or with such a key, a float that is not finite, an integer of any size (most readers of JSON stop at 64 bits).
-
-TENSOR_DTYPES = {
-    *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
-    *(torch.uint16, torch.uint32, torch.uint64, torch.float16, torch.bfloat16, torch.float32, torch.float64),
-    *(torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz),
-}
-
-
-def _encode(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
-    """`value` as JSON data; its tensors are put into `tensors` under their paths."""
-    if value is None or isinstance(value, bool | str):
-        return value
-    if isinstance(value, int):
-        return int(value) if abs(value) < 1 << 63 else {"$int": hex(value)}
-    if isinstance(value, float):
-        return float(value) if math.isfinite(value) else {"$float": str(float(value))}
-    if isinstance(value, Tensor):
-        return _encode_tensor(value, path, tensors)
-    if isinstance(value, list | tuple):
-        items = [_encode(item, f"{path}/{index}", tensors) for index, item in enumerate(value)]
-        return {"$tuple": items} if isinstance(value, tuple) else items
-    if isinstance(value, Mapping):
-        if not (all(type(key) is str for key in value) or all(type(key) is int for key in value)):
-            raise TypeError(f"state{path}: the keys of a dict must be all str or all int")
-        pairs = [(key, _encode(value[key], f"{path}/{_escape(str(key))}", tensors)) for key in sorted(value)]
-        plain = all(type(key) is str and not key.startswith("$") for key in value)
-        return dict(pairs) if plain else {"$dict": pairs}
-    raise TypeError(f"state{path}: {type(value).__name__} cannot be saved; give tensors, numbers, str, bool or None")
-
-
-def _encode_tensor(tensor: Tensor, path: str, tensors: dict[str, Tensor]) -> dict[str, str]:
-    if tensor.layout != torch.strided or not (tensor.is_complex() or tensor.dtype in TENSOR_DTYPES):
-        raise TypeError(f"state{path}: a tensor of {tensor.dtype}, {tensor.layout} cannot be saved")
-    tensors[path] = torch.view_as_real(tensor.detach().resolve_conj()) if tensor.is_complex() else tensor
-    return {"$complex" if tensor.is_complex() else "$tensor": path}
-
-
-def _escape(key: str) -> str:
-    """As in JSON pointers (RFC 6901), so that different paths have different names."""
-    return key.replace("~", "~0").replace("/", "~1")
-
-
-def _decode(document: Any, tensors: dict[str, Tensor]) -> Any:
-    """The value that `_encode` was given."""
-    if isinstance(document, list):
-        return [_decode(item, tensors) for item in document]
-    if not isinstance(document, dict):
-        return document
-    match list(document.items()):
-        case [("$tensor", path)]:
-            return tensors[path]
-        case [("$complex", path)]:
-            return torch.view_as_complex(tensors[path])
-        case [("$int", text)]:
-            return int(text, 16)
-        case [("$float", text)]:
-            return float(text)
-        case [("$tuple", items)]:
-            return tuple(_decode(items, tensors))
-        case [("$dict", pairs)]:
-            return {key: _decode(item, tensors) for key, item in pairs}
-    return {key: _decode(item, tensors) for key, item in document.items()}

@@ -92,10 +92,13 @@ class StoredRows:
             read_checked(self.folder / segment.file, segment.sha256)
 
     def read(self) -> Iterator[tuple[int, dict[str, Tensor]]]:
-        """The rows, ascending, without gaps: pairs of the first row's number and CPU tensors. Raises DamagedError."""
+        """The rows, ascending, without gaps: pairs of the first row's number and CPU tensors. `check` comes before.
+
+        Raises DamagedError where they are none.
+        """
         for segment in self.segments:
             start = max(segment.start, self.start)
-            rows = read_tensors(self.folder / segment.file, segment.sha256)
+            rows = tensors_in(read_file(self.folder / segment.file), segment.file)
             yield start, part(rows, start - segment.start, num_rows(rows))
 
     def to_manifest(self) -> dict[str, Any]:
@@ -206,11 +209,15 @@ def write_tensors(path: Path, tensors: dict[str, Tensor]) -> str:
 
 def read_tensors(path: Path, sha256: str) -> dict[str, Tensor]:
     """The CPU tensors of a safetensors file. Raises DamagedError unless its SHA-256 is the given one."""
-    content = read_checked(path, sha256)
+    return tensors_in(read_checked(path, sha256), path.name)
+
+
+def tensors_in(content: bytes, name: str) -> dict[str, Tensor]:
+    """The CPU tensors in the bytes of a safetensors file of that name. Raises DamagedError."""
     try:
         return load(content)
     except (SafetensorError, KeyError) as error:
-        raise DamagedError(f"{path.name} does not hold tensors ({error})") from error
+        raise DamagedError(f"{name} does not hold tensors ({error})") from error
 
 
 def read_checked(path: Path, sha256: str) -> bytes:

@@ -1,0 +1,74 @@
+"""A state's tree as JSON data, and its tensors apart.
+
+A JSON object whose only key starts with "$" stands for what JSON has not: a tensor, a tuple, a dict with integer keys
+or with such a key, a float that is not finite, an integer of any size (most readers of JSON stop at 64 bits).
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+TENSOR_DTYPES = {
+    *(torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64),
+    *(torch.uint16, torch.uint32, torch.uint64, torch.float16, torch.bfloat16, torch.float32, torch.float64),
+    *(torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz),
+}
+
+
+def encode(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
+    """`value` as JSON data; its tensors are put into `tensors` under their paths."""
+    if value is None or isinstance(value, bool | str):
+        return value
+    if isinstance(value, int):
+        return int(value) if abs(value) < 1 << 63 else {"$int": hex(value)}
+    if isinstance(value, float):
+        return float(value) if math.isfinite(value) else {"$float": str(float(value))}
+    if isinstance(value, Tensor):
+        return _encode_tensor(value, path, tensors)
+    if isinstance(value, list | tuple):
+        items = [encode(item, f"{path}/{index}", tensors) for index, item in enumerate(value)]
+        return {"$tuple": items} if isinstance(value, tuple) else items
+    if isinstance(value, Mapping):
+        if not (all(type(key) is str for key in value) or all(type(key) is int for key in value)):
+            raise TypeError(f"state{path}: the keys of a dict must be all str or all int")
+        pairs = [(key, encode(value[key], f"{path}/{_escape(str(key))}", tensors)) for key in sorted(value)]
+        plain = all(type(key) is str and not key.startswith("$") for key in value)
+        return dict(pairs) if plain else {"$dict": pairs}
+    raise TypeError(f"state{path}: {type(value).__name__} cannot be saved; give tensors, numbers, str, bool or None")
+
+
+def _encode_tensor(tensor: Tensor, path: str, tensors: dict[str, Tensor]) -> dict[str, str]:
+    if tensor.layout != torch.strided or not (tensor.is_complex() or tensor.dtype in TENSOR_DTYPES):
+        raise TypeError(f"state{path}: a tensor of {tensor.dtype}, {tensor.layout} cannot be saved")
+    tensors[path] = torch.view_as_real(tensor.detach().resolve_conj()) if tensor.is_complex() else tensor
+    return {"$complex" if tensor.is_complex() else "$tensor": path}
+
+
+def _escape(key: str) -> str:
+    """As in JSON pointers (RFC 6901), so that different paths have different names."""
+    return key.replace("~", "~0").replace("/", "~1")
+
+
+def decode(document: Any, tensors: dict[str, Tensor]) -> Any:
+    """The value that `encode` was given."""
+    if isinstance(document, list):
+        return [decode(item, tensors) for item in document]
+    if not isinstance(document, dict):
+        return document
+    match list(document.items()):
+        case [("$tensor", path)]:
+            return tensors[path]
+        case [("$complex", path)]:
+            return torch.view_as_complex(tensors[path])
+        case [("$int", text)]:
+            return int(text, 16)
+        case [("$float", text)]:
+            return float(text)
+        case [("$tuple", items)]:
+            return tuple(decode(items, tensors))
+        case [("$dict", pairs)]:
+            return {key: decode(item, tensors) for key, item in pairs}
+    return {key: decode(item, tensors) for key, item in document.items()}
