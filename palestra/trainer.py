@@ -378,6 +378,8 @@ class Trainer:
                 self.save_failure = None
             except CheckpointError as error:  # the disk may have room again by the next time
                 self.save_failure = error
+                if is_best and self.best is not None:
+                    self.best.take_back()
                 output.display.error(f"{error}; training goes on")
 
     def _finish_mirror(self) -> RemoteError | None:

@@ -23,6 +23,7 @@ from palestra.algorithms.dqn import DQN
 from palestra.callbacks import Callback
 from palestra.clock import TrainingClock
 from palestra.config import ConfigError
+from palestra.evaluation.pairings import BestScore
 from palestra.games.rewards import Reward
 from palestra.intervals import Interval
 from palestra.player import Algorithm, Metrics, Player
@@ -790,6 +791,31 @@ def test_a_save_that_fails_is_told_and_changes_nothing_else(
     assert own.manifest["files"] == whole.manifest["files"]
     records, others = ((tmp_path / name / "records.jsonl") for name in ("run", "whole"))
     assert [without_clock(r) for r in read_records(records)] == [without_clock(r) for r in read_records(others)]
+
+
+@pytest.mark.parametrize("what", ["tensors.safetensors", "best"])
+def test_a_best_that_could_not_be_saved_leaves_its_place_to_the_next_that_is_better_than_the_saved(
+    what: str, make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rho = {0: 1.0, 8: 3.0, 16: 2.0, 24: 0.5}  # by opt step; the save at 8 fails
+    name = "write_text" if what == "best" else "write_tensors"
+    write = getattr(checkpoints_module, name)
+
+    def refuse(path: Path, content: Any) -> Any:
+        if path.name == what and trainer.opt_steps == 8:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(path, content)
+
+    def improves(best: BestScore, pairs: list[dict[str, Any]]) -> bool:
+        return original(best, [pair | {"rho": rho[trainer.opt_steps]} for pair in pairs])
+
+    original = BestScore.improves
+    monkeypatch.setattr(checkpoints_module, name, refuse)
+    monkeypatch.setattr(BestScore, "improves", improves)
+    intervals = {"output.save": {"every": 8, "unit": "opt_steps"}, "evaluation.interval.every": 8}
+    trainer = Trainer(make_config({**intervals, "stop.after": 24}), run=tmp_path / "run")
+    trainer.fit()
+    assert saved_state(trainer, "best")["counters"]["opt_steps"] == 16
 
 
 def test_a_last_save_that_fails_is_an_error_at_the_end_and_leaves_the_checkpoint_before(

@@ -66,6 +66,7 @@ class BestScore:
         self.config: BestConfig | None = config.best
         self.pairing = {} if config.best is None else config.pairings[config.best.pairing]
         self.value: float | None = None
+        self._before: float | None = None
 
     def improves(self, pairs: list[dict[str, Any]]) -> bool:
         """Whether an evaluation is better than all before it; strictly, and never by a nan."""
@@ -77,5 +78,9 @@ class BestScore:
         sign = 1.0 if self.config.goal == "max" else -1.0
         if math.isnan(score) or (self.value is not None and sign * score <= sign * self.value):
             return False
-        self.value = score
+        self._before, self.value = self.value, score
         return True
+
+    def take_back(self) -> None:
+        """The last improvement could not be saved: who is better than what was saved is the best."""
+        self.value = self._before
