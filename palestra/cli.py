@@ -3,6 +3,9 @@
 Heavy imports stand in the commands: `palestra --help` answers at once.
 """
 
+import atexit
+import errno
+import gc
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -262,6 +265,8 @@ def shipped_configs() -> list[Path]:
 
 # ---- the ways out --------------------------------------------------------------------------------------
 
+REFUSALS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
+
 
 def _fit(trainer: Any) -> None:
     """Train; leave the process with 128 + n if signal n stopped the run."""
@@ -298,9 +303,15 @@ def _told_plainly() -> Iterator[None]:
     except (TrainingFailed, CheckpointError) as error:
         errors.print(str(error))
         raise typer.Exit(1) from None
+    except OSError as error:
+        if error.errno not in REFUSALS:
+            raise
+        errors.print(f"the disk refuses: {error}")
+        raise typer.Exit(1) from None
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The console script."""
+    atexit.register(gc.freeze)  # or the interpreter walks over all that torch holds before it goes: a second
     with leaving_at_once():
         app(args=arguments, prog_name="palestra")

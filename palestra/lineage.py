@@ -82,8 +82,13 @@ def extend(run: Path, overrides: Sequence[str], model: type["RunConfig"]) -> Run
             faults.append(ConfigErrorItem("stop.after", f"{extended.stop.after:g} is reached already; {expected}"))
         if faults:
             raise ConfigError(faults)
+        noted = folder.changes.stat().st_size if folder.changes.exists() else 0
         note(folder, changes, counters)
-        write_text(folder.config, render(extended, model))
+        try:
+            write_text(folder.config, render(extended, model))
+        except OSError:
+            os.truncate(folder.changes, noted)
+            raise
     return folder
 
 
@@ -129,9 +134,8 @@ def require_same_experiment(loaded: LoadedCheckpoint, config: Config) -> None:
 
 
 def note(folder: RunFolder, changes: Sequence[Change], counters: Mapping[str, int]) -> None:
-    """Add changes to a run's `changes.jsonl`, and wait until the disk has them."""
-    with open(folder.changes, "a") as file:
-        for change in changes:
-            file.write(json.dumps({**change._asdict(), "counters": dict(counters)}) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
+    """Add changes to a run's `changes.jsonl`, all or none; those that a kill has left as its last are there already."""
+    before = folder.changes.read_text() if folder.changes.exists() else ""
+    new = "".join(json.dumps({**change._asdict(), "counters": dict(counters)}) + "\n" for change in changes)
+    if not new or not before.endswith(new):
+        write_text(folder.changes, before + new)

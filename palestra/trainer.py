@@ -499,8 +499,7 @@ class Trainer:
         self._take_over(loaded, loaded.state | {"best_score": None})
         self.finished = False  # who branches off a run's end gets a run of one evaluation
         self._start = self._recorded = self._mark()
-        if not output.folder.changes.exists():  # a kill may have come before the first checkpoint
-            note(output.folder, changes_since(origin, self.config), loaded.counters)
+        note(output.folder, changes_since(origin, self.config), loaded.counters)
         output.display.log(f"{output.folder.path} branches off {origin}, opt step {self.opt_steps}")
 
     @classmethod

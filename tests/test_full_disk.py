@@ -11,6 +11,7 @@ import pytest
 from resuming import at_call, fit, pointed_at, records
 from rich.console import Console
 
+from palestra.cli import main
 from palestra.storage import CheckpointError, RunFolderError
 from palestra.trainer import Trainer
 
@@ -91,3 +92,22 @@ def test_a_run_that_cannot_begin_says_so(disk: Path, config: dict[str, Any]) -> 
     fill(disk)
     with pytest.raises(RunFolderError, match="No space left on device"):
         Trainer(config, run=disk / "run").fit()
+
+
+@pytest.mark.parametrize(
+    "command", [["extend", "run", "stop.after=30"], ["branch", "run/checkpoints/00000001", "seed=7"]]
+)
+def test_a_command_that_has_no_room_is_one_line_and_changes_nothing(
+    command: list[str], disk: Path, config: dict[str, Any], monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.chdir(disk)
+    fit(Path("run"), config)
+    files = sorted((path, path.read_bytes()) for path in Path("run").rglob("*") if path.is_file())
+    fill(disk)
+    with pytest.raises(SystemExit) as left:
+        main([*command, "--quiet"])
+    assert left.value.code in (1, 2)
+    told = capsys.readouterr().err
+    assert "No space left on device" in told
+    assert "Traceback" not in told
+    assert sorted((path, path.read_bytes()) for path in Path("run").rglob("*") if path.is_file()) == files

@@ -1,6 +1,7 @@
 """Runs that are extended beyond their end, and runs that branch off a checkpoint."""
 
 import copy
+import errno
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,7 @@ from palestra.algorithms import RunConfig
 from palestra.config import ConfigError, check
 from palestra.lineage import Change, differences, extend
 from palestra.recording.recorders import read_records
-from palestra.storage import Checkpoints, RunFolder, RunFolderError
+from palestra.storage import Checkpoints, RunFolder, RunFolderError, write_text
 from palestra.trainer import Trainer
 
 MakeConfig = Callable[..., dict[str, Any]]
@@ -83,6 +84,41 @@ def test_an_extension_that_is_none_is_refused_and_changes_nothing(run: Path, ove
         extend(run, [override], RunConfig)
     assert (run / "config.yml").read_text() == before
     assert not (run / "changes.jsonl").exists()
+
+
+@pytest.mark.parametrize("refused", ["changes.jsonl", "config.yml"])
+def test_an_extension_that_the_disk_refuses_changes_nothing(
+    refused: str, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    extend(run, ["stop.after=30"], RunConfig)
+    before = [(run / name).read_bytes() for name in ("config.yml", "changes.jsonl")]
+
+    def write(path: Path, text: str) -> None:
+        if path.name == refused:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write_text(path, text)
+
+    monkeypatch.setattr(palestra.lineage, "write_text", write)
+    with pytest.raises(OSError, match="No space left"):
+        extend(run, ["stop.after=40"], RunConfig)
+    assert [(run / name).read_bytes() for name in ("config.yml", "changes.jsonl")] == before
+
+
+def test_an_extension_that_was_killed_before_the_config_was_written_is_noted_once(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def write(path: Path, text: str) -> None:
+        if path.name == "config.yml":
+            raise KeyboardInterrupt  # as good as a kill: nothing is put right
+        write_text(path, text)
+
+    monkeypatch.setattr(palestra.lineage, "write_text", write)
+    with pytest.raises(KeyboardInterrupt):
+        extend(run, ["stop.after=40"], RunConfig)
+    monkeypatch.undo()
+    assert palestra.load_config(run / "config.yml").stop.after == 24
+    extend(run, ["stop.after=40"], RunConfig)
+    assert [(change["before"], change["after"]) for change in changes(run)] == [(24.0, 40.0)]
 
 
 def test_a_branch_without_changes_goes_on_to_the_same_bits(run: Path, tmp_path: Path) -> None:
