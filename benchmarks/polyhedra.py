@@ -225,7 +225,7 @@ def _bare_run(steps: Steps, device: torch.device, num_threads: int) -> dict[str,
     """The shipped config without evaluations and checkpoints."""
     config = load_yaml(CONFIG)
     config["stop"] = {"after": sum(steps), "unit": "opt_steps"}
-    config["evaluation"] = None
+    config |= {"evaluations": [], "best": None}
     config["output"]["save"] = None
     kernel = "numba" if device.type == "cpu" else "torch"
     config["execution"] |= {"device": str(device), "num_threads": num_threads, "kernel": kernel}

@@ -28,7 +28,7 @@ NUM_WORLDS, NUM_ROUNDS, NUM_MINIBATCHES = 4096, 64, 8
 
 def run_of(work: str, threads: int, steps: int) -> dict[str, Any]:
     config = palestra.load_config(ROOT / "configs" / "ppo-cartpole.yml").model_dump()
-    config |= {"evaluation": None, "stop": {"after": steps, "unit": "env_steps"}}
+    config |= {"evaluations": [], "best": None, "stop": {"after": steps, "unit": "env_steps"}}
     config["execution"]["num_threads"] = threads
     config["output"] |= {
         "display": "plain",

@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from palestra.algorithms import DQNTrainer, PPOTrainer, RunConfig, SACTrainer, TD3Trainer
     from palestra.callbacks import Callback
     from palestra.config import ConfigError
+    from palestra.evaluation.stored import StoredRun
     from palestra.player import Player
     from palestra.trainer import Trainer, TrainingFailed
 
@@ -21,12 +22,16 @@ __all__ = [
     "Player",
     "RunConfig",
     "SACTrainer",
+    "StoredRun",
     "TD3Trainer",
     "Trainer",
     "TrainingFailed",
     "load_config",
     "load_player",
 ]
+
+
+HOMES = ("palestra.trainer", "palestra.config", "palestra.player", "palestra.evaluation.stored")
 
 
 def load_config(path: str | Path, overrides: tuple[str, ...] = ()) -> "RunConfig":
@@ -54,6 +59,6 @@ def __getattr__(name: str) -> Any:
     if name == "games":
         return import_module("palestra.games")
     if name in __all__:
-        homes = (algorithms, *map(import_module, ("palestra.trainer", "palestra.config", "palestra.player")))
+        homes = (algorithms, *map(import_module, HOMES))
         return next(getattr(home, name) for home in homes if hasattr(home, name))
     raise AttributeError(f"module 'palestra' has no attribute {name!r}")

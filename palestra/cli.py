@@ -116,21 +116,34 @@ def evaluate(
     games: Annotated[int | None, typer.Option(help="games per pairing [evaluation.final_num_games]", min=1)] = None,
     video: Annotated[bool, typer.Option("--video", help="film three episodes of a Gymnasium environment")] = False,
 ) -> None:
-    """Play the pairings of a run's config with the players of a checkpoint; the result goes to RUN/evaluations/."""
+    """Play the evaluations of a run's config with the players of a checkpoint; results go to RUN/evaluations/."""
     with _told_plainly():
-        import palestra
-        from palestra.recording.display import score_table
-        from palestra.recording.results import Evaluation
+        from palestra.config import ConfigError, ConfigErrorItem
+        from palestra.evaluation.stored import StoredRun
 
-        trainer = palestra.Trainer.load(run)
-        path, record = trainer.evaluate_checkpoint(checkpoint, games)
-        console.print(score_table([Evaluation.from_record(record)], console.width, 1000))
-        console.print(f"{len(record['pairs'])} pairings at opt step {record['opt_steps']}: {path}", soft_wrap=True)
-        if video:
-            film = path.with_suffix(".mp4")
-            console.print("filming; without a graphics card this may take minutes")
-            returns = ", ".join(f"{value:g}" for value in trainer.film(film))
-            console.print(f"a film of episodes with returns {returns}: {film}", soft_wrap=True)
+        stored = StoredRun.open(run)
+        if not stored.config.evaluations:
+            raise ConfigError([ConfigErrorItem("evaluations", "[]; the config of this run names none")])
+        stored.load(checkpoint)
+        for name in stored.evaluations.configs:
+            path = _evaluate(stored, name, games)
+            if video:
+                film = path.with_suffix(".mp4")
+                console.print("filming; without a graphics card this may take minutes")
+                returns = ", ".join(f"{value:g}" for value in stored.evaluations.film(name, film))
+                console.print(f"a film of episodes with returns {returns}: {film}", soft_wrap=True)
+
+
+def _evaluate(stored: Any, name: str, games: int | None) -> Path:
+    from palestra.recording.display import score_table
+    from palestra.recording.results import Evaluation
+
+    path: Path
+    path, record = stored.evaluate(name, games)
+    console.print(score_table([Evaluation.from_record(record)], console.width, 1000))
+    where = f"evaluation {name}, {len(record['pairs'])} pairings at opt step {record['opt_steps']}"
+    console.print(f"{where}: {path}", soft_wrap=True)
+    return path
 
 
 @app.command()

@@ -74,8 +74,8 @@ def fitted_config(algorithm: str, env_id: str, shipped: Sequence[Path]) -> RunCo
         }
         if algorithm == "sac" and isinstance(actions, Discrete):
             data["players"]["agent"]["algorithm"] |= {"log_std": None, "entropy_coefficient": DISCRETE_ENTROPY}
-        if data["evaluation"] is not None:
-            data["evaluation"]["max_rounds"] = game["arguments"].get("max_episode_steps") or MAX_ROUNDS
+        max_rounds = game["arguments"].get("max_episode_steps") or MAX_ROUNDS
+        data["evaluations"] = [each | {"max_rounds": max_rounds} for each in data["evaluations"]]
         try:
             Trainer(data)
             return read_config(data)

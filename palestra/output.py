@@ -25,7 +25,7 @@ from palestra.recording.recorders import (
     plain,
     read_records,
 )
-from palestra.recording.results import Evaluation, Progress, pair_label, standings
+from palestra.recording.results import Evaluation, Progress, by_name, pair_label, standings
 from palestra.recording.summary import render_summary
 from palestra.storage.checkpoints import CheckpointError, Checkpoints, LoadedCheckpoint
 from palestra.storage.mirror import Mirror
@@ -125,8 +125,9 @@ class RunOutput:
     def finish(self, status: Status) -> None:
         """Wait until the recorders have filed all records, and how the run ended."""
         scores = {
-            f"final/{pair_label(pair)}/{measure}": score.value
-            for pair in standings(self.evaluations)
+            f"final/{name}/{pair_label(pair)}/{measure}": score.value
+            for name, evaluations in by_name(self.evaluations).items()
+            for pair in standings(evaluations)
             if pair.learned
             for measure, score in pair.scores.items()
             if math.isfinite(score.value)

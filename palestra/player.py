@@ -84,6 +84,10 @@ class Player:
             message = f"{capacity} is too small: a roll-out brings up to {num} transitions; expected at least as many"
             raise ConfigError([ConfigErrorItem(f"players.{self.name}.algorithm.replay_buffer.capacity", message)])
 
+    def fits(self, spaces: Mapping[str, Space], action_space: ActionSpace) -> bool:
+        """Whether it can sit where this is seen and done. A scripted player is made for its seat."""
+        return self.script is not None or (self.spaces == spaces and self.action_space == action_space)
+
     def policy(self, explore: bool) -> Policy:
         """How this player acts now; with or without exploration."""
         if self.script is not None:
@@ -124,11 +128,16 @@ class Player:
             "worlds": None if self.worlds is None else self.worlds.state_dict(),
         }
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        assert self.algorithm is not None
+    def load_weights(self, state: Mapping[str, Any]) -> None:
+        """Of a `state_dict`, what acting without exploration needs."""
         self.opt_steps, self.env_steps = state["opt_steps"], state["env_steps"]
         for name, net in self.nets.items():
             net.load_state_dict(state["nets"][name])
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        assert self.algorithm is not None
+        self.load_weights(state)
+        for name, net in self.nets.items():
             net.train(state["modes"][name])
         for name, optimizer in self.optimizers.items():
             optimizer.load_state_dict(state["optimizers"][name])
@@ -193,7 +202,7 @@ class Algorithm(ABC):
 
     @abstractmethod
     def policy(self, explore: bool) -> Policy:
-        """How the player acts with its present weights."""
+        """How the player acts with its present weights; without exploration, its networks are all that counts."""
 
     def module(self) -> Deterministic:
         """How the player acts without exploration, for `palestra export`: observation (dict of (B, ...)), legal actions

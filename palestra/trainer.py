@@ -4,8 +4,6 @@ Players learn by algorithms (palestra.algorithms, one file each); the trainer gi
 safe points what is the same for all: evaluation, records, checkpoints, signals, the end.
 """
 
-import math
-import os
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -22,27 +20,28 @@ from palestra.buffers.memory import NoRoom
 from palestra.callbacks import Callback
 from palestra.clock import Mark, TrainingClock
 from palestra.config import ConfigError, ConfigErrorItem, load_class
-from palestra.evaluation.evaluator import Interrupted, evaluation_mode
-from palestra.evaluation.pairings import BestScore, play_pairings
-from palestra.evaluation.video import film_episodes
+from palestra.evaluation.config import EvaluationConfig
+from palestra.evaluation.evaluations import BestScore
+from palestra.evaluation.evaluator import Interrupted
+from palestra.evaluation.stored import make_evaluations
 from palestra.games import fuse, make_game
 from palestra.games.fused import Transitions
-from palestra.games.gym import GymnasiumGame
 from palestra.intervals import Agenda, Counters, Interval
 from palestra.lineage import branched_config, changes_since, note, require_same_experiment, stored_config
 from palestra.output import RunOutput, default_folder
 from palestra.player import Metrics, Player
-from palestra.players.seating import make_player, warm_start
+from palestra.players.seating import keep_players, make_players, warm_start
 from palestra.process import frozen_garbage, limited_threads
 from palestra.recording import make_recorders
 from palestra.recording.means import Means
-from palestra.recording.recorders import Status, plain
+from palestra.recording.recorders import Status
 from palestra.recording.results import Progress
 from palestra.signals import StopSignals
+from palestra.soundness import check_scratch_folders, fault_of_losses, fault_of_parameters
 from palestra.storage.checkpoints import NOT_OURS, CheckpointError, Checkpoints, LoadedCheckpoint
 from palestra.storage.fetching import fetch, is_url
 from palestra.storage.remote import RemoteError
-from palestra.storage.run_folder import RunFolder, RunFolderError, write_json
+from palestra.storage.run_folder import RunFolder, RunFolderError
 from palestra.timing import Phase, TimeLog
 
 if TYPE_CHECKING:
@@ -50,7 +49,6 @@ if TYPE_CHECKING:
 
 
 SHOW_INTERVAL_S = 0.2
-NUM_FILMED = 3
 LOOK_INTERVAL = Interval(every=256, unit="opt_steps")  # between looks at the loss: on a GPU each is a wait
 PARTS = {
     "net": "nets",
@@ -118,7 +116,7 @@ class Trainer:
         self.device = _device(self.config.execution.device)
         self.time_log = self.time_log_type(self.device)
         self.game = make_game(self.config.game, self.device, self.config.execution.kernel)
-        self.players = {name: make_player(name, self.config, self.game) for name in self.config.players}
+        self.players = make_players(self.config, self.game, run.players if isinstance(run, RunFolder) else None)
         self.learners = [player for player in self.players.values() if player.learning]
         if not (isinstance(run, RunFolder) and Checkpoints(run, keep_last=1, keep_every=None).numbers()):
             for player in self.learners:
@@ -138,16 +136,16 @@ class Trainer:
         self.in_epoch = False
         self.epoch_counts = {"roll_outs": 0, "updates": 0}
         self.means = {player.name: Means() for player in self.learners}
-        self.best = None if self.config.evaluation is None else BestScore(self.config.evaluation)
+        self.evaluations = make_evaluations(self.config, self.game, self.players)
+        self.best = None if self.config.best is None else BestScore(self.config.best, self.config.evaluations)
         self.finished = False
         self.clock, self.signals = TrainingClock(), StopSignals()
         self.save_failure: CheckpointError | None = None  # of the last save
         self._is_best = False
         self._told_inexact: set[str] = set()
         self.checked: Counters = self.counters
-        evaluation, output = self.config.evaluation, self.config.output
-        intervals = [None if evaluation is None else evaluation.interval, output.record, output.save, LOOK_INTERVAL]
-        self._agenda = Agenda(self.config.stop, intervals)
+        output, intervals = self.config.output, [evaluation.interval for evaluation in self.config.evaluations]
+        self._agenda = Agenda(self.config.stop, [*intervals, output.record, output.save, LOOK_INTERVAL])
         self._shown = 0.0
         self._start = self._recorded = Mark(0.0, 0, 0, 0.0)
 
@@ -159,7 +157,7 @@ class Trainer:
         A run that was loaded goes on where its last checkpoint stands. Raises TrainingFailed if a loss is no number,
         RunFolderError or CheckpointError where the disk refuses; if that was the last checkpoint, after all is done.
         """
-        self._check_scratch_folders()
+        check_scratch_folders(self._buffers())
         self._has_left = False
         with self._opened() as output:
             try:
@@ -211,8 +209,7 @@ class Trainer:
         done = config.stop.share(now) >= 1.0
         self._check_finite()
         try:
-            if config.evaluation is not None and (done or _due(config.evaluation.interval, before, now)):
-                self.evaluate(config.evaluation.final_num_games if done else config.evaluation.num_games)
+            self.evaluate([each for each in config.evaluations if done or _due(each.interval, before, now)], done)
             if done or _due(config.output.record, before, now):
                 self.record()
             self.checked, self.finished = now, done
@@ -261,8 +258,7 @@ class Trainer:
         output.feed(self._recorders)
         if is_fresh and not output.checkpoints.numbers():
             try:
-                if self.config.evaluation is not None:
-                    self.evaluate(self.config.evaluation.num_games)
+                self.evaluate(self.config.evaluations, is_final=False)
             except Interrupted:
                 raise TrainingEnds from None
             if self.config.output.save is not None:
@@ -300,37 +296,30 @@ class Trainer:
 
     # ---- what is done at safe points -------------------------------------------------------------------
 
-    def evaluate(self, num_games: int) -> dict[str, Any]:
-        """Play the pairings apart from training, write the record, and give it.
+    def evaluate(self, evaluations: Sequence[EvaluationConfig], is_final: bool) -> None:
+        """Play evaluations apart from training, and write their records. Raises Interrupted, and writes none, if a
+        signal comes.
 
-        Those of scripted players alone are played at the start and at the end: they do not change.
+        Pairings of scripted players alone are played at the start and at the end: they do not change.
         """
-        assert self.config.evaluation is not None
-        ends = self.opt_steps == 0 or num_games == self.config.evaluation.final_num_games
         with self._apart("evaluating", "evaluation"):
-            started = time.perf_counter()
-            pairs = self._play_pairings(num_games, ends)
-            clock = {"seconds": time.perf_counter() - started}
-            record = {"kind": "evaluation", **self._counts(), "pairs": pairs, "clock": clock}
+            records = [self._evaluated(each, is_final) for each in evaluations]
+        for record in records:
             self._output().write(record)
-            self._is_best = self.best is not None and self.best.improves(pairs)
-        self.after_evaluation(record)
-        return record
+            self._is_best |= self.best is not None and self.best.improves(record)
+            self.after_evaluation(record)
 
-    def _play_pairings(self, num_games: int, with_scripted: bool) -> list[dict[str, Any]]:
-        config = self.config.evaluation
-        if config is None:
-            raise ConfigError([ConfigErrorItem("evaluation", "null; the config of this run names no pairings")])
-        return play_pairings(
-            config,
-            self.game,
-            self.players,
-            num_games,
-            self.config.num_worlds,
-            self.config.seed,
-            with_scripted,
-            lambda: self.signals.received is not None,
+    def _evaluated(self, config: EvaluationConfig, is_final: bool) -> dict[str, Any]:
+        """The record of one evaluation, played now."""
+        started = time.perf_counter()
+        result = self.evaluations.play(
+            config.name,
+            config.final_num_games if is_final else config.num_games,
+            with_scripted=is_final or self.opt_steps == 0,
+            interrupted=lambda: self.signals.received is not None,
         )
+        clock = {"seconds": time.perf_counter() - started}
+        return {"kind": "evaluation", **self._counts(), **result, "clock": clock}
 
     def record(self) -> None:
         """Write the means of the metrics since the last record, and the training's own episodes."""
@@ -366,9 +355,7 @@ class Trainer:
         """Write a checkpoint; the best one, if the last evaluation was better than all before. Where the disk refuses,
         the display says so, and training goes on; a failed last save makes `fit` raise at the end."""
         self._check_finite()
-        for player in self.learners:
-            if not all(bool(value.isfinite().all()) for net in player.nets.values() for value in net.parameters()):
-                raise self._failure(player, "a parameter is no finite number")
+        self._raise_for(fault_of_parameters(self.learners, self.fused_game))
         output, is_best = self._output(), self._is_best
         self._is_best = False
         with self._apart("saving", "saving"):
@@ -394,26 +381,11 @@ class Trainer:
         return None
 
     def _check_finite(self) -> None:
-        """Raise TrainingFailed if a loss was no number since the last record: a sum keeps a nan."""
-        for player in self.learners:
-            loss = self.means[player.name].total("loss")
-            if not math.isfinite(loss):
-                raise self._failure(player, f"the loss is {loss}")
+        self._raise_for(fault_of_losses(self.learners, self.means, self.fused_game))
 
-    def _failure(self, player: Player, what: str) -> TrainingFailed:
-        assert player.worlds is not None
-        earned = (player.worlds.returns, self.fused_game.recent_returns(player.worlds))
-        if not all(bool(returns.isfinite().all()) for returns in earned):
-            what += ", after rewards of the game that were no finite numbers"
-        return TrainingFailed(f"player {player.name!r}, opt step {player.opt_steps}: {what}; {self._what_stands()}")
-
-    def _check_scratch_folders(self) -> None:
-        """Who only plays needs none, so that a run can be evaluated elsewhere; who trains does."""
-        for name, buffer in self._buffers().items():
-            if buffer.folder is not None and not (buffer.folder.is_dir() and os.access(buffer.folder, os.W_OK)):
-                path = f"players.{name}.algorithm.replay_buffer.scratch_folder"
-                message = f"{str(buffer.folder)!r} is no folder in which files can be made"
-                raise ConfigError([ConfigErrorItem(path, message)])
+    def _raise_for(self, fault: str | None) -> None:
+        if fault is not None:
+            raise TrainingFailed(f"{fault}; {self._what_stands()}")
 
     def _what_stands(self) -> str:
         folder, numbers = self._output().folder.path, self._output().checkpoints.numbers()
@@ -552,34 +524,6 @@ class Trainer:
         trainer.name = folder.path.name
         return trainer
 
-    def evaluate_checkpoint(self, which: str, num_games: int | None) -> tuple[Path, dict[str, Any]]:
-        """Play all pairings with the players of a checkpoint of this run; gives the file in evaluations/, and the
-        record.
-
-        num_games: per pairing; None: the config's final number. Trains nothing, and may run beside the training.
-        """
-        assert isinstance(self.run, RunFolder)
-        checkpoints = Checkpoints(self.run, keep_last=1, keep_every=None)
-        state = checkpoints.load(int(which) if which.isdigit() else which, check_rows=False).state
-        self.game.load_state_dict(state["game"])
-        self._load_players(state)
-        final = 0 if self.config.evaluation is None else self.config.evaluation.final_num_games
-        record = {"kind": "evaluation", **self._counts(), "pairs": self._play_pairings(num_games or final, True)}
-        path = self.run.evaluations / f"opt-step-{self.opt_steps}.json"
-        write_json(path, plain(record))
-        return path, record
-
-    def film(self, path: Path) -> list[float]:
-        """Write a video of NUM_FILMED episodes of the lone agent, and give their returns. After `evaluate_checkpoint`:
-        with the players of that checkpoint."""
-        config = self.config.evaluation
-        if config is None or not isinstance(self.game, GymnasiumGame):
-            raise ConfigError([ConfigErrorItem("--video", "only evaluations of Gymnasium environments can be filmed")])
-        player = self.player_of("agent")
-        with evaluation_mode(list(player.nets.values())):
-            policy = player.policy(explore=False)
-            return film_episodes(self.game, policy, NUM_FILMED, config.max_rounds, self.config.seed, path)
-
     def _buffers(self) -> dict[str, Any]:
         return {p.name: p.replay_buffer for p in self.learners if p.replay_buffer is not None}
 
@@ -665,6 +609,7 @@ class Trainer:
             if self.resumed:
                 self.output = RunOutput(folder, self.config, self.console)
             else:
+                keep_players(self.config, self.players, folder.players)  # first: a folder with a config is a run
                 self.output = RunOutput.create(folder, self.config, self.console, self.origin)
         try:
             with (

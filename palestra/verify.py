@@ -65,7 +65,7 @@ def verify(run: Path, start: str | None) -> Verdict:
     folder = RunFolder.open(run)
     config = read_config(folder.config)
     clocked = _clocked(config)
-    if recording := [key for key in clocked if key in ("evaluation.interval", "output.record")]:
+    if recording := [key for key in clocked if key not in ("stop", "output.save")]:
         keys = " and ".join(recording)
         raise RunFolderError(f"{run} cannot be compared: {keys} in minutes follows the clock, at other steps each time")
     checkpoints = Checkpoints(folder, keep_last=1, keep_every=None)
@@ -102,7 +102,7 @@ def _clocked(config: RunConfig) -> list[str]:
     """The keys of the config that count minutes."""
     intervals = {
         "stop": config.stop,
-        "evaluation.interval": None if config.evaluation is None else config.evaluation.interval,
+        **{f"evaluations.{index}.interval": each.interval for index, each in enumerate(config.evaluations)},
         "output.record": config.output.record,
         "output.save": config.output.save,
     }
@@ -164,6 +164,8 @@ def _beside(folder: RunFolder, config: RunConfig, loaded: LoadedCheckpoint | Non
         config = config.model_copy(update={"stop": Limit(after=NEVER, unit="minutes")})
     write_text(copy.config, render(config, RunConfig))
     write_json(copy.run, folder.facts() | {"mirror": None})
+    if folder.players.is_dir():
+        shutil.copytree(folder.players, copy.players)
     if loaded is not None:
         kept = copy.checkpoints / loaded.folder.name
         shutil.copytree(loaded.folder, kept)

@@ -192,7 +192,7 @@ def plans(algorithm: str, num_opt_steps: int, rng: random.Random) -> Iterator[tu
         config["seed"] = rng.randrange(1000)
         config["stop"] = {"after": num_opt_steps, "unit": "opt_steps"}
         config["output"]["save"] = {"every": SAVE_INTERVAL, "unit": "opt_steps"}
-        config["evaluation"]["interval"] = {"every": 10, "unit": "opt_steps"}
+        config["evaluations"][0]["interval"] = {"every": 10, "unit": "opt_steps"}
         yield combination, config
 
 

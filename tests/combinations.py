@@ -258,9 +258,9 @@ def config_of(algorithm: str, combination: Combination) -> Data:
     config = copy.deepcopy(TINY) | {"game": game, "num_worlds": num_worlds} | _seats(game_name, algorithm, learns)
     config["stop"] = {"after": 16, "unit": "opt_steps"}
     config["output"] |= {"record": {"every": 3, "unit": "opt_steps"}, "save": {"every": 4, "unit": "opt_steps"}}
-    best = {"pairing": 0, "measure": f"return/{next(iter(config['roles']))}", "goal": "max"}
-    evaluation = {"interval": {"every": 6, "unit": "opt_steps"}, "num_games": 4, "final_num_games": 6, "best": best}
-    config["evaluation"] |= evaluation | {"pairings": [config["roles"]]}
+    evaluation = {"interval": {"every": 6, "unit": "opt_steps"}, "num_games": 4, "final_num_games": 6}
+    config["evaluations"][0] |= evaluation | {"pairings": [config["roles"]]}
+    config["best"] |= {"pairing": 0, "measure": f"return/{next(iter(config['roles']))}"}
     return copy.deepcopy(config)
 
 

@@ -55,18 +55,23 @@ TINY: Data = {
     "roles": {"host": "host", "agent": "agent"},
     "players": {"host": LEARNER, "agent": copy.deepcopy(LEARNER)},
     "stop": {"after": 24, "unit": "opt_steps"},
-    "evaluation": {
-        "interval": {"every": 8, "unit": "opt_steps"},
-        "num_games": 8,
-        "final_num_games": 12,
-        "max_rounds": 10,
-        "pairings": [
-            {"host": "host", "agent": "random"},
-            {"host": "random", "agent": "agent"},
-            {"host": "random", "agent": "random"},
-        ],
-        "best": {"pairing": 0, "measure": "rho", "goal": "max"},
-    },
+    "evaluations": [
+        {
+            "name": "main",
+            "interval": {"every": 8, "unit": "opt_steps"},
+            "num_games": 8,
+            "final_num_games": 12,
+            "max_rounds": 10,
+            "seed": None,
+            "game": None,
+            "pairings": [
+                {"host": "host", "agent": "random"},
+                {"host": "random", "agent": "agent"},
+                {"host": "random", "agent": "random"},
+            ],
+        }
+    ],
+    "best": {"evaluation": "main", "pairing": 0, "measure": "rho", "goal": "max"},
     "callbacks": [],
     "execution": {"device": "cpu", "num_threads": 1, "kernel": "numba", "compile": False},
     "output": {
@@ -93,9 +98,9 @@ def make_config() -> MakeConfig:
         config = copy.deepcopy(TINY)
         for path, value in (changes or {}).items():
             *parents, last = path.split(".")
-            place = config
+            place: Any = config
             for key in parents:
-                place = place[key]
+                place = place[int(key) if isinstance(place, list) else key]
             if value is ...:
                 del place[last]
             else:

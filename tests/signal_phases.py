@@ -27,7 +27,7 @@ from resuming import all_checkpoints, assert_same_bits, at_call, fit, stopping_a
 import palestra.output
 import palestra.trainer
 from palestra.cli import main
-from palestra.evaluation import pairings
+from palestra.evaluation.evaluations import Evaluations
 from palestra.trainer import Trainer
 
 Stop = Callable[[Callable[..., None]], AbstractContextManager[Any]]
@@ -35,12 +35,12 @@ Stop = Callable[[Callable[..., None]], AbstractContextManager[Any]]
 PHASES: dict[str, Stop] = {
     "building": lambda deed: at_call(palestra.trainer, "make_game", 1, deed),
     "before the first epoch": lambda deed: at_call(Trainer, "before_train", 1, deed),
-    "first evaluation": lambda deed: at_call(pairings, "_play", 1, deed),
+    "first evaluation": lambda deed: at_call(Evaluations, "_play", 1, deed),
     "first save": lambda deed: at_call(palestra.output.RunOutput, "save", 1, deed),
     "warm-up": lambda deed: at_call(Trainer, "_roll_out", 2, deed),
     "roll-out": lambda deed: at_call(Trainer, "_roll_out", 9, deed),
     "update": lambda deed: at_call(Trainer, "before_step", 11, deed),
-    "evaluation": lambda deed: at_call(pairings, "_play", 6, deed),
+    "evaluation": lambda deed: at_call(Evaluations, "_play", 6, deed),
     "save": lambda deed: at_call(os, "fsync", 40, deed),
     "restoring": lambda deed: at_call(Trainer, "restore", 1, deed),
     "stuck in a roll-out": lambda deed: at_call(Trainer, "_roll_out", 9, deed),

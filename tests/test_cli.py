@@ -172,7 +172,7 @@ def test_several_errors_of_a_file_are_told_at_once_one_per_line(make_config: Mak
         ("players.host.algorithm.name=nowhere:Nothing", "importing 'nowhere' failed"),
         ("roles.agent=nobody", "roles.agent: 'nobody' is no player"),
         ("execution.device=gpu", "execution.device: 'gpu'"),
-        ("evaluation.pairings.0.agent=rondom", "evaluation.pairings.0.agent: 'rondom' is no scripted player"),
+        ("evaluations.0.pairings.0.agent=rondom", "evaluations.0.pairings.0.agent: 'rondom' is no scripted player"),
     ],
 )
 def test_an_override_that_is_wrong_is_told(override: str, expected: str, file: Path) -> None:
@@ -255,8 +255,8 @@ def test_evaluate_writes_a_file_and_shows_it(file: Path) -> None:
     palestra("train", "tiny.yml", "--run", "a", "--quiet")
     before = Path("a/records.jsonl").read_bytes()
     result = palestra("evaluate", "a", "--games", 10)
-    assert "3 pairings at opt step 24: a/evaluations/opt-step-24.json" in result.stdout
-    record = json.loads(Path("a/evaluations/opt-step-24.json").read_text())
+    assert "3 pairings at opt step 24: a/evaluations/main-opt-step-24.json" in result.stdout
+    record = json.loads(Path("a/evaluations/main-opt-step-24.json").read_text())
     assert [pair["games"] + pair["started_over"] for pair in record["pairs"]] == [10, 10, 10]
     assert Path("a/records.jsonl").read_bytes() == before
 
@@ -264,7 +264,7 @@ def test_evaluate_writes_a_file_and_shows_it(file: Path) -> None:
 def test_a_single_game_has_no_interval(file: Path) -> None:
     palestra("train", "tiny.yml", "--run", "a", "--quiet")
     palestra("evaluate", "a", "--games", 1)
-    record = json.loads(Path("a/evaluations/opt-step-24.json").read_text())
+    record = json.loads(Path("a/evaluations/main-opt-step-24.json").read_text())
     assert [
         interval for pair in record["pairs"] for interval in pair["return_intervals"].values() if pair["games"]
     ] == [[None, None] for pair in record["pairs"] for _ in pair["returns"] if pair["games"]]
@@ -273,14 +273,14 @@ def test_a_single_game_has_no_interval(file: Path) -> None:
 def test_evaluate_takes_a_checkpoint_by_number_and_the_final_number_of_games(file: Path) -> None:
     palestra("train", "tiny.yml", "--run", "a", "--quiet")
     palestra("evaluate", "a", "--checkpoint", "0")
-    record = json.loads(Path("a/evaluations/opt-step-0.json").read_text())
+    record = json.loads(Path("a/evaluations/main-opt-step-0.json").read_text())
     assert [pair["games"] + pair["started_over"] for pair in record["pairs"]] == [12, 12, 12]
 
 
 def test_evaluate_gives_the_figures_of_the_run_s_last_evaluation(file: Path) -> None:
     palestra("train", "tiny.yml", "--run", "a", "--quiet")
     palestra("evaluate", "a")
-    record = json.loads(Path("a/evaluations/opt-step-24.json").read_text())
+    record = json.loads(Path("a/evaluations/main-opt-step-24.json").read_text())
     last = [record for record in read_records(Path("a/records.jsonl")) if record["kind"] == "evaluation"][-1]
     assert record["pairs"] == last["pairs"]
 
@@ -294,8 +294,8 @@ def test_evaluate_names_a_checkpoint_that_is_not_there(checkpoint: str, file: Pa
 
 
 def test_evaluate_without_pairings_is_told(file: Path) -> None:
-    palestra("train", "tiny.yml", "evaluation=null", "--run", "a", "--quiet")
-    assert palestra("evaluate", "a", code=2).stderr.startswith("evaluation: null; ")
+    palestra("train", "tiny.yml", "evaluations=[]", "best=null", "--run", "a", "--quiet")
+    assert palestra("evaluate", "a", code=2).stderr.startswith("evaluations: []; ")
 
 
 # ---- check, config, list, help -------------------------------------------------------------------------

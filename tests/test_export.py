@@ -51,7 +51,7 @@ def test_exported_files_act_as_the_player(role: str, run: Path, tmp_path: Path) 
 @pytest.mark.parametrize("name", ["ppo-cartpole", "sac-pendulum", "td3-pendulum"])
 def test_players_of_every_algorithm_can_be_exported(name: str, tmp_path: Path) -> None:
     config = load_yaml(ROOT / "configs" / f"{name}.yml")
-    config |= {"stop": {"after": 0.5, "unit": "epochs"}, "evaluation": None}
+    config |= {"stop": {"after": 0.5, "unit": "epochs"}, "evaluations": [], "best": None}
     config["output"] |= {"display": "quiet", "recorders": []}
     palestra.Trainer(config, run=tmp_path / "run").fit()
     player = palestra.load_player(tmp_path / "run")
@@ -76,7 +76,7 @@ VALUES = [
 
 @pytest.mark.parametrize("value", VALUES, ids=lambda value: value["name"])
 def test_what_choices_are_worth_on_average_is_exported(value: dict[str, Any], tmp_path: Path) -> None:
-    config = copy.deepcopy(TINY) | {"stop": {"after": 2, "unit": "opt_steps"}, "evaluation": None}
+    config = copy.deepcopy(TINY) | {"stop": {"after": 2, "unit": "opt_steps"}, "evaluations": [], "best": None}
     config["players"]["host"]["algorithm"] |= {"dueling": True, "value": value}
     palestra.Trainer(config, run=tmp_path / "run").fit()
     player = palestra.load_player(tmp_path / "run", "host")
@@ -91,7 +91,7 @@ def test_what_choices_are_worth_on_average_is_exported(value: dict[str, Any], tm
 
 def test_an_export_says_how_observations_were_normalised(tmp_path: Path) -> None:
     config = load_yaml(ROOT / "configs" / "ppo-cartpole.yml")
-    config |= {"stop": {"after": 0.5, "unit": "epochs"}, "evaluation": None}
+    config |= {"stop": {"after": 0.5, "unit": "epochs"}, "evaluations": [], "best": None}
     config["game"]["observation"] = {"normalize": {"eps": 1e-8}, "clip": 10.0}
     config["output"] |= {"display": "quiet", "recorders": []}
     palestra.Trainer(config, run=tmp_path / "run").fit()

@@ -18,6 +18,7 @@ from resuming import fit, stopping_at
 
 import palestra
 from palestra.config import render
+from palestra.evaluation.stored import StoredRun
 from palestra.storage.checkpoints import Checkpoints
 from palestra.storage.run_folder import RunFolder
 
@@ -45,9 +46,9 @@ def lone_agent(make_config: MakeConfig, game: Data, changes: Data | None = None)
         "num_worlds": 4,
         "roles": {"agent": "agent"},
         "players": {"agent": LEARNER},
-        "evaluation.pairings": [{"agent": "agent"}, {"agent": "random"}],
-        "evaluation.best": {"pairing": 0, "measure": "return/agent", "goal": "max"},
-        "evaluation.max_rounds": 30,
+        "evaluations.0.pairings": [{"agent": "agent"}, {"agent": "random"}],
+        "best": {"evaluation": "main", "pairing": 0, "measure": "return/agent", "goal": "max"},
+        "evaluations.0.max_rounds": 30,
     }
     return make_config(alone | (changes or {}))
 
@@ -107,7 +108,7 @@ def test_dqn_learns_the_known_values_under_termination_and_truncation(
         "replay_buffer": {"name": "uniform", "capacity": 10000, "layout": "whole", "scratch_folder": None},
     }
     learner["algorithm"] |= VARIANTS[variant]
-    changes = {"players": {"agent": learner}, "evaluation": None, "stop.after": 1600, "output.save": None}
+    changes = {"players": {"agent": learner}, "evaluations": [], "best": None, "stop.after": 1600, "output.save": None}
     trainer = palestra.Trainer(lone_agent(make_config, game, changes), run=tmp_path / "run")
     trainer.fit()
     with torch.no_grad():
@@ -143,7 +144,7 @@ def test_a_run_that_was_stopped_goes_on_to_the_same_bits(
 def test_environments_that_cannot_be_brought_back_are_told_in_display_and_records(
     make_config: MakeConfig, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    config = lone_agent(make_config, gym_data(id="tests.gym_probes:Forgetful-v0"), {"evaluation": None})
+    config = lone_agent(make_config, gym_data(id="tests.gym_probes:Forgetful-v0"), {"evaluations": [], "best": None})
     with stopping_at(20):
         fit(tmp_path / "run", config)
     with pytest.warns(UserWarning, match="was played again from its seed and did not give the same"):
@@ -203,7 +204,12 @@ def test_no_row_of_a_memory_crosses_a_reset(make_config: MakeConfig, tmp_path: P
         "replay_buffer": {"name": "uniform", "capacity": 2000, "layout": "whole", "scratch_folder": None},
         "rollout_length": 7,
     }
-    changes = {"players": {"agent": learner}, "stop": {"after": 560, "unit": "env_steps"}, "evaluation": None}
+    changes = {
+        "players": {"agent": learner},
+        "stop": {"after": 560, "unit": "env_steps"},
+        "evaluations": [],
+        "best": None,
+    }
     config = lone_agent(make_config, gym_data(vectorization=how("sync", mode)), changes)
     trainer = palestra.Trainer(config, run=tmp_path / "run")
     trainer.fit()
@@ -230,8 +236,9 @@ def test_no_row_of_a_memory_crosses_a_reset(make_config: MakeConfig, tmp_path: P
 def test_an_evaluation_teaches_the_statistics_nothing(make_config: MakeConfig, tmp_path: Path) -> None:
     trained = palestra.Trainer(lone_agent(make_config, cart_pole(**NORMALIZE)), run=tmp_path / "run")
     trained.fit()
-    evaluating = palestra.Trainer.load(tmp_path / "run")
-    evaluating.evaluate_checkpoint("latest", 8)
+    evaluating = StoredRun.open(tmp_path / "run")
+    evaluating.load("latest")
+    evaluating.evaluate("main", 8)
     assert str(evaluating.game.state_dict()) == str(trained.game.state_dict())
 
 
@@ -241,8 +248,8 @@ from pathlib import Path
 from palestra.cli import main
 for name in ("ppo-cartpole", "sac-pendulum"):
     changes = ["stop={after: 12, unit: opt_steps}", "num_worlds=2", "output.display=quiet", "output.save=null"]
-    changes += ["output.record={every: 4, unit: opt_steps}", "evaluation.final_num_games=2", "evaluation.num_games=2"]
-    changes += ["evaluation.max_rounds=20", "output.recorders=[]"]
+    changes += ["output.record={every: 4, unit: opt_steps}", "evaluations.0.final_num_games=2"]
+    changes += ["evaluations.0.num_games=2", "evaluations.0.max_rounds=20", "output.recorders=[]"]
     path = "players.agent.algorithm."
     if name.startswith("ppo"):
         changes += [path + "rollout_length=16"]
@@ -307,7 +314,7 @@ def test_a_dict_with_an_image_is_learned_and_resumed(tmp_path: Path, algorithm: 
 @pytest.mark.parametrize("where", ["reward", "observation"])
 def test_numbers_that_are_none_end_the_run_in_one_line(make_config: MakeConfig, tmp_path: Path, where: str) -> None:
     game = gym_data(id="tests.gym_oddities:NotANumber-v0", arguments={"where": where})
-    config = lone_agent(make_config, game, {"evaluation": None, "stop.after": 600})
+    config = lone_agent(make_config, game, {"evaluations": [], "best": None, "stop.after": 600})
     with pytest.raises(palestra.TrainingFailed) as caught:
         palestra.Trainer(config, run=tmp_path / "run").fit()
     message = str(caught.value)
@@ -336,7 +343,7 @@ def test_no_worker_outlives_a_run(make_config: MakeConfig, tmp_path: Path) -> No
 @pytest.mark.filterwarnings("ignore:.*ERROR")
 def test_no_worker_outlives_a_run_that_fails(make_config: MakeConfig, tmp_path: Path) -> None:
     game = gym_data(id="tests.gym_probes:Faulty-v0", arguments={"limit": 27}, vectorization=how("async", "next_step"))
-    trainer = palestra.Trainer(lone_agent(make_config, game, {"evaluation": None}), run=tmp_path / "run")
+    trainer = palestra.Trainer(lone_agent(make_config, game, {"evaluations": [], "best": None}), run=tmp_path / "run")
     with pytest.raises(ArithmeticError):
         trainer.fit()
     assert not any("_vector" in world.__dict__ for world in trainer.game._worlds)
@@ -366,7 +373,7 @@ def is_running(pid: int) -> bool:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
 def test_a_signal_to_a_run_ends_its_workers(make_config: MakeConfig, tmp_path: Path, number: signal.Signals) -> None:
     game = gym_data(id="tests.gym_probes:Slow-v0", vectorization=how("async", "next_step"))
-    changes = {"evaluation": None, "stop.after": 10**6}
+    changes = {"evaluations": [], "best": None, "stop.after": 10**6}
     (tmp_path / "run.yml").write_text(render(lone_agent(make_config, game, changes), palestra.RunConfig))
     root = Path(__file__).parent.parent
     program = "from palestra.cli import main; main()"

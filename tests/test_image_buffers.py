@@ -46,7 +46,7 @@ def pong(**replay: Any) -> dict[str, Any]:
     }
     every = {"every": 16, "unit": "opt_steps"}
     config["output"] |= {"display": "quiet", "record": every, "recorders": [], "save": every, "keep_every": 1}
-    return config | {"num_worlds": 2, "evaluation": None, "stop": {"after": 100, "unit": "opt_steps"}}
+    return config | {"num_worlds": 2, "evaluations": [], "best": None, "stop": {"after": 100, "unit": "opt_steps"}}
 
 
 def records(run: Path) -> list[dict[str, Any]]:

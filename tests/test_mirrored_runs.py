@@ -21,6 +21,7 @@ from test_resume import LONG, PALESTRA, PATIENCE_S, fit, pointed_at, records, st
 
 from palestra.cli import main
 from palestra.config import ConfigError
+from palestra.evaluation.stored import StoredRun
 from palestra.storage import RunFolder
 from palestra.storage.remote import Remote, RemoteError
 from palestra.trainer import Trainer
@@ -92,7 +93,8 @@ def test_a_run_that_loses_its_disk_at_every_kill_goes_on_from_s3_to_the_same_bit
     """Killed at random moments, most of them in an upload: what is half there is not taken for whole."""
     often = {
         "stop": {"after": 60 * num_kills, "unit": "opt_steps"},
-        "evaluation": None,
+        "evaluations": [],
+        "best": None,
         "output.save": {"every": 5, "unit": "opt_steps"},
         "output.keep_every": None,
     }
@@ -340,7 +342,9 @@ def test_who_only_evaluates_a_run_needs_neither_its_mirror_nor_the_backend(
     fit(tmp_path / "run", make_config(mirror(f"file://{tmp_path}/mirrors")))
     shutil.rmtree(tmp_path / "mirrors")
     monkeypatch.delattr(fsspec, "get_filesystem_class")
-    _, record = Trainer.load(tmp_path / "run").evaluate_checkpoint("best", 8)
+    stored = StoredRun.open(tmp_path / "run")
+    stored.load("best")
+    _, record = stored.evaluate("main", 8)
     assert record["pairs"]
     assert not (tmp_path / "mirrors").exists()
 

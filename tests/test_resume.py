@@ -54,8 +54,8 @@ ON_A_PROBE: dict[str, Any] = {
     "game": {"name": "probes:Probe", "kind": "identity", "continuous": True, "limit": 3},
     "roles": {"agent": "host"},
     "players.agent": ...,
-    "evaluation.pairings": [{"agent": "host"}],
-    "evaluation.best": {"pairing": 0, "measure": "return/agent", "goal": "max"},
+    "evaluations.0.pairings": [{"agent": "host"}],
+    "best": {"evaluation": "main", "pairing": 0, "measure": "return/agent", "goal": "max"},
 }
 
 RECURRENT_PPO = PPO | {"body": {"name": "shared", "net": RECURRENT}}
@@ -73,24 +73,24 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "as it is": {},
     "nothing saved on the way": {"output.save": {"every": 1000, "unit": "opt_steps"}},
     "intervals in env steps": {
-        "evaluation.interval": {"every": 40, "unit": "env_steps"},
+        "evaluations.0.interval": {"every": 40, "unit": "env_steps"},
         "output.record": {"every": 17, "unit": "env_steps"},
         "output.save": {"every": 33, "unit": "env_steps"},
         "stop": {"after": 100, "unit": "env_steps"},
     },
     "intervals in epochs": {
-        "evaluation.interval": {"every": 2, "unit": "epochs"},
+        "evaluations.0.interval": {"every": 2, "unit": "epochs"},
         "output.record": {"every": 1, "unit": "epochs"},
         "output.save": {"every": 3, "unit": "epochs"},
         "stop": {"after": 6, "unit": "epochs"},
     },
     "everything at once": {
-        "evaluation.interval": {"every": 1, "unit": "opt_steps"},
+        "evaluations.0.interval": {"every": 1, "unit": "opt_steps"},
         "output.record": {"every": 1, "unit": "opt_steps"},
         "output.save": {"every": 1, "unit": "opt_steps"},
         "stop": {"after": 8, "unit": "opt_steps"},
     },
-    "no evaluation": {"evaluation": None, "output.record": None},
+    "no evaluation": {"evaluations": [], "best": None, "output.record": None},
     "long roll-outs": {"players.host.algorithm.rollout_length": 3, "players.agent.algorithm.updates_per_turn": 5},
     "copied target, sgd, deep sets": {
         "players.host.algorithm.target": {"name": "copy", "interval": 3},
@@ -136,8 +136,8 @@ CONFIGS: dict[str, dict[str, Any]] = {
             "objective": KL_PENALTY,
         },
         "players.agent": ...,
-        "evaluation.pairings": [{"first": "host", "second": "random"}, {"first": "random", "second": "host"}],
-        "evaluation.best": {"pairing": 1, "measure": "return/second", "goal": "max"},
+        "evaluations.0.pairings": [{"first": "host", "second": "random"}, {"first": "random", "second": "host"}],
+        "best": {"evaluation": "main", "pairing": 1, "measure": "return/second", "goal": "max"},
     },
     "recurrent ppo": ON_A_PROBE
     | {
@@ -151,16 +151,16 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "roles": {"first": "host", "second": "host"},
         "players.host.algorithm": RECURRENT_PPO,
         "players.agent": ...,
-        "evaluation.pairings": [{"first": "host", "second": "random"}, {"first": "random", "second": "host"}],
-        "evaluation.best": {"pairing": 1, "measure": "return/second", "goal": "max"},
+        "evaluations.0.pairings": [{"first": "host", "second": "random"}, {"first": "random", "second": "host"}],
+        "best": {"evaluation": "main", "pairing": 1, "measure": "return/second", "goal": "max"},
     },
     "self-play of 2 steps": {
         "game": {"name": "nim", "num_heaps": 2, "max_stones": 3},
         "players.host.algorithm.transitions": {"name": "n_step", "steps": 2},
         "roles": {"first": "host", "second": "host"},
         "players.agent": ...,
-        "evaluation.pairings": [{"first": "host", "second": "random"}, {"first": "random", "second": "host"}],
-        "evaluation.best": {"pairing": 1, "measure": "return/second", "goal": "max"},
+        "evaluations.0.pairings": [{"first": "host", "second": "random"}, {"first": "random", "second": "host"}],
+        "best": {"evaluation": "main", "pairing": 1, "measure": "return/second", "goal": "max"},
     },
 }
 
@@ -198,7 +198,7 @@ def test_a_run_stopped_once_anywhere_ends_in_the_same_bits(
 
 
 def test_a_signal_that_comes_at_the_end_of_a_safe_point_loses_nothing(make_config: MakeConfig, tmp_path: Path) -> None:
-    config = make_config({"output.save": {"every": 1000, "unit": "opt_steps"}, "evaluation": None})
+    config = make_config({"output.save": {"every": 1000, "unit": "opt_steps"}, "evaluations": [], "best": None})
     with at_call(Trainer, "_show", 20, send_signal):
         trainer = fit(tmp_path / "run", config)
     assert 0 < trainer.opt_steps < 24
@@ -224,7 +224,8 @@ def test_a_run_resumed_with_full_segments_of_replay_rows_ends_in_the_same_bits(
             "num_worlds": 2000,
             "players.host.algorithm.replay_buffer": replay,
             "players.agent.algorithm.replay_buffer": replay,
-            "evaluation": None,
+            "evaluations": [],
+            "best": None,
             "stop": {"after": 60, "unit": "opt_steps"},
             "output.save": {"every": 9, "unit": "opt_steps"},
         }
@@ -442,7 +443,7 @@ def write_config(config: dict[str, Any], folder: Path) -> Path:
 
 LONG = {
     "stop": {"after": 400, "unit": "opt_steps"},
-    "evaluation.interval": {"every": 150, "unit": "opt_steps"},
+    "evaluations.0.interval": {"every": 150, "unit": "opt_steps"},
     "output.record": {"every": 20, "unit": "opt_steps"},
     "output.save": {"every": 50, "unit": "opt_steps"},
 }

@@ -15,7 +15,7 @@ import pytest
 from combinations import LEARNERS, Combination, combinations_of, config_of, pairwise, registered_algorithms
 from resuming import Killed, ask_to_leave, assert_same_bits, at_call, fit, kill, send_signal
 
-from palestra.evaluation import pairings
+from palestra.evaluation.evaluations import Evaluations
 from palestra.lineage import tree_differences
 from palestra.trainer import Trainer
 
@@ -26,7 +26,7 @@ STOPS: dict[str, Callable[[random.Random], AbstractContextManager[Any]]] = {
     "warm-up": lambda rng: at_call(Trainer, "safe_point", rng.randint(1, 3), rng.choice([ask_to_leave, kill])),
     "roll-out": lambda rng: at_call(Trainer, "_roll_out", rng.randint(1, 2), kill),
     "update": lambda rng: at_call(Trainer, "safe_point", rng.randint(2, 5), ask_to_leave),
-    "evaluation": lambda rng: at_call(pairings, "_play", 1, send_signal),
+    "evaluation": lambda rng: at_call(Evaluations, "_play", 1, send_signal),
     "save": lambda rng: at_call(os, "fsync", rng.randint(1, 9), kill),
 }
 

@@ -47,7 +47,7 @@ def test_a_signal_in_any_phase_leaves_within_the_bound_and_a_resume_gives_the_sa
 def test_a_signal_while_the_update_is_compiled_leaves_and_the_run_goes_on(
     make_config: MakeConfig, tmp_path: Path
 ) -> None:
-    config, run = make_config({"execution.compile": True, "evaluation": None}), tmp_path / "run"
+    config, run = make_config({"execution.compile": True, "evaluations": [], "best": None}), tmp_path / "run"
     (tmp_path / "run.yml").write_text(json.dumps(config))
     program = "from palestra.cli import main; main()"
     command = [sys.executable, "-c", program, "train", str(tmp_path / "run.yml"), "--run", str(run), "--quiet"]

@@ -98,7 +98,7 @@ class Spy(Callback):
 def test_hooks_come_in_order_with_the_right_arguments(make_config: MakeConfig, tmp_path: Path) -> None:
     changes = {"stop": {"after": 4, "unit": "epochs"}, "players.agent": {"scripted": "random"}}
     spy = Spy()
-    trained(make_config(changes | {"evaluation.interval": {"every": 2, "unit": "epochs"}}), tmp_path / "run", spy)
+    trained(make_config(changes | {"evaluations.0.interval": {"every": 2, "unit": "epochs"}}), tmp_path / "run", spy)
     assert spy.seen == [
         ("before_train",),
         ("after_evaluation", 0, 3),
@@ -185,7 +185,7 @@ def test_a_subclass_may_override_hooks_and_the_training_logic(make_config: MakeC
             super().after_step(player, metrics)
             self.last = player.name
 
-    trainer = HostOnly(make_config({"evaluation": None}), run=tmp_path / "run")
+    trainer = HostOnly(make_config({"evaluations": [], "best": None}), run=tmp_path / "run")
     trainer.fit()
     assert (trainer.last, trainer.opt_steps) == ("host", 24)
     assert (trainer.players["host"].opt_steps, trainer.players["agent"].opt_steps) == (24, 0)
@@ -263,15 +263,15 @@ def test_minutes_count_training_alone(make_config: MakeConfig, tmp_path: Path, m
         def after_step(self, trainer: Trainer, player: Player, metrics: Metrics) -> None:
             now[0] += 30.0
 
-    def play_slowly(*arguments: object) -> list[dict[str, Any]]:
+    def play_slowly(*arguments: object, **_: object) -> dict[str, Any]:
         now[0] += 1000.0
-        return []
+        return {"evaluation": "main", "pairs": []}
 
-    monkeypatch.setattr("palestra.trainer.play_pairings", play_slowly)
+    monkeypatch.setattr("palestra.evaluation.evaluations.Evaluations.play", play_slowly)
     config = make_config(
         {
-            "evaluation.best": None,
-            "evaluation.interval": {"every": 2, "unit": "minutes"},
+            "best": None,
+            "evaluations.0.interval": {"every": 2, "unit": "minutes"},
             "output.record": {"every": 1, "unit": "minutes"},
             "stop": {"after": 5, "unit": "minutes"},
         }
@@ -418,9 +418,9 @@ def assert_same_state(one: Any, two: Any) -> None:
 
 
 def test_evaluations_records_and_saves_change_no_bit_of_training(make_config: MakeConfig, tmp_path: Path) -> None:
-    rare = {"evaluation": None, "output.record": None, "output.save": {"every": 1000, "unit": "opt_steps"}}
+    rare = {"evaluations": [], "best": None, "output.record": None, "output.save": {"every": 1000, "unit": "opt_steps"}}
     often = {"every": 1, "unit": "opt_steps"}
-    dense = {"evaluation.interval": often, "output.record": often, "output.save": often}
+    dense = {"evaluations.0.interval": often, "output.record": often, "output.save": often}
     one = saved_state(trained(make_config(rare), tmp_path / "rare"))
     two = saved_state(trained(make_config(dense), tmp_path / "dense"))
     assert_same_state(without_best(one), without_best(two))
@@ -431,7 +431,7 @@ def test_an_evaluation_leaves_modes_and_state_as_they_were(make_config: MakeConf
     before = trainer.state_dict()
     for mode in (True, False):
         trainer.set_training(mode)
-        trainer._play_pairings(8, with_scripted=True)
+        trainer.evaluations.play("main", 8, with_scripted=True)
         assert {net.training for player in trainer.learners for net in player.nets.values()} == {mode}
     trainer.load_state_dict(before)
     assert_same_state(trainer.state_dict(), before)
@@ -553,7 +553,7 @@ def test_a_reward_of_the_user_s_own_that_is_no_number_fails_the_run(make_config:
         "class Nan(Reward):\n    class Config(UserConfig):\n        pass\n\n"
         "    def __call__(self, before, after, won):\n        return torch.full((len(won), 2), torch.nan)\n"
     )
-    config = make_config({"game.reward": {"name": "own_reward:Nan"}, "evaluation.best": None})
+    config = make_config({"game.reward": {"name": "own_reward:Nan"}, "best": None})
     trainer = Trainer(config, run=in_tmp_path / "run")
     with pytest.raises(TrainingFailed, match="the loss is nan"):
         trainer.fit()
@@ -564,11 +564,11 @@ def test_a_reward_of_the_user_s_own_that_is_no_number_fails_the_run(make_config:
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"evaluation.best.pairing": 2}, "evaluation.best.pairing: in pairing 2 nobody learns; expected one of 0, 1"),
-        ({"evaluation.best.pairing": 7}, "evaluation.best.pairing: no such pairing; expected one of 0, 1"),
+        ({"best.pairing": 2}, "best.pairing: in pairing 2 nobody learns; expected one of 0, 1"),
+        ({"best.pairing": 7}, "best.pairing: no such pairing; expected one of 0, 1"),
         (
-            {"evaluation.best.measure": "return/hosts"},
-            "evaluation.best.measure: 'return/hosts' is unknown; expected one of rho, return/host, return/agent",
+            {"best.measure": "return/hosts"},
+            "best.measure: 'return/hosts' is unknown; expected one of rho, return/host, return/agent",
         ),
         ({"execution.device": "gpu"}, "execution.device: 'gpu' is out of range; expected a string"),
         (
@@ -596,7 +596,7 @@ def test_a_device_that_is_not_there_is_a_clear_error(make_config: MakeConfig, tm
 
 def test_one_player_cannot_sit_where_it_sees_and_does_different_things(make_config: MakeConfig) -> None:
     with pytest.raises(palestra.ConfigError, match=r"^roles\.agent: 'host' sits there and as 'host'"):
-        Trainer(make_config({"roles.agent": "host", "players.agent": ..., "evaluation": None}))
+        Trainer(make_config({"roles.agent": "host", "players.agent": ..., "evaluations": [], "best": None}))
 
 
 def test_overrides_replace_what_a_mapping_or_a_config_object_says(make_config: MakeConfig) -> None:
@@ -609,7 +609,7 @@ def test_overrides_replace_what_a_mapping_or_a_config_object_says(make_config: M
 
 
 def test_the_parts_of_a_player_are_found_by_role(make_config: MakeConfig) -> None:
-    trainer = Trainer(make_config({"roles": {"host": "h", "agent": "a"}, "evaluation": None} | {
+    trainer = Trainer(make_config({"roles": {"host": "h", "agent": "a"}, "evaluations": [], "best": None} | {
         "players": {"h": make_config()["players"]["host"], "a": {"scripted": "random"}}
     }))  # fmt: skip
     player = trainer.players["h"]
@@ -651,13 +651,16 @@ def test_players_that_learn_explore_in_every_roll_out_and_those_held_fixed_never
     assert exploration(Trainer(make_config())) == {"host": 1.0, "agent": 1.0}
     trained(make_config(), tmp_path / "source")
     entry = {"from_run": str(tmp_path / "source"), "player": "host", "checkpoint": "latest"}
-    assert exploration(Trainer(make_config({"players.host": entry, "evaluation": None}))) == {"host": 0.0, "agent": 1.0}
+    assert exploration(Trainer(make_config({"players.host": entry, "evaluations": [], "best": None}))) == {
+        "host": 0.0,
+        "agent": 1.0,
+    }
 
 
 def test_a_player_from_a_run_plays_as_it_was_left_and_never_changes(make_config: MakeConfig, tmp_path: Path) -> None:
     source = trained(make_config(), tmp_path / "source")
     entry = {"from_run": str(tmp_path / "source"), "player": "host", "checkpoint": "latest"}
-    trainer = Trainer(make_config({"players.host": entry, "evaluation.best.pairing": 1}), run=tmp_path / "run")
+    trainer = Trainer(make_config({"players.host": entry, "best.pairing": 1}), run=tmp_path / "run")
     before = parameters(trainer.players["host"])
     assert_equal(before, parameters(source.players["host"]))
     trainer.fit()
@@ -669,7 +672,7 @@ def test_a_player_from_a_run_plays_as_it_was_left_and_never_changes(make_config:
 def test_a_run_with_a_player_from_a_run_resumes(make_config: MakeConfig, tmp_path: Path) -> None:
     trained(make_config(), tmp_path / "source")
     entry = {"from_run": str(tmp_path / "source"), "player": "host", "checkpoint": "0"}
-    config = make_config({"players.host": entry, "evaluation.best.pairing": 1})
+    config = make_config({"players.host": entry, "best.pairing": 1})
     trained(config, tmp_path / "run", Counting())
     resumed = Trainer.load(tmp_path / "run", callbacks=[Counting()])
     resumed.fit()
@@ -696,7 +699,7 @@ def test_a_player_that_cannot_come_from_a_run_is_one_clear_error(
 ) -> None:
     trained(make_config(), in_tmp_path / "source")
     with pytest.raises(palestra.ConfigError) as caught:
-        Trainer(make_config({"players.host": entry, "evaluation": None}))
+        Trainer(make_config({"players.host": entry, "evaluations": [], "best": None}))
     [error] = caught.value.errors
     assert error.path.startswith("players.host.from_run")
     assert expected in error.message

@@ -74,7 +74,7 @@ def test_what_was_not_recorded_so_is_found(make_config: MakeConfig, tmp_path: Pa
 
 def test_another_learning_rate_is_found_in_the_first_record_after_it(make_config: MakeConfig, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    numbers = train(make_config, run, {"output.record": None, "evaluation": None})
+    numbers = train(make_config, run, {"output.record": None, "evaluations": [], "best": None})
     config = (run / "config.yml").read_text()
     other = re.sub(r"initial: 0.01\b", "initial: 0.011", config)
     assert other != config
@@ -118,7 +118,8 @@ def test_saves_and_an_end_that_follow_the_clock_are_left_out_and_said(make_confi
     by_the_clock = {
         "output.save": {"every": 0.1, "unit": "minutes"},
         "stop": {"after": 0.8, "unit": "minutes"},
-        "evaluation": None,
+        "evaluations": [],
+        "best": None,
     }
     train(make_config, tmp_path / "run", by_the_clock)
     for start in ("beginning", "1"):
@@ -130,7 +131,7 @@ def test_saves_and_an_end_that_follow_the_clock_are_left_out_and_said(make_confi
     assert "output.save counts minutes, which follow the clock: what it decides is not compared" in said.stdout
 
 
-@pytest.mark.parametrize("key", ["output.record", "evaluation.interval"])
+@pytest.mark.parametrize("key", ["output.record", "evaluations.0.interval"])
 @pytest.mark.usefixtures("hasty_clock")
 def test_records_that_follow_the_clock_are_not_called_differences(
     make_config: MakeConfig, tmp_path: Path, key: str
@@ -142,7 +143,9 @@ def test_records_that_follow_the_clock_are_not_called_differences(
 
 def test_nothing_to_compare_is_told(make_config: MakeConfig, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    numbers = train(make_config, run, {"output.keep_last": 1, "output.keep_every": None, "evaluation": None})
+    numbers = train(
+        make_config, run, {"output.keep_last": 1, "output.keep_every": None, "evaluations": [], "best": None}
+    )
     assert len(numbers) == 1
     with pytest.raises(RunFolderError, match=r"nothing recorded after any of its checkpoints.*--from beginning"):
         verify(run, None)

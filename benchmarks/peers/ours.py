@@ -42,7 +42,7 @@ def config_of(work: Work) -> dict[str, Any]:
     given = source["hyperparameters"]
     h = None if given is None else hyperparameters_from_json(given)
     config = _base_config("ppo" if h is None else type(h).__name__.lower(), source["environment"])
-    config |= {"seed": work["seed"], "evaluation": None, "stop": {"after": MANY, "unit": "env_steps"}}
+    config |= {"seed": work["seed"], "evaluations": [], "best": None, "stop": {"after": MANY, "unit": "env_steps"}}
     config["execution"]["num_threads"] = work["num_threads"]
     config["output"] |= {"save": None}
     if h is not None:

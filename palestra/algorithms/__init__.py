@@ -23,7 +23,7 @@ from palestra.config import (
     check_overridden,
     load_config,
 )
-from palestra.evaluation.evaluator import EvaluationConfig
+from palestra.evaluation.config import BestConfig, EvaluationConfig, best_errors, evaluation_errors
 from palestra.games import GameConfig, game_class
 from palestra.intervals import Interval, Limit
 from palestra.player import Algorithm, AlgorithmConfig
@@ -97,8 +97,10 @@ class RunConfig(Config):
     """the players by name: each learns, is scripted, or comes from a run"""
     stop: Limit
     """when the run is done"""
-    evaluation: EvaluationConfig | None
-    """games apart from training; null: none"""
+    evaluations: list[EvaluationConfig]
+    """games apart from training; []: none"""
+    best: BestConfig | None
+    """what makes a checkpoint the best one; null: no best one is kept"""
     callbacks: list[Annotated[UserConfig, ByName(user_class=Callback)]]
     """classes of your own that override hooks of the trainer"""
     execution: ExecutionConfig
@@ -108,10 +110,30 @@ class RunConfig(Config):
 
     @model_validator(mode="after")
     def _check_seats(self) -> Self:
-        errors = [*self._role_errors(), *self._pairing_errors()]
+        scripts = {name: getattr(config, "scripted", None) for name, config in self.players.items()}
+        roles = game_class(self.game.name).roles
+        errors = [
+            *self._role_errors(),
+            *evaluation_errors(self.evaluations, self.game, scripts),
+            *best_errors(self.best, self.evaluations, roles, self.learners()),
+        ]
         if errors:
             raise ConfigError(errors)
         return self
+
+    def learners(self) -> list[str]:
+        """The players that learn."""
+        return [name for name, config in self.players.items() if isinstance(config, LearningPlayerConfig)]
+
+    def seats(self, player: str) -> list[str]:
+        """The roles in which a player sits, in the game's order; of a player from a run that sits in none, those in
+        which evaluations want it."""
+        roles = game_class(self.game.name).roles
+        sits = [role for role in roles if self.roles.get(role) == player]
+        if sits or not isinstance(self.players[player], FromRunConfig):
+            return sits
+        pairings = [pairing for evaluation in self.evaluations for pairing in evaluation.pairings]
+        return [role for role in roles if any(pairing.get(role) == player for pairing in pairings)]
 
     def _role_errors(self) -> list[ConfigErrorItem]:
         game = game_class(self.game.name)
@@ -131,48 +153,14 @@ class RunConfig(Config):
             elif isinstance(config, ScriptedPlayerConfig) and (fault := script_error(config.scripted, game, role)):
                 faults.append((f"players.{player}.scripted", fault))
         for player in self.players:
-            if player not in self.roles.values():
-                faults.append((f"players.{player}", "sits in no role; name it under roles, or leave it out"))
+            if not self.seats(player):
+                expected = "name it under roles, or one from a run in a pairing, or leave it out"
+                faults.append((f"players.{player}", f"sits in no role; {expected}"))
             if player in SCRIPTED:
                 faults.append((f"players.{player}", "is the name of a scripted player; choose another"))
-        if not any(isinstance(config, LearningPlayerConfig) for config in self.players.values()):
+        if not self.learners():
             faults.append(("players", "nobody learns; expected a player with an algorithm"))
         return [ConfigErrorItem(*fault) for fault in faults]
-
-    def _pairing_errors(self) -> list[ConfigErrorItem]:
-        if self.evaluation is None:
-            return []
-        game = game_class(self.game.name)
-        faults: list[tuple[str, str]] = []
-        players = f"players of this file: {', '.join(self.players)}"
-        for index, pairing in enumerate(self.evaluation.pairings):
-            path = f"evaluation.pairings.{index}"
-            for role in game.roles:
-                if role not in pairing:
-                    faults.append((f"{path}.{role}", f"missing; expected a scripted player, or one of the {players}"))
-            for role, player in pairing.items():
-                if role not in game.roles:
-                    faults.append((f"{path}.{role}", f"unknown key; the known roles: {', '.join(game.roles)}"))
-                elif player not in self.players and (fault := script_error(player, game, role)):
-                    faults.append((f"{path}.{role}", f"{fault}; {players}"))
-        return [ConfigErrorItem(*fault) for fault in faults] + self._best_errors()
-
-    def _best_errors(self) -> list[ConfigErrorItem]:
-        if self.evaluation is None or self.evaluation.best is None:
-            return []
-        best, pairings = self.evaluation.best, self.evaluation.pairings
-        learners = [name for name, config in self.players.items() if isinstance(config, LearningPlayerConfig)]
-        sound = [index for index, pairing in enumerate(pairings) if any(name in learners for name in pairing.values())]
-        measures = ["rho", *(f"return/{role}" for role in game_class(self.game.name).roles)]
-        errors = []
-        if best.pairing not in sound:
-            message = f"in pairing {best.pairing} nobody learns" if best.pairing < len(pairings) else "no such pairing"
-            expected = f"expected one of {', '.join(map(str, sound))}" if sound else "expected null for best"
-            errors.append(ConfigErrorItem("evaluation.best.pairing", f"{message}; {expected}"))
-        if best.measure not in measures:
-            message = f"{best.measure!r} is unknown; expected one of {', '.join(measures)}"
-            errors.append(ConfigErrorItem("evaluation.best.measure", message))
-        return errors
 
 
 def read_config(config: "str | Path | dict[str, Any] | RunConfig", overrides: tuple[str, ...] = ()) -> RunConfig:

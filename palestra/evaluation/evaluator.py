@@ -3,45 +3,18 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 
-from palestra.config import Config, NonNegativeInt, PositiveInt
-from palestra.evaluation.statistics import estimate_mean, estimate_rho
+from palestra.evaluation.statistics import describe, estimate_mean, estimate_rho
 from palestra.games.fused import Memory, Policy
 from palestra.games.game import State, TensorGame
 from palestra.games.spaces import Discrete
-from palestra.intervals import Interval
 from palestra.randomness import base_key, fold, world_keys
 
 STREAM = "evaluation"
-
-
-class BestConfig(Config):
-    pairing: NonNegativeInt
-    """which of the pairings, counted from 0"""
-    measure: Annotated[str, Field(pattern=r"^(rho|return/.+)$")]
-    """rho, or return/ROLE"""
-    goal: Literal["max", "min"]
-    """what is better"""
-
-
-class EvaluationConfig(Config):
-    interval: Interval | None
-    """when, besides the start and the end of a run; null: then alone"""
-    num_games: PositiveInt
-    """games per pairing, from the same starts every time"""
-    final_num_games: PositiveInt
-    """games per pairing at the end of a run, and of `palestra evaluate`"""
-    max_rounds: PositiveInt
-    """a game is cut off (truncated) after so many rounds"""
-    pairings: list[dict[str, str]]
-    """who meets whom: for every role a player of this file or a scripted one"""
-    best: BestConfig | None
-    """what makes a checkpoint the best one; null: no best one is kept"""
 
 
 class Interrupted(Exception):
@@ -65,7 +38,8 @@ class Games:
     actions: dict[str, Tensor]
 
     def summary(self) -> dict[str, Any]:
-        """The figures of a record: rho and returns with 95% intervals, and the counts behind them."""
+        """The figures of a record: rho and returns with 95% intervals, the counts behind them, and how returns and
+        lengths are spread; of two roles also which share of the games each has won (equal returns count half)."""
         rho = estimate_rho(self.finished, self.lengths)
         finished = int(self.finished.sum())
         returns = {role: estimate_mean(values) for role, values in self.returns.items()}
@@ -82,7 +56,19 @@ class Games:
             "actions": {role: counts.tolist() for role, counts in self.actions.items()},
             "returns": {role: estimate.value for role, estimate in returns.items()},
             "return_intervals": {role: [estimate.low, estimate.high] for role, estimate in returns.items()},
+            "won": self._won(),
+            "statistics": {
+                "episode_return": {role: describe(values) for role, values in self.returns.items()},
+                "episode_length": describe(self.lengths),
+            },
         }
+
+    def _won(self) -> dict[str, float]:
+        if len(self.returns) != 2 or not len(self.lengths):
+            return {}
+        (first, one), (second, other) = self.returns.items()
+        share = float(((one > other).double() + 0.5 * (one == other).double()).mean())
+        return {first: share, second: 1.0 - share}
 
 
 @torch.no_grad()

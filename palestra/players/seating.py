@@ -1,9 +1,11 @@
 """Makes the players of a run from its config, and brings players back from the folder of a run."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 import torch
 
@@ -13,21 +15,27 @@ from palestra.games.game import Game
 from palestra.player import Algorithm, Player
 from palestra.players import FromRunConfig, ScriptedPlayerConfig, make_script
 from palestra.storage.checkpoints import CheckpointError, Checkpoints
-from palestra.storage.run_folder import RunFolder, RunFolderError
+from palestra.storage.run_folder import RunFolder, RunFolderError, write_json, write_text
+from palestra.storage.segments import parse_json, read_file, read_tensors, write_tensors
 
 if TYPE_CHECKING:
     from palestra.algorithms import RunConfig
 
 
-def make_player(name: str, run: "RunConfig", game: Game) -> Player:
-    """A player of a run: learning, scripted, or held fixed as another run left it.
+def make_players(run: "RunConfig", game: Game, kept: Path | None) -> dict[str, Player]:
+    """The players of a run: learning, scripted, or held fixed as another run left them.
 
-    Raises ConfigError if it sits in roles that see or do different things, or comes from a run that does not fit.
+    kept: where `keep_players` has written the last of these down; None: nowhere yet. Raises ConfigError for a player
+    that sits in roles that see or do different things, or comes from a run that does not fit.
     """
+    return {name: _make_player(name, run, game, kept) for name in run.players}
+
+
+def _make_player(name: str, run: "RunConfig", game: Game, kept: Path | None) -> Player:
     config: Config = run.players[name]
-    roles = tuple(role for role in game.roles if run.roles[role] == name)
-    first, others = roles[0], roles[1:]
-    for role in others:
+    roles = tuple(run.seats(name))
+    first = roles[0]
+    for role in roles[1:]:
         if game.spaces[role] != game.spaces[first] or game.action_spaces[role] != game.action_spaces[first]:
             message = f"{name!r} sits there and as {first!r}, but the two see or do different things"
             raise ConfigError([ConfigErrorItem(f"roles.{role}", message)])
@@ -37,7 +45,10 @@ def make_player(name: str, run: "RunConfig", game: Game) -> Player:
         player.script = make_script(config.scripted, game, first)
     elif isinstance(config, FromRunConfig):
         with _told_at(f"players.{name}.from_run", config, first):
-            _fill_from_run(player, type(run), Path(config.from_run), config.player, config.checkpoint)
+            if kept is not None and _kept_files(kept, name)[0].exists():
+                _fill(player, _read_kept(type(run), kept, name, config.player))
+            else:
+                _fill(player, _read_from_run(type(run), Path(config.from_run), config.player, config.checkpoint))
     else:
         player.learning, player.num_worlds = True, run.num_worlds
         turns: tuple[tuple[str, ...], ...] = getattr(game, "turns", (roles,))
@@ -55,8 +66,8 @@ def warm_start(player: Player, run: "RunConfig") -> None:
     if config is None:
         return
     with _told_at(f"players.{player.name}.warm_start", config, player.roles[0]):
-        whole = _state_of_run(type(run), Path(config.from_run), config.player, config.checkpoint)
-        _load_nets(player, whole["players"][config.player])
+        source = _read_from_run(type(run), Path(config.from_run), config.player, config.checkpoint)
+        _load_nets(player, source.state)
 
 
 @contextmanager
@@ -89,7 +100,9 @@ def load_player(run: str | Path, player: str | None, checkpoint: str, model: typ
     spaces, actions = game.spaces[roles[0]], game.action_spaces[roles[0]]
     loaded = Player(name, roles, spaces, actions, game.device, config.seed, False)
     loaded.game = game
-    game.load_state_dict(_fill_from_run(loaded, model, Path(run), name, checkpoint)["game"])
+    source = _read_from_run(model, Path(run), name, checkpoint)
+    _fill(loaded, source)
+    game.load_state_dict(source.game)
     return loaded
 
 
@@ -104,28 +117,76 @@ def _make_algorithm(config: Any, player: Player) -> Algorithm:
         raise error.within(config, f"players.{player.name}.algorithm") from error
 
 
-def _fill_from_run(player: Player, model: type["RunConfig"], run: Path, name: str, checkpoint: str) -> dict[str, Any]:
-    """Give the player what it had learned; gives the state of the run."""
-    whole = _state_of_run(model, run, name, checkpoint)
-    config = load_config(RunFolder.open(run).config, (), model).players[name]
-    player.algorithm = _make_algorithm(config.algorithm, player)  # type: ignore[union-attr]
-    state = whole["players"][name]
-    _load_nets(player, state)
+# ---- players of other runs -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Source:
+    """Where a player comes from. algorithm: its config. state: nets, opt_steps and env_steps. game: the state of the
+    game that it was trained in."""
+
+    algorithm: Any
+    state: dict[str, Any]
+    game: dict[str, Any]
+
+
+def _read_from_run(model: type["RunConfig"], run: Path, name: str, checkpoint: str) -> _Source:
+    """A player in a checkpoint of a run. Raises RunFolderError if that player did not learn there."""
+    folder = RunFolder.open(run)
+    learned: Any = load_config(folder.config, (), model).players.get(name)
+    if not hasattr(learned, "algorithm"):
+        raise RunFolderError(f"{run} has no player {name!r} that learned")
+    which = int(checkpoint) if checkpoint.isdigit() else checkpoint
+    whole = Checkpoints(folder, keep_last=1, keep_every=None).load(which, check_rows=False).state
+    return _Source(learned.algorithm, whole["players"][name], whole["game"])
+
+
+def keep_players(run: "RunConfig", players: Mapping[str, Player], folder: Path) -> None:
+    """Write down in a new run's folder the players that come from other runs, so that it needs those no more. Raises
+    RunFolderError if that fails."""
+    try:
+        for name, config in run.players.items():
+            if isinstance(config, FromRunConfig):
+                _keep_player(players[name], RunFolder(Path(config.from_run)), folder)
+    except OSError as error:
+        raise RunFolderError(f"{folder} cannot be written: {error}") from error
+
+
+def _keep_player(player: Player, source: RunFolder, folder: Path) -> None:
+    folder.mkdir(exist_ok=True)
+    facts, text, weights = _kept_files(folder, player.name)
+    nets = {f"{net}/{key}": value for net, module in player.nets.items() for key, value in module.state_dict().items()}
+    write_text(text, source.config.read_text())
+    sha256 = write_tensors(weights, nets)
+    write_json(facts, {"opt_steps": player.opt_steps, "env_steps": player.env_steps, "sha256": sha256})
+
+
+def _read_kept(model: type["RunConfig"], folder: Path, name: str, name_there: str) -> _Source:
+    """A player that `keep_players` has written. Raises DamagedError."""
+    facts, text, weights = _kept_files(folder, name)
+    learned: Any = load_config(text, (), model).players[name_there]
+    state: dict[str, Any] = parse_json(read_file(facts), facts.name) | {"nets": {}}
+    for key, value in read_tensors(weights, state["sha256"]).items():
+        net, _, key_there = key.partition("/")
+        state["nets"].setdefault(net, {})[key_there] = value
+    return _Source(learned.algorithm, state, {})
+
+
+def _kept_files(folder: Path, name: str) -> tuple[Path, Path, Path]:
+    """Its facts, which are written last; its run's config; its weights."""
+    facts, text, weights = (folder / f"{quote(name, safe='')}.{end}" for end in ("json", "yml", "safetensors"))
+    return facts, text, weights
+
+
+def _fill(player: Player, source: _Source) -> None:
+    """Give the player what it had learned, held fixed."""
+    player.algorithm = _make_algorithm(source.algorithm, player)
+    _load_nets(player, source.state)
     for net in player.nets.values():
         net.requires_grad_(False)
     player.set_training(False)
-    player.opt_steps, player.env_steps = state["opt_steps"], state["env_steps"]
+    player.opt_steps, player.env_steps = source.state["opt_steps"], source.state["env_steps"]
     player.optimizers, player.replay_buffer = {}, None
-    return whole
-
-
-def _state_of_run(model: type["RunConfig"], run: Path, name: str, checkpoint: str) -> dict[str, Any]:
-    """What a checkpoint of a run holds. Raises RunFolderError if that player did not learn there."""
-    folder = RunFolder.open(run)
-    if not hasattr(load_config(folder.config, (), model).players.get(name), "algorithm"):
-        raise RunFolderError(f"{run} has no player {name!r} that learned")
-    which = int(checkpoint) if checkpoint.isdigit() else checkpoint
-    return Checkpoints(folder, keep_last=1, keep_every=None).load(which, check_rows=False).state
 
 
 def _load_nets(player: Player, state: dict[str, Any]) -> None:

@@ -25,6 +25,7 @@ from palestra.recording.results import (
     Progress,
     Seat,
     as_float,
+    by_name,
     count_text,
     duration_text,
     fraction_of_one,
@@ -55,10 +56,12 @@ def render_progress(progress: Progress, width: int, height: int) -> RenderableTy
     parts: list[RenderableType] = [_time_bar(progress), _counters_table(progress, inner)]
     if progress.players:
         parts += ["", _players_table(progress.players, inner, num_player_rows)]
-    sparks = _sparklines(progress.evaluations, inner) if height >= 16 else []
+    named = by_name(progress.evaluations)
+    first = next(iter(named.values()), [])  # it has the table, the others a line each
+    sparks = _all_sparklines(named, inner) if height >= 16 else []
     num_lines_left = height - 13 - num_player_rows - len(sparks)  # of 12 lines for the rest, and the cursor's
-    if progress.evaluations and num_lines_left > 0:
-        parts += ["", score_table(progress.evaluations, inner, num_lines_left)]
+    if first and num_lines_left > 0:
+        parts += ["", score_table(first, inner, num_lines_left)]
     parts += ["", _sparks_table(sparks)] if sparks else []
     if progress.message:
         parts.append(Text(printable(progress.message), style="yellow", no_wrap=True, overflow="ellipsis"))
@@ -109,6 +112,16 @@ def _players_table(players: Mapping[str, Mapping[str, float]], width: int, num_r
 
 def _alarm(value: object) -> str:
     return "" if value is None or math.isfinite(as_float(value)) else "bold red"
+
+
+def _all_sparklines(named: Mapping[str, Sequence[Evaluation]], width: int) -> list[tuple[str, str, str, str]]:
+    """Of the first evaluation at most two, of at most two others one each, with its name."""
+    (_, first), *others = named.items() or [("", [])]
+    lines = _sparklines(first, width)
+    for name, evaluations in others[:2]:
+        for pair, before, bars, now in _sparklines(evaluations, width)[:1]:
+            lines.append((f"{name}: {pair}"[: width // 2], before, bars, now))
+    return lines
 
 
 def _sparklines(evaluations: Sequence[Evaluation], width: int) -> list[tuple[str, str, str, str]]:
@@ -364,8 +377,9 @@ class PlainDisplay(_TimedDisplay):
     def _show(self, progress: Progress) -> None:
         self.log(_progress_line(progress))
         num_shown, self._num_evaluations = self._num_evaluations, len(progress.evaluations)
-        if progress.evaluations and len(progress.evaluations) != num_shown:
-            self.log(_evaluation_line(progress.evaluations[-1]))
+        for evaluation in progress.evaluations[num_shown:]:
+            if num_shown or evaluation.opt_steps == progress.evaluations[-1].opt_steps:  # not the past of a resumed run
+                self.log(_evaluation_line(evaluation))
 
     def _news(self, progress: Progress) -> object:
         return len(progress.evaluations)
@@ -384,7 +398,7 @@ def _progress_line(progress: Progress) -> str:
 
 def _evaluation_line(evaluation: Evaluation) -> str:
     results = [_result_text(pair) for pair in evaluation.pairs if pair.learned]
-    return f"evaluation at opt step {evaluation.opt_steps}: {', '.join(results)}"
+    return f"evaluation {evaluation.name} at opt step {evaluation.opt_steps}: {', '.join(results)}"
 
 
 def _result_text(pair: PairResult) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from palestra.recording.results import Evaluation, PairResult, Seat, histories, standings
+from palestra.recording.results import Evaluation, PairResult, Seat, by_name, histories, standings
 
 # Okabe and Ito's palette, told apart by colour-blind eyes; the first two for the learning players of the two roles
 LEARNED_COLOURS = ("#0072B2", "#D55E00")
@@ -29,23 +29,26 @@ def plot_scores(records: Sequence[Mapping[str, Any]], path: Path) -> bool:
 
 def scores_figure(records: Sequence[Mapping[str, Any]]) -> Figure | None:
     """One panel for each pairing of a learning player: rho over opt steps with its 95% interval as a band, and dashed
-    the scripted players of its role facing the same opponent. A row of panels for each learning player. In games
-    other than the host's and agent's the learning player's return stands for rho.
+    the scripted players of its role facing the same opponent. A row of panels for each learning player, and anew for
+    each of several evaluations, named in the titles. In games other than the host's and agent's the learning player's
+    return stands for rho.
 
     records: as in `records.jsonl`; those without `pairs` are passed over. None if nothing is there to draw.
     """
-    evaluations = [Evaluation.from_record(record) for record in records if record.get("pairs")]
-    rows = _rows(evaluations)
+    named = by_name([Evaluation.from_record(record) for record in records if record.get("pairs")])
+    rows = [(name, row) for name, evaluations in named.items() for row in _rows(evaluations)]
     if not rows:
         return None
-    num_columns = max(len(row) for row in rows)
+    num_columns = max(len(row) for _, row in rows)
     figure = Figure(figsize=(2.2 + 2.9 * num_columns, 0.5 + 2.7 * len(rows)), layout="constrained", facecolor="white")
     grid = figure.subplots(len(rows), num_columns, squeeze=False)
-    for axes_row, row in zip(grid, rows, strict=True):
+    for axes_row, (name, row) in zip(grid, rows, strict=True):
         for axes in axes_row[len(row) :]:
             axes.remove()
         for axes, (learner, pair) in zip(axes_row, row, strict=False):
-            _draw_panel(axes, evaluations, learner, pair)
+            _draw_panel(axes, named[name], learner, pair)
+            if len(named) > 1:
+                axes.set_title(f"{name}: {axes.get_title(loc='left')}", fontsize=10, loc="left")
     return figure
 
 

@@ -158,11 +158,12 @@ def plain(value: Any) -> Any:
 
 def numbers_of(record: Mapping[str, Any]) -> dict[str, float]:
     """The numbers in a record by name: keys joined by slashes, as players/host/loss; of evaluations also the players,
-    as evaluation/host vs random/rho. Lists, texts and null are left out."""
-    found = dict(_numbers({key: value for key, value in record.items() if key != "pairs"}, ""))
+    as evaluation/main/host vs random/rho. Lists, texts and null are left out."""
+    found = dict(_numbers({key: value for key, value in record.items() if key not in ("pairs", "ratings")}, ""))
+    found |= _numbers(record.get("ratings"), f"evaluation/{record.get('evaluation')}/ratings")
     for pair in record.get("pairs", []):
         scores = {key: value for key, value in pair.items() if key not in ("players", "learned")}
-        found |= _numbers(scores, f"evaluation/{' vs '.join(pair['players'].values())}")
+        found |= _numbers(scores, f"evaluation/{record['evaluation']}/{' vs '.join(pair['players'].values())}")
     return found
 
 

@@ -79,15 +79,17 @@ class PairResult:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The pairings evaluated at one moment of training."""
+    """The pairings of one of the run's evaluations, at one moment of training."""
 
+    name: str
     opt_steps: int
     pairs: tuple[PairResult, ...]
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Self:
-        """Read `opt_steps` and `pairs` of an evaluation's record, where null stands for NaN."""
-        return cls(record["opt_steps"], tuple(PairResult.from_record(pair) for pair in record["pairs"]))
+        """Read name, `opt_steps` and `pairs` of an evaluation's record, where null stands for NaN."""
+        pairs = tuple(PairResult.from_record(pair) for pair in record["pairs"])
+        return cls(record["evaluation"], record["opt_steps"], pairs)
 
 
 @dataclass(frozen=True)
@@ -106,6 +108,17 @@ class Progress:
     players: Mapping[str, Mapping[str, float]]  # learning player -> loss, q_mean, exploration, learning_rate, ...
     evaluations: Sequence[Evaluation]  # all so far, the oldest first
     message: str | None  # what goes on besides training; a live display shows a new one at once
+
+
+def by_name(evaluations: Sequence[Evaluation]) -> dict[str, list[Evaluation]]:
+    """The evaluations of each name, in the order in which the names come first."""
+    found: dict[str, list[Evaluation]] = {}
+    for evaluation in evaluations:
+        found.setdefault(evaluation.name, []).append(evaluation)
+    return found
+
+
+# ---- of evaluations of one name ----------------------------------------------------------------------
 
 
 def standings(evaluations: Sequence[Evaluation]) -> list[PairResult]:

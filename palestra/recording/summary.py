@@ -19,6 +19,7 @@ from palestra.recording.results import (
     PairResult,
     Progress,
     Seat,
+    by_name,
     count_text,
     duration_text,
     histories,
@@ -65,12 +66,21 @@ def render_summary(console: Console, progress: Progress, files: Mapping[str, Pat
 
 
 def _print_learned(console: Console, evaluations: Sequence[Evaluation]) -> None:
+    named = {
+        name: found for name, found in by_name(evaluations).items() if any(pair.learned for pair in standings(found))
+    }
+    if not named:
+        _print_line(console, "  no evaluation of a learning player, so nothing is known of what was learned")
+    for name, found in named.items():
+        console.print()
+        if len(named) > 1:
+            _print_line(console, f"Evaluation {name}", "bold")
+        _print_evaluation(console, found)
+
+
+def _print_evaluation(console: Console, evaluations: Sequence[Evaluation]) -> None:
     pairs = standings(evaluations)
     learned = [pair for pair in pairs if pair.learned]
-    if not learned:
-        _print_line(console, "  no evaluation of a learning player, so nothing is known of what was learned")
-        return
-    console.print()
     is_alone = len(learned[0].players) == 1
     console.print(_before_after(evaluations, pairs if is_alone else learned))
     games = sorted({pair.games for pair in learned})
@@ -191,15 +201,28 @@ def render_seeds_summary(console: Console, runs: Mapping[int, Sequence[Evaluatio
 
     runs: seed -> the evaluations of its run, the oldest first.
     """
-    pairs = {pair.seats: pair for evaluations in runs.values() for pair in standings(evaluations) if pair.learned}
     seeds = ", ".join(map(str, runs))
     console.print()
     _print_line(console, f"Over {len(runs)} seeds ({seeds})", "bold")
-    if not pairs:
+    names = list(dict.fromkeys(name for evaluations in runs.values() for name in by_name(evaluations)))
+    tables = [(name, _table_of_seeds([by_name(each).get(name, []) for each in runs.values()])) for name in names]
+    if not any(table for _, table in tables):
         _print_line(console, "  no evaluation of a learning player")
         return
+    for name, table in tables:
+        if table is not None and len(names) > 1:
+            _print_line(console, f"Evaluation {name}", "bold")
+        if table is not None:
+            console.print(table)
+    _print_line(console, "Means over seeds, ± their 95% t interval; least and most: of one seed, after.", "dim")
+
+
+def _table_of_seeds(runs: Sequence[Sequence[Evaluation]]) -> Table | None:
+    pairs = {pair.seats: pair for evaluations in runs for pair in standings(evaluations) if pair.learned}
+    if not pairs:
+        return None
     table = _pairings_table(next(iter(pairs.values())), ("before", "after", "least", "most"))
-    past = [histories(evaluations) for evaluations in runs.values()]
+    past = [histories(evaluations) for evaluations in runs]
     for seats, pair in pairs.items():
         found = [results[seats] for results in past if seats in results]
         values = [
@@ -214,8 +237,7 @@ def render_seeds_summary(console: Console, runs: Mapping[int, Sequence[Evaluatio
             for before, after in values
         ]
         _add_rows(table, pair, rows)
-    console.print(table)
-    _print_line(console, "Means over seeds, ± their 95% t interval; least and most: of one seed, after.", "dim")
+    return table
 
 
 def mean_text(values: Sequence[float]) -> str:

@@ -41,6 +41,7 @@ class RunFolder:
         self.buffers = path / "buffers"
         self.unfiled = path / "unfiled"
         self.evaluations = path / "evaluations"
+        self.players = path / "players"
 
     @classmethod
     def create(cls, runs: Path, name: str) -> "RunFolder":

@@ -620,7 +620,8 @@ def probe_config(kind: str, continuous: bool, **changes: Any) -> dict[str, Any]:
         "roles": {"agent": "agent"},
         "players": {"agent": {"algorithm": algorithm | changes, "warm_start": None}},
         "stop": {"after": 800, "unit": "opt_steps"},
-        "evaluation": None,
+        "evaluations": [],
+        "best": None,
         "callbacks": [],
         "execution": {"device": "cpu", "num_threads": 1, "kernel": "torch", "compile": False},
         "output": {
@@ -697,7 +698,8 @@ def test_cartpole_is_solved(tmp_path: Path) -> None:
         "num_steps": 1600,
     }
     config["stop"] = {"after": 100_000, "unit": "env_steps"}
-    config["evaluation"] |= {"interval": None, "num_games": 1, "pairings": [{"agent": "agent"}], "best": None}
+    config["evaluations"][0] |= {"interval": None, "num_games": 1, "pairings": [{"agent": "agent"}]}
+    config["best"] = None
     config["output"] |= {"display": "quiet", "recorders": [], "save": None}
     trainer = palestra.PPOTrainer(config, run=tmp_path / "run")
     trainer.fit()

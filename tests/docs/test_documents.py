@@ -73,13 +73,8 @@ def test_the_algorithm_of_the_document_trains_a_host(tmp_path: Path, monkeypatch
     config = load_yaml(ROOT / "configs" / "dqn-polyhedra.yml")
     config["players"] = load_yaml(entry[1])["players"] | {"agent": {"scripted": "random"}}
     pairings = [{"host": "host", "agent": "random"}]
-    config["evaluation"] |= {
-        "interval": None,
-        "num_games": 50,
-        "final_num_games": 50,
-        "pairings": pairings,
-        "best": None,
-    }
+    config["evaluations"][0] |= {"interval": None, "num_games": 50, "final_num_games": 50, "pairings": pairings}
+    config["best"] = None
     config |= {"num_worlds": 16, "stop": {"after": 20, "unit": "opt_steps"}}
     config["output"] |= {"display": "quiet", "recorders": []}
     trainer = palestra.Trainer(config, run=tmp_path / "run")
@@ -105,7 +100,7 @@ def test_the_losses_of_the_document_are_learned(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     data = load_yaml(ROOT / "configs" / f"{config}.yml")
-    data |= {"stop": {"after": 8, "unit": "opt_steps"}, "evaluation": None, "num_worlds": 2}
+    data |= {"stop": {"after": 8, "unit": "opt_steps"}, "evaluations": [], "best": None, "num_worlds": 2}
     data["output"] |= {"display": "quiet", "recorders": []}
     algorithm = data["players"]["agent"]["algorithm"]
     algorithm |= changes

@@ -51,7 +51,7 @@ def test_the_command_line_films_a_run(tmp_path: Path, monkeypatch: pytest.Monkey
     (config,) = [path for path in shipped_configs() if path.stem == "dqn-cartpole"]
     run = str(tmp_path / "run")
     changes = ["game.id=tests.gym_oddities:Drawn-v0", "game.arguments={}", "stop={after: 2, unit: opt_steps}"]
-    changes += ["players.agent.algorithm.warmup_env_steps=8", "num_worlds=1", "evaluation.final_num_games=2"]
+    changes += ["players.agent.algorithm.warmup_env_steps=8", "num_worlds=1", "evaluations.0.final_num_games=2"]
     assert CliRunner().invoke(app, ["train", str(config), *changes, "--run", run, "--quiet"]).exit_code == 0
     told = CliRunner().invoke(app, ["evaluate", run, "--games", "2", "--video"])
     assert told.exit_code == 0, told.output

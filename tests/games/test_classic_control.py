@@ -324,7 +324,8 @@ def dqn_run(game: Config, **values: Any) -> dict[str, Any]:
         "roles": {"agent": "agent"},
         "players": {"agent": {"algorithm": algorithm, "warm_start": None}},
         "stop": {"after": 1000, "unit": "opt_steps"},
-        "evaluation": None,
+        "evaluations": [],
+        "best": None,
         "callbacks": [],
         "execution": {"device": "cpu", "num_threads": 1, "kernel": "numba", "compile": False},
         "output": {

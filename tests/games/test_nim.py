@@ -154,7 +154,7 @@ def blunders(game: NimGame, policy: Policy, positions: list[Heaps]) -> list[tupl
 def trained(data: dict[str, Any], folder: Path) -> palestra.Trainer:
     """A run of the shipped config, or of a part of it, without what it shows and keeps."""
     data["output"] |= {"display": "quiet", "recorders": [], "save": None}
-    trainer = palestra.Trainer(data | {"evaluation": None}, run=folder / "run")
+    trainer = palestra.Trainer(data | {"evaluations": [], "best": None}, run=folder / "run")
     trainer.fit()
     return trainer
 

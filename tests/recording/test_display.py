@@ -37,7 +37,7 @@ def pair(host: str, agent: str, rho: float, half: float = 0.005) -> PairResult:
 
 def evaluation(opt_steps: int, learned_rho: float) -> Evaluation:
     pairs = [pair(h, a, learned_rho if "host" in h or "agent" in a else 0.1) for h in HOSTS for a in AGENTS]
-    return Evaluation(opt_steps, tuple(pairs))
+    return Evaluation("main", opt_steps, tuple(pairs))
 
 
 def seats_pair(x: str, o: str, return_of_x: float) -> PairResult:
@@ -120,7 +120,7 @@ def test_frame_shows_every_player_of_the_rho_table_and_the_change() -> None:
 def test_frame_of_much_data_fits_any_terminal(width: int, height: int) -> None:
     many = {f"player number {i}": {f"metric number {j}": 1e30 for j in range(20)} for i in range(20)}
     pairs = tuple(pair(f"h{i}" if i else "host", f"some agent {j}", 0.1) for i in range(30) for j in range(30))
-    state = progress(name="n" * 300, run_folder="f" * 300, players=many, evaluations=[Evaluation(5, pairs)] * 2)
+    state = progress(name="n" * 300, run_folder="f" * 300, players=many, evaluations=[Evaluation("main", 5, pairs)] * 2)
     lines = lines_of(render_progress(state, width, height), width, height)
     assert len(lines) <= height
     assert all(len(line) <= width for line in lines)
@@ -132,7 +132,7 @@ def test_wider_terminal_shows_intervals_too() -> None:
 
 
 def test_scripted_pairings_of_an_earlier_evaluation_stay_in_the_table() -> None:
-    later = Evaluation(500, (pair("host", "random", 0.3),))
+    later = Evaluation("main", 500, (pair("host", "random", 0.3),))
     text = "\n".join(lines_of(render_progress(progress(evaluations=[evaluation(0, 0.1), later]), 80, 24)))
     assert "zeillinger" in text
     assert "+.200" in text
@@ -148,7 +148,7 @@ def test_odd_values_are_drawn(odd: Any) -> None:
         counters={"env_steps": odd},
         rates={"env_steps": odd},
         players={"host": {"loss": odd}},
-        evaluations=[Evaluation(0, (odd_pair,)), Evaluation(1, (odd_pair,))],
+        evaluations=[Evaluation("main", 0, (odd_pair,)), Evaluation("main", 1, (odd_pair,))],
     )
     assert len(lines_of(render_progress(state, 80, 24))) > 5
 
@@ -157,7 +157,9 @@ def test_empty_progress_is_drawn() -> None:
     state = Progress("", None, "", 0.0, 0.0, None, {}, {}, {}, {}, [], None)
     assert len(lines_of(render_progress(state, 80, 24))) > 2
     empty_pair = PairResult({}, (), {}, 0, 0)
-    state = progress(players={"host": {}}, evaluations=[Evaluation(0, ()), Evaluation(1, (empty_pair,))])
+    state = progress(
+        players={"host": {}}, evaluations=[Evaluation("main", 0, ()), Evaluation("main", 1, (empty_pair,))]
+    )
     assert len(lines_of(render_progress(state, 80, 24))) > 2
 
 
@@ -168,7 +170,7 @@ def test_non_finite_loss_is_seen() -> None:
 
 
 def test_game_of_other_roles_shows_the_return() -> None:
-    state = progress(evaluations=[Evaluation(0, (seats_pair("learner", "random", 0.75),))])
+    state = progress(evaluations=[Evaluation("main", 0, (seats_pair("learner", "random", 0.75),))])
     text = "\n".join(lines_of(render_progress(state, 80, 24)))
     assert "return of x" in text
     assert ".750" in text
@@ -274,7 +276,7 @@ def test_plain_writes_a_line_in_ten_seconds_and_for_each_evaluation(clock: list[
             clock[0] += 0.1
     lines = written(console).splitlines()
     assert [line.split(":")[0] for line in lines if line.startswith("evaluation")] == [
-        f"evaluation at opt step {100 * i}" for i in range(3)
+        f"evaluation main at opt step {100 * i}" for i in range(3)
     ]
     assert 4 <= len([line for line in lines if "%" in line]) <= 6
 
@@ -349,10 +351,10 @@ def test_summary_offers_resume_only_to_a_run_that_stopped() -> None:
 
 
 def test_verdicts_follow_the_intervals() -> None:
-    before = Evaluation(0, (pair("host", "random", 0.1), pair("random", "agent", 0.3)))
+    before = Evaluation("main", 0, (pair("host", "random", 0.1), pair("random", "agent", 0.3)))
     rivals = (pair("weak", "random", 0.1), pair("equal", "random", 0.195), pair("strong", "random", 0.4))
     scripted = (pair("random", "first", 0.2), pair("random", "hard", 0.05))
-    after = Evaluation(9, (pair("host", "random", 0.2), pair("random", "agent", 0.1), *rivals, *scripted))
+    after = Evaluation("main", 9, (pair("host", "random", 0.2), pair("random", "agent", 0.1), *rivals, *scripted))
     assert verdicts([before, after]) == [
         "host, beside the other players of the role host:",
         "  facing random: beats weak; no clear difference from equal; behind strong",
@@ -369,13 +371,13 @@ def test_one_evaluation_claims_no_change() -> None:
 
 def test_nan_claims_nothing() -> None:
     unknown = pair("host", "random", math.nan)
-    lines = verdicts([Evaluation(0, (unknown, pair("weak", "random", 0.1)))])
+    lines = verdicts([Evaluation("main", 0, (unknown, pair("weak", "random", 0.1)))])
     assert lines[1:] == ["  facing random: no clear difference from weak"]
 
 
 def test_summary_of_other_roles_shows_returns_and_judges_by_them() -> None:
     evaluations = [
-        Evaluation(i, (seats_pair("learner", "random", 0.75 * i), seats_pair("random", "random", 0.0)))
+        Evaluation("main", i, (seats_pair("learner", "random", 0.75 * i), seats_pair("random", "random", 0.0)))
         for i in range(2)
     ]
     text = summary_text(progress(evaluations=evaluations))
@@ -391,8 +393,8 @@ def test_summary_of_a_lone_agent_says_whom_it_beats_and_what_changed() -> None:
         return PairResult({"agent": player}, learned, {"return of agent": Score(value, value - 5, value + 5)}, 100, 3)
 
     evaluations = [
-        Evaluation(0, (alone("agent", 20.0), alone("random", 22.0))),
-        Evaluation(9, (alone("agent", 480.0),)),
+        Evaluation("main", 0, (alone("agent", 20.0), alone("random", 22.0))),
+        Evaluation("main", 9, (alone("agent", 480.0),)),
     ]
     text = summary_text(progress(evaluations=evaluations))
     assert any(line.split()[-3:] == ["22.000", "[17.000,", "27.000]"] for line in text.splitlines())
@@ -414,7 +416,8 @@ def test_mean_over_seeds_has_the_t_interval_of_scipy() -> None:
 def test_seeds_summary_has_a_row_for_each_learning_pairing() -> None:
     console = Console(width=80, file=io.StringIO())
     runs = {
-        seed: [evaluation(0, 0.1), Evaluation(9, (pair("host", "random", 0.2 + 0.01 * seed),))] for seed in range(3)
+        seed: [evaluation(0, 0.1), Evaluation("main", 9, (pair("host", "random", 0.2 + 0.01 * seed),))]
+        for seed in range(3)
     }
     render_seeds_summary(console, runs)
     rows = [line.split() for line in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]
@@ -423,6 +426,7 @@ def test_seeds_summary_has_a_row_for_each_learning_pairing() -> None:
 
 def test_record_with_null_reads_as_nan() -> None:
     record = {
+        "evaluation": "main",
         "opt_steps": 7,
         "pairs": [
             {

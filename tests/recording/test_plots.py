@@ -29,7 +29,7 @@ def records() -> list[dict[str, Any]]:
         ]
         if i == 0:
             pairs += [pair("zeillinger", "random", 0.194, []), pair("random", "greedy", 0.7, [])]
-        found.append({"kind": "evaluation", "opt_steps": 100 * i, "pairs": pairs})
+        found.append({"kind": "evaluation", "evaluation": "main", "opt_steps": 100 * i, "pairs": pairs})
     return found
 
 
@@ -95,14 +95,18 @@ def test_no_global_figure_is_left_behind(tmp_path: Path) -> None:
 
 
 def test_without_a_learning_player_nothing_is_written(tmp_path: Path) -> None:
-    found = [{"opt_steps": 0, "pairs": [pair("random", "greedy", 0.1, [])]}, {"opt_steps": 1, "pairs": []}, {}]
+    found = [
+        {"evaluation": "main", "opt_steps": 0, "pairs": [pair("random", "greedy", 0.1, [])]},
+        {"opt_steps": 1, "pairs": []},
+        {},
+    ]
     assert not plot_scores(found, tmp_path / "rho.png")
     assert not (tmp_path / "rho.png").exists()
 
 
 @pytest.mark.filterwarnings("error")
 def test_missing_values_and_a_single_evaluation_are_drawn(tmp_path: Path) -> None:
-    found = [{"opt_steps": 0, "pairs": [pair("host", "random", None, ["host"])]}]
+    found = [{"evaluation": "main", "opt_steps": 0, "pairs": [pair("host", "random", None, ["host"])]}]
     assert plot_scores(found, tmp_path / "rho.png")
 
 
@@ -110,7 +114,7 @@ def test_game_of_other_roles_shows_the_learning_players_return() -> None:
     def game(step: int, value: float) -> dict[str, Any]:
         seats = {"players": {"x": "random", "o": "learner"}, "returns": {"x": -value, "o": value}, "learned": ["o"]}
         seats["return_intervals"] = {"x": [-value - 0.1, -value + 0.1], "o": [value - 0.1, value + 0.1]}
-        return {"opt_steps": step, "pairs": [pair("", "", 0.2, []) | seats]}
+        return {"evaluation": "main", "opt_steps": step, "pairs": [pair("", "", 0.2, []) | seats]}
 
     axes = panels([game(0, -0.5), game(10, 0.5)])["learner as o facing random"]
     assert axes.lines[0].get_ydata().tolist() == [-0.5, 0.5]

@@ -150,7 +150,9 @@ def read_hparams(folder: Path) -> tuple[dict[str, object], int | None]:
 def test_numbers_have_names_and_evaluations_name_their_players() -> None:
     record = {
         "kind": "evaluation",
+        "evaluation": "main",
         "env_steps": 8,
+        "ratings": {"host": {"host": 12.5}},
         "pairs": [
             {
                 "players": {"host": "host", "agent": "random"},
@@ -165,8 +167,9 @@ def test_numbers_have_names_and_evaluations_name_their_players() -> None:
     assert numbers_of(record) == {
         "env_steps": 8,
         "clock/seconds": 0.5,
-        "evaluation/host vs random/rho": 0.25,
-        "evaluation/host vs random/returns/host": 1.0,
+        "evaluation/main/ratings/host/host": 12.5,
+        "evaluation/main/host vs random/rho": 0.25,
+        "evaluation/main/host vs random/returns/host": 1.0,
     }
 
 

@@ -1,0 +1,122 @@
+"""What a run must say of its evaluations, and what is checked beyond types."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from palestra.config import Config, ConfigErrorItem, NonEmptyStr, NonNegativeInt, PositiveInt
+from palestra.games import GameConfig, game_class
+from palestra.games.game import Game
+from palestra.games.gym import GymnasiumConfig
+from palestra.intervals import Interval
+from palestra.players import script_error
+
+
+class EvaluationConfig(Config):
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
+    """by which records, files and `best` call it; no two share one"""
+    interval: Interval | None
+    """when, besides the start and the end of a run; null: then alone"""
+    num_games: PositiveInt
+    """games per pairing, from the same starts every time"""
+    final_num_games: PositiveInt
+    """games per pairing at the end of a run, and of `palestra evaluate`"""
+    max_rounds: PositiveInt
+    """a game is cut off (truncated) after so many rounds"""
+    seed: NonNegativeInt | None
+    """the starts come from here, the same for every pairing; null: the run's seed"""
+    game: GameConfig | None
+    """other rules, parameters or another environment, with the same roles, observations and actions; null: the run's
+    game"""
+    pairings: list[dict[str, str]]
+    """who meets whom: for every role a player of this file or a scripted one"""
+
+
+class BestConfig(Config):
+    evaluation: NonEmptyStr
+    """which of the evaluations, by name"""
+    pairing: NonNegativeInt
+    """which of its pairings, counted from 0"""
+    measure: Annotated[str, Field(pattern=r"^(rho|return/.+)$")]
+    """rho, or return/ROLE"""
+    goal: Literal["max", "min"]
+    """what is better"""
+
+
+def evaluation_errors(
+    evaluations: Sequence[EvaluationConfig], game: Config, players: Mapping[str, str | None]
+) -> Iterator[ConfigErrorItem]:
+    """What is wrong with the evaluations of a run. game: the config of its game. players: of the file; with their
+    script, if they have one."""
+    names = [evaluation.name for evaluation in evaluations]
+    for index, evaluation in enumerate(evaluations):
+        path = f"evaluations.{index}"
+        if evaluation.name in names[:index]:
+            yield ConfigErrorItem(f"{path}.name", f"{evaluation.name!r} stands there twice; expected another name")
+        played = game if evaluation.game is None else evaluation.game
+        fault = _game_fault(played, game)
+        if fault is not None:
+            yield ConfigErrorItem(f"{path}.game.{fault[0]}", fault[1])
+        else:
+            yield from _pairing_errors(f"{path}.pairings", evaluation.pairings, game_class(_name_of(played)), players)
+
+
+def _game_fault(played: Config, game: Config) -> tuple[str, str] | None:
+    """Why an evaluation cannot be played in a game other than the run's, or None: the key and what is wrong."""
+    roles, own = game_class(_name_of(game)).roles, game_class(_name_of(played)).roles
+    if set(own) != set(roles):
+        return "name", f"{_name_of(played)!r} has the roles {', '.join(own)}; expected those of the run's game: " + (
+            ", ".join(roles)
+        )
+    if not isinstance(played, GymnasiumConfig) or not isinstance(game, GymnasiumConfig):
+        return None
+    if played.observation != game.observation:
+        return "observation", "players see by it; expected the same as in the run's game"
+    return None
+
+
+def _name_of(game: Config) -> str:
+    return str(game.name)  # type: ignore[attr-defined]
+
+
+def _pairing_errors(
+    path: str, pairings: Sequence[dict[str, str]], game: type[Game], players: Mapping[str, str | None]
+) -> Iterator[ConfigErrorItem]:
+    known = f"players of this file: {', '.join(players)}"
+    for index, pairing in enumerate(pairings):
+        for role in game.roles:
+            if role not in pairing:
+                message = f"missing; expected a scripted player, or one of the {known}"
+                yield ConfigErrorItem(f"{path}.{index}.{role}", message)
+        for role, player in pairing.items():
+            if role not in game.roles:
+                message = f"unknown key; the known roles: {', '.join(game.roles)}"
+                yield ConfigErrorItem(f"{path}.{index}.{role}", message)
+                continue
+            script = players.get(player, player)
+            if script is not None and (fault := script_error(script, game, role)):
+                yield ConfigErrorItem(f"{path}.{index}.{role}", f"{fault}; {known}")
+
+
+def best_errors(
+    best: BestConfig | None, evaluations: Sequence[EvaluationConfig], roles: Sequence[str], learners: Collection[str]
+) -> Iterator[ConfigErrorItem]:
+    """What is wrong with what makes a checkpoint the best one. learners: the players that learn."""
+    if best is None:
+        return
+    measures = ["rho", *(f"return/{role}" for role in roles)]
+    if best.measure not in measures:
+        message = f"{best.measure!r} is unknown; expected one of {', '.join(measures)}"
+        yield ConfigErrorItem("best.measure", message)
+    by_name = {evaluation.name: evaluation for evaluation in evaluations}
+    if best.evaluation not in by_name:
+        expected = f"expected one of {', '.join(by_name)}" if by_name else "expected null for best"
+        yield ConfigErrorItem("best.evaluation", f"there is no evaluation {best.evaluation!r}; {expected}")
+        return
+    pairings = by_name[best.evaluation].pairings
+    sound = [index for index, pairing in enumerate(pairings) if any(name in learners for name in pairing.values())]
+    if best.pairing not in sound:
+        message = f"in pairing {best.pairing} nobody learns" if best.pairing < len(pairings) else "no such pairing"
+        expected = f"expected one of {', '.join(map(str, sound))}" if sound else "expected null for best"
+        yield ConfigErrorItem("best.pairing", f"{message}; {expected}")

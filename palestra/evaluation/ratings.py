@@ -1,0 +1,92 @@
+"""Ratings of players from who met whom, on the scale of Elo."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+SCALE = 400 / math.log(10)  # 400 points are odds of ten to one
+MAX_STEPS = 100
+PRECISION = 1e-9
+
+Seat = tuple[str, str]  # role, player
+
+
+def rate(pairs: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]] | None:
+    """The rating of every player in its role, from the pairs of an evaluation in a game of two roles: {role: {player:
+    rating}}, the mean of all being 0. None where the pairs do not tell.
+
+    The model is Bradley and Terry's (1952): the first wins a contest with odds e^(its strength - the other's), and the
+    strengths are those under which the pairs are most likely. They are told if and only if no group of players has won,
+    or lost, all contests with the rest (Ford 1957). A contest is a game, won by the higher return, half by each where
+    they are equal; in the game of host and agent it is a round of a game, won by the host if it ends the game, and so
+    rho is the host's share.
+    """
+    results = [result for pair in pairs if (result := _result(pair)) is not None]
+    seats = sorted({seat for first, second, _, _ in results for seat in (first, second)})
+    if len(seats) < 3 or not _is_told(seats, results):
+        return None
+    strengths = SCALE * _strengths(seats, results)
+    ratings: dict[str, dict[str, float]] = {}
+    for (role, player), rating in zip(seats, strengths.tolist(), strict=True):
+        ratings.setdefault(role, {})[player] = rating
+    return ratings
+
+
+Result = tuple[Seat, Seat, float, float]  # who met whom, contests that the first won, contests
+
+
+def _result(pair: Mapping[str, Any]) -> Result | None:
+    if len(pair["players"]) != 2 or not pair["games"]:
+        return None
+    players = dict(pair["players"])
+    if set(players) == {"host", "agent"}:
+        return ("host", players["host"]), ("agent", players["agent"]), float(pair["finished"]), float(pair["steps"])
+    first, second = players.items()
+    return first, second, pair["won"][first[0]] * pair["games"], float(pair["games"])
+
+
+def _is_told(seats: Sequence[Seat], results: Sequence[Result]) -> bool:
+    """Whether each has won, by way of others, against each: from any seat all are reached, with and against wins."""
+    won = {(first, second) for first, second, wins, _ in results if wins > 0}
+    won |= {(second, first) for first, second, wins, contests in results if wins < contests}
+    return all(_reached(seats[0], edges) == set(seats) for edges in (won, {(b, a) for a, b in won}))
+
+
+def _reached(start: Seat, edges: set[tuple[Seat, Seat]]) -> set[Seat]:
+    reached, waiting = {start}, [start]
+    while waiting:
+        here = waiting.pop()
+        new = {b for a, b in edges if a == here} - reached
+        reached |= new
+        waiting += new
+    return reached
+
+
+def _strengths(seats: Sequence[Seat], results: Sequence[Result]) -> torch.Tensor:
+    """The most likely strengths, of mean 0, by Newton's method; float64 (seats,)."""
+    index = {seat: i for i, seat in enumerate(seats)}
+    first = torch.tensor([index[result[0]] for result in results])
+    second = torch.tensor([index[result[1]] for result in results])
+    wins, contests = (torch.tensor([result[i] for result in results], dtype=torch.float64) for i in (2, 3))
+    sides = torch.zeros(len(results), len(seats), dtype=torch.float64)
+    sides[torch.arange(len(results)), first] = 1.0
+    sides[torch.arange(len(results)), second] -= 1.0
+
+    def likelihood(strengths: torch.Tensor) -> float:
+        edge = sides @ strengths
+        return float((wins * edge - contests * torch.nn.functional.softplus(edge)).sum())
+
+    strengths = torch.zeros(len(seats), dtype=torch.float64)
+    for _ in range(MAX_STEPS):
+        share = torch.sigmoid(sides @ strengths)
+        slope = sides.T @ (wins - contests * share)
+        bend = sides.T @ (sides * (contests * share * (1 - share)).unsqueeze(1)) + 1.0  # + 1: all alike move nothing
+        step = torch.linalg.solve(bend, slope)
+        while likelihood(strengths + step) < likelihood(strengths) and float(step.abs().max()) > PRECISION:
+            step = step / 2
+        strengths = strengths + step
+        if float(step.abs().max()) <= PRECISION:
+            break
+    return strengths - strengths.mean()

@@ -1,0 +1,73 @@
+"""Evaluates the checkpoints of a run, without training; the run may train meanwhile."""
+
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import torch
+
+from palestra.config import ConfigError
+from palestra.evaluation.evaluations import Evaluations
+from palestra.games import make_game
+from palestra.players.seating import make_players
+from palestra.recording.recorders import plain
+from palestra.storage.checkpoints import Checkpoints
+from palestra.storage.run_folder import RunFolder, RunFolderError, write_json
+
+if TYPE_CHECKING:
+    from palestra.algorithms import RunConfig
+
+
+class StoredRun:
+    """The players of a run as its checkpoints hold them. `load` one, then `evaluate`."""
+
+    def __init__(self, folder: RunFolder, config: "RunConfig") -> None:
+        self.folder, self.config = folder, config
+        device = torch.device(config.execution.device)
+        self.game = make_game(config.game, device, config.execution.kernel)
+        self.players = make_players(config, self.game, folder.players)
+        self.evaluations = make_evaluations(config, self.game, self.players)
+        self.counters: dict[str, int] = {}
+
+    @classmethod
+    def open(cls, run: str | Path) -> Self:
+        """Raises RunFolderError where there is no run, or its config is not what was written."""
+        folder = RunFolder.open(Path(run))
+        try:
+            config = import_module("palestra.algorithms").read_config(folder.config)  # it knows the trainer
+        except ConfigError as error:
+            raise RunFolderError(f"{folder.config} is not what was written:\n{error}") from error
+        return cls(folder, config)
+
+    def load(self, which: str) -> None:
+        """Give the players what they had in a checkpoint: latest, best or a number."""
+        checkpoints = Checkpoints(self.folder, keep_last=1, keep_every=None)
+        state = checkpoints.load(int(which) if which.isdigit() else which, check_rows=False).state
+        self.counters = state["counters"]
+        self.game.load_state_dict(state["game"])
+        for name, player_state in state["players"].items():
+            self.players[name].load_weights(player_state)
+
+    def evaluate(self, name: str, num_games: int | None) -> tuple[Path, dict[str, Any]]:
+        """Play all pairings of one evaluation; gives the file in evaluations/, and the record.
+
+        num_games: per pairing; None: the config's final number.
+        """
+        final = self.evaluations.configs[name].final_num_games
+        result = self.evaluations.play(name, num_games or final, with_scripted=True)
+        record = {"kind": "evaluation", **self.counters, **result}
+        path = self.folder.evaluations / f"{name}-opt-step-{self.counters['opt_steps']}.json"
+        write_json(path, plain(record))
+        return path, record
+
+
+def make_evaluations(config: "RunConfig", game: Any, players: Any) -> Evaluations:
+    """The evaluations of a run, with its game and players. Raises ConfigError where these do not fit."""
+    return Evaluations(
+        config.evaluations,
+        game,
+        players,
+        lambda own: make_game(own, game.device, config.execution.kernel),
+        config.seed,
+        config.num_worlds,
+    )

@@ -1,0 +1,45 @@
+"""What must hold for a training to go on: losses and parameters that are numbers, and places to write to."""
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from palestra.config import ConfigError, ConfigErrorItem
+from palestra.player import Player
+from palestra.recording.means import Means
+
+
+def fault_of_losses(players: Sequence[Player], means: Mapping[str, Means], fused_game: Any) -> str | None:
+    """Which player's loss was no number since the last record, if any: a sum keeps a nan."""
+    for player in players:
+        loss = means[player.name].total("loss")
+        if not math.isfinite(loss):
+            return _told(player, f"the loss is {loss}", fused_game)
+    return None
+
+
+def fault_of_parameters(players: Sequence[Player], fused_game: Any) -> str | None:
+    """Which player has a parameter that is no finite number, if any."""
+    for player in players:
+        if not all(bool(value.isfinite().all()) for net in player.nets.values() for value in net.parameters()):
+            return _told(player, "a parameter is no finite number", fused_game)
+    return None
+
+
+def _told(player: Player, what: str, fused_game: Any) -> str:
+    assert player.worlds is not None
+    earned = (player.worlds.returns, fused_game.recent_returns(player.worlds))
+    if not all(bool(returns.isfinite().all()) for returns in earned):
+        what += ", after rewards of the game that were no finite numbers"
+    return f"player {player.name!r}, opt step {player.opt_steps}: {what}"
+
+
+def check_scratch_folders(buffers: Mapping[str, Any]) -> None:
+    """Raise ConfigError for a scratch folder in which nothing can be written. Who only plays needs none, so that a run
+    can be evaluated elsewhere; who trains does."""
+    for name, buffer in buffers.items():
+        if buffer.folder is not None and not (buffer.folder.is_dir() and os.access(buffer.folder, os.W_OK)):
+            path = f"players.{name}.algorithm.replay_buffer.scratch_folder"
+            message = f"{str(buffer.folder)!r} is no folder in which files can be made"
+            raise ConfigError([ConfigErrorItem(path, message)])
