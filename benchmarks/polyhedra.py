@@ -31,7 +31,7 @@ from palestra.games.fused import FusedGame
 from palestra.games.newton import Kernel, Reduction, reduce_points
 from palestra.player import Metrics, Player
 from palestra.players import make_script
-from palestra.players.seating import make_player
+from palestra.players.seating import make_players
 from palestra.storage.run_folder import run_facts
 
 CONFIG = ROOT / "configs" / "dqn-polyhedra.yml"
@@ -292,7 +292,7 @@ def train_bare(config: RunConfig, steps: Steps) -> Training:
     """The same players, games and opt steps in the same order, and nothing else. Players must all learn by DQN."""
     device = torch.device(config.execution.device)
     game = make_game(config.game, device, config.execution.kernel)
-    players = {name: make_player(name, config, game) for name in config.players}
+    players = make_players(config, game, None)
     fused_game = FusedGame(game, {})
     worlds = {n: fused_game.new_worlds(config.num_worlds, config.seed, f"player/{n}/play") for n in players}
     num_opt_steps, started = 0, 0.0

@@ -209,7 +209,8 @@ class Trainer:
         done = config.stop.share(now) >= 1.0
         self._check_finite()
         try:
-            self.evaluate([each for each in config.evaluations if done or _due(each.interval, before, now)], done)
+            if evaluations := [each for each in config.evaluations if done or _due(each.interval, before, now)]:
+                self.evaluate(evaluations, done)
             if done or _due(config.output.record, before, now):
                 self.record()
             self.checked, self.finished = now, done
@@ -258,7 +259,8 @@ class Trainer:
         output.feed(self._recorders)
         if is_fresh and not output.checkpoints.numbers():
             try:
-                self.evaluate(self.config.evaluations, is_final=False)
+                if self.config.evaluations:
+                    self.evaluate(self.config.evaluations, False)
             except Interrupted:
                 raise TrainingEnds from None
             if self.config.output.save is not None:

@@ -22,8 +22,7 @@ def test_a_fitted_config_is_complete_and_names_the_usual_arguments(tmp_path: Pat
     game = config.game
     assert game.arguments["max_episode_steps"] == 1000  # type: ignore[union-attr]
     assert game.arguments["gravity"] == -10.0  # type: ignore[union-attr]
-    assert config.evaluation is not None
-    assert config.evaluation.max_rounds == 1000
+    assert [evaluation.max_rounds for evaluation in config.evaluations] == [1000]
 
 
 def test_sac_fits_discrete_actions() -> None:

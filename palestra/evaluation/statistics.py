@@ -80,9 +80,9 @@ def _drawn_ranks(n: int) -> Tensor:
     """The ranks of the middle half of n games drawn anew from n, in order; int64 (draws, about n / 2).
 
     The gaps of sorted uniform numbers are exponential (Devroye 1986, chapter V), so that nothing is sorted, and the
-    draws of one n serve all figures. From 1000 of them for up to 2000 games to 100 for many.
+    draws of one n serve all figures. From 1000 of them for up to 400 games to 200 for many: it must not slow training.
     """
-    num_draws = min(max(2_000_000 // n, 100), 1000)
+    num_draws = min(max(400_000 // n, 200), 1000)
     gaps = torch.empty(num_draws, n + 1, dtype=torch.float64)
     gaps.exponential_(generator=torch.Generator().manual_seed(0))
     sums = gaps.cumsum(dim=1)

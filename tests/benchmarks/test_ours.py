@@ -49,7 +49,7 @@ def test_every_row_is_a_sound_config(work: dict[str, Any]) -> None:
     if work["environment"] == "HalfCheetah-v5":
         pytest.importorskip("mujoco")
     config = read_config(config_of(work | {"seed": 3, "num_threads": 2}))
-    assert (config.seed, config.execution.num_threads, config.evaluation) == (3, 2, None)
+    assert (config.seed, config.execution.num_threads, config.evaluations) == (3, 2, [])
     assert config.game.name == ("cartpole" if work["batched"] else "gymnasium")
 
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from palestra.evaluation.statistics import (
     Estimate,
+    describe,
     estimate_interquartile_mean,
     estimate_mean,
     estimate_probability_of_improvement,
@@ -149,3 +150,43 @@ def test_no_runs_give_no_interquartile_mean_and_no_improvement() -> None:
         estimate_probability_of_improvement([], 10, 0),
     ):
         assert all(math.isnan(value) for value in (estimate.value, estimate.low, estimate.high))
+
+
+# ---- how the games of an evaluation are spread -----------------------------------------------------------
+
+
+def test_the_spread_of_games_is_what_its_names_say() -> None:
+    found = describe(torch.tensor([5.0, 1.0, 2.0, 100.0, 3.0, 4.0, 0.0, 6.0]))
+    spread = {"mean": 121 / 8, "std": stats.tstd([5, 1, 2, 100, 3, 4, 0, 6]), "min": 0.0, "max": 100.0, "median": 3.5}
+    assert {name: found[name] for name in spread} == pytest.approx(spread)
+    assert found["iqm"] == (2 + 3 + 4 + 5) / 4
+    assert found["iqm_low"] <= found["iqm"] <= found["iqm_high"]
+
+
+def test_games_that_are_alike_have_no_spread() -> None:
+    names = ("mean", "min", "max", "median", "iqm", "iqm_low", "iqm_high")
+    assert describe(torch.full((7,), 2.5)) == dict.fromkeys(names, 2.5) | {"std": 0.0}
+
+
+def test_of_one_game_and_of_none_only_what_there_is_is_told() -> None:
+    one = describe(torch.tensor([4]))
+    assert math.isnan(one.pop("std"))
+    assert set(one.values()) == {4.0}
+    assert all(map(math.isnan, describe(torch.tensor([])).values()))
+
+
+def test_the_interval_of_the_interquartile_mean_is_that_of_a_plain_bootstrap() -> None:
+    generator = torch.Generator().manual_seed(5)
+    values = torch.randn(300, generator=generator).exp()
+    plain = interquartile_mean(values[torch.randint(300, (20_000, 300), generator=generator)])
+    low, high = torch.quantile(plain, torch.tensor([0.025, 0.975])).tolist()
+    found = describe(values)
+    assert found["iqm_low"] == pytest.approx(low, abs=0.1 * (high - low))
+    assert found["iqm_high"] == pytest.approx(high, abs=0.1 * (high - low))
+
+
+def test_the_spread_of_many_games_is_no_matter_of_memory() -> None:
+    values = torch.randn(100_000, generator=torch.Generator().manual_seed(6))
+    found = describe(values)
+    assert 0 < found["iqm_high"] - found["iqm_low"] < 0.03
+    assert torch.equal(values, torch.randn(100_000, generator=torch.Generator().manual_seed(6)))

@@ -1,0 +1,189 @@
+"""Named evaluations of one run: each with its own seed, game, players and interval."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import palestra
+from palestra.evaluation.stored import StoredRun
+from palestra.games.polyhedra import PolyhedraGame
+from palestra.recording.recorders import read_records
+
+MakeConfig = Callable[..., dict[str, Any]]
+
+pytestmark = pytest.mark.usefixtures("no_plots")
+
+
+def named(config: dict[str, Any], name: str, **changes: Any) -> dict[str, Any]:
+    """One more evaluation like the first, under another name and with other values."""
+    config["evaluations"].append(config["evaluations"][0] | {"name": name} | changes)
+    return config
+
+
+def evaluations_of(run: Path) -> list[dict[str, Any]]:
+    return [record for record in read_records(run / "records.jsonl") if record["kind"] == "evaluation"]
+
+
+def fit(config: dict[str, Any], run: Path) -> palestra.Trainer:
+    trainer = palestra.Trainer(config, run=run)
+    trainer.fit()
+    return trainer
+
+
+def test_each_evaluation_has_its_own_interval_and_number_of_games(make_config: MakeConfig, tmp_path: Path) -> None:
+    config = named(make_config(), "rare", interval={"every": 12, "unit": "opt_steps"}, num_games=5, final_num_games=7)
+    fit(config, tmp_path / "run")
+    found = [(record["evaluation"], record["opt_steps"]) for record in evaluations_of(tmp_path / "run")]
+    assert found == [
+        ("main", 0),
+        ("rare", 0),
+        ("main", 8),
+        ("rare", 12),
+        ("main", 16),
+        ("main", 24),
+        ("rare", 24),
+    ]
+    games = {
+        (record["evaluation"], record["opt_steps"]): record["pairs"][0]["games"] + record["pairs"][0]["started_over"]
+        for record in evaluations_of(tmp_path / "run")
+    }
+    assert (games["rare", 12], games["rare", 24], games["main", 16]) == (5, 7, 8)
+
+
+def test_a_seed_of_its_own_means_other_starts_and_the_same_seed_the_same(
+    make_config: MakeConfig, tmp_path: Path
+) -> None:
+    config = named(named(make_config({"stop.after": 1}), "same", seed=0), "other", seed=1)
+    fit(config, tmp_path / "run")
+    main, same, other = evaluations_of(tmp_path / "run")[:3]
+    assert main["pairs"] == same["pairs"]
+    assert main["pairs"] != other["pairs"]
+
+
+def test_an_evaluation_may_be_played_in_another_game(make_config: MakeConfig, tmp_path: Path) -> None:
+    config = make_config({"stop.after": 1})
+    short = config["game"] | {"max_rounds": 1}
+    trainer = fit(named(config, "short", game=short), tmp_path / "run")
+    assert isinstance(trainer.evaluations.games["short"], PolyhedraGame)
+    main, other = evaluations_of(tmp_path / "run")[:2]
+    assert all(pair["statistics"]["episode_length"]["max"] == 1 for pair in other["pairs"])
+    assert any(pair["statistics"]["episode_length"]["max"] > 1 for pair in main["pairs"])
+
+
+def test_a_game_in_which_the_players_do_not_fit_is_one_clear_error(make_config: MakeConfig) -> None:
+    config = make_config()
+    config = named(config, "wide", game=config["game"] | {"dimension": 4})
+    with pytest.raises(palestra.ConfigError) as caught:
+        palestra.Trainer(config)
+    assert {error.path for error in caught.value.errors} == {"evaluations.1.game"}
+    assert "'host' does not fit 'host' of that game" in caught.value.errors[0].message
+
+
+@pytest.mark.parametrize(
+    ("changes", "path", "message"),
+    [
+        ({"name": "main"}, "evaluations.1.name", "'main' stands there twice"),
+        ({"name": "a/b"}, "evaluations.1.name", "a/b"),
+        (
+            {"game": {"name": "nim", "num_heaps": 2, "max_stones": 3}},
+            "evaluations.1.game.name",
+            "'nim' has the roles first, second; expected those of the run's game: host, agent",
+        ),
+        ({"pairings": [{"host": "hots", "agent": "random"}]}, "evaluations.1.pairings.0.host", "no scripted player"),
+    ],
+)
+def test_what_is_wrong_with_an_evaluation_is_told_at_its_place(
+    changes: dict[str, Any], path: str, message: str, make_config: MakeConfig
+) -> None:
+    with pytest.raises(palestra.ConfigError) as caught:
+        palestra.Trainer(named(make_config(), changes.pop("name", "more"), **changes))
+    [error] = caught.value.errors
+    assert error.path == path
+    assert message in error.message
+
+
+def test_best_names_an_evaluation(make_config: MakeConfig, tmp_path: Path) -> None:
+    with pytest.raises(palestra.ConfigError, match=r"best\.evaluation: there is no evaluation 'mane'; expected one of"):
+        palestra.Trainer(make_config({"best.evaluation": "mane"}))
+    config = named(make_config({"best.evaluation": "more"}), "more", seed=5)
+    trainer = fit(config, tmp_path / "run")
+    rho = {r["opt_steps"]: r["pairs"][0]["rho"] for r in evaluations_of(tmp_path / "run") if r["evaluation"] == "more"}
+    stored = StoredRun.open(tmp_path / "run")
+    stored.load("best")
+    assert trainer.best is not None
+    assert rho[stored.counters["opt_steps"]] == trainer.best.value == max(rho.values())
+
+
+def test_a_record_tells_the_spread_of_returns_and_lengths_and_the_ratings(
+    make_config: MakeConfig, tmp_path: Path
+) -> None:
+    fit(make_config({"stop.after": 1, "evaluations.0.num_games": 40}), tmp_path / "run")
+    record = evaluations_of(tmp_path / "run")[0]
+    keys = {"mean", "std", "min", "max", "median", "iqm", "iqm_low", "iqm_high"}
+    for pair in record["pairs"]:
+        spread = pair["statistics"]
+        assert spread["episode_return"].keys() == {"host", "agent"}
+        assert spread["episode_length"].keys() == spread["episode_return"]["host"].keys() == keys
+        assert spread["episode_return"]["host"]["mean"] == pytest.approx(pair["returns"]["host"])
+        assert spread["episode_length"]["mean"] == pytest.approx(pair["steps"] / pair["games"])
+    assert record["ratings"].keys() == {"host", "agent"}
+    assert record["ratings"]["host"].keys() == {"host", "random"}
+
+
+# ---- players of other runs -------------------------------------------------------------------------------
+
+
+def test_a_player_of_another_run_may_sit_in_pairings_alone(make_config: MakeConfig, tmp_path: Path) -> None:
+    source = fit(make_config(), tmp_path / "source")
+    config = make_config({"players.rival": from_run(tmp_path / "source"), "stop.after": 1})
+    config["evaluations"][0]["pairings"].append({"host": "rival", "agent": "random"})
+    trainer = fit(config, tmp_path / "run")
+    pair = evaluations_of(tmp_path / "run")[0]["pairs"][-1]
+    assert (pair["players"], pair["learned"]) == ({"host": "rival", "agent": "random"}, [])
+    source.evaluations.configs["main"] = trainer.evaluations.configs["main"].model_copy(
+        update={"pairings": [{"host": "host", "agent": "random"}]}
+    )
+    [alone] = source.evaluations.play("main", 8, with_scripted=True)["pairs"]
+    assert pair["rho"] == alone["rho"]
+    assert pair["actions"] == alone["actions"]
+
+
+def test_a_run_keeps_its_players_of_other_runs(make_config: MakeConfig, tmp_path: Path) -> None:
+    fit(make_config(), tmp_path / "source")
+    config = make_config({"players.rival": from_run(tmp_path / "source")})
+    config["evaluations"][0]["pairings"].append({"host": "rival", "agent": "random"})
+    trainer = fit(config, tmp_path / "run")
+    (tmp_path / "source").rename(tmp_path / "gone")
+    again = palestra.Trainer.load(tmp_path / "run").players["rival"]
+    for one, other in zip(again.nets.values(), trainer.players["rival"].nets.values(), strict=True):
+        for key, value in one.state_dict().items():
+            assert torch.equal(value, other.state_dict()[key])
+    assert again.opt_steps == 12
+    stored = StoredRun.open(tmp_path / "run")
+    stored.load("latest")
+    path, _ = stored.evaluate("main", None)
+    assert json.loads(path.read_text())["pairs"] == evaluations_of(tmp_path / "run")[-1]["pairs"]
+
+
+def test_a_kept_player_that_is_damaged_is_told(make_config: MakeConfig, tmp_path: Path) -> None:
+    fit(make_config(), tmp_path / "source")
+    config = make_config({"players.rival": from_run(tmp_path / "source"), "stop.after": 1})
+    config["evaluations"][0]["pairings"].append({"host": "rival", "agent": "random"})
+    fit(config, tmp_path / "run")
+    weights = tmp_path / "run" / "players" / "rival.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"x")
+    with pytest.raises(palestra.ConfigError, match=r"rival\.safetensors is not what was written"):
+        palestra.Trainer.load(tmp_path / "run")
+
+
+def test_a_player_of_another_run_that_meets_nobody_is_told(make_config: MakeConfig) -> None:
+    with pytest.raises(palestra.ConfigError, match=r"players\.rival: sits in no role"):
+        palestra.Trainer(make_config({"players.rival": from_run(Path("source"))}))
+
+
+def from_run(source: Path) -> dict[str, Any]:
+    return {"from_run": str(source), "player": "host", "checkpoint": "latest"}
