@@ -115,7 +115,7 @@ def test_a_run_records_where_its_time_went(
     slowed(ReplayBuffer, "_append", 0.25)
     slowed(ReplayBuffer, "_draw", 0.25)
     slowed(DQN, "opt_step", 3.0)
-    slowed(Trainer, "_play_pairings", 50.0)
+    slowed(Trainer, "_evaluated", 50.0)
     slowed(Trainer, "state_dict", 7.0)
 
     class Idle(Callback):
