@@ -23,7 +23,7 @@ from palestra.algorithms.dqn import DQN
 from palestra.callbacks import Callback
 from palestra.clock import TrainingClock
 from palestra.config import ConfigError
-from palestra.evaluation.pairings import BestScore
+from palestra.evaluation.evaluations import BestScore
 from palestra.games.rewards import Reward
 from palestra.intervals import Interval
 from palestra.player import Algorithm, Metrics, Player
@@ -809,13 +809,14 @@ def test_a_best_that_could_not_be_saved_leaves_its_place_to_the_next_that_is_bet
             raise OSError(errno.ENOSPC, "No space left on device")
         return write(path, content)
 
-    def improves(best: BestScore, pairs: list[dict[str, Any]]) -> bool:
-        return original(best, [pair | {"rho": rho[trainer.opt_steps]} for pair in pairs])
+    def improves(best: BestScore, record: Mapping[str, Any]) -> bool:
+        pairs = [pair | {"rho": rho[trainer.opt_steps]} for pair in record["pairs"]]
+        return original(best, {**record, "pairs": pairs})
 
     original = BestScore.improves
     monkeypatch.setattr(checkpoints_module, name, refuse)
     monkeypatch.setattr(BestScore, "improves", improves)
-    intervals = {"output.save": {"every": 8, "unit": "opt_steps"}, "evaluation.interval.every": 8}
+    intervals = {"output.save": {"every": 8, "unit": "opt_steps"}, "evaluations.0.interval.every": 8}
     trainer = Trainer(make_config({**intervals, "stop.after": 24}), run=tmp_path / "run")
     trainer.fit()
     assert saved_state(trainer, "best")["counters"]["opt_steps"] == 16
