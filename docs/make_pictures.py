@@ -41,6 +41,7 @@ def main(run: Path) -> None:
             name: {key: figures[key] for key in SHOWN if key in figures} for name, figures in moment["players"].items()
         },
         evaluations=evaluations,
+        end_reason=None,
         message=None,
     )
     console = Console(width=100, height=30, record=True, file=open("/dev/null", "w"))  # noqa: SIM115

@@ -73,9 +73,13 @@ def extend(run: Path, overrides: Sequence[str], model: type["RunConfig"]) -> Run
             if change.key.split(".")[0] != "stop"
         ]
         checkpoints = Checkpoints(folder, config.output.keep_last, config.output.keep_every)
-        counters = checkpoints.load("latest", check_rows=False).counters
+        latest = checkpoints.load("latest", check_rows=False)
+        counters, ended = latest.counters, latest.state["end_reason"]
         reached = counters.get(extended.stop.unit)
-        if not changes:
+        if ended is not None:
+            message = f"it is not what ended the run: {ended}; branch off a checkpoint: palestra branch CHECKPOINT"
+            faults.append(ConfigErrorItem("stop", message))
+        elif not changes:
             faults.append(ConfigErrorItem("stop", "nothing changes; expected another end, as stop.after=100000"))
         elif reached is not None and reached >= extended.stop.after:
             expected = f"expected more than the {reached} {extended.stop.unit} that lie behind"

@@ -18,7 +18,8 @@ from palestra.randomness import runs_on_cpu
 class Optimizer(ABC):
     """Steps on a vector of weights, in place (see palestra.nets.weights.flatten_weights).
 
-    learning_rate: float32 (), to be filled before a step. `state` is all that it remembers, tensors by name.
+    learning_rate: float32 (), to be filled before a step. `state` is all that it remembers, tensors by name. frozen:
+    bool (P,), the weights that stay as they are, and with them what is remembered of them.
     """
 
     state: dict[str, Tensor]
@@ -26,10 +27,40 @@ class Optimizer(ABC):
     def __init__(self, weights: Tensor) -> None:
         self.weights = weights
         self.learning_rate = torch.zeros((), device=weights.device)
+        self.frozen = torch.zeros(weights.shape, dtype=torch.bool, device=weights.device)
+        self._masks: list[Tensor] = []
 
     @abstractmethod
+    def move(self, gradient: Tensor) -> None:
+        """Move all weights. gradient: of their shape."""
+
+    @torch.no_grad()
     def step(self, gradient: Tensor) -> None:
-        """Move the weights. gradient: of their shape."""
+        """Move the weights that are not frozen. gradient: of the shape of all."""
+        if not (self._masks or torch.compiler.is_compiling()):  # compiled code must know what to do if there are any
+            self.move(gradient)
+            return
+        vectors = [self.weights, *(value for value in self.state.values() if value.shape == self.weights.shape)]
+        before = [vector.clone() for vector in vectors]
+        self.move(gradient)
+        for vector, kept in zip(vectors, before, strict=True):
+            vector.copy_(torch.where(self.frozen, kept, vector))
+
+    def clip(self, gradient: Tensor, max_norm: float | None) -> tuple[Tensor, Tensor | float]:
+        """`clip` by the gradient of the weights that are not frozen; that of the others becomes 0."""
+        if self._masks or torch.compiler.is_compiling():
+            gradient = gradient.masked_fill(self.frozen, 0.0)
+        return clip(gradient, max_norm)
+
+    def freeze(self, mask: Tensor) -> None:
+        """Let weights stay as they are, until the same mask is given to `thaw`. mask: bool (P,). What several masks
+        hold is free when all are thawed."""
+        self._masks.append(mask)
+        self.frozen.copy_(torch.stack(self._masks).any(dim=0))
+
+    def thaw(self, mask: Tensor) -> None:
+        self._masks = [other for other in self._masks if other is not mask]
+        self.frozen.copy_(torch.stack([torch.zeros_like(self.frozen), *self._masks]).any(dim=0))
 
     def state_dict(self) -> dict[str, Any]:
         return dict(self.state)
@@ -63,8 +94,7 @@ class Adam(Optimizer):
         self.mean, self.mean_square = torch.zeros_like(weights.data), torch.zeros_like(weights.data)
         self.state = {"num_steps": self.num_steps, "mean": self.mean, "mean_square": self.mean_square}
 
-    @torch.no_grad()
-    def step(self, gradient: Tensor) -> None:
+    def move(self, gradient: Tensor) -> None:
         self.num_steps += 1
         if torch.compiler.is_compiling():
             self._move(gradient)
@@ -123,8 +153,7 @@ class SGD(Optimizer):
         self.velocity = torch.zeros_like(weights.data)
         self.state = {"velocity": self.velocity}
 
-    @torch.no_grad()
-    def step(self, gradient: Tensor) -> None:
+    def move(self, gradient: Tensor) -> None:
         if self.config.weight_decay:
             gradient = gradient.add(self.weights, alpha=self.config.weight_decay)
         if self.config.momentum:

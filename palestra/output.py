@@ -173,6 +173,13 @@ class RunOutput:
         clocks = (record.get("clock", {}) for record in self.records())
         return max((clock.get("train_seconds", 0.0) for clock in clocks), default=0.0)
 
+    def note_end(self, reason: str) -> None:
+        """Write to run.json why the run ended before its `stop`; the records say it too."""
+        try:
+            write_json(self.folder.run, self.folder.facts() | {"ended": reason})
+        except OSError as error:
+            self.display.error(f"{self.folder.run} could not be written: {error}")
+
     def time_by_phase(self) -> dict[str, float]:
         """Seconds by phase that the records tell of."""
         return summed_times(self.records())

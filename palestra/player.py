@@ -18,7 +18,7 @@ from palestra.games.solo import SoloWorlds
 from palestra.games.spaces import ActionSpace, Space
 from palestra.optimizers import Optimizer
 from palestra.randomness import base_key
-from palestra.schedules import Schedule
+from palestra.schedules import Schedule, read_schedule, schedules_in, with_schedule
 
 Metrics = Mapping[str, Tensor | float]
 
@@ -51,6 +51,7 @@ class Player:
     optimizers: dict[str, Optimizer] = field(default_factory=dict)
     lr_schedule: Schedule | None = None
     er_schedule: Schedule | None = None
+    changed_schedules: dict[str, Schedule] = field(default_factory=dict)
     replay_buffer: ReplayBuffer | None = None
     worlds: Worlds | SoloWorlds | None = None
     game: Game | None = None
@@ -114,6 +115,24 @@ class Player:
         schedules = {"learning_rate": self.lr_schedule, "exploration": self.er_schedule}
         return {name: schedule(self.opt_steps) for name, schedule in schedules.items() if schedule is not None}
 
+    def schedules(self) -> dict[str, Schedule]:
+        """Those that `change_schedule` can change, by where they stand in the config of its algorithm."""
+        assert self.algorithm is not None
+        found = schedules_in(self.algorithm.config)
+        return {key: value for key, value in found.items() if not key.startswith("replay_buffer.")}  # it has its own
+
+    def change_schedule(self, key: str, schedule: Schedule) -> None:
+        """Go on with another schedule, as change_schedule("learning_rate", ...); checkpoints hold it. It is still a
+        function of all the player's opt steps."""
+        assert self.algorithm is not None
+        before = self.schedules()[key]
+        self.algorithm.config = with_schedule(self.algorithm.config, key, schedule)
+        self.changed_schedules[key] = schedule
+        if self.lr_schedule is before:
+            self.lr_schedule = schedule
+        if self.er_schedule is before:
+            self.er_schedule = schedule
+
     def state_dict(self) -> dict[str, Any]:
         """All but the rows of the replay buffer, which a checkpoint keeps in segments of their own."""
         assert self.algorithm is not None
@@ -124,6 +143,7 @@ class Player:
             "modes": {name: net.training for name, net in self.nets.items()},
             "optimizers": {name: optimizer.state_dict() for name, optimizer in self.optimizers.items()},
             "algorithm": self.algorithm.state_dict(),
+            "schedules": {key: schedule.state_dict() for key, schedule in self.changed_schedules.items()},
             "replay_buffer": None if self.replay_buffer is None else self.replay_buffer.state_dict(),
             "worlds": None if self.worlds is None else self.worlds.state_dict(),
         }
@@ -142,6 +162,8 @@ class Player:
         for name, optimizer in self.optimizers.items():
             optimizer.load_state_dict(state["optimizers"][name])
         self.algorithm.load_state_dict(state["algorithm"])
+        for key, schedule in state["schedules"].items():
+            self.change_schedule(key, read_schedule(schedule))
         if self.replay_buffer is not None:
             self.replay_buffer.load_state_dict(state["replay_buffer"])
         if self.worlds is not None:

@@ -3,9 +3,9 @@ belongs to."""
 
 import math
 from itertools import pairwise
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import model_validator
+from pydantic import TypeAdapter, model_validator
 
 from palestra.config import (
     ByName,
@@ -23,8 +23,14 @@ from palestra.config import (
 class Schedule(Config):
     """A nonnegative number for every step >= 0. The data are the fields: equal fields, equal values, at any time."""
 
+    in_proportion: ClassVar[tuple[str, ...]] = ()  # fields that a factor multiplies
+
     def __call__(self, step: int) -> float:
         raise NotImplementedError
+
+    def scaled(self, factor: float) -> "Schedule":
+        """The schedule of the same kind whose values are these, times a factor."""
+        return self.model_copy(update={name: factor * getattr(self, name) for name in self.in_proportion})
 
     def state_dict(self) -> dict[str, Any]:
         return self.model_dump()
@@ -33,6 +39,7 @@ class Schedule(Config):
 class ConstantSchedule(Schedule):
     """The same value at every step."""
 
+    in_proportion = ("value",)
     name: Literal["constant"]
     """the same value at every step"""
     value: NonNegativeFloat
@@ -45,6 +52,7 @@ class ConstantSchedule(Schedule):
 class LinearSchedule(Schedule):
     """A straight line from `initial` to `final` in `num_steps`, then `final`."""
 
+    in_proportion = ("initial", "final")
     name: Literal["linear"]
     """a straight line from initial to final, then final"""
     initial: NonNegativeFloat
@@ -61,6 +69,7 @@ class LinearSchedule(Schedule):
 class ExponentialSchedule(Schedule):
     """initial * rate^t + final * (1 - rate^t)."""
 
+    in_proportion = ("initial", "final")
     name: Literal["exponential"]
     """initial * rate^t + final * (1 - rate^t)"""
     initial: NonNegativeFloat
@@ -78,6 +87,7 @@ class ExponentialSchedule(Schedule):
 class InverseSchedule(Schedule):
     """rate / (t + rate / initial): falls like 1/t once t is large against rate / initial."""
 
+    in_proportion = ("initial", "rate")
     name: Literal["inverse"]
     """rate / (t + rate / initial)"""
     initial: PositiveFloat
@@ -93,6 +103,7 @@ class CosineSchedule(Schedule):
     """Half a cosine wave from `initial` to `final` in `num_steps`, then `final` (Loshchilov & Hutter 2017, eq. 5, no
     restart)."""
 
+    in_proportion = ("initial", "final")
     name: Literal["cosine"]
     """half a cosine wave from initial to final, then final"""
     initial: NonNegativeFloat
@@ -128,6 +139,10 @@ class PiecewiseSchedule(Schedule):
             raise ConfigError([ConfigErrorItem("knots", "expected at least one, with ascending steps")])
         return self
 
+    def scaled(self, factor: float) -> "PiecewiseSchedule":
+        knots = [Knot(step=knot.step, value=factor * knot.value) for knot in self.knots]
+        return self.model_copy(update={"knots": knots})
+
     def __call__(self, step: int) -> float:
         for left, right in pairwise(self.knots):
             if left.step <= step < right.step:
@@ -140,3 +155,26 @@ ScheduleConfig = Annotated[
     ConstantSchedule | LinearSchedule | ExponentialSchedule | InverseSchedule | CosineSchedule | PiecewiseSchedule,
     ByName(),
 ]
+
+
+def read_schedule(data: Any) -> Schedule:
+    """The schedule of a `state_dict`."""
+    return TypeAdapter[Schedule](ScheduleConfig).validate_python(data)
+
+
+def schedules_in(config: Config, path: str = "") -> dict[str, Schedule]:
+    """The schedules that stand in a config, by dotted path."""
+    found: dict[str, Schedule] = {}
+    for name, value in config:
+        if isinstance(value, Schedule):
+            found[path + name] = value
+        elif isinstance(value, Config):
+            found |= schedules_in(value, f"{path}{name}.")
+    return found
+
+
+def with_schedule(config: Config, path: str, schedule: Schedule) -> Config:
+    """A copy of a config with another schedule at a dotted path."""
+    name, _, rest = path.partition(".")
+    value = with_schedule(getattr(config, name), rest, schedule) if rest else schedule
+    return config.model_copy(update={name: value})

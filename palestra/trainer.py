@@ -17,9 +17,9 @@ from rich.console import Console
 from torch import Tensor
 
 from palestra.buffers.memory import NoRoom
-from palestra.callbacks import Callback
+from palestra.callbacks import Callback, make_callback
 from palestra.clock import Mark, TrainingClock
-from palestra.config import ConfigError, ConfigErrorItem, load_class
+from palestra.config import ConfigError, ConfigErrorItem, PartError
 from palestra.evaluation.config import EvaluationConfig
 from palestra.evaluation.evaluations import BestScore
 from palestra.evaluation.evaluator import Interrupted
@@ -128,8 +128,7 @@ class Trainer:
             )
             if player.replay_buffer is not None:
                 player.replay_buffer.time_log = self.time_log
-        own = [load_class(callback.name, Callback)(callback) for callback in self.config.callbacks]
-        self.callbacks = [*own, *callbacks]
+        self.callbacks = [*map(make_callback, self.config.callbacks), *callbacks]
         self.output: RunOutput | None = None
         self.env_steps = self.opt_steps = self.epochs = self.episodes = 0
         self.turn = 0
@@ -139,6 +138,7 @@ class Trainer:
         self.evaluations = make_evaluations(self.config, self.game, self.players)
         self.best = None if self.config.best is None else BestScore(self.config.best, self.config.evaluations)
         self.finished = False
+        self.end_reason: str | None = None  # of an end before the config's `stop`
         self.clock, self.signals = TrainingClock(), StopSignals()
         self.save_failure: CheckpointError | None = None  # of the last save
         self._is_best = False
@@ -152,12 +152,13 @@ class Trainer:
     # ---- the lifecycle ---------------------------------------------------------------------------------
 
     def fit(self) -> None:
-        """Train until the config's `stop`, or until a signal asks to leave; `signals.received` tells which.
+        """Train until the config's `stop`, `end_run`, or until a signal asks to leave; `signals.received` tells which.
 
         A run that was loaded goes on where its last checkpoint stands. Raises TrainingFailed if a loss is no number,
         RunFolderError or CheckpointError where the disk refuses; if that was the last checkpoint, after all is done.
         """
         check_scratch_folders(self._buffers())
+        self._check_callbacks()
         self._has_left = False
         with self._opened() as output:
             try:
@@ -174,6 +175,7 @@ class Trainer:
                     self.safe_point()
             except TrainingEnds:
                 self.after_train()
+                self._note_end()
                 output.finish(self._status())
                 unsent = self._finish_mirror()
                 output.conclude(self.progress(None), with_plot=self.signals.received is None)
@@ -200,13 +202,12 @@ class Trainer:
         point, and a resumed run begins with it.
         """
         self.time_log.switch("other")
-        if self.signals.received is None and self._agenda.waits(
-            self.opt_steps, self.env_steps, self.epochs, self.clock
-        ):
+        is_asked = self.signals.received is not None or self.end_reason is not None
+        if not is_asked and self._agenda.waits(self.opt_steps, self.env_steps, self.epochs, self.clock):
             self._show()
             return
         config, before, now = self.config, self.checked, self.counters
-        done = config.stop.share(now) >= 1.0
+        done = self.end_reason is not None or config.stop.share(now) >= 1.0
         self._check_finite()
         try:
             if evaluations := [each for each in config.evaluations if done or _due(each.interval, before, now)]:
@@ -228,6 +229,20 @@ class Trainer:
         if self.finished or leaving:
             self._has_left = True
             raise TrainingEnds
+
+    def end_run(self, reason: str) -> None:
+        """End the run before its `stop`, as complete, at the next safe point; the first reason counts."""
+        if self.end_reason is None and self.config.stop.share(self.counters) < 1.0:
+            self.end_reason = reason
+            self.log(reason)
+
+    def _note_end(self) -> None:
+        if self.finished and self.end_reason is not None:
+            self._output().note_end(self.end_reason)
+
+    def log(self, line: str) -> None:
+        """Show a line that stays."""
+        self._output().display.log(line)
 
     def _status(self) -> Status:
         """How the run ends, where nothing was raised on the way."""
@@ -253,6 +268,7 @@ class Trainer:
         for callback in self.callbacks:
             callback.before_train(self)
         if self.finished:  # but a recorder may not have heard it
+            self._note_end()
             output.feed({name: self._recorders[name] for name in output.unfiled() if name in self._recorders})
             output.finish(self._status())
             return
@@ -345,7 +361,8 @@ class Trainer:
         rates = {f"{name}_per_s": rate for name, rate in self._recorded.rates(self._mark()).items()}
         clock = {"train_seconds": self.clock.seconds, **rates, "time": self.time_log.take()}
         self._recorded = self._mark()
-        self._output().write({"kind": "training", **self._counts(), "players": players, "clock": clock})
+        ended = {} if self.end_reason is None else {"ended": self.end_reason}
+        self._output().write({"kind": "training", **self._counts(), "players": players, **ended, "clock": clock})
 
     def _tell_inexact(self, player: Player) -> None:
         if player.name not in self._told_inexact:
@@ -389,6 +406,13 @@ class Trainer:
         if fault is not None:
             raise TrainingFailed(f"{fault}; {self._what_stands()}")
 
+    def _check_callbacks(self) -> None:
+        for callback in self.callbacks:
+            try:
+                callback.check(self)
+            except PartError as error:
+                raise error.within(self.config, "") from error
+
     def _what_stands(self) -> str:
         folder, numbers = self._output().folder.path, self._output().checkpoints.numbers()
         return f"checkpoint {numbers[-1]:08d} stands: palestra resume {folder}" if numbers else "nothing was saved"
@@ -409,6 +433,7 @@ class Trainer:
             "best_score": None if self.best is None else self.best.value,
             "is_best": self._is_best,
             "finished": self.finished,
+            "end_reason": self.end_reason,
             "game": self.game.state_dict(),
             "players": players,
             "callbacks": [callback.state_dict() for callback in self.callbacks],
@@ -419,7 +444,9 @@ class Trainer:
             setattr(self, name, state[name])
         self.checked = {**state["checked"], "minutes": self.clock.seconds / 60}
         self._agenda.set(self.checked)
-        self.finished = state["finished"] and self.config.stop.share(self.checked) >= 1.0  # or it was extended
+        self.end_reason = state["end_reason"]
+        is_over = self.end_reason is not None or self.config.stop.share(self.checked) >= 1.0  # or it was extended
+        self.finished = state["finished"] and is_over
         for name, sums in state["means"].items():
             self.means[name].load_state_dict(sums, self.device)
         if self.best is not None:
@@ -470,7 +497,8 @@ class Trainer:
         """Begin with the state of another run's checkpoint; records and best score are this run's own."""
         output = self._output()
         loaded = output.checkpoints.load(origin)
-        self._take_over(loaded, loaded.state | {"best_score": None})
+        players = {name: state | {"schedules": {}} for name, state in loaded.state["players"].items()}  # its config's
+        self._take_over(loaded, loaded.state | {"best_score": None, "end_reason": None, "players": players})
         self.finished = False  # who branches off a run's end gets a run of one evaluation
         self._start = self._recorded = self._mark()
         note(output.folder, changes_since(origin, self.config), loaded.counters)
@@ -651,7 +679,8 @@ class Trainer:
             name=self.name,
             run_folder=str(self._output().folder.path),
             device=str(self.device),
-            fraction=now.share,
+            fraction=1.0 if self.finished else now.share,
+            end_reason=self.end_reason,
             elapsed_s=now.seconds,
             time=self.time_log.total(),
             remaining_s=self._start.remaining_s(now),

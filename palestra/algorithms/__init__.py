@@ -9,7 +9,7 @@ from palestra.algorithms.dqn import DQNConfig
 from palestra.algorithms.ppo import PPOConfig
 from palestra.algorithms.sac import SACConfig
 from palestra.algorithms.td3 import TD3Config
-from palestra.callbacks import Callback
+from palestra.callbacks import AnyCallbackConfig
 from palestra.config import (
     ByKey,
     ByName,
@@ -101,8 +101,8 @@ class RunConfig(Config):
     """games apart from training; []: none"""
     best: BestConfig | None
     """what makes a checkpoint the best one; null: no best one is kept"""
-    callbacks: list[Annotated[UserConfig, ByName(user_class=Callback)]]
-    """classes of your own that override hooks of the trainer"""
+    callbacks: list[AnyCallbackConfig]
+    """what else is done at the trainer's hooks: by name, or classes of your own"""
     execution: ExecutionConfig
     """where and how it is computed; equal bits only while unchanged"""
     output: OutputConfig

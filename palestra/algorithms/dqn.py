@@ -45,7 +45,7 @@ from palestra.games.spaces import Discrete
 from palestra.nets import NetConfig, make_net
 from palestra.nets.flat import FlatNet
 from palestra.nets.weights import compiled
-from palestra.optimizers import OptimizerConfig, clip
+from palestra.optimizers import OptimizerConfig
 from palestra.player import Algorithm, AlgorithmConfig, Deterministic, Metrics, Player, Turn
 from palestra.randomness import base_key, fold, seeded_global_state
 from palestra.schedules import ScheduleConfig
@@ -266,7 +266,7 @@ class DQN(Algorithm):
         Gives beside the metrics how much the rows surprise."""
         find_gradient = self.gradient if self.by_hand is None else self.by_hand.find_gradient
         gradient, surprise, metrics = find_gradient(Transitions.from_rows(rows))
-        gradient, grad_norm = clip(gradient, self.config.max_grad_norm)
+        gradient, grad_norm = self.optimizer.clip(gradient, self.config.max_grad_norm)
         self.optimizer.step(gradient)
         if isinstance(self.config.target, PolyakConfig):
             self.target.follow(self.q, share=self.config.target.tau)

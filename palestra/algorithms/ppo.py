@@ -50,7 +50,7 @@ from palestra.games.fused import Decision, Memory, Sees, Transitions
 from palestra.nets.acting import acting_twin
 from palestra.nets.recurrent import Part
 from palestra.nets.weights import compiled, evaluation_twin, flat_gradient, flatten_weights
-from palestra.optimizers import OptimizerConfig, clip
+from palestra.optimizers import OptimizerConfig
 from palestra.player import Algorithm, AlgorithmConfig, Deterministic, Metrics, Player, Turn
 from palestra.randomness import base_key, fold, random_permutation
 from palestra.schedules import ScheduleConfig
@@ -389,7 +389,7 @@ class PPO(Algorithm):
             self.gradient.copy_(gradient)
         else:
             metrics = torch.from_numpy(self.by_hand.find_gradient(seen, index.numpy(), entropy_coefficient, bound))
-        gradient, grad_norm = clip(self.gradient, config.max_grad_norm)
+        gradient, grad_norm = self.optimizer.clip(self.gradient, config.max_grad_norm)
         self.optimizer.learning_rate.fill_(config.learning_rate(opt_steps))
         self.optimizer.step(gradient)
         return torch.hstack([metrics, torch.as_tensor(grad_norm)]).float()

@@ -37,7 +37,7 @@ from palestra.games.spaces import Box, Discrete, Space
 from palestra.nets import NetConfig, make_net
 from palestra.nets.flat import FlatNet
 from palestra.nets.weights import compiled, evaluation_twin
-from palestra.optimizers import OptimizerConfig, clip
+from palestra.optimizers import OptimizerConfig
 from palestra.player import Algorithm, AlgorithmConfig, Deterministic, Metrics, Player, Turn
 from palestra.randomness import base_key, fold, random_choice, random_floats, random_normals
 from palestra.schedules import ScheduleConfig
@@ -423,11 +423,11 @@ class SAC(Algorithm):
         alpha, found = self.log_alpha.exp(), self if self.by_hand is None else self.by_hand
 
         gradient, critic_metrics = found.critic_gradient(batch, noise[0], alpha)
-        gradient, critic_norm = clip(gradient, config.max_grad_norm)
+        gradient, critic_norm = self.critic_optimizer.clip(gradient, config.max_grad_norm)
         self.critic_optimizer.step(gradient)
 
         gradient, policy_metrics = found.policy_gradient(batch, noise[1], alpha)
-        gradient, policy_norm = clip(gradient, config.max_grad_norm)
+        gradient, policy_norm = self.policy_optimizer.clip(gradient, config.max_grad_norm)
         self.policy_optimizer.step(gradient)
 
         if isinstance(config.entropy_coefficient, AutomaticConfig):

@@ -33,7 +33,7 @@ from palestra.games.spaces import Box, Space
 from palestra.nets import NetConfig, make_net
 from palestra.nets.flat import FlatNet
 from palestra.nets.weights import compiled, evaluation_twin
-from palestra.optimizers import OptimizerConfig, clip
+from palestra.optimizers import OptimizerConfig
 from palestra.player import Algorithm, AlgorithmConfig, Deterministic, Metrics, Player, Turn
 from palestra.randomness import base_key, fold, random_floats, random_normals
 from palestra.schedules import ScheduleConfig
@@ -251,12 +251,12 @@ class TD3(Algorithm):
         """
         config, batch = self.config, Transitions.from_rows(rows)
         gradient, critic_metrics = self.critic_gradient(batch, noise)
-        gradient, norm = clip(gradient, config.max_grad_norm)
+        gradient, norm = self.critic_optimizer.clip(gradient, config.max_grad_norm)
         self.critic_optimizer.step(gradient)
         metrics = {"loss": critic_metrics["critic_loss"], **critic_metrics, "critic_grad_norm": norm}
         if is_policy_due:
             gradient, policy_loss = self.policy_gradient(batch)
-            gradient, norm = clip(gradient, config.max_grad_norm)
+            gradient, norm = self.policy_optimizer.clip(gradient, config.max_grad_norm)
             self.policy_optimizer.step(gradient)
             loss = critic_metrics["critic_loss"] + policy_loss
             metrics |= {"loss": loss, "policy_loss": policy_loss, "policy_grad_norm": norm}

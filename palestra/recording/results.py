@@ -107,6 +107,7 @@ class Progress:
     rates: Mapping[str, float]  # of the counters that have one, per second
     players: Mapping[str, Mapping[str, float]]  # learning player -> loss, q_mean, exploration, learning_rate, ...
     evaluations: Sequence[Evaluation]  # all so far, the oldest first
+    end_reason: str | None  # why the run ends, or ended, before its `stop`
     message: str | None  # what goes on besides training; a live display shows a new one at once
 
 

@@ -51,6 +51,8 @@ def render_summary(console: Console, progress: Progress, files: Mapping[str, Pat
     end = "finished" if progress.fraction >= 1 else f"stopped at {progress.fraction:.0%}"
     console.print()
     _print_line(console, f"{progress.name}: {end} after {duration_text(progress.elapsed_s)}", "bold")
+    if progress.end_reason:
+        _print_line(console, f"  {progress.end_reason}")
     _print_line(console, f"  {counters}")
     if progress.time:
         _print_line(console, f"  {time_text(progress.time)}")

@@ -1,8 +1,9 @@
-"""Callbacks: objects that override hooks of the trainer."""
+"""The base of callbacks."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from palestra.config import Config, ConfigErrorItem, PartError
 from palestra.player import Metrics, Player
 
 if TYPE_CHECKING:
@@ -17,6 +18,10 @@ class Callback:
 
     def __init__(self, config: Any) -> None:
         self.config = config
+
+    def check(self, trainer: "Trainer") -> None:
+        """Called at the beginning of `fit`, before anything is written: raise PartError(self.config, ...) where the
+        config does not fit the run."""
 
     def before_train(self, trainer: "Trainer") -> None: ...
 
@@ -36,3 +41,22 @@ class Callback:
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+class CallbackConfig(Config):
+    """Base of the configs of callbacks that have a name; each stands beside its callback and builds it."""
+
+    name: str
+
+    def build(self) -> Callback:
+        raise NotImplementedError
+
+
+def learner_named(name: str, config: CallbackConfig, trainer: "Trainer") -> Player:
+    """The learning player that the key `player` of a callback names. Raises PartError if there is none."""
+    for player in trainer.learners:
+        if player.name == name:
+            return player
+    learners = ", ".join(player.name for player in trainer.learners)
+    message = f"{name!r} is no player that learns here; expected one of: {learners}"
+    raise PartError(config, [ConfigErrorItem("player", message)])

@@ -1,0 +1,84 @@
+"""`freeze`: weights that stay as they are, by name, for some opt steps or all."""
+
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Literal
+
+import torch
+from torch import Tensor
+
+from palestra.callbacks.callback import Callback, CallbackConfig, learner_named
+from palestra.config import ConfigErrorItem, NonEmptyStr, PartError, PositiveInt
+from palestra.config.errors import listed
+from palestra.player import Player
+
+if TYPE_CHECKING:
+    from palestra.trainer import Trainer
+
+
+class FreezeConfig(CallbackConfig):
+    name: Literal["freeze"]
+    """weights that stay as they are, to the bit"""
+    player: NonEmptyStr
+    """whose"""
+    net: NonEmptyStr
+    """which of its networks that learn: q; actor_critic; policy or critics"""
+    weights: list[NonEmptyStr]
+    """which of the network's parameters, by name, as layers.0.weight; * stands for anything, as in layers.0.*"""
+    num_opt_steps: PositiveInt | None
+    """of the player, from its first one on; null: all"""
+
+    def build(self) -> "Freeze":
+        return Freeze(self)
+
+
+class Freeze(Callback):
+    """Holds weights, through the optimizer that would move them, while the player's opt steps are few enough.
+
+    Opt steps that are made at once (a pass of PPO) are as the first of them.
+    """
+
+    config: FreezeConfig
+
+    def __init__(self, config: FreezeConfig) -> None:
+        super().__init__(config)
+        self.mask: Tensor | None = None  # while they are held
+
+    def check(self, trainer: "Trainer") -> None:
+        self._mask(trainer)
+
+    def before_train(self, trainer: "Trainer") -> None:
+        self._hold_or_release(trainer, learner_named(self.config.player, self.config, trainer))
+
+    def before_step(self, trainer: "Trainer", player: Player) -> None:
+        if player.name == self.config.player:
+            self._hold_or_release(trainer, player)
+
+    def _hold_or_release(self, trainer: "Trainer", player: Player) -> None:
+        until = self.config.num_opt_steps
+        is_held = until is None or player.opt_steps < until
+        if is_held and self.mask is None:
+            self.mask = self._mask(trainer)
+            player.optimizers[self.config.net].freeze(self.mask)
+        elif not is_held and self.mask is not None:
+            player.optimizers[self.config.net].thaw(self.mask)
+            self.mask = None
+
+    def _mask(self, trainer: "Trainer") -> Tensor:
+        """Which of the weights of the network, as one vector: bool (P,). Raises PartError for what is not there."""
+        config = self.config
+        player = learner_named(config.player, config, trainer)
+        learned = [name for name in player.optimizers if name in player.nets]
+        if config.net not in learned:
+            message = f"{config.net!r} is no network of {player.name!r} that learns; expected one of {listed(learned)}"
+            raise PartError(config, [ConfigErrorItem("net", message)])
+        parameters = dict(player.nets[config.net].named_parameters())
+        faults = [
+            ConfigErrorItem(f"weights.{index}", f"{pattern!r} is no parameter; expected some of {listed(parameters)}")
+            for index, pattern in enumerate(config.weights)
+            if not any(fnmatchcase(name, pattern) for name in parameters)
+        ]
+        if faults:
+            raise PartError(config, faults)
+        held = [any(fnmatchcase(name, pattern) for pattern in config.weights) for name in parameters]
+        parts = [torch.full((p.numel(),), is_held) for p, is_held in zip(parameters.values(), held, strict=True)]
+        return torch.cat(parts).to(player.device)

@@ -1,0 +1,191 @@
+"""`early_stopping` and `reduce_on_plateau`: what is done when a measure no longer improves."""
+
+import math
+from collections.abc import Mapping
+from statistics import fmean
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from palestra.callbacks.callback import Callback, CallbackConfig, learner_named
+from palestra.callbacks.change_schedule import schedule_at
+from palestra.config import (
+    ByName,
+    Config,
+    ConfigErrorItem,
+    Fraction,
+    NonEmptyStr,
+    NonNegativeFloat,
+    NonNegativeInt,
+    PartError,
+    PositiveInt,
+)
+from palestra.intervals import Counters, Interval
+from palestra.schedules import Schedule
+
+if TYPE_CHECKING:
+    from palestra.trainer import Trainer
+
+
+class EvaluationMeasureConfig(Config):
+    name: Literal["evaluation"]
+    """of an evaluation, every time"""
+    evaluation: NonEmptyStr
+    """which of the evaluations, by name"""
+    pairing: NonNegativeInt
+    """which of its pairings, counted from 0"""
+    measure: NonEmptyStr
+    """rho, or return/ROLE"""
+
+
+class TrainingMeasureConfig(Config):
+    name: Literal["training_returns"]
+    """mean return of the last 100 games of training, exploration and all"""
+    role: NonEmptyStr
+    """whose"""
+    interval: Interval
+    """between two looks, each at the end of an epoch; the first comes when a game has finished"""
+
+
+class PlateauConfig(CallbackConfig):
+    """What both callbacks say."""
+
+    of: Annotated[EvaluationMeasureConfig | TrainingMeasureConfig, ByName()]
+    """what is measured"""
+    goal: Literal["max", "min"]
+    """what is better"""
+    min_delta: NonNegativeFloat
+    """only what is better than the best one by more than this improves"""
+    patience: PositiveInt
+    """measurements in a row without improvement that are one too many"""
+
+
+class EarlyStoppingConfig(PlateauConfig):
+    name: Literal["early_stopping"]
+    """end the run when a measure no longer improves"""
+
+    def build(self) -> "EarlyStopping":
+        return EarlyStopping(self)
+
+
+class ReduceOnPlateauConfig(PlateauConfig):
+    name: Literal["reduce_on_plateau"]
+    """lower a schedule, as the learning rate, when a measure no longer improves"""
+    player: NonEmptyStr
+    """whose"""
+    key: NonEmptyStr
+    """where it stands below the player's algorithm, as learning_rate"""
+    factor: Fraction
+    """all its values from then on are multiplied by this, once more each time"""
+
+    def build(self) -> "ReduceOnPlateau":
+        return ReduceOnPlateau(self)
+
+
+class Plateau(Callback):
+    """Calls `on_plateau` when `patience` measurements in a row have not improved; then it counts anew. A measurement
+    that is no number is none that improves."""
+
+    config: PlateauConfig
+
+    def __init__(self, config: PlateauConfig) -> None:
+        super().__init__(config)
+        self.best: float | None = None
+        self.num_waited = 0
+        self.looked: Counters = {"opt_steps": 0, "env_steps": 0, "epochs": 0}  # counters at the last look
+
+    def on_plateau(self, trainer: "Trainer") -> None:
+        raise NotImplementedError
+
+    def check(self, trainer: "Trainer") -> None:
+        of, roles = self.config.of, trainer.game.roles
+        faults: list[ConfigErrorItem] = []
+        if isinstance(of, TrainingMeasureConfig):
+            if of.role not in roles:
+                faults.append(ConfigErrorItem("role", f"{of.role!r} is unknown; expected one of: {', '.join(roles)}"))
+        else:
+            evaluations = {each.name: each for each in trainer.config.evaluations}
+            measures = ["rho", *(f"return/{role}" for role in roles)]
+            if of.evaluation not in evaluations:
+                known = ", ".join(evaluations) or "none; the run has no evaluations"
+                faults.append(ConfigErrorItem("evaluation", f"{of.evaluation!r} is unknown; expected one of: {known}"))
+            elif of.pairing >= (num := len(evaluations[of.evaluation].pairings)):
+                faults.append(ConfigErrorItem("pairing", f"no such pairing; expected one of 0 to {num - 1}"))
+            if of.measure not in measures:
+                message = f"{of.measure!r} is unknown; expected one of: {', '.join(measures)}"
+                faults.append(ConfigErrorItem("measure", message))
+        if faults:
+            raise PartError(of, faults)
+
+    def before_train(self, trainer: "Trainer") -> None:
+        self.looked["minutes"] = trainer.counters["minutes"]  # those of the clock do not stand in a checkpoint
+
+    def after_evaluation(self, trainer: "Trainer", record: Mapping[str, Any]) -> None:
+        of = self.config.of
+        if isinstance(of, EvaluationMeasureConfig) and record["evaluation"] == of.evaluation:
+            (config,) = (each for each in trainer.config.evaluations if each.name == of.evaluation)
+            found = [pair for pair in record["pairs"] if pair["players"] == config.pairings[of.pairing]]
+            for pair in found:  # one, or none: scripted players alone are not evaluated every time
+                role = of.measure.removeprefix("return/")
+                self._look(trainer, pair["rho"] if of.measure == "rho" else pair["returns"][role])
+
+    def after_epoch(self, trainer: "Trainer") -> None:
+        of = self.config.of
+        if isinstance(of, TrainingMeasureConfig) and of.interval.due(self.looked, trainer.counters):
+            self.looked = trainer.counters
+            returns = trainer.recent_returns(of.role)
+            if returns:
+                self._look(trainer, fmean(returns))
+
+    def _look(self, trainer: "Trainer", value: float) -> None:
+        sign = 1.0 if self.config.goal == "max" else -1.0
+        best = -math.inf if self.best is None else sign * self.best
+        if sign * value > best + self.config.min_delta:
+            self.best, self.num_waited = value, 0
+            return
+        self.num_waited += 1
+        if self.num_waited >= self.config.patience:
+            self.num_waited = 0
+            self.on_plateau(trainer)
+
+    def told(self) -> str:
+        """What has not improved."""
+        of, best = self.config.of, "no number" if self.best is None else f"{self.best:g}"
+        if isinstance(of, TrainingMeasureConfig):
+            what = f"the training returns of {of.role!r} have"
+        else:
+            what = f"{of.measure} of evaluation {of.evaluation!r} has"
+        return f"{what} not improved on {best} in {self.config.patience} measurements"
+
+    def state_dict(self) -> dict[str, Any]:
+        looked = {unit: count for unit, count in self.looked.items() if unit != "minutes"}
+        return {"best": self.best, "num_waited": self.num_waited, "looked": looked}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.best, self.num_waited, self.looked = state["best"], state["num_waited"], state["looked"]
+
+
+class EarlyStopping(Plateau):
+    """Ends the run: its last evaluations, record and checkpoint are made at the next safe point."""
+
+    config: EarlyStoppingConfig
+
+    def on_plateau(self, trainer: "Trainer") -> None:
+        trainer.end_run(f"early stopping: {self.told()}")
+
+
+class ReduceOnPlateau(Plateau):
+    """Lowers a schedule of a player."""
+
+    config: ReduceOnPlateauConfig
+
+    def check(self, trainer: "Trainer") -> None:
+        super().check(trainer)
+        self._schedule(trainer)
+
+    def on_plateau(self, trainer: "Trainer") -> None:
+        config = self.config
+        schedule = self._schedule(trainer).scaled(config.factor)
+        learner_named(config.player, config, trainer).change_schedule(config.key, schedule)
+        trainer.log(f"{config.key} of {config.player} times {config.factor:g}: {self.told()}")
+
+    def _schedule(self, trainer: "Trainer") -> Schedule:
+        return schedule_at(self.config.key, self.config.player, self.config, trainer)
