@@ -5,6 +5,7 @@ from typing import Any, get_args, get_origin
 
 from palestra.algorithms import AnyAlgorithm
 from palestra.algorithms.value_heads import ValueConfig
+from palestra.callbacks import AnyCallbackConfig
 from palestra.config import UserConfig
 from palestra.exploration import ExplorationConfig
 from palestra.games import GameConfig
@@ -30,6 +31,7 @@ def catalogue() -> dict[str, dict[str, str]]:
         "values (dqn)": _variants(ValueConfig),
         "transitions (dqn)": _variants(TransitionsConfig),
         "exploration (dqn)": _variants(ExplorationConfig),
+        "callbacks": _variants(AnyCallbackConfig),
         "recorders": _variants(RecorderConfig),
     }
 

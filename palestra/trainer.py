@@ -213,7 +213,7 @@ class Trainer:
             if evaluations := [each for each in config.evaluations if done or _due(each.interval, before, now)]:
                 self.evaluate(evaluations, done)
             if done or _due(config.output.record, before, now):
-                self.record()
+                self.record(self.end_reason if done else None)
             self.checked, self.finished = now, done
             self._agenda.set(now)
             due = done or self._is_best or _due(config.output.save, before, now)
@@ -339,8 +339,11 @@ class Trainer:
         clock = {"seconds": time.perf_counter() - started}
         return {"kind": "evaluation", **self._counts(), **result, "clock": clock}
 
-    def record(self) -> None:
-        """Write the means of the metrics since the last record, and the training's own episodes."""
+    def record(self, ended: str | None = None) -> None:
+        """Write the means of the metrics since the last record, and the training's own episodes.
+
+        ended: why the run ends before its `stop`.
+        """
         players = {}
         for player in self.learners:
             assert player.worlds is not None
@@ -361,8 +364,8 @@ class Trainer:
         rates = {f"{name}_per_s": rate for name, rate in self._recorded.rates(self._mark()).items()}
         clock = {"train_seconds": self.clock.seconds, **rates, "time": self.time_log.take()}
         self._recorded = self._mark()
-        ended = {} if self.end_reason is None else {"ended": self.end_reason}
-        self._output().write({"kind": "training", **self._counts(), "players": players, **ended, "clock": clock})
+        why = {} if ended is None else {"ended": ended}
+        self._output().write({"kind": "training", **self._counts(), "players": players, **why, "clock": clock})
 
     def _tell_inexact(self, player: Player) -> None:
         if player.name not in self._told_inexact:
@@ -499,6 +502,8 @@ class Trainer:
         loaded = output.checkpoints.load(origin)
         players = {name: state | {"schedules": {}} for name, state in loaded.state["players"].items()}  # its config's
         self._take_over(loaded, loaded.state | {"best_score": None, "end_reason": None, "players": players})
+        for callback in self.callbacks:
+            callback.begin_branch()
         self.finished = False  # who branches off a run's end gets a run of one evaluation
         self._start = self._recorded = self._mark()
         note(output.folder, changes_since(origin, self.config), loaded.counters)

@@ -1,12 +1,12 @@
 """Callbacks: objects that override hooks of the trainer; some by name, others of the user's own."""
 
-from typing import Annotated
+from typing import Annotated, Any
 
 from palestra.callbacks.callback import Callback, CallbackConfig
 from palestra.callbacks.change_schedule import ChangeScheduleConfig
 from palestra.callbacks.freeze import FreezeConfig
 from palestra.callbacks.plateau import EarlyStoppingConfig, ReduceOnPlateauConfig
-from palestra.config import ByName, UserConfig, load_class
+from palestra.config import ByName, Config, UserConfig, check, load_class
 
 AnyCallbackConfig = Annotated[
     EarlyStoppingConfig | ReduceOnPlateauConfig | ChangeScheduleConfig | FreezeConfig | UserConfig,
@@ -14,7 +14,15 @@ AnyCallbackConfig = Annotated[
 ]
 
 
-def make_callback(config: CallbackConfig | UserConfig) -> Callback:
+class _Holder(Config):
+    callback: AnyCallbackConfig
+    """one callback"""
+
+
+def make_callback(config: CallbackConfig | UserConfig | dict[str, Any]) -> Callback:
+    """A callback, by its config or what stands in a file. Raises ConfigError."""
+    if isinstance(config, dict):
+        config = check({"callback": config}, _Holder).callback
     return config.build() if isinstance(config, CallbackConfig) else load_class(config.name, Callback)(config)
 
 

@@ -37,6 +37,9 @@ class Callback:
 
     def after_train(self, trainer: "Trainer") -> None: ...
 
+    def begin_branch(self) -> None:
+        """Called after `load_state_dict` where a run branches off another: forget what belongs to that one alone."""
+
     def state_dict(self) -> dict[str, Any]:
         return {}
 

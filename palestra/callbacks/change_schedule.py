@@ -49,6 +49,9 @@ class ChangeSchedule(Callback):
             self.is_done = True
             trainer.players[self.config.player].change_schedule(self.config.key, self.config.schedule)
 
+    def begin_branch(self) -> None:
+        self.is_done = False  # a branch begins with the schedules of its config
+
     def state_dict(self) -> dict[str, Any]:
         return {"is_done": self.is_done}
 

@@ -155,6 +155,9 @@ class Plateau(Callback):
             what = f"{of.measure} of evaluation {of.evaluation!r} has"
         return f"{what} not improved on {best} in {self.config.patience} measurements"
 
+    def begin_branch(self) -> None:
+        self.best, self.num_waited = None, 0
+
     def state_dict(self) -> dict[str, Any]:
         looked = {unit: count for unit, count in self.looked.items() if unit != "minutes"}
         return {"best": self.best, "num_waited": self.num_waited, "looked": looked}

@@ -99,10 +99,12 @@ def test_a_schedule_changes_at_its_moment_and_stays_changed_after_a_resume(
 
 
 def test_a_branch_begins_with_the_schedules_of_its_config(make_config: MakeConfig, tmp_path: Path) -> None:
-    trainer = Trainer(make_config({"callbacks": [change()]}), run=tmp_path / "run")
+    late = change(at={"after": 24, "unit": "opt_steps"})
+    trainer = Trainer(make_config({"callbacks": [late], "stop.after": 26}), run=tmp_path / "run")
     trainer.fit()
+    assert trainer.host_lr_scheduler.name == "linear"
     key = "players.host.algorithm.learning_rate"
-    overrides = [f"{key}={{name: constant, value: 0.125}}", "stop.after=30"]
+    overrides = [f"{key}={{name: constant, value: 0.125}}", "stop.after=30", "callbacks.0.at.after=100"]
     checkpoints = sorted((tmp_path / "run" / "checkpoints").glob("0*"))
     branch = Trainer.branch(checkpoints[-1], overrides, run=tmp_path / "branch")
     branch.fit()

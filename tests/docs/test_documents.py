@@ -117,6 +117,42 @@ def test_the_losses_of_the_document_are_learned(
     palestra.Trainer.load(tmp_path / str(len(own))).fit()  # it is finished, and says so
 
 
+def test_the_callbacks_of_the_document_act(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (ROOT / "docs" / "callbacks.md").read_text()
+    listed = re.search(r"```yaml\n(.*?)```", text, re.S)
+    own, given = re.findall(r"```python\n(.*?)```", text, re.S)
+    assert listed
+    (tmp_path / "my_callbacks.py").write_text(own)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    config = load_yaml(ROOT / "configs" / "ppo-cartpole.yml") | yaml.safe_load(listed[1])
+    config["stop"] = {"after": 40000, "unit": "env_steps"}
+    config["evaluations"][0] |= {"num_games": 2, "final_num_games": 2, "max_rounds": 20}
+    config["evaluations"][0]["interval"] = {"every": 4096, "unit": "env_steps"}
+    config["output"] |= {"display": "quiet", "recorders": [], "save": None}
+    config["callbacks"][2]["at"]["after"] = 4096
+    config["callbacks"][-1]["returns"] = 60.0
+    trainer = palestra.Trainer(config, run=tmp_path / "run")
+    before = {name: weight.detach().clone() for name, weight in trainer.agent_net.named_parameters()}
+    trainer.fit()
+    player = trainer.players["agent"]
+    assert player.schedules()["entropy_coefficient"](0) == 0.0
+    assert trainer.env_steps < 40000
+    assert "mean return" in trainer.end_reason or "early stopping: return/agent" in trainer.end_reason
+    kept = [name for name, weight in trainer.agent_net.named_parameters() if torch.equal(weight, before[name])]
+    assert kept == (["policy.layers.0.weight", "policy.layers.0.bias"] if player.opt_steps < 1000 else [])
+
+    (tmp_path / "run.yml").write_text(
+        yaml.safe_dump(config | {"callbacks": [], "stop": {"after": 8, "unit": "epochs"}})
+    )
+    names: dict[str, Any] = {}
+    exec(given, names)
+    weights = names["trainer"].agent_net.named_parameters()
+    assert [name for name, weight in weights if torch.equal(weight, before[name])] == [
+        n for n in before if "value" in n
+    ]
+
+
 def test_the_networks_of_the_document_can_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = (ROOT / "docs" / "nets.md").read_text()
     code, listed = re.search(r"```python\n(.*?)```", text, re.S), re.search(r"```yaml\n(.*?)```", text, re.S)
