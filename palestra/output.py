@@ -27,10 +27,20 @@ from palestra.recording.recorders import (
 )
 from palestra.recording.results import Evaluation, Progress, by_name, pair_label, standings
 from palestra.recording.summary import render_summary
+from palestra.recording.values import Image, Video, file_media
 from palestra.storage.checkpoints import CheckpointError, Checkpoints, LoadedCheckpoint
 from palestra.storage.mirror import Mirror
 from palestra.storage.remote import RemoteError
-from palestra.storage.run_folder import RunFolder, RunFolderError, machine, run_facts, versions, write_json, write_text
+from palestra.storage.run_folder import (
+    RunFolder,
+    RunFolderError,
+    machine,
+    run_facts,
+    versions,
+    write_bytes,
+    write_json,
+    write_text,
+)
 from palestra.timing import summed_times
 
 
@@ -185,7 +195,10 @@ class RunOutput:
         return summed_times(self.records())
 
     def write(self, record: Mapping[str, Any]) -> None:
-        """Write a record; a disk that refuses is told, and the record waits for the next."""
+        """Write a record, and before it the files of its images and videos. A disk that refuses is told, and the record
+        waits for the next."""
+        step = f"{record['env_steps']}-{record['opt_steps']}"
+        record = file_media(record, lambda name, media: self._file(f"{name}-{step}{media.suffix}", media))
         try:
             self.jsonl.write(record)
         except OSError as error:
@@ -196,6 +209,17 @@ class RunOutput:
         self._tell_news()
         if record["kind"] == "evaluation":
             self.evaluations.append(Evaluation.from_record(plain(record)))
+
+    def _file(self, name: str, media: Image | Video) -> str | None:
+        """Write an image or a video; gives its path in the run's folder, None where the disk refuses."""
+        path = self.folder.media / name
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_bytes(path, media.to_bytes())
+        except OSError as error:
+            self.display.error(f"{path} could not be written: {error}; training goes on, and the record has null there")
+            return None
+        return path.relative_to(self.folder.path).as_posix()
 
     def save(
         self,

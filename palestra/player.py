@@ -18,9 +18,10 @@ from palestra.games.solo import SoloWorlds
 from palestra.games.spaces import ActionSpace, Space
 from palestra.optimizers import Optimizer
 from palestra.randomness import base_key
+from palestra.recording.values import Recordable
 from palestra.schedules import Schedule, read_schedule, schedules_in, with_schedule
 
-Metrics = Mapping[str, Tensor | float]
+Metrics = Mapping[str, Recordable]
 
 
 @dataclass

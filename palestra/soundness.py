@@ -7,13 +7,13 @@ from typing import Any
 
 from palestra.config import ConfigError, ConfigErrorItem
 from palestra.player import Player
-from palestra.recording.means import Means
+from palestra.recording.aggregates import Aggregates
 
 
-def fault_of_losses(players: Sequence[Player], means: Mapping[str, Means], fused_game: Any) -> str | None:
+def fault_of_losses(players: Sequence[Player], metrics: Mapping[str, Aggregates], fused_game: Any) -> str | None:
     """Which player's loss was no number since the last record, if any: a sum keeps a nan."""
     for player in players:
-        loss = means[player.name].total("loss")
+        loss = metrics[player.name].total("loss")
         if not math.isfinite(loss):
             return _told(player, f"the loss is {loss}", fused_game)
     return None

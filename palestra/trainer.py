@@ -26,6 +26,7 @@ from palestra.evaluation.evaluator import Interrupted
 from palestra.evaluation.stored import make_evaluations
 from palestra.games import fuse, make_game
 from palestra.games.fused import Transitions
+from palestra.gathering import Gathered
 from palestra.intervals import Agenda, Counters, Interval
 from palestra.lineage import branched_config, changes_since, note, require_same_experiment, stored_config
 from palestra.output import RunOutput, default_folder
@@ -33,9 +34,9 @@ from palestra.player import Metrics, Player
 from palestra.players.seating import keep_players, make_players, warm_start
 from palestra.process import frozen_garbage, limited_threads
 from palestra.recording import make_recorders
-from palestra.recording.means import Means
 from palestra.recording.recorders import Status
 from palestra.recording.results import Progress
+from palestra.recording.values import Recordable
 from palestra.signals import StopSignals
 from palestra.soundness import check_scratch_folders, fault_of_losses, fault_of_parameters
 from palestra.storage.checkpoints import NOT_OURS, CheckpointError, Checkpoints, LoadedCheckpoint
@@ -134,7 +135,7 @@ class Trainer:
         self.turn = 0
         self.in_epoch = False
         self.epoch_counts = {"roll_outs": 0, "updates": 0}
-        self.means = {player.name: Means() for player in self.learners}
+        self.gathered = Gathered(self.config.output, self.learners)
         self.evaluations = make_evaluations(self.config, self.game, self.players)
         self.best = None if self.config.best is None else BestScore(self.config.best, self.config.evaluations)
         self.finished = False
@@ -296,7 +297,7 @@ class Trainer:
         """Count an opt step and add up its metrics. Called once for a group of opt steps that were made at once."""
         self.time_log.switch("other")
         self._count_opt_steps(player, 1)
-        self.means[player.name].add(metrics)
+        self.gathered.metrics[player.name].add(metrics)
         for callback in self.callbacks:
             callback.after_step(self, player, metrics)
 
@@ -340,7 +341,7 @@ class Trainer:
         return {"kind": "evaluation", **self._counts(), **result, "clock": clock}
 
     def record(self, ended: str | None = None) -> None:
-        """Write the means of the metrics since the last record, and the training's own episodes.
+        """Write what has been gathered since the last record, and the training's own episodes.
 
         ended: why the run ends before its `stop`.
         """
@@ -355,7 +356,7 @@ class Trainer:
                 "env_steps": player.env_steps,
                 "opt_steps": player.opt_steps,
                 **player.rates(),
-                **self.means[player.name].take(),
+                **self.gathered.take(player.name),
                 "episodes": {"number": int(episodes), **means},
             }
             if not self.fused_game.is_exact(player.worlds):
@@ -364,8 +365,20 @@ class Trainer:
         rates = {f"{name}_per_s": rate for name, rate in self._recorded.rates(self._mark()).items()}
         clock = {"train_seconds": self.clock.seconds, **rates, "time": self.time_log.take()}
         self._recorded = self._mark()
+        notes = self.gathered.notes.take()
+        noted = {"notes": notes} if notes else {}
         why = {} if ended is None else {"ended": ended}
-        self._output().write({"kind": "training", **self._counts(), "players": players, **why, "clock": clock})
+        told = {"players": players, **noted, **why, "clock": clock}
+        self._output().write({"kind": "training", **self._counts(), **told})
+        if self.episodes or self.config.stop.share(self.counters) >= 1.0 or why:  # many fields come at an end alone
+            for line in self.gathered.news():
+                self._output().display.error(line)
+
+    def note(self, name: str, value: Recordable) -> None:
+        """Put a value into the next record, as notes/NAME: a number (of several the statistics of `output.statistics`),
+        an array (a histogram), a text, a date-time, an Image or a Video of palestra.recording (the last one). Raises
+        TypeError or ValueError for what cannot be recorded."""
+        self.gathered.notes.add({name: value})
 
     def _tell_inexact(self, player: Player) -> None:
         if player.name not in self._told_inexact:
@@ -403,7 +416,7 @@ class Trainer:
         return None
 
     def _check_finite(self) -> None:
-        self._raise_for(fault_of_losses(self.learners, self.means, self.fused_game))
+        self._raise_for(fault_of_losses(self.learners, self.gathered.metrics, self.fused_game))
 
     def _raise_for(self, fault: str | None) -> None:
         if fault is not None:
@@ -432,7 +445,7 @@ class Trainer:
             "turn": self.turn,
             "in_epoch": self.in_epoch,
             "epoch_counts": dict(self.epoch_counts),
-            "means": {name: means.state_dict() for name, means in self.means.items()},
+            "gathered": self.gathered.state_dict(),
             "best_score": None if self.best is None else self.best.value,
             "is_best": self._is_best,
             "finished": self.finished,
@@ -450,8 +463,7 @@ class Trainer:
         self.end_reason = state["end_reason"]
         is_over = self.end_reason is not None or self.config.stop.share(self.checked) >= 1.0  # or it was extended
         self.finished = state["finished"] and is_over
-        for name, sums in state["means"].items():
-            self.means[name].load_state_dict(sums, self.device)
+        self.gathered.load_state_dict(state["gathered"], self.device)
         if self.best is not None:
             self.best.value = state["best_score"]
         self.game.load_state_dict(state["game"])
@@ -691,7 +703,7 @@ class Trainer:
             remaining_s=self._start.remaining_s(now),
             counters=self._counts(),
             rates=self._start.rates(now),
-            players={player.name: self.means[player.name].shown() | player.rates() for player in self.learners},
+            players={p.name: self.gathered.metrics[p.name].shown() | p.rates() for p in self.learners},
             evaluations=self._output().evaluations,
             message=message,
         )

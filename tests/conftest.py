@@ -77,6 +77,8 @@ TINY: Data = {
     "output": {
         "display": "quiet",
         "record": {"every": 4, "unit": "opt_steps"},
+        "statistics": ["mean"],
+        "info": [],
         "recorders": [],
         "save": {"every": 8, "unit": "opt_steps"},
         "keep_last": 2,

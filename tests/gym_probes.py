@@ -37,6 +37,44 @@ class Walk(gymnasium.Env):
         return self.seen(), float(self.age), is_over and kind != 1, is_over and kind != 0, {"age": self.age}
 
 
+class Telling(Walk):
+    """A Walk with fields of every kind in its info, also at resets, where they say -100."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        observation, _ = super().reset(seed=seed)
+        return observation, self.told(-100) | {"only_at_reset": 1.0}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        observation, reward, terminated, truncated, info = super().step(action)
+        info = self.told(self.age)
+        if terminated or truncated:
+            info |= {"episode": {"l": self.age}}
+        return observation, reward, terminated, truncated, info
+
+    def told(self, number: int) -> dict[str, Any]:
+        told: dict[str, Any] = {"age": number, "pair": np.array([number, -number]), "list": [number, 0.5]}
+        told |= {"is_odd": np.bool_(number % 2), "inner": {"half": number / 2}, "word": "step"}
+        return told | ({"rare": number} if number == 3 else {})
+
+
+class TellingVector(gymnasium.vector.SyncVectorEnv):
+    """Tellings as an environment's own vector environment: it says which worlds a field is of only where not all have
+    one, and a number for all of them."""
+
+    def __init__(self, num_envs: int, same_step: bool) -> None:
+        mode = gymnasium.vector.AutoresetMode.SAME_STEP if same_step else gymnasium.vector.AutoresetMode.NEXT_STEP
+        super().__init__([Telling] * num_envs, autoreset_mode=mode)
+        self.num_steps = 0
+
+    def step(self, actions: Any) -> Any:
+        *outcome, infos = super().step(actions)
+        self.num_steps += 1
+        for infos_of in (infos, infos.get("final_info", {})):
+            for key in [key for key, mask in infos_of.items() if key.startswith("_") and np.all(mask)]:
+                del infos_of[key]
+        return *outcome, infos | {"steps": self.num_steps}
+
+
 class Forgetful(Walk):
     """A Walk that draws a tag without its seed at every reset."""
 
@@ -254,6 +292,7 @@ class Lonely(gymnasium.vector.VectorEnv):
 
 for probe in (
     Walk,
+    Telling,
     Forgetful,
     Faulty,
     Slow,
@@ -268,4 +307,7 @@ for probe in (
     HiddenCartPole,
 ):
     gymnasium.register(f"{probe.__name__}-v0", entry_point=f"{__name__}:{probe.__name__}")
+gymnasium.register(
+    "TellingVector-v0", entry_point=f"{__name__}:Telling", vector_entry_point=f"{__name__}:TellingVector"
+)
 gymnasium.register("Lonely-v0", entry_point=f"{__name__}:Walk", vector_entry_point=f"{__name__}:Lonely")

@@ -116,6 +116,72 @@ def test_dqn_learns_the_known_values_under_termination_and_truncation(
     assert np.allclose(values, two_states_values(0.9), atol=1e-2)
 
 
+# ---- fields of info ------------------------------------------------------------------------------------
+
+
+def told(make_config: MakeConfig, mode: str, info: list[str], changes: Data | None = None) -> Data:
+    game = gym_data(id="tests.gym_probes:Telling-v0", vectorization=how("sync", mode))
+    output = {"output.info": info, "output.statistics": ["mean", "max", "count"], "stop.after": 10}
+    every = {"output.record": {"every": 3, "unit": "opt_steps"}, "output.save": {"every": 2, "unit": "opt_steps"}}
+    return lone_agent(make_config, game, output | every | (changes or {}))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_named_fields_of_info_are_recorded_and_nothing_else_changes(
+    make_config: MakeConfig, tmp_path: Path, mode: str
+) -> None:
+    """The age after each step of an episode: those of a Walk of length n are 1 to n."""
+    fit(tmp_path / "plain", told(make_config, mode, []))
+    fit(tmp_path / "run", told(make_config, mode, ["age", "pair"]))
+    found, plain = records(tmp_path / "run"), records(tmp_path / "plain")
+    training = [record["players"]["agent"] for record in found if record["kind"] == "training"]
+    assert sum(record["episodes"]["number"] > 0 for record in training) > 1
+    before = 0
+    for record in training:
+        num_steps, num_ends = record["env_steps"] - before, record["episodes"]["number"]
+        before = record["env_steps"]
+        if num_ends == 0:
+            assert "final_info/age" not in record
+            continue
+        num_resets = num_steps - record["info/age/count"]
+        assert num_resets == 0 if mode != "next_step" else abs(num_resets - num_ends) <= 4  # worlds
+        assert record["final_info/age/count"] == num_ends
+        assert record["final_info/age"] == record["episodes"]["length"]
+        assert record["final_info/age/max"] <= record["info/age/max"] <= 5
+        assert sum(record["info/pair"]["histogram"]["counts"]) == 2 * record["info/age/count"]
+    for record in found:
+        for player in record.get("players", {}).values():
+            for name in [name for name in player if name.startswith(("info/", "final_info/"))]:
+                del player[name]
+    assert found == plain
+
+
+def test_fields_of_info_of_a_run_that_was_stopped_are_those_of_one_that_was_not(
+    make_config: MakeConfig, tmp_path: Path
+) -> None:
+    config = told(make_config, "same_step", ["age", "pair", "inner/half"])
+    fit(tmp_path / "whole", config)
+    with stopping_at(7):  # between two records
+        fit(tmp_path / "run", config)
+    assert records(tmp_path / "run") != records(tmp_path / "whole")
+    fit(tmp_path / "run")
+    assert list(map(json.dumps, records(tmp_path / "run"))) == list(map(json.dumps, records(tmp_path / "whole")))
+
+
+def test_a_field_of_info_that_never_comes_is_told_once_with_those_that_came(
+    make_config: MakeConfig, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    fit(tmp_path / "run", told(make_config, "same_step", ["rage", "age"], {"output.display": "plain"}))
+    output = " ".join(capfd.readouterr().out.split())
+    assert output.count("output.info: 'rage' has not come in any step; the fields that came: age, ") == 1
+    assert "'age' has not come" not in output
+
+
+def test_fields_of_info_are_refused_where_the_game_has_none(make_config: MakeConfig) -> None:
+    with pytest.raises(palestra.ConfigError, match=r"^output\.info: 1 stand there, but the game 'polyhedra' has none"):
+        palestra.Trainer(make_config({"output.info": ["age"]}))
+
+
 # ---- resume ------------------------------------------------------------------------------------------
 
 

@@ -1,6 +1,7 @@
 """Recorders beside whole runs: killed and resumed, failing, hanging; training never changes."""
 
 import csv
+import json
 import os
 import signal
 import socket
@@ -101,6 +102,96 @@ def test_a_run_that_was_killed_and_resumed_has_every_record_once(make_config: Ma
     assert_every_record_once(run)
     assert_every_record_once(in_tmp_path / "uninterrupted")
     assert training_records(run) == training_records(in_tmp_path / "uninterrupted")
+
+
+# ---- values of every kind ------------------------------------------------------------------------------
+
+NOTER = """
+import os, signal
+from datetime import datetime, timedelta
+import numpy as np
+from palestra.callbacks import Callback
+from palestra.config import UserConfig
+from palestra.recording import Image, Video
+
+class Noter(Callback):
+    Config = UserConfig
+
+    def after_step(self, trainer, player, metrics):
+        step = trainer.opt_steps
+        trainer.note("steps", step)
+        trainer.note("actions", np.arange(step, step + 5) / 3)
+        trainer.note("words/last", f"step {step}")
+        trainer.note("at", datetime(2026, 1, 1) + timedelta(hours=step))
+        trainer.note("board", Image(np.full((4, 6), step, dtype=np.uint8)))
+        trainer.note("film", Video(np.full((2, 4, 6, 3), step, dtype=np.uint8), 5))
+        if step == 22 and "KILL" in os.environ:  # after the checkpoint at 16 and the record at 20
+            os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def media(run: Path) -> dict[str, bytes]:
+    return {path.relative_to(run).as_posix(): path.read_bytes() for path in (run / "media").rglob("*.*")}
+
+
+def test_noted_values_of_a_run_that_was_killed_are_those_of_one_that_was_not(
+    make_config: MakeConfig, in_tmp_path: Path
+) -> None:
+    """A checkpoint between two records holds what waits for the second one; a cut record's files are written again."""
+    (in_tmp_path / "noting.py").write_text(NOTER)
+    config = make_config(
+        {
+            "output.record": {"every": 5, "unit": "opt_steps"},
+            "output.statistics": ["mean", "std", "min", "max", "last", "count"],
+            "output.recorders": TENSORBOARD_AND_CSV,
+            "callbacks": [{"name": "noting:Noter"}],
+        }
+    )
+    Trainer(config, run="uninterrupted").fit()
+    (in_tmp_path / "config.yml").write_text(render(config, RunConfig))
+    command = [sys.executable, "-c", "from palestra.cli import main; main()", "train", "config.yml", "--run", "run"]
+    killed = subprocess.run(command, env=os.environ | {"KILL": "here"}, timeout=120)
+    assert killed.returncode == -signal.SIGKILL
+    run, uninterrupted = in_tmp_path / "run", in_tmp_path / "uninterrupted"
+    Trainer.load(run).fit()
+    assert_every_record_once(run)
+    written, expected = training_records(run), training_records(uninterrupted)
+    assert list(map(json.dumps, written)) == list(map(json.dumps, expected))  # in the same order, too
+    assert media(run) == media(uninterrupted)
+
+    noted = [record for record in expected if "notes" in record]
+    before = 0
+    for record in noted:
+        steps, step = range(before + 1, record["opt_steps"] + 1), record["opt_steps"]
+        notes, before = record["notes"], step
+        assert (notes["steps/min"], notes["steps/max"], notes["steps/count"]) == (steps[0], step, len(steps))
+        assert notes["steps"] == sum(steps) / len(steps)
+        assert sum(notes["actions"]["histogram"]["counts"]) == 5 * len(steps)
+        assert notes["words/last"] == {"text": f"step {step}"}
+        files = {f"media/notes/{name}-{record['env_steps']}-{step}.{kind}" for name, kind in MEDIA}
+        assert {notes["board"]["image"], notes["film"]["video"]} == files
+        assert files <= media(run).keys()
+    assert before == 24
+    assert len(media(run)) == 2 * len(noted)
+
+
+MEDIA = (("board", "png"), ("film", "gif"))
+
+
+def test_a_disk_that_refuses_a_picture_costs_the_picture_alone(
+    make_config: MakeConfig, in_tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (in_tmp_path / "noting.py").write_text(NOTER)
+
+    def refuse(path: Path, content: bytes) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("palestra.output.write_bytes", refuse)
+    Trainer(make_config({"callbacks": [{"name": "noting:Noter"}]}), run="run").fit()
+    noted = [record["notes"] for record in training_records(in_tmp_path / "run") if "notes" in record]
+    assert [notes["board"] for notes in noted] == [None] * 6
+    assert [notes["words/last"]["text"] for notes in noted] == [f"step {step}" for step in range(4, 25, 4)]
+    assert "board-" in capfd.readouterr().out
 
 
 # ---- failing, hanging ----------------------------------------------------------------------------------

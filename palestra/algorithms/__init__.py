@@ -16,6 +16,7 @@ from palestra.config import (
     Config,
     ConfigError,
     ConfigErrorItem,
+    NonEmptyStr,
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
@@ -30,6 +31,7 @@ from palestra.player import Algorithm, AlgorithmConfig
 from palestra.players import FromRunConfig, ScriptedPlayerConfig, script_error
 from palestra.players.scripted import SCRIPTED
 from palestra.recording import RecorderConfig, check_recorders
+from palestra.recording.aggregates import Statistic
 from palestra.storage.mirror import MirrorConfig
 from palestra.trainer import Trainer
 
@@ -60,6 +62,10 @@ class OutputConfig(Config):
     """auto: live on a terminal, plain lines elsewhere; plain; quiet: errors alone"""
     record: Interval | None
     """when the metrics of training are recorded; null: at the end alone"""
+    statistics: Annotated[list[Statistic], Field(min_length=1)]
+    """what a record says of the numbers since the last one; mean stands under the bare name, the others as loss/std"""
+    info: list[NonEmptyStr]
+    """fields of the environments' info that are recorded, inner ones as episode/r; of Gymnasium environments alone"""
     recorders: Annotated[list[RecorderConfig], AfterValidator(check_recorders)]
     """where the records go besides records.jsonl; []: nowhere"""
     save: Interval | None
@@ -117,6 +123,9 @@ class RunConfig(Config):
             *evaluation_errors(self.evaluations, self.game, scripts),
             *best_errors(self.best, self.evaluations, roles, self.learners()),
         ]
+        if self.output.info and self.game.name != "gymnasium":
+            message = f"{len(self.output.info)} stand there, but the game {self.game.name!r} has none; expected []"
+            errors.append(ConfigErrorItem("output.info", message))
         if errors:
             raise ConfigError(errors)
         return self

@@ -10,6 +10,8 @@ from palestra.recording.to_mlflow import MlflowConfig, MlflowRecorder
 from palestra.recording.to_tensorboard import TensorBoardConfig, TensorBoardRecorder
 from palestra.recording.to_trackio import TrackioConfig, TrackioRecorder
 from palestra.recording.to_wandb import WandbConfig, WandbRecorder
+from palestra.recording.values import Image as Image
+from palestra.recording.values import Video as Video
 
 AnyRecorder = TensorBoardConfig | CsvConfig | WandbConfig | MlflowConfig | TrackioConfig
 RecorderConfig = Annotated[AnyRecorder, ByName()]

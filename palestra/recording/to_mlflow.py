@@ -1,9 +1,10 @@
-"""Records as the metrics of an MLflow run, at step `env_steps`; many in one request."""
+"""Records as the metrics of an MLflow run, at step `env_steps`, many in one request; what is no number as artifacts."""
 
 import re
 import time
 from collections.abc import Mapping
 from importlib import import_module
+from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
@@ -11,6 +12,7 @@ from pydantic import AfterValidator
 
 from palestra.config import Config, NonEmptyStr
 from palestra.recording.recorders import Recorder, RunCard, RunEnd, kept_id, numbers_of
+from palestra.recording.values import Histogram, Media, values_of
 
 MAX_METRICS, MAX_PARAMS, MAX_LENGTH = 1000, 100, 6000  # of one request, and of a param
 STATUS = {"complete": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
@@ -50,6 +52,7 @@ class MlflowRecorder(Recorder):
 
     def open(self, run: RunCard) -> int:
         self._waiting: list[Any] = []
+        self._folder = run.folder
         self._client = self._mlflow.MlflowClient(tracking_uri=self.config.tracking_uri)
         self._id = kept_id(run.folder / "mlflow" / "run-id", lambda: self._create(run))
         found = self._client.get_run(self._id)
@@ -76,6 +79,18 @@ class MlflowRecorder(Recorder):
         if len(self._waiting) + len(metrics) > MAX_METRICS:
             self.flush()
         self._waiting += metrics
+        for name, value in values_of(record, self._folder):
+            self._log_artifact(f"{name}-{number}", value)
+
+    def _log_artifact(self, name: str, value: Histogram | Media | str) -> None:
+        """One that is filed twice stands there once: it has the same name."""
+        match value:
+            case Histogram():
+                self._client.log_dict(self._id, {"edges": value.edges, "counts": value.counts}, f"{name}.json")
+            case Media():
+                self._client.log_artifact(self._id, str(value.path), str(PurePosixPath(value.name).parent))
+            case str():
+                self._client.log_text(self._id, value, f"{name}.txt")
 
     def flush(self) -> None:
         for i in range(0, len(self._waiting), MAX_METRICS):

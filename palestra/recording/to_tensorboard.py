@@ -1,11 +1,17 @@
-"""Records as TensorBoard scalars, at step `env_steps`; hyperparameters for its HPARAMS tab."""
+"""Records as TensorBoard's scalars, histograms, images and texts, at step `env_steps`; hyperparameters for its HPARAMS
+tab."""
 
 from collections.abc import Mapping
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import PIL.Image
 
 from palestra.config import Config
 from palestra.recording.recorders import Recorder, RunCard, RunEnd, Status, numbers_of
+from palestra.recording.values import Histogram, Media, values_of
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
@@ -31,7 +37,7 @@ class TensorBoardRecorder(Recorder):
 
         if self._writer is not None:
             self._writer.close()
-        folder = run.folder / "tensorboard"
+        self._folder, folder = run.folder, run.folder / "tensorboard"
         for path in folder.glob(f"*{SUFFIX}"):
             path.unlink()
         # purge_step: a TensorBoard that looks on forgets what it has seen
@@ -46,6 +52,14 @@ class TensorBoardRecorder(Recorder):
         assert self._writer is not None
         for name, value in numbers_of(record).items():
             self._writer.add_scalar(name, value, record["env_steps"])
+        for name, other in values_of(record, self._folder):
+            match other:
+                case Histogram():
+                    self._add_histogram(name, other, record["env_steps"])
+                case Media():
+                    self._add_summary(_image(name, other.path), record["env_steps"])
+                case str():
+                    self._writer.add_text(name, other, record["env_steps"])
 
     def flush(self) -> None:
         assert self._writer is not None
@@ -60,9 +74,27 @@ class TensorBoardRecorder(Recorder):
         self._writer.close()
         self._writer = None
 
-    def _add_summary(self, summary: Any) -> None:
+    def _add_summary(self, summary: Any, step: int | None = None) -> None:
         writer: Any = self._writer
-        writer.file_writer.add_summary(summary)
+        writer.file_writer.add_summary(summary, step)
+
+    def _add_histogram(self, name: str, histogram: Histogram, step: int) -> None:
+        """The sums, which TensorBoard keeps and does not show, are those of the bins' middles."""
+        assert self._writer is not None
+        edges, counts = np.array(histogram.edges), np.array(histogram.counts)
+        middles = (edges[:-1] + edges[1:]) / 2
+        sums = counts.sum(), counts @ middles, counts @ middles**2
+        self._writer.add_histogram_raw(name, edges[0], edges[-1], *sums, edges[1:].tolist(), counts.tolist(), step)
+
+
+def _image(name: str, path: Path) -> Any:
+    """A PNG or a GIF: TensorBoard shows both as images, and plays the latter."""
+    from tensorboard.compat.proto.summary_pb2 import Summary
+
+    with PIL.Image.open(path) as picture:
+        width, height = picture.size
+    image = Summary.Image(height=height, width=width, colorspace=3, encoded_image_string=path.read_bytes())
+    return Summary(value=[Summary.Value(tag=name, image=image)])
 
 
 def _session_end(status: Status) -> Any:

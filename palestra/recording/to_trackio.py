@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from palestra.config import Config, NonEmptyStr
 from palestra.recording.recorders import Recorder, RunCard, RunEnd, kept_id, numbers_of
+from palestra.recording.values import Histogram, Media, values_of
 
 
 class TrackioConfig(Config):
@@ -33,6 +34,7 @@ class TrackioRecorder(Recorder):
     def open(self, run: RunCard) -> int:
         if self._run is not None:
             self._run.finish()
+        self._folder = run.folder
         number = kept_id(run.folder / "trackio" / "run-id", lambda: secrets.token_hex(4))
         self._run = self._trackio.init(
             project=self.config.project,
@@ -48,8 +50,17 @@ class TrackioRecorder(Recorder):
         return int(self._run._next_step)  # nothing public tells
 
     def write(self, number: int, record: Mapping[str, Any]) -> None:
-        self._run.log(numbers_of(record), step=number)
+        others = {name: self._shown(value) for name, value in values_of(record, self._folder)}
+        self._run.log(numbers_of(record) | others, step=number)
         self._last = number
+
+    def _shown(self, value: Histogram | Media | str) -> Any:
+        match value:
+            case Histogram():
+                return self._trackio.Histogram(np_histogram=(value.counts, value.edges))
+            case Media():
+                return self._trackio.Video(value.path) if value.is_video else self._trackio.Image(value.path)
+        return self._trackio.Markdown(value)
 
     def flush(self) -> None:
         """Nothing to do: trackio sends in a thread of its own."""

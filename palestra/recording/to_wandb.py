@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from palestra.config import Config, NonEmptyStr
 from palestra.recording.recorders import Recorder, RunCard, RunEnd, kept_id, numbers_of
+from palestra.recording.values import Histogram, Media, values_of
 
 
 class WandbConfig(Config):
@@ -39,7 +40,7 @@ class WandbRecorder(Recorder):
         self._run: Any = None
 
     def open(self, run: RunCard) -> int:
-        config = self.config
+        config, self._folder = self.config, run.folder
         if self._run is not None:
             self._run.finish(exit_code=1)
             self._run = None
@@ -68,7 +69,16 @@ class WandbRecorder(Recorder):
         return int(self._run.starting_step)
 
     def write(self, number: int, record: Mapping[str, Any]) -> None:
-        self._run.log(numbers_of(record), step=number, commit=True)
+        others = {name: self._shown(value) for name, value in values_of(record, self._folder)}
+        self._run.log(numbers_of(record) | others, step=number, commit=True)
+
+    def _shown(self, value: Histogram | Media | str) -> Any:
+        match value:
+            case Histogram():
+                return self._wandb.Histogram(np_histogram=(value.counts, value.edges))
+            case Media():
+                return self._wandb.Video(str(value.path)) if value.is_video else self._wandb.Image(str(value.path))
+        return value
 
     def flush(self) -> None:
         """Nothing to do: wandb sends in a process of its own."""

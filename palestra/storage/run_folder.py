@@ -40,6 +40,7 @@ class RunFolder:
         self.checkpoints = path / "checkpoints"
         self.buffers = path / "buffers"
         self.unfiled = path / "unfiled"
+        self.media = path / "media"
         self.evaluations = path / "evaluations"
         self.players = path / "players"
 
@@ -131,10 +132,15 @@ class RunFolder:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a file whole or not at all: after a crash `path` holds either its old text or this one. UTF-8."""
+    """`write_bytes` of a text in UTF-8."""
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file whole or not at all: after a crash `path` holds either what it held or this."""
     unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        write_synced(unfinished, text.encode())
+        write_synced(unfinished, content)
         os.replace(unfinished, path)
     except OSError:
         unfinished.unlink(missing_ok=True)

@@ -627,6 +627,8 @@ def probe_config(kind: str, continuous: bool, **changes: Any) -> dict[str, Any]:
         "output": {
             "display": "quiet",
             "record": None,
+            "statistics": ["mean"],
+            "info": [],
             "recorders": [],
             "save": None,
             "keep_last": 1,

@@ -19,6 +19,7 @@ from palestra.games.fused import Transitions
 from palestra.games.spaces import Space
 from palestra.nets import AnyNetConfig, make_net
 from palestra.nets.plain import PLAIN_NETS
+from palestra.recording.recorders import read_records
 from palestra.transitions import make_producer
 
 ROOT = Path(__file__).parents[2]
@@ -82,6 +83,23 @@ def test_the_algorithm_of_the_document_trains_a_host(tmp_path: Path, monkeypatch
     trainer.fit()
     assert trainer.opt_steps == 20
     assert any((a != b).any() for a, b in zip(before, trainer.host_net.parameters(), strict=True))
+
+
+def test_the_values_of_the_document_are_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = re.search(r"```python\n(.*?)```", (ROOT / "docs" / "recorders.md").read_text(), re.S)
+    assert code
+    (tmp_path / "notes.py").write_text(code[1])
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    config = load_yaml(ROOT / "configs" / "dqn-polyhedra.yml")
+    config |= {"num_worlds": 16, "stop": {"after": 4, "unit": "opt_steps"}, "callbacks": [{"name": "notes:Notes"}]}
+    config["evaluation"] |= {"num_games": 20, "final_num_games": 20}
+    config["output"] |= {"display": "quiet", "recorders": [], "save": None}
+    palestra.Trainer(config, run=tmp_path / "run").fit()
+    notes = [record["notes"] for record in read_records(tmp_path / "run" / "records.jsonl") if "notes" in record]
+    forms = {name: next(iter(value)) for name, value in notes[-1].items() if isinstance(value, dict)}
+    assert forms == {"weights": "histogram", "remark": "text", "board": "image", "film": "video"}
+    assert (tmp_path / "run" / notes[-1]["film"]["video"]).is_file()
 
 
 @pytest.mark.parametrize(

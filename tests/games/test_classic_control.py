@@ -331,6 +331,8 @@ def dqn_run(game: Config, **values: Any) -> dict[str, Any]:
         "output": {
             "display": "quiet",
             "record": {"every": 10, "unit": "opt_steps"},
+            "statistics": ["mean"],
+            "info": [],
             "recorders": [],
             "save": {"every": 20, "unit": "opt_steps"},
             "keep_last": 2,

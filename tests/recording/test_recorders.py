@@ -3,10 +3,13 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import PIL.Image
 import pytest
 import torch
+from PIL import ImageSequence
 
 from palestra.config import ConfigError, check
 from palestra.recording import make_recorders
@@ -22,6 +25,7 @@ from palestra.recording.recorders import (
 from palestra.recording.to_csv import CsvConfig, CsvRecorder
 from palestra.recording.to_mlflow import MlflowConfig
 from palestra.recording.to_tensorboard import TensorBoardConfig, TensorBoardRecorder
+from palestra.recording.values import Histogram, Image, Media, Video, values_of
 
 
 def test_a_record_is_one_line_with_its_keys_in_the_order_given(tmp_path: Path) -> None:
@@ -231,6 +235,93 @@ def test_csv_gets_new_columns_and_a_table_for_each_kind(tmp_path: Path) -> None:
         "training.csv": "record,env_steps,a,b\n0,1,0.1,\n2,2,,1e-30\n3,3,,2\n",
         "evaluation.csv": "record,env_steps,\"score, 'x'\"\n1,1,7\n",
     }
+
+
+def values_record(folder: Path) -> dict[str, Any]:
+    """A record with a value of every kind; its files lie in the run's folder, but for one that was lost."""
+    image, video = Image(np.arange(30, dtype=np.uint8).reshape(5, 6)), Video(COLOURS, 10)
+    (folder / "media" / "notes").mkdir(parents=True)
+    (folder / "media" / "notes" / "board-64-8.png").write_bytes(image.to_bytes())
+    (folder / "media" / "notes" / "film-64-8.gif").write_bytes(video.to_bytes())
+    return {
+        "kind": "training",
+        "env_steps": 64,
+        "opt_steps": 8,
+        "players": {
+            "host": {"loss": 0.5, "actions": {"histogram": {"edges": [0.0, 1.0, 2.0, 3.0], "counts": [3, 0, 1]}}}
+        },
+        "notes": {
+            "text": {"text": "two\nlines"},
+            "at": {"datetime": "2026-01-02T03:00:00"},
+            "board": {"image": "media/notes/board-64-8.png"},
+            "film": {"video": "media/notes/film-64-8.gif"},
+            "lost": {"image": "media/notes/lost-64-8.png"},
+            "nothing": None,
+        },
+    }
+
+
+COLOURS = np.random.default_rng(0).integers(0, 4, (3, 4, 6, 3), dtype=np.uint8) * 80
+
+
+def test_values_have_names_and_a_lost_file_is_left_out(tmp_path: Path) -> None:
+    record = values_record(tmp_path)
+    assert dict(values_of(record, tmp_path)) == {
+        "players/host/actions": Histogram([0.0, 1.0, 2.0, 3.0], [3, 0, 1]),
+        "notes/text": "two\nlines",
+        "notes/at": "2026-01-02T03:00:00",
+        "notes/board": Media(False, tmp_path, "media/notes/board-64-8.png"),
+        "notes/film": Media(True, tmp_path, "media/notes/film-64-8.gif"),
+    }
+    assert numbers_of(record) == {"env_steps": 64, "opt_steps": 8, "players/host/loss": 0.5}
+
+
+def test_names_of_values_are_told_from_values() -> None:
+    """Whoever calls a number "text" or a text "image" finds them under these names."""
+    record = {"notes": {"text": 3.0, "image": {"text": "a"}, "histogram": {"edges": {"text": "b"}}}}
+    assert dict(values_of(record, Path())) == {"notes/image": "a", "notes/histogram/edges": "b"}
+    assert numbers_of(record) == {"notes/text": 3.0}
+
+
+def test_images_and_videos_are_what_they_were(tmp_path: Path) -> None:
+    values_record(tmp_path)
+    with PIL.Image.open(tmp_path / "media" / "notes" / "board-64-8.png") as picture:
+        assert np.array_equal(np.array(picture), np.arange(30).reshape(5, 6))
+    with PIL.Image.open(tmp_path / "media" / "notes" / "film-64-8.gif") as film:
+        frames = [np.array(frame.convert("RGB")) for frame in ImageSequence.Iterator(film)]
+        assert film.info["duration"] == 100
+    assert np.array_equal(frames, COLOURS)  # of few colours: GIF has 256 per frame
+
+
+def test_tensorboard_shows_histograms_images_videos_and_texts(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    recorder = TensorBoardRecorder(TensorBoardConfig(name="tensorboard"))
+    recorder.open(card(tmp_path))
+    recorder.write(0, values_record(tmp_path))
+    recorder.close(RunEnd("complete", 64, {}))
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    (histogram,) = events.Histograms("players/host/actions")
+    shown = histogram.histogram_value
+    assert (histogram.step, shown.min, shown.max, shown.num, shown.sum) == (64, 0.0, 3.0, 4.0, 4.0)
+    assert (shown.bucket_limit, shown.bucket) == ([1.0, 2.0, 3.0], [3.0, 0.0, 1.0])
+    for name, file in (("board", "board-64-8.png"), ("film", "film-64-8.gif")):
+        (image,) = events.Images(f"notes/{name}")
+        assert image.encoded_image_string == (tmp_path / "media" / "notes" / file).read_bytes()
+        assert (image.step, image.width, image.height) == (64, 6, 5 if name == "board" else 4)
+    for name, text in (("text", b"two\nlines"), ("at", b"2026-01-02T03:00:00")):
+        (event,) = events.Tensors(f"notes/{name}/text_summary")
+        assert (event.step, event.tensor_proto.string_val[0]) == (64, text)
+
+
+def test_csv_leaves_out_what_is_no_number(tmp_path: Path) -> None:
+    recorder = CsvRecorder(CsvConfig(name="csv"))
+    recorder.open(card(tmp_path))
+    recorder.write(0, values_record(tmp_path))
+    recorder.close(RunEnd("complete", 64, {}))
+    table = (tmp_path / "csv" / "training.csv").read_text()
+    assert table == "record,env_steps,opt_steps,players/host/loss\n0,64,8,0.5\n"
 
 
 def test_libraries_are_imported_where_a_recorder_is_made_and_not_before() -> None:

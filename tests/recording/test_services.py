@@ -8,6 +8,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from palestra.recording import feed as feed_module
@@ -16,18 +17,45 @@ from palestra.recording.recorders import JsonlRecorder, Recorder, RunCard, RunEn
 from palestra.recording.to_mlflow import MlflowConfig, MlflowRecorder
 from palestra.recording.to_trackio import TrackioConfig, TrackioRecorder
 from palestra.recording.to_wandb import WandbConfig, WandbRecorder
+from palestra.recording.values import Image, Video
 
 SCORES = {"final/host vs random/rho": 0.75}
 PARAMS = {"players.host.gamma": 0.9, "players.host.net": "mlp", "seed": 3, "warm_start": None}
 
 
 def record(number: int) -> dict[str, Any]:
-    return {"kind": "training", "env_steps": 10 * number, "players": {"host": {"loss": number / 7}}}
+    return {
+        "kind": "training",
+        "env_steps": 10 * number,
+        "players": {"host": {"loss": number / 7}},
+        "notes": {
+            "actions": {"histogram": {"edges": [0.0, 1.0, 3.0], "counts": [number, 2]}},
+            "word": {"text": f"word {number}"},
+            "board": {"image": f"media/board-{number}.png"},
+            "film": {"video": f"media/film-{number}.gif"},
+        },
+    }
+
+
+def file_media(folder: Path, numbers: range) -> None:
+    (folder / "media").mkdir(exist_ok=True)
+    for number in numbers:
+        (folder / "media" / f"board-{number}.png").write_bytes(board(number).to_bytes())
+        (folder / "media" / f"film-{number}.gif").write_bytes(film(number).to_bytes())
+
+
+def board(number: int) -> Image:
+    return Image(np.full((4, 6, 3), 10 * number, dtype=np.uint8))
+
+
+def film(number: int) -> Video:
+    return Video(np.stack([board(number).pixels, board(number + 1).pixels]), 10)
 
 
 def file_records(recorder: Recorder, folder: Path, numbers: range, status: Status) -> None:
     """Append records to the run's records.jsonl, and feed all that stand there, as one process of a run does."""
     jsonl = JsonlRecorder(folder / "records.jsonl")
+    file_media(folder, numbers)
     feed = Feed("recorder", recorder, RunCard(folder, PARAMS), folder / "records.jsonl")
     for number in numbers:
         jsonl.write(record(number))
@@ -116,6 +144,15 @@ def test_wandb_offline_has_every_record_once_and_keeps_its_run_id(tmp_path: Path
     rows = [{i.key or "/".join(i.nested_key): json.loads(i.value_json) for i in row} for row in items]
     assert [(row["env_steps"], row["players/host/loss"]) for row in rows] == LOSSES
     assert [row["_step"] for row in rows] == list(range(8))
+    (files,) = tmp_path.glob("wandb/offline-run-*/files")
+    for number, row in enumerate(rows):
+        assert row["notes/word"] == f"word {number}"
+        histogram = {"_type": "histogram", "values": [number, 2], "bins": [0.0, 1.0, 3.0]}
+        assert nested(row, "notes/actions") == histogram
+        for name, kind, content in (("board", "image-file", board(number)), ("film", "video-file", film(number))):
+            shown = nested(row, f"notes/{name}")
+            assert shown["_type"] == kind
+            assert (files / shown["path"]).read_bytes() == content.to_bytes()
     summary = {
         item.key or "/".join(item.nested_key): json.loads(item.value_json)
         for m in messages
@@ -123,6 +160,12 @@ def test_wandb_offline_has_every_record_once_and_keeps_its_run_id(tmp_path: Path
         for item in m.summary.update
     }
     assert summary.items() >= SCORES.items()
+
+
+def nested(row: dict[str, Any], name: str) -> dict[str, Any]:
+    """An entry of a row that is a dict: as a whole, or its entries one by one."""
+    parts = {key.removeprefix(f"{name}/"): value for key, value in row.items() if key.startswith(f"{name}/")}
+    return row.get(name, parts)
 
 
 def test_wandb_disabled_does_nothing(tmp_path: Path) -> None:
@@ -143,7 +186,8 @@ def mlflow_config(uri: str) -> MlflowConfig:
     )
 
 
-def test_mlflow_has_every_record_once_in_one_run(tmp_path: Path) -> None:
+def test_mlflow_has_every_record_once_in_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # artifacts land in its mlruns/
     mlflow = pytest.importorskip("mlflow")
     pytest.importorskip("sqlalchemy")
     uri = f"sqlite:///{tmp_path}/mlflow.db"
@@ -165,9 +209,20 @@ def test_mlflow_has_every_record_once_in_one_run(tmp_path: Path) -> None:
     assert [(metric.step, metric.value) for metric in history] == LOSSES
     assert found.data.metrics["final/host vs random/rho"] == 0.75
     assert found.data.metrics["records"] == 8
+    load, place = mlflow.artifacts, found.info.artifact_uri
+    for number in range(8):
+        assert load.load_text(f"{place}/notes/word-{number}.txt") == f"word {number}"
+        histogram = {"edges": [0.0, 1.0, 3.0], "counts": [number, 2]}
+        assert load.load_dict(f"{place}/notes/actions-{number}.json") == histogram
+    paths = sorted(file.path for file in client.list_artifacts(run_id, "media"))
+    assert paths == sorted(f"media/{name}" for n in range(8) for name in (f"board-{n}.png", f"film-{n}.gif"))
+    (tmp_path / "downloaded").mkdir()
+    file = client.download_artifacts(run_id, "media/board-3.png", str(tmp_path / "downloaded"))
+    assert Path(file).read_bytes() == board(3).to_bytes()
 
 
 def test_mlflow_sends_many_records_in_one_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     mlflow = pytest.importorskip("mlflow")
     pytest.importorskip("sqlalchemy")
     sizes: list[int] = []
@@ -228,6 +283,12 @@ def test_trackio_has_every_record_once_in_one_run(tmp_path: Path, monkeypatch: p
     assert {key: run.config[key] for key in PARAMS} == PARAMS
     rows = storage.get_logs(config.project, run.name)
     assert [(row["env_steps"], row["players/host/loss"]) for row in rows if "env_steps" in row] == LOSSES
+    for number, row in enumerate(row for row in rows if "env_steps" in row):
+        assert row["notes/word"]["_value"] == f"word {number}"
+        assert row["notes/actions"] | {"_type": ""} == {"_type": "", "values": [number, 2], "bins": [0.0, 1.0, 3.0]}
+        for name, content in (("board", board(number)), ("film", film(number))):
+            (file,) = (tmp_path / "store").rglob(Path(row[f"notes/{name}"]["file_path"]).name)
+            assert file.read_bytes() == content.to_bytes()
     ends = [row for row in rows if "env_steps" not in row]
     assert [(row["status"], row["final/host vs random/rho"]) for row in ends] == [
         ("interrupted", 0.75),

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from palestra.games.game import Observation
 from palestra.games.gym.environments import autoreset_mode, close_vector, make_vector
+from palestra.games.gym.info import InfoFields
 from palestra.games.gym.seeding import episode_seed
 from palestra.games.gym.spaces import WHOLE, Arrays
 from palestra.games.world import Outcome, World
@@ -35,7 +36,7 @@ class GymnasiumWorld(World):
     from then on; so it is for every environment that is its own vector environment, which keeps its state to itself.
 
     training: whether the game's running statistics learn from this world. keys of `step` are not used: what chance
-    there is comes from the seeds of the episodes.
+    there is comes from the seeds of the episodes. info: what gathers fields of the environments' info, if anything.
     """
 
     _vector: Any
@@ -54,6 +55,7 @@ class GymnasiumWorld(World):
         self.legal = torch.ones(num_worlds, game.action_space.num_flags, dtype=torch.bool, device=game.device)
         self._always = torch.ones(num_worlds, dtype=torch.bool, device=game.device)
         self._never = torch.zeros(num_worlds, dtype=torch.bool, device=game.device)
+        self.info: InfoFields | None = None
         self._stored: dict[str, Any] | None = None
         self._read_plain = game.reader.read_whole if game.plain_observations else None
         self._tensor: Callable[[np.ndarray], Tensor] = torch.from_numpy if game.is_on_cpu else self._on_device
@@ -86,6 +88,8 @@ class GymnasiumWorld(World):
         rewards = rewards.astype(np.float32)
         if self._over is not None or count_nonzero(terminated) or count_nonzero(truncated):
             return self._step_with_ends(raw, rewards, terminated, truncated, infos)
+        if self.info is not None:
+            self.info.step(infos, None, None, False)
         if self._read_plain is None:
             observation = self._look(game.reader.read(raw))
         else:
@@ -109,6 +113,8 @@ class GymnasiumWorld(World):
                 rewards *= valid
                 terminated, truncated = terminated & valid, truncated & valid
         ended = terminated | truncated
+        if self.info is not None:
+            self.info.step(infos, valid, ended, self._mode is AutoresetMode.SAME_STEP)
         if count_nonzero(ended):
             observation, self.observation = self._end(seen, ended, infos)
         else:

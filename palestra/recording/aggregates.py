@@ -1,0 +1,199 @@
+"""What is gathered between two records, by name, and what a record makes of it."""
+
+import math
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from palestra.recording.values import Bins, Image, Recordable, Single, Video, require_name, require_single, to_record
+
+Statistic = Literal["mean", "std", "min", "max", "last", "count"]
+MADE_OF_SUMS = ("mean", "count")
+Number = Tensor | float
+NUMBERS = (float, int)  # a tuple is faster to ask than a union
+
+
+class Aggregates:
+    """Of numbers the statistics asked for: the mean under the bare name, the others as name/std (of all of them, not of
+    a sample), and so on. Of arrays one histogram. Of images, videos, texts and date-times the last one.
+
+    Numbers may be 0-d tensors on any device; `add` waits for none.
+    """
+
+    def __init__(self, statistics: Sequence[Statistic]) -> None:
+        self.statistics = tuple(statistics)
+        self._tracked = [name for name in self.statistics if name not in MADE_OF_SUMS]
+        self._taken: dict[str, float] = {}
+        self._clear()
+
+    def _clear(self) -> None:
+        self._sums: dict[str, tuple[Number, int]] = {}
+        self._tracks: dict[str, dict[str, Number]] = {}  # of std: the sum of squared distances from the mean
+        self._bins: dict[str, Bins] = {}
+        self._waiting: list[tuple[str, Tensor]] = []  # arrays on a GPU
+        self._singles: dict[str, Single] = {}
+
+    # ---- gathering -------------------------------------------------------------------------------------
+
+    def add(self, values: Mapping[str, Recordable]) -> None:
+        """Raises TypeError or ValueError for what cannot be recorded."""
+        for name, value in values.items():
+            if isinstance(value, Tensor):
+                if value.ndim:
+                    self._add_array(name, value)
+                    continue
+                if value.is_cpu:
+                    value = value.item()  # there is nothing to wait for, and numbers add up faster
+            elif not isinstance(value, NUMBERS):
+                self._add_other(name, value)
+                continue
+            total, num = self._sums.get(name, (0.0, 0))
+            self._sums[name] = (total + value, num + 1)
+            if self._tracked:
+                self._track(name, total, num, value, 1, {s: 0.0 if s == "std" else value for s in self._tracked})
+
+    def add_numbers(self, name: str, values: np.ndarray) -> None:
+        """As `add` of one number after the other. values: (n,), n > 0."""
+        values = values.astype(np.float64)
+        total, num = self._sums.get(name, (0.0, 0))
+        more = float(values.sum())
+        self._sums[name] = (total + more, num + len(values))
+        if self._tracked:
+            spread = float(np.square(values - values.mean()).sum())
+            new = {"std": spread, "min": float(values.min()), "max": float(values.max()), "last": float(values[-1])}
+            self._track(name, total, num, more, len(values), new)
+
+    def _track(self, name: str, total: Number, num: int, more: Number, num_more: int, new: dict[str, Any]) -> None:
+        """Bring in the statistics `new` of `num_more` numbers with the sum `more`, where `num` had the sum `total`."""
+        old = self._tracks.setdefault(name, {})
+        for statistic in self._tracked:
+            if not num or statistic == "last":
+                old[statistic] = new[statistic]
+            elif statistic == "std":  # Chan, Golub and LeVeque 1979
+                apart = num * more - num_more * total
+                between = apart * apart / (num * num_more * (num + num_more))
+                old[statistic] = old[statistic] + new[statistic] + between
+            else:
+                old[statistic] = _extreme(statistic, old[statistic], new[statistic])
+
+    def _add_array(self, name: str, values: Tensor) -> None:
+        require_name(name)
+        if values.is_cpu:
+            self._bins.setdefault(name, Bins()).add(values.detach().double().numpy())
+        else:
+            self._waiting.append((name, values.detach().clone()))
+
+    def _add_other(self, name: str, value: Any) -> None:
+        match value:
+            case np.generic() if value.dtype.kind in "biuf":
+                self.add({name: float(value)})
+            case np.ndarray() if value.dtype.kind in "biuf":
+                self.add({name: torch.tensor(value)})
+            case _:
+                self._singles[name] = require_single(name, value)
+
+    def _settle(self) -> None:
+        """Wait for the device, and let nothing wait."""
+        for name, values in self._waiting:
+            self._add_array(name, values.cpu())
+        self._waiting = []
+
+    # ---- what it comes to ------------------------------------------------------------------------------
+
+    def means(self) -> dict[str, float]:
+        return {name: float(total) / num for name, (total, num) in self._sums.items()}
+
+    def total(self, name: str) -> float:
+        """The sum of one metric so far, 0 if there is none; a nan or infinity that went in stays."""
+        return float(self._sums.get(name, (0.0, 0))[0])
+
+    def take(self) -> dict[str, Any]:
+        """What a record says of all that came since the last call."""
+        self._settle()
+        self._taken = self.means()
+        taken: dict[str, Any] = {key: value for name in self._sums for key, value in self._numbers(name)}
+        taken |= {name: bins.to_record() for name, bins in self._bins.items()}
+        taken |= {name: to_record(value) for name, value in self._singles.items()}
+        self._clear()
+        return taken
+
+    def _numbers(self, name: str) -> list[tuple[str, float]]:
+        found = []
+        for statistic in self.statistics:
+            match statistic:
+                case "mean":
+                    found.append((name, self._taken[name]))
+                case "count":
+                    found.append((f"{name}/count", self._sums[name][1]))
+                case "std":
+                    found.append((f"{name}/std", math.sqrt(float(self._tracks[name]["std"]) / self._sums[name][1])))
+                case _:
+                    found.append((f"{name}/{statistic}", float(self._tracks[name][statistic])))
+        return found
+
+    def shown(self) -> dict[str, float]:
+        """The means so far or, where nothing was added since they were taken, those."""
+        return self.means() or self._taken
+
+    # ---- state -----------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Names stand in lists, which keep their order."""
+        self._settle()
+        return {
+            "statistics": list(self.statistics),
+            "sums": [(name, total, num, dict(self._tracks.get(name, {}))) for name, (total, num) in self._sums.items()],
+            "bins": [(name, vars(bins) | {"counts": torch.tensor(bins.counts)}) for name, bins in self._bins.items()],
+            "singles": [(name, _single_state(value)) for name, value in self._singles.items()],
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any], device: torch.device) -> None:
+        """What was gathered for other statistics is dropped: a branch may ask for others."""
+        self._clear()
+        if state["statistics"] != list(self.statistics):
+            return
+        for name, total, num, tracks in state["sums"]:
+            self._sums[name] = (_moved(total, device), num)
+            if tracks:
+                self._tracks[name] = {statistic: _moved(value, device) for statistic, value in tracks.items()}
+        for name, entries in state["bins"]:
+            self._bins[name] = Bins()
+            vars(self._bins[name]).update(entries | {"counts": entries["counts"].numpy().copy()})
+        self._singles = {name: _single_of(entries) for name, entries in state["singles"]}
+
+
+def _extreme(statistic: str, one: Number, other: Number) -> Number:
+    """The least or the greatest; nan where one is."""
+    if isinstance(one, Tensor) or isinstance(other, Tensor):
+        two = torch.as_tensor(one), torch.as_tensor(other)
+        return torch.minimum(*two) if statistic == "min" else torch.maximum(*two)
+    is_beyond = other < one if statistic == "min" else other > one
+    return other if is_beyond or math.isnan(other) else one
+
+
+def _moved(value: Number, device: torch.device) -> Number:
+    return value.to(device) if isinstance(value, Tensor) else value
+
+
+def _single_state(value: Single) -> dict[str, Any]:
+    match value:
+        case Image():
+            return {"pixels": torch.from_numpy(value.pixels)}
+        case Video():
+            return {"frames": torch.from_numpy(value.frames), "fps": value.fps}
+    return to_record(value)
+
+
+def _single_of(state: Mapping[str, Any]) -> Single:
+    match state:
+        case {"pixels": pixels}:
+            return Image(pixels)
+        case {"frames": frames, "fps": fps}:
+            return Video(frames, fps)
+        case {"datetime": text}:
+            return datetime.fromisoformat(text)
+    return state["text"]

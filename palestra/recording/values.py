@@ -1,0 +1,208 @@
+"""What a record may hold besides numbers: histograms of arrays, images, videos, texts and date-times.
+
+In records.jsonl they are told by their one key: {"histogram": {"edges", "counts"}}, {"text": ...}, {"datetime": ...},
+{"image": "media/...png"}, {"video": "media/...gif"}.
+"""
+
+import io
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+import PIL.Image
+from torch import Tensor
+
+NAME = re.compile(r"\w[\w. -]*(/\w[\w. -]*)*")  # of what may become a file somewhere
+NUM_BINS = 64  # at most one more where the numbers begin within a bin
+MOST_FPS = 50  # viewers of GIFs slow down what is faster
+LARGEST = 1e300  # what is farther from 0 counts as infinite
+PRECISION = 40  # bits of the largest number that a bin's width does not fall below
+LEAST_EXPONENT = -1000
+
+# ---- what a user gives -------------------------------------------------------------------------------
+
+
+class Image:
+    """A picture. pixels: uint8, (height, width) in grey or (height, width, 3) in red, green and blue; copied."""
+
+    kind, suffix = "image", ".png"
+
+    def __init__(self, pixels: np.ndarray | Tensor) -> None:
+        self.pixels = _pixels(pixels, "pixels", 2)
+
+    def to_bytes(self) -> bytes:
+        """As PNG."""
+        file = io.BytesIO()
+        PIL.Image.fromarray(self.pixels).save(file, "PNG")
+        return file.getvalue()
+
+
+class Video:
+    """A film. frames: uint8, (frames, height, width) in grey or (frames, height, width, 3) in red, green and blue;
+    copied. fps: frames per second, at most 50; a frame lasts whole hundredths of a second."""
+
+    kind, suffix = "video", ".gif"
+
+    def __init__(self, frames: np.ndarray | Tensor, fps: float) -> None:
+        if not 0 < fps <= MOST_FPS:
+            raise ValueError(f"fps: {fps} cannot be shown; expected 0 < fps <= {MOST_FPS}")
+        self.frames, self.fps = _pixels(frames, "frames", 3), float(fps)
+
+    def to_bytes(self) -> bytes:
+        """As GIF."""
+        file = io.BytesIO()
+        first, *rest = map(PIL.Image.fromarray, self.frames)
+        duration_ms = round(100 / self.fps) * 10
+        first.save(file, "GIF", save_all=True, append_images=rest, duration=duration_ms, loop=0)
+        return file.getvalue()
+
+
+Single = Image | Video | str | datetime
+Recordable = Tensor | np.ndarray | float | Single
+
+
+def _pixels(values: np.ndarray | Tensor, what: str, num_dimensions: int) -> np.ndarray:
+    array = np.array(values.detach().cpu().numpy() if isinstance(values, Tensor) else values)
+    is_colour = array.ndim == num_dimensions + 1 and array.shape[-1] == 3
+    if array.dtype != np.uint8 or not (is_colour or array.ndim == num_dimensions) or array.size == 0:
+        axes = ("frames, " if num_dimensions == 3 else "") + "height, width"
+        raise ValueError(f"{what}: {array.dtype} of shape {array.shape}; expected uint8 ({axes}) or ({axes}, 3)")
+    return array
+
+
+def require_name(name: str) -> None:
+    """Raises ValueError for a name that makes no file."""
+    if not NAME.fullmatch(name):
+        expected = "letters, digits and '_. -', in parts between slashes that begin with a letter or digit"
+        raise ValueError(f"{name!r} names files; expected {expected}")
+
+
+def require_single(name: str, value: Any) -> Single:
+    """Raises TypeError for what cannot be recorded, ValueError for a name that makes no file."""
+    if not isinstance(value, Single):
+        expected = "a number, an array, a str, a datetime, an Image or a Video"
+        raise TypeError(f"{name!r} is a {type(value).__name__}, which cannot be recorded; expected {expected}")
+    require_name(name)
+    return value
+
+
+# ---- histograms --------------------------------------------------------------------------------------
+
+
+class Bins:
+    """Counts of numbers in bins whose width is a power of two: the least that lets about NUM_BINS hold all of them.
+    In whatever parts the numbers come, the bins are the same. NaN and infinities are left out."""
+
+    def __init__(self) -> None:
+        self.low, self.high = math.inf, -math.inf
+        self.exponent, self.first = LEAST_EXPONENT, 0  # of the width; the first bin begins at first * width
+        self.counts = np.zeros(0, dtype=np.int64)
+
+    def add(self, values: np.ndarray) -> None:
+        values = values.astype(np.float64).ravel()
+        values = values[np.abs(values) < LARGEST]
+        if not len(values):
+            return
+        self.low, self.high = min(self.low, float(values.min())), max(self.high, float(values.max()))
+        self._coarsen(self._exponent())
+        places = np.floor(np.ldexp(values, -self.exponent)).astype(np.int64)
+        first, end = int(places.min()), int(places.max()) + 1
+        if len(self.counts):
+            first, end = min(first, self.first), max(end, self.first + len(self.counts))
+        counts = np.bincount(places - first, minlength=end - first)
+        counts[self.first - first :][: len(self.counts)] += self.counts
+        self.first, self.counts = first, counts
+
+    def _exponent(self) -> int:
+        """It never falls while numbers are added."""
+        exponents = [LEAST_EXPONENT]
+        if self.high > self.low:
+            exponents.append(math.frexp((self.high - self.low) / NUM_BINS)[1])
+        if largest := max(abs(self.low), abs(self.high)):
+            exponents.append(math.frexp(largest)[1] - PRECISION)
+        return max(exponents)
+
+    def _coarsen(self, exponent: int) -> None:
+        if len(self.counts):
+            places = np.arange(self.first, self.first + len(self.counts)) >> (exponent - self.exponent)
+            self.first = int(places[0])
+            self.counts = np.bincount(places - self.first, weights=self.counts).astype(np.int64)
+        self.exponent = exponent
+
+    def to_record(self) -> dict[str, Any] | None:
+        """None where there was no number."""
+        if not len(self.counts):
+            return None
+        edges = np.ldexp(np.arange(self.first, self.first + len(self.counts) + 1, dtype=np.float64), self.exponent)
+        return {"histogram": {"edges": edges.tolist(), "counts": self.counts.tolist()}}
+
+
+# ---- in records --------------------------------------------------------------------------------------
+
+
+def to_record(value: Single) -> Any:
+    """As it stands in a record; images and videos have yet to be filed."""
+    match value:
+        case datetime():
+            return {"datetime": value.isoformat()}
+        case str():
+            return {"text": value}
+    return value
+
+
+def file_media(record: Mapping[str, Any], file: Callable[[str, Image | Video], str | None]) -> dict[str, Any]:
+    """The record with what `file` gives for its images and videos, from their names: keys joined by slashes."""
+
+    def filed(value: Any, name: str) -> Any:
+        if isinstance(value, Image | Video):
+            path = file(name, value)
+            return None if path is None else {value.kind: path}
+        if isinstance(value, Mapping):
+            return {key: filed(item, f"{name}/{quote(str(key), safe='/ ')}") for key, item in value.items()}
+        return value
+
+    return {key: filed(value, key) for key, value in record.items()}
+
+
+@dataclass(frozen=True)
+class Histogram:
+    """counts[i] numbers lie in edges[i] <= x < edges[i + 1]."""
+
+    edges: list[float]
+    counts: list[int]
+
+
+@dataclass(frozen=True)
+class Media:
+    """The file of an image (PNG) or a video (GIF). name: its path in the run's folder."""
+
+    is_video: bool
+    folder: Path
+    name: str
+
+    @property
+    def path(self) -> Path:
+        return self.folder / self.name
+
+
+def values_of(value: Any, folder: Path, name: str = "") -> Iterator[tuple[str, Histogram | Media | str]]:
+    """What a record holds besides numbers, by name: keys joined by slashes. Date-times come as texts. A file that is no
+    longer in the run's folder is left out."""
+    match value:
+        case {"histogram": {"edges": list(edges), "counts": list(counts)}}:
+            yield name, Histogram(edges, counts)
+        case {"text": str(text)} | {"datetime": str(text)}:
+            yield name, text
+        case {"image": str(file)} | {"video": str(file)}:
+            media = Media("video" in value, folder, file)
+            if media.path.is_file():
+                yield name, media
+        case Mapping():
+            for key, item in value.items():
+                yield from values_of(item, folder, f"{name}/{key}" if name else str(key))
