@@ -39,8 +39,7 @@ class Gathered:
 
     def news(self) -> Iterator[str]:
         """Which fields of info have not come, or not as numbers; each once."""
-        for line in dict.fromkeys(line for fields in self.info.values() for line in fields.news()):
-            yield line
+        yield from dict.fromkeys(line for fields in self.info.values() for line in fields.news())
 
     def state_dict(self) -> dict[str, Any]:
         return {name: gathered.state_dict() for name, gathered in self._all().items()}

@@ -355,7 +355,7 @@ def test_a_dict_with_an_image_is_learned_and_resumed(tmp_path: Path, algorithm: 
 
     path = "players.agent.algorithm."
     changes = ["num_worlds=3", "stop={after: 6, unit: opt_steps}", "output.save={every: 2, unit: opt_steps}"]
-    changes += ["evaluation=null", "output.display=quiet", "execution.compile=false", "output.recorders=[]"]
+    changes += ["evaluations=[]", "best=null", "output.display=quiet", "execution.compile=false", "output.recorders=[]"]
     if algorithm == "ppo":
         changes += [path + "rollout_length=8", path + "num_minibatches=3", path + "num_passes=1"]
     else:

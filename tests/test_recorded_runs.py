@@ -301,7 +301,7 @@ def test_recorders_hear_how_the_run_ended_and_its_final_scores(
     assert [end.status for end in recorder.ends] == ["interrupted", "failed", "complete"]
     pairs = next(record for record in reversed(read_records(tmp_path / "run" / "records.jsonl")) if "pairs" in record)
     by_name = {" vs ".join(pair["players"].values()): pair["rho"] for pair in pairs["pairs"] if pair["learned"]}
-    assert recorder.ends[-1].scores == {f"final/{name}/rho": rho for name, rho in by_name.items()}
+    assert recorder.ends[-1].scores == {f"final/main/{name}/rho": rho for name, rho in by_name.items()}
     assert recorder.ends[-1].env_steps == read_records(tmp_path / "run" / "records.jsonl")[-1]["env_steps"]
 
 

@@ -93,7 +93,7 @@ def test_the_values_of_the_document_are_recorded(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     config = load_yaml(ROOT / "configs" / "dqn-polyhedra.yml")
     config |= {"num_worlds": 16, "stop": {"after": 4, "unit": "opt_steps"}, "callbacks": [{"name": "notes:Notes"}]}
-    config["evaluation"] |= {"num_games": 20, "final_num_games": 20}
+    config["evaluations"][0] |= {"num_games": 20, "final_num_games": 20}
     config["output"] |= {"display": "quiet", "recorders": [], "save": None}
     palestra.Trainer(config, run=tmp_path / "run").fit()
     notes = [record["notes"] for record in read_records(tmp_path / "run" / "records.jsonl") if "notes" in record]
