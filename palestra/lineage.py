@@ -101,7 +101,9 @@ def branched_config(checkpoint: Path, overrides: Sequence[str], model: type["Run
 
     Raises ConfigError for changes that the checkpoint's state does not allow, RunFolderError where there is no run.
     """
-    branched = load_config(RunFolder.open(checkpoint.resolve().parent.parent).config, tuple(overrides), model)
+    folder = RunFolder.open(checkpoint.resolve().parent.parent)
+    folder.require_rebuildable()
+    branched = load_config(folder.config, tuple(overrides), model)
     faults = [
         ConfigErrorItem(change.key, f"cannot change in a branch: the state in {checkpoint} depends on it")
         for change in changes_since(checkpoint, branched)

@@ -2,7 +2,7 @@
 
 import math
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -59,15 +59,24 @@ class RunOutput:
         self.feeds: list[Feed] = []
 
     @classmethod
-    def create(cls, folder: RunFolder, config: Any, console: Console, origin: Path | None) -> "RunOutput":
+    def create(
+        cls,
+        folder: RunFolder,
+        config: Any,
+        console: Console,
+        origin: Path | None,
+        set_in_python: Sequence[str],
+    ) -> "RunOutput":
         """A new run: its resolved config and the facts about versions, machine and command are written at once.
 
-        origin: the checkpoint that it branches off, if any. The mirror's URL is settled here for the run's life.
+        origin: the checkpoint that it branches off, if any. set_in_python: calls that gave it objects which no config
+        names. The mirror's URL is settled here for the run's life.
         """
         mirror = config.output.mirror
         facts = {
             "id": uuid.uuid4().hex,
             "user_classes": user_class_hashes(config),
+            "set_in_python": list(set_in_python),
             "branched_from": None if origin is None else str(origin.resolve()),
             "mirror": None if mirror is None else f"{mirror.url.rstrip('/')}/{folder.path.resolve().name}",
         }

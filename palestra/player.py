@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from palestra.buffers.replay import ReplayBuffer
-from palestra.config import Config, ConfigError, ConfigErrorItem
+from palestra.config import Config, ConfigError, ConfigErrorItem, replaced
 from palestra.games.fused import Policy, Transitions, Worlds
 from palestra.games.game import Game
 from palestra.games.gym import GymnasiumGame
@@ -19,7 +19,7 @@ from palestra.games.spaces import ActionSpace, Space
 from palestra.optimizers import Optimizer
 from palestra.randomness import base_key
 from palestra.recording.values import Recordable
-from palestra.schedules import Schedule, read_schedule, schedules_in, with_schedule
+from palestra.schedules import Schedule, read_schedule, schedules_in
 
 Metrics = Mapping[str, Recordable]
 
@@ -127,7 +127,7 @@ class Player:
         function of all the player's opt steps."""
         assert self.algorithm is not None
         before = self.schedules()[key]
-        self.algorithm.config = with_schedule(self.algorithm.config, key, schedule)
+        self.algorithm.config = replaced(self.algorithm.config, key, schedule)
         self.changed_schedules[key] = schedule
         if self.lr_schedule is before:
             self.lr_schedule = schedule

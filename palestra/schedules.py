@@ -171,10 +171,3 @@ def schedules_in(config: Config, path: str = "") -> dict[str, Schedule]:
         elif isinstance(value, Config):
             found |= schedules_in(value, f"{path}{name}.")
     return found
-
-
-def with_schedule(config: Config, path: str, schedule: Schedule) -> Config:
-    """A copy of a config with another schedule at a dotted path."""
-    name, _, rest = path.partition(".")
-    value = with_schedule(getattr(config, name), rest, schedule) if rest else schedule
-    return config.model_copy(update={name: value})

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
 from rich.console import Console
-from torch import Tensor
+from torch import Tensor, nn
 
 from palestra.buffers.memory import NoRoom
 from palestra.callbacks import Callback, make_callback
@@ -31,10 +31,11 @@ from palestra.intervals import Agenda, Counters, Interval
 from palestra.lineage import branched_config, changes_since, note, require_same_experiment, stored_config
 from palestra.output import RunOutput, default_folder
 from palestra.player import Metrics, Player
+from palestra.players.given import give_nets
 from palestra.players.seating import keep_players, make_players, warm_start
 from palestra.process import frozen_garbage, limited_threads
 from palestra.recording import make_recorders
-from palestra.recording.recorders import Status
+from palestra.recording.recorders import Recorder, Status
 from palestra.recording.results import Progress
 from palestra.recording.values import Recordable
 from palestra.signals import StopSignals
@@ -127,9 +128,10 @@ class Trainer:
             player.worlds = self.fused_game.new_worlds(
                 self.config.num_worlds, self.config.seed, f"player/{player.name}/play"
             )
-            if player.replay_buffer is not None:
-                player.replay_buffer.time_log = self.time_log
+        self._share_time_log()
         self.callbacks = [*map(make_callback, self.config.callbacks), *callbacks]
+        self.set_in_python: list[str] = []  # calls that gave objects which no config names
+        self.loggers: dict[str, Recorder] = {}
         self.output: RunOutput | None = None
         self.env_steps = self.opt_steps = self.epochs = self.episodes = 0
         self.turn = 0
@@ -149,6 +151,40 @@ class Trainer:
         self._agenda = Agenda(self.config.stop, [*intervals, output.record, output.save, LOOK_INTERVAL])
         self._shown = 0.0
         self._start = self._recorded = Mark(0.0, 0, 0, 0.0)
+
+    def set_model(self, role: str, nets: nn.Module | Mapping[str, nn.Module | Sequence[nn.Module]]) -> None:
+        """Let the player in that seat learn with networks of your own, in place of those that the config names. Before
+        `fit`, and again after `Trainer.load`; all of a player's at once.
+
+        nets: each maps an observation, a dict of tensors (B, ...), to (B, K), or is a RecurrentNet; by where their
+        configs stand below the algorithm, as net, body.policy, critic_net (a list for several critics). A lone one
+        takes the first place, that of the network which acts. They begin as they are. Raises ConfigError where they do
+        not fit, ValueError for names that are no networks' and for players that do not learn.
+        """
+        self._require_unopened("set_model")
+        give_nets(self.player_of(role), self.config, nets)
+        self._share_time_log()
+        self._set_in_python(f"set_model({role!r}, ...)")
+
+    def set_logger(self, recorder: Recorder) -> None:
+        """Let a recorder of your own file the records, beside the config's. Before `fit`, and again after
+        `Trainer.load`."""
+        self._require_unopened("set_logger")
+        name = type(recorder).__name__
+        self.loggers[name] = recorder
+        self._set_in_python(f"set_logger({name}(...))")
+
+    def _require_unopened(self, call: str) -> None:
+        if self.output is not None:
+            raise RuntimeError(f"{call} comes too late: the run has begun; call it before fit()")
+
+    def _set_in_python(self, call: str) -> None:
+        self.set_in_python = sorted({*self.set_in_python, call})
+
+    def _share_time_log(self) -> None:
+        for player in self.learners:
+            if player.replay_buffer is not None:
+                player.replay_buffer.time_log = self.time_log
 
     # ---- the lifecycle ---------------------------------------------------------------------------------
 
@@ -647,17 +683,21 @@ class Trainer:
     @contextmanager
     def _opened(self) -> Iterator[RunOutput]:
         """The run's folder, recorders, threads and signal handlers, for the time of one `fit`."""
-        self._recorders = make_recorders(self.config.output.recorders)  # before the folder: an extra may be missing
+        self._recorders = (
+            make_recorders(self.config.output.recorders) | self.loggers
+        )  # before the folder: an extra may be missing
         if self.output is None:
             if self.config.output.mirror is not None and not self.resumed:
                 self.config.output.mirror.require_backend()  # before there is a folder
             folder = self.run if isinstance(self.run, RunFolder) else default_folder(self.run, self.name)
             self.run = folder
             if self.resumed:
+                if folder.facts().get("set_in_python", []) != self.set_in_python:
+                    raise folder.not_rebuildable()
                 self.output = RunOutput(folder, self.config, self.console)
             else:
                 keep_players(self.config, self.players, folder.players)  # first: a folder with a config is a run
-                self.output = RunOutput.create(folder, self.config, self.console, self.origin)
+                self.output = RunOutput.create(folder, self.config, self.console, self.origin, self.set_in_python)
         try:
             with (
                 limited_threads(self.config.execution.num_threads),
@@ -667,6 +707,8 @@ class Trainer:
                 self.clock.running(),
                 self.time_log.running(),
             ):
+                if self.set_in_python:
+                    self.log(f"not to be rebuilt from its config: {', '.join(self.set_in_python)} gave it objects")
                 yield self.output
         finally:
             self.game.close()

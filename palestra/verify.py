@@ -63,6 +63,7 @@ def verify(run: Path, start: str | None) -> Verdict:
     checkpoint that is missing or damaged.
     """
     folder = RunFolder.open(run)
+    folder.require_rebuildable()
     config = read_config(folder.config)
     clocked = _clocked(config)
     if recording := [key for key in clocked if key not in ("stop", "output.save")]:

@@ -11,7 +11,7 @@ from palestra.config import Config, ConfigError, ConfigErrorItem, PositiveFloat
 from palestra.distributions import Categorical, ClippedGaussian, SquashedGaussian
 from palestra.games.fused import Memory
 from palestra.games.spaces import Box, Discrete, MultiDiscrete
-from palestra.nets import AnyNetConfig, make_net
+from palestra.nets import AnyNetConfig, GivenNets, make_net
 from palestra.nets.initialisation import initialize_orthogonal
 from palestra.nets.recurrent import Part
 from palestra.player import Player
@@ -162,7 +162,7 @@ class ActorCritic(nn.Module):
                 self.policy = make_net(net, player.spaces, num + 1, base_key(player.seed, f"{stream}/both"))
         self.head = head
         if isinstance(initialization, OrthogonalConfig):
-            self._initialize(initialization, base_key(player.seed, f"{stream}/orthogonal"))
+            self._initialize(body, initialization, base_key(player.seed, f"{stream}/orthogonal"))
 
     def forward(self, observation: dict[str, Tensor], memory: Memory, fresh: Tensor) -> tuple[Tensor, Tensor]:
         """What the policy puts out (B, A), and values (B,), of the sequences of an Experience."""
@@ -171,10 +171,15 @@ class ActorCritic(nn.Module):
             return outputs[:, :-1], outputs[:, -1]
         return outputs, Part("value", self.value).unroll(observation, memory, fresh)[:, 0]
 
-    def _initialize(self, config: OrthogonalConfig, key: int) -> None:
-        initialize_orthogonal(self.policy, config.hidden_gain, config.policy_gain, key)
-        if self.value is not None:
-            initialize_orthogonal(self.value, config.hidden_gain, config.value_gain, key + 1)
-        else:
+    def _initialize(self, body: SeparateConfig | SharedConfig, config: OrthogonalConfig, key: int) -> None:
+        """Networks that were given begin as they are."""
+        if isinstance(body, SeparateConfig):
+            assert self.value is not None
+            if not isinstance(body.policy, GivenNets):
+                initialize_orthogonal(self.policy, config.hidden_gain, config.policy_gain, key)
+            if not isinstance(body.value, GivenNets):
+                initialize_orthogonal(self.value, config.hidden_gain, config.value_gain, key + 1)
+        elif not isinstance(body.net, GivenNets):
+            initialize_orthogonal(self.policy, config.hidden_gain, config.policy_gain, key)
             *_, last = (module for module in self.policy.modules() if isinstance(module, nn.Linear))
             last.weight.data[-1] *= config.value_gain / config.policy_gain

@@ -16,7 +16,7 @@ from palestra.config.base import (
 )
 from palestra.config.errors import ConfigError, ConfigErrorItem
 from palestra.config.files import apply_overrides, load_yaml
-from palestra.config.parts import PartError, below
+from palestra.config.parts import PartError, below, replaced
 from palestra.config.places import find_defaults, find_undescribed
 from palestra.config.rendering import render
 from palestra.config.validation import check, check_overridden, load_config
@@ -50,5 +50,6 @@ __all__ = [
     "load_config",
     "load_yaml",
     "render",
+    "replaced",
     "user_class_hashes",
 ]

@@ -2,16 +2,18 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from palestra.config.base import Config
 from palestra.config.errors import ConfigError, ConfigErrorItem
+
+C = TypeVar("C", bound=Config)
 
 
 class PartError(ConfigError):
     """What is wrong with one part of a config; paths are relative to the part."""
 
-    def __init__(self, part: Config, errors: Sequence[ConfigErrorItem]) -> None:
+    def __init__(self, part: object, errors: Sequence[ConfigErrorItem]) -> None:
         super().__init__(errors)
         self.part = part
 
@@ -43,3 +45,10 @@ def _walk(value: Any, keys: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], 
         items = enumerate(value)
     for key, inner in items:
         yield from _walk(inner, (*keys, str(key)))
+
+
+def replaced(config: C, path: str, value: Any) -> C:
+    """A copy of a config with another value at a dotted path, which is not checked."""
+    name, _, rest = path.partition(".")
+    inner = replaced(getattr(config, name), rest, value) if rest else value
+    return config.model_copy(update={name: inner})

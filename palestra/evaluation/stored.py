@@ -33,6 +33,7 @@ class StoredRun:
     def open(cls, run: str | Path) -> Self:
         """Raises RunFolderError where there is no run, or its config is not what was written."""
         folder = RunFolder.open(Path(run))
+        folder.require_rebuildable()
         try:
             config = import_module("palestra.algorithms").read_config(folder.config)  # it knows the trainer
         except ConfigError as error:

@@ -1,22 +1,24 @@
 """Networks by name: a config, the spaces of an observation and a number of outputs make a torch module."""
 
-from typing import Annotated
+from typing import Annotated, get_args
 
 from torch import nn
 
-from palestra.config import ByName, Config, ConfigError, PartError, UserConfig
+from palestra.config import ByName, Config, ConfigError, PartError, UserConfig, load_class
+from palestra.config.variants import members_of
 from palestra.games.spaces import Space
 from palestra.nets.feed_forward import FeedForwardConfig, NetConfig, make_feed_forward
+from palestra.nets.own import GivenNets
 from palestra.nets.recurrent import Recurrent, RecurrentConfig
 from palestra.randomness import seeded_global_state
 
 AnyNetConfig = Annotated[FeedForwardConfig | RecurrentConfig | UserConfig, ByName(user_class=nn.Module)]
 """With a memory or without; an algorithm that has no use for a memory asks for NetConfig instead."""
 
-__all__ = ["AnyNetConfig", "NetConfig", "make_net"]
+__all__ = ["AnyNetConfig", "GivenNets", "NetConfig", "is_net_config", "make_net"]
 
 
-def make_net(config: Config, spaces: dict[str, Space], num_outputs: int, key: int) -> nn.Module:
+def make_net(config: Config | GivenNets, spaces: dict[str, Space], num_outputs: int, key: int) -> nn.Module:
     """The network that a config names, its stock initialisers seeded with `key`; torch's global state is not moved.
 
     Heads that share a body are outputs of one network: ask for as many as all heads have together. A user's own class
@@ -24,9 +26,18 @@ def make_net(config: Config, spaces: dict[str, Space], num_outputs: int, key: in
     PartError (a ConfigError) for a network that cannot see these spaces.
     """
     try:
+        if isinstance(config, GivenNets):
+            return config.make(spaces, num_outputs)
         with seeded_global_state(key):
             if isinstance(config, RecurrentConfig):
                 return Recurrent(config, spaces, num_outputs)
             return make_feed_forward(config, spaces, num_outputs)
     except ConfigError as error:
         raise PartError(config, error.errors) from error
+
+
+def is_net_config(value: object) -> bool:
+    """Whether that is the config of a network, by name or of a user's own class."""
+    if isinstance(value, UserConfig):
+        return issubclass(load_class(value.name, object), nn.Module)
+    return isinstance(value, members_of(get_args(AnyNetConfig)[0]))

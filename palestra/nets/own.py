@@ -4,7 +4,8 @@ Letters: T steps, B worlds.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -42,20 +43,55 @@ def make_own_net(config: UserConfig, spaces: dict[str, Space], num_outputs: int)
     """A network of the class that a config names, tried once. Raises ConfigError where it fails, or has other outputs
     than it should."""
     made = load_class(config.name, nn.Module)
-    try:
+    with _told_of(repr(config.name), "name"):
         net: nn.Module = made(config, spaces, num_outputs)
-        with torch.no_grad():
-            outputs, expected = _try(evaluation_twin(net), spaces, num_outputs)
+        _require_outputs(net, spaces, num_outputs)
+    return net
+
+
+class GivenNets:
+    """Networks that a program has made, where else the config of one stands: handed out one by one."""
+
+    def __init__(self, nets: Sequence[nn.Module]) -> None:
+        self.nets = list(nets)
+        self.num_made = 0
+
+    def make(self, spaces: dict[str, Space], num_outputs: int) -> nn.Module:
+        """The next one, tried once. Raises ConfigError where there is none, it fails, or it has other outputs."""
+        self.num_made += 1
+        if self.num_made > len(self.nets):
+            message = f"{len(self.nets)} given by set_model; expected a list of more of them"
+            raise ConfigError([ConfigErrorItem("", message)])
+        net = self.nets[self.num_made - 1]
+        with _told_of(f"the {type(net).__name__} given by set_model", ""):
+            _require_outputs(net, spaces, num_outputs)
+        return net
+
+
+@contextmanager
+def _told_of(what: str, path: str) -> Iterator[None]:
+    """Whatever a network raises is an error of the config, at a path."""
+    try:
+        yield
     except ConfigError:
         raise
+    except _WrongOutputs as error:
+        raise ConfigError([ConfigErrorItem(path, f"the outputs of {what} are {error}")]) from None
     except Exception as error:
-        message = f"{config.name!r} fails on this observation: {failure(error)}"
-        raise ConfigError([ConfigErrorItem("name", message)]) from error
+        raise ConfigError([ConfigErrorItem(path, f"{what} fails on this observation: {failure(error)}")]) from error
+
+
+class _WrongOutputs(Exception):
+    pass
+
+
+def _require_outputs(net: nn.Module, spaces: dict[str, Space], num_outputs: int) -> None:
+    """Try a network once."""
+    with torch.no_grad():
+        outputs, expected = _try(evaluation_twin(net), spaces, num_outputs)
     shape = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
     if shape != expected:
-        message = f"the outputs of {config.name!r} are {shape} for {TRIED_WORLDS} worlds; expected {expected}"
-        raise ConfigError([ConfigErrorItem("name", message)])
-    return net
+        raise _WrongOutputs(f"{shape} for {TRIED_WORLDS} worlds; expected {expected}")
 
 
 def _try(net: nn.Module, spaces: dict[str, Space], num_outputs: int) -> tuple[Tensor, tuple[int, ...]]:

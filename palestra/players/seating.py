@@ -53,7 +53,7 @@ def _make_player(name: str, run: "RunConfig", game: Game, kept: Path | None) -> 
         player.learning, player.num_worlds = True, run.num_worlds
         turns: tuple[tuple[str, ...], ...] = getattr(game, "turns", (roles,))
         player.turns = tuple(role for turn in turns for role in turn if role in roles)
-        player.algorithm = _make_algorithm(config.algorithm, player)  # type: ignore[attr-defined]
+        player.algorithm = make_algorithm(config.algorithm, player)  # type: ignore[attr-defined]
     return player
 
 
@@ -88,7 +88,9 @@ def load_player(run: str | Path, player: str | None, checkpoint: str, model: typ
 
     player: its name; None: the only one that learned. checkpoint: latest, best or a number.
     """
-    config = load_config(RunFolder.open(Path(run)).config, (), model)
+    folder = RunFolder.open(Path(run))
+    folder.require_rebuildable()
+    config = load_config(folder.config, (), model)
     learned = [name for name, entry in config.players.items() if hasattr(entry, "algorithm")]
     if player is None and len(learned) > 1:
         raise ValueError(f"{run} has several players that learned: say which of {', '.join(learned)}")
@@ -106,7 +108,7 @@ def load_player(run: str | Path, player: str | None, checkpoint: str, model: typ
     return loaded
 
 
-def _make_algorithm(config: Any, player: Player) -> Algorithm:
+def make_algorithm(config: Any, player: Player) -> Algorithm:
     """The algorithm that a config names, ours or a user's own; it fills the player."""
     try:
         if isinstance(config, UserConfig):  # which may derive from the config of one of ours
@@ -133,6 +135,7 @@ class _Source:
 def _read_from_run(model: type["RunConfig"], run: Path, name: str, checkpoint: str) -> _Source:
     """A player in a checkpoint of a run. Raises RunFolderError if that player did not learn there."""
     folder = RunFolder.open(run)
+    folder.require_rebuildable()
     learned: Any = load_config(folder.config, (), model).players.get(name)
     if not hasattr(learned, "algorithm"):
         raise RunFolderError(f"{run} has no player {name!r} that learned")
@@ -180,7 +183,7 @@ def _kept_files(folder: Path, name: str) -> tuple[Path, Path, Path]:
 
 def _fill(player: Player, source: _Source) -> None:
     """Give the player what it had learned, held fixed."""
-    player.algorithm = _make_algorithm(source.algorithm, player)
+    player.algorithm = make_algorithm(source.algorithm, player)
     _load_nets(player, source.state)
     for net in player.nets.values():
         net.requires_grad_(False)

@@ -88,6 +88,19 @@ class RunFolder:
             fault = str(error)
         raise RunFolderError(f"{self.run} is damaged: {fault}")
 
+    def require_rebuildable(self) -> None:
+        """Raise RunFolderError for a run whose networks are not all named by its config (`Trainer.set_model`)."""
+        if any(call.startswith("set_model") for call in self.facts().get("set_in_python", [])):
+            raise self.not_rebuildable()
+
+    def not_rebuildable(self) -> RunFolderError:
+        calls = self.facts().get("set_in_python", [])
+        steps = [f"trainer = palestra.Trainer.load({str(self.path)!r})", *(f"trainer.{call}" for call in calls)]
+        return RunFolderError(
+            f"{self.path} was trained with objects that no config names; it can go on from Python alone, with the same "
+            f"ones: {'; '.join([*steps, 'trainer.fit()'])}"
+        )
+
     @classmethod
     def _make(cls, path: Path) -> "RunFolder":
         path.mkdir()
