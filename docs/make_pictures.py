@@ -41,6 +41,7 @@ def main(run: Path) -> None:
             name: {key: figures[key] for key in SHOWN if key in figures} for name, figures in moment["players"].items()
         },
         evaluations=evaluations,
+        tasks=[],
         end_reason=None,
         message=None,
     )

@@ -46,12 +46,11 @@ class TrainingClock:
 
 
 class Mark(NamedTuple):
-    """A moment to count from. seconds: of training. share: of the run that lay behind."""
+    """A moment to count from. seconds: of training."""
 
     seconds: float
     env_steps: int
     opt_steps: int
-    share: float
 
     def rates(self, now: "Mark") -> dict[str, float]:
         """Env steps and opt steps per second of training since this moment."""
@@ -60,9 +59,3 @@ class Mark(NamedTuple):
             "env_steps": (now.env_steps - self.env_steps) / seconds,
             "opt_steps": (now.opt_steps - self.opt_steps) / seconds,
         }
-
-    def remaining_s(self, now: "Mark") -> float | None:
-        """Seconds of training until the run's end, at the pace since this moment; None while nothing tells."""
-        if now.share <= self.share:
-            return None
-        return (now.seconds - self.seconds) * (1.0 - now.share) / (now.share - self.share)

@@ -36,7 +36,7 @@ from palestra.players.seating import keep_players, make_players, warm_start
 from palestra.process import frozen_garbage, limited_threads
 from palestra.recording import make_recorders
 from palestra.recording.recorders import Recorder, Status
-from palestra.recording.results import Progress
+from palestra.recording.results import Task
 from palestra.recording.values import Recordable
 from palestra.signals import StopSignals
 from palestra.soundness import check_scratch_folders, fault_of_losses, fault_of_parameters
@@ -45,12 +45,12 @@ from palestra.storage.fetching import fetch, is_url
 from palestra.storage.remote import RemoteError
 from palestra.storage.run_folder import RunFolder, RunFolderError
 from palestra.timing import Phase, TimeLog
+from palestra.view import View
 
 if TYPE_CHECKING:
     from palestra.algorithms import RunConfig
 
 
-SHOW_INTERVAL_S = 0.2
 LOOK_INTERVAL = Interval(every=256, unit="opt_steps")  # between looks at the loss: on a GPU each is a wait
 PARTS = {
     "net": "nets",
@@ -149,8 +149,8 @@ class Trainer:
         self.checked: Counters = self.counters
         output, intervals = self.config.output, [evaluation.interval for evaluation in self.config.evaluations]
         self._agenda = Agenda(self.config.stop, [*intervals, output.record, output.save, LOOK_INTERVAL])
-        self._shown = 0.0
-        self._start = self._recorded = Mark(0.0, 0, 0, 0.0)
+        self._recorded = Mark(0.0, 0, 0)
+        self.view = View(self)
 
     def set_model(self, role: str, nets: nn.Module | Mapping[str, nn.Module | Sequence[nn.Module]]) -> None:
         """Let the player in that seat learn with networks of your own, in place of those that the config names. Before
@@ -215,7 +215,7 @@ class Trainer:
                 self._note_end()
                 output.finish(self._status())
                 unsent = self._finish_mirror()
-                output.conclude(self.progress(None), with_plot=self.signals.received is None)
+                output.conclude(self.view.progress(), with_plot=self.signals.received is None)
                 failure = self.save_failure or unsent
                 if failure is not None:
                     raise failure from None
@@ -241,7 +241,7 @@ class Trainer:
         self.time_log.switch("other")
         is_asked = self.signals.received is not None or self.end_reason is not None
         if not is_asked and self._agenda.waits(self.opt_steps, self.env_steps, self.epochs, self.clock):
-            self._show()
+            self.view.show()
             return
         config, before, now = self.config, self.checked, self.counters
         done = self.end_reason is not None or config.stop.share(now) >= 1.0
@@ -262,7 +262,7 @@ class Trainer:
         elif config.output.save is not None:
             with self.clock.paused(), self.time_log.during("saving"):
                 self._output().checkpoints.write_ahead(self._buffers())
-        self._show()
+        self.view.show()
         if self.finished or leaving:
             self._has_left = True
             raise TrainingEnds
@@ -357,22 +357,31 @@ class Trainer:
 
         Pairings of scripted players alone are played at the start and at the end: they do not change.
         """
-        with self._apart("evaluating", "evaluation"):
-            records = [self._evaluated(each, is_final) for each in evaluations]
+        num_games = {e.name: e.final_num_games if is_final else e.num_games for e in evaluations}
+        with_scripted = is_final or self.opt_steps == 0
+        tasks = [
+            Task(name, 0, num * len(self.evaluations.pairings(name, with_scripted)), "games")
+            for name, num in num_games.items()
+        ]
+        with self._apart("evaluating", "evaluation", tasks):
+            records = [self._evaluated(task.name, num_games[task.name], with_scripted, task) for task in tasks]
         for record in records:
             self._output().write(record)
             self._is_best |= self.best is not None and self.best.improves(record)
             self.after_evaluation(record)
 
-    def _evaluated(self, config: EvaluationConfig, is_final: bool) -> dict[str, Any]:
+    def _evaluated(self, name: str, num_games: int, with_scripted: bool, task: Task) -> dict[str, Any]:
         """The record of one evaluation, played now."""
+
+        def watch(num_over: int) -> None:
+            if self.signals.received is not None:
+                raise Interrupted
+            task.done = num_over
+            self.view.show()
+
         started = time.perf_counter()
-        result = self.evaluations.play(
-            config.name,
-            config.final_num_games if is_final else config.num_games,
-            with_scripted=is_final or self.opt_steps == 0,
-            interrupted=lambda: self.signals.received is not None,
-        )
+        result = self.evaluations.play(name, num_games, with_scripted, watch)
+        task.done = task.total
         clock = {"seconds": time.perf_counter() - started}
         return {"kind": "evaluation", **self._counts(), **result, "clock": clock}
 
@@ -530,7 +539,8 @@ class Trainer:
         if loaded.state["is_best"]:  # a kill may have come before it was marked
             output.checkpoints.mark_best(loaded.folder.name)
         output.catch_up_mirror()
-        self._start = self._recorded = self._mark()
+        self._recorded = self._mark()
+        self.view.begin()
         for line in [*loaded.warnings, *output.differences(loaded)]:
             output.display.log(line)
         end = "it is finished" if self.finished else "it goes on from there"
@@ -553,7 +563,8 @@ class Trainer:
         for callback in self.callbacks:
             callback.begin_branch()
         self.finished = False  # who branches off a run's end gets a run of one evaluation
-        self._start = self._recorded = self._mark()
+        self._recorded = self._mark()
+        self.view.begin()
         note(output.folder, changes_since(origin, self.config), loaded.counters)
         output.display.log(f"{output.folder.path} branches off {origin}, opt step {self.opt_steps}")
 
@@ -671,13 +682,12 @@ class Trainer:
         return {name: getattr(self, name) for name in ("env_steps", "opt_steps", "epochs", "episodes")}
 
     def _mark(self) -> Mark:
-        return Mark(self.clock.seconds, self.env_steps, self.opt_steps, self.config.stop.share(self.counters))
+        return Mark(self.clock.seconds, self.env_steps, self.opt_steps)
 
     @contextmanager
-    def _apart(self, what: str, phase: Phase) -> Iterator[None]:
+    def _apart(self, what: str, phase: Phase, tasks: Sequence[Task] = ()) -> Iterator[None]:
         """Stop the clock of training while something else goes on."""
-        self._show(what)
-        with self.clock.paused(), self.time_log.during(phase):
+        with self.view.during(what, tasks), self.clock.paused(), self.time_log.during(phase):
             yield
 
     @contextmanager
@@ -724,31 +734,6 @@ class Trainer:
         if self.output is None:
             raise RuntimeError("the run has no folder yet: call fit() first")
         return self.output
-
-    def _show(self, message: str | None = None) -> None:
-        now = time.monotonic()
-        if message is not None or now - self._shown > SHOW_INTERVAL_S:
-            self._shown = now
-            self._output().display.update(self.progress(message))
-
-    def progress(self, message: str | None) -> Progress:
-        """The moment, for a display."""
-        now = self._mark()
-        return Progress(
-            name=self.name,
-            run_folder=str(self._output().folder.path),
-            device=str(self.device),
-            fraction=1.0 if self.finished else now.share,
-            end_reason=self.end_reason,
-            elapsed_s=now.seconds,
-            time=self.time_log.total(),
-            remaining_s=self._start.remaining_s(now),
-            counters=self._counts(),
-            rates=self._start.rates(now),
-            players={p.name: self.gathered.metrics[p.name].shown() | p.rates() for p in self.learners},
-            evaluations=self._output().evaluations,
-            message=message,
-        )
 
 
 def _read_config(config: Any, overrides: tuple[str, ...]) -> Any:

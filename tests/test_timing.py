@@ -132,10 +132,10 @@ def test_a_run_records_where_its_time_went(
     then = {"play": 2.0, "memory": 2 * 0.25 + 4 * 0.25, "update": 12.0, "evaluation": 50.0, "saving": 0.0}
     assert times == [first | {"other": 2.0}, then | {"other": 2.0}]
     seconds = {phase: times[0][phase] + times[1][phase] for phase in PHASES}
-    assert trainer.progress(None).time == seconds | {"saving": 14.0}  # the last checkpoint comes after the last record
+    assert trainer.view.progress().time == seconds | {"saving": 14.0}  # the last checkpoint comes after the last record
     resumed = Trainer.load(tmp_path / "run", callbacks=[Idle(None)])
     resumed.fit()
-    assert resumed.progress(None).time == seconds
+    assert resumed.view.progress().time == seconds
 
 
 def test_phases_are_told_as_shares() -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
-from palestra.evaluation.evaluator import STREAM, Games, Interrupted
+from palestra.evaluation.evaluator import STREAM, Games
 from palestra.games.fused import Memory, Policy
 from palestra.games.game import expand_mask
 from palestra.games.gym import GymnasiumGame
@@ -21,10 +21,10 @@ def play_episodes(
     num_worlds: int,
     max_rounds: int,
     seed: int,
-    interrupted: Callable[[], bool] = lambda: False,
+    watch: Callable[[int], None] = lambda num_over: None,
 ) -> Games:
     """Play exactly `num_games` episodes, at most `num_worlds` at a time; those longer than `max_rounds` steps are cut
-    off. Raises Interrupted when `interrupted` says so.
+    off. watch: is told before every step how many are over, and may raise Interrupted.
 
     Every world plays its share of the episodes, whatever their lengths: to take those that end first would favour
     short ones. Episode e of world w begins from the same seed at every evaluation of one `seed`, in environments that
@@ -39,9 +39,9 @@ def play_episodes(
     keys, num_rounds, memory = world_keys(key, num_worlds, device), 1, dict[str, Tensor]()
     world = game.make_world(num_worlds, key, training=False)
     try:
-        while bool((running := results.played < quotas).any()):
-            if interrupted():
-                raise Interrupted
+        while num_left := int((quotas - results.played).sum()):
+            watch(num_games - num_left)
+            running = results.played < quotas
             round_keys = fold(keys, num_rounds)
             num_rounds += 1
             view = world.observation if policy.sees == "observation" else {}

@@ -58,22 +58,27 @@ class Evaluations:
         return errors
 
     def play(
-        self, name: str, num_games: int, with_scripted: bool, interrupted: Callable[[], bool] = lambda: False
+        self, name: str, num_games: int, with_scripted: bool, watch: Callable[[int], None] = lambda num_over: None
     ) -> dict[str, Any]:
         """What a record tells of one evaluation: its name, the figures of every pairing from the same starts for all
         in the config's order, and the ratings of the players.
 
         Players act without exploration, their networks in evaluation mode; the modes are restored. with_scripted: also
-        the pairings in which nobody learns. Raises Interrupted as soon as `interrupted` says so.
+        the pairings in which nobody learns. watch: is told again and again how many games of all pairings are over,
+        and may raise Interrupted.
         """
-        config, pairs = self.configs[name], []
-        game = self._game(name)
-        for pairing in config.pairings:
+        config, game = self.configs[name], self._game(name)
+        pairs: list[dict[str, Any]] = []
+        for pairing in self.pairings(name, with_scripted):
+            games = self._play(config, game, pairing, num_games, lambda num: watch(len(pairs) * num_games + num))
             learned = [role for role, sitter in pairing.items() if self._learns(sitter)]
-            if learned or with_scripted:
-                games = self._play(config, game, pairing, num_games, interrupted)
-                pairs.append({"players": dict(pairing), "learned": learned, **games.summary()})
+            pairs.append({"players": dict(pairing), "learned": learned, **games.summary()})
         return {"evaluation": name, "pairs": pairs, "ratings": rate(pairs)}
+
+    def pairings(self, name: str, with_scripted: bool) -> list[dict[str, str]]:
+        """The pairings of one evaluation, role -> player; with_scripted: also those in which nobody learns."""
+        pairings = self.configs[name].pairings
+        return [p for p in pairings if with_scripted or any(self._learns(sitter) for sitter in p.values())]
 
     def film(self, name: str, path: Path) -> list[float]:
         """Write a video of NUM_FILMED episodes of the lone agent, and give their returns."""
@@ -104,16 +109,16 @@ class Evaluations:
         game: Game,
         pairing: Mapping[str, str],
         num_games: int,
-        interrupted: Callable[[], bool],
+        watch: Callable[[int], None],
     ) -> Games:
         seed = self._seed(config)
         with evaluation_mode([net for player in self.players.values() for net in player.nets.values()]):
             policies = {role: self._policy(name, game, role) for role, name in pairing.items()}
             if isinstance(game, GymnasiumGame):
                 policy = policies["agent"]
-                return play_episodes(game, policy, num_games, self.num_worlds, config.max_rounds, seed, interrupted)
+                return play_episodes(game, policy, num_games, self.num_worlds, config.max_rounds, seed, watch)
             assert isinstance(game, TensorGame)
-            return play_games(game, policies, num_games, config.max_rounds, seed, interrupted)
+            return play_games(game, policies, num_games, config.max_rounds, seed, watch)
 
     def _policy(self, name: str, game: Game, role: str) -> Policy:
         player = self.players.get(name)

@@ -78,19 +78,20 @@ def play_games(
     num_games: int,
     max_rounds: int,
     seed: int,
-    interrupted: Callable[[], bool] = lambda: False,
+    watch: Callable[[int], None] = lambda num_over: None,
 ) -> Games:
-    """Play `num_games` games to their end, or to `max_rounds` rounds; raises Interrupted when `interrupted` says so.
+    """Play `num_games` games to their end, or to `max_rounds` rounds. watch: is told before every round how many games
+    are over, and may raise Interrupted.
 
     Game i starts from the same state for every pairing of one seed, and its players draw the same numbers. On a CPU
     games that have ended are dropped from the batch as it empties; results do not depend on it.
     """
     worlds = _Batch(game, policies, num_games, seed)
     for _ in range(max_rounds):
-        if worlds.num_running() == 0:
+        num_running = worlds.num_running()
+        if num_running == 0:
             break
-        if interrupted():
-            raise Interrupted
+        watch(num_games - num_running)
         worlds.play_round()
     worlds.retire(torch.ones_like(worlds.running))
     played = worlds.lengths > 0

@@ -24,6 +24,7 @@ from palestra.recording.results import (
     PairResult,
     Progress,
     Seat,
+    Task,
     as_float,
     by_name,
     count_text,
@@ -39,6 +40,7 @@ from palestra.recording.results import (
     score_text,
     sparkline,
     standings,
+    task_text,
 )
 
 LIVE_INTERVAL_S = 0.25
@@ -54,6 +56,7 @@ def render_progress(progress: Progress, width: int, height: int) -> RenderableTy
     inner = width - 4
     num_player_rows = max(1, min(len(progress.players), height // 4))
     parts: list[RenderableType] = [_time_bar(progress), _counters_table(progress, inner)]
+    parts += map(_task_bar, progress.tasks[:1])
     if progress.players:
         parts += ["", _players_table(progress.players, inner, num_player_rows)]
     named = by_name(progress.evaluations)
@@ -73,12 +76,21 @@ def render_progress(progress: Progress, width: int, height: int) -> RenderableTy
 
 
 def _time_bar(progress: Progress) -> Table:
-    bar = Table.grid(padding=(0, 1), expand=True)
-    bar.add_column(ratio=1)
-    bar.add_column(no_wrap=True)
     fraction = fraction_of_one(progress.fraction)
     left = f"{duration_text(progress.elapsed_s)} gone, {duration_text(progress.remaining_s)} left"
-    bar.add_row(ProgressBar(total=1.0, completed=fraction), f"{fraction:4.0%}  {left}")
+    return _bar("", fraction, f"{fraction:4.0%}  {left}")
+
+
+def _task_bar(task: Task) -> Table:
+    return _bar(task.name, fraction_of_one(task.done / max(task.total, 1)), task_text(task))
+
+
+def _bar(name: str, fraction: float, text: str) -> Table:
+    bar = Table.grid(padding=(0, 1), expand=True)
+    bar.add_column(no_wrap=True)
+    bar.add_column(ratio=1)
+    bar.add_column(no_wrap=True)
+    bar.add_row(Text(printable(name)), ProgressBar(total=1.0, completed=fraction), text)
     return bar
 
 
@@ -393,7 +405,8 @@ def _progress_line(progress: Progress) -> str:
     ]
     for player, metrics in progress.players.items():
         parts.append(f"{player}: " + ", ".join(f"{label(name)} {metric_text(metrics[name])}" for name in metrics))
-    return " | ".join([*parts, *([progress.message] if progress.message else [])])
+    parts += [progress.message] if progress.message else []
+    return " | ".join(parts + [f"{task.name}: {task_text(task)}" for task in progress.tasks])
 
 
 def _evaluation_line(evaluation: Evaluation) -> str:

@@ -92,6 +92,16 @@ class Evaluation:
         return cls(record["evaluation"], record["opt_steps"], pairs)
 
 
+@dataclass(eq=False)
+class Task:
+    """A part of a run with an end of its own, as an evaluation being played; `done` moves while a display shows it."""
+
+    name: str
+    done: int
+    total: int
+    unit: str  # what is counted, as "games"
+
+
 @dataclass(frozen=True)
 class Progress:
     """One moment of a run. Rates count training time alone."""
@@ -107,6 +117,7 @@ class Progress:
     rates: Mapping[str, float]  # of the counters that have one, per second
     players: Mapping[str, Mapping[str, float]]  # learning player -> loss, q_mean, exploration, learning_rate, ...
     evaluations: Sequence[Evaluation]  # all so far, the oldest first
+    tasks: Sequence[Task]  # going on at the moment
     end_reason: str | None  # why the run ends, or ended, before its `stop`
     message: str | None  # what goes on besides training; a live display shows a new one at once
 
@@ -191,6 +202,11 @@ def time_text(time: Mapping[str, float]) -> str:
     """play 41%  update 50%: the phases that take a hundredth of the time or more."""
     total = sum(time.values()) or 1.0
     return "  ".join(f"{phase} {seconds / total:.0%}" for phase, seconds in time.items() if seconds >= 0.01 * total)
+
+
+def task_text(task: Task) -> str:
+    """120 of 300 games"""
+    return f"{task.done:,} of {task.total:,} {task.unit}"
 
 
 def metric_text(value: object) -> str:

@@ -42,6 +42,13 @@ def test_every_world_plays_its_share_whatever_the_lengths(way: str, mode: str, n
     assert games.summary()["games"] == num_games
 
 
+def test_who_watches_hears_how_many_episodes_are_over() -> None:
+    game, heard = gym_game("sync", "same_step"), []
+    games = play_episodes(game, make_script("random", game), 5, 5, 100, 0, heard.append)
+    assert heard == [sum(length <= num for length in games.lengths.tolist()) for num in range(len(heard))]
+    assert 0 < heard[-1] < 5
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_every_evaluation_plays_the_same_and_training_goes_on_unmoved(mode: str) -> None:
     game = gym_game("sync", mode, observation={"normalize": {"eps": 1e-8}, "clip": None})
@@ -84,6 +91,11 @@ def test_returns_are_the_environments_own_rewards() -> None:
 def test_an_interrupted_evaluation_closes_its_environments() -> None:
     game = gym_game("async")
     steps = iter(range(4))
+
+    def watch(num_over: int) -> None:
+        if next(steps, None) is None:
+            raise Interrupted
+
     with pytest.raises(Interrupted):
-        play_episodes(game, make_script("random", game), 50, 2, 100, 0, lambda: next(steps, None) is None)
+        play_episodes(game, make_script("random", game), 50, 2, 100, 0, watch)
     assert not any("_vector" in world.__dict__ for world in game._worlds)

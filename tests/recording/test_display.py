@@ -60,6 +60,7 @@ def progress(**changes: Any) -> Progress:
         "rates": {"env_steps": 51_234.3, "opt_steps": 410.2},
         "players": {"host": metrics, "agent": metrics},
         "evaluations": [evaluation(1000 * i, 0.02 * i) for i in range(12)],
+        "tasks": [],
         "end_reason": None,
         "message": "checkpoint 12 saved",
     }
@@ -155,7 +156,7 @@ def test_odd_values_are_drawn(odd: Any) -> None:
 
 
 def test_empty_progress_is_drawn() -> None:
-    state = Progress("", None, "", 0.0, 0.0, None, {}, {}, {}, {}, [], None, None)
+    state = Progress("", None, "", 0.0, 0.0, None, {}, {}, {}, {}, [], [], None, None)
     assert len(lines_of(render_progress(state, 80, 24))) > 2
     empty_pair = PairResult({}, (), {}, 0, 0)
     state = progress(
