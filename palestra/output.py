@@ -204,14 +204,16 @@ class RunOutput:
         return summed_times(self.records())
 
     def write(self, record: Mapping[str, Any]) -> None:
-        """Write a record, and before it the files of its images and videos. A disk that refuses is told, and the record
-        waits for the next."""
+        """Write a record, and before it the files of its images and videos. A disk that refuses is told once, and
+        the records wait."""
         step = f"{record['env_steps']}-{record['opt_steps']}"
         record = file_media(record, lambda name, media: self._file(f"{name}-{step}{media.suffix}", media))
+        was_waiting = self.jsonl.is_waiting
         try:
             self.jsonl.write(record)
         except OSError as error:
-            self.display.error(f"a record could not be written: {error}; training goes on")
+            if not was_waiting:
+                self.display.error(f"records wait, for the disk refuses them: {error}; training goes on")
         self.env_steps = record["env_steps"]
         for feed in self.feeds:
             feed.notify(self.jsonl.length)

@@ -3,6 +3,7 @@
 import contextlib
 import io
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,8 +11,13 @@ from typing import Any
 import pytest
 from resuming import at_call, fit, pointed_at, records
 from rich.console import Console
+from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
 from palestra.cli import main
+from palestra.recording import feed
+from palestra.recording.recorders import JsonlRecorder, Recorder, RunCard, RunEnd
+from palestra.recording.to_csv import CsvConfig, CsvRecorder
+from palestra.recording.to_tensorboard import TensorBoardConfig, TensorBoardRecorder
 from palestra.storage import CheckpointError, RunFolderError
 from palestra.trainer import Trainer
 
@@ -42,10 +48,17 @@ def fill(disk: Path) -> None:
             file.write(b"x" * 512)
 
 
+def until(condition: Callable[[], bool]) -> None:
+    started = time.monotonic()
+    while not condition():
+        assert time.monotonic() - started < 60, "never"
+        time.sleep(0.005)
+
+
 def train(disk: Path, config: dict[str, Any], freed_at: int) -> tuple[Trainer, str]:
     """Train on a disk that is full from the 10th opt step on, until another one; gives what was shown, too."""
     shown = io.StringIO()
-    trainer = Trainer(config, run=disk / "run", console=Console(file=shown))
+    trainer = Trainer(config, run=disk / "run", console=Console(file=shown, width=1000))
     full = at_call(Trainer, "before_step", 10, lambda *_: fill(disk))
     free = at_call(Trainer, "after_step", freed_at, lambda *_: (disk / "filler").unlink())
     try:
@@ -72,12 +85,58 @@ def test_a_disk_that_is_full_for_a_while_costs_saves_alone(disk: Path, config: d
     assert pointed_at(disk / "run", "latest") == pointed_at(tmp_path / "uninterrupted", "latest")
 
 
+RECORDERS: dict[str, Callable[[], Recorder]] = {
+    "tensorboard": lambda: TensorBoardRecorder(TensorBoardConfig(name="tensorboard")),
+    "csv": lambda: CsvRecorder(CsvConfig(name="csv")),
+}
+
+
+def filed_steps(disk: Path, name: str) -> list[int]:
+    """The step of every record that a recorder has filed."""
+    (file,) = (disk / name).iterdir()
+    if name == "csv":
+        return [int(line.split(",")[1]) for line in file.read_text().splitlines()[1:]]
+    events = EventFileLoader(str(file)).Load()
+    return [event.step for event in events if [value.tag for value in event.summary.value] == ["x/0"]]
+
+
+@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("num_filled", [0, 3])
+@pytest.mark.parametrize("name", RECORDERS)
+def test_a_recorder_on_a_full_disk_is_told_once_and_gets_what_it_misses(
+    name: str, num_filled: int, disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
+) -> None:
+    """In one thread, and no other: that of torch's writer would die with a traceback, or be waited for without end."""
+    monkeypatch.setattr(feed, "FIRST_PAUSE_S", 0.01)
+    jsonl = JsonlRecorder(tmp_path / "records.jsonl")
+    fed, news = feed.Feed(name, RECORDERS[name](), RunCard(disk, {}), tmp_path / "records.jsonl"), list[str]()
+    for step in range(100):
+        if step == num_filled:
+            until(lambda: fed.num_filed == num_filled)
+            fill(disk)
+        jsonl.write({"kind": "training", "env_steps": step, "x": {str(number): step for number in range(50)}})
+        fed.notify(jsonl.length)
+    until(lambda: bool(news.extend(fed.news())) or bool(news))
+    (disk / "filler").unlink()
+    until(lambda: bool(news.extend(fed.news())) or len(news) == 2)
+    fed.end(RunEnd("complete", 100, {}))
+    fed.wait()
+    jsonl.close()
+    assert news == [
+        f"recorder {name} failed: OSError: [Errno 28] No space left on device; it is tried again, training goes on",
+        f"recorder {name} works again; no record is missing there",
+    ]
+    assert filed_steps(disk, name) == list(range(100))
+    assert capfd.readouterr().err == ""
+
+
 def test_a_disk_that_stays_full_leaves_the_last_checkpoint_from_which_the_run_is_replayed(
     disk: Path, config: dict[str, Any], tmp_path: Path
 ) -> None:
     fit(tmp_path / "uninterrupted", config)
     trainer, shown = train(disk, config, freed_at=10**6)
     assert (trainer.finished, trainer.save_failure is None) == (True, False)
+    assert shown.count("records wait, for the disk refuses them") == 1
     assert "No space left on device" in shown
     latest = pointed_at(disk / "run", "latest")
     assert latest is not None

@@ -92,7 +92,7 @@ class Feed:
             self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
 
     def _file_records(self) -> None:
-        num_held = self.recorder.open(self.run)
+        num_held = self.num_filed = self.recorder.open(self.run)
         number = 0
         with open(self.records, "rb") as file:
             while True:

@@ -91,6 +91,11 @@ class JsonlRecorder:
         """The file's length in bytes; after an OSError its last line may be half written."""
         return self._file.tell()
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the disk has refused lines that are still to be written."""
+        return bool(self._waiting)
+
     def write(self, record: Mapping[str, Any]) -> None:
         """Write one line. Raises TypeError for a value that has no place in JSON."""
         self._waiting += json.dumps(plain(record), allow_nan=False).encode() + b"\n"

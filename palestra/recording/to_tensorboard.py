@@ -1,10 +1,14 @@
 """Records as TensorBoard's scalars, histograms, images and texts, at step `env_steps`; hyperparameters for its HPARAMS
 tab."""
 
+import socket
+import time
+import uuid
 from collections.abc import Mapping
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 import PIL.Image
@@ -12,9 +16,6 @@ import PIL.Image
 from palestra.config import Config
 from palestra.recording.recorders import Recorder, RunCard, RunEnd, Status, numbers_of
 from palestra.recording.values import Histogram, Media, values_of
-
-if TYPE_CHECKING:
-    from torch.utils.tensorboard import SummaryWriter
 
 SUFFIX = ".palestra"
 
@@ -28,63 +29,100 @@ class TensorBoardRecorder(Recorder):
     """Its files are written anew each time that the run goes on: event files cannot be cut back."""
 
     def __init__(self, config: TensorBoardConfig) -> None:
-        self._writer: SummaryWriter | None = None
+        self._events: _EventFile | None = None
         import_module("torch.utils.tensorboard")  # takes seconds: now, not while the clock of training runs
 
     def open(self, run: RunCard) -> int:
-        from torch.utils.tensorboard import SummaryWriter
-        from torch.utils.tensorboard.summary import hparams
+        from torch.utils.tensorboard.summary import hparams, text
 
-        if self._writer is not None:
-            self._writer.close()
+        if self._events is not None:
+            self._events.give_up()
         self._folder, folder = run.folder, run.folder / "tensorboard"
+        folder.mkdir(exist_ok=True)
         for path in folder.glob(f"*{SUFFIX}"):
             path.unlink()
-        # purge_step: a TensorBoard that looks on forgets what it has seen
-        self._writer = SummaryWriter(str(folder), purge_step=0, filename_suffix=SUFFIX)
+        self._events = _EventFile(folder)
         params = {key: "null" if value is None else value for key, value in run.params.items()}
         _, start, _ = hparams(params, {})  # without an experiment of its own, all scalars are metrics
-        self._add_summary(start)
-        self._writer.add_text("status", "running", 0)
+        self._events.add(start, 0)
+        self._events.add(text("status", "running"), 0)
         return 0
 
     def write(self, number: int, record: Mapping[str, Any]) -> None:
-        assert self._writer is not None
+        from torch.utils.tensorboard.summary import scalar, text
+
+        assert self._events is not None
+        step = record["env_steps"]
         for name, value in numbers_of(record).items():
-            self._writer.add_scalar(name, value, record["env_steps"])
+            self._events.add(scalar(name, value), step)
         for name, other in values_of(record, self._folder):
             match other:
                 case Histogram():
-                    self._add_histogram(name, other, record["env_steps"])
+                    self._events.add(_histogram(name, other), step)
                 case Media():
-                    self._add_summary(_image(name, other.path), record["env_steps"])
+                    self._events.add(_image(name, other.path), step)
                 case str():
-                    self._writer.add_text(name, other, record["env_steps"])
+                    self._events.add(text(name, other), step)
 
     def flush(self) -> None:
-        assert self._writer is not None
-        self._writer.flush()
+        assert self._events is not None
+        self._events.flush()
 
     def close(self, end: RunEnd) -> None:
-        assert self._writer is not None
+        from torch.utils.tensorboard.summary import scalar, text
+
+        assert self._events is not None
         for name, value in end.scores.items():
-            self._writer.add_scalar(name, value, end.env_steps)
-        self._add_summary(_session_end(end.status))
-        self._writer.add_text("status", end.status, end.env_steps)
-        self._writer.close()
-        self._writer = None
+            self._events.add(scalar(name, value), end.env_steps)
+        self._events.add(_session_end(end.status), 0)
+        self._events.add(text("status", end.status), end.env_steps)
+        self._events.close()
+        self._events = None
 
-    def _add_summary(self, summary: Any, step: int | None = None) -> None:
-        writer: Any = self._writer
-        writer.file_writer.add_summary(summary, step)
 
-    def _add_histogram(self, name: str, histogram: Histogram, step: int) -> None:
-        """The sums, which TensorBoard keeps and does not show, are those of the bins' middles."""
-        assert self._writer is not None
-        edges, counts = np.array(histogram.edges), np.array(histogram.counts)
-        middles = (edges[:-1] + edges[1:]) / 2
-        sums = counts.sum(), counts @ middles, counts @ middles**2
-        self._writer.add_histogram_raw(name, edges[0], edges[-1], *sums, edges[1:].tolist(), counts.tolist(), step)
+class _EventFile:
+    """A file of TensorBoard's events. Torch's SummaryWriter writes in a thread of its own, which dies of a full disk
+    with a traceback, and is then waited for without end; this one raises OSError where it is called."""
+
+    def __init__(self, folder: Path) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+        from tensorboard.summary.writer.record_writer import RecordWriter
+
+        name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{uuid.uuid4().hex}{SUFFIX}"
+        self._file = open(folder / name, "xb")  # noqa: SIM115 (open as long as this lives)
+        self._records = RecordWriter(self._file)
+        self._put(Event(wall_time=time.time(), file_version="brain.Event:2"))
+        # a TensorBoard that looks on forgets what it has seen
+        self._put(Event(wall_time=time.time(), session_log=SessionLog(status=SessionLog.START)))
+
+    def add(self, summary: Any, step: int) -> None:
+        from tensorboard.compat.proto.event_pb2 import Event
+
+        self._put(Event(wall_time=time.time(), step=step, summary=summary))
+
+    def _put(self, event: Any) -> None:
+        self._records.write(event.SerializeToString())
+
+    def flush(self) -> None:
+        self._file.flush()
+
+    def close(self) -> None:
+        self._file.close()
+
+    def give_up(self) -> None:
+        """Close the file, of which nothing is needed."""
+        with suppress(OSError):
+            self._file.close()
+
+
+def _histogram(name: str, histogram: Histogram) -> Any:
+    """The sums, which TensorBoard keeps and does not show, are those of the bins' middles."""
+    from torch.utils.tensorboard.summary import histogram_raw
+
+    edges, counts = np.array(histogram.edges), np.array(histogram.counts)
+    middles = (edges[:-1] + edges[1:]) / 2
+    sums = counts.sum(), counts @ middles, counts @ middles**2
+    return histogram_raw(name, edges[0], edges[-1], *sums, edges[1:].tolist(), counts.tolist())
 
 
 def _image(name: str, path: Path) -> Any:
