@@ -26,6 +26,7 @@ from palestra.games import (
     make_game,
 )
 from palestra.games.classic_control.bodies import ClassicControlConfig
+from palestra.games.game import TensorGame
 from palestra.games.newton import Kernel
 from palestra.games.spaces import Box
 from palestra.games.world import TensorWorld
@@ -56,9 +57,9 @@ def rows_of(name: str, batch: int, min_seconds: float, num_turns: int) -> list[R
     if name == "CartPole-v1":  # the only one of which Gymnasium has arrays
         works[BATCHED] = gymnasium_steps(name, "vector_entry_point", batch)
     works |= {OURS: our_steps(GAMES[name], batch, "numba"), PLAIN: our_steps(GAMES[name], batch, "torch")}
-    for work in works.values():
+    for play in works.values():
         for _ in range(3):
-            work()
+            play()
     values = take_turns({who: rate_of(work, min_seconds) for who, work in works.items()}, num_turns)
     work = f"{batch} worlds"
     rows = Row.of(name, work, "env steps/s", 1, values, SYNC)
@@ -77,6 +78,7 @@ def gymnasium_steps(name: str, mode: str, batch: int) -> Callable[[], float]:
 
 def our_steps(config: ClassicControlConfig, batch: int, kernel: Kernel) -> Callable[[], float]:
     game = make_game(config, CPU, kernel)
+    assert isinstance(game, TensorGame)
     keys = world_keys(base_key(0, "play"), batch, CPU)
     world, space = TensorWorld(game, keys), game.action_spaces["agent"]
     step_keys = [fold(keys, t) for t in range(NUM_ACTIONS)]

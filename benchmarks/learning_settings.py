@@ -98,8 +98,8 @@ def hyperparameters_to_json(hyperparameters: Hyperparameters) -> dict[str, Any]:
 
 
 def hyperparameters_from_json(values: dict[str, Any]) -> Hyperparameters:
-    fields = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items() if name != "algorithm"}
-    return ALGORITHMS[values["algorithm"]](**fields)
+    fields: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
+    return ALGORITHMS[fields.pop("algorithm")](**fields)
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ from palestra.algorithms.dqn import DQN
 from palestra.config import load_yaml
 from palestra.games import make_game
 from palestra.games.fused import FusedGame
+from palestra.games.game import TensorGame
 from palestra.games.newton import Kernel, Reduction, reduce_points
 from palestra.player import Metrics, Player
 from palestra.players import make_script
@@ -111,6 +112,7 @@ def legacy_play(num_games: int, device: torch.device) -> Callable[[], float]:
 def random_play(reduction: Reduction, kernel: Kernel, num_worlds: int, device: torch.device) -> Callable[[], float]:
     """A call that plays some rounds and gives their live env steps; worlds are refilled as they end. Warmed up."""
     game = make_game(load_config(CONFIG, (f"game.reduction={reduction}",)).game, device, kernel)
+    assert isinstance(game, TensorGame)
     fused_game = FusedGame(game, {role: make_script("random", game) for role in game.roles})
     worlds = fused_game.new_worlds(num_worlds, 0, "benchmark")
 
@@ -292,6 +294,7 @@ def train_bare(config: RunConfig, steps: Steps) -> Training:
     """The same players, games and opt steps in the same order, and nothing else. Players must all learn by DQN."""
     device = torch.device(config.execution.device)
     game = make_game(config.game, device, config.execution.kernel)
+    assert isinstance(game, TensorGame)
     players = make_players(config, game, None)
     fused_game = FusedGame(game, {})
     worlds = {n: fused_game.new_worlds(config.num_worlds, config.seed, f"player/{n}/play") for n in players}

@@ -51,7 +51,10 @@ def measure(work: Work) -> dict[str, Any]:
     h = hyperparameters_from_json(work["hyperparameters"])
     assert isinstance(h, SAC)
     env = make_environment(work["environment"])
-    products = products_of_update(h, env.observation_space.shape[0], env.action_space.shape[0])
+    observed, acted = env.observation_space.shape, env.action_space.shape
+    assert observed is not None
+    assert acted is not None
+    products = products_of_update(h, observed[0], acted[0])
     factors = [(torch.rand(m, k), torch.rand(k, n), torch.empty(m, n)) for m, k, n in products]
 
     def multiply() -> None:

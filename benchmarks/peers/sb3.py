@@ -3,7 +3,6 @@
 "batched" plays gymnasium's batched CartPole, which stable-baselines3 has no adapter for, through a small one.
 """
 
-from collections.abc import Sequence
 from types import ModuleType
 from typing import Any
 
@@ -69,6 +68,7 @@ def make_model(library: ModuleType, h: Hyperparameters, env: VecEnv, seed: int, 
     if isinstance(h, SAC):
         return library.SAC("MlpPolicy", ent_coef="auto", target_entropy="auto", **common)
     assert isinstance(h, TD3)
+    assert env.action_space.shape is not None
     num_actions = env.action_space.shape[0]
     return library.TD3(
         "MlpPolicy",
@@ -130,7 +130,7 @@ class BatchedCartPole(VecEnv):
     def env_method(self, method_name: str, *args: Any, indices: Any = None, **kwargs: Any) -> list[Any]:
         raise NotImplementedError
 
-    def env_is_wrapped(self, wrapper_class: type, indices: Any = None) -> Sequence[bool]:
+    def env_is_wrapped(self, wrapper_class: type, indices: Any = None) -> list[bool]:
         return [False] * self.num_envs
 
 

@@ -104,7 +104,7 @@ def time_batches(draw: Callable[[], object], timed_seconds: float) -> dict[str, 
     return {"env_steps": 0, "opt_steps": num, "seconds": seconds, "startup_seconds": None}
 
 
-def count_torch_opt_steps(tell: Callable[[], None]) -> None:
+def count_torch_opt_steps(tell: Callable[[], object]) -> None:
     """Call `tell` at every step of the torch optimizer that steps first (of SAC's three, one counts)."""
     from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 

@@ -170,7 +170,7 @@ def sample_replay(work: Work) -> dict[str, Any]:
         "act": (work["action_size"],),
     }
     rng = np.random.default_rng(0)
-    row = {name: rng.random(shape, dtype=np.float32) for name, shape in shapes.items()}
+    row: dict[str, Any] = {name: rng.random(shape, dtype=np.float32) for name, shape in shapes.items()}
     row |= {"rew": 1.0, "terminated": False, "truncated": False}
     buffer.add(Batch(**row))
     for name, shape in shapes.items():

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from benchmarks import learning
-from benchmarks.learning import Training, read_seeds, scores, table
+from benchmarks.learning import Training, finished, read_seeds, score, table, write
 from benchmarks.learning_settings import FIRST_EVALUATION_SEED, SETTINGS, Setting
 from benchmarks.peers.environments import ReturnsKept, evaluation_returns
 from benchmarks.peers.processes import Failed
@@ -17,7 +17,9 @@ CARTPOLE = SETTINGS[0]
 
 
 def finish(training: Training, folder: Path, returns: list[float]) -> None:
-    result = {"setting": training.setting.to_json(), "seed": training.seed, "returns": returns}
+    curve = [[steps, returns[0]] for steps in (100, 200)]
+    told = {"returns": returns, "curve": curve, "cpu_seconds": 90.0}
+    result = {"setting": training.setting.to_json(), "seed": training.seed, **told}
     (folder / f"{training.name}.json").write_text(json.dumps(result))
 
 
@@ -58,7 +60,7 @@ def test_a_finished_training_lies_in_a_file_of_its_own(tmp_path: Path, monkeypat
     training.run(tmp_path)
     assert library.works == [{"setting": CARTPOLE.to_json(), "seed": 3}]
     assert [path.name for path in tmp_path.iterdir()] == ["cartpole-v1-ppo-3-sb3.json"]
-    assert scores(CARTPOLE, "sb3", [2, 3], tmp_path) == {3: 3.0}
+    assert {seed: score(result) for seed, result in finished(CARTPOLE, "sb3", tmp_path).items()} == {3: 3.0}
 
 
 @pytest.mark.parametrize(("seed", "why"), [(13, "out of luck"), (14, "stopped after 99999 of 100000 env steps")])
@@ -73,8 +75,8 @@ def test_a_training_that_failed_or_was_stopped_leaves_nothing_behind(
 
 def test_a_result_of_other_settings_is_not_taken(tmp_path: Path) -> None:
     finish(Training(CARTPOLE, 0, "sb3"), tmp_path, [1.0])
-    assert scores(CARTPOLE, "sb3", [0], tmp_path) == {0: 1.0}
-    assert scores(replace(CARTPOLE, env_steps=7), "sb3", [0], tmp_path) == {}
+    assert list(finished(CARTPOLE, "sb3", tmp_path)) == [0]
+    assert finished(replace(CARTPOLE, env_steps=7), "sb3", tmp_path) == {}
 
 
 def test_every_training_has_a_file_name_of_its_own() -> None:
@@ -84,17 +86,28 @@ def test_every_training_has_a_file_name_of_its_own() -> None:
 
 
 def test_the_table_tells_both_scores_who_is_better_and_what_is_missing(tmp_path: Path) -> None:
-    for seed in (0, 1):
+    for seed in (0, 11):
         finish(Training(CARTPOLE, seed, "palestra"), tmp_path, [490.0, 510.0])
         finish(Training(CARTPOLE, seed, "sb3"), tmp_path, [200.0, 400.0])
     finish(Training(SETTINGS[1], 0, "sb3"), tmp_path, [7.0])
     lines = table(list(SETTINGS[:2]), [0, 1], tmp_path).splitlines()
     both, one, whole = lines[2:5]
-    assert both == "| CartPole-v1 | ppo | 100,000 | 2 / 2 | 500 [500, 500] | 300 [300, 300] | 1 [1, 1] |"
-    assert one == "| CartPole-v1 | dqn | 50,000 | 0 / 1 | - | 7 [7, 7] | - |"
-    assert whole == "| rows with both: 1 | | | | | | 1 [1, 1] |"
+    assert both == "| CartPole-v1 | ppo | 100,000 | 2 / 2 | 500 [500, 500] | 300 [300, 300] | 1 [1, 1] | 1.5 / 1.5 |"
+    assert one == "| CartPole-v1 | dqn | 50,000 | 0 / 1 | - | 7 [7, 7] | - | - / 1.5 |"
+    assert whole == "| rows with both: 1 | | | | | | 1 [1, 1] | |"
     assert "- CartPole-v1 dqn: palestra, seeds 0, 1" in lines
     assert "- CartPole-v1 dqn: stable-baselines3, seeds 1" in lines
+    assert "- CartPole-v1 ppo: palestra, seeds 1" in lines
+
+
+def test_table_and_curves_of_all_that_is_finished_are_written(tmp_path: Path) -> None:
+    write(tmp_path)
+    assert not (tmp_path / "learning.png").exists()
+    finish(Training(CARTPOLE, 4, "sb3"), tmp_path, [100.0, 200.0])
+    finish(Training(SETTINGS[-1], 0, "palestra"), tmp_path, [-21.0])
+    write(tmp_path)
+    assert "| 0 / 1 | - | 150 [150, 150] |" in (tmp_path / "learning.md").read_text()
+    assert (tmp_path / "learning.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_seeds_are_a_number_or_a_range() -> None:
