@@ -1,7 +1,7 @@
 """When something is due: intervals and limits, counted in opt steps, env steps, epochs or minutes of training."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from palestra.clock import TrainingClock
@@ -43,12 +43,12 @@ class Agenda:
     def __init__(self, limit: Limit, intervals: Sequence[Interval | None]) -> None:
         self.limit = limit
         self.intervals = [interval for interval in intervals if interval is not None]
-        self.set({"opt_steps": 0, "env_steps": 0, "epochs": 0, "minutes": 0.0})
+        self.set({"opt_steps": 0, "env_steps": 0, "epochs": 0, "minutes": 0.0}, {})
 
-    def set(self, checked: Counters) -> None:
-        """All that was due up to these counters is done."""
-        next_counts = dict.fromkeys(checked, math.inf)
-        next_counts[self.limit.unit] = self.limit.after
+    def set(self, checked: Counters, once: Mapping[Unit, float]) -> None:
+        """All that was due up to these counters is done. once: what is due at some counts, and then no more."""
+        next_counts = {unit: once.get(unit, math.inf) for unit in checked}
+        next_counts[self.limit.unit] = min(next_counts[self.limit.unit], self.limit.after)
         for interval in self.intervals:
             next_counts[interval.unit] = min(next_counts[interval.unit], interval.next(checked))
         self.opt_steps, self.env_steps = next_counts["opt_steps"], next_counts["env_steps"]

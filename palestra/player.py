@@ -137,10 +137,7 @@ class Player:
     def state_dict(self) -> dict[str, Any]:
         """All but the rows of the replay buffer, which a checkpoint keeps in segments of their own."""
         assert self.algorithm is not None
-        return {
-            "opt_steps": self.opt_steps,
-            "env_steps": self.env_steps,
-            "nets": {name: net.state_dict() for name, net in self.nets.items()},
+        return self.weights() | {
             "modes": {name: net.training for name, net in self.nets.items()},
             "optimizers": {name: optimizer.state_dict() for name, optimizer in self.optimizers.items()},
             "algorithm": self.algorithm.state_dict(),
@@ -149,8 +146,13 @@ class Player:
             "worlds": None if self.worlds is None else self.worlds.state_dict(),
         }
 
-    def load_weights(self, state: Mapping[str, Any]) -> None:
+    def weights(self) -> dict[str, Any]:
         """Of a `state_dict`, what acting without exploration needs."""
+        nets = {name: net.state_dict() for name, net in self.nets.items()}
+        return {"opt_steps": self.opt_steps, "env_steps": self.env_steps, "nets": nets}
+
+    def load_weights(self, state: Mapping[str, Any]) -> None:
+        """The inverse of `weights`."""
         self.opt_steps, self.env_steps = state["opt_steps"], state["env_steps"]
         for name, net in self.nets.items():
             net.load_state_dict(state["nets"][name])

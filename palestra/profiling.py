@@ -132,7 +132,8 @@ def profile_config(
     """
     given = read_config(config, tuple(overrides))
     output: dict[str, Any] = {"display": "quiet", "record": None, "recorders": [], "save": None, "mirror": None}
-    changes = {"stop": NEVER, "evaluations": [], "best": None, "output": given.output.model_copy(update=output)}
+    changes: dict[str, Any] = {"stop": NEVER, "evaluations": [], "best": None, "evaluators": None}
+    changes |= {"output": given.output.model_copy(update=output)}
     was_there = trace.exists()
     open(trace, "ab").close()  # what cannot be written is told now, not after the work
     with TemporaryDirectory(prefix="palestra-profile-") as place:

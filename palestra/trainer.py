@@ -5,7 +5,6 @@ safe points what is the same for all: evaluation, records, checkpoints, signals,
 """
 
 import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import import_module
@@ -20,7 +19,9 @@ from palestra.buffers.memory import NoRoom
 from palestra.callbacks import Callback, make_callback
 from palestra.clock import Mark, TrainingClock
 from palestra.config import ConfigError, ConfigErrorItem, PartError
+from palestra.evaluation.beside import make_evaluating
 from palestra.evaluation.config import EvaluationConfig
+from palestra.evaluation.during_training import Occasion
 from palestra.evaluation.evaluations import BestScore
 from palestra.evaluation.evaluator import Interrupted
 from palestra.evaluation.stored import make_evaluations
@@ -36,7 +37,6 @@ from palestra.players.seating import keep_players, make_players, warm_start
 from palestra.process import frozen_garbage, limited_threads
 from palestra.recording import make_recorders
 from palestra.recording.recorders import Recorder, Status
-from palestra.recording.results import Task
 from palestra.recording.values import Recordable
 from palestra.signals import StopSignals
 from palestra.soundness import check_scratch_folders, fault_of_losses, fault_of_parameters
@@ -139,6 +139,7 @@ class Trainer:
         self.epoch_counts = {"roll_outs": 0, "updates": 0}
         self.gathered = Gathered(self.config.output, self.learners)
         self.evaluations = make_evaluations(self.config, self.game, self.players)
+        self.evaluating = make_evaluating(self.config, self.evaluations)
         self.best = None if self.config.best is None else BestScore(self.config.best, self.config.evaluations)
         self.finished = False
         self.end_reason: str | None = None  # of an end before the config's `stop`
@@ -154,7 +155,7 @@ class Trainer:
 
     def set_model(self, role: str, nets: nn.Module | Mapping[str, nn.Module | Sequence[nn.Module]]) -> None:
         """Let the player in that seat learn with networks of your own, in place of those that the config names. Before
-        `fit`, and again after `Trainer.load`; all of a player's at once.
+        `fit`, and again after `Trainer.load`; all of a player's at once. Not with `evaluators`, which build them again.
 
         nets: each maps an observation, a dict of tensors (B, ...), to (B, K), or is a RecurrentNet; by where their
         configs stand below the algorithm, as net, body.policy, critic_net (a list for several critics). A lone one
@@ -162,6 +163,9 @@ class Trainer:
         not fit, ValueError for names that are no networks' and for players that do not learn.
         """
         self._require_unopened("set_model")
+        if self.config.evaluators is not None:
+            message = "another process cannot build networks that no config names; expected null"
+            raise ConfigError([ConfigErrorItem("evaluators", message)])
         give_nets(self.player_of(role), self.config, nets)
         self._share_time_log()
         self._set_in_python(f"set_model({role!r}, ...)")
@@ -247,12 +251,11 @@ class Trainer:
         done = self.end_reason is not None or config.stop.share(now) >= 1.0
         self._check_finite()
         try:
-            if evaluations := [each for each in config.evaluations if done or _due(each.interval, before, now)]:
-                self.evaluate(evaluations, done)
+            self.evaluate([each for each in config.evaluations if done or _due(each.interval, before, now)], done)
             if done or _due(config.output.record, before, now):
                 self.record(self.end_reason if done else None)
             self.checked, self.finished = now, done
-            self._agenda.set(now)
+            self._agenda.set(now, self.evaluating.due())
             due = done or self._is_best or _due(config.output.save, before, now)
         except Interrupted:
             due = False
@@ -312,10 +315,10 @@ class Trainer:
         output.feed(self._recorders)
         if is_fresh and not output.checkpoints.numbers():
             try:
-                if self.config.evaluations:
-                    self.evaluate(self.config.evaluations, False)
+                self.evaluate(self.config.evaluations, False)
             except Interrupted:
                 raise TrainingEnds from None
+            self._agenda.set(self.checked, self.evaluating.due())
             if self.config.output.save is not None:
                 self.save()
         self.safe_point()
@@ -352,38 +355,21 @@ class Trainer:
     # ---- what is done at safe points -------------------------------------------------------------------
 
     def evaluate(self, evaluations: Sequence[EvaluationConfig], is_final: bool) -> None:
-        """Play evaluations apart from training, and write their records. Raises Interrupted, and writes none, if a
-        signal comes.
+        """Play evaluations apart from training, and write the records of those that count now. Raises Interrupted, and
+        writes none, if a signal comes.
 
         Pairings of scripted players alone are played at the start and at the end: they do not change.
         """
-        num_games = {e.name: e.final_num_games if is_final else e.num_games for e in evaluations}
-        with_scripted = is_final or self.opt_steps == 0
-        tasks = [
-            Task(name, 0, num * len(self.evaluations.pairings(name, with_scripted)), "games")
-            for name, num in num_games.items()
-        ]
-        with self._apart("evaluating", "evaluation", tasks):
-            records = [self._evaluated(task.name, num_games[task.name], with_scripted, task) for task in tasks]
+        names, with_scripted = [each.name for each in evaluations], is_final or self.opt_steps == 0
+        occasion = Occasion(names, with_scripted, is_final, self._counts())
+        with self.clock.paused(), self.time_log.during("evaluation"):
+            records = self.evaluating.results(occasion, self.view, lambda: self.signals.received is not None)
         for record in records:
             self._output().write(record)
-            self._is_best |= self.best is not None and self.best.improves(record)
-            self.after_evaluation(record)
-
-    def _evaluated(self, name: str, num_games: int, with_scripted: bool, task: Task) -> dict[str, Any]:
-        """The record of one evaluation, played now."""
-
-        def watch(num_over: int) -> None:
-            if self.signals.received is not None:
-                raise Interrupted
-            task.done = num_over
-            self.view.show()
-
-        started = time.perf_counter()
-        result = self.evaluations.play(name, num_games, with_scripted, watch)
-        task.done = task.total
-        clock = {"seconds": time.perf_counter() - started}
-        return {"kind": "evaluation", **self._counts(), **result, "clock": clock}
+            if record["kind"] == "evaluation":  # not one that has failed
+                self._is_best |= self.best is not None and self.best.improves(record)
+                self.after_evaluation(record)
+        self.view.tell_news()
 
     def record(self, ended: str | None = None) -> None:
         """Write what has been gathered since the last record, and the training's own episodes.
@@ -493,6 +479,7 @@ class Trainer:
             "gathered": self.gathered.state_dict(),
             "best_score": None if self.best is None else self.best.value,
             "is_best": self._is_best,
+            "evaluating": self.evaluating.state_dict(),
             "finished": self.finished,
             "end_reason": self.end_reason,
             "game": self.game.state_dict(),
@@ -504,7 +491,8 @@ class Trainer:
         for name in ("turn", "in_epoch", "epoch_counts"):
             setattr(self, name, state[name])
         self.checked = {**state["checked"], "minutes": self.clock.seconds / 60}
-        self._agenda.set(self.checked)
+        self.evaluating.load_state_dict(state["evaluating"])
+        self._agenda.set(self.checked, self.evaluating.due())
         self.end_reason = state["end_reason"]
         is_over = self.end_reason is not None or self.config.stop.share(self.checked) >= 1.0  # or it was extended
         self.finished = state["finished"] and is_over
@@ -559,7 +547,8 @@ class Trainer:
         output = self._output()
         loaded = output.checkpoints.load(origin)
         players = {name: state | {"schedules": {}} for name, state in loaded.state["players"].items()}  # its config's
-        self._take_over(loaded, loaded.state | {"best_score": None, "end_reason": None, "players": players})
+        own: dict[str, Any] = {"best_score": None, "evaluating": [], "end_reason": None, "players": players}
+        self._take_over(loaded, loaded.state | own)
         for callback in self.callbacks:
             callback.begin_branch()
         self.finished = False  # who branches off a run's end gets a run of one evaluation
@@ -685,9 +674,9 @@ class Trainer:
         return Mark(self.clock.seconds, self.env_steps, self.opt_steps)
 
     @contextmanager
-    def _apart(self, what: str, phase: Phase, tasks: Sequence[Task] = ()) -> Iterator[None]:
+    def _apart(self, what: str, phase: Phase) -> Iterator[None]:
         """Stop the clock of training while something else goes on."""
-        with self.view.during(what, tasks), self.clock.paused(), self.time_log.during(phase):
+        with self.view.during(what, []), self.clock.paused(), self.time_log.during(phase):
             yield
 
     @contextmanager
@@ -714,6 +703,7 @@ class Trainer:
                 frozen_garbage(),
                 self.signals.caught(self.config.output.stop_within_s, self._before_exit),
                 self.output.opened(),
+                self.evaluating.opened(self.output.folder),
                 self.clock.running(),
                 self.time_log.running(),
             ):

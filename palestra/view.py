@@ -36,7 +36,13 @@ class View:
         now_s = time.monotonic()
         if at_once or now_s - self._shown_at_s > SHOW_INTERVAL_S:
             self._shown_at_s = now_s
+            self.tell_news()
             self.trainer._output().display.update(self.progress())
+
+    def tell_news(self) -> None:
+        """What evaluators have to tell."""
+        for line in self.trainer.evaluating.news():
+            self.trainer._output().display.error(line)
 
     @contextmanager
     def during(self, message: str, tasks: Sequence[Task]) -> Iterator[None]:
@@ -68,7 +74,7 @@ class View:
             rates=self._marks[0].rates(mark),
             players={p.name: trainer.gathered.metrics[p.name].shown() | p.rates() for p in trainer.learners},
             evaluations=output.evaluations,
-            tasks=tuple(self.tasks),
+            tasks=(*self.tasks, *trainer.evaluating.tasks()),
             end_reason=trainer.end_reason,
             message=self._message,
         )

@@ -72,6 +72,7 @@ TINY: Data = {
         }
     ],
     "best": {"evaluation": "main", "pairing": 0, "measure": "rho", "goal": "max"},
+    "evaluators": None,
     "callbacks": [],
     "execution": {"device": "cpu", "num_threads": 1, "kernel": "numba", "compile": False},
     "output": {

@@ -37,6 +37,19 @@ class Walk(gymnasium.Env):
         return self.seen(), float(self.age), is_over and kind != 1, is_over and kind != 0, {"age": self.age}
 
 
+class Uneven(Walk):
+    """A Walk of one step, or, every fifth time, of 200; a reward of 1 for every step."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        observation, info = super().reset(seed=seed)
+        self.length = 200 if self.length == 5 else 1
+        return observation, info
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        observation, _, terminated, truncated, info = super().step(action)
+        return observation, 1.0, terminated, truncated, info
+
+
 class Telling(Walk):
     """A Walk with fields of every kind in its info, also at resets, where they say -100."""
 
@@ -292,6 +305,7 @@ class Lonely(gymnasium.vector.VectorEnv):
 
 for probe in (
     Walk,
+    Uneven,
     Telling,
     Forgetful,
     Faulty,

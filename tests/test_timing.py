@@ -10,6 +10,7 @@ import torch
 from palestra.algorithms.dqn import DQN
 from palestra.buffers.replay import ReplayBuffer
 from palestra.callbacks import Callback
+from palestra.evaluation.during_training import InTurn
 from palestra.games.fused import FusedGame
 from palestra.recording.recorders import read_records
 from palestra.recording.results import time_text
@@ -115,7 +116,7 @@ def test_a_run_records_where_its_time_went(
     slowed(ReplayBuffer, "_append", 0.25)
     slowed(ReplayBuffer, "_draw", 0.25)
     slowed(DQN, "opt_step", 3.0)
-    slowed(Trainer, "_evaluated", 50.0)
+    slowed(InTurn, "_record", 50.0)
     slowed(Trainer, "state_dict", 7.0)
 
     class Idle(Callback):

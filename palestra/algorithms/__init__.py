@@ -24,7 +24,7 @@ from palestra.config import (
     check_overridden,
     load_config,
 )
-from palestra.evaluation.config import BestConfig, EvaluationConfig, best_errors, evaluation_errors
+from palestra.evaluation.config import BestConfig, EvaluationConfig, EvaluatorsConfig, best_errors, evaluation_errors
 from palestra.games import GameConfig, game_class
 from palestra.intervals import Interval, Limit
 from palestra.player import Algorithm, AlgorithmConfig
@@ -107,6 +107,8 @@ class RunConfig(Config):
     """games apart from training; []: none"""
     best: BestConfig | None
     """what makes a checkpoint the best one; null: no best one is kept"""
+    evaluators: EvaluatorsConfig | None
+    """processes that play the evaluations while training goes on; null: training waits for each evaluation"""
     callbacks: list[AnyCallbackConfig]
     """what else is done at the trainer's hooks: by name, or classes of your own"""
     execution: ExecutionConfig
@@ -123,6 +125,8 @@ class RunConfig(Config):
             *evaluation_errors(self.evaluations, self.game, scripts),
             *best_errors(self.best, self.evaluations, roles, self.learners()),
         ]
+        if self.evaluators is not None and not self.evaluations:
+            errors.append(ConfigErrorItem("evaluators", "there are no evaluations; expected null"))
         if self.output.info and self.game.name != "gymnasium":
             message = f"{len(self.output.info)} stand there, but the game {self.game.name!r} has none; expected []"
             errors.append(ConfigErrorItem("output.info", message))

@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from palestra.config import Config, ConfigErrorItem, NonEmptyStr, NonNegativeInt, PositiveInt
+from palestra.config import Config, ConfigErrorItem, NonEmptyStr, NonNegativeInt, PositiveFloat, PositiveInt
 from palestra.games import GameConfig, game_class
 from palestra.games.game import Game
 from palestra.games.gym import GymnasiumConfig
@@ -31,6 +31,25 @@ class EvaluationConfig(Config):
     game"""
     pairings: list[dict[str, str]]
     """who meets whom: for every role a player of this file or a scripted one"""
+
+
+class Delay(Config):
+    after: PositiveInt
+    """how many"""
+    unit: Literal["opt_steps", "env_steps", "epochs"]
+    """opt_steps, env_steps or epochs"""
+
+
+class EvaluatorsConfig(Config):
+    num_processes: PositiveInt
+    """how many; each plays one evaluation at a time, with all of execution.num_threads"""
+    results: Delay
+    """how long after the moment of its weights an evaluation counts: at the first safe point then it is recorded, and
+    decides; training waits for it there if need be"""
+    timeout_s: PositiveFloat
+    """seconds for one evaluation, the start of its process with them; a process that takes longer is killed"""
+    max_restarts: NonNegativeInt
+    """how often an evaluation is begun anew, in a new process, when one has died or was killed; then it has failed"""
 
 
 class BestConfig(Config):

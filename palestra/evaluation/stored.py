@@ -1,5 +1,6 @@
 """Evaluates the checkpoints of a run, without training; the run may train meanwhile."""
 
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -43,7 +44,10 @@ class StoredRun:
     def load(self, which: str) -> None:
         """Give the players what they had in a checkpoint: latest, best or a number."""
         checkpoints = Checkpoints(self.folder, keep_last=1, keep_every=None)
-        state = checkpoints.load(int(which) if which.isdigit() else which, check_rows=False).state
+        self.take(checkpoints.load(int(which) if which.isdigit() else which, check_rows=False).state)
+
+    def take(self, state: Mapping[str, Any]) -> None:
+        """Give the players and the game what stands in a state of the run."""
         self.counters = state["counters"]
         self.game.load_state_dict(state["game"])
         for name, player_state in state["players"].items():
@@ -57,9 +61,14 @@ class StoredRun:
         final = self.evaluations.configs[name].final_num_games
         result = self.evaluations.play(name, num_games or final, with_scripted=True)
         record = {"kind": "evaluation", **self.counters, **result}
-        path = self.folder.evaluations / f"{name}-opt-step-{self.counters['opt_steps']}.json"
-        write_json(path, plain(record))
-        return path, record
+        return file_record(self.folder, record), record
+
+
+def file_record(run: RunFolder, record: Mapping[str, Any]) -> Path:
+    """Write the record of an evaluation to the run's `evaluations/`, under the step of its players. Raises OSError."""
+    path = run.evaluations / f"{record['evaluation']}-opt-step-{record['opt_steps']}.json"
+    write_json(path, plain(record))
+    return path
 
 
 def make_evaluations(config: "RunConfig", game: Any, players: Any) -> Evaluations:

@@ -184,6 +184,14 @@ class Checkpoints:
         except OSError as error:
             raise CheckpointError(f"checkpoint {name} could not be marked as the best: {error}") from error
 
+    def holding(self, counters: Mapping[str, int]) -> int | None:
+        """The number of the newest whole checkpoint in whose counters these stand; None if there is none."""
+        for number in reversed(self.numbers()):
+            with suppress(DamagedError, CheckpointError):
+                if counters.items() <= read_manifest(self.folder / f"{number:08d}")["counters"].items():
+                    return number
+        return None
+
     def best(self) -> int | None:
         """The number of the best checkpoint; None if none is marked."""
         name = self._pointer("best")

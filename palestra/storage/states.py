@@ -72,3 +72,14 @@ def decode(document: Any, tensors: dict[str, Tensor]) -> Any:
         case [("$dict", pairs)]:
             return {key: decode(item, tensors) for key, item in pairs}
     return {key: decode(item, tensors) for key, item in document.items()}
+
+
+def copied(value: Any) -> Any:
+    """The value with copies of its tensors, on the CPU."""
+    if isinstance(value, Tensor):
+        return torch.empty(value.shape, dtype=value.dtype).copy_(value.detach())
+    if isinstance(value, Mapping):
+        return {key: copied(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(copied(item) for item in value)
+    return value

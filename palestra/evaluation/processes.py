@@ -1,0 +1,227 @@
+"""Processes that play evaluations (palestra.evaluation.worker): started, handed requests, watched, killed.
+
+One thread per process does this, so that training waits for none of it. What a process prints goes to
+`evaluations/evaluator-N.log`. It ends with the process that started it, also if that is killed.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+from safetensors.torch import save
+from torch import Tensor
+
+from palestra.evaluation.config import EvaluatorsConfig
+from palestra.recording.results import Task
+from palestra.storage.run_folder import RunFolder
+from palestra.storage.states import encode
+
+COMMAND = [sys.executable, "-P", "-m", "palestra.evaluation.worker"]
+CLOSE_S = 5.0  # for the threads to see that their processes are gone
+
+
+@dataclass(frozen=True)
+class Request:
+    """One evaluation, by name. state: as in a checkpoint; players, game, counters. task: shows how far it is."""
+
+    evaluation: str
+    num_games: int
+    with_scripted: bool
+    state: Mapping[str, Any]
+    task: Task
+
+    def to_bytes(self) -> bytes:
+        """A line of JSON, and a safetensors file of as many bytes as it says."""
+        tensors: dict[str, Tensor] = {}
+        document = encode(self.state, "", tensors)
+        content = save(tensors)
+        header = {"evaluation": self.evaluation, "num_games": self.num_games, "with_scripted": self.with_scripted}
+        return json.dumps(header | {"state": document, "num_bytes": len(content)}).encode() + b"\n" + content
+
+
+@dataclass(frozen=True)
+class Answer:
+    """result: what `Evaluations.play` gave; None if the evaluation has failed, and `why`."""
+
+    result: dict[str, Any] | None
+    seconds: float
+    why: str
+
+
+class ProcessLost(Exception):
+    """A process has not answered; the message says why. It is of no more use."""
+
+
+class Processes:
+    """`num_processes` of them. tell: is given lines for the user, from other threads."""
+
+    def __init__(self, run: RunFolder, config: EvaluatorsConfig, tell: Callable[[str], None]) -> None:
+        self.requests: SimpleQueue[tuple[Request, Future[Answer]] | None] = SimpleQueue()
+        self.keepers = [
+            Keeper(run.path, run.evaluations / f"evaluator-{number}.log", config, self.requests, tell)
+            for number in range(config.num_processes)
+        ]
+
+    def play(self, request: Request) -> Future[Answer]:
+        """The answer to come: of a process, or that the evaluation has failed."""
+        answer: Future[Answer] = Future()
+        self.requests.put((request, answer))
+        return answer
+
+    def close(self) -> None:
+        """End the processes, whatever they do. What has no answer gets none."""
+        for keeper in self.keepers:
+            keeper.close()
+        for _ in self.keepers:
+            self.requests.put(None)
+        for keeper in self.keepers:
+            keeper.thread.join(CLOSE_S)
+
+
+class Keeper:
+    """Keeps one process in a thread: starts it when there is a request, and another when it was lost."""
+
+    def __init__(
+        self,
+        run: Path,
+        log: Path,
+        config: EvaluatorsConfig,
+        requests: "SimpleQueue[tuple[Request, Future[Answer]] | None]",
+        tell: Callable[[str], None],
+    ) -> None:
+        self.run, self.log, self.config, self.requests, self.tell = run, log, config, requests, tell
+        self.process: EvaluatorProcess | None = None
+        self.is_closed = False
+        self.lock = threading.Lock()  # whoever starts a process must know that nobody has closed meanwhile
+        self.thread = threading.Thread(target=self._work, name=log.stem, daemon=True)
+        self.thread.start()
+
+    def close(self) -> None:
+        """From another thread."""
+        with self.lock:
+            self.is_closed = True
+            if self.process is not None:
+                self.process.kill()
+
+    def _work(self) -> None:
+        while (asked := self.requests.get()) is not None and not self.is_closed:
+            request, future = asked
+            answer = self._answer(request)
+            if answer is not None:
+                future.set_result(answer)
+        if self.process is not None:
+            self.process.end()
+
+    def _answer(self, request: Request) -> Answer | None:
+        """Of the first process that does not get lost; None where this was closed."""
+        what, why = f"evaluation {request.task.name}", ""
+        for number in range(self.config.max_restarts + 1):
+            try:
+                return self._started().answer(request)
+            except (OSError, ProcessLost) as error:
+                why = str(error)
+            if self.process is not None:
+                self.process.end()
+                self.process = None
+            if self.is_closed:
+                return None
+            if number < self.config.max_restarts:
+                self.tell(f"{what}: {why}; it is begun anew (see {self.log})")
+        self.tell(f"{what} has failed, and decides nothing: {why}; training goes on (see {self.log})")
+        return Answer(None, 0.0, why)
+
+    def _started(self) -> "EvaluatorProcess":
+        with self.lock:
+            if self.is_closed:
+                raise ProcessLost("the run has ended")
+            if self.process is None:
+                self.process = EvaluatorProcess(self.run, self.log, self.config.timeout_s)
+            return self.process
+
+
+class EvaluatorProcess:
+    """One process, in a session of its own: no signal of a terminal reaches it, and it is killed with its children.
+
+    It holds the reading end of a pipe that closes with the process that started it.
+    """
+
+    def __init__(self, run: Path, log: Path, timeout_s: float) -> None:
+        self._timeout_s, self._is_late = timeout_s, False
+        watched, self._life = os.pipe()
+        path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)  # where the user's own classes are found
+        try:
+            with open(log, "ab") as file:
+                self._process = subprocess.Popen(
+                    [*COMMAND, str(run), str(watched)],
+                    stdin=subprocess.PIPE,
+                    stdout=subprocess.PIPE,
+                    stderr=file,
+                    pass_fds=(watched,),
+                    start_new_session=True,
+                    env=os.environ | {"PYTHONPATH": path},
+                )
+        except OSError:
+            os.close(self._life)
+            raise
+        finally:
+            os.close(watched)
+
+    def answer(self, request: Request) -> Answer:
+        """Raises ProcessLost where none comes in time."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        late = threading.Timer(self._timeout_s, self._give_up)  # which ends a blocked write as well as a blocked read
+        late.daemon = True
+        late.start()
+        try:
+            self._process.stdin.write(request.to_bytes())
+            self._process.stdin.flush()
+            while "num_over" in (said := self._read(self._process.stdout.readline())):
+                request.task.done = said["num_over"]
+        except BrokenPipeError:
+            said = self._read(b"")
+        finally:
+            late.cancel()
+        return Answer(said["result"], said["seconds"], "")
+
+    def _give_up(self) -> None:
+        self._is_late = True
+        self.kill()
+
+    def _read(self, line: bytes) -> dict[str, Any]:
+        """What a line says. Raises ProcessLost where it is none, or says why the process ends."""
+        if line.endswith(b"\n"):
+            said: dict[str, Any] = json.loads(line)
+            if "error" not in said:
+                return said
+            raise ProcessLost(said["error"])
+        if self._is_late:
+            raise ProcessLost(f"no answer within evaluators.timeout_s = {self._timeout_s:g} s")
+        self.kill()
+        code = self._process.wait()
+        raise ProcessLost(f"its process ended with {signal.Signals(-code).name if code < 0 else f'exit code {code}'}")
+
+    def kill(self) -> None:
+        """It and its children, at once."""
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+
+    def end(self) -> None:
+        """Kill it, and let go of it."""
+        self.kill()
+        self._process.wait()
+        os.close(self._life)
+        for pipe in (self._process.stdin, self._process.stdout):
+            with suppress(OSError):
+                if pipe is not None:
+                    pipe.close()
