@@ -147,6 +147,20 @@ def _evaluate(stored: Any, name: str, games: int | None) -> Path:
 
 
 @app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="the folders of one run or more", show_default=False)],
+    out: Annotated[
+        Path | None, typer.Option(help="the page [RUN/report.html; of several runs: ./report.html]", show_default=False)
+    ] = None,
+) -> None:
+    """Write one page of HTML on runs: curves, evaluations, time, checkpoints, configs. A run may train meanwhile."""
+    with _told_plainly():
+        from palestra.report.page import write_report
+
+        console.print(str(write_report(runs, out)), soft_wrap=True)
+
+
+@app.command()
 def verify(
     run: Run,
     start: Annotated[

@@ -86,7 +86,7 @@ def _draw_panel(axes: Axes, evaluations: Sequence[Evaluation], learner: Seat, pa
             labels.append((value, name, level_colour))
     if pair.measure == "rho":
         axes.set_ylim(bottom=0)  # with every line drawn: it ends the scaling of the axis
-    _label_lines(axes, labels)
+    label_lines(axes, labels)
     _dress(axes, learner, opponents, pair.measure == "rho")
 
 
@@ -104,7 +104,7 @@ def _dress(axes: Axes, learner: Seat, opponents: Sequence[Seat], measures_rho: b
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _label_lines(axes: Axes, labels: Sequence[tuple[float, str, str]]) -> None:
+def label_lines(axes: Axes, labels: Sequence[tuple[float, str, str]]) -> None:
     """Name each line at the right edge, at its height, the names moved apart where they would meet."""
     low, high = axes.get_ylim()
     wanted = sorted(

@@ -130,7 +130,11 @@ def read_records(path: Path) -> list[dict[str, Any]]:
 
     Raises ValueError, with the number of the line, if any other line is not a JSON object.
     """
-    records = []
+    return list(iterate_records(path))
+
+
+def iterate_records(path: Path) -> Iterator[dict[str, Any]]:
+    """`read_records`, one by one: those before a damaged line come before its ValueError."""
     lines = path.read_bytes().split(b"\n")
     for number, line in enumerate(lines, start=1):
         is_last = number == len(lines)  # what follows the last end of line: nothing, or a line half written
@@ -144,8 +148,7 @@ def read_records(path: Path) -> list[dict[str, Any]]:
             if is_last:
                 break
             raise ValueError(f"{path}, line {number}: {error}") from error
-        records.append(record)
-    return records
+        yield record
 
 
 def plain(value: Any) -> Any:

@@ -7,12 +7,12 @@ import math
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import fmean, stdev
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from palestra.evaluation.statistics import estimate_mean_of_few
 from palestra.recording.display import score_table
 from palestra.recording.results import (
     Evaluation,
@@ -29,14 +29,6 @@ from palestra.recording.results import (
     standings,
     time_text,
 )
-
-# 97.5% quantiles of Student's t for 1, 2, ... 30 degrees of freedom
-T_QUANTILES = (
-    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
-    *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
-    *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
-)
-
 
 # ---- one run -----------------------------------------------------------------------------------------
 
@@ -244,9 +236,6 @@ def _table_of_seeds(runs: Sequence[Sequence[Evaluation]]) -> Table | None:
 
 def mean_text(values: Sequence[float]) -> str:
     """.256 ±.006: the mean of independent values and half its 95% t interval, which takes at least two."""
-    mean = fmean(values)
-    if len(values) < 2 or not all(map(math.isfinite, values)):
-        return score_text(mean)
-    quantile = T_QUANTILES[min(len(values) - 1, len(T_QUANTILES)) - 1]
-    half = quantile * stdev(values) / math.sqrt(len(values))
-    return f"{score_text(mean)} ±{score_text(half)}"
+    mean = estimate_mean_of_few(values)
+    half = mean.high - mean.value
+    return f"{score_text(mean.value)} ±{score_text(half)}" if math.isfinite(half) else score_text(mean.value)

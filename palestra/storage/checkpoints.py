@@ -192,6 +192,11 @@ class Checkpoints:
                     return number
         return None
 
+    def latest(self) -> int | None:
+        """The number of the checkpoint that was saved last; None if none is marked."""
+        name = self._pointer("latest")
+        return None if name is None else int(name)
+
     def best(self) -> int | None:
         """The number of the best checkpoint; None if none is marked."""
         name = self._pointer("best")

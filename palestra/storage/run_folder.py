@@ -134,6 +134,17 @@ class RunFolder:
                 self.holds_lock = False
                 fcntl.flock(file, fcntl.LOCK_UN)  # closing is not enough where a forked child shares the file
 
+    def is_in_use(self) -> bool:
+        """Whether a process of this machine holds the lock. It is not asked for, so that nobody finds it taken; where
+        the kernel does not list locks (/proc/locks), nobody is seen."""
+        try:
+            inode, holder = (self.path / "lock").stat().st_ino, (self.path / "lock").read_text().strip()
+            locks = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
+        except (OSError, ValueError):
+            return False
+        # as "1: FLOCK ADVISORY WRITE <process> <major>:<minor>:<inode> 0 EOF"
+        return any(lock[1] == "FLOCK" and lock[4] == holder and lock[5].endswith(f":{inode}") for lock in locks)
+
     def _lock_file(self) -> FileIO:
         try:
             return open(self.path / "lock", "a+b", buffering=0)

@@ -1,0 +1,1 @@
+"""The report of runs, one page of HTML, and their comparison."""

@@ -1,0 +1,192 @@
+"""Tables of evaluations: how every pairing fared, who meets whom as a map of colours, ratings."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+import torch
+
+from palestra.evaluation.statistics import interquartile_mean
+from palestra.recording.results import PairResult, Score, Seat, as_float, score_text
+from palestra.report.blocks import Block, Cell, Heading, Note, Section, Table, count, number, scored
+from palestra.report.groups import Group, Standing, mean_score, standings_of
+from palestra.report.reading import under
+
+Seats = tuple[Seat, ...]
+
+
+def evaluations_section(groups: Sequence[Group]) -> Section:
+    section = Section("evaluations", "Evaluations")
+    names = evaluation_names(groups)
+    for name in names:
+        for group in groups:
+            titles = [f"Evaluation {name}"] if len(names) > 1 else []
+            titles += [group.label] if len(groups) > 1 else []
+            if standings := _standings(group, name):
+                section.blocks += [Heading(": ".join(titles))] if titles else []
+                section.blocks += _evaluation(group, name, standings)
+    again = [(run.name, found) for group in groups for run in group.runs for found in run.again]
+    for run_name, found in again:
+        caption = (
+            f"Evaluated afterwards: {run_name}, {found.evaluation.name}, at opt step {found.evaluation.opt_steps:,}."
+        )
+        rows = [_row_of_one(pair, raw) for pair, raw in zip(found.evaluation.pairs, found.record["pairs"], strict=True)]
+        section.blocks.append(Table(caption, _head_of_one(found.evaluation.pairs[:1], before=False), rows))
+    if not section.blocks:
+        section.blocks.append(Note("There is none."))
+    return section
+
+
+def evaluation_names(groups: Sequence[Group]) -> list[str]:
+    found = (each.evaluation.name for group in groups for run in group.runs for each in run.evaluated)
+    return list(dict.fromkeys(found))
+
+
+def pairings(groups: Sequence[Group], name: str, learned: bool = True) -> Iterator[tuple[Seats, PairResult]]:
+    """The pairings of an evaluation in which somebody learns, or nobody does, each with its last result in the first
+    run that has one."""
+    found: dict[Seats, PairResult] = {}
+    for group in groups:
+        for run in group.runs:
+            for seats, standing in standings_of(run.evaluated, name).items():
+                found.setdefault(seats, standing.last)
+    yield from ((seats, pair) for seats, pair in found.items() if bool(pair.learned) == learned)
+
+
+def _standings(group: Group, name: str) -> dict[Seats, list[Standing]]:
+    """Every pairing's standing in each of the group's runs that have played it."""
+    found: dict[Seats, list[Standing]] = {}
+    for run in group.runs:
+        for seats, standing in standings_of(run.evaluated, name).items():
+            found.setdefault(seats, []).append(standing)
+    return found
+
+
+def _evaluation(group: Group, name: str, standings: Mapping[Seats, list[Standing]]) -> Iterator[Block]:
+    example = next(iter(standings.values()))[0].last
+    steps = sorted({each.opt_steps for found in standings.values() for each in found if each.last.learned})
+    at = f"at opt step {' or '.join(f'{step:,}' for step in steps)}" if len(steps) <= 3 else "at the last opt steps"
+    if len(group.runs) == 1:
+        caption = f"{name}, {at}; brackets are 95% intervals over games, before is the first evaluation."
+        rows = [_row_of_one(found[0].last, found[0].raw, found[0].first) for found in standings.values()]
+        yield Table(caption, _head_of_one([example], before=True), rows)
+    else:
+        caption = f"{name}, {at}: means over {len(group.runs)} runs, with 95% t intervals of the mean."
+        rows = [row for found in standings.values() for row in _rows_of_several(found)]
+        yield Table(caption, ["pairing", "measure", "runs", "before", "mean", "IQM", "least", "most"], rows)
+    if overflown := _overflown(standings):
+        yield Note(f"Cut off because numbers grew too large for exact play: {overflown}.")
+    if table := _cross_table(standings):
+        yield table
+    if table := _ratings(group, name):
+        yield table
+
+
+def _head_of_one(examples: Sequence[PairResult], before: bool) -> list[str]:
+    measures = list(examples[0].scores) if examples else []
+    figures = [f"{measure} before" for measure in measures] if before else []
+    return ["pairing", *figures, *measures, "IQM of returns", "length", "games", "cut off"]
+
+
+def _row_of_one(pair: PairResult, raw: Mapping[str, Any], first: PairResult | None = None) -> list[Cell]:
+    before = [] if first is None else [_before(first, pair, measure) for measure in pair.scores]
+    iqms = under(raw, "statistics", "episode_return")
+    told = iqms.values() if isinstance(iqms, Mapping) else ()
+    return [
+        Cell(pairing_text(pair.seats)),
+        *before,
+        *map(scored, pair.scores.values()),
+        Cell(", ".join(score_text(under(spread, "iqm")) for spread in told) or "-"),
+        number(as_float(under(raw, "statistics", "episode_length", "mean"))),
+        count(pair.games),
+        count(pair.truncated),
+    ]
+
+
+def _before(first: PairResult, last: PairResult, measure: str) -> Cell:
+    return Cell("-") if first is last or measure not in first.scores else number(first.scores[measure].value)
+
+
+def _overflown(standings: Mapping[Seats, Sequence[Standing]]) -> str:
+    games = {seats: [each.raw.get("overflow") for each in found] for seats, found in standings.items()}
+    counts = {seats: sum(n for n in told if isinstance(n, int)) for seats, told in games.items()}
+    return ", ".join(f"{n:,} games of {pairing_text(seats)}" for seats, n in counts.items() if n)
+
+
+def _rows_of_several(found: Sequence[Standing]) -> Iterator[list[Cell]]:
+    for measure in found[0].last.scores:
+        scores = [each.last.scores[measure] for each in found if measure in each.last.scores]
+        values = [score.value for score in scores]
+        before = [each.first.scores[measure].value for each in found if measure in each.first.scores]
+        yield [
+            Cell(pairing_text(found[0].seats)),
+            Cell(measure),
+            count(len(scores)),
+            number(fmean(before)) if found[0].first is not found[0].last else Cell("-"),
+            scored(mean_score(scores)),
+            number(float(interquartile_mean(torch.tensor(values, dtype=torch.float64)))),
+            number(min(values)),
+            number(max(values)),
+        ]
+
+
+def pairing_text(seats: Seats) -> str:
+    """host vs random; with a star who learns, where it is not plain."""
+    return " vs ".join(f"{seat.player}{'*' if seat.learns and len(seats) > 1 else ''}" for seat in seats)
+
+
+# ---- who meets whom ------------------------------------------------------------------------------------
+
+
+def _cross_table(standings: Mapping[Seats, Sequence[Standing]]) -> Table | None:
+    """The first score of every pairing of two roles; None where it would have one row or one column."""
+    scores = {
+        seats: mean_score([each.last.score for each in found]) for seats, found in standings.items() if len(seats) == 2
+    }
+    first, second = (list(dict.fromkeys(seats[place] for seats in scores)) for place in (0, 1))
+    if len(first) < 2 or len(second) < 2:
+        return None
+    values = [score.value for score in scores.values() if math.isfinite(score.value)]
+    low, high = min(values, default=0.0), max(values, default=0.0)
+    rows = [
+        [Cell(_player_text(row)), *(_heat_cell(scores.get((row, column)), low, high) for column in second)]
+        for row in first
+    ]
+    measure = next(iter(standings.values()))[0].last.measure
+    caption = (
+        f"Who meets whom: {measure}, from {score_text(low)} (pale) to {score_text(high)} (full); {first[0].role} in "
+        f"rows, {second[0].role} in columns. * learns."
+    )
+    return Table(caption, [f"{first[0].role} \\ {second[0].role}", *map(_player_text, second)], rows, is_heat=True)
+
+
+def _heat_cell(score: Score | None, low: float, high: float) -> Cell:
+    if score is None or not math.isfinite(score.value):
+        return Cell("-")
+    heat = (score.value - low) / (high - low) if high > low else 0.5
+    return Cell(score_text(score.value), score.value, heat=heat)
+
+
+def _player_text(seat: Seat) -> str:
+    return f"{seat.player}*" if seat.learns else seat.player
+
+
+def _ratings(group: Group, name: str) -> Table | None:
+    """The ratings of each run's last evaluation that tells all; means over the runs."""
+    found: dict[tuple[str, str], list[float]] = {}
+    for run in group.runs:
+        told = [each.record.get("ratings") for each in run.evaluated if each.evaluation.name == name]
+        last = next((ratings for ratings in reversed(told) if isinstance(ratings, Mapping)), {})
+        for role, players in last.items():
+            for player, rating in players.items() if isinstance(players, Mapping) else ():
+                if math.isfinite(as_float(rating)):
+                    found.setdefault((role, player), []).append(as_float(rating))
+    if not found:
+        return None
+    ranked = sorted(found.items(), key=lambda item: (item[0][0], -fmean(item[1])))
+    rows = [
+        [Cell(player), Cell(role), Cell(f"{fmean(ratings):+.0f}", fmean(ratings))] for (role, player), ratings in ranked
+    ]
+    caption = "Ratings on the scale of Elo, the mean of all being 0: 400 points are odds of ten to one."
+    return Table(caption, ["player", "role", "rating"], rows)

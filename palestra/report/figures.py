@@ -1,0 +1,149 @@
+"""Figures of a report: matplotlib's SVG, put into the page as text, in colours that the page's style names.
+
+matplotlib draws in placeholder colours; in the SVG each becomes a variable of the style, so that one figure serves
+light and dark. Texts stay texts.
+"""
+
+import io
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import matplotlib
+from markupsafe import Markup, escape
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter, MaxNLocator
+
+from palestra.recording.plots import label_lines
+from palestra.recording.results import printable
+from palestra.report.groups import Curve, Point
+
+NUM_SERIES = 8  # colours for lines, told apart by colour-blind eyes; --series-0 ... of the style
+INK, GRID = "#0a0b01", "#0a0b02"
+SERIES = tuple(f"#0a0c{number:02x}" for number in range(NUM_SERIES))
+VARIABLES = {INK: "--ink-soft", GRID: "--line"} | {colour: f"--series-{n}" for n, colour in enumerate(SERIES)}
+MARKS = "osD^vPX*"
+MOST_POINTS = 200  # of a line
+SIZE = (4.4, 2.7)  # inches; one pixel of a page is a 72nd
+FONT_SIZE = 9
+STYLE: Any = {
+    "svg.fonttype": "none",
+    "text.parse_math": False,  # names are the user's
+    "font.size": FONT_SIZE,
+    "axes.facecolor": "none",
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": GRID,
+    "grid.linewidth": 0.6,
+    "text.color": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+}
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A figure of the page. description: what a reader is told who does not see it."""
+
+    title: str
+    description: str
+    svg: Markup
+
+
+class Figures:
+    """Makes the figures of one page, and tells their names apart."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def draw(
+        self, title: str, description: str, paint: Callable[[Figure], None], size: tuple[float, float] = SIZE
+    ) -> Drawn:
+        """What `paint` paints on a figure of that size, in inches."""
+        self._count += 1
+        with matplotlib.rc_context({**STYLE, "svg.hashsalt": str(self._count)}):
+            figure = Figure(figsize=size, layout="constrained")
+            figure.patch.set_alpha(0.0)
+            paint(figure)
+            file = io.StringIO()
+            figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+        return Drawn(title, description, _for_page(file.getvalue(), f"figure-{self._count}", title, description))
+
+
+def _for_page(svg: str, name: str, title: str, description: str) -> Markup:
+    """An SVG file as an element of a page: named, of any width, its ids its own, its colours those of the style."""
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r' id="', f' id="{name}-', svg)
+    svg = re.sub(r'(url\(|xlink:href=")#', rf"\1#{name}-", svg)
+    svg = re.sub(r"#0a0[bc]\d\d", lambda match: f"var({VARIABLES[match[0]]})", svg)
+    svg = re.sub(r"(font: [^;\"]*?px) [^;\"]*", r"\1 system-ui, sans-serif", svg)
+    head, _, body = svg.partition(">")
+    head = re.sub(r' (width|height|version|xmlns:xlink|xmlns)="[^"]*"', "", head)
+    told = {"title": escape(printable(title)), "desc": escape(printable(description))}
+    labels = "".join(f'<{kind} id="{name}-{kind}">{text}</{kind}>' for kind, text in told.items())
+    return Markup(f'{head} role="img" aria-labelledby="{name}-title" aria-describedby="{name}-desc">{labels}{body}')
+
+
+# ---- curves --------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Level:
+    """A score that no training changes, as of a scripted player."""
+
+    name: str
+    value: float
+
+
+def paint_curves(
+    figure: Figure, curves: Sequence[Curve], colours: Sequence[int], levels: Sequence[Level], x_label: str, y_label: str
+) -> None:
+    """Lines with bands for their intervals, thin ones for single runs of a group, and dashed levels with their names.
+
+    colours: of each curve, the number of its series.
+    """
+    axes = figure.subplots()
+    for level in levels:
+        axes.axhline(level.value, color=INK, linestyle=(0, (4, 3)), linewidth=0.9)
+    for curve, colour in zip(curves, colours, strict=True):
+        _paint_curve(axes, curve, colour)
+    label_lines(axes, [(level.value, printable(level.name), INK) for level in levels])
+    axes.set_xlabel(x_label)
+    axes.set_ylabel(printable(y_label))
+    axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+
+
+def _paint_curve(axes: Axes, curve: Curve, number: int) -> None:
+    colour, mark = SERIES[number % NUM_SERIES], MARKS[number % len(MARKS)]
+    for points in curve.each:
+        shown = thinned(points)
+        axes.plot([p.step for p in shown], [p.score.value for p in shown], color=colour, linewidth=0.6, alpha=0.55)
+    shown = thinned(curve.points)
+    steps = [point.step for point in shown]
+    axes.plot(
+        steps,
+        [point.score.value for point in shown],
+        color=colour,
+        linewidth=1.8,
+        marker=mark if len(shown) <= 30 else None,
+        markersize=3.5,
+    )
+    low, high = ([point.score[place] for point in shown] for place in (1, 2))
+    if any(map(math.isfinite, low)):
+        axes.fill_between(steps, low, high, color=colour, alpha=0.2, linewidth=0)
+
+
+def thinned(points: Sequence[Point]) -> Sequence[Point]:
+    """Of many points an even choice with both ends."""
+    if len(points) <= MOST_POINTS:
+        return points
+    return [points[round(i * (len(points) - 1) / (MOST_POINTS - 1))] for i in range(MOST_POINTS)]

@@ -1,0 +1,169 @@
+"""Runs that differ in their seed alone are one group; what a group shows is a mean over its runs with its interval."""
+
+import json
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from palestra.evaluation.statistics import estimate_mean_of_few
+from palestra.lineage import tree_differences
+from palestra.recording.results import PairResult, Score, Seat
+from palestra.report.reading import Evaluated, RunData, under
+
+# What changes no result, or none beyond the last bits.
+ASIDE = ("seed", "output", "execution")
+MOST_TOLD = 3  # differing keys in a group's name
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs of one config that have, or may have, different seeds."""
+
+    label: str
+    runs: tuple[RunData, ...]
+
+
+class Point(NamedTuple):
+    """A score at a count of steps; the interval is infinite or NaN where nothing tells of one."""
+
+    step: int
+    score: Score
+
+
+@dataclass(frozen=True)
+class Curve:
+    """What a group shows over training.
+
+    points: of one run its own; of several the mean over the runs, with its 95% t interval, at the steps at which every
+    one has a value. each: those of every run, where there are several.
+    """
+
+    group: Group
+    points: tuple[Point, ...]
+    each: tuple[tuple[Point, ...], ...]
+
+
+def group_runs(runs: Sequence[RunData]) -> list[Group]:
+    """The groups in the order of their first runs, named as these are, without the number or seed at the end; where two
+    would be called the same, for the keys in which they differ."""
+    found: dict[str, list[RunData]] = {}
+    for run in runs:
+        found.setdefault(_experiment_text(run) or str(run.path.resolve()), []).append(run)
+    groups = [Group(_common_name(members), tuple(members)) for members in found.values()]
+    labels = [group.label for group in groups]
+    if len(set(labels)) == len(labels):
+        return groups
+    return [Group(_told_apart(group, groups), group.runs) for group in groups]
+
+
+def experiment(run: RunData) -> dict[str, Any]:
+    """The config of a run without what may differ within a group."""
+    return {key: value for key, value in run.config.items() if key not in ASIDE}
+
+
+def _experiment_text(run: RunData) -> str:
+    return json.dumps(experiment(run), sort_keys=True, default=str) if run.config else ""
+
+
+def _common_name(runs: Sequence[RunData]) -> str:
+    if len(runs) == 1:
+        return runs[0].name
+    return re.sub(r"([/_-]?seed)?[-_/ .]?\d*$", "", runs[0].name) or runs[0].name
+
+
+def _told_apart(group: Group, groups: Sequence[Group]) -> str:
+    """The group's name, with what tells it from the first group, and the first from the second."""
+    other = groups[0] if group is not groups[0] else groups[1]
+    changes = tree_differences(experiment(other.runs[0]), experiment(group.runs[0]))
+    told = [f"{change.key.rpartition('.')[2]}={change.after}" for change in changes][:MOST_TOLD]
+    return f"{group.label} ({', '.join(told)})" if told else group.runs[0].name
+
+
+def step_unit(groups: Sequence[Group]) -> str:
+    """What the axes of curves count: what the runs' ends do if these are steps, and the same of all; else env steps."""
+    units = {str(under(run.config, "stop", "unit")) for group in groups for run in group.runs if run.config}
+    return units.pop() if len(units) == 1 and units <= {"env_steps", "opt_steps", "epochs"} else "env_steps"
+
+
+# ---- over the runs of a group --------------------------------------------------------------------------
+
+
+def over_runs(group: Group, each: Sequence[Sequence[Point]]) -> Curve:
+    """The curve of a group from those of its runs; runs without points are left out. Of two points at one step, as a
+    record and the one at the end, the last counts."""
+    tracks = [{point.step: point for point in points} for points in each if points]
+    if len(tracks) <= 1:
+        return Curve(group, tuple(tracks[0].values()) if tracks else (), ())
+    common = sorted(set.intersection(*(set(track) for track in tracks)))
+    means = tuple(Point(step, mean_score([track[step].score for track in tracks])) for step in common)
+    return Curve(group, means, tuple(tuple(track.values()) for track in tracks))
+
+
+def without_intervals(curve: Curve) -> Curve:
+    points = (Point(point.step, Score(point.score.value, math.nan, math.nan)) for point in curve.points)
+    return replace(curve, points=tuple(points))
+
+
+def mean_score(scores: Sequence[Score]) -> Score:
+    """Of one run its own score; of several their mean, with its 95% t interval."""
+    if len(scores) == 1:
+        return scores[0]
+    mean = estimate_mean_of_few([score.value for score in scores])
+    return Score(mean.value, mean.low, mean.high)
+
+
+def metric_names(group: Group) -> list[str]:
+    """Of the numbers that training records hold, in the order in which they come."""
+    return list(dict.fromkeys(name for run in group.runs for name in run.metrics))
+
+
+def metric_curve(group: Group, name: str, unit: str) -> Curve:
+    """A number of the training records over training."""
+    tracks = [
+        [Point(_step(record, unit), Score(value, math.nan, math.nan)) for record, value in run.metrics.get(name, [])]
+        for run in group.runs
+    ]
+    return over_runs(group, tracks)
+
+
+def score_curve(group: Group, evaluation: str, seats: tuple[Seat, ...], measure: str, unit: str) -> Curve:
+    """A score of a pairing over training."""
+    return over_runs(group, [list(_scores(run, evaluation, seats, measure, unit)) for run in group.runs])
+
+
+def _scores(run: RunData, evaluation: str, seats: tuple[Seat, ...], measure: str, unit: str) -> Iterator[Point]:
+    for found in run.evaluated:
+        if found.evaluation.name == evaluation:
+            for pair in found.evaluation.pairs:
+                if pair.seats == seats and measure in pair.scores:
+                    yield Point(_step(found.record, unit), pair.scores[measure])
+
+
+def _step(record: Mapping[str, Any], unit: str) -> int:
+    value = record.get(unit)
+    return value if isinstance(value, int) else 0
+
+
+class Standing(NamedTuple):
+    """A pairing at its first and its last time, in one run. raw: what the last record says of it."""
+
+    seats: tuple[Seat, ...]
+    first: PairResult
+    last: PairResult
+    raw: Mapping[str, Any]
+    opt_steps: int
+
+
+def standings_of(evaluated: Sequence[Evaluated], name: str) -> dict[tuple[Seat, ...], Standing]:
+    """The pairings of one evaluation, in the order of the last one."""
+    found: dict[tuple[Seat, ...], Standing] = {}
+    mine = [each for each in evaluated if each.evaluation.name == name]
+    for each in mine:
+        for pair, raw in zip(each.evaluation.pairs, each.record["pairs"], strict=True):
+            first = found[pair.seats].first if pair.seats in found else pair
+            found[pair.seats] = Standing(pair.seats, first, pair, raw, each.evaluation.opt_steps)
+    last = [pair.seats for pair in mine[-1].evaluation.pairs] if mine else []
+    order = {seats: number for number, seats in enumerate(last)}
+    return dict(sorted(found.items(), key=lambda item: order.get(item[0], len(order))))

@@ -1,0 +1,203 @@
+"""What was run: the runs, what is wrong with them, checkpoints, configs, versions and machines."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from palestra.lineage import tree_differences
+from palestra.recording.results import duration_text
+from palestra.report.blocks import Block, Cell, Code, Facts, Heading, Note, Section, Table, count
+from palestra.report.groups import Group, experiment
+from palestra.report.reading import RunData, under
+
+MOST_ROWS = 200  # of a table; what is more is told
+
+
+def runs_section(groups: Sequence[Group]) -> Section:
+    rows = [
+        [
+            Cell(run.name),
+            *([Cell(group.label)] if len(groups) > 1 else []),
+            Cell(_text(run.seed)),
+            Cell(run.state),
+            *(count(run.counters[name]) for name in ("env_steps", "opt_steps", "episodes")),
+            Cell(duration_text(run.train_seconds)),
+        ]
+        for group in groups
+        for run in group.runs
+    ]
+    head = ["run", *(["group"] if len(groups) > 1 else []), "seed", "state", "env steps", "opt steps", "episodes"]
+    table = Table("The runs, as of their last records; training alone counts as time.", [*head, "training"], rows)
+    section = Section("runs", "Runs", [table])
+    section.blocks += warnings(groups)
+    return section
+
+
+# ---- what is not as it should be -----------------------------------------------------------------------
+
+
+def warnings(groups: Sequence[Group]) -> list[Note]:
+    runs = [run for group in groups for run in group.runs]
+    lines = [
+        f"{run.name}: {line}" if len(runs) > 1 and run.name not in line else line
+        for run in runs
+        for line in _warnings_of(run)
+    ]
+    for group in groups:
+        seeds = [_text(run.seed) for run in group.runs]
+        if twice := sorted({seed for seed in seeds if seeds.count(seed) > 1}):
+            lines.append(
+                f"{group.label}: several runs have the seed {', '.join(twice)}. They are not independent, so intervals "
+                "over runs are too narrow."
+            )
+    return [Note(line, is_warning=True) for line in lines]
+
+
+def _warnings_of(run: RunData) -> Iterator[str]:
+    yield from run.faults
+    if not run.training:
+        yield "There is no training record yet."
+    if not run.evaluated:
+        yield "There is no evaluation, so nothing is known of what was learned."
+    if not run.checkpoints:
+        yield "There is no checkpoint."
+    for checkpoint in run.checkpoints:
+        if checkpoint.fault is not None:
+            yield f"Checkpoint {checkpoint.name} cannot be used: {checkpoint.fault}"
+    for name, absent in _nulls(run.training).items():
+        yield f"{name} is null in {absent:,} of {len(run.training):,} training records: it was NaN or infinite."
+    inexact = {name for record in run.training for name, told in _players(record).items() if "inexact" in told}
+    for name in sorted(inexact):
+        yield f"The worlds of {name} could not be restored exactly after a resume: equal bits are not promised."
+    set_in_python = run.facts.get("set_in_python")
+    if isinstance(set_in_python, list) and set_in_python:
+        yield f"It was trained with objects that no config names: {', '.join(map(str, set_in_python))}."
+
+
+def _players(record: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    players = record.get("players")
+    told = players.items() if isinstance(players, Mapping) else ()
+    return {name: value for name, value in told if isinstance(value, Mapping)}
+
+
+def _nulls(records: Sequence[Mapping[str, Any]]) -> dict[str, int]:
+    """How often each number of the players is null."""
+    found: dict[str, int] = {}
+    for record in records:
+        for player, told in _players(record).items():
+            for name in _null_names(told, player):
+                found[name] = found.get(name, 0) + 1
+    return found
+
+
+def _null_names(value: Any, name: str) -> Iterator[str]:
+    if value is None:
+        yield name
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from _null_names(inner, f"{name}/{key}")
+
+
+# ---- checkpoints ---------------------------------------------------------------------------------------
+
+
+def checkpoints_section(groups: Sequence[Group]) -> Section:
+    runs = [run for group in groups for run in group.runs]
+    rows = [
+        [
+            Cell(f"{run.name}: {stored.name}" if len(runs) > 1 else stored.name),
+            Cell("damaged" if stored.fault is not None else ", ".join(stored.marks) or "-"),
+            *(count(stored.counters.get(name)) for name in ("env_steps", "opt_steps", "epochs")),
+            Cell(f"{stored.num_bytes / 1e6:,.2f} MB"),
+        ]
+        for run in runs
+        for stored in run.checkpoints
+    ]
+    caption = "The checkpoints that are kept. Size: without replay rows that checkpoints share."
+    head = ["checkpoint", "marked", "env steps", "opt steps", "epochs", "size"]
+    shown: list[Block] = [Table(caption, head, rows)] if rows else [Note("There are none.")]
+    return Section("checkpoints", "Checkpoints", shown)
+
+
+# ---- config, versions, machine -------------------------------------------------------------------------
+
+
+def setting_section(groups: Sequence[Group]) -> Section:
+    section = Section("setting", "What was run")
+    if len(groups) > 1:
+        section.blocks.append(_differences(groups))
+    for group in groups:
+        for run in group.runs:
+            if len(groups) > 1 or len(group.runs) > 1:
+                section.blocks.append(Heading(run.name))
+            section.blocks += _setting(run)
+    return section
+
+
+def differing_keys(groups: Sequence[Group]) -> dict[str, list[str]]:
+    """The keys in which the groups differ: of each its value in every group, as text."""
+    trees = [experiment(group.runs[0]) for group in groups]
+    keys = dict.fromkeys(change.key for tree in trees[1:] for change in tree_differences(trees[0], tree))
+    return {key: [_text(_value_at(tree, key)) for tree in trees] for key in keys}
+
+
+def _value_at(tree: Any, key: str) -> Any:
+    for part in key.split("."):
+        if isinstance(tree, list) and part.isdigit() and int(part) < len(tree):
+            tree = tree[int(part)]
+        else:
+            tree = under(tree, part)
+    return tree
+
+
+def _differences(groups: Sequence[Group]) -> Block:
+    rows = [[Cell(key), *map(Cell, values)] for key, values in differing_keys(groups).items()]
+    if not rows:
+        return Note("The configs of the groups cannot be compared.")
+    told = f", the first {MOST_ROWS} of {len(rows):,}" if len(rows) > MOST_ROWS else ""
+    caption = f"The keys in which the configs differ, besides seed, output and execution{told}."
+    return Table(caption, ["key", *(group.label for group in groups)], rows[:MOST_ROWS])
+
+
+def _setting(run: RunData) -> Iterator[Block]:
+    facts = run.facts
+    told = {
+        "folder": str(run.path.resolve()),
+        "command": facts.get("command"),
+        "commit": facts.get("commit"),
+        "branched from": facts.get("branched_from"),
+        "mirror": facts.get("mirror"),
+        "id": facts.get("id"),
+        "versions": _pairs(facts.get("versions")),
+        "machine": _pairs(facts.get("machine")),
+        "execution": _pairs(run.config.get("execution")),
+    }
+    yield Facts([(name, str(value)) for name, value in told.items() if value])
+    if run.changes:
+        rows = [
+            [
+                Cell(str(change.get("key"))),
+                Cell(_text(change.get("before"))),
+                Cell(_text(change.get("after"))),
+                Cell(_pairs(change.get("counters"))),
+            ]
+            for change in run.changes[:MOST_ROWS]
+        ]
+        yield Table("Keys that changed in the run's life.", ["key", "before", "after", "at"], rows)
+    yield Code(f"config.yml of {run.name}", run.config_text)
+
+
+def _pairs(value: Any) -> str:
+    """name value, name value: what is null left out."""
+    if not isinstance(value, Mapping):
+        return ""
+    return ", ".join(f"{name} {_text(entry)}" for name, entry in value.items() if entry is not None)
+
+
+def _text(value: Any) -> str:
+    """A value of a config as YAML writes it."""
+    if value is None or isinstance(value, bool):
+        return {None: "null", True: "true", False: "false"}[value]
+    if isinstance(value, float) and math.isfinite(value):
+        return f"{value:g}"
+    return str(value)

@@ -1,0 +1,84 @@
+"""The report of runs: one HTML page that holds all it shows, and no script."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from palestra import __version__
+from palestra.recording.results import printable
+from palestra.report.evaluations import evaluations_section
+from palestra.report.figures import Figures
+from palestra.report.groups import Group, group_runs
+from palestra.report.learning import curves_section, metrics_section
+from palestra.report.overview import checkpoints_section, runs_section, setting_section
+from palestra.report.reading import read_runs, under
+from palestra.report.timings import time_section
+from palestra.storage.run_folder import RunFolderError, write_text
+
+HERE = Path(__file__).parent
+
+
+def write_report(runs: Sequence[Path], out: Path | None) -> Path:
+    """Write the report of runs, whole or not at all, and give its path.
+
+    out: None: report.html in the folder of a single run, else in the working directory. Raises RunFolderError for a
+    folder that is no run, and for a page that cannot be written.
+    """
+    groups = group_runs(read_runs(runs))
+    path = out or (runs[0] if len(runs) == 1 else Path()) / "report.html"
+    page = render_page(groups)
+    try:
+        write_text(path, page)
+    except OSError as error:
+        raise RunFolderError(f"{path} cannot be written: {error.strerror}") from error
+    return path
+
+
+def render_page(groups: Sequence[Group]) -> str:
+    """The page, as HTML."""
+    figures = Figures()
+    sections = [
+        runs_section(groups),
+        curves_section(groups, figures),
+        evaluations_section(groups),
+        time_section(groups, figures),
+        metrics_section(groups, figures),
+        checkpoints_section(groups),
+        setting_section(groups),
+    ]
+    environment = Environment(
+        loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, finalize=_shown, trim_blocks=True
+    )
+    return environment.get_template("page.html").render(
+        title=", ".join(group.label for group in groups),
+        lead=list(dict.fromkeys(_lead(group) for group in groups)),
+        sections=sections,
+        style=Markup((HERE / "style.css").read_text()),
+        written=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
+        version=__version__,
+    )
+
+
+def _shown(value: Any) -> Any:
+    """Texts without control characters, which a page may not hold; lines stay lines."""
+    if isinstance(value, Markup) or not isinstance(value, str):
+        return value
+    return "\n".join(map(printable, value.split("\n")))
+
+
+def _lead(group: Group) -> str:
+    """dqn-polyhedra: polyhedra, host by dqn, agent by dqn"""
+    config = group.runs[0].config
+    game = under(config, "game", "id") or under(config, "game", "name") or "unknown"
+    players = under(config, "players")
+    how = {
+        name: under(entry, "algorithm", "name") or under(entry, "scripted") or under(entry, "from_run")
+        for name, entry in (players.items() if isinstance(players, dict) else ())
+    }
+    learning = ", ".join(f"{name} by {by}" for name, by in how.items() if by)
+    seeds = f", {len(group.runs)} runs" if len(group.runs) > 1 else ""
+    return f"{group.label}: {game}{', ' if learning else ''}{learning}{seeds}"

@@ -1,0 +1,233 @@
+"""What lies in the folder of a run, read for a report: nothing is written or locked, the run may train meanwhile, and
+what is damaged or missing becomes a line that says so."""
+
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Self, TypeVar
+
+from palestra.config import ConfigError, check, load_yaml
+from palestra.intervals import Counters, Limit
+from palestra.recording.recorders import iterate_records, numbers_of
+from palestra.recording.results import Evaluation, as_float
+from palestra.storage.checkpoints import Checkpoints, read_manifest
+from palestra.storage.run_folder import RunFolder, RunFolderError
+from palestra.storage.segments import CheckpointError, DamagedError
+
+T = TypeVar("T")
+
+# What goes wrong in data that palestra did not write.
+NOT_OURS = (LookupError, TypeError, ValueError, AttributeError, RecursionError)
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """An evaluation at one moment of training. record: as it was written, with the counters."""
+
+    evaluation: Evaluation
+    record: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class StoredCheckpoint:
+    """fault: why it cannot be used, else None. marks: latest, best. num_bytes: of its own folder; replay rows that it
+    shares with others lie elsewhere."""
+
+    name: str
+    marks: tuple[str, ...]
+    counters: Mapping[str, int]
+    num_bytes: int
+    fault: str | None
+
+
+@dataclass(frozen=True)
+class RunData:
+    """All that a report tells of a run, as plain data.
+
+    name: how the report calls it. config: the file's mapping, empty if it cannot be read; config_text: the file.
+    facts: run.json. training: the training records; evaluated: the evaluations of training, both the oldest first.
+    again: those of `palestra evaluate`. changes: the lines of changes.jsonl. faults: what is damaged or missing.
+    """
+
+    path: Path
+    name: str
+    config: Mapping[str, Any]
+    config_text: str
+    facts: Mapping[str, Any]
+    training: tuple[Mapping[str, Any], ...]
+    evaluated: tuple[Evaluated, ...]
+    again: tuple[Evaluated, ...]
+    changes: tuple[Mapping[str, Any], ...]
+    checkpoints: tuple[StoredCheckpoint, ...]
+    is_in_use: bool
+    faults: tuple[str, ...]
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Raises RunFolderError where there is no run."""
+        folder = RunFolder.open(path)
+        faults: list[str] = []
+        records = list(_until_damage(iterate_records(folder.records), folder.records, faults))
+        changes = list(_until_damage(iterate_records(folder.changes), folder.changes, faults))
+        evaluations = [record for record in records if record.get("kind") == "evaluation"]
+        return cls(
+            path=path,
+            name=_name(path),
+            config=_or_told(lambda: load_yaml(folder.config), {}, faults),
+            config_text=_or_told(lambda: folder.config.read_text(errors="replace"), "", faults),
+            facts=_or_told(folder.facts, {}, faults),
+            training=tuple(record for record in records if record.get("kind") == "training"),
+            evaluated=tuple(_evaluated(evaluations, str(folder.records), faults)),
+            again=tuple(_read_again(folder, faults)),
+            changes=tuple(changes),
+            checkpoints=tuple(_read_checkpoints(folder)),
+            is_in_use=folder.is_in_use(),
+            faults=tuple(faults),
+        )
+
+    @property
+    def seed(self) -> Any:
+        return self.config.get("seed")
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """Where the run stood at its last record."""
+        last = [records[-1] for records in (self.training, [each.record for each in self.evaluated]) if records]
+        names = ("env_steps", "opt_steps", "epochs", "episodes")
+        return {name: max((_count(record, name) for record in last), default=0) for name in names}
+
+    @property
+    def train_seconds(self) -> float:
+        """Seconds of training that the records tell of; NaN if none does."""
+        clocks = [as_float(under(record, "clock", "train_seconds")) for record in self.training]
+        return max((seconds for seconds in clocks if math.isfinite(seconds)), default=math.nan)
+
+    @property
+    def share(self) -> float:
+        """How much of the run lies behind, 0..1; NaN where the config does not say."""
+        counters = self.counters
+        now: Counters = {
+            "opt_steps": counters["opt_steps"],
+            "env_steps": counters["env_steps"],
+            "epochs": counters["epochs"],
+            "minutes": 0.0 if math.isnan(self.train_seconds) else self.train_seconds / 60,
+        }
+        try:
+            return check(dict(self.config["stop"]), Limit).share(now)
+        except (*NOT_OURS, ConfigError):
+            return math.nan
+
+    @property
+    def state(self) -> str:
+        """complete, ended early, running, or stopped, with how far it came."""
+        ended = self.training[-1].get("ended") if self.training else None
+        if isinstance(ended, str):
+            return f"ended early: {ended}"
+        if self.is_in_use:
+            return f"running, at {self._percent()}"
+        return "complete" if self.share >= 1.0 else f"stopped at {self._percent()}"
+
+    def _percent(self) -> str:
+        return "an unknown share" if math.isnan(self.share) else f"{math.floor(100 * self.share)}%"
+
+    @cached_property
+    def metrics(self) -> dict[str, list[tuple[Mapping[str, Any], float]]]:
+        """The numbers in the training records, by the name that recorders give them, each with its record."""
+        found: dict[str, list[tuple[Mapping[str, Any], float]]] = {}
+        for record in self.training:
+            for name, number in numbers_of(record).items():
+                found.setdefault(name, []).append((record, float(number)))
+        return found
+
+
+def read_runs(paths: Sequence[Path]) -> list[RunData]:
+    """Each run once. Where two have the same name, all go by their paths. Raises RunFolderError for what is no run."""
+    runs = list({path.resolve(): RunData.read(path) for path in reversed(paths)}.values())[::-1]
+    if len({run.name for run in runs}) < len(runs):
+        runs = [replace(run, name=str(run.path)) for run in runs]
+    return runs
+
+
+def _name(path: Path) -> str:
+    """The folder's, with the one above it where it says no more than the seed."""
+    path = path.resolve()
+    return f"{path.parent.name}/{path.name}" if path.name.startswith("seed-") else path.name
+
+
+def _count(record: Mapping[str, Any], name: str) -> int:
+    value = record.get(name)
+    return value if isinstance(value, int) else 0
+
+
+def under(record: Any, *keys: str) -> Any:
+    """What lies there in nested mappings; None where nothing does."""
+    for key in keys:
+        record = record.get(key) if isinstance(record, Mapping) else None
+    return record
+
+
+def _or_told(read: Callable[[], T], otherwise: T, faults: list[str]) -> T:
+    try:
+        return read()
+    except (OSError, RunFolderError, ConfigError) as error:
+        faults.append(str(error))
+        return otherwise
+
+
+def _until_damage(lines: Iterator[dict[str, Any]], path: Path, faults: list[str]) -> Iterator[dict[str, Any]]:
+    """The lines up to the first that was not written so. A file that is not there has none."""
+    try:
+        yield from lines
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        faults.append(f"{path} cannot be read: {error.strerror}")
+    except ValueError as error:
+        faults.append(f"{error}; this line and those after it are left out")
+
+
+def _evaluated(records: list[dict[str, Any]], where: str, faults: list[str]) -> Iterator[Evaluated]:
+    for record in records:
+        try:
+            evaluation = Evaluation.from_record(record)
+            numbers_of(record)
+            scores = [number for pair in evaluation.pairs for score in pair.scores.values() for number in score]
+            if not all(isinstance(number, int | float) for number in scores) or not evaluation.name:
+                raise TypeError("a score is no number")
+        except NOT_OURS as error:
+            faults.append(f"{where}: an evaluation was not written so ({error!r:.80}); it is left out")
+            continue
+        yield Evaluated(evaluation, record)
+
+
+def _read_again(folder: RunFolder, faults: list[str]) -> Iterator[Evaluated]:
+    for path in sorted(folder.evaluations.glob("*.json")):
+        try:
+            record = json.loads(path.read_bytes())
+            if not isinstance(record, dict):
+                raise ValueError("no JSON object")
+        except (OSError, ValueError, RecursionError) as error:
+            faults.append(f"{path} cannot be read: {error!s:.200}")
+            continue
+        yield from _evaluated([record], str(path), faults)
+
+
+def _read_checkpoints(folder: RunFolder) -> Iterator[StoredCheckpoint]:
+    checkpoints = Checkpoints(folder, keep_last=1, keep_every=None)
+    marked = {"latest": checkpoints.latest(), "best": checkpoints.best()}
+    for number in checkpoints.numbers():
+        path, fault, counters = folder.checkpoints / f"{number:08d}", None, {}
+        try:
+            counters = read_manifest(path)["counters"]
+            num_bytes = sum(file.stat().st_size for file in path.iterdir())
+        except FileNotFoundError:  # a run that goes on has dropped it
+            continue
+        except (OSError, DamagedError, CheckpointError) as error:
+            if not path.exists():
+                continue
+            fault, num_bytes = str(error), 0
+        marks = tuple(mark for mark, marked_number in marked.items() if marked_number == number)
+        yield StoredCheckpoint(path.name, marks, counters, num_bytes, fault)

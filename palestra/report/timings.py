@@ -1,0 +1,84 @@
+"""Where the time went, and how fast training was."""
+
+import math
+from collections.abc import Sequence
+
+from matplotlib.figure import Figure
+
+from palestra.recording.results import duration_text, label, printable
+from palestra.report.blocks import Captioned, Cell, FigureGrid, Legend, Note, Section, Table
+from palestra.report.figures import GRID, SERIES, Figures, paint_curves
+from palestra.report.groups import Group, metric_curve, step_unit, without_intervals
+from palestra.report.reading import RunData
+from palestra.timing import PHASES
+
+BAR_HEIGHT = 0.26  # inches
+
+
+def time_section(groups: Sequence[Group], figures: Figures) -> Section:
+    section = Section("time", "Where the time went")
+    runs = [run for group in groups for run in group.runs]
+    times = {run.name: time for run in runs if sum((time := _times(run)).values()) > 0}
+    if not times:
+        section.blocks.append(Note("The records tell of no time."))
+        return section
+    section.blocks.append(Legend([(number, phase) for number, phase in enumerate(PHASES)]))
+    size = (5.6, 0.4 + BAR_HEIGHT * len(times))
+    told = "; ".join(f"{name}: {_shares_text(time)}" for name, time in times.items())
+    drawn = figures.draw("Share of the time by phase", told, lambda figure: _paint_shares(figure, times), size)
+    rows = [
+        [
+            Cell(name),
+            *(Cell(_time_text(seconds), seconds, f"{seconds / sum(time.values()):.0%}") for seconds in time.values()),
+            Cell(_time_text(sum(time.values())), sum(time.values())),
+        ]
+        for name, time in times.items()
+    ]
+    caption = "Time by phase, in hours, minutes and seconds, and its share of all."
+    section.blocks += [
+        FigureGrid([Captioned(drawn, None)], is_wide=True),
+        Table(caption, ["run", *PHASES, "all"], rows),
+        FigureGrid([_speed(groups, name, figures) for name in ("env_steps_per_s", "opt_steps_per_s")]),
+    ]
+    return section
+
+
+def _times(run: RunData) -> dict[str, float]:
+    """Seconds by phase that the training records tell of."""
+    found = {phase: [value for _, value in run.metrics.get(f"clock/time/{phase}", [])] for phase in PHASES}
+    return {phase: math.fsum(value for value in values if value > 0) for phase, values in found.items()}
+
+
+def _time_text(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds < 60 else duration_text(seconds)
+
+
+def _shares_text(time: dict[str, float]) -> str:
+    return ", ".join(f"{phase} {seconds / sum(time.values()):.0%}" for phase, seconds in time.items())
+
+
+def _paint_shares(figure: Figure, times: dict[str, dict[str, float]]) -> None:
+    axes = figure.subplots()
+    names = list(reversed(times))
+    left = [0.0] * len(names)
+    for number, phase in enumerate(PHASES):
+        shares = [100 * times[name][phase] / sum(times[name].values()) for name in names]
+        axes.barh([printable(name) for name in names], shares, left=left, color=SERIES[number], height=0.7)
+        left = [start + share for start, share in zip(left, shares, strict=True)]
+    axes.set_xlim(0, 100)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}%")
+    axes.grid(axis="y", visible=False)
+    axes.grid(axis="x", color=GRID)
+
+
+def _speed(groups: Sequence[Group], name: str, figures: Figures) -> Captioned:
+    unit = step_unit(groups)
+    curves = [without_intervals(metric_curve(group, f"clock/{name}", unit)) for group in groups]
+    numbers = [number for number, curve in enumerate(curves) if curve.points or curve.each]
+    shown = [curves[number] for number in numbers]
+    title = label(name.replace("_per_s", " per second"))
+    text = f"{title} of training alone, over {label(unit)}."
+    drawn = figures.draw(
+        title, text, lambda figure: paint_curves(figure, shown, numbers, [], label(unit), "per second")
+    )
+    return Captioned(drawn, None)
