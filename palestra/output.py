@@ -125,7 +125,7 @@ class RunOutput:
     def rewind(self, loaded: LoadedCheckpoint | None) -> None:
         """Forget the records that came after a checkpoint; all of them where there is none."""
         length, self.env_steps = (loaded.records_length, loaded.counters["env_steps"]) if loaded else (0, 0)
-        self.number = loaded.manifest["number"] if loaded else -1
+        self.number = loaded.manifest.number if loaded else -1
         if self.mirror is not None:
             with suppress(RemoteError):  # it has been told
                 self.mirror.finish()  # it reads what is cut now
@@ -272,8 +272,9 @@ class RunOutput:
         execution = loaded.state["config"]["execution"], self.config.execution.model_dump(mode="json")
         for key, was, is_now in tree_differences(*execution, "execution"):
             lines.append(f"{key} was {was}, is {is_now}; equal bits are not promised")
-        for kind, now in (("versions", versions()), ("machine", machine())):
-            for name, before in loaded.manifest[kind].items():
+        facts = ("versions", loaded.manifest.versions, versions()), ("machine", loaded.manifest.machine, machine())
+        for kind, before_all, now in facts:
+            for name, before in before_all.items():
                 if now.get(name) != before:
                     lines.append(f"{kind}: {name} was {before}, is {now.get(name)}; equal bits are not promised")
         return lines

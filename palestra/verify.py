@@ -71,7 +71,7 @@ def verify(run: Path, start: str | None) -> Verdict:
         raise RunFolderError(f"{run} cannot be compared: {keys} in minutes follows the clock, at other steps each time")
     checkpoints = Checkpoints(folder, keep_last=1, keep_every=None)
     loaded = _start(folder, checkpoints, start)
-    number, first = (-1, 0) if loaded is None else (loaded.manifest["number"], loaded.records_length)
+    number, first = (-1, 0) if loaded is None else (loaded.manifest.number, loaded.records_length)
     later = (checkpoints.load(later, check_rows=False) for later in checkpoints.numbers() if later > number)
     end = next((checkpoint for checkpoint in later if checkpoint.records_length > first), None)
     expected = _records(folder.records, first, None if end is None else end.records_length)
@@ -83,7 +83,7 @@ def verify(run: Path, start: str | None) -> Verdict:
         raise RunFolderError(f"{run} has recorded nothing after that checkpoint; expected an earlier one")
     with TemporaryDirectory(prefix="palestra-verify-") as place:
         replay = _beside(folder, config, loaded, Path(place) / "run")
-        replay.expected, replay.end = expected, None if end is None else end.manifest["number"]
+        replay.expected, replay.end = expected, None if end is None else end.manifest.number
         replay.fit()
         if replay.signals.received is not None:
             sys.exit(128 + replay.signals.received)
@@ -205,6 +205,6 @@ def _records(path: Path, first: int, last: int | None) -> list[dict[str, Any]]:
 
 
 def _first_difference_of_states(before: LoadedCheckpoint, now: LoadedCheckpoint) -> Difference | None:
-    one, two = (checkpoint.state | {"rows": checkpoint.manifest["buffers"]} for checkpoint in (before, now))
+    one, two = (each.state | {"rows": each.manifest.model_dump()["buffers"]} for each in (before, now))
     change = next(tree_differences(one, two), None)
     return None if change is None else Difference(f"checkpoint {before.folder.name}", change)

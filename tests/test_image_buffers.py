@@ -63,8 +63,8 @@ def assert_same_bits(run: Path, other: Path) -> None:
     one, two = last(run), last(other)
     states = [{key: value for key, value in loaded.state.items() if key != "config"} for loaded in (one, two)]
     assert list(tree_differences(*states)) == []
-    assert one.manifest["buffers"] == two.manifest["buffers"]
-    assert one.manifest["buffers"]["agent"]["start"] > 0, "the buffer has been full"
+    assert one.buffers == two.buffers
+    assert one.buffers["agent"].start > 0, "the buffer has been full"
 
 
 def test_a_run_that_stores_frames_once_has_the_bits_of_one_that_stores_whole_rows(
@@ -95,7 +95,7 @@ def test_segments_are_on_the_disk_before_the_save_that_needs_them(
     config = pong() | {"stop": {"after": 32, "unit": "opt_steps"}}
     config["output"] |= {"record": {"every": 4, "unit": "opt_steps"}, "save": {"every": 32, "unit": "opt_steps"}}
     palestra.Trainer(config, run=tmp_path / "run", callbacks=[Watch(None)]).fit()
-    named = [Path(segment["file"]).name for segment in last(tmp_path / "run").manifest["buffers"]["agent"]["segments"]]
+    named = [Path(segment.file).name for segment in last(tmp_path / "run").buffers["agent"].segments]
     assert ahead
     assert set(ahead) < set(named)
     assert {name.split("-")[1] for name in named} == {str(start) for start in range(0, 16 * len(named), 16)}

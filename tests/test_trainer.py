@@ -791,7 +791,7 @@ def test_a_save_that_fails_is_told_and_changes_nothing_else(
     assert "No space left on device" in shown.getvalue()
     assert "training goes on" in shown.getvalue()
     own, whole = (Checkpoints(RunFolder.open(tmp_path / name), 1, None).load("latest") for name in ("run", "whole"))
-    assert own.manifest["files"] == whole.manifest["files"]
+    assert own.manifest.files == whole.manifest.files
     records, others = ((tmp_path / name / "records.jsonl") for name in ("run", "whole"))
     assert [without_clock(r) for r in read_records(records)] == [without_clock(r) for r in read_records(others)]
 

@@ -22,6 +22,7 @@ from typing import Any
 
 from torch import Tensor
 
+from palestra.storage.manifest import FORMAT, MANIFEST, STATE, TENSORS, Manifest
 from palestra.storage.run_folder import (
     RunFolder,
     machine,
@@ -41,7 +42,6 @@ from palestra.storage.segments import (
     StoredRows,
     parse_json,
     read_checked,
-    read_file,
     read_tensors,
     rows_per_segment,
     store_full_segments,
@@ -50,9 +50,7 @@ from palestra.storage.segments import (
 )
 from palestra.storage.states import decode, encode
 
-FORMAT = 2  # since 2 the planes of images in replay rows are shared
 NAME = r"[0-9]{8,18}"
-MAX_MANIFEST_BYTES = 64 << 20  # many times those of the largest buffers
 
 
 @dataclass(frozen=True)
@@ -67,7 +65,7 @@ class LoadedCheckpoint:
     counters: dict[str, int]
     buffers: dict[str, StoredRows]
     records_length: int
-    manifest: dict[str, Any]
+    manifest: Manifest
     warnings: list[str]
 
 
@@ -124,10 +122,10 @@ class Checkpoints:
             self._remove_leftovers()
             unfinished.mkdir()
             content = to_json(document).encode()
-            write_synced(unfinished / "state.json", content)
+            write_synced(unfinished / STATE, content)
             files = {
-                "state.json": hashlib.sha256(content).hexdigest(),
-                "tensors.safetensors": write_tensors(unfinished / "tensors.safetensors", tensors),
+                STATE: hashlib.sha256(content).hexdigest(),
+                TENSORS: write_tensors(unfinished / TENSORS, tensors),
             }
             stored = {
                 key: store_rows(
@@ -137,17 +135,17 @@ class Checkpoints:
             }
             segments = [segment for rows in stored.values() for segment in rows.segments]
             files |= {s.file: s.sha256 for s in segments if not s.file.startswith(BUFFERS_FROM_CHECKPOINT)}
-            manifest = {
-                "format": FORMAT,
-                "number": number,
-                "counters": dict(counters),
-                "records_length": records_length,
-                "versions": versions(),
-                "machine": machine(),
-                "files": files,
-                "buffers": {key: rows.to_manifest() for key, rows in stored.items()},
-            }
-            write_synced(unfinished / "manifest.json", to_json(manifest | {"sha256": _digest(manifest)}).encode())
+            manifest = Manifest(
+                format=FORMAT,
+                number=number,
+                counters=dict(counters),
+                records_length=records_length,
+                versions=versions(),
+                machine=machine(),
+                files=files,
+                buffers=stored,
+            )
+            write_synced(unfinished / MANIFEST, manifest.to_bytes())
             sync_folder(unfinished)
             self._publish(unfinished, name)
             self._known_segments, self._written_ahead = {key: rows.segments for key, rows in stored.items()}, {}
@@ -239,7 +237,12 @@ class Checkpoints:
         is_ours = loaded.folder.parent == self.folder
         self._known_segments = {key: rows.segments for key, rows in loaded.buffers.items()} if is_ours else {}
         for key, stored in loaded.buffers.items():
-            for start, rows in stored.read():
+            if stored.start != max(0, stored.num_added - buffers[key].capacity):
+                raise CheckpointError(
+                    f"checkpoint {loaded.folder} has rows {stored.start} to {stored.num_added} of buffer {key}, which "
+                    f"holds the last {buffers[key].capacity}"
+                )
+            for start, rows in stored.read(loaded.folder):
                 buffers[key].load_rows(start, rows)
 
     def _candidates(self, which: int | str | Path) -> list[Path]:
@@ -292,14 +295,13 @@ class Checkpoints:
                 path.unlink()
 
     def _remove_unnamed_segments(self) -> None:
-        named = set()
+        named: set[str] = set()
         for number in self.numbers():
             folder = self.folder / f"{number:08d}"
             try:
-                buffers = _stored_rows(folder, read_manifest(folder))
+                named |= Manifest.read(folder).segments().keys()
             except DamagedError:
                 continue  # it cannot be loaded any more, with or without its rows
-            named |= {Path(segment.file).name for rows in buffers.values() for segment in rows.segments}
         for path in self.buffers_folder.glob("*.safetensors"):
             if path.name not in named:
                 path.unlink()
@@ -321,72 +323,26 @@ NOT_OURS = (LookupError, TypeError, ValueError, AttributeError, RuntimeError, Ov
 def _read(folder: Path, warnings: list[str], check_rows: bool) -> LoadedCheckpoint:
     """The checkpoint in `folder`, every file checked; replay rows only if `check_rows`. Raises DamagedError and
     CheckpointError."""
-    manifest = read_manifest(folder)
+    manifest = Manifest.read(folder)
+    if re.fullmatch(NAME, folder.name) and int(folder.name) != manifest.number:
+        raise DamagedError(f"{MANIFEST} is that of checkpoint {manifest.number:08d}")
+    document = parse_json(read_checked(folder / STATE, manifest.files[STATE]), STATE)
+    tensors = read_tensors(folder / TENSORS, manifest.files[TENSORS])
+    if check_rows:
+        for rows in manifest.buffers.values():
+            rows.check(folder)
     try:
-        files = manifest["files"]
-        document = parse_json(read_checked(folder / "state.json", files["state.json"]), "state.json")
-        tensors = read_tensors(folder / "tensors.safetensors", files["tensors.safetensors"])
-        buffers = _stored_rows(folder, manifest)
-        for rows in buffers.values():
-            if check_rows:
-                rows.check()
         state = decode(document, tensors)
         if not isinstance(state, dict):
-            raise DamagedError(f"state.json is not of format {FORMAT}")
-        return LoadedCheckpoint(
-            folder=folder,
-            state=state,
-            counters=manifest["counters"],
-            buffers=buffers,
-            records_length=manifest["records_length"],
-            manifest=manifest,
-            warnings=warnings,
-        )
+            raise TypeError("no object")
     except NOT_OURS as error:
-        raise DamagedError(f"it is not a checkpoint of format {FORMAT} ({error!r})") from error
-
-
-def _stored_rows(folder: Path, manifest: dict[str, Any]) -> dict[str, StoredRows]:
-    """Raises DamagedError for rows that were not written by us."""
-    try:
-        return {key: StoredRows.from_manifest(folder, entry) for key, entry in manifest["buffers"].items()}
-    except NOT_OURS as error:
-        raise DamagedError(f"manifest.json is not of format {FORMAT} ({error!r})") from error
-
-
-def read_manifest(folder: Path) -> dict[str, Any]:
-    """The manifest, checked against the SHA-256 of itself that it holds. Raises DamagedError and CheckpointError."""
-    path = folder / "manifest.json"
-    if path.is_file() and path.stat().st_size > MAX_MANIFEST_BYTES:
-        raise DamagedError(f"manifest.json has {path.stat().st_size} bytes, more than any of ours")
-    manifest = parse_json(read_file(path), "manifest.json")
-    if not isinstance(manifest, dict):
-        raise DamagedError("manifest.json is not what was written")
-    found = manifest.get("format")
-    if isinstance(found, int) and found > FORMAT:  # asked first: a later format may count its own SHA-256 differently
-        raise CheckpointError(
-            f"checkpoint {folder} has format {found}, this palestra reads up to {FORMAT}; "
-            f"use the version that wrote it: {manifest.get('versions')}"
-        )
-    if manifest.pop("sha256", "") != _digest(manifest):
-        raise DamagedError("manifest.json is not what was written: its SHA-256 differs")
-    shapes = {
-        "counters": dict,
-        "versions": dict,
-        "machine": dict,
-        "buffers": dict,
-        "number": int,
-        "records_length": int,
-    }
-    for key, kind in shapes.items():
-        if not isinstance(manifest.get(key), kind):
-            raise DamagedError(f"manifest.json is not of format {FORMAT}: {key} is {manifest.get(key)!r:.50}")
-    return manifest
-
-
-def _digest(manifest: dict[str, Any]) -> str | None:
-    try:
-        text = to_json(manifest)
-    except (RecursionError, ValueError):  # as JSON may be read, but was never written by us
-        return None
-    return hashlib.sha256(text.encode()).hexdigest()
+        raise DamagedError(f"{STATE} is not of format {FORMAT} ({error!r})") from error
+    return LoadedCheckpoint(
+        folder=folder,
+        state=state,
+        counters=manifest.counters,
+        buffers=manifest.buffers,
+        records_length=manifest.records_length,
+        manifest=manifest,
+        warnings=warnings,
+    )

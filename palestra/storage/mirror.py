@@ -18,11 +18,12 @@ import fsspec
 from pydantic import field_validator
 
 from palestra.config import Config, ConfigError, ConfigErrorItem, NonNegativeFloat, PositiveInt
-from palestra.storage.checkpoints import Checkpoints, kept_numbers, read_manifest
+from palestra.storage.checkpoints import Checkpoints, kept_numbers
 from palestra.storage.contents import CONTENTS, RUN_FILES, Contents, folders_in, number_of
+from palestra.storage.manifest import MANIFEST, Manifest
 from palestra.storage.remote import Remote, RemoteError, require_backend
 from palestra.storage.run_folder import RunFolder, RunFolderError
-from palestra.storage.segments import BUFFERS_FROM_CHECKPOINT, DamagedError
+from palestra.storage.segments import DamagedError
 
 # ---- what a run must say -----------------------------------------------------------------------------
 
@@ -242,29 +243,32 @@ class Mirror:
                 whole[name] = self._known[name]
         return whole
 
-    def _manifest(self, number: int) -> tuple[str, dict[str, Any]]:
+    def _manifest(self, number: int) -> tuple[str, Manifest]:
         """The name that a checkpoint has on the mirror, and its manifest. Raises DamagedError, also for a file that is
         missing."""
         folder = self.checkpoints.folder / f"{number:08d}"
-        manifest = read_manifest(folder)
-        for file in (*manifest["files"], *(BUFFERS_FROM_CHECKPOINT + segment for segment in _segments(manifest))):
-            if not (folder / file).exists():
-                raise DamagedError(f"{file} is missing")
-        digest = hashlib.sha256((folder / "manifest.json").read_bytes()).hexdigest()
+        manifest = Manifest.read(folder)
+        for path in (*(folder / file for file in manifest.files), *map(self._segment, manifest.segments())):
+            if not path.exists():
+                raise DamagedError(f"{path.name} is missing")
+        digest = hashlib.sha256((folder / MANIFEST).read_bytes()).hexdigest()
         return f"{number:08d}-{digest[:8]}", manifest
 
-    def _upload(self, number: int, name: str, manifest: dict[str, Any], best: str | None) -> Contents:
-        folder, segments = self.checkpoints.folder / f"{number:08d}", _segments(manifest)
+    def _segment(self, name: str) -> Path:
+        return self.folder.buffers / name
+
+    def _upload(self, number: int, name: str, manifest: Manifest, best: str | None) -> Contents:
+        folder, segments = self.checkpoints.folder / f"{number:08d}", manifest.segments()
         for segment in segments:
-            path = self.folder.buffers / segment
+            path = self._segment(segment)
             if self._there.get(f"buffers/{segment}") != path.stat().st_size:  # half of one may have been left by a kill
                 self._put(f"buffers/{segment}", path)
-        files = dict(manifest["files"])
+        files = dict(manifest.files)
         for file in files:
             self._put(f"checkpoints/{name}/{file}", folder / file)
         small = {path.name: path.read_bytes() for path in self._run_files()}
-        small["records.jsonl"] = small["records.jsonl"][: manifest["records_length"]]
-        small["manifest.json"] = (folder / "manifest.json").read_bytes()
+        small["records.jsonl"] = small["records.jsonl"][: manifest.records_length]
+        small[MANIFEST] = (folder / MANIFEST).read_bytes()
         for file, content in small.items():
             self._write(f"checkpoints/{name}/{file}", content)
             files[file] = hashlib.sha256(content).hexdigest()
@@ -313,16 +317,6 @@ class Mirror:
         """After `end_wait_s` another process may have the run's folder, and write to the mirror."""
         if self._closed:
             raise RemoteError(f"{self.remote.url}: the run has ended")
-
-
-def _segments(manifest: dict[str, Any]) -> dict[str, str]:
-    """The SHA-256 of the segments in `buffers/` that a checkpoint needs, by name."""
-    return {
-        segment["file"].removeprefix(BUFFERS_FROM_CHECKPOINT): segment["sha256"]
-        for rows in manifest["buffers"].values()
-        for segment in rows["segments"]
-        if segment["file"].startswith(BUFFERS_FROM_CHECKPOINT)
-    }
 
 
 def _json(content: bytes) -> Any:

@@ -11,12 +11,12 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol, Self
 from urllib.parse import quote
 
 import torch
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 from safetensors import SafetensorError
 from safetensors.torch import load, save_file
 from torch import Tensor
@@ -60,55 +60,67 @@ class DamagedError(CheckpointError):
     """A file of a checkpoint is missing or is not what was written."""
 
 
-@dataclass(frozen=True)
-class Segment:
+class Entry(BaseModel):
+    """Base of what a manifest says. It may be forged: any other key, type or value is an error."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+
+def _require_place(file: str) -> str:
+    if not re.fullmatch(rf"({re.escape(BUFFERS_FROM_CHECKPOINT)})?[^/.\0][^/\0]*\.safetensors", file):
+        raise ValueError(f"{file!r} is no place for replay rows")
+    return file
+
+
+RowNumber = Annotated[int, Field(ge=0, lt=1 << 62)]
+Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+
+
+class Segment(Entry):
     """Rows start to stop - 1 of one buffer in one file, whose path is relative to the checkpoint's folder."""
 
-    file: str
-    start: int
-    stop: int
-    sha256: str
-
-    def __post_init__(self) -> None:
-        """Raises DamagedError unless the file lies where checkpoints keep rows: what a manifest says may be forged."""
-        if not re.fullmatch(rf"({re.escape(BUFFERS_FROM_CHECKPOINT)})?[^/.][^/]*\.safetensors", self.file):
-            raise DamagedError(f"{self.file!r} is no place for replay rows")
-        if not 0 <= self.start < self.stop:
-            raise DamagedError(f"{self.file!r} cannot hold the rows {self.start} to {self.stop}")
+    file: Annotated[str, AfterValidator(_require_place)]
+    start: RowNumber
+    stop: RowNumber
+    sha256: Sha256
 
 
-@dataclass(frozen=True)
-class StoredRows:
+class StoredRows(Entry):
     """The rows of one buffer as a checkpoint has them: rows start to num_added - 1, in ascending segments."""
 
-    folder: Path
-    start: int
-    num_added: int
-    segments: tuple[Segment, ...]
+    start: RowNumber
+    num_added: RowNumber
+    segments: Annotated[tuple[Segment, ...], Field(strict=False)]  # JSON has lists
 
-    def check(self) -> None:
-        """Raises DamagedError unless every segment is what was written."""
+    @model_validator(mode="after")
+    def _require_every_row_once(self) -> Self:
+        """The first segment may begin with rows that are no longer held."""
+        reached, first = self.start, True
         for segment in self.segments:
-            read_checked(self.folder / segment.file, segment.sha256)
+            if not (segment.start == reached or (first and segment.start < reached)) or segment.stop <= reached:
+                raise ValueError(f"{segment.file} has rows {segment.start} to {segment.stop}, not from {reached} on")
+            reached, first = segment.stop, False
+        if reached != self.num_added:
+            raise ValueError(f"the segments end at row {reached}, not at {self.num_added}")
+        return self
 
-    def read(self) -> Iterator[tuple[int, dict[str, Tensor]]]:
+    def check(self, folder: Path) -> None:
+        """Raises DamagedError unless every segment of the checkpoint in `folder` is what was written."""
+        for segment in self.segments:
+            rows = tensors_in(read_checked(folder / segment.file, segment.sha256), segment.file)
+            expected = segment.stop - segment.start
+            if any(value.shape[:1] != (expected,) for name, value in rows.items() if not is_planes(name)):
+                raise DamagedError(f"{segment.file} does not hold {expected} rows")
+
+    def read(self, folder: Path) -> Iterator[tuple[int, dict[str, Tensor]]]:
         """The rows, ascending, without gaps: pairs of the first row's number and CPU tensors. `check` comes before.
 
         Raises DamagedError where they are none.
         """
         for segment in self.segments:
             start = max(segment.start, self.start)
-            rows = tensors_in(read_file(self.folder / segment.file), segment.file)
+            rows = tensors_in(read_file(folder / segment.file), segment.file)
             yield start, part(rows, start - segment.start, num_rows(rows))
-
-    def to_manifest(self) -> dict[str, Any]:
-        segments = [asdict(segment) for segment in self.segments]
-        return {"start": self.start, "num_added": self.num_added, "segments": segments}
-
-    @classmethod
-    def from_manifest(cls, folder: Path, entry: dict[str, Any]) -> "StoredRows":
-        segments = tuple(Segment(**segment) for segment in entry["segments"])
-        return cls(folder, entry["start"], entry["num_added"], segments)
 
 
 def segment_bounds(start: int, stop: int, segment_rows: int) -> Iterator[tuple[int, int]]:
@@ -142,7 +154,7 @@ def store_full_segments(
             segment = on_disk[stop]
         else:
             segment = write_segment(buffers_folder, name, buffer, start, stop)
-            segment = replace(segment, file=BUFFERS_FROM_CHECKPOINT + segment.file)
+            segment = segment.model_copy(update={"file": BUFFERS_FROM_CHECKPOINT + segment.file})
         segments.append(segment)
     return tuple(segments)
 
@@ -161,7 +173,7 @@ def store_rows(
     start = max(first, num_added - num_added % segment_rows)
     if start < num_added:
         segments += (write_segment(checkpoint_folder, name, buffer, start, num_added),)
-    return StoredRows(checkpoint_folder, first, num_added, segments)
+    return StoredRows(start=first, num_added=num_added, segments=segments)
 
 
 def held_rows(buffer: SegmentedRows) -> tuple[int, int]:
@@ -186,7 +198,7 @@ def write_segment(folder: Path, name: str, buffer: SegmentedRows, start: int, st
     file = f"{stem}-{sha256[:8]}.safetensors"
     os.replace(unfinished, folder / file)
     sync_folder(folder)
-    return Segment(file, start, stop, sha256)
+    return Segment(file=file, start=start, stop=stop, sha256=sha256)
 
 
 # ---- tensors on disk ---------------------------------------------------------------------------------

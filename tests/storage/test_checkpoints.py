@@ -165,9 +165,9 @@ def test_counters_records_length_and_machine_are_in_the_manifest(run: RunFolder)
     checkpoints.save(4, {}, {"env_steps": 1024, "opt_steps": 2**70}, {}, records_length=321)
     loaded = checkpoints.load(4)
     assert (loaded.counters, loaded.records_length) == ({"env_steps": 1024, "opt_steps": 2**70}, 321)
-    assert loaded.manifest["number"] == 4
-    assert {"python", "torch", "numpy", "numba", "palestra"} <= set(loaded.manifest["versions"])
-    assert loaded.manifest["machine"]["processor"]
+    assert loaded.manifest.number == 4
+    assert {"python", "torch", "numpy", "numba", "palestra"} <= set(loaded.manifest.versions)
+    assert loaded.manifest.machine["processor"]
 
 
 @pytest.mark.parametrize(

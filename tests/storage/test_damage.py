@@ -60,7 +60,7 @@ def load(folder: Path, which: str) -> tuple[int, dict[str, Any], dict[int, tuple
     checkpoints, ring = reader(folder), Ring(CAPACITY)
     loaded = checkpoints.load(which)
     checkpoints.restore_buffers(loaded, {"host": ring})
-    return loaded.manifest["number"], loaded.state, ring.held, loaded.warnings
+    return loaded.manifest.number, loaded.state, ring.held, loaded.warnings
 
 
 def assert_whole_or_told(folder: Path, which: str, saved: Saved, file: str) -> None:
@@ -182,6 +182,14 @@ def test_rows_outside_of_the_run_are_refused(copied: Path, file: str) -> None:
         load(copied, str(copied / "checkpoints" / "00000002"))
 
 
+def test_a_manifest_of_another_checkpoint_is_passed_over(copied: Path) -> None:
+    shutil.rmtree(copied / "checkpoints" / "00000002")
+    shutil.copytree(copied / "checkpoints" / "00000001", copied / "checkpoints" / "00000002")
+    number, _, _, warnings = load(copied, "latest")
+    assert number == 1
+    assert "manifest.json is that of checkpoint 00000001" in warnings[0]
+
+
 def test_a_manifest_larger_than_any_of_ours_is_not_read(copied: Path) -> None:
     with open(copied / "checkpoints" / "00000002" / "manifest.json", "ab") as file:
         file.truncate(1 << 40)  # sparse
@@ -227,16 +235,90 @@ def test_any_forged_document_loads_or_is_refused(
         else:
             put(folder, manifest, file, to_json(mutated(data, json.loads((folder / file).read_text()))).encode())
 
-    folder = forge(run, change)
-    checkpoints = reader(run)
+    forge(run, change)
     with contextlib.suppress(CheckpointError):
-        for rows in checkpoints.load(folder).buffers.values():
-            list(rows.read())
+        number, state, rows, warnings = load(run, "latest")
+        if number != 2:
+            assert file in warnings[0]
+        elif file == "manifest.json":
+            assert list(tree_differences(state, saved.states[2])) == []
+            assert rows == saved.rows[2]
     with RunFolder(run).lock():
         Checkpoints(RunFolder(run), keep_last=3, keep_every=None)
     before = reader(run).load(1)  # whatever is forged, it costs no other checkpoint anything
     assert list(tree_differences(before.state, saved.states[1])) == []
-    assert all(list(rows.read()) for rows in before.buffers.values())
+    assert all(list(rows.read(before.folder)) for rows in before.buffers.values())
+    shutil.rmtree(run.parent)
+
+
+ROWS = st.dictionaries(
+    st.sampled_from(["start", "num_added", "segments"]),
+    JSON | st.lists(st.dictionaries(st.sampled_from(["file", "start", "stop", "sha256"]), JSON), max_size=2),
+)
+AWKWARD = st.sampled_from(
+    [
+        -1,
+        -(2**63),
+        2**63,
+        2**200,
+        0,
+        1,
+        5,
+        True,
+        None,
+        1.0,
+        1e300,
+        "3",
+        "",
+        "../../x.safetensors",
+        "/etc/passwd",
+        "\0",
+        [],
+    ]
+)
+
+
+@settings(deadline=None, max_examples=150)
+@given(data=st.data())
+def test_rows_in_a_signed_manifest_are_those_that_were_saved_or_are_named_as_the_fault(
+    saved: Saved, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    run = tmp_path_factory.mktemp("forged") / "run"
+    shutil.copytree(saved.folder, run)
+
+    def change(folder: Path, manifest: dict[str, Any]) -> None:
+        rows = manifest["buffers"]["host"]
+        segments = rows["segments"]
+        place, key = data.draw(
+            st.sampled_from([(rows, key) for key in rows] + [(row, key) for row in segments for key in row])
+        )
+        way = data.draw(st.sampled_from(["value", "nudge", "gone", "new key", "twice", "swap", "whole"]))
+        if way == "nudge" and isinstance(place[key], int):
+            place[key] += data.draw(st.sampled_from([-14, -4, -1, 1, 4, 14, 2**40]))
+        elif way == "gone":
+            del place[key]
+        elif way == "new key":
+            place["more"] = data.draw(JSON)
+        elif way == "twice":
+            segments.insert(data.draw(st.integers(0, len(segments))), data.draw(st.sampled_from(segments)))
+        elif way == "swap":
+            segments.reverse()
+        elif way == "whole":
+            manifest["buffers"] = data.draw(JSON | st.fixed_dictionaries({"host": JSON | ROWS}))
+        else:
+            place[key] = data.draw(AWKWARD | JSON)
+
+    forge(run, change)
+    told = "no error"
+    try:
+        number, _, rows, warnings = load(run, "latest")
+    except CheckpointError as error:
+        told = str(error)
+    if told != "no error":
+        assert "00000002 has rows" in told
+    else:
+        assert rows == saved.rows[number]
+        assert number == 2 or "manifest.json" in warnings[0] or "safetensors" in warnings[0]
     shutil.rmtree(run.parent)
 
 

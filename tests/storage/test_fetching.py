@@ -18,9 +18,10 @@ from mirroring import (
     save_in_turn,
 )
 
-from palestra.storage import CheckpointError, RunFolderError, StoredRows
+from palestra.storage import CheckpointError, RunFolderError
 from palestra.storage.contents import Contents
 from palestra.storage.fetching import fetch
+from palestra.storage.manifest import Manifest
 from palestra.storage.remote import RemoteError
 from palestra.storage.segments import DamagedError
 
@@ -169,9 +170,9 @@ def test_the_rows_of_a_fetched_checkpoint_are_read_from_its_own_folder(tmp_path:
     with (run := Run(tmp_path / "run", URL)).mirror:
         save_in_turn(run, range(4))
     folder, _ = fetch(PLACE, tmp_path / "again")
-    manifest = json.loads((folder.checkpoints / "00000003" / "manifest.json").read_text())
-    rows = StoredRows.from_manifest(folder.checkpoints / "00000003", manifest["buffers"]["host"])
-    rows.check()
+    checkpoint = folder.checkpoints / "00000003"
+    rows = Manifest.read(checkpoint).buffers["host"]
+    rows.check(checkpoint)
     shutil.rmtree(folder.buffers)
     with pytest.raises(DamagedError):
-        rows.check()
+        rows.check(checkpoint)
