@@ -13,7 +13,8 @@ from palestra.config import ConfigError, check, load_yaml
 from palestra.intervals import Counters, Limit
 from palestra.recording.recorders import iterate_records, numbers_of
 from palestra.recording.results import Evaluation, as_float
-from palestra.storage.checkpoints import Checkpoints, read_manifest
+from palestra.storage.checkpoints import Checkpoints
+from palestra.storage.manifest import Manifest
 from palestra.storage.run_folder import RunFolder, RunFolderError
 from palestra.storage.segments import CheckpointError, DamagedError
 
@@ -221,7 +222,7 @@ def _read_checkpoints(folder: RunFolder) -> Iterator[StoredCheckpoint]:
     for number in checkpoints.numbers():
         path, fault, counters = folder.checkpoints / f"{number:08d}", None, {}
         try:
-            counters = read_manifest(path)["counters"]
+            counters = Manifest.read(path).counters
             num_bytes = sum(file.stat().st_size for file in path.iterdir())
         except FileNotFoundError:  # a run that goes on has dropped it
             continue

@@ -186,7 +186,7 @@ class Checkpoints:
         """The number of the newest whole checkpoint in whose counters these stand; None if there is none."""
         for number in reversed(self.numbers()):
             with suppress(DamagedError, CheckpointError):
-                if counters.items() <= read_manifest(self.folder / f"{number:08d}")["counters"].items():
+                if counters.items() <= Manifest.read(self.folder / f"{number:08d}").counters.items():
                     return number
         return None
 
