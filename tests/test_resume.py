@@ -243,12 +243,12 @@ def test_a_run_resumed_with_full_segments_of_replay_rows_ends_in_the_same_bits(
 
 def test_a_run_stopped_in_any_evaluation_ends_in_the_same_bits(make_config: MakeConfig, tmp_path: Path) -> None:
     config = make_config()
-    with at_call(evaluator._Batch, "play_round", 0, kill) as rounds:
+    with at_call(evaluator.Batch, "play_round", 0, kill) as rounds:
         fit(tmp_path / "uninterrupted", config)
     num_interrupted = 0
     for number in range(1, len(rounds), 7):
         run = tmp_path / f"stopped-in-round-{number}"
-        with at_call(evaluator._Batch, "play_round", number, send_signal):
+        with at_call(evaluator.Batch, "play_round", number, send_signal):
             trainer = fit(run, config)
         num_interrupted += not trainer.finished
         fit(run)
@@ -257,7 +257,7 @@ def test_a_run_stopped_in_any_evaluation_ends_in_the_same_bits(make_config: Make
 
 
 def test_an_evaluation_does_not_hold_up_a_signal(make_config: MakeConfig, tmp_path: Path) -> None:
-    with at_call(evaluator._Batch, "play_round", 2, send_signal) as rounds:
+    with at_call(evaluator.Batch, "play_round", 2, send_signal) as rounds:
         trainer = fit(tmp_path / "run", make_config())
     assert (len(rounds), trainer.opt_steps, records(tmp_path / "run")) == (2, 0, [])
 

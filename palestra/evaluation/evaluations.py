@@ -1,7 +1,8 @@
 """The named evaluations of a run: who meets whom in which game, played; and the best score among them."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,8 @@ from palestra.evaluation.config import BestConfig, EvaluationConfig
 from palestra.evaluation.episodes import play_episodes
 from palestra.evaluation.evaluator import Games, evaluation_mode, play_games
 from palestra.evaluation.ratings import rate
-from palestra.evaluation.video import film_episodes
+from palestra.evaluation.trace import Trace, trace_game
+from palestra.evaluation.video import Frame, episode_frames, film_episodes
 from palestra.games.fused import Policy
 from palestra.games.game import Game, TensorGame
 from palestra.games.gym import GymnasiumGame
@@ -85,10 +87,34 @@ class Evaluations:
         config, game = self.configs[name], self._game(name)
         if not isinstance(game, GymnasiumGame):
             raise ConfigError([ConfigErrorItem("--video", "only evaluations of Gymnasium environments can be filmed")])
+        with self._lone_policy(game) as policy:
+            return film_episodes(game, policy, NUM_FILMED, config.max_rounds, self._seed(config), path)
+
+    def frames(self, name: str) -> Iterator[Frame]:
+        """What the first episode of the lone agent looks like. Raises ConfigError where it cannot be drawn."""
+        config, game = self.configs[name], self._game(name)
+        assert isinstance(game, GymnasiumGame)
+        with self._lone_policy(game) as policy:
+            yield from episode_frames(game, policy, 1, config.max_rounds, self._seed(config))
+
+    def trace(self, name: str, pairing: Mapping[str, str]) -> Trace | None:
+        """A game of one pairing, told move by move; of tensor games."""
+        config, game = self.configs[name], self._game(name)
+        assert isinstance(game, TensorGame)
+        with self._policies(game, pairing) as policies:
+            return trace_game(game, policies, config.max_rounds, self._seed(config))
+
+    @contextmanager
+    def _lone_policy(self, game: GymnasiumGame) -> Iterator[Policy]:
         [player] = [player for player in self.players.values() if player.roles == game.roles]
         with evaluation_mode(list(player.nets.values())):
-            policy = player.policy(explore=False)
-            return film_episodes(game, policy, NUM_FILMED, config.max_rounds, self._seed(config), path)
+            yield player.policy(explore=False)
+
+    @contextmanager
+    def _policies(self, game: Game, pairing: Mapping[str, str]) -> Iterator[dict[str, Policy]]:
+        """How the players of a pairing act, their networks in evaluation mode meanwhile."""
+        with evaluation_mode([net for player in self.players.values() for net in player.nets.values()]):
+            yield {role: self._policy(name, game, role) for role, name in pairing.items()}
 
     def _game(self, name: str) -> Game:
         """The game of an evaluation, with what the run's game has learned (running statistics, say)."""
@@ -112,8 +138,7 @@ class Evaluations:
         watch: Callable[[int], None],
     ) -> Games:
         seed = self._seed(config)
-        with evaluation_mode([net for player in self.players.values() for net in player.nets.values()]):
-            policies = {role: self._policy(name, game, role) for role, name in pairing.items()}
+        with self._policies(game, pairing) as policies:
             if isinstance(game, GymnasiumGame):
                 policy = policies["agent"]
                 return play_episodes(game, policy, num_games, self.num_worlds, config.max_rounds, seed, watch)

@@ -86,7 +86,7 @@ def play_games(
     Game i starts from the same state for every pairing of one seed, and its players draw the same numbers. On a CPU
     games that have ended are dropped from the batch as it empties; results do not depend on it.
     """
-    worlds = _Batch(game, policies, num_games, seed)
+    worlds = Batch(game, policies, num_games, seed)
     for _ in range(max_rounds):
         num_running = worlds.num_running()
         if num_running == 0:
@@ -105,7 +105,7 @@ def play_games(
     )
 
 
-class _Batch:
+class Batch:
     """The games still in play, and the results of all. `index` maps the former to the latter."""
 
     def __init__(self, game: TensorGame, policies: Mapping[str, Policy], num_games: int, seed: int) -> None:

@@ -31,14 +31,18 @@ class StoredRun:
         self.counters: dict[str, int] = {}
 
     @classmethod
-    def open(cls, run: str | Path) -> Self:
-        """Raises RunFolderError where there is no run, or its config is not what was written."""
+    def open(cls, run: str | Path, on_cpu: bool = False) -> Self:
+        """on_cpu: not on the device that the config names. Raises RunFolderError where there is no run, or its config
+        is not what was written."""
         folder = RunFolder.open(Path(run))
         folder.require_rebuildable()
         try:
             config = import_module("palestra.algorithms").read_config(folder.config)  # it knows the trainer
         except ConfigError as error:
             raise RunFolderError(f"{folder.config} is not what was written:\n{error}") from error
+        if on_cpu:
+            execution = config.execution.model_copy(update={"device": "cpu", "compile": False})
+            config = config.model_copy(update={"execution": execution})
         return cls(folder, config)
 
     def load(self, which: str) -> None:

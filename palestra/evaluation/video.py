@@ -1,7 +1,10 @@
 """Videos of players in Gymnasium environments."""
 
 import os
+from collections.abc import Generator
+from contextlib import closing
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -16,11 +19,19 @@ from palestra.randomness import base_key, fold, world_keys
 FRAMES_PER_SECOND = 30  # where the environment does not say
 
 
-@torch.no_grad()
+class Frame(NamedTuple):
+    """A picture of an episode. pixels: uint8 (height, width, 3). total: the return so far. is_last: of its episode."""
+
+    pixels: np.ndarray
+    fps: float
+    total: float
+    is_last: bool
+
+
 def film_episodes(
     game: GymnasiumGame, policy: Policy, num_games: int, max_rounds: int, seed: int, path: Path
 ) -> list[float]:
-    """Write the first episodes of an evaluation in one world, one after the other, into an MP4; gives their returns.
+    """Write the first episodes of an evaluation into an MP4 (see `episode_frames`); gives their returns.
 
     Raises ConfigError where the environment cannot be drawn as pixels, or the extra `video` is missing.
     """
@@ -29,6 +40,31 @@ def film_episodes(
     except ImportError as error:
         message = "filming needs an extra: pip install 'palestra[video]'"
         raise ConfigError([ConfigErrorItem("--video", message)]) from error
+    returns, writer = list[float](), None
+    try:
+        with closing(episode_frames(game, policy, num_games, max_rounds, seed)) as frames:
+            for frame in frames:
+                if writer is None:
+                    size = (frame.pixels.shape[1], frame.pixels.shape[0])
+                    writer = write_frames(str(path), size, fps=frame.fps, macro_block_size=1)
+                    writer.send(None)
+                writer.send(frame.pixels)
+                returns += [frame.total] if frame.is_last else []
+    finally:
+        if writer is not None:
+            writer.close()
+    return returns
+
+
+@torch.no_grad()
+def episode_frames(
+    game: GymnasiumGame, policy: Policy, num_games: int, max_rounds: int, seed: int
+) -> Generator[Frame, None, None]:
+    """What the first episodes of an evaluation look like, in one world, one after the other: their starts, and the
+    outcome of every step.
+
+    Raises ConfigError where the environment cannot be drawn as pixels.
+    """
     if game.config.is_vector:
         message = "an environment's own vector environment cannot be filmed; expected 'sync' or 'async'"
         raise ConfigError([ConfigErrorItem("game.vectorization.name", message)])
@@ -48,36 +84,28 @@ def film_episodes(
     keys, num_rounds = world_keys(key, 1, game.device), 0
     memory: Memory = {}
     world = drawn.make_world(1, key, training=False)
-    returns, length, total = list[float](), 0, 0.0
-    writer, ended = None, False
+    num_ended, length, total, ended = 0, 0, 0.0, False
     try:
-        while len(returns) < num_games:
+        fps = world.vector.metadata.get("render_fps", FRAMES_PER_SECOND)
+        while num_ended < num_games:
             num_rounds += 1
             round_keys = fold(keys, num_rounds)
             view = world.observation if policy.sees == "observation" else {}
-            frame = _frame(world, game.config.id)
-            if writer is None:
-                fps = world.vector.metadata.get("render_fps", FRAMES_PER_SECOND)
-                writer = write_frames(str(path), (frame.shape[1], frame.shape[0]), fps=fps, macro_block_size=1)
-                writer.send(None)
             if not ended:  # else it was shown, and the next step begins an episode
-                writer.send(frame)
+                yield Frame(_frame(world, game.config.id), fps, total, False)
             decision = policy.act(view, world.legal, round_keys, memory)
             outcome = world.step(decision.action, round_keys + 1)
             memory = decision.memory if bool(outcome.valid[0]) else {}
             length, total = length + int(outcome.valid[0]), total + float(outcome.raw_reward[0])
             ended = bool(outcome.terminated[0] | outcome.truncated[0])
             if ended or length >= max_rounds:
-                writer.send(_frame(world, game.config.id))
-                returns.append(total)
+                yield Frame(_frame(world, game.config.id), fps, total, True)
+                num_ended += 1
                 length, total, memory = 0, 0.0, {}
                 if not ended:
                     world.restart(torch.ones(1, dtype=torch.bool))
     finally:
         world.close()
-        if writer is not None:
-            writer.close()
-    return returns
 
 
 def _frame(world: GymnasiumWorld, env_id: str) -> np.ndarray:

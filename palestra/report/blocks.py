@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from markupsafe import Markup
+
 from palestra.recording.results import Score, score_text
 from palestra.report.figures import Drawn
 
@@ -86,10 +88,9 @@ class Code:
 
 @dataclass(frozen=True)
 class Picture:
-    """source: a data URL. alt: what it shows."""
+    """image: an element of the page that says what it shows."""
 
-    source: str
-    alt: str
+    image: Markup
     caption: str
 
 

@@ -27,6 +27,7 @@ SERIES = tuple(f"#0a0c{number:02x}" for number in range(NUM_SERIES))
 VARIABLES = {INK: "--ink-soft", GRID: "--line"} | {colour: f"--series-{n}" for n, colour in enumerate(SERIES)}
 MARKS = "osD^vPX*"
 MOST_POINTS = 200  # of a line
+LONGEST_NAME = 24
 SIZE = (4.4, 2.7)  # inches; one pixel of a page is a 72nd
 FONT_SIZE = 9
 STYLE: Any = {
@@ -42,6 +43,7 @@ STYLE: Any = {
     "axes.axisbelow": True,
     "grid.color": GRID,
     "grid.linewidth": 0.6,
+    **dict.fromkeys([f"axes3d.{axis}axis.panecolor" for axis in "xyz"], (0.0, 0.0, 0.0, 0.0)),
     "text.color": INK,
     "xtick.color": INK,
     "ytick.color": INK,
@@ -80,7 +82,7 @@ class Figures:
 def _for_page(svg: str, name: str, title: str, description: str) -> Markup:
     """An SVG file as an element of a page: named, of any width, its ids its own, its colours those of the style."""
     svg = svg[svg.index("<svg") :]
-    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", svg, flags=re.DOTALL)
     svg = re.sub(r' id="', f' id="{name}-', svg)
     svg = re.sub(r'(url\(|xlink:href=")#', rf"\1#{name}-", svg)
     svg = re.sub(r"#0a0[bc]\d\d", lambda match: f"var({VARIABLES[match[0]]})", svg)
@@ -115,9 +117,9 @@ def paint_curves(
         axes.axhline(level.value, color=INK, linestyle=(0, (4, 3)), linewidth=0.9)
     for curve, colour in zip(curves, colours, strict=True):
         _paint_curve(axes, curve, colour)
-    label_lines(axes, [(level.value, printable(level.name), INK) for level in levels])
+    label_lines(axes, [(level.value, short(level.name), INK) for level in levels])
     axes.set_xlabel(x_label)
-    axes.set_ylabel(printable(y_label))
+    axes.set_ylabel(short(y_label))
     axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
     axes.xaxis.set_major_formatter(EngFormatter(sep=""))
 
@@ -140,6 +142,12 @@ def _paint_curve(axes: Axes, curve: Curve, number: int) -> None:
     low, high = ([point.score[place] for point in shown] for place in (1, 2))
     if any(map(math.isfinite, low)):
         axes.fill_between(steps, low, high, color=colour, alpha=0.2, linewidth=0)
+
+
+def short(name: str) -> str:
+    """A name as a figure has room for it, beside its lines."""
+    name = printable(name)
+    return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}\N{HORIZONTAL ELLIPSIS}"
 
 
 def thinned(points: Sequence[Point]) -> Sequence[Point]:

@@ -16,6 +16,7 @@ from palestra.report.groups import Group, group_runs
 from palestra.report.learning import curves_section, metrics_section
 from palestra.report.overview import checkpoints_section, runs_section, setting_section
 from palestra.report.reading import read_runs, under
+from palestra.report.samples import samples_section
 from palestra.report.timings import time_section
 from palestra.storage.run_folder import RunFolderError, write_text
 
@@ -45,6 +46,7 @@ def render_page(groups: Sequence[Group]) -> str:
         runs_section(groups),
         curves_section(groups, figures),
         evaluations_section(groups),
+        samples_section(groups, figures),
         time_section(groups, figures),
         metrics_section(groups, figures),
         checkpoints_section(groups),

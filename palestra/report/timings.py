@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 from matplotlib.figure import Figure
 
-from palestra.recording.results import duration_text, label, printable
+from palestra.recording.results import duration_text, label
 from palestra.report.blocks import Captioned, Cell, FigureGrid, Legend, Note, Section, Table
-from palestra.report.figures import GRID, SERIES, Figures, paint_curves
+from palestra.report.figures import GRID, SERIES, Figures, paint_curves, short
 from palestra.report.groups import Group, metric_curve, step_unit, without_intervals
 from palestra.report.reading import RunData
 from palestra.timing import PHASES
@@ -63,8 +63,9 @@ def _paint_shares(figure: Figure, times: dict[str, dict[str, float]]) -> None:
     left = [0.0] * len(names)
     for number, phase in enumerate(PHASES):
         shares = [100 * times[name][phase] / sum(times[name].values()) for name in names]
-        axes.barh([printable(name) for name in names], shares, left=left, color=SERIES[number], height=0.7)
+        axes.barh(range(len(names)), shares, left=left, color=SERIES[number], height=0.7)
         left = [start + share for start, share in zip(left, shares, strict=True)]
+    axes.set_yticks(range(len(names)), [short(name) for name in names])
     axes.set_xlim(0, 100)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}%")
     axes.grid(axis="y", visible=False)

@@ -126,12 +126,12 @@ def test_who_watches_hears_how_many_games_are_over() -> None:
 def test_all_pairings_start_from_the_same_boards(monkeypatch: pytest.MonkeyPatch) -> None:
     game, starts = polyhedra(), []
 
-    class Recorded(evaluator._Batch):
+    class Recorded(evaluator.Batch):
         def __init__(self, *arguments: object) -> None:
             super().__init__(*arguments)  # type: ignore[arg-type]
             starts.append(self.state["points"].clone())
 
-    monkeypatch.setattr(evaluator, "_Batch", Recorded)
+    monkeypatch.setattr(evaluator, "Batch", Recorded)
     for pairing in (("random", "greedy"), ("zeillinger", "random")):
         play_games(game, scripts(game, *pairing), 50, 3, seed=0)
     play_games(game, scripts(game, "random", "random"), 20, 3, seed=0)

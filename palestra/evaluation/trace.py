@@ -1,0 +1,79 @@
+"""One game told move by move."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from palestra.evaluation.evaluator import Batch
+from palestra.games.fused import Decision, Memory, Policy
+from palestra.games.game import State, TensorGame
+
+NUM_CANDIDATES = 9
+
+
+@dataclass(frozen=True)
+class Choice:
+    """What a role chose, and in which state of its world: tensors without the axis of worlds."""
+
+    role: str
+    state: State
+    action: Tensor
+
+
+@dataclass(frozen=True)
+class Trace:
+    """A game from its start on. choices: in order. end: the last state. is_finished: it ended by the rules."""
+
+    choices: tuple[Choice, ...]
+    end: State
+    length: int
+    is_finished: bool
+
+
+@torch.no_grad()
+def trace_game(game: TensorGame, policies: Mapping[str, Policy], max_rounds: int, seed: int) -> Trace | None:
+    """Of an evaluation's first games the one of middle length, so that neither luck nor a freak is shown; None where
+    all are over at their start. Starts and draws are those of `play_games`."""
+    watched = {role: _Watched(policy) for role, policy in policies.items()}
+    worlds = Batch(game, watched, NUM_CANDIDATES, seed)
+    for role, policy in watched.items():
+        policy.role, policy.worlds = role, worlds
+    for _ in range(max_rounds):
+        if not bool(worlds.running.any()):
+            break
+        worlds.play_round()
+    ranked = sorted((length, number) for number, length in enumerate(worlds.lengths.tolist()) if length)
+    if not ranked:
+        return None
+    length, chosen = ranked[len(ranked) // 2]
+    seen = sorted((moment for policy in watched.values() for moment in policy.seen), key=lambda moment: moment[0])
+    return Trace(
+        choices=tuple(
+            Choice(role, {name: value[chosen] for name, value in state.items()}, actions[chosen])
+            for _, role, state, decides, actions in seen
+            if bool(decides[chosen])
+        ),
+        end={name: value[chosen] for name, value in worlds.state.items()},
+        length=length,
+        is_finished=bool(worlds.finished[chosen]),
+    )
+
+
+class _Watched:
+    """A policy whose decisions are kept: the number of the turn, the role, the states, who decides, the actions."""
+
+    role: str
+    worlds: Batch
+
+    def __init__(self, policy: Policy) -> None:
+        self.policy, self.sees = policy, policy.sees
+        self.seen: list[tuple[int, str, State, Tensor, Tensor]] = []
+
+    def act(self, view: Mapping[str, Tensor], legal: Tensor, keys: Tensor, memory: Memory) -> Decision:
+        decision = self.policy.act(view, legal, keys, memory)
+        worlds, game = self.worlds, self.worlds.game
+        decides = game.deciding(worlds.state)[:, game.roles.index(self.role)] & worlds.running
+        self.seen.append((worlds.num_turns, self.role, worlds.state, decides, decision.action))
+        return decision

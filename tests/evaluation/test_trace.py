@@ -1,0 +1,61 @@
+"""A game told move by move is one of those that the evaluation plays."""
+
+import torch
+
+from palestra.evaluation.evaluator import play_games
+from palestra.evaluation.trace import NUM_CANDIDATES, trace_game
+from palestra.games import read_game
+from palestra.games.game import TensorGame
+from palestra.players import make_script
+
+POLYHEDRA = {
+    "name": "polyhedra",
+    "variant": "basic",
+    "dimension": 3,
+    "max_num_points": 8,
+    "max_value": 9,
+    "initial_points": None,
+    "reduction": "minimal",
+    "rescale": False,
+    "rescale_state": False,
+    "max_rounds": None,
+    "reward": {"name": "win"},
+}
+
+
+def tensor_game(config: dict[str, object]) -> TensorGame:
+    game = read_game(config)
+    assert isinstance(game, TensorGame)
+    return game
+
+
+def test_a_traced_game_is_the_one_of_middle_length_and_its_moves_lead_from_board_to_board() -> None:
+    game = tensor_game(POLYHEDRA)
+    policies = {role: make_script("random", game, role) for role in game.roles}
+    trace = trace_game(game, policies, 50, seed=3)
+    assert trace is not None
+    lengths = sorted(play_games(game, policies, NUM_CANDIDATES, 50, seed=3).lengths.tolist())
+    assert trace.length == lengths[len(lengths) // 2]
+    assert [choice.role for choice in trace.choices] == ["host", "agent"] * trace.length
+    states = [choice.state for choice in trace.choices] + [trace.end]
+    for choice, after in zip(trace.choices, states[1:], strict=True):
+        before = {name: value.unsqueeze(0) for name, value in choice.state.items()}
+        new, *_ = game.transition(before, {choice.role: choice.action.unsqueeze(0)}, torch.zeros(1, dtype=torch.int64))
+        assert torch.equal(new["points"][0], after["points"])
+        assert torch.equal(new["subset"][0], after["subset"])
+    assert trace.is_finished == (int(trace.end["num_points"]) <= 1)
+
+
+def test_in_a_game_turn_by_turn_only_who_decides_is_told() -> None:
+    game = tensor_game({"name": "nim", "num_heaps": 3, "max_stones": 4})
+    trace = trace_game(game, {role: make_script("random", game, role) for role in game.roles}, 50, seed=0)
+    assert trace is not None
+    expected = ("first", "second") * trace.length
+    assert tuple(choice.role for choice in trace.choices) == expected[: len(trace.choices)]
+    assert int(trace.end["heaps"].sum()) == 0
+
+
+def test_games_that_are_over_at_their_start_are_no_trace() -> None:
+    game = tensor_game(POLYHEDRA | {"initial_points": [[[1, 2, 3]]]})
+    policies = {role: make_script("random", game, role) for role in game.roles}
+    assert trace_game(game, policies, 50, seed=0) is None

@@ -1,0 +1,94 @@
+"""Reports in a headless Chromium: no complaint, no request, nothing wider than a phone, the right numbers, contrast."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import palestra
+from palestra.recording.recorders import read_records
+from palestra.report.page import write_report
+
+sys.path.insert(0, str(Path(__file__).parent))
+from browser import CHROMIUM, Page, browser
+from conftest import TINY
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine")
+
+# Of every text that is shown, the contrast with what lies behind it (WCAG 2.2, 1.4.3), and the text.
+LEAST_CONTRASTS = """(() => {
+  const context = new OffscreenCanvas(1, 1).getContext('2d', {willReadFrequently: true});
+  const rgba = colour => {
+    context.clearRect(0, 0, 1, 1); context.fillStyle = colour; context.fillRect(0, 0, 1, 1);
+    return [...context.getImageData(0, 0, 1, 1).data];
+  };
+  const luminance = ([r, g, b]) => [r, g, b].map(v => v / 255)
+    .map(v => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4)
+    .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
+  const behind = node => {
+    for (; node; node = node.parentElement) {
+      const colour = rgba(getComputedStyle(node).backgroundColor);
+      if (colour[3] === 255) return colour;
+    }
+    return [255, 255, 255, 255];
+  };
+  const found = [];
+  for (const node of document.querySelectorAll('body *')) {
+    const text = [...node.childNodes].filter(n => n.nodeType === 3).map(n => n.data.trim()).join('');
+    if (!text || !node.checkVisibility() || ['style', 'title', 'desc'].includes(node.localName)) continue;
+    const style = getComputedStyle(node);
+    const [a, b] = [rgba(node instanceof SVGElement ? style.fill : style.color), behind(node)].map(luminance);
+    found.push([(Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05), text]);
+  }
+  return found.sort((x, y) => x[0] - y[0]).slice(0, 5);
+})()"""
+
+NUMBERS = """[...document.querySelectorAll('#evaluations tbody tr')].map(
+  row => [...row.querySelectorAll('data')].map(cell => Number(cell.value)))"""
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    with browser(tmp_path_factory.mktemp("profile")) as page:
+        yield page
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Two seeds, the second one's name a long word with what HTML would take for a tag."""
+    folder = tmp_path_factory.mktemp("runs")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("palestra.output.plot_scores", lambda records, path: False)
+        for seed, name in enumerate(("tiny", "<i>" + "w" * 120)):
+            palestra.Trainer(TINY | {"seed": seed}, run=folder / name).fit()
+    return sorted(folder.iterdir(), reverse=True)
+
+
+@pytest.fixture(scope="module")
+def reports(runs: list[Path]) -> list[Path]:
+    """Of one run, and of both."""
+    return [write_report(runs[:1], None), write_report(runs, runs[0] / "both.html")]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 360])
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_report_is_whole_in_a_browser(page: Page, reports: list[Path], number: int, width: int, scheme: str) -> None:
+    page.open(reports[number], width, scheme)
+    page.ask("document.querySelectorAll('details').forEach(each => each.open = true)")
+    assert page.ask("document.documentElement.scrollWidth") <= width
+    assert page.ask("document.documentElement.scrollHeight") > 2000
+    contrast, text = page.ask(LEAST_CONTRASTS)[0]
+    assert contrast >= 4.5, text
+    background = page.ask("getComputedStyle(document.body).backgroundColor")
+    assert (background == "rgb(20, 22, 26)") == (scheme == "dark")
+    assert page.complaints == []
+
+
+def test_the_numbers_on_the_screen_are_those_of_the_records(page: Page, runs: list[Path], reports: list[Path]) -> None:
+    page.open(reports[0], 1280, "light")
+    shown = page.ask(NUMBERS)
+    last = [record for record in read_records(runs[0] / "records.jsonl") if record["kind"] == "evaluation"][-1]
+    for row, pair in zip(shown, last["pairs"], strict=False):
+        assert {pair["rho"], pair["games"], pair["truncated"]} <= set(row)
