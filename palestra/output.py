@@ -2,7 +2,7 @@
 
 import math
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -55,8 +55,9 @@ class RunOutput:
         self.evaluations: list[Evaluation] = []
         self.number = -1  # of the checkpoint that this process stands on
         self.mirror: Mirror | None = None
-        self.env_steps = 0  # of the last record
+        self.env_steps = 0  # the most that a record tells of
         self.feeds: list[Feed] = []
+        self.candidates: Callable[[], Sequence[Mapping[str, int]]] = tuple  # steps of who may turn out to be the best
 
     @classmethod
     def create(
@@ -99,6 +100,7 @@ class RunOutput:
                 self.jsonl = JsonlRecorder(self.folder.records)
             except OSError as error:
                 raise RunFolderError(f"{self.folder.records} cannot be written: {error}") from error
+            self.checkpoints.in_use = self._in_use
             stack.callback(self.jsonl.close)
             stack.enter_context(self.display)
             try:
@@ -114,13 +116,24 @@ class RunOutput:
                 raise
 
     def _make_mirror(self) -> Mirror | None:
-        """Where run.json says; what is in use there is not deleted here."""
+        """Where run.json says."""
         url = self.folder.facts().get("mirror")
         if url is None:
             return None
-        mirror = Mirror(url, self.config.output.mirror, self.folder, self.checkpoints, self.display.error)
-        self.checkpoints.in_use = mirror.in_use
-        return mirror
+        return Mirror(url, self.config.output.mirror, self.folder, self.checkpoints, self.display.error)
+
+    def _in_use(self) -> set[int]:
+        """The numbers of checkpoints that must not be deleted yet."""
+        held = [self.checkpoints.holding(steps) for steps in self.candidates()]
+        sending = set() if self.mirror is None else self.mirror.in_use()
+        return {number for number in held if number is not None} | sending
+
+    def mark_best(self, steps: Mapping[str, int]) -> None:
+        """Let the checkpoint of these steps be the best one. Raises CheckpointError where there is none."""
+        number = self.checkpoints.holding(steps)
+        if number is None:
+            raise CheckpointError(f"the players of opt step {steps['opt_steps']}, the best so far, were not saved")
+        self.checkpoints.mark_best(f"{number:08d}")
 
     def rewind(self, loaded: LoadedCheckpoint | None) -> None:
         """Forget the records that came after a checkpoint; all of them where there is none."""
@@ -214,7 +227,7 @@ class RunOutput:
         except OSError as error:
             if not was_waiting:
                 self.display.error(f"records wait, for the disk refuses them: {error}; training goes on")
-        self.env_steps = record["env_steps"]
+        self.env_steps = max(self.env_steps, record["env_steps"])
         for feed in self.feeds:
             feed.notify(self.jsonl.length)
         self._tell_news()

@@ -3,6 +3,7 @@
 Only the main thread of a process receives signals: elsewhere nothing is caught.
 """
 
+import fcntl
 import os
 import select
 import signal
@@ -95,3 +96,10 @@ def leaving_at_once() -> Iterator[None]:
     finally:
         for number, handler in before:
             signal.signal(number, handler)
+
+
+def end_with_the_starter(pipe: int) -> None:
+    """Let the kernel end this process and its children, whatever they do, when the other end of a pipe closes on which
+    nothing is ever written: by SIGIO, which nobody catches."""
+    fcntl.fcntl(pipe, fcntl.F_SETOWN, -os.getpgrp())
+    fcntl.fcntl(pipe, fcntl.F_SETFL, fcntl.fcntl(pipe, fcntl.F_GETFL) | os.O_ASYNC)

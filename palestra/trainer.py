@@ -21,7 +21,7 @@ from palestra.clock import Mark, TrainingClock
 from palestra.config import ConfigError, ConfigErrorItem, PartError
 from palestra.evaluation.beside import make_evaluating
 from palestra.evaluation.config import EvaluationConfig
-from palestra.evaluation.during_training import Occasion
+from palestra.evaluation.during_training import Occasion, steps_of
 from palestra.evaluation.evaluations import BestScore
 from palestra.evaluation.evaluator import Interrupted
 from palestra.evaluation.stored import make_evaluations
@@ -256,7 +256,8 @@ class Trainer:
                 self.record(self.end_reason if done else None)
             self.checked, self.finished = now, done
             self._agenda.set(now, self.evaluating.due())
-            due = done or self._is_best or _due(config.output.save, before, now)
+            is_candidate = steps_of(self._counts()) in self.evaluating.candidates()
+            due = done or self._is_best or is_candidate or _due(config.output.save, before, now)
         except Interrupted:
             due = False
         leaving = self.signals.received is not None  # asked once: who leaves has saved
@@ -367,9 +368,23 @@ class Trainer:
         for record in records:
             self._output().write(record)
             if record["kind"] == "evaluation":  # not one that has failed
-                self._is_best |= self.best is not None and self.best.improves(record)
+                self._keep_best(record)
                 self.after_evaluation(record)
         self.view.tell_news()
+
+    def _keep_best(self, record: Mapping[str, Any]) -> None:
+        """If it is better than all before, let the checkpoint of its players be the best: the one that is saved at this
+        safe point, or an earlier one that was kept until now."""
+        if self.best is None or not self.best.improves(record):
+            return
+        if steps_of(record) == steps_of(self._counts()):
+            self._is_best = True
+        elif self.config.output.save is not None:
+            try:
+                self._output().mark_best(steps_of(record))
+            except CheckpointError as error:
+                self.best.take_back()
+                self._output().display.error(f"{error}; training goes on")
 
     def record(self, ended: str | None = None) -> None:
         """Write what has been gathered since the last record, and the training's own episodes.
@@ -697,6 +712,7 @@ class Trainer:
             else:
                 keep_players(self.config, self.players, folder.players)  # first: a folder with a config is a run
                 self.output = RunOutput.create(folder, self.config, self.console, self.origin, self.set_in_python)
+            self.output.candidates = self.evaluating.candidates
         try:
             with (
                 limited_threads(self.config.execution.num_threads),

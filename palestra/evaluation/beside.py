@@ -5,18 +5,19 @@ due. Its result counts at the first safe point `results.after` steps later, when
 it is the same every time. What does not count yet is state of the run, and is played again where a run goes on.
 """
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from palestra.evaluation.config import EvaluatorsConfig
-from palestra.evaluation.during_training import Evaluating, InTurn, Occasion
+from palestra.evaluation.config import BestConfig, EvaluatorsConfig
+from palestra.evaluation.during_training import Evaluating, InTurn, Occasion, steps_of
 from palestra.evaluation.evaluations import Evaluations
 from palestra.evaluation.evaluator import Interrupted
 from palestra.evaluation.processes import Answer, Processes, Request
-from palestra.evaluation.stored import file_record
+from palestra.evaluation.stored import file_record, record_path
 from palestra.intervals import Unit
 from palestra.recording.results import Task
 from palestra.storage.run_folder import RunFolder
@@ -55,8 +56,8 @@ class Batch:
 class Beside(Evaluating):
     """Hands evaluations over to processes, and keeps what they say until it counts."""
 
-    def __init__(self, config: EvaluatorsConfig, evaluations: Evaluations) -> None:
-        self.config, self.evaluations = config, evaluations
+    def __init__(self, config: EvaluatorsConfig, evaluations: Evaluations, best: BestConfig | None) -> None:
+        self.config, self.evaluations, self.best = config, evaluations, best
         self.batches: list[Batch] = []  # the oldest first
         self.run: RunFolder | None = None
         self.processes: Processes | None = None
@@ -93,8 +94,11 @@ class Beside(Evaluating):
     def _due(self, batch: Batch) -> int:
         return batch.occasion.counters[self.config.results.unit] + self.config.results.after
 
-    def undecided(self) -> Sequence[Mapping[str, int]]:
-        return [steps_of(batch.occasion.counters) for batch in self.batches]
+    def candidates(self) -> Sequence[Mapping[str, int]]:
+        if self.best is None:
+            return []
+        asked = [batch.occasion for batch in self.batches if self.best.evaluation in batch.occasion.names]
+        return [steps_of(occasion.counters) for occasion in asked]
 
     def tasks(self) -> Sequence[Task]:
         return [batch.asked[name].task for batch in self.batches for name in batch.unanswered()]
@@ -130,9 +134,24 @@ class Beside(Evaluating):
         task.name = f"{name} of opt step {occasion.counters['opt_steps']}"
         state = batch.state | {"counters": occasion.counters}
         request = Request(name, occasion.num_games(self.evaluations, name), occasion.with_scripted, state, task)
+        if (failed := self._failed_before(name, occasion)) is not None:
+            answer: Future[Answer] = Future()
+            answer.set_result(failed)
+            return Asked(task, answer)
         answer = self.processes.play(request)
         answer.add_done_callback(lambda answer: self._file(record_of(name, occasion, answer.result())))
         return Asked(task, answer)
+
+    def _failed_before(self, name: str, occasion: Occasion) -> Answer | None:
+        """What has failed once in this run stays so where it goes on: it may have been recorded so."""
+        assert self.run is not None
+        try:
+            filed = json.loads(record_path(self.run, name, occasion.counters["opt_steps"]).read_bytes())
+            if filed == record_of(name, occasion, Answer(None, 0.0, filed["why"])):
+                return Answer(None, 0.0, filed["why"])
+        except (OSError, ValueError, LookupError, TypeError):
+            pass  # none, or an evaluation
+        return None
 
     def _file(self, record: dict[str, Any]) -> None:
         """Called from another thread, as soon as the answer is there."""
@@ -156,7 +175,9 @@ class Beside(Evaluating):
 
 def make_evaluating(config: "RunConfig", evaluations: Evaluations) -> Evaluating:
     """Who plays the evaluations of a run that trains."""
-    return InTurn(evaluations) if config.evaluators is None else Beside(config.evaluators, evaluations)
+    if config.evaluators is None:
+        return InTurn(evaluations)
+    return Beside(config.evaluators, evaluations, config.best)
 
 
 def record_of(name: str, occasion: Occasion, answer: Answer) -> dict[str, Any]:
@@ -175,8 +196,3 @@ def _wait(batch: Batch, view: View, interrupted: Callable[[], bool]) -> None:
                 if interrupted():
                     raise Interrupted
                 view.show()
-
-
-def steps_of(counters: Mapping[str, int]) -> dict[str, int]:
-    """Those that do not change when a record is written."""
-    return {unit: counters[unit] for unit in ("env_steps", "opt_steps", "epochs")}

@@ -59,8 +59,8 @@ class Evaluating(ABC):
         """At which counts results are due, whatever else is."""
         return {}
 
-    def undecided(self) -> Sequence[Mapping[str, int]]:
-        """Env steps, opt steps and epochs of those whose results do not count yet, the oldest first."""
+    def candidates(self) -> Sequence[Mapping[str, int]]:
+        """The steps of those of whom it is not decided yet whether they are the best: a checkpoint holds them."""
         return []
 
     def tasks(self) -> Sequence[Task]:
@@ -78,6 +78,11 @@ class Evaluating(ABC):
     def load_state_dict(self, state: Sequence[Any]) -> None:
         """The inverse of `state_dict`."""
         assert not state
+
+
+def steps_of(counters: Mapping[str, Any]) -> dict[str, int]:
+    """Those of the counters by which players and their checkpoint are known."""
+    return {unit: counters[unit] for unit in ("env_steps", "opt_steps", "epochs")}
 
 
 class InTurn(Evaluating):

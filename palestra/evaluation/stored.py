@@ -70,9 +70,14 @@ class StoredRun:
 
 def file_record(run: RunFolder, record: Mapping[str, Any]) -> Path:
     """Write the record of an evaluation to the run's `evaluations/`, under the step of its players. Raises OSError."""
-    path = run.evaluations / f"{record['evaluation']}-opt-step-{record['opt_steps']}.json"
+    path = record_path(run, record["evaluation"], record["opt_steps"])
     write_json(path, plain(record))
     return path
+
+
+def record_path(run: RunFolder, name: str, opt_steps: int) -> Path:
+    """Where an evaluation of that step is filed."""
+    return run.evaluations / f"{name}-opt-step-{opt_steps}.json"
 
 
 def make_evaluations(config: "RunConfig", game: Any, players: Any) -> Evaluations:

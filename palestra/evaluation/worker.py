@@ -4,11 +4,8 @@ It reads requests from its standard input and writes lines of JSON to its standa
 see palestra.evaluation.processes, which starts it. It ends where an evaluation raises, having answered with the error.
 """
 
-import ctypes
-import fcntl
 import json
 import os
-import signal
 import sys
 import time
 import traceback
@@ -19,19 +16,10 @@ from safetensors.torch import load
 
 from palestra.evaluation.stored import StoredRun
 from palestra.process import limited_threads
+from palestra.signals import end_with_the_starter
 from palestra.storage.states import decode
 
-PR_SET_PDEATHSIG = 1
 SAY_INTERVAL_S = 0.5
-
-
-def end_with_the_starter(pipe: int) -> None:
-    """Let the kernel end this process and its children, whatever they do, when the other end of a pipe closes on which
-    nothing is ever written; and this process, on Linux, also where a child of its starter holds that end open."""
-    fcntl.fcntl(pipe, fcntl.F_SETOWN, -os.getpgrp())
-    fcntl.fcntl(pipe, fcntl.F_SETFL, fcntl.fcntl(pipe, fcntl.F_GETFL) | os.O_ASYNC)  # SIGIO, which nobody catches
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 
 
 def serve(run: StoredRun, requests: BinaryIO, answers: BinaryIO) -> None:
