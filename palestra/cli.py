@@ -112,9 +112,11 @@ def branch(
 @app.command()
 def evaluate(
     run: Run,
-    checkpoint: Annotated[str, typer.Option(help="latest, best, or a number")] = "latest",
+    checkpoint: Annotated[str | None, typer.Option(help="latest, best, or a number [latest]")] = None,
+    evaluation: Annotated[str | None, typer.Option(help="one of them, by name [all]")] = None,
     games: Annotated[int | None, typer.Option(help="games per pairing [evaluation.final_num_games]", min=1)] = None,
     video: Annotated[bool, typer.Option("--video", help="film three episodes of a Gymnasium environment")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="every checkpoint, as they come, until the run ends")] = False,
 ) -> None:
     """Play the evaluations of a run's config with the players of a checkpoint; results go to RUN/evaluations/."""
     with _told_plainly():
@@ -124,14 +126,35 @@ def evaluate(
         stored = StoredRun.open(run)
         if not stored.config.evaluations:
             raise ConfigError([ConfigErrorItem("evaluations", "[]; the config of this run names none")])
-        stored.load(checkpoint)
-        for name in stored.evaluations.configs:
+        known = list(stored.evaluations.configs)
+        if evaluation is not None and evaluation not in known:
+            message = f"there is no evaluation {evaluation!r}; expected one of: {', '.join(known)}"
+            raise ConfigError([ConfigErrorItem("--evaluation", message)])
+        names = known if evaluation is None else [evaluation]
+        if watch:
+            if checkpoint is not None or video:
+                raise ConfigError([ConfigErrorItem("--watch", "takes neither --checkpoint nor --video")])
+            _watch(stored, names, games)
+            return
+        stored.load(checkpoint or "latest")
+        for name in names:
             path = _evaluate(stored, name, games)
             if video:
                 film = path.with_suffix(".mp4")
                 console.print("filming; without a graphics card this may take minutes")
                 returns = ", ".join(f"{value:g}" for value in stored.evaluations.film(name, film))
                 console.print(f"a film of episodes with returns {returns}: {film}", soft_wrap=True)
+
+
+def _watch(stored: Any, names: Sequence[str], games: int | None) -> None:
+    from palestra.evaluation.watching import watch
+    from palestra.recording.display import evaluation_line
+    from palestra.recording.results import Evaluation
+
+    for number, found in watch(stored, names, games):
+        line = found if isinstance(found, str) else evaluation_line(Evaluation.from_record(found))
+        console.print(f"checkpoint {number:08d}: {line}", soft_wrap=True)
+    console.print(f"{stored.folder.path} is finished", soft_wrap=True)
 
 
 def _evaluate(stored: Any, name: str, games: int | None) -> Path:

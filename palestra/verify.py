@@ -167,8 +167,8 @@ def _beside(folder: RunFolder, config: RunConfig, loaded: LoadedCheckpoint | Non
     write_json(copy.run, folder.facts() | {"mirror": None})
     if folder.players.is_dir():
         shutil.copytree(folder.players, copy.players)
-    for filed in folder.evaluations.glob("*-opt-step-*.json"):  # what has failed beside training stays failed
-        shutil.copyfile(filed, copy.evaluations / filed.name)
+    if (filed := folder.evaluations / "beside").is_dir():  # what has failed there stays failed
+        shutil.copytree(filed, copy.evaluations / filed.name)
     if loaded is not None:
         kept = copy.checkpoints / loaded.folder.name
         shutil.copytree(loaded.folder, kept)

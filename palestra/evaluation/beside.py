@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from palestra.evaluation.config import BestConfig, EvaluatorsConfig
@@ -17,10 +18,11 @@ from palestra.evaluation.during_training import Evaluating, InTurn, Occasion, st
 from palestra.evaluation.evaluations import Evaluations
 from palestra.evaluation.evaluator import Interrupted
 from palestra.evaluation.processes import Answer, Processes, Request
-from palestra.evaluation.stored import file_record, record_path
+from palestra.evaluation.stored import record_path
 from palestra.intervals import Unit
+from palestra.recording.recorders import plain
 from palestra.recording.results import Task
-from palestra.storage.run_folder import RunFolder
+from palestra.storage.run_folder import RunFolder, write_json
 from palestra.storage.states import copied
 from palestra.view import View
 
@@ -59,7 +61,7 @@ class Beside(Evaluating):
     def __init__(self, config: EvaluatorsConfig, evaluations: Evaluations, best: BestConfig | None) -> None:
         self.config, self.evaluations, self.best = config, evaluations, best
         self.batches: list[Batch] = []  # the oldest first
-        self.run: RunFolder | None = None
+        self.folder: Path | None = None  # where answers are filed
         self.processes: Processes | None = None
         self._news: list[str] = []
 
@@ -112,7 +114,9 @@ class Beside(Evaluating):
     @contextmanager
     def opened(self, run: RunFolder) -> Iterator[None]:
         """The processes, which are started when there is something to play, and do not outlive this."""
-        self.run, self.processes = run, Processes(run, self.config, self._news.append)
+        self.folder = run.evaluations / "beside"
+        self.folder.mkdir(exist_ok=True)
+        self.processes = Processes(run.path, self.folder, self.config, self._news.append)
         self._hand_over()
         try:
             yield
@@ -144,9 +148,9 @@ class Beside(Evaluating):
 
     def _failed_before(self, name: str, occasion: Occasion) -> Answer | None:
         """What has failed once in this run stays so where it goes on: it may have been recorded so."""
-        assert self.run is not None
+        assert self.folder is not None
         try:
-            filed = json.loads(record_path(self.run, name, occasion.counters["opt_steps"]).read_bytes())
+            filed = json.loads(record_path(self.folder, name, occasion.counters["opt_steps"]).read_bytes())
             if filed == record_of(name, occasion, Answer(None, 0.0, filed["why"])):
                 return Answer(None, 0.0, filed["why"])
         except (OSError, ValueError, LookupError, TypeError):
@@ -155,11 +159,11 @@ class Beside(Evaluating):
 
     def _file(self, record: dict[str, Any]) -> None:
         """Called from another thread, as soon as the answer is there."""
-        assert self.run is not None
+        assert self.folder is not None
         try:
-            file_record(self.run, record)
+            write_json(record_path(self.folder, record["evaluation"], record["opt_steps"]), plain(record))
         except OSError as error:
-            self._news.append(f"an evaluation could not be written to {self.run.evaluations}: {error}")
+            self._news.append(f"an evaluation could not be written to {self.folder}: {error}")
 
     # ---- state -------------------------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """Processes that play evaluations (palestra.evaluation.worker): started, handed requests, watched, killed.
 
 One thread per process does this, so that training waits for none of it. What a process prints goes to
-`evaluations/evaluator-N.log`. It ends with the process that started it, also if that is killed.
+`evaluations/beside/evaluator-N.log`. It ends with the process that started it, also if that is killed.
 """
 
 import json
@@ -23,7 +23,6 @@ from torch import Tensor
 
 from palestra.evaluation.config import EvaluatorsConfig
 from palestra.recording.results import Task
-from palestra.storage.run_folder import RunFolder
 from palestra.storage.states import encode
 
 COMMAND = [sys.executable, "-P", "-m", "palestra.evaluation.worker"]
@@ -65,10 +64,10 @@ class ProcessLost(Exception):
 class Processes:
     """`num_processes` of them. tell: is given lines for the user, from other threads."""
 
-    def __init__(self, run: RunFolder, config: EvaluatorsConfig, tell: Callable[[str], None]) -> None:
+    def __init__(self, run: Path, logs: Path, config: EvaluatorsConfig, tell: Callable[[str], None]) -> None:
         self.requests: SimpleQueue[tuple[Request, Future[Answer]] | None] = SimpleQueue()
         self.keepers = [
-            Keeper(run.path, run.evaluations / f"evaluator-{number}.log", config, self.requests, tell)
+            Keeper(run, logs / f"evaluator-{number}.log", config, self.requests, tell)
             for number in range(config.num_processes)
         ]
 
@@ -156,7 +155,8 @@ class EvaluatorProcess:
     """
 
     def __init__(self, run: Path, log: Path, timeout_s: float) -> None:
-        self._timeout_s, self._is_late = timeout_s, False
+        self._timeout_s, self._is_asked, self._is_late = timeout_s, False, False
+        self._lock = threading.Lock()  # who has answered is not late
         watched, self._life = os.pipe()
         path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)  # where the user's own classes are found
         try:
@@ -180,31 +180,37 @@ class EvaluatorProcess:
         """Raises ProcessLost where none comes in time."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
+        self._is_asked = True
         late = threading.Timer(self._timeout_s, self._give_up)  # which ends a blocked write as well as a blocked read
         late.daemon = True
         late.start()
         try:
-            self._process.stdin.write(request.to_bytes())
-            self._process.stdin.flush()
+            with suppress(BrokenPipeError):  # it may have said why
+                self._process.stdin.write(request.to_bytes())
+                self._process.stdin.flush()
             while "num_over" in (said := self._read(self._process.stdout.readline())):
                 request.task.done = said["num_over"]
-        except BrokenPipeError:
-            said = self._read(b"")
         finally:
+            with self._lock:
+                self._is_asked = False
             late.cancel()
         return Answer(said["result"], said["seconds"], "")
 
     def _give_up(self) -> None:
-        self._is_late = True
-        self.kill()
+        with self._lock:
+            if self._is_asked:
+                self._is_late = True
+                self.kill()
 
     def _read(self, line: bytes) -> dict[str, Any]:
         """What a line says. Raises ProcessLost where it is none, or says why the process ends."""
         if line.endswith(b"\n"):
-            said: dict[str, Any] = json.loads(line)
-            if "error" not in said:
-                return said
-            raise ProcessLost(said["error"])
+            with suppress(ValueError, LookupError, TypeError, AttributeError):
+                said: dict[str, Any] = json.loads(line)
+                if said.keys() in ({"num_over"}, {"result", "seconds"}):
+                    return said
+                raise ProcessLost(said["error"])
+            raise ProcessLost(f"its answer makes no sense: {line[:80]!r}")
         if self._is_late:
             raise ProcessLost(f"no answer within evaluators.timeout_s = {self._timeout_s:g} s")
         self.kill()

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
 
 
 class StoredRun:
-    """The players of a run as its checkpoints hold them. `load` one, then `evaluate`."""
+    """The players of a run as its checkpoints hold them. `load` one, then `evaluate`.
+
+    counters: of what was loaded. is_over: whether the run had ended there.
+    """
 
     def __init__(self, folder: RunFolder, config: "RunConfig") -> None:
         self.folder, self.config = folder, config
@@ -29,6 +32,7 @@ class StoredRun:
         self.players = make_players(config, self.game, folder.players)
         self.evaluations = make_evaluations(config, self.game, self.players)
         self.counters: dict[str, int] = {}
+        self.is_over = False
 
     @classmethod
     def open(cls, run: str | Path, on_cpu: bool = False) -> Self:
@@ -48,7 +52,9 @@ class StoredRun:
     def load(self, which: str) -> None:
         """Give the players what they had in a checkpoint: latest, best or a number."""
         checkpoints = Checkpoints(self.folder, keep_last=1, keep_every=None)
-        self.take(checkpoints.load(int(which) if which.isdigit() else which, check_rows=False).state)
+        state = checkpoints.load(int(which) if which.isdigit() else which, check_rows=False).state
+        self.take(state)
+        self.is_over = state["finished"]
 
     def take(self, state: Mapping[str, Any]) -> None:
         """Give the players and the game what stands in a state of the run."""
@@ -65,19 +71,14 @@ class StoredRun:
         final = self.evaluations.configs[name].final_num_games
         result = self.evaluations.play(name, num_games or final, with_scripted=True)
         record = {"kind": "evaluation", **self.counters, **result}
-        return file_record(self.folder, record), record
+        path = record_path(self.folder.evaluations, name, self.counters["opt_steps"])
+        write_json(path, plain(record))
+        return path, record
 
 
-def file_record(run: RunFolder, record: Mapping[str, Any]) -> Path:
-    """Write the record of an evaluation to the run's `evaluations/`, under the step of its players. Raises OSError."""
-    path = record_path(run, record["evaluation"], record["opt_steps"])
-    write_json(path, plain(record))
-    return path
-
-
-def record_path(run: RunFolder, name: str, opt_steps: int) -> Path:
+def record_path(folder: Path, name: str, opt_steps: int) -> Path:
     """Where an evaluation of that step is filed."""
-    return run.evaluations / f"{name}-opt-step-{opt_steps}.json"
+    return folder / f"{name}-opt-step-{opt_steps}.json"
 
 
 def make_evaluations(config: "RunConfig", game: Any, players: Any) -> Evaluations:

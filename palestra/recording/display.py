@@ -391,7 +391,7 @@ class PlainDisplay(_TimedDisplay):
         num_shown, self._num_evaluations = self._num_evaluations, len(progress.evaluations)
         for evaluation in progress.evaluations[num_shown:]:
             if num_shown or evaluation.opt_steps == progress.evaluations[-1].opt_steps:  # not the past of a resumed run
-                self.log(_evaluation_line(evaluation))
+                self.log(evaluation_line(evaluation))
 
     def _news(self, progress: Progress) -> object:
         return len(progress.evaluations)
@@ -409,7 +409,8 @@ def _progress_line(progress: Progress) -> str:
     return " | ".join(parts + [f"{task.name}: {task_text(task)}" for task in progress.tasks])
 
 
-def _evaluation_line(evaluation: Evaluation) -> str:
+def evaluation_line(evaluation: Evaluation) -> str:
+    """Its pairings in which somebody learns."""
     results = [_result_text(pair) for pair in evaluation.pairs if pair.learned]
     return f"evaluation {evaluation.name} at opt step {evaluation.opt_steps}: {', '.join(results)}"
 

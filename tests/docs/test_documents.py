@@ -4,15 +4,18 @@ import re
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import nbformat
 import pytest
 import torch
 import yaml
 from nbclient import NotebookClient
+from typer.testing import CliRunner
 
 import palestra
 from palestra.algorithms.dqn import DQNConfig
+from palestra.cli import app
 from palestra.config import Config, check, load_yaml
 from palestra.games import read_game
 from palestra.games.fused import Transitions
@@ -100,6 +103,26 @@ def test_the_values_of_the_document_are_recorded(tmp_path: Path, monkeypatch: py
     forms = {name: next(iter(value)) for name, value in notes[-1].items() if isinstance(value, dict)}
     assert forms == {"weights": "histogram", "remark": "text", "board": "image", "film": "video"}
     assert (tmp_path / "run" / notes[-1]["film"]["video"]).is_file()
+
+
+def test_the_evaluators_of_the_document_play_and_its_command_watches(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (ROOT / "docs" / "evaluation.md").read_text()
+    blocks = [yaml.safe_load(block) for block in re.findall(r"```yaml\n(.*?)```", text, re.S)]
+    [evaluators] = [block for block in blocks if "evaluators" in block]
+    command = re.search(r"```sh\npalestra (evaluate .*?)\n```", text, re.S)
+    assert command
+    config = load_yaml(ROOT / "configs" / "dqn-nim.yml") | evaluators | {"stop": {"after": 8, "unit": "opt_steps"}}
+    config["evaluations"][0] |= {"num_games": 5, "final_num_games": 5}
+    config["output"] |= {"display": "quiet", "recorders": []}
+    monkeypatch.chdir(tmp_path)
+    palestra.Trainer(config, run="runs/mine").fit()
+    records = read_records(Path("runs/mine/records.jsonl"))
+    assert [(r["kind"], r["opt_steps"]) for r in records] == [("evaluation", 0), ("evaluation", 8), ("training", 8)]
+    shown = CliRunner().invoke(app, command[1].split()).output.splitlines()
+    assert [line.split(":")[0] for line in shown] == ["checkpoint 00000000", "checkpoint 00000001", ANY]
+    assert len(list(Path("runs/mine/evaluations").glob("main-opt-step-*.json"))) == 2
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,8 @@ for line in sys.stdin.buffer:
     elif deed == "raise":
         print(json.dumps({"error": "ValueError: no such board"}), flush=True)
         sys.exit(1)
+    elif deed == "babble":
+        print("nothing that anybody asked for", flush=True)
     elif deed == "slow":
         time.sleep(0.3)
     elif deed == "talk":  # far more than a pipe holds

@@ -60,7 +60,7 @@ def test_two_roles_and_two_evaluations_come_out_as_in_turn_and_count_when_they_a
     found = [(record["kind"], record["opt_steps"]) for record in records(beside)]
     for name, step in (("main", 0), ("main", 8), ("main", 16)):
         assert found.index(("evaluation", step)) == found.index(("training", step + 3)) - 2  # and that of "more"
-        filed = json.loads((beside / "evaluations" / f"{name}-opt-step-{step}.json").read_text())
+        filed = json.loads((beside / "evaluations" / "beside" / f"{name}-opt-step-{step}.json").read_text())
         del filed["clock"]
         assert filed in of_kind(beside, "evaluation")
     assert [step for kind, step in found if kind == "evaluation"] == [0, 0, 8, 8, 16, 16, 24, 24]

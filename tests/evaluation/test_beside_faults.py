@@ -125,7 +125,7 @@ def is_group(leader: int) -> bool:
 # ---- training is the same ------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("deed", ["slow", "hang", "crash", "leave", "raise", "talk"])
+@pytest.mark.parametrize("deed", ["slow", "hang", "crash", "leave", "raise", "babble", "talk"])
 def test_training_and_results_are_the_same_where_evaluators_misbehave_and_are_restarted(
     deed: str, fakes: Fakes, make_config: MakeConfig, tmp_path: Path
 ) -> None:
@@ -140,13 +140,14 @@ def test_training_and_results_are_the_same_where_evaluators_misbehave_and_are_re
         "crash": "its process ended with SIGSEGV",
         "leave": "its process ended with exit code 3",
         "raise": "ValueError: no such board",
+        "babble": "its answer makes no sense: b'nothing that anybody asked for\\n'",
     }
     assert shown.count("; it is begun anew (see ") == (3 if deed in why else 0)
     assert shown.count(why.get(deed, "begun anew")) == (3 if deed in why else 0)
     restarts = ["main/0"] + 2 * ["main/16"] if deed in why else []
     assert sorted(fakes.tried()) == sorted(["main/0", "main/8", "main/16", "main/24", *restarts])
     if deed == "talk":
-        assert (tmp_path / "run/evaluations/evaluator-0.log").stat().st_size > 20_000
+        assert (tmp_path / "run/evaluations/beside/evaluator-0.log").stat().st_size > 20_000
 
 
 def test_many_processes_answer_in_any_order_and_results_count_in_that_of_the_config(
@@ -185,7 +186,7 @@ def test_an_evaluation_that_fails_is_filed_and_told_and_decides_nothing(
     [failed] = of_kind(tmp_path / "run", "failed_evaluation")
     assert (failed["evaluation"], failed["opt_steps"]) == ("main", 8)
     assert failed["why"] == "its process ended with SIGSEGV"
-    assert json.loads((tmp_path / "run/evaluations/main-opt-step-8.json").read_text()) == failed
+    assert json.loads((tmp_path / "run/evaluations/beside/main-opt-step-8.json").read_text()) == failed
     # Of 0, 16 and 24 the second and the third improve on nothing; with 8 the run would have ended at 19.
     assert records(tmp_path / "run")[-1]["opt_steps"] == 24
     assert content(tmp_path / "run") == content(fakes.in_turn)
