@@ -8,16 +8,18 @@ import sys
 from pathlib import Path
 
 from rich.console import Console
+from rich.segment import SegmentLines
 
 from palestra.config import load_yaml
-from palestra.recording.display import render_progress
+from palestra.recording.display.frame import Frame, Warnings
+from palestra.recording.history import History
 from palestra.recording.plots import plot_scores
 from palestra.recording.recorders import read_records
 from palestra.recording.results import Evaluation, Progress
 from palestra.timing import summed_times
 
 IMAGES = Path(__file__).parent / "images"
-SHOWN = ("loss", "q_mean", "grad_norm", "learning_rate", "exploration")
+SHOWN = ("length", "loss", "q_mean", "grad_norm", "learning_rate", "exploration")
 
 
 def main(run: Path) -> None:
@@ -25,6 +27,11 @@ def main(run: Path) -> None:
     plot_scores(records, IMAGES / "rho.png")
     evaluations = [Evaluation.from_record(record) for record in records if record["kind"] == "evaluation"][:-1]
     moment = [r for r in records if r["kind"] == "training" and r["opt_steps"] <= evaluations[-1].opt_steps][-1]
+    history = History()
+    for record in records:
+        if record["kind"] == "training" and record["opt_steps"] <= moment["opt_steps"]:
+            history.add(record)
+    lasts = {name: history.last(name) for name in moment["players"]}
     stop = load_yaml(run / "config.yml")["stop"]
     fraction, seconds = moment[stop["unit"]] / stop["after"], moment["clock"]["train_seconds"]
     progress = Progress(
@@ -37,16 +44,15 @@ def main(run: Path) -> None:
         time=summed_times(r for r in records if r["opt_steps"] <= moment["opt_steps"]),
         counters={name: moment[name] for name in ("env_steps", "opt_steps", "epochs", "episodes")},
         rates={name: moment["clock"][f"{name}_per_s"] for name in ("env_steps", "opt_steps")},
-        players={
-            name: {key: figures[key] for key in SHOWN if key in figures} for name, figures in moment["players"].items()
-        },
+        players={name: {key: last[key] for key in SHOWN if key in last} for name, last in lasts.items()},
+        curves={name: history.points(name) for name in lasts},
         evaluations=evaluations,
         tasks=[],
         end_reason=None,
-        message=None,
+        phase=lambda: "updating",
     )
     console = Console(width=100, height=30, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
-    console.print(render_progress(progress, 100, 30))
+    console.print(SegmentLines(Frame().lines(progress, Warnings(0, ()), 0.0, 100, 30), new_lines=True))
     svg = console.export_svg(title="palestra train configs/dqn-polyhedra.yml")
     svg = re.sub(r"@font-face \{.*?\}", "", svg, flags=re.DOTALL)  # fonts from elsewhere: the reader's own will do
     (IMAGES / "display.svg").write_text(svg)

@@ -148,7 +148,7 @@ def evaluate(
 
 def _watch(stored: Any, names: Sequence[str], games: int | None) -> None:
     from palestra.evaluation.watching import watch
-    from palestra.recording.display import evaluation_line
+    from palestra.recording.display.plain import evaluation_line
     from palestra.recording.results import Evaluation
 
     for number, found in watch(stored, names, games):
@@ -158,7 +158,7 @@ def _watch(stored: Any, names: Sequence[str], games: int | None) -> None:
 
 
 def _evaluate(stored: Any, name: str, games: int | None) -> Path:
-    from palestra.recording.display import score_table
+    from palestra.recording.display.scores import score_table
     from palestra.recording.results import Evaluation
 
     path: Path

@@ -14,6 +14,7 @@ from palestra.config import ConfigError, ConfigErrorItem, render, user_class_has
 from palestra.lineage import tree_differences
 from palestra.recording.display import make_display
 from palestra.recording.feed import Feed
+from palestra.recording.history import History
 from palestra.recording.plots import plot_scores
 from palestra.recording.recorders import (
     JsonlRecorder,
@@ -53,6 +54,7 @@ class RunOutput:
         self.console = console
         self.display = make_display(config.output.display, console)
         self.evaluations: list[Evaluation] = []
+        self.history = History()
         self.number = -1  # of the checkpoint that this process stands on
         self.mirror: Mirror | None = None
         self.env_steps = 0  # the most that a record tells of
@@ -146,7 +148,9 @@ class RunOutput:
         if loaded is not None and self.jsonl.length != length:
             whole = f"{self.jsonl.length} of the {length} bytes that it had at checkpoint {loaded.folder.name}"
             self.display.error(f"{self.folder.records} is damaged: it has {whole}; the lines that are lost stay lost")
-        self.evaluations = [Evaluation.from_record(r) for r in self.records() if r.get("kind") == "evaluation"]
+        self.evaluations, self.history = [], History()
+        for record in self.records():
+            self._remember(record)
 
     def feed(self, recorders: Mapping[str, Recorder]) -> None:
         """Hand the records, those that are there and those that will come, to recorders."""
@@ -231,8 +235,14 @@ class RunOutput:
         for feed in self.feeds:
             feed.notify(self.jsonl.length)
         self._tell_news()
-        if record["kind"] == "evaluation":
-            self.evaluations.append(Evaluation.from_record(plain(record)))
+        self._remember(plain(record))
+
+    def _remember(self, record: Mapping[str, Any]) -> None:
+        """What the display shows of all records so far."""
+        if record.get("kind") == "evaluation":
+            self.evaluations.append(Evaluation.from_record(record))
+        elif record.get("kind") == "training":
+            self.history.add(record)
 
     def _file(self, name: str, media: Image | Video) -> str | None:
         """Write an image or a video; gives its path in the run's folder, None where the disk refuses."""
@@ -301,6 +311,7 @@ class RunOutput:
                 files["plot"] = plot
         except OSError as error:
             self.display.error(f"{plot} could not be written: {error}")
+        self.display.update(progress)
         self.display.close()  # its last state stands above the summary
         if self.config.output.display != "quiet":
             render_summary(self.console, progress, files)

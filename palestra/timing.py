@@ -30,6 +30,7 @@ class TimeLog:
     def __init__(self, device: torch.device) -> None:
         self.phase: Phase = "other"
         self._stream = torch.cuda.current_stream(device) if device.type == "cuda" else None
+        self._is_running = False
         self._since = perf_counter()
         self._events: deque[tuple[Phase, torch.cuda.Event]] = deque()  # each with the phase that it ends
         self._free: list[torch.cuda.Event] = []
@@ -61,10 +62,12 @@ class TimeLog:
         self.phase, self._since = "other", perf_counter()
         self._events.clear()
         self.switch("other")
+        self._is_running = True
         try:
             yield
         finally:
             self.switch("other")
+            self._is_running = False
 
     def _mark(self, stream: torch.cuda.Stream) -> None:
         event = self._free.pop() if self._free else torch.cuda.Event(enable_timing=True)
@@ -93,7 +96,10 @@ class TimeLog:
 
     def total(self) -> dict[str, float]:
         """The seconds by phase, those of earlier processes of the run with them."""
-        return {phase: self._taken[phase] + self._seconds[phase] for phase in PHASES}
+        seconds: dict[str, float] = {phase: self._taken[phase] + self._seconds[phase] for phase in PHASES}
+        if self._is_running and self._stream is None:
+            seconds[self.phase] += perf_counter() - self._since
+        return seconds
 
     def set_before(self, seconds: Mapping[str, float]) -> None:
         """What earlier processes of the run have recorded."""

@@ -295,6 +295,7 @@ class Trainer:
 
     def before_train(self) -> None:
         """Restore the last checkpoint, or evaluate once and write checkpoint 0. A second `fit` finds all in memory."""
+        self.view.begin()
         output = self._output()
         is_fresh = self.opt_steps == 0 and self.env_steps == 0
         if output.checkpoints.numbers() and is_fresh:
@@ -545,7 +546,7 @@ class Trainer:
         self._recorded = self._mark()
         self.view.begin()
         for line in [*loaded.warnings, *output.differences(loaded)]:
-            output.display.log(line)
+            output.display.warn(line)
         end = "it is finished" if self.finished else "it goes on from there"
         output.display.log(f"{output.folder.path}: checkpoint {loaded.folder.name}, opt step {self.opt_steps}; {end}")
 
@@ -731,10 +732,9 @@ class Trainer:
 
     def _before_exit(self, why: str) -> None:
         """Called from another thread; the main one may be anywhere."""
-        self.console.show_cursor()
         is_saved = self._has_left and self.config.output.save is not None and self.save_failure is None
         left = f"left {'after' if is_saved else 'without'} saving"
-        print(f"{why}; {left}; palestra resume {getattr(self.run, 'path', self.run)}", file=sys.stderr, flush=True)
+        print(f"{why}; {left}; palestra resume {getattr(self.run, 'path', self.run)}", file=sys.__stderr__, flush=True)
 
     def _output(self) -> RunOutput:
         if self.output is None:

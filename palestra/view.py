@@ -1,5 +1,6 @@
 """What a display is told of a trainer: the moment as plain data, a few times a second."""
 
+import math
 import time
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -7,13 +8,23 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from palestra.clock import Mark
+from palestra.player import Player
 from palestra.recording.results import Progress, Task
+from palestra.timing import Phase
 
 if TYPE_CHECKING:
     from palestra.trainer import Trainer
 
 SHOW_INTERVAL_S = 0.25
-NUM_MARKS = 120  # half a minute: rates and metrics are those of late
+NUM_MARKS = 120  # half a minute: rates are those of late
+WORDS: dict[Phase, str] = {
+    "play": "playing",
+    "memory": "training",
+    "update": "updating",
+    "evaluation": "evaluating",
+    "saving": "saving",
+    "other": "training",
+}
 
 
 class View:
@@ -23,12 +34,15 @@ class View:
         self.trainer = trainer
         self.tasks: list[Task] = []
         self._message: str | None = None
+        self._told: set[tuple[str, str]] = set()
         self._shown_at_s = 0.0
         self.begin()
 
     def begin(self) -> None:
-        """The pace counts from here: a run begins, or a checkpoint was restored."""
-        self._start_s, self._start_share = self._elapsed_s(), self._share()
+        """A `fit` begins, or a checkpoint was restored."""
+        self._before_s = sum(self.trainer.time_log.total().values())
+        self._began_s = self._paced_s = time.monotonic()
+        self._share_before = self._share()
         self._marks: deque[Mark] = deque([self.trainer._mark()], maxlen=NUM_MARKS)
 
     def show(self, at_once: bool = False) -> None:
@@ -57,7 +71,7 @@ class View:
             self.tasks = [task for task in self.tasks if task not in tasks]
 
     def progress(self) -> Progress:
-        """The moment, for a display."""
+        """The moment. Gone and left are seconds with evaluations and saves, gone those of all processes of the run."""
         trainer = self.trainer
         mark = trainer._mark()
         self._marks.append(mark)
@@ -67,26 +81,46 @@ class View:
             run_folder=str(output.folder.path),
             device=str(trainer.device),
             fraction=self._share(),
-            elapsed_s=self._elapsed_s(),
+            elapsed_s=self._before_s + time.monotonic() - self._began_s,
             remaining_s=self._remaining_s(),
             time=trainer.time_log.total(),
             counters=trainer._counts(),
             rates=self._marks[0].rates(mark),
-            players={p.name: trainer.gathered.metrics[p.name].shown() | p.rates() for p in trainer.learners},
+            players={player.name: self._metrics(player) for player in trainer.learners},
+            curves={player.name: output.history.points(player.name) for player in trainer.learners},
             evaluations=output.evaluations,
             tasks=(*self.tasks, *trainer.evaluating.tasks()),
             end_reason=trainer.end_reason,
-            message=self._message,
+            phase=self._phase,
         )
+
+    def _phase(self) -> str:
+        if self.trainer.finished and self._message is None:
+            return "finished"
+        return self._message or WORDS[self.trainer.time_log.phase]
+
+    def _metrics(self, player: Player) -> dict[str, float]:
+        """Of its episodes those up to the last record, all else since then. What is no number is told once."""
+        trainer = self.trainer
+        before = trainer._output().history.last(player.name)
+        names = [name for name in (*(f"return/{role}" for role in player.roles), "length") if name in before]
+        metrics = (
+            {name: before[name] for name in names} | trainer.gathered.metrics[player.name].shown() | player.rates()
+        )
+        for name, value in metrics.items():
+            if not math.isfinite(value) and (player.name, name) not in self._told:
+                self._told.add((player.name, name))
+                trainer._output().display.warn(f"{name} of {player.name} is {value} at opt step {trainer.opt_steps}")
+        return metrics
 
     def _share(self) -> float:
         return 1.0 if self.trainer.finished else self.trainer.config.stop.share(self.trainer.counters)
 
-    def _elapsed_s(self) -> float:
-        """With evaluations and saves, over all processes of the run."""
-        return sum(self.trainer.time_log.total().values())
-
     def _remaining_s(self) -> float | None:
-        """Until the run's end, at its pace in this process; None while nothing tells."""
-        share, seconds = self._share(), self._elapsed_s() - self._start_s
-        return None if share <= self._start_share else seconds * (1.0 - share) / (share - self._start_share)
+        """Until the run's end, at its pace in this process, evaluations and saves with it; None while nothing tells."""
+        share, now_s = self._share(), time.monotonic()
+        gained = share - self._share_before
+        if gained <= 0.0:  # what comes before the first gain, as a first evaluation, comes once
+            self._paced_s = now_s
+            return None
+        return (now_s - self._paced_s) * (1.0 - share) / gained

@@ -1,7 +1,7 @@
 """What a run has to show, as plain data, and numbers as text. Displays, summaries and plots draw from here."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, Self
@@ -104,7 +104,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Progress:
-    """One moment of a run. Rates count training time alone."""
+    """One moment of a run, or of whatever else has an end. Rates count training time alone."""
 
     name: str
     run_folder: str | None
@@ -116,10 +116,11 @@ class Progress:
     counters: Mapping[str, int]  # env_steps, opt_steps, epochs, episodes
     rates: Mapping[str, float]  # of the counters that have one, per second
     players: Mapping[str, Mapping[str, float]]  # learning player -> loss, q_mean, exploration, learning_rate, ...
+    curves: Mapping[str, Mapping[str, Sequence[float]]]  # the same, over the run so far
     evaluations: Sequence[Evaluation]  # all so far, the oldest first
     tasks: Sequence[Task]  # going on at the moment
     end_reason: str | None  # why the run ends, or ended, before its `stop`
-    message: str | None  # what goes on besides training; a live display shows a new one at once
+    phase: Callable[[], str]  # what goes on right now, as "playing"; asked from the display's thread
 
 
 def by_name(evaluations: Sequence[Evaluation]) -> dict[str, list[Evaluation]]:
@@ -200,8 +201,12 @@ def duration_text(seconds: object) -> str:
 
 def time_text(time: Mapping[str, float]) -> str:
     """play 41%  update 50%: the phases that take a hundredth of the time or more."""
+    return "  ".join(f"{phase} {share:.0%}" for phase, share in phase_shares(time))
+
+
+def phase_shares(time: Mapping[str, float]) -> list[tuple[str, float]]:
     total = sum(time.values()) or 1.0
-    return "  ".join(f"{phase} {seconds / total:.0%}" for phase, seconds in time.items() if seconds >= 0.01 * total)
+    return [(phase, seconds / total) for phase, seconds in time.items() if seconds >= 0.01 * total]
 
 
 def task_text(task: Task) -> str:

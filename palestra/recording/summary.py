@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from palestra.evaluation.statistics import estimate_mean_of_few
-from palestra.recording.display import score_table
+from palestra.recording.display.scores import score_table
 from palestra.recording.results import (
     Evaluation,
     PairResult,

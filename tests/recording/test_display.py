@@ -3,21 +3,24 @@
 import io
 import logging
 import math
-from contextlib import suppress
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console, RenderableType
+from rich.console import Console
 from scipy import stats
 
-from palestra.recording import display as display_module
-from palestra.recording.display import LiveDisplay, PlainDisplay, QuietDisplay, make_display, render_progress
+from palestra.recording.display import LiveDisplay, PlainDisplay, QuietDisplay, make_display
+from palestra.recording.display import plain as plain_module
+from palestra.recording.display.frame import Frame, Warnings
+from palestra.recording.display.lines import in_ascii
 from palestra.recording.results import (
     Evaluation,
     PairResult,
     Progress,
     Score,
+    Task,
     count_text,
     duration_text,
     score_text,
@@ -59,18 +62,21 @@ def progress(**changes: Any) -> Progress:
         "counters": {"env_steps": 12_400_000, "opt_steps": 12_400, "epochs": 254, "episodes": 609_000},
         "rates": {"env_steps": 51_234.3, "opt_steps": 410.2},
         "players": {"host": metrics, "agent": metrics},
+        "curves": {"host": {"loss": [0.3, 0.2, 0.1]}, "agent": {}},
         "evaluations": [evaluation(1000 * i, 0.02 * i) for i in range(12)],
         "tasks": [],
         "end_reason": None,
-        "message": "checkpoint 12 saved",
+        "phase": lambda: "updating",
     }
     return Progress(**(values | changes))
 
 
-def lines_of(renderable: RenderableType, width: int = 80, height: int = 24) -> list[str]:
-    console = Console(width=width, height=height, file=io.StringIO(), record=True, legacy_windows=False)
-    console.print(renderable)
-    return console.export_text().splitlines()
+def frame_lines(
+    state: Progress, width: int = 80, height: int = 23, warnings: Sequence[str] = (), is_ascii: bool = False
+) -> list[str]:
+    """The frame as text."""
+    lines = Frame().lines(state, Warnings(len(warnings), warnings[-3:]), 0.0, width, height)
+    return ["".join(segment.text for segment in (in_ascii(line) if is_ascii else line)) for line in lines]
 
 
 def terminal(width: int = 80, height: int = 24) -> Console:
@@ -98,7 +104,7 @@ def written(console: Console) -> str:
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """A clock whose time is its one element."""
     now = [1000.0]
-    monkeypatch.setattr(display_module, "monotonic", lambda: now[0])
+    monkeypatch.setattr(plain_module, "monotonic", lambda: now[0])
     return now
 
 
@@ -106,36 +112,97 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def test_full_frame_fits_80x24_with_nothing_cut() -> None:
-    lines = lines_of(render_progress(progress(), 80, 24))
-    assert len(lines) < 24
-    assert all(len(line) <= 80 for line in lines)
-    assert not any("…" in line for line in lines)
-
-
-def test_frame_shows_every_player_of_the_rho_table_and_the_change() -> None:
-    text = "\n".join(lines_of(render_progress(progress(), 80, 24)))
+    state = progress(tasks=[Task("main", 40, 100, "games")])
+    lines = frame_lines(state, warnings=["warning: the disk is full"])
+    assert len(lines) == 23
+    assert {len(line) for line in lines} == {80}
+    text = "\n".join(lines)
+    assert "…" not in text
     assert all(player in text for player in (*HOSTS, *AGENTS))
-    assert ".220 +.220" in text
+    told = ["dqn-polyhedra-1 · cuda:0", "updating", " 62%  0:01:15 gone, 0:00:45 left", "play 40%", "env steps 12.4M"]
+    told += ["(51,234/s)", "40 of 100 games", "q mean", "0.0123 █▅▁", ".220 +.220", "the disk is full"]
+    assert [words for words in told if words not in text] == []
 
 
-@pytest.mark.parametrize(("width", "height"), [(40, 12), (60, 18), (80, 24), (200, 60)])
+@pytest.mark.parametrize(("width", "height"), [(40, 10), (40, 12), (60, 20), (80, 24), (120, 40), (200, 60)])
 def test_frame_of_much_data_fits_any_terminal(width: int, height: int) -> None:
     many = {f"player number {i}": {f"metric number {j}": 1e30 for j in range(20)} for i in range(20)}
     pairs = tuple(pair(f"h{i}" if i else "host", f"some agent {j}", 0.1) for i in range(30) for j in range(30))
-    state = progress(name="n" * 300, run_folder="f" * 300, players=many, evaluations=[Evaluation("main", 5, pairs)] * 2)
-    lines = lines_of(render_progress(state, width, height), width, height)
-    assert len(lines) <= height
-    assert all(len(line) <= width for line in lines)
+    state = progress(
+        name="n" * 300,
+        run_folder="f" * 300,
+        players=many,
+        evaluations=[Evaluation("main", 5, pairs)] * 2,
+        tasks=[Task("t" * 300, i, 10**9, "games") for i in range(30)],
+    )
+    lines = frame_lines(state, width, height, ["w" * 300] * 9)
+    assert len(lines) == height
+    assert {len(line) for line in lines} == {width}
+
+
+@pytest.mark.parametrize(("width", "height"), [(39, 24), (80, 9), (10, 3)])
+def test_on_a_tiny_terminal_a_line_is_left(width: int, height: int) -> None:
+    [line] = frame_lines(progress(), width, height)
+    assert line == "62%  0:01:15 gone, 0:00:45 left, updating".ljust(width)[:width]
 
 
 def test_wider_terminal_shows_intervals_too() -> None:
-    assert "±.005" not in "".join(lines_of(render_progress(progress(), 80, 24)))
-    assert "±.005" in "".join(lines_of(render_progress(progress(), 140, 40), 140, 40))
+    assert "±.005" not in "".join(frame_lines(progress()))
+    assert "±.005" in "".join(frame_lines(progress(), 140, 40))
+
+
+def test_frame_between_two_updates_has_a_moving_clock_phase_and_task() -> None:
+    phase, task, frame = ["playing"], Task("main", 0, 10, "games"), Frame()
+    state = progress(tasks=[task], phase=lambda: phase[0])
+    seen = []
+    for age_s in (0.0, 10.0, 100.0):
+        lines = frame.lines(state, Warnings(0, ()), age_s, 80, 23)
+        seen.append("\n".join("".join(segment.text for segment in line) for line in lines))
+        phase[0], task.done = "saving", task.done + 3
+    assert all(words in seen[0] for words in ("playing", "0:01:15 gone, 0:00:45 left", "0 of 10 games"))
+    assert all(words in seen[1] for words in ("saving", "0:01:25 gone, 0:00:35 left", "3 of 10 games"))
+    assert all(words in seen[2] for words in ("saving", "0:02:55 gone, 0:00:00 left", "6 of 10 games"))
+
+
+def test_every_evaluation_that_is_played_has_a_bar() -> None:
+    tasks = [Task("main", 75, 300, "games"), Task("hard of opt step 512", 0, 100, "games")]
+    one, other = (line for line in frame_lines(progress(tasks=tasks)) if "games" in line)
+    bars = [line.count("━") + 0.5 * line.count("╸") for line in (one, other)]
+    room = [line.count("─") + line.count("━") + line.count("╸") for line in (one, other)]
+    assert bars[0] == pytest.approx(0.25 * room[0], abs=0.5)
+    assert (bars[1], room[1]) == (0, room[0])
+    assert "75 of 300 games" in one
+
+
+def test_of_many_warnings_the_last_and_their_number_are_seen() -> None:
+    text = "\n".join(frame_lines(progress(), 80, 40, [f"error: number {i}" for i in range(7)]))
+    assert "7 warnings, the last: error: number 4" in text
+    assert "error: number 6" in text
+    assert "error: number 3" not in text
+    assert "7 warnings, the last: error: number 6" in "\n".join(
+        frame_lines(progress(), 80, 23, ["x"] * 6 + ["error: number 6"])
+    )
+
+
+def test_many_players_have_a_line_each() -> None:
+    players = {f"player-{i}": {"loss": 0.1 * i, "q_mean": 1.0} for i in range(7)}
+    lines = frame_lines(progress(players=players, evaluations=[]))
+    assert [line.split()[1:4] for line in lines if "player-" in line] == [
+        [f"player-{i}", f"{0.1 * i:.3g}", "1"] for i in range(7)
+    ]
+
+
+def test_frame_in_ascii_is_as_wide() -> None:
+    state = progress(name="naïve", tasks=[Task("main", 40, 100, "games")])
+    lines, plain = frame_lines(state), frame_lines(state, is_ascii=True)
+    assert "\n".join(plain).isascii()
+    assert [len(line) for line in plain] == [len(line) for line in lines]
+    assert any("========" in line and "--------" in line for line in plain)
 
 
 def test_scripted_pairings_of_an_earlier_evaluation_stay_in_the_table() -> None:
     later = Evaluation("main", 500, (pair("host", "random", 0.3),))
-    text = "\n".join(lines_of(render_progress(progress(evaluations=[evaluation(0, 0.1), later]), 80, 24)))
+    text = "\n".join(frame_lines(progress(evaluations=[evaluation(0, 0.1), later])))
     assert "zeillinger" in text
     assert "+.200" in text
 
@@ -150,36 +217,35 @@ def test_odd_values_are_drawn(odd: Any) -> None:
         counters={"env_steps": odd},
         rates={"env_steps": odd},
         players={"host": {"loss": odd}},
+        curves={"host": {"loss": [math.nan, math.inf, 1.0]}},
         evaluations=[Evaluation("main", 0, (odd_pair,)), Evaluation("main", 1, (odd_pair,))],
     )
-    assert len(lines_of(render_progress(state, 80, 24))) > 5
+    assert len(frame_lines(state)) > 5
 
 
 def test_empty_progress_is_drawn() -> None:
-    state = Progress("", None, "", 0.0, 0.0, None, {}, {}, {}, {}, [], [], None, None)
-    assert len(lines_of(render_progress(state, 80, 24))) > 2
+    state = Progress("", None, "", 0.0, 0.0, None, {}, {}, {}, {}, {}, [], [], None, lambda: "")
+    assert len(frame_lines(state)) > 2
     empty_pair = PairResult({}, (), {}, 0, 0)
     state = progress(
         players={"host": {}}, evaluations=[Evaluation("main", 0, ()), Evaluation("main", 1, (empty_pair,))]
     )
-    assert len(lines_of(render_progress(state, 80, 24))) > 2
+    assert len(frame_lines(state)) > 2
 
 
 def test_non_finite_loss_is_seen() -> None:
-    assert any(
-        " nan" in line for line in lines_of(render_progress(progress(players={"host": {"loss": math.nan}}), 80, 24))
-    )
+    assert any(" nan" in line for line in frame_lines(progress(players={"host": {"loss": math.nan}})))
 
 
 def test_game_of_other_roles_shows_the_return() -> None:
     state = progress(evaluations=[Evaluation("main", 0, (seats_pair("learner", "random", 0.75),))])
-    text = "\n".join(lines_of(render_progress(state, 80, 24)))
+    text = "\n".join(frame_lines(state))
     assert "return of x" in text
     assert ".750" in text
 
 
 def test_names_are_not_markup() -> None:
-    assert "[red]x[/]" in "\n".join(lines_of(render_progress(progress(name="[red]x[/]"), 80, 24)))
+    assert "[red]x[/]" in "\n".join(frame_lines(progress(name="[red]x[/]")))
 
 
 # ---- text of numbers -----------------------------------------------------------------------------------
@@ -214,54 +280,29 @@ def test_auto_is_live_on_a_terminal_and_plain_elsewhere() -> None:
     assert type(make_display("quiet", terminal())) is QuietDisplay
 
 
-def test_auto_is_plain_where_the_terminal_cannot_draw() -> None:
-    ascii_file = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
-    assert type(make_display("auto", Console(file=ascii_file, force_terminal=True))) is PlainDisplay
+def test_auto_is_plain_on_a_dumb_terminal() -> None:
     dumb = Console(file=terminal().file, force_terminal=True, _environ={"TERM": "dumb"})
     assert type(make_display("auto", dumb)) is PlainDisplay
 
 
-def test_live_redraws_at_most_four_times_a_second(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn: list[float] = []
-    monkeypatch.setattr(LiveDisplay, "_show", lambda self, progress: drawn.append(progress.fraction))
-    with make_display("auto", terminal()) as display:
-        for i in range(1001):
-            display.update(progress(fraction=i / 1000))
-            clock[0] += 0.002
-    assert 8 <= len(drawn) <= 10
-    assert drawn[-1] == 1.0  # the last state is shown when it closes
-
-
-def test_live_shows_a_new_message_at_once(clock: list[float], monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn: list[str | None] = []
-    monkeypatch.setattr(LiveDisplay, "_show", lambda self, progress: drawn.append(progress.message))
-    with make_display("auto", terminal()) as display:
-        for message in ("a", "a", "evaluating", "evaluating"):
-            display.update(progress(message=message))
-        assert drawn == ["a", "evaluating"]
-
-
-def test_live_draws_the_frame_and_log_lines() -> None:
-    console = terminal()
-    with make_display("auto", console) as display:
-        display.update(progress())
-        display.log("a line [bold]that[/bold] stays")
-    assert "dqn-polyhedra-1 · cuda:0" in written(console)
-    assert "a line [bold]that[/bold] stays" in written(console)
-
-
-def test_live_gives_the_cursor_back_when_training_fails() -> None:
-    console = terminal()
-    with suppress(ZeroDivisionError), make_display("auto", console) as display:
-        display.update(progress())
-        raise ZeroDivisionError
-    assert written(console).rindex("\x1b[?25h") > written(console).rindex("\x1b[?25l")
+@pytest.mark.parametrize(
+    ("encoding", "locale", "is_ascii"),
+    [("ascii", "en_US.UTF-8", True), ("utf-8", "C", True), ("utf-8", "POSIX", True), ("utf-8", "C.UTF-8", False)],
+)
+def test_live_is_ascii_where_the_terminal_knows_no_more(
+    encoding: str, locale: str, is_ascii: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LC_ALL", locale)
+    file = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    display = make_display("auto", Console(file=file, force_terminal=True, _environ={"TERM": "xterm"}))
+    assert isinstance(display, LiveDisplay)
+    assert display.is_ascii == is_ascii
 
 
 def test_plain_is_ascii_without_control_codes(clock: list[float]) -> None:
     console = pipe()
     with make_display("auto", console) as display:
-        display.update(progress(name="\x1b[31mred", message="naïve \x1b[31m\r\x07 ☃"))
+        display.update(progress(name="\x1b[31mred", phase=lambda: "naïve \x1b[31m\r\x07 ☃"))
         display.log("ünï\x1b[0m\ttab")
         display.error("bad\x00")
     text = written(console)
@@ -274,7 +315,7 @@ def test_plain_writes_a_line_in_ten_seconds_and_for_each_evaluation(clock: list[
     evaluations = [evaluation(100 * i, 0.1) for i in range(3)]
     with make_display("plain", console) as display:
         for i in range(301):  # 30 s
-            display.update(progress(evaluations=evaluations[: 1 + i // 149], message=f"message {i}"))
+            display.update(progress(evaluations=evaluations[: 1 + i // 149]))
             clock[0] += 0.1
     lines = written(console).splitlines()
     assert [line.split(":")[0] for line in lines if line.startswith("evaluation")] == [
@@ -290,14 +331,14 @@ def test_plain_lines_are_not_wrapped_to_a_width() -> None:
     assert "exploration 0.38" in written(console)
 
 
-def test_quiet_shows_errors_only() -> None:
-    console = pipe()
-    with make_display("quiet", console) as display:
+def test_quiet_shows_errors_only(capsys: pytest.CaptureFixture[str]) -> None:
+    console = Console(quiet=True)
+    with make_display("auto", console) as display:
         display.update(progress())
         display.log("a line")
-        assert written(console) == ""
-        display.error("loss is not finite")
-    assert written(console) == "error: loss is not finite\n"
+        display.warn("a warning")
+        display.error("the disk is full")
+    assert capsys.readouterr() == ("", "error: the disk is full\n")
 
 
 @pytest.mark.parametrize("mode", ["auto", "plain"])

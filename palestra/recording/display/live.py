@@ -1,0 +1,93 @@
+"""A frame on a terminal, drawn in place by a thread of its own."""
+
+import logging
+import threading
+import time
+from typing import Self
+
+from rich.console import Console
+
+from palestra.recording.display.frame import Frame, Warnings
+from palestra.recording.display.lines import in_ascii
+from palestra.recording.display.quiet import QuietDisplay
+from palestra.recording.display.terminal import Region
+from palestra.recording.results import Progress, plain_ascii, printable
+
+INTERVAL_S = 0.25
+MOST_SHARE = 0.005  # of the time may go into drawing: a frame that takes longer comes less often
+NUM_KEPT = 3  # warnings in sight
+
+logger = logging.getLogger(__name__)
+
+
+class LiveDisplay(QuietDisplay):
+    """A frame that is alive between two updates: its clock, phase and tasks move, and it follows the terminal's size.
+
+    is_ascii: draw with characters that every terminal knows. cpu_s: what drawing has cost so far.
+    """
+
+    def __init__(self, console: Console, is_ascii: bool) -> None:
+        super().__init__(console)
+        self.is_ascii = is_ascii
+        self.cpu_s = 0.0
+        self._region, self._frame = Region(console), Frame()
+        self._latest: tuple[Progress, float] | None = None  # and when it came
+        self._warnings = Warnings(0, ())
+        self._failed = False
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._work, name="display", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._ended.clear()
+        self._region.hold()
+        self._thread = threading.Thread(target=self._work, name="display", daemon=True)
+        self._thread.start()
+        return self
+
+    def update(self, progress: Progress) -> None:
+        self._latest = progress, time.monotonic()
+
+    def log(self, line: str) -> None:
+        self._region.print_above("".join(f"{self._known(part)}\n" for part in line.splitlines()))
+
+    def warn(self, line: str) -> None:
+        self._keep(f"warning: {line}")
+
+    def error(self, line: str) -> None:
+        self._keep(f"error: {line}")
+
+    def close(self) -> None:
+        if not self._ended.is_set():
+            self._ended.set()
+            self._thread.join()
+            self._draw()
+            self._region.release()
+
+    def _known(self, text: str) -> str:
+        return plain_ascii(text) if self.is_ascii else printable(text)
+
+    def _keep(self, line: str) -> None:
+        self.log(line)
+        self._warnings = Warnings(self._warnings.number + 1, (*self._warnings.last, line)[-NUM_KEPT:])
+
+    def _work(self) -> None:
+        size, due_s = self._console.size, 0.0
+        while not self._ended.wait(INTERVAL_S):
+            if time.monotonic() >= due_s or self._console.size != size:
+                size, before = self._console.size, self.cpu_s
+                self._draw()
+                due_s = time.monotonic() + (self.cpu_s - before) / MOST_SHARE
+
+    def _draw(self) -> None:
+        if self._latest is None:
+            return
+        started = time.thread_time()
+        try:
+            (progress, at_s), (width, height) = self._latest, self._console.size
+            lines = self._frame.lines(progress, self._warnings, time.monotonic() - at_s, width, height - 1)
+            self._region.draw([in_ascii(line) for line in lines] if self.is_ascii else lines, width)
+        except Exception:  # a display is not worth a run
+            if not self._failed:
+                self._failed = True
+                logger.warning("the display could not show a run's progress; training goes on", exc_info=True)
+        self.cpu_s += time.thread_time() - started

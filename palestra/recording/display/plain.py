@@ -1,0 +1,93 @@
+"""Plain lines: for files, pipes and terminals that cannot draw."""
+
+import logging
+import math
+from time import monotonic
+
+from rich.console import Console
+
+from palestra.recording.display.quiet import QuietDisplay
+from palestra.recording.results import (
+    Evaluation,
+    PairResult,
+    Progress,
+    count_text,
+    duration_text,
+    fraction_of_one,
+    interval_text,
+    label,
+    metric_text,
+    pair_label,
+    plain_ascii,
+    printable,
+    task_text,
+)
+
+INTERVAL_S = 10.0
+
+logger = logging.getLogger(__name__)
+
+
+class PlainDisplay(QuietDisplay):
+    """A line of plain ASCII every INTERVAL_S, and one for each evaluation."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__(console)
+        self._num_evaluations = 0
+        self._latest: Progress | None = None
+        self._shown: Progress | None = None
+        self._shown_at_s = -math.inf
+        self._failed = False
+
+    def update(self, progress: Progress) -> None:
+        self._latest = progress
+        is_news = len(progress.evaluations) != self._num_evaluations
+        if is_news or monotonic() - self._shown_at_s >= INTERVAL_S:
+            self._show(progress)
+
+    def log(self, line: str) -> None:
+        self._console.out("\n".join(plain_ascii(part) for part in line.splitlines()), highlight=False)
+
+    def error(self, line: str) -> None:
+        self.log(f"error: {line}")
+
+    def close(self) -> None:
+        if self._latest is not None and self._latest is not self._shown:
+            self._show(self._latest)
+
+    def _show(self, progress: Progress) -> None:
+        num_shown, self._num_evaluations = self._num_evaluations, len(progress.evaluations)
+        self._shown, self._shown_at_s = progress, monotonic()
+        try:
+            self.log(_progress_line(progress))
+            for evaluation in progress.evaluations[num_shown:]:
+                is_past = evaluation.opt_steps != progress.evaluations[-1].opt_steps  # of a resumed run
+                if num_shown or not is_past:
+                    self.log(evaluation_line(evaluation))
+        except Exception:  # a display is not worth a run
+            if not self._failed:
+                logger.warning("the display could not show a run's progress; training goes on", exc_info=True)
+            self._failed = True
+
+
+def _progress_line(progress: Progress) -> str:
+    times = f"{math.floor(100 * fraction_of_one(progress.fraction)):3}% {duration_text(progress.elapsed_s)} gone"
+    rates = {name: f" ({count_text(rate)}/s)" for name, rate in progress.rates.items()}
+    counts = {name: count_text(count) + rates.get(name, "") for name, count in progress.counters.items()}
+    parts = [
+        f"{times}, {duration_text(progress.remaining_s)} left",
+        ", ".join(f"{label(name)} {text}" for name, text in counts.items()),
+    ]
+    for player, metrics in progress.players.items():
+        parts.append(f"{player}: " + ", ".join(f"{label(name)} {metric_text(metrics[name])}" for name in metrics))
+    return " | ".join([*parts, progress.phase(), *(f"{task.name}: {task_text(task)}" for task in progress.tasks)])
+
+
+def evaluation_line(evaluation: Evaluation) -> str:
+    """Its pairings in which somebody learns."""
+    results = [_result_text(pair) for pair in evaluation.pairs if pair.learned]
+    return f"evaluation {evaluation.name} at opt step {evaluation.opt_steps}: {', '.join(results)}"
+
+
+def _result_text(pair: PairResult) -> str:
+    return f"{pair_label(pair)}: {printable(pair.measure)} {interval_text(pair.score)}"

@@ -1,0 +1,140 @@
+"""What evaluations have found, for people: a table of the present scores, and curves."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+from rich.console import Console, Group, RenderableType
+from rich.measure import Measurement
+from rich.table import Table
+from rich.text import Text
+
+from palestra.recording.results import (
+    Evaluation,
+    PairResult,
+    Seat,
+    as_float,
+    histories,
+    pair_label,
+    printable,
+    score_text,
+    sparkline,
+    standings,
+)
+
+
+def score_table(evaluations: Sequence[Evaluation], width: int, num_rows: int) -> RenderableType:
+    """The present scores, first role down, second across, learning players bold, with what `width` has room for:
+    half the 95% interval and the change since the first evaluation. Games of one role, or of more than two, as a list.
+    """
+    pairs, results = standings(evaluations), histories(evaluations)
+    if not pairs:
+        return Text("no pairings evaluated", style="dim")
+    console = Console(width=10_000)  # to measure with
+    for details in (("interval", "change"), ("change",), ()):
+        table, num_left_out = _score_grid(pairs, results, width, num_rows, details)
+        if Measurement.get(console, console.options, table).maximum <= width:
+            break
+    title = f"{printable(pairs[0].measure)} at opt step {evaluations[-1].opt_steps:,}"
+    if "change" in details and len(evaluations) > 1:
+        title += " and change since the first evaluation"
+    if num_left_out:
+        title += f" ({num_left_out} more rows or columns)"
+    return Group(Text(title, style="dim", no_wrap=True, overflow="ellipsis"), table)
+
+
+def _score_grid(
+    pairs: Sequence[PairResult],
+    results: Mapping[tuple[Seat, ...], Sequence[PairResult]],
+    width: int,
+    num_rows: int,
+    details: Sequence[str],
+) -> tuple[Table, int]:
+    """The table, and how many rows and columns it had no room for."""
+    num_heads = 1 if all(len(pair.seats) == 2 for pair in pairs) else max(len(pair.seats) for pair in pairs)
+    rows: dict[tuple[Seat, ...], dict[tuple[Seat, ...], PairResult]] = {}
+    for pair in pairs:
+        rows.setdefault(pair.seats[:num_heads], {})[pair.seats[num_heads:]] = pair
+    heads = sorted(rows, key=_is_scripted)
+    columns = sorted(dict.fromkeys(column for row in rows.values() for column in row), key=_is_scripted)
+    num_columns = max(1, (width - 17) // 8)
+
+    roles = [printable(seat.role) for seat in pairs[0].seats]
+    table = Table(box=None, padding=(0, 2 if width >= 96 else 1, 0, 0), header_style="")
+    corner = Text((" \\ " if num_heads == 1 else ", ").join(roles), style="dim")
+    table.add_column(corner, no_wrap=True, max_width=max(8, width // 3))
+    for column in columns[:num_columns]:
+        table.add_column(
+            _seats_text(column) if column else Text(printable(pairs[0].measure)), justify="right", no_wrap=True
+        )
+    for head in heads[:num_rows]:
+        shown = [rows[head].get(column) for column in columns[:num_columns]]
+        cells = [_cell(pair, results[pair.seats], details) if pair else Text("") for pair in shown]
+        table.add_row(_seats_text(head), *cells)
+    return table, max(0, len(heads) - num_rows) + max(0, len(columns) - num_columns)
+
+
+def _is_scripted(seats: tuple[Seat, ...]) -> bool:
+    return not any(seat.learns for seat in seats)
+
+
+def _seats_text(seats: tuple[Seat, ...]) -> Text:
+    return Text(", ").join(_seat_text(seat) for seat in seats)
+
+
+def _seat_text(seat: Seat) -> Text:
+    return Text(printable(seat.player), style="bold" if seat.learns else "")
+
+
+def _cell(pair: PairResult, results: Sequence[PairResult], details: Sequence[str]) -> Text:
+    cell = Text(score_text(pair.score.value))
+    half = (as_float(pair.score.high) - as_float(pair.score.low)) / 2
+    if "interval" in details and math.isfinite(half):
+        cell.append(f" ±{score_text(half)}", style="dim")
+    if "change" in details and pair.learned and len(results) > 1:
+        change = as_float(pair.score.value) - as_float(results[0].score.value)
+        cell.append(f" {score_text(change, '+')}", style=_change_style(pair, change))
+    return cell
+
+
+def _change_style(pair: PairResult, change: float) -> str:
+    """Green where the learning seat gained; where both learn, one's gain is the other's loss."""
+    if len(pair.learned) != 1 or not abs(change) > 0:
+        return "dim"
+    return "green" if (change > 0) == pair.seats[0].learns else "red"
+
+
+# ---- curves ------------------------------------------------------------------------------------------
+
+
+class ScoreCurve(NamedTuple):
+    """Scores of a pairing over a run's evaluations."""
+
+    label: str
+    first: str
+    bars: str
+    last: str
+
+
+def learning_curves(named: Mapping[str, Sequence[Evaluation]], width: int) -> list[ScoreCurve]:
+    """Of the first evaluation at most two, of at most two others one each, with its name. width: of the bars."""
+    (_, first), *others = named.items() or [("", [])]
+    found = _curves_of(first, width)
+    for name, evaluations in others[:2]:
+        found += [curve._replace(label=f"{name}: {curve.label}") for curve in _curves_of(evaluations, width)[:1]]
+    return found
+
+
+def _curves_of(evaluations: Sequence[Evaluation], width: int) -> list[ScoreCurve]:
+    """Of at most two learning seats: a seat's first pairing with a player that does not learn, or its first at all."""
+    chosen: dict[Seat, PairResult] = {}
+    for pair in sorted(standings(evaluations), key=lambda pair: len(pair.learned)):
+        for seat in pair.seats:
+            if seat.learns:
+                chosen.setdefault(seat, pair)
+    results, found = histories(evaluations), []
+    for pair in list({pair.seats: pair for pair in chosen.values()}.values())[:2]:
+        scores = [as_float(earlier.score.value) for earlier in results[pair.seats]]
+        bars = sparkline(scores, max(1, width))
+        found.append(ScoreCurve(pair_label(pair), score_text(scores[0]), bars, score_text(scores[-1])))
+    return found
