@@ -184,6 +184,38 @@ def report(
 
 
 @app.command()
+def compare(
+    runs: Annotated[list[Path], typer.Argument(help="folders of runs, or of checkpoints", show_default=False)],
+    checkpoint: Annotated[
+        str | None, typer.Option(help="best, latest or a number [the last evaluation]", show_default=False)
+    ] = None,
+    games: Annotated[
+        int | None, typer.Option(help="play so many per pairing now, from the same starts for all runs", min=1)
+    ] = None,
+    json: Annotated[Path | None, typer.Option(help="write the comparison there, too")] = None,
+    csv: Annotated[Path | None, typer.Option(help="write a line for each score of each run there")] = None,
+) -> None:
+    """Compare runs: scores, as means of those that differ in seed alone; keys that differ; who is likely better."""
+    with _told_plainly():
+        from palestra.recording.recorders import plain
+        from palestra.report.comparison import as_data, compare_groups
+        from palestra.report.comparison_table import render_comparison, to_csv
+        from palestra.report.groups import group_runs
+        from palestra.report.moments import play_afresh, read_moments
+        from palestra.report.page import write_page
+        from palestra.storage.run_folder import to_json
+
+        moments = read_moments(runs, checkpoint)
+        found = [run for run, _ in moments] if games is None else play_afresh(moments, games)
+        comparison = compare_groups(group_runs(found))
+        render_comparison(console, comparison)
+        if json is not None:
+            write_page(json, to_json(plain(as_data(comparison))))
+        if csv is not None:
+            write_page(csv, to_csv(comparison))
+
+
+@app.command()
 def verify(
     run: Run,
     start: Annotated[

@@ -35,9 +35,9 @@ class StoredRun:
         self.is_over = False
 
     @classmethod
-    def open(cls, run: str | Path, on_cpu: bool = False) -> Self:
-        """on_cpu: not on the device that the config names. Raises RunFolderError where there is no run, or its config
-        is not what was written."""
+    def open(cls, run: str | Path, on_cpu: bool = False, starts: Mapping[str, int] | None = None) -> Self:
+        """on_cpu: not on the device that the config names. starts: the seeds of evaluations by name, in place of their
+        own. Raises RunFolderError where there is no run, or its config is not what was written."""
         folder = RunFolder.open(Path(run))
         folder.require_rebuildable()
         try:
@@ -47,6 +47,9 @@ class StoredRun:
         if on_cpu:
             execution = config.execution.model_copy(update={"device": "cpu", "compile": False})
             config = config.model_copy(update={"execution": execution})
+        if starts:
+            seeded = [e.model_copy(update={"seed": starts.get(e.name, e.seed)}) for e in config.evaluations]
+            config = config.model_copy(update={"evaluations": seeded})
         return cls(folder, config)
 
     def load(self, which: str) -> None:

@@ -19,7 +19,7 @@ MOST_TOLD = 3  # differing keys in a group's name
 
 @dataclass(frozen=True)
 class Group:
-    """Runs of one config that have, or may have, different seeds."""
+    """Runs of one config, at the same moment, that have, or may have, different seeds."""
 
     label: str
     runs: tuple[RunData, ...]
@@ -50,7 +50,7 @@ def group_runs(runs: Sequence[RunData]) -> list[Group]:
     would be called the same, for the keys in which they differ."""
     found: dict[str, list[RunData]] = {}
     for run in runs:
-        found.setdefault(_experiment_text(run) or str(run.path.resolve()), []).append(run)
+        found.setdefault((_experiment_text(run) or str(run.path.resolve())) + run.at, []).append(run)
     groups = [Group(_common_name(members), tuple(members)) for members in found.values()]
     labels = [group.label for group in groups]
     if len(set(labels)) == len(labels):
@@ -68,9 +68,10 @@ def _experiment_text(run: RunData) -> str:
 
 
 def _common_name(runs: Sequence[RunData]) -> str:
-    if len(runs) == 1:
-        return runs[0].name
-    return re.sub(r"([/_-]?seed)?[-_/ .]?\d*$", "", runs[0].name) or runs[0].name
+    name = runs[0].name
+    if len(runs) > 1:
+        name = re.sub(r"([/_-]?seed)?[-_/ .]?\d*$", "", name) or name
+    return f"{name}, {runs[0].at}" if runs[0].at else name
 
 
 def _told_apart(group: Group, groups: Sequence[Group]) -> str:

@@ -10,6 +10,7 @@ from markupsafe import Markup
 
 from palestra import __version__
 from palestra.recording.results import printable
+from palestra.report.comparison_table import comparison_section
 from palestra.report.evaluations import evaluations_section
 from palestra.report.figures import Figures
 from palestra.report.groups import Group, group_runs
@@ -31,12 +32,16 @@ def write_report(runs: Sequence[Path], out: Path | None) -> Path:
     """
     groups = group_runs(read_runs(runs))
     path = out or (runs[0] if len(runs) == 1 else Path()) / "report.html"
-    page = render_page(groups)
+    write_page(path, render_page(groups))
+    return path
+
+
+def write_page(path: Path, text: str) -> None:
+    """Write a text, whole or not at all. Raises RunFolderError where that cannot be."""
     try:
-        write_text(path, page)
+        write_text(path, text)
     except OSError as error:
         raise RunFolderError(f"{path} cannot be written: {error.strerror}") from error
-    return path
 
 
 def render_page(groups: Sequence[Group]) -> str:
@@ -45,6 +50,7 @@ def render_page(groups: Sequence[Group]) -> str:
     sections = [
         runs_section(groups),
         curves_section(groups, figures),
+        *([comparison_section(groups)] if len(groups) > 1 else []),
         evaluations_section(groups),
         samples_section(groups, figures),
         time_section(groups, figures),

@@ -48,13 +48,15 @@ class StoredCheckpoint:
 class RunData:
     """All that a report tells of a run, as plain data.
 
-    name: how the report calls it. config: the file's mapping, empty if it cannot be read; config_text: the file.
+    name: how the report calls it. at: the moment that is meant, in words; empty: the last one. config: the file's
+    mapping, empty if it cannot be read; config_text: the file.
     facts: run.json. training: the training records; evaluated: the evaluations of training, both the oldest first.
     again: those of `palestra evaluate`. changes: the lines of changes.jsonl. faults: what is damaged or missing.
     """
 
     path: Path
     name: str
+    at: str
     config: Mapping[str, Any]
     config_text: str
     facts: Mapping[str, Any]
@@ -77,6 +79,7 @@ class RunData:
         return cls(
             path=path,
             name=_name(path),
+            at="",
             config=_or_told(lambda: load_yaml(folder.config), {}, faults),
             config_text=_or_told(lambda: folder.config.read_text(errors="replace"), "", faults),
             facts=_or_told(folder.facts, {}, faults),

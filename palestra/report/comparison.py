@@ -1,0 +1,153 @@
+"""Groups of runs side by side: the scores of their last evaluations, and how likely one group's runs beat another's."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from palestra.evaluation.statistics import (
+    Estimate,
+    estimate_interquartile_mean,
+    estimate_probability_of_improvement,
+)
+from palestra.recording.results import Score, Seat
+from palestra.report.evaluations import evaluation_names, pairing_text, pairings
+from palestra.report.groups import Group, mean_score, standings_of
+from palestra.report.overview import differing_keys
+
+NUM_RESAMPLES = 10_000
+
+ByRun = tuple[tuple[str, Score], ...]
+Pair = tuple[torch.Tensor, torch.Tensor]
+
+
+@dataclass(frozen=True)
+class GroupScore:
+    """One score of one group, by its label. by_run: of each of its runs that have one, by name.
+
+    mean: over the runs, with its 95% t interval; of a run alone its own score and the interval over its games. iqm,
+    improvement: with 95% bootstrap intervals over runs; None where a group has one run. improvement: how likely a run
+    of this group is better than one of the first group; None for the first group itself.
+    """
+
+    group: str
+    by_run: ByRun
+    mean: Score
+    iqm: Estimate | None
+    improvement: Estimate | None
+
+
+@dataclass(frozen=True)
+class ScoreRow:
+    """A score of a pairing in an evaluation, of every group that has it. is_high_good: for who learns."""
+
+    evaluation: str
+    pairing: str
+    measure: str
+    is_high_good: bool
+    groups: tuple[GroupScore, ...]
+
+    def by_run(self, group: Group) -> ByRun:
+        return next((each.by_run for each in self.groups if each.group == group.label), ())
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """differences: the keys in which the configs differ, each with its value in every group. overall: of each group
+    after the first the mean over all rows of the probability of improvement; None where it has none."""
+
+    groups: tuple[Group, ...]
+    differences: dict[str, list[str]]
+    rows: tuple[ScoreRow, ...]
+    overall: tuple[Estimate | None, ...]
+
+
+def compare_groups(groups: Sequence[Group]) -> Comparison:
+    """The pairings in which somebody learns, with the scores of each run's last evaluation."""
+    rows = [row for name in evaluation_names(groups) for row in _rows(groups, name)]
+    overall = [
+        _improvement([pair for row in rows if (pair := _pair(row.by_run(group), row.by_run(groups[0]), row))])
+        for group in groups[1:]
+    ]
+    return Comparison(tuple(groups), differing_keys(groups), tuple(rows), tuple(overall))
+
+
+def _rows(groups: Sequence[Group], name: str) -> Iterator[ScoreRow]:
+    for seats, pair in pairings(groups, name):
+        for measure in pair.scores:
+            is_high_good = not (measure == "rho" and pair.learned == ("agent",))
+            row = ScoreRow(name, pairing_text(seats), measure, is_high_good, ())
+            scores = {group.label: _by_run(group, name, seats, measure) for group in groups}
+            first = scores[groups[0].label]
+            told = tuple(
+                GroupScore(
+                    group.label,
+                    by_run,
+                    mean_score([score for _, score in by_run]),
+                    _iqm(by_run),
+                    None if group is groups[0] else _improvement([both] if (both := _pair(by_run, first, row)) else []),
+                )
+                for group in groups
+                if (by_run := scores[group.label])
+            )
+            yield replace(row, groups=told)
+
+
+def _by_run(group: Group, name: str, seats: tuple[Seat, ...], measure: str) -> ByRun:
+    standings = ((run.name, standings_of(run.evaluated, name).get(seats)) for run in group.runs)
+    lasts = ((run_name, standing.last) for run_name, standing in standings if standing is not None)
+    return tuple((run_name, last.scores[measure]) for run_name, last in lasts if measure in last.scores)
+
+
+def _values(by_run: ByRun) -> torch.Tensor:
+    return torch.tensor([score.value for _, score in by_run], dtype=torch.float64)
+
+
+def _iqm(by_run: ByRun) -> Estimate | None:
+    return estimate_interquartile_mean([_values(by_run)], NUM_RESAMPLES, seed=0) if len(by_run) > 1 else None
+
+
+def _pair(ours: ByRun, theirs: ByRun, row: ScoreRow) -> Pair | None:
+    """What runs of ours and theirs score, so that more is better; None unless both are several."""
+    sign = 1.0 if row.is_high_good else -1.0
+    pair = (sign * _values(ours), sign * _values(theirs))
+    return pair if min(map(len, pair)) > 1 and bool(torch.cat(pair).isfinite().all()) else None
+
+
+def _improvement(pairs: Sequence[Pair]) -> Estimate | None:
+    return estimate_probability_of_improvement(pairs, NUM_RESAMPLES, seed=0) if pairs else None
+
+
+def as_data(comparison: Comparison) -> dict[str, Any]:
+    """For JSON; `plain` makes null of what is infinite or NaN."""
+    return {
+        "groups": {group.label: [str(run.path) for run in group.runs] for group in comparison.groups},
+        "differences": {
+            key: dict(zip((group.label for group in comparison.groups), values, strict=True))
+            for key, values in comparison.differences.items()
+        },
+        "scores": [
+            {
+                "evaluation": row.evaluation,
+                "pairing": row.pairing,
+                "measure": row.measure,
+                "better": "high" if row.is_high_good else "low",
+                "group": each.group,
+                "runs": {name: list(score) for name, score in each.by_run},
+                "mean": list(each.mean),
+                "iqm": _triple(each.iqm),
+                "probability_of_improvement": _triple(each.improvement),
+            }
+            for row in comparison.rows
+            for each in row.groups
+        ],
+        "probability_of_improvement": {
+            group.label: _triple(estimate)
+            for group, estimate in zip(comparison.groups[1:], comparison.overall, strict=True)
+        },
+    }
+
+
+def _triple(estimate: Estimate | None) -> list[float] | None:
+    return None if estimate is None else [estimate.value, estimate.low, estimate.high]

@@ -1,0 +1,87 @@
+"""Which moment of a run is compared: its last evaluation, that of a checkpoint, or games played for the purpose."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from palestra.evaluation.stored import StoredRun
+from palestra.recording.recorders import plain
+from palestra.recording.results import Evaluation
+from palestra.report.reading import Evaluated, RunData, StoredCheckpoint, read_runs, under
+from palestra.storage.run_folder import RunFolderError
+
+
+class Moment(NamedTuple):
+    """A run with the evaluations of one moment, or all; checkpoint: latest, best or a number, where its players are."""
+
+    run: RunData
+    checkpoint: str
+
+
+def read_moments(paths: Sequence[Path], checkpoint: str | None) -> list[Moment]:
+    """Runs as they stood at a checkpoint, with the evaluation that was played there alone.
+
+    paths: of runs, or of checkpoints (RUN/checkpoints/00000003). checkpoint: of runs: best, latest or a number; None:
+    the last evaluation. Raises RunFolderError where there is no such run or checkpoint.
+    """
+    runs = {path: path.resolve().parent.parent if is_checkpoint(path) else path for path in paths}
+    read = {run.path.resolve(): run for run in read_runs(list(runs.values()))}
+    found = []
+    for path, folder in runs.items():
+        run = read[folder.resolve()]
+        which = str(int(path.resolve().name)) if is_checkpoint(path) else checkpoint
+        found.append(Moment(run, "latest") if which is None else Moment(_at(run, which), which))
+    return found
+
+
+def is_checkpoint(path: Path) -> bool:
+    """Whether a path leads to a checkpoint, not to a run."""
+    path = path.resolve()
+    return path.parent.name == "checkpoints" and path.name.isdigit()
+
+
+def _at(run: RunData, which: str) -> RunData:
+    stored = stored_checkpoint(run, which)
+    steps, env_steps = stored.counters.get("opt_steps", 0), stored.counters.get("env_steps", 0)
+    played = [each for each in run.evaluated if each.evaluation.opt_steps == steps]
+    there = [each for each in played if each.record.get("env_steps") == env_steps]
+    again = [each for each in run.again if each.evaluation.opt_steps == steps]
+    moment = f"opt step {steps:,}" if which.isdigit() else f"the {which} checkpoint"
+    return replace(run, at=moment, evaluated=tuple(there or again), again=())
+
+
+def stored_checkpoint(run: RunData, which: str) -> StoredCheckpoint:
+    """A checkpoint of a run: best, latest or a number. Raises RunFolderError where it is not, or is damaged."""
+    for stored in run.checkpoints:
+        if which in stored.marks or (which.isdigit() and int(stored.name) == int(which)):
+            if stored.fault is not None:
+                raise RunFolderError(f"{run.path}: checkpoint {stored.name} cannot be used: {stored.fault}")
+            return stored
+    there = ", ".join([stored.name for stored in run.checkpoints]) or "none"
+    raise RunFolderError(f"{run.path}: there is no checkpoint {which!r}; expected best, latest or one of {there}")
+
+
+def play_afresh(moments: Sequence[Moment], num_games: int) -> list[RunData]:
+    """The runs with evaluations that are played now in place of their own, in which somebody learns.
+
+    The games of an evaluation begin from the same states for all: its seed is that of the first run that has it.
+    Nothing is written. Raises RunFolderError and CheckpointError where players cannot be brought back.
+    """
+    starts: dict[str, int] = {}
+    return [replace(run, evaluated=_played(run, which, num_games, starts), again=()) for run, which in moments]
+
+
+def _played(run: RunData, which: str, num_games: int, starts: dict[str, int]) -> tuple[Evaluated, ...]:
+    evaluations = under(run.config, "evaluations")
+    for evaluation in evaluations if isinstance(evaluations, list) else []:
+        seed = under(evaluation, "seed")
+        starts.setdefault(under(evaluation, "name"), run.seed if seed is None else seed)
+    stored = StoredRun.open(run.path, starts=starts)
+    stored.load(which)
+    found = []
+    for name in stored.evaluations.configs:
+        result = stored.evaluations.play(name, num_games, with_scripted=False)
+        record = plain({"kind": "evaluation", **stored.counters, **result})
+        found.append(Evaluated(Evaluation.from_record(record), record))
+    return tuple(found)

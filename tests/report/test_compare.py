@@ -1,0 +1,171 @@
+"""Comparisons: groups over seeds, keys that differ, the numbers of records or of games played afresh."""
+
+import copy
+import csv
+import io
+import json
+import shutil
+import sys
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+from typer.testing import CliRunner, Result
+
+import palestra
+from palestra.cli import app
+from palestra.evaluation.statistics import estimate_mean_of_few, probability_of_improvement
+from palestra.recording.recorders import read_records
+from palestra.report.comparison import Comparison, compare_groups
+from palestra.report.comparison_table import render_comparison, to_csv
+from palestra.report.groups import group_runs
+from palestra.report.moments import play_afresh, read_moments
+from palestra.report.reading import read_runs
+from palestra.storage.run_folder import RunFolderError
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from conftest import TINY
+
+pytestmark = pytest.mark.usefixtures("no_plots")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Two seeds with one gamma, two with another."""
+    folder = tmp_path_factory.mktemp("runs")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("palestra.output.plot_scores", lambda records, path: False)
+        for gamma in (0.95, 0.5):
+            for seed in (0, 1):
+                config = copy.deepcopy(TINY) | {"seed": seed}
+                config["players"]["host"]["algorithm"]["gamma"] = gamma
+                palestra.Trainer(config, run=folder / f"gamma-{gamma}" / f"seed-{seed}").fit()
+    return [folder / f"gamma-{gamma}" / f"seed-{seed}" for gamma in (0.95, 0.5) for seed in (0, 1)]
+
+
+def compared(runs: list[Path]) -> Comparison:
+    return compare_groups(group_runs(read_runs(runs)))
+
+
+def last_rho(run: Path, pairing: int) -> float:
+    records = [record for record in read_records(run / "records.jsonl") if record["kind"] == "evaluation"]
+    return float(records[-1]["pairs"][pairing]["rho"])
+
+
+def palestra_compare(*arguments: object, code: int = 0) -> Result:
+    result = CliRunner().invoke(app, ["compare", *map(str, arguments)])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    assert result.exit_code == code, result.output
+    return result
+
+
+def test_runs_that_differ_in_seed_alone_are_a_group(runs: list[Path]) -> None:
+    comparison = compared(runs)
+    assert [group.label for group in comparison.groups] == ["gamma-0.95", "gamma-0.5"]
+    assert [[run.seed for run in group.runs] for group in comparison.groups] == [[0, 1], [0, 1]]
+    assert comparison.differences == {"players.host.algorithm.gamma": ["0.95", "0.5"]}
+
+
+def test_output_and_execution_make_no_other_group(runs: list[Path], tmp_path: Path) -> None:
+    other = Path(shutil.copytree(runs[1], tmp_path / "other"))
+    text = (other / "config.yml").read_text()
+    assert "keep_last: 2" in text
+    (other / "config.yml").write_text(text.replace("keep_last: 2", "keep_last: 5"))
+    assert len(compared([runs[0], other]).groups) == 1
+
+
+def test_scores_are_means_of_the_last_records_with_t_intervals(runs: list[Path]) -> None:
+    row = compared(runs).rows[1]
+    assert (row.pairing, row.measure, row.is_high_good) == ("random vs agent*", "rho", False)
+    for number, each in enumerate(row.groups):
+        values = [last_rho(run, 1) for run in runs[2 * number : 2 * number + 2]]
+        expected = estimate_mean_of_few(values)
+        assert [score.value for _, score in each.by_run] == values
+        assert tuple(each.mean) == (expected.value, expected.low, expected.high)
+        assert each.iqm is not None
+        assert each.iqm.value == pytest.approx(fmean(values))
+
+
+def test_the_probability_of_improvement_is_that_of_the_statistics_and_the_agent_wants_rho_low(runs: list[Path]) -> None:
+    for pairing, row in enumerate(compared(runs).rows):
+        sign = 1 if row.is_high_good else -1
+        first, second = (torch.tensor([sign * last_rho(run, pairing) for run in half]) for half in (runs[:2], runs[2:]))
+        assert row.groups[0].improvement is None
+        assert row.groups[1].improvement is not None
+        assert row.groups[1].improvement.value == pytest.approx(float(probability_of_improvement(second, first)))
+
+
+def test_of_runs_alone_there_is_no_probability_and_the_interval_is_that_of_games(runs: list[Path]) -> None:
+    comparison = compared([runs[0], runs[2]])
+    each = comparison.rows[0].groups[1]
+    assert (each.iqm, each.improvement, comparison.overall) == (None, None, (None,))
+    assert each.mean == each.by_run[0][1]
+
+
+def test_a_checkpoint_is_compared_by_the_evaluation_that_was_played_there(runs: list[Path]) -> None:
+    folder = runs[0] / "checkpoints" / "00000001"
+    opt_steps = json.loads((folder / "manifest.json").read_text())["counters"]["opt_steps"]
+    ((moment, which),) = read_moments([folder], None)
+    assert (which, moment.at) == ("1", f"opt step {opt_steps}")
+    assert [each.evaluation.opt_steps for each in moment.evaluated] == [opt_steps]
+    later = read_moments([folder, runs[0]], None)
+    assert len(group_runs([run for run, _ in later])) == 2
+    ((best, _),) = read_moments([runs[0]], "best")
+    assert len(best.evaluated) == 1
+
+
+def test_a_checkpoint_that_is_not_there_is_told(runs: list[Path]) -> None:
+    with pytest.raises(RunFolderError, match="there is no checkpoint '99'; expected best, latest or one of 00000000"):
+        read_moments([runs[0]], "99")
+
+
+def test_games_played_afresh_begin_from_the_same_states_for_all(runs: list[Path]) -> None:
+    before = set(runs[1].rglob("*"))
+    same = play_afresh(read_moments([runs[0], runs[1]], "0"), 6)
+    pairs = [run.evaluated[0].record["pairs"][0] for run in same]
+    assert [pair["games"] + pair["started_over"] for pair in pairs] == [6, 6]
+    stored = palestra.StoredRun.open(runs[1], starts={"main": 0})
+    stored.load("0")
+    assert pairs[1]["rho"] == stored.evaluations.play("main", 6, False)["pairs"][0]["rho"]
+    assert set(runs[1].rglob("*")) == before
+
+
+def test_the_command_prints_and_writes_what_it_compares(runs: list[Path], tmp_path: Path) -> None:
+    written = tmp_path / "a.json", tmp_path / "a.csv"
+    told = palestra_compare(*runs, "--json", written[0], "--csv", written[1])
+    assert "players.host.algorithm.gamma" in told.stdout
+    assert "\x1b" not in told.stdout
+    data: dict[str, Any] = json.loads(written[0].read_text())
+    assert data["scores"][0]["runs"]["gamma-0.95/seed-1"][0] == last_rho(runs[1], 0)
+    lines = list(csv.DictReader(io.StringIO(written[1].read_text())))
+    assert len(lines) == 2 * 4
+    assert float(lines[0]["value"]) == last_rho(runs[0], 0)
+
+
+def test_names_are_printed_as_they_are(runs: list[Path], tmp_path: Path) -> None:
+    hostile = Path(shutil.copytree(runs[0], tmp_path / "[red]\x1b]0;x\x07"))
+    comparison = compared([hostile])
+    console = Console(file=io.StringIO(), width=300, force_terminal=True)
+    render_comparison(console, comparison)
+    assert isinstance(console.file, io.StringIO)
+    assert "[red]?]0;x?" in console.file.getvalue()
+    assert to_csv(comparison).count("\n") == 3
+
+
+def test_a_run_without_evaluation_is_told(runs: list[Path], tmp_path: Path) -> None:
+    bare = Path(shutil.copytree(runs[0], tmp_path / "bare"))
+    (bare / "records.jsonl").unlink()
+    assert "There is no evaluation of a learning player; --games N plays one." in palestra_compare(bare).stdout
+
+
+def test_what_is_no_run_is_one_clear_line(tmp_path: Path) -> None:
+    told = palestra_compare(tmp_path, code=2)
+    assert told.stderr == f"{tmp_path} is not a run: {tmp_path / 'config.yml'} is missing\n"
+
+
+def test_a_place_that_cannot_be_written_is_one_clear_line(runs: list[Path], tmp_path: Path) -> None:
+    told = palestra_compare(runs[0], "--json", tmp_path / "no" / "a.json", code=2)
+    assert told.stderr == f"{tmp_path / 'no' / 'a.json'} cannot be written: No such file or directory\n"
