@@ -139,11 +139,10 @@ class Beside(Evaluating):
         state = batch.state | {"counters": occasion.counters}
         request = Request(name, occasion.num_games(self.evaluations, name), occasion.with_scripted, state, task)
         if (failed := self._failed_before(name, occasion)) is not None:
-            answer: Future[Answer] = Future()
-            answer.set_result(failed)
-            return Asked(task, answer)
-        answer = self.processes.play(request)
-        answer.add_done_callback(lambda answer: self._file(record_of(name, occasion, answer.result())))
+            known: Future[Answer] = Future()
+            known.set_result(failed)
+            return Asked(task, known)
+        answer = self.processes.play(request, lambda found: self._file(record_of(name, occasion, found)))
         return Asked(task, answer)
 
     def _failed_before(self, name: str, occasion: Occasion) -> Answer | None:
@@ -158,7 +157,7 @@ class Beside(Evaluating):
         return None
 
     def _file(self, record: dict[str, Any]) -> None:
-        """Called from another thread, as soon as the answer is there."""
+        """Called from another thread, as soon as the answer is there and before it is taken."""
         assert self.folder is not None
         try:
             write_json(record_path(self.folder, record["evaluation"], record["opt_steps"]), plain(record))

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any
+from typing import Any, NamedTuple
 
 from safetensors.torch import save
 from torch import Tensor
@@ -57,6 +57,14 @@ class Answer:
     why: str
 
 
+class Job(NamedTuple):
+    """A request, and where its answer goes: to `file` first."""
+
+    request: Request
+    file: Callable[[Answer], None]
+    answer: Future[Answer]
+
+
 class ProcessLost(Exception):
     """A process has not answered; the message says why. It is of no more use."""
 
@@ -65,16 +73,17 @@ class Processes:
     """`num_processes` of them. tell: is given lines for the user, from other threads."""
 
     def __init__(self, run: Path, logs: Path, config: EvaluatorsConfig, tell: Callable[[str], None]) -> None:
-        self.requests: SimpleQueue[tuple[Request, Future[Answer]] | None] = SimpleQueue()
+        self.jobs: SimpleQueue[Job | None] = SimpleQueue()
         self.keepers = [
-            Keeper(run, logs / f"evaluator-{number}.log", config, self.requests, tell)
+            Keeper(run, logs / f"evaluator-{number}.log", config, self.jobs, tell)
             for number in range(config.num_processes)
         ]
 
-    def play(self, request: Request) -> Future[Answer]:
-        """The answer to come: of a process, or that the evaluation has failed."""
+    def play(self, request: Request, file: Callable[[Answer], None]) -> Future[Answer]:
+        """The answer to come: of a process, or that the evaluation has failed. file: is given it first, in another
+        thread."""
         answer: Future[Answer] = Future()
-        self.requests.put((request, answer))
+        self.jobs.put(Job(request, file, answer))
         return answer
 
     def close(self) -> None:
@@ -82,7 +91,7 @@ class Processes:
         for keeper in self.keepers:
             keeper.close()
         for _ in self.keepers:
-            self.requests.put(None)
+            self.jobs.put(None)
         for keeper in self.keepers:
             keeper.thread.join(CLOSE_S)
 
@@ -95,10 +104,10 @@ class Keeper:
         run: Path,
         log: Path,
         config: EvaluatorsConfig,
-        requests: "SimpleQueue[tuple[Request, Future[Answer]] | None]",
+        jobs: "SimpleQueue[Job | None]",
         tell: Callable[[str], None],
     ) -> None:
-        self.run, self.log, self.config, self.requests, self.tell = run, log, config, requests, tell
+        self.run, self.log, self.config, self.jobs, self.tell = run, log, config, jobs, tell
         self.process: EvaluatorProcess | None = None
         self.is_closed = False
         self.lock = threading.Lock()  # whoever starts a process must know that nobody has closed meanwhile
@@ -113,11 +122,11 @@ class Keeper:
                 self.process.kill()
 
     def _work(self) -> None:
-        while (asked := self.requests.get()) is not None and not self.is_closed:
-            request, future = asked
-            answer = self._answer(request)
+        while (job := self.jobs.get()) is not None and not self.is_closed:
+            answer = self._answer(job.request)
             if answer is not None:
-                future.set_result(answer)
+                job.file(answer)
+                job.answer.set_result(answer)
         if self.process is not None:
             self.process.end()
 
@@ -219,8 +228,9 @@ class EvaluatorProcess:
 
     def kill(self) -> None:
         """It and its children, at once."""
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
+        if self._process.returncode is None:  # or the number may be another's
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
 
     def end(self) -> None:
         """Kill it, and let go of it."""

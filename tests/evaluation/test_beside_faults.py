@@ -37,6 +37,17 @@ EVALUATORS: Data = {
     "max_restarts": 2,
 }
 
+NEVER_BETTER = {
+    "of": {"name": "evaluation", "evaluation": "main", "pairing": 0, "measure": "rho"},
+    "goal": "max",
+    "min_delta": 1000.0,
+}
+STOPPING = {"name": "early_stopping", "patience": 2, **NEVER_BETTER}
+REDUCING = {
+    **{"name": "reduce_on_plateau", "player": "host", "key": "learning_rate", "factor": 0.5, "patience": 1},
+    **NEVER_BETTER,
+}
+
 pytestmark = pytest.mark.usefixtures("no_plots")
 
 
@@ -172,15 +183,8 @@ def test_many_processes_answer_in_any_order_and_results_count_in_that_of_the_con
 def test_an_evaluation_that_fails_is_filed_and_told_and_decides_nothing(
     fakes: Fakes, make_config: MakeConfig, tmp_path: Path
 ) -> None:
-    stopping = {
-        "name": "early_stopping",
-        "of": {"name": "evaluation", "evaluation": "main", "pairing": 0, "measure": "rho"},
-        "goal": "max",
-        "min_delta": 1000.0,
-        "patience": 2,
-    }
     fakes.will({"main/8": ["crash"] * 3})
-    config = with_evaluators(make_config, {"callbacks": [stopping], "stop.after": 24})
+    config = with_evaluators(make_config, {"callbacks": [STOPPING], "stop.after": 24})
     shown = trained(config, tmp_path / "run")
     assert "evaluation main of opt step 8 has failed, and decides nothing: its process ended with SIGSEGV" in shown
     [failed] = of_kind(tmp_path / "run", "failed_evaluation")
@@ -223,7 +227,9 @@ def test_a_command_that_cannot_be_started_is_a_failed_evaluation(
 def test_a_run_stopped_or_killed_with_evaluations_pending_comes_to_the_same_records(
     stop: int, fakes: Fakes, make_config: MakeConfig, tmp_path: Path
 ) -> None:
-    config = with_evaluators(make_config, {"output.save": {"every": 5, "unit": "opt_steps"}})
+    changes: Data = {"output.save": {"every": 5, "unit": "opt_steps"}, "callbacks": [REDUCING]}
+    changes["players.host.algorithm.learning_rate"] = {"name": "constant", "value": 0.01}
+    config = with_evaluators(make_config, changes)
     fit(tmp_path / "uninterrupted", config)
     if stop % 8:
         with stopping_at(stop):
@@ -233,6 +239,7 @@ def test_a_run_stopped_or_killed_with_evaluations_pending_comes_to_the_same_reco
             fit(tmp_path / "run", config)
     trainer = fit(tmp_path / "run")
     assert trainer.finished
+    assert trainer.host_lr_scheduler(0) == 0.01 / 8  # 8, 16 and 24 improved on nothing
     assert_same_bits(tmp_path / "run", tmp_path / "uninterrupted")
 
 
@@ -250,6 +257,36 @@ def test_a_signal_does_not_wait_for_an_evaluation_that_training_waits_for(
     assert alive(tmp_path / "run") == []
     fit(tmp_path / "run")
     assert_same_bits(tmp_path / "run", tmp_path / "uninterrupted")
+
+
+def test_a_branch_begins_without_what_its_origin_waits_for(
+    fakes: Fakes, make_config: MakeConfig, tmp_path: Path
+) -> None:
+    fit(tmp_path / "run", with_evaluators(make_config, {"output.save": {"every": 9, "unit": "opt_steps"}}))
+    checkpoints = Checkpoints(RunFolder.open(tmp_path / "run"), 1, None)
+    pending = [n for n in checkpoints.numbers() if checkpoints.load(n).state["evaluating"]]
+    assert pending
+    origin = tmp_path / "run/checkpoints" / f"{pending[-1]:08d}"
+    branch = Trainer.branch(origin, ["stop.after=19"], run=tmp_path / "branch")
+    branch.fit()
+    assert branch.opt_steps == 19
+    asked = checkpoints.load(pending[-1]).state["evaluating"][0]["occasion"]["counters"]["opt_steps"]
+    assert asked not in [record["opt_steps"] for record in records(tmp_path / "branch")]
+
+
+@pytest.mark.parametrize("unit", ["env_steps", "epochs"])
+def test_the_delay_may_count_other_things(unit: str, fakes: Fakes, make_config: MakeConfig, tmp_path: Path) -> None:
+    after = {"env_steps": 30, "epochs": 2}[unit]
+    config = with_evaluators(make_config, results={"after": after, "unit": unit})
+    config["output"]["record"] = {"every": 1, "unit": unit}
+    fit(tmp_path / "run", config)
+    found = records(tmp_path / "run")
+    for index, record in enumerate(found):
+        if record["kind"] == "evaluation" and record["opt_steps"] < 24:
+            following = next(later for later in found[index:] if later["kind"] == "training")
+            assert after <= following[unit] - record[unit] or following["opt_steps"] == 24
+            before = [earlier[unit] for earlier in found[:index] if earlier["kind"] == "training"]
+            assert all(count - record[unit] < after for count in before)
 
 
 def test_a_second_fit_plays_what_the_first_left_pending(fakes: Fakes, make_config: MakeConfig, tmp_path: Path) -> None:
@@ -292,19 +329,12 @@ def test_the_best_checkpoint_holds_the_players_that_were_evaluated(
 def test_early_stopping_is_decided_at_the_step_that_the_config_names(
     after: int, end: int, fakes: Fakes, make_config: MakeConfig, tmp_path: Path
 ) -> None:
-    stopping = {
-        "name": "early_stopping",
-        "of": {"name": "evaluation", "evaluation": "main", "pairing": 0, "measure": "rho"},
-        "goal": "max",
-        "min_delta": 1000.0,
-        "patience": 2,
-    }
     fakes.will({"main/8": ["slow"]})
     plan = json.loads(fakes.plan.read_text())
     plan["answers"] |= {f"main/{step}": plan["answers"]["main/24"] for step in (18, 20)}
     fakes.plan.write_text(json.dumps(plan))
     results = {"after": after, "unit": "opt_steps"}
-    fit(tmp_path / "run", with_evaluators(make_config, {"callbacks": [stopping], "stop.after": 100}, results=results))
+    fit(tmp_path / "run", with_evaluators(make_config, {"callbacks": [STOPPING], "stop.after": 100}, results=results))
     # It is decided at 16 + after; the next safe point ends the run.
     *_, evaluation, last = records(tmp_path / "run")
     assert last["ended"].startswith("early stopping: rho of evaluation 'main'")
