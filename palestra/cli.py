@@ -137,8 +137,7 @@ def evaluate(
             _watch(stored, names, games)
             return
         stored.load(checkpoint or "latest")
-        for name in names:
-            path = _evaluate(stored, name, games)
+        for name, path in _evaluate(stored, names, games).items():
             if video:
                 film = path.with_suffix(".mp4")
                 console.print("filming; without a graphics card this may take minutes")
@@ -157,16 +156,20 @@ def _watch(stored: Any, names: Sequence[str], games: int | None) -> None:
     console.print(f"{stored.folder.path} is finished", soft_wrap=True)
 
 
-def _evaluate(stored: Any, name: str, games: int | None) -> Path:
+def _evaluate(stored: Any, names: Sequence[str], games: int | None) -> dict[str, Path]:
+    from palestra.evaluation.showing import ShownEvaluations
+    from palestra.recording.display import make_display
     from palestra.recording.display.scores import score_table
     from palestra.recording.results import Evaluation
 
-    path: Path
-    path, record = stored.evaluate(name, games)
-    console.print(score_table([Evaluation.from_record(record)], console.width, 1000))
-    where = f"evaluation {name}, {len(record['pairs'])} pairings at opt step {record['opt_steps']}"
-    console.print(f"{where}: {path}", soft_wrap=True)
-    return path
+    with make_display("auto", console) as display:
+        shown = ShownEvaluations(stored, names, games, display)
+        found = {name: shown.play(name) for name in names}
+    for name, (path, record) in found.items():
+        console.print(score_table([Evaluation.from_record(record)], console.width, 1000))
+        where = f"evaluation {name}, {len(record['pairs'])} pairings at opt step {record['opt_steps']}"
+        console.print(f"{where}: {path}", soft_wrap=True)
+    return {name: path for name, (path, _) in found.items()}
 
 
 @app.command()

@@ -2,7 +2,6 @@
 
 import json
 import os
-import pty
 import re
 import subprocess
 import sys
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from terminals import Terminal
 from typer.testing import CliRunner, Result
 
 from palestra.catalogue import catalogue
@@ -121,25 +121,46 @@ def test_without_a_terminal_there_are_plain_lines_and_no_control_codes(display: 
     assert re.search(r"[\x00-\x09\x0b-\x1f]", output) is None
 
 
-def test_on_a_terminal_there_is_a_live_display(file: Path) -> None:
-    master, slave = pty.openpty()
-    environment = os.environ | {"TERM": "xterm-256color", "COLUMNS": "100", "LINES": "40"}
-    command = [*PALESTRA, "train", "tiny.yml", "output.display=auto"]
-    process = subprocess.Popen(command, stdout=slave, stderr=slave, env=environment)
-    os.close(slave)
-    output = b""
-    while True:
-        try:
-            chunk = os.read(master, 4096)
-        except OSError:  # the other end is closed
-            break
-        if not chunk:
-            break
-        output += chunk
-    os.close(master)
-    assert process.wait(60.0) == 0
-    assert b"\x1b[" in output
-    assert b"host" in output
+def on_a_terminal(terminal: Terminal, *arguments: str, **environment: str) -> list[str]:
+    """All that a command shows there, from its first line to its last."""
+    inherited = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
+    subprocess.run(
+        [*PALESTRA, *arguments],
+        **dict.fromkeys(("stdin", "stdout", "stderr"), terminal.slave),
+        env=inherited | {"TERM": "xterm-256color"} | environment,
+        timeout=120,
+        check=True,
+    )
+    terminal.settle()
+    return terminal.all_lines()
+
+
+def frame_in(lines: list[str], top: str, bottom: str) -> list[str]:
+    """The only one."""
+    [first] = [index for index, line in enumerate(lines) if line.startswith(f"{top} palestra ")]
+    last = next(index for index, line in enumerate(lines) if index > first and line.startswith(bottom))
+    return lines[first : last + 1]
+
+
+def test_on_a_terminal_of_80x24_there_is_one_frame_and_the_summary_below(file: Path) -> None:
+    with Terminal(80, 24) as terminal:
+        lines = on_a_terminal(terminal, "train", "tiny.yml", "output.display=auto", LC_ALL="C")
+        screen = frame_in(lines, "+-", "+-")
+        assert {len(line) for line in screen} == {80}
+        assert len(screen) <= 23
+        assert "\n".join(screen).isascii()
+        assert all(words in "\n".join(screen) for words in ("finished", "100%", "opt steps 24"))
+        assert any("evaluate the players again" in line for line in lines)
+        assert terminal.shows_cursor()
+
+
+def test_evaluating_on_a_terminal_shows_a_bar_with_games(file: Path) -> None:
+    palestra("train", "tiny.yml", "--run", "a", "--quiet")
+    with Terminal(80, 24) as terminal:
+        lines = on_a_terminal(terminal, "evaluate", "a", LC_ALL="C.UTF-8")
+        screen = frame_in(lines, "╭─", "╰─")
+        assert any("━━━━" in line and "36 of 36 games" in line for line in screen)
+        assert "3 pairings at opt step 24" in "".join(lines)
 
 
 # ---- what can be wrong ---------------------------------------------------------------------------------

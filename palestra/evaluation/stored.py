@@ -1,6 +1,6 @@
 """Evaluates the checkpoints of a run, without training; the run may train meanwhile."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -66,13 +66,15 @@ class StoredRun:
         for name, player_state in state["players"].items():
             self.players[name].load_weights(player_state)
 
-    def evaluate(self, name: str, num_games: int | None) -> tuple[Path, dict[str, Any]]:
+    def evaluate(
+        self, name: str, num_games: int | None, watch: Callable[[int], None] = lambda num_over: None
+    ) -> tuple[Path, dict[str, Any]]:
         """Play all pairings of one evaluation; gives the file in evaluations/, and the record.
 
-        num_games: per pairing; None: the config's final number.
+        num_games: per pairing; None: the config's final number. watch: is told how many games are over.
         """
         final = self.evaluations.configs[name].final_num_games
-        result = self.evaluations.play(name, num_games or final, with_scripted=True)
+        result = self.evaluations.play(name, num_games or final, with_scripted=True, watch=watch)
         record = {"kind": "evaluation", **self.counters, **result}
         path = record_path(self.folder.evaluations, name, self.counters["opt_steps"])
         write_json(path, plain(record))

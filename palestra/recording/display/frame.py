@@ -54,7 +54,7 @@ class Frame:
             _run_line(progress, age_s, inside),
             *(_task_line(task, inside) for task in progress.tasks[: height // 6]),
         ]
-        head += [_time_line(progress, inside), _counters_line(progress, inside)]
+        head += [line for line in (_time_line(progress, inside), _counters_line(progress, inside)) if line]
         foot = _warning_lines(warnings, 3 if height >= 24 else 1)
         left -= len(head) + len(foot)
         curves = self._keep(_curve_lines, progress.evaluations, inside)[: max(left // 4, 1)]
