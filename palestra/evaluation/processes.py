@@ -123,21 +123,22 @@ class Keeper:
 
     def _work(self) -> None:
         while (job := self.jobs.get()) is not None and not self.is_closed:
-            answer = self._answer(job.request)
+            answer = self._answer(job)
             if answer is not None:
-                job.file(answer)
                 job.answer.set_result(answer)
         if self.process is not None:
             self.process.end()
 
-    def _answer(self, request: Request) -> Answer | None:
-        """Of the first process that does not get lost; None where this was closed."""
-        what, why = f"evaluation {request.task.name}", ""
+    def _answer(self, job: Job) -> Answer | None:
+        """Of the first process that does not get lost, filed; None where this was closed."""
+        what, why = f"evaluation {job.request.task.name}", ""
         for number in range(self.config.max_restarts + 1):
             try:
-                return self._started().answer(request)
-            except (OSError, ProcessLost) as error:
-                why = str(error)
+                answer = self._started().answer(job.request)
+                job.file(answer)
+                return answer
+            except Exception as error:  # whatever goes wrong here: training goes on
+                why = str(error) or type(error).__name__
             if self.process is not None:
                 self.process.end()
                 self.process = None
@@ -146,7 +147,9 @@ class Keeper:
             if number < self.config.max_restarts:
                 self.tell(f"{what}: {why}; it is begun anew (see {self.log})")
         self.tell(f"{what} has failed, and decides nothing: {why}; training goes on (see {self.log})")
-        return Answer(None, 0.0, why)
+        failed = Answer(None, 0.0, why)
+        job.file(failed)
+        return failed
 
     def _started(self) -> "EvaluatorProcess":
         with self.lock:

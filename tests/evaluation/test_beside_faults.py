@@ -6,6 +6,8 @@ Their place is taken by `fake_evaluator.py`, which gives the answers of a run th
 import io
 import json
 import os
+import random
+import shutil
 import signal
 import subprocess
 import sys
@@ -47,6 +49,8 @@ REDUCING = {
     **{"name": "reduce_on_plateau", "player": "host", "key": "learning_rate", "factor": 0.5, "patience": 1},
     **NEVER_BETTER,
 }
+
+MOMENTS = random.Random(0)
 
 pytestmark = pytest.mark.usefixtures("no_plots")
 
@@ -241,6 +245,29 @@ def test_a_run_stopped_or_killed_with_evaluations_pending_comes_to_the_same_reco
     assert trainer.finished
     assert trainer.host_lr_scheduler(0) == 0.01 / 8  # 8, 16 and 24 improved on nothing
     assert_same_bits(tmp_path / "run", tmp_path / "uninterrupted")
+
+
+def test_a_run_killed_again_and_again_at_any_moment_comes_to_the_same_records(
+    fakes: Fakes, make_config: MakeConfig, tmp_path: Path
+) -> None:
+    """By kill -9, of forked processes; the evaluators end with them."""
+    config, run = with_evaluators(make_config, {"output.save": {"every": 2, "unit": "opt_steps"}}), tmp_path / "run"
+    fakes.will({"main/0": ["slow"], "main/16": ["slow"]})
+    fit(tmp_path / "uninterrupted", config)
+    for _ in range(6):
+        child = os.fork()
+        if child == 0:
+            try:
+                fit(run, None if (run / "config.yml").exists() else config)
+            finally:
+                os._exit(0)
+        time.sleep(MOMENTS.uniform(0.1, 1.0))
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+    if not (run / "config.yml").exists():
+        shutil.rmtree(run, ignore_errors=True)
+    assert fit(run, None if run.exists() else config).finished
+    assert_same_bits(run, tmp_path / "uninterrupted")
 
 
 def test_a_signal_does_not_wait_for_an_evaluation_that_training_waits_for(
