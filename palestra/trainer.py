@@ -381,11 +381,15 @@ class Trainer:
         if steps_of(record) == steps_of(self._counts()):
             self._is_best = True
         elif self.config.output.save is not None:
-            try:
-                self._output().mark_best(steps_of(record))
-            except CheckpointError as error:
-                self.best.take_back()
-                self._output().display.error(f"{error}; training goes on")
+            self._mark_best(self.best, steps_of(record))
+
+    def _mark_best(self, best: BestScore, steps: Mapping[str, int]) -> None:
+        """Let an earlier checkpoint be the best."""
+        try:
+            self._output().mark_best(steps)
+        except CheckpointError as error:
+            best.take_back()
+            self._output().display.error(f"{error}; training goes on")
 
     def record(self, ended: str | None = None) -> None:
         """Write what has been gathered since the last record, and the training's own episodes.

@@ -7,6 +7,7 @@ counted in minutes follows the clock, and comes at other steps each time: it is 
 import json
 import shutil
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from palestra.algorithms import RunConfig, read_config
 from palestra.config import render
+from palestra.evaluation.evaluations import BestScore
 from palestra.intervals import Limit
 from palestra.lineage import Change, tree_differences
 from palestra.recording.recorders import without_clock
@@ -130,6 +132,9 @@ class Replay(Trainer):
         is_saved = self.end is None or self.output.number == self.end
         if self.difference is not None or self.num_new > len(self.expected) - is_saved:
             raise TrainingEnds
+
+    def _mark_best(self, best: BestScore, steps: Mapping[str, int]) -> None:
+        """It lies in the run that is trained again."""
 
     def compare(self) -> None:
         """Look for a difference in the records so far."""

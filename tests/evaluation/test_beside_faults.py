@@ -165,6 +165,13 @@ def test_training_and_results_are_the_same_where_evaluators_misbehave_and_are_re
         assert (tmp_path / "run/evaluations/beside/evaluator-0.log").stat().st_size > 20_000
 
 
+def test_training_is_that_of_a_run_without_evaluations(fakes: Fakes, make_config: MakeConfig, tmp_path: Path) -> None:
+    fit(tmp_path / "beside", with_evaluators(make_config))
+    fit(tmp_path / "without", make_config({"evaluations": [], "best": None}))
+    assert of_kind(tmp_path / "beside", "training") == records(tmp_path / "without")
+    assert content(tmp_path / "beside") == content(tmp_path / "without")
+
+
 def test_many_processes_answer_in_any_order_and_results_count_in_that_of_the_config(
     fakes: Fakes, make_config: MakeConfig, tmp_path: Path
 ) -> None:
@@ -270,20 +277,33 @@ def test_a_run_killed_again_and_again_at_any_moment_comes_to_the_same_records(
     assert_same_bits(run, tmp_path / "uninterrupted")
 
 
+@pytest.mark.parametrize(("evaluation", "wait", "left_at"), [("main/8", 2, 11), ("main/24", 4, 24)])
 def test_a_signal_does_not_wait_for_an_evaluation_that_training_waits_for(
-    fakes: Fakes, make_config: MakeConfig, tmp_path: Path
+    evaluation: str, wait: int, left_at: int, fakes: Fakes, make_config: MakeConfig, tmp_path: Path
 ) -> None:
     config = with_evaluators(make_config, timeout_s=600.0)
     fit(tmp_path / "uninterrupted", config)
-    fakes.will({"main/8": ["hang"]})
-    with at_call(beside, "_wait", 2, lambda *_: send_signal()):  # the first waited for opt step 0
+    fakes.will({evaluation: ["hang"]})
+    with at_call(beside, "_wait", wait, lambda *_: send_signal()):
         trainer = fit(tmp_path / "run", config)
     assert trainer.signals.received == signal.SIGTERM
     assert not trainer.finished
-    assert trainer.opt_steps == 11
+    assert trainer.opt_steps == left_at
     assert alive(tmp_path / "run") == []
     fit(tmp_path / "run")
     assert_same_bits(tmp_path / "run", tmp_path / "uninterrupted")
+
+
+def test_a_run_in_which_decisions_were_pending_is_verified_from_everywhere(
+    fakes: Fakes, make_config: MakeConfig, tmp_path: Path
+) -> None:
+    changes = {"output.save": {"every": 5, "unit": "opt_steps"}, "best.goal": "min"}
+    fit(tmp_path / "run", with_evaluators(make_config, changes, results={"after": 5, "unit": "opt_steps"}))
+    checkpoints = Checkpoints(RunFolder.open(tmp_path / "run"), 1, None)
+    assert checkpoints.best() not in (None, 0)
+    for number in checkpoints.numbers()[:-1]:
+        verdict = verify(tmp_path / "run", str(number))
+        assert (verdict.difference, verdict.num_records > 0) == (None, True)
 
 
 def test_a_branch_begins_without_what_its_origin_waits_for(
