@@ -103,3 +103,5 @@ def end_with_the_starter(pipe: int) -> None:
     nothing is ever written: by SIGIO, which nobody catches."""
     fcntl.fcntl(pipe, fcntl.F_SETOWN, -os.getpgrp())
     fcntl.fcntl(pipe, fcntl.F_SETFL, fcntl.fcntl(pipe, fcntl.F_GETFL) | os.O_ASYNC)
+    if select.select([pipe], [], [], 0.0)[0]:  # it has closed before
+        os._exit(1)

@@ -10,20 +10,22 @@ import sys
 import time
 import traceback
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
-from safetensors.torch import load
-
-from palestra.evaluation.stored import StoredRun
-from palestra.process import limited_threads
 from palestra.signals import end_with_the_starter
-from palestra.storage.states import decode
+
+if TYPE_CHECKING:
+    from palestra.evaluation.stored import StoredRun
 
 SAY_INTERVAL_S = 0.5
 
 
-def serve(run: StoredRun, requests: BinaryIO, answers: BinaryIO) -> None:
+def serve(run: "StoredRun", requests: BinaryIO, answers: BinaryIO) -> None:
     """Answer requests until there are no more."""
+    from safetensors.torch import load
+
+    from palestra.storage.states import decode
+
     while line := requests.readline():
         request = json.loads(line)
         run.take(decode(request["state"], load(requests.read(request["num_bytes"]))))
@@ -53,11 +55,14 @@ def say(answers: BinaryIO, what: dict[str, Any]) -> None:
 
 def main() -> None:
     run, pipe = sys.argv[1:]
-    end_with_the_starter(int(pipe))
+    end_with_the_starter(int(pipe))  # before the imports, which take seconds
     requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what environments print belongs in the log
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     try:
+        from palestra.evaluation.stored import StoredRun
+        from palestra.process import limited_threads
+
         stored = StoredRun.open(Path(run))
         with limited_threads(stored.config.execution.num_threads):
             serve(stored, requests, answers)

@@ -425,6 +425,15 @@ def test_an_evaluator_that_hangs_and_its_children_end_with_the_process_that_star
     assert_ends(group)
 
 
+def test_an_evaluator_that_is_yet_to_start_when_that_process_ends_does_not_start() -> None:
+    reading, writing = os.pipe()
+    os.close(writing)
+    program = "import sys; from palestra.signals import end_with_the_starter; end_with_the_starter(int(sys.argv[1]))"
+    done = subprocess.run([sys.executable, "-c", program, str(reading)], pass_fds=(reading,), cwd=ROOT)
+    os.close(reading)
+    assert done.returncode == 1
+
+
 @pytest.mark.slow
 def test_no_evaluator_outlives_a_run_that_is_killed(make_config: MakeConfig, tmp_path: Path) -> None:
     """The real worker, in which playing starts a child and hangs."""
