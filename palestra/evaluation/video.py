@@ -70,6 +70,7 @@ def episode_frames(
         raise ConfigError([ConfigErrorItem("game.vectorization.name", message)])
     if not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
         os.environ.setdefault("MUJOCO_GL", "egl")  # MuJoCo would look for a screen
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # and so would pygame
     drawn = GymnasiumGame(
         game.config.model_copy(
             update={

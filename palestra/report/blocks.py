@@ -30,6 +30,9 @@ class Table:
     is_heat: bool = False
     kind: str = "table"
 
+    def is_of_numbers(self, column: int) -> bool:
+        return any(row[column].value is not None for row in self.rows)
+
 
 @dataclass(frozen=True)
 class Note:

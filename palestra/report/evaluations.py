@@ -86,7 +86,7 @@ def _evaluation(group: Group, name: str, standings: Mapping[Seats, list[Standing
 def _head_of_one(examples: Sequence[PairResult], before: bool) -> list[str]:
     measures = list(examples[0].scores) if examples else []
     figures = [f"{measure} before" for measure in measures] if before else []
-    return ["pairing", *figures, *measures, "IQM of returns", "length", "games", "cut off"]
+    return ["pairing", *measures, *figures, "IQM of returns", "length", "games", "cut off"]
 
 
 def _row_of_one(pair: PairResult, raw: Mapping[str, Any], first: PairResult | None = None) -> list[Cell]:
@@ -95,8 +95,8 @@ def _row_of_one(pair: PairResult, raw: Mapping[str, Any], first: PairResult | No
     told = iqms.values() if isinstance(iqms, Mapping) else ()
     return [
         Cell(pairing_text(pair.seats)),
-        *before,
         *map(scored, pair.scores.values()),
+        *before,
         Cell(", ".join(score_text(under(spread, "iqm")) for spread in told) or "-"),
         number(as_float(under(raw, "statistics", "episode_length", "mean"))),
         count(pair.games),

@@ -117,6 +117,9 @@ def paint_curves(
         axes.axhline(level.value, color=INK, linestyle=(0, (4, 3)), linewidth=0.9)
     for curve, colour in zip(curves, colours, strict=True):
         _paint_curve(axes, curve, colour)
+    steps = {point.step for curve in curves for points in (curve.points, *curve.each) for point in points}
+    if len(steps) == 1:
+        axes.set_xlim(min(steps) - 1, min(steps) + 1)
     label_lines(axes, [(level.value, short(level.name), INK) for level in levels])
     axes.set_xlabel(x_label)
     axes.set_ylabel(short(y_label))
@@ -140,7 +143,9 @@ def _paint_curve(axes: Axes, curve: Curve, number: int) -> None:
         markersize=3.5,
     )
     low, high = ([point.score[place] for point in shown] for place in (1, 2))
-    if any(map(math.isfinite, low)):
+    if len(shown) == 1 and math.isfinite(low[0]):
+        axes.vlines(steps, low, high, color=colour, alpha=0.4, linewidth=3)
+    elif any(map(math.isfinite, low)):
         axes.fill_between(steps, low, high, color=colour, alpha=0.2, linewidth=0)
 
 

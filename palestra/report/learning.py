@@ -95,6 +95,7 @@ def _levels(groups: Sequence[Group], name: str, seats: tuple[Seat, ...], learner
         for rival in found
         if rival.role == learner.role
         and [seat for seat in found if seat != rival] == others
+        and measure in pair.scores
         and math.isfinite(pair.scores[measure].value)
     ]
 

@@ -6,7 +6,8 @@ from typing import Any
 
 from palestra.lineage import tree_differences
 from palestra.recording.results import duration_text
-from palestra.report.blocks import Block, Cell, Code, Facts, Heading, Note, Section, Table, count
+from palestra.report.blocks import Block, Cell, Code, Facts, Heading, Note, Section, Table, count, scored
+from palestra.report.evaluations import pairing_text
 from palestra.report.groups import Group, experiment
 from palestra.report.reading import RunData, under
 
@@ -22,15 +23,32 @@ def runs_section(groups: Sequence[Group]) -> Section:
             Cell(run.state),
             *(count(run.counters[name]) for name in ("env_steps", "opt_steps", "episodes")),
             Cell(duration_text(run.train_seconds)),
+            _last_score(run),
         ]
         for group in groups
         for run in group.runs
     ]
     head = ["run", *(["group"] if len(groups) > 1 else []), "seed", "state", "env steps", "opt steps", "episodes"]
-    table = Table("The runs, as of their last records; training alone counts as time.", [*head, "training"], rows)
+    caption = "The runs, as of their last records; training alone counts as time."
+    table = Table(caption, [*head, "training", "last score"], rows)
     section = Section("runs", "Runs", [table])
     section.blocks += warnings(groups)
     return section
+
+
+def _last_score(run: RunData) -> Cell:
+    """Of the pairing by which checkpoints are best, or of the first in which somebody learns."""
+    name, place = under(run.config, "best", "evaluation"), under(run.config, "best", "pairing")
+    evaluated = [each for each in run.evaluated if name in (None, each.evaluation.name)]
+    pairs = evaluated[-1].evaluation.pairs if evaluated else ()
+    configs = under(run.config, "evaluations")
+    named = [each for each in configs if under(each, "name") == name] if isinstance(configs, list) else []
+    wanted = _value_at(named, f"0.pairings.{place}")
+    learned = [pair for pair in pairs if pair.learned and wanted in (None, pair.players)]
+    if not learned:
+        return Cell("-")
+    cell = scored(learned[0].score)
+    return Cell(cell.text, cell.value, f"{cell.detail} {learned[0].measure}, {pairing_text(learned[0].seats)}".strip())
 
 
 # ---- what is not as it should be -----------------------------------------------------------------------

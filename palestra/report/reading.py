@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Annotated, Any, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from palestra.config import ConfigError, check, load_yaml
 from palestra.intervals import Counters, Limit
@@ -193,18 +195,48 @@ def _until_damage(lines: Iterator[dict[str, Any]], path: Path, faults: list[str]
         faults.append(f"{error}; this line and those after it are left out")
 
 
+class _Pair(BaseModel):
+    """What is asked of a pair in an evaluation's record, which others may have written."""
+
+    model_config = ConfigDict(strict=True)
+
+    players: Annotated[dict[str, str], Field(min_length=1)]
+    learned: list[str]
+    games: int
+    truncated: int
+    rho: float | None
+    low: float | None
+    high: float | None
+    returns: dict[str, float | None]
+    return_intervals: dict[str, Annotated[list[float | None], Field(min_length=2, max_length=2)]]
+
+    @model_validator(mode="after")
+    def _check_roles(self) -> Self:
+        roles = set(self.players)
+        if not (set(self.learned) <= roles and set(self.returns) == set(self.return_intervals) == roles):
+            raise ValueError("roles of returns or learners are not those of the players")
+        return self
+
+
+class _EvaluationRecord(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+    evaluation: Annotated[str, Field(min_length=1)]
+    env_steps: int
+    opt_steps: int
+    pairs: list[_Pair]
+
+
 def _evaluated(records: list[dict[str, Any]], where: str, faults: list[str]) -> Iterator[Evaluated]:
     for record in records:
         try:
-            evaluation = Evaluation.from_record(record)
-            numbers_of(record)
-            scores = [number for pair in evaluation.pairs for score in pair.scores.values() for number in score]
-            if not all(isinstance(number, int | float) for number in scores) or not evaluation.name:
-                raise TypeError("a score is no number")
-        except NOT_OURS as error:
-            faults.append(f"{where}: an evaluation was not written so ({error!r:.80}); it is left out")
+            _EvaluationRecord.model_validate(record)
+        except ValidationError as error:
+            first = error.errors(include_url=False, include_input=False)[0]
+            key = ".".join(map(str, first["loc"]))
+            faults.append(f"{where}: an evaluation was not written so, and is left out: {key}: {first['msg']}")
             continue
-        yield Evaluated(evaluation, record)
+        yield Evaluated(Evaluation.from_record(record), record)
 
 
 def _read_again(folder: RunFolder, faults: list[str]) -> Iterator[Evaluated]:
