@@ -25,6 +25,7 @@ from torch import Tensor
 from benchmarks.measuring import status_kib
 from palestra.buffers.replay import Layout, ReplayBuffer, UniformReplayConfig
 from palestra.storage import Checkpoints, RunFolder
+from palestra.storage.manifest import RecordsThen
 
 CPU = torch.device("cpu")
 MIB = 1 << 20
@@ -137,7 +138,7 @@ def fill_and_save(kind: str, layout: Layout, num: int, path: Path) -> tuple[floa
     costs = []
     for number, new in enumerate((0, *NEW_ROWS)):
         add(buffer, new)
-        costs.append(cost_of(partial(checkpoints.save, number, {}, {}, {"agent": buffer}, 0)))
+        costs.append(cost_of(partial(checkpoints.save, number, {}, {}, {"agent": buffer}, RecordsThen.of(b""))))
     return memory, costs
 
 

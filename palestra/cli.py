@@ -237,6 +237,8 @@ def verify(
             console.print(
                 f"{key} counts minutes, which follow the clock: what it decides is not compared", soft_wrap=True
             )
+        if verdict.damage is not None:
+            errors.print(verdict.damage)
         if verdict.difference is not None:
             errors.print(f"{run}, from {verdict.start}: not reproduced. {verdict.difference}")
             raise typer.Exit(1)
@@ -244,6 +246,8 @@ def verify(
         console.print(
             f"{run}, from {verdict.start}: {verdict.num_records} records{state} reproduced to the bit", soft_wrap=True
         )
+        if verdict.damage is not None:
+            raise typer.Exit(1)
 
 
 @app.command()

@@ -74,7 +74,8 @@ def extend(run: Path, overrides: Sequence[str], model: type["RunConfig"]) -> Run
         ]
         checkpoints = Checkpoints(folder, config.output.keep_last, config.output.keep_every)
         latest = checkpoints.load("latest", check_rows=False)
-        counters, ended = latest.counters, latest.state["end_reason"]
+        with latest.fitting():
+            counters, ended = latest.counters, latest.state["end_reason"]
         reached = counters.get(extended.stop.unit)
         if ended is not None:
             message = f"it is not what ended the run: {ended}; branch off a checkpoint: palestra branch CHECKPOINT"

@@ -29,7 +29,8 @@ from palestra.recording.recorders import (
 from palestra.recording.results import Evaluation, Progress, by_name, pair_label, standings
 from palestra.recording.summary import render_summary
 from palestra.recording.values import Image, Video, file_media
-from palestra.storage.checkpoints import CheckpointError, Checkpoints, LoadedCheckpoint
+from palestra.storage.checkpoints import NOT_OURS, CheckpointError, Checkpoints, LoadedCheckpoint
+from palestra.storage.manifest import RecordsThen
 from palestra.storage.mirror import Mirror
 from palestra.storage.remote import RemoteError
 from palestra.storage.run_folder import (
@@ -139,18 +140,21 @@ class RunOutput:
 
     def rewind(self, loaded: LoadedCheckpoint | None) -> None:
         """Forget the records that came after a checkpoint; all of them where there is none."""
-        length, self.env_steps = (loaded.records_length, loaded.counters["env_steps"]) if loaded else (0, 0)
+        length, self.env_steps = (loaded.records.length, loaded.counters["env_steps"]) if loaded else (0, 0)
         self.number = loaded.manifest.number if loaded else -1
         if self.mirror is not None:
             with suppress(RemoteError):  # it has been told
                 self.mirror.finish()  # it reads what is cut now
+        fault = None if loaded is None else self.checkpoints.fault_of_records(loaded, self.folder.records)
+        if fault is not None:
+            self.display.error(fault)
         self.jsonl.cut(length)
-        if loaded is not None and self.jsonl.length != length:
-            whole = f"{self.jsonl.length} of the {length} bytes that it had at checkpoint {loaded.folder.name}"
-            self.display.error(f"{self.folder.records} is damaged: it has {whole}; the lines that are lost stay lost")
         self.evaluations, self.history = [], History()
-        for record in self.records():
-            self._remember(record)
+        for number, record in enumerate(self.records(), start=1):
+            try:
+                self._remember(record)
+            except NOT_OURS as error:
+                raise RunFolderError(f"{self.folder.records}, line {number}: {error!r}; the file is damaged") from error
 
     def feed(self, recorders: Mapping[str, Recorder]) -> None:
         """Hand the records, those that are there and those that will come, to recorders."""
@@ -270,7 +274,8 @@ class RunOutput:
             message = f"checkpoint {number:08d} could not be saved: the records before it cannot be written: {error}"
             raise CheckpointError(message) from error
         self._tell_news()
-        name = self.checkpoints.save(number, state, counters, buffers, self.jsonl.length)
+        records = RecordsThen(length=self.jsonl.length, sha256=self.jsonl.sha256)
+        name = self.checkpoints.save(number, state, counters, buffers, records)
         self.number = number
         if best:
             self.checkpoints.mark_best(name)

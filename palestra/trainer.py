@@ -21,7 +21,7 @@ from palestra.clock import Mark, TrainingClock
 from palestra.config import ConfigError, ConfigErrorItem, PartError
 from palestra.evaluation.beside import make_evaluating
 from palestra.evaluation.config import EvaluationConfig
-from palestra.evaluation.during_training import Occasion, steps_of
+from palestra.evaluation.during_training import COUNTERS, Occasion, steps_of
 from palestra.evaluation.evaluations import BestScore
 from palestra.evaluation.evaluator import Interrupted
 from palestra.evaluation.stored import make_evaluations
@@ -40,7 +40,7 @@ from palestra.recording.recorders import Recorder, Status
 from palestra.recording.values import Recordable
 from palestra.signals import StopSignals
 from palestra.soundness import check_scratch_folders, fault_of_losses, fault_of_parameters
-from palestra.storage.checkpoints import NOT_OURS, CheckpointError, Checkpoints, LoadedCheckpoint
+from palestra.storage.checkpoints import CheckpointError, Checkpoints, LoadedCheckpoint
 from palestra.storage.fetching import fetch, is_url
 from palestra.storage.remote import RemoteError
 from palestra.storage.run_folder import RunFolder, RunFolderError
@@ -530,8 +530,8 @@ class Trainer:
             callback.load_state_dict(callback_state)
 
     def _load_players(self, state: dict[str, Any]) -> None:
-        for name, value in state["counters"].items():
-            setattr(self, name, value)
+        for name in COUNTERS:
+            setattr(self, name, state["counters"][name])
         for name, player_state in state["players"].items():
             self.players[name].load_state_dict(player_state)
 
@@ -540,6 +540,15 @@ class Trainer:
         output = self._output()
         loaded = output.checkpoints.load(which)
         require_same_experiment(loaded, self.config)
+        with loaded.fitting():
+            self._go_back_to(loaded)
+        for line in [*loaded.warnings, *output.differences(loaded)]:
+            output.display.warn(line)
+        end = "it is finished" if self.finished else "it goes on from there"
+        output.display.log(f"{output.folder.path}: checkpoint {loaded.folder.name}, opt step {self.opt_steps}; {end}")
+
+    def _go_back_to(self, loaded: LoadedCheckpoint) -> None:
+        output = self._output()
         output.rewind(loaded)
         self.clock.set_before(output.train_seconds())
         self.time_log.set_before(output.time_by_phase())
@@ -549,26 +558,22 @@ class Trainer:
         output.catch_up_mirror()
         self._recorded = self._mark()
         self.view.begin()
-        for line in [*loaded.warnings, *output.differences(loaded)]:
-            output.display.warn(line)
-        end = "it is finished" if self.finished else "it goes on from there"
-        output.display.log(f"{output.folder.path}: checkpoint {loaded.folder.name}, opt step {self.opt_steps}; {end}")
 
     def _take_over(self, loaded: LoadedCheckpoint, state: dict[str, Any]) -> None:
-        """Buffers and state of a checkpoint. Raises CheckpointError where they do not fit."""
-        try:
-            self._output().checkpoints.restore_buffers(loaded, self._buffers())
-            self.load_state_dict(state)
-        except NOT_OURS as error:
-            raise CheckpointError(f"checkpoint {loaded.folder} does not fit this run: {error!r}") from error
+        """Buffers and state of a checkpoint."""
+        self._output().checkpoints.restore_buffers(loaded, self._buffers())
+        self.load_state_dict(state)
 
     def _branch_off(self, origin: Path) -> None:
         """Begin with the state of another run's checkpoint; records and best score are this run's own."""
         output = self._output()
         loaded = output.checkpoints.load(origin)
-        players = {name: state | {"schedules": {}} for name, state in loaded.state["players"].items()}  # its config's
-        own: dict[str, Any] = {"best_score": None, "evaluating": [], "end_reason": None, "players": players}
-        self._take_over(loaded, loaded.state | own)
+        with loaded.fitting():
+            players = {
+                name: state | {"schedules": {}} for name, state in loaded.state["players"].items()
+            }  # its config's
+            own: dict[str, Any] = {"best_score": None, "evaluating": [], "end_reason": None, "players": players}
+            self._take_over(loaded, loaded.state | own)
         for callback in self.callbacks:
             callback.begin_branch()
         self.finished = False  # who branches off a run's end gets a run of one evaluation
@@ -688,7 +693,7 @@ class Trainer:
         return {"opt_steps": self.opt_steps, "env_steps": self.env_steps, "epochs": self.epochs, "minutes": minutes}
 
     def _counts(self) -> dict[str, int]:
-        return {name: getattr(self, name) for name in ("env_steps", "opt_steps", "epochs", "episodes")}
+        return {name: getattr(self, name) for name in COUNTERS}
 
     def _mark(self) -> Mark:
         return Mark(self.clock.seconds, self.env_steps, self.opt_steps)

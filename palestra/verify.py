@@ -4,6 +4,7 @@ What must be equal: every record apart from its `clock`, and the state in the ch
 counted in minutes follows the clock, and comes at other steps each time: it is left out, and said.
 """
 
+import io
 import json
 import shutil
 import sys
@@ -47,7 +48,7 @@ class Difference(NamedTuple):
 class Verdict:
     """What `verify` has found. start: a checkpoint's name, or "beginning". end: the checkpoint whose state was
     compared, if any. changed: versions and machine, where they are no longer those of the run. clocked: what was left
-    out because it follows the clock."""
+    out because it follows the clock. damage: of records.jsonl, if its SHA-256 is not that of a checkpoint."""
 
     start: str
     num_records: int
@@ -55,6 +56,7 @@ class Verdict:
     difference: Difference | None
     changed: list[str]
     clocked: list[str]
+    damage: str | None
 
 
 def verify(run: Path, start: str | None) -> Verdict:
@@ -73,10 +75,10 @@ def verify(run: Path, start: str | None) -> Verdict:
         raise RunFolderError(f"{run} cannot be compared: {keys} in minutes follows the clock, at other steps each time")
     checkpoints = Checkpoints(folder, keep_last=1, keep_every=None)
     loaded = _start(folder, checkpoints, start)
-    number, first = (-1, 0) if loaded is None else (loaded.manifest.number, loaded.records_length)
+    number, first = (-1, 0) if loaded is None else (loaded.manifest.number, loaded.records.length)
     later = (checkpoints.load(later, check_rows=False) for later in checkpoints.numbers() if later > number)
-    end = next((checkpoint for checkpoint in later if checkpoint.records_length > first), None)
-    expected = _records(folder.records, first, None if end is None else end.records_length)
+    end = next((checkpoint for checkpoint in later if checkpoint.records.length > first), None)
+    expected = _records(folder.records, first, None if end is None else end.records.length)
     if "stop" in clocked and end is None:  # what was recorded at its end
         expected = [record for record in expected if record["opt_steps"] < expected[-1]["opt_steps"]]
     if "output.save" in clocked:
@@ -98,7 +100,9 @@ def verify(run: Path, start: str | None) -> Verdict:
         changed = [] if loaded is None else output.differences(loaded)
     name = BEGINNING if loaded is None else loaded.folder.name
     state = None if compared is None else compared.folder.name
-    return Verdict(name, len(expected), state, difference, changed, clocked)
+    newest = end or loaded
+    damage = None if newest is None else checkpoints.fault_of_records(newest, folder.records)
+    return Verdict(name, len(expected), state, difference, changed, clocked, damage)
 
 
 def _clocked(config: RunConfig) -> list[str]:
@@ -156,7 +160,7 @@ def _start(folder: RunFolder, checkpoints: Checkpoints, start: str | None) -> Lo
     length = folder.records.stat().st_size if folder.records.is_file() else 0
     for number in reversed(checkpoints.numbers()):
         loaded = checkpoints.load(number)
-        if loaded.records_length < length:
+        if loaded.records.length < length:
             return loaded
     there = "no checkpoint" if not checkpoints.numbers() else "nothing recorded after any of its checkpoints"
     raise RunFolderError(f"{folder.path} has {there}; to train all of it again: --from {BEGINNING}")
@@ -182,11 +186,11 @@ def _beside(folder: RunFolder, config: RunConfig, loaded: LoadedCheckpoint | Non
                 if not (kept / segment.file).exists():
                     shutil.copyfile(loaded.folder / segment.file, kept / segment.file)
         write_text(copy.checkpoints / "latest", loaded.folder.name + "\n")
-        copy.records.write_bytes(_content(folder.records)[: loaded.records_length])
-    replay = Replay.load(path, console=Console(quiet=True))
+        copy.records.write_bytes(_content(folder.records)[: loaded.records.length])
+    replay = Replay.load(path, console=Console(file=io.StringIO()))  # what it tells is not about the run itself
     output = replay.config.output.model_copy(update={"recorders": []})
     replay.config = replay.config.model_copy(update={"output": output})
-    replay.first = 0 if loaded is None else loaded.records_length
+    replay.first = 0 if loaded is None else loaded.records.length
     return replay
 
 

@@ -1,10 +1,14 @@
 """Whatever happens to the files of a run: it goes on to what it recorded, or one error of ours says why not."""
 
 import copy
+import hashlib
+import io
+import json
 import re
 import shutil
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import TINY
@@ -12,9 +16,12 @@ from damage import DAMAGES, EXPLODED, HARMFUL, Damage
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from resuming import fit, records, stopping_at
+from rich.console import Console
 
+from palestra.cli import main
 from palestra.config import ConfigError
 from palestra.storage import CheckpointError, RunFolderError, write_text
+from palestra.storage.run_folder import file_sha256, to_json
 from palestra.trainer import Trainer
 from palestra.verify import verify
 
@@ -41,9 +48,11 @@ def stopped(original: Path, tmp_path: Path) -> Path:
     return tmp_path / "run"
 
 
-def resume_a_little(run: Path) -> Trainer:
+def resume_a_little(run: Path, console: Console | None = None) -> Trainer:
     with stopping_at(4):
-        return fit(run)
+        trainer = Trainer.load(run, console=console)
+        trainer.fit()
+    return trainer
 
 
 @settings(
@@ -98,6 +107,74 @@ def test_a_damaged_record_is_named_by_its_line(stopped: Path) -> None:
         Trainer.load(stopped).fit()
     with pytest.raises(RunFolderError, match=r"records\.jsonl, line 1: .*damaged"):
         verify(stopped, "beginning")
+
+
+def test_a_bit_of_the_records_that_has_flipped_is_told_by_its_lines(
+    stopped: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = stopped / "records.jsonl"
+    content = bytearray(path.read_bytes())
+    place = content.index(b'"train_seconds": ', content.index(b"\n")) + len(b'"train_seconds": ')
+    content[place] ^= 1  # one digit is another, in what no comparison of records looks at
+    path.write_bytes(content)
+    line = content[:place].count(b"\n") + 1
+    with pytest.raises(SystemExit) as left:
+        main(["verify", str(stopped)])
+    assert left.value.code == 1
+    told = capsys.readouterr().err
+    assert (found := re.search(r"records\.jsonl is damaged: a line from (\d+) to (\d+) is not what was written", told))
+    assert int(found[1]) <= line <= int(found[2])
+    shown = io.StringIO()
+    config = stopped / "config.yml"
+    config.write_text(config.read_text().replace("display: quiet", "display: plain"))
+    assert resume_a_little(stopped, Console(file=shown, width=1000)).output is not None
+    assert re.search(r"records\.jsonl is damaged: a line from \d+ to \d+ is not what was", shown.getvalue())
+
+
+FORGED: list[tuple[str, Any]] = [
+    ("is_best", None),
+    ("config", 3),
+    ("end_reason", None),
+    ("counters", {"opt_steps": 8}),
+    ("checked", []),
+    ("players", {"host": {}}),
+    ("players", None),
+    ("game", {"$tensor": "nowhere"}),
+    ("game", None),
+    ("callbacks", {"a": 1}),
+]
+
+
+@pytest.mark.parametrize(("key", "value"), FORGED, ids=str)
+def test_a_signed_state_that_does_not_fit_is_one_error_in_every_command(
+    stopped: Path, key: str, value: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(stopped.parent)
+    for folder in (stopped / "checkpoints").glob("0*"):
+        state = json.loads((folder / "state.json").read_text())
+        if value is None:
+            del state[key]
+        else:
+            state[key] = value
+        manifest = json.loads((folder / "manifest.json").read_text())
+        del manifest["sha256"]
+        (folder / "state.json").write_text(to_json(state))
+        manifest["files"]["state.json"] = file_sha256(folder / "state.json")
+        digest = hashlib.sha256(to_json(manifest).encode()).hexdigest()
+        (folder / "manifest.json").write_text(to_json(manifest | {"sha256": digest}))
+    checkpoint = next((stopped / "checkpoints").glob("0*"))
+    commands = {
+        "resume": ["resume", str(stopped)],
+        "verify": ["verify", str(stopped)],
+        "branch": ["branch", str(checkpoint), "seed=7", "--run", "new"],
+        "extend": ["extend", str(stopped), "stop.after=1000"],
+        "evaluate": ["evaluate", str(stopped), "--games", "2"],
+    }
+    for name, command in commands.items():
+        with pytest.raises(SystemExit) as left:
+            main(command)
+        assert left.value.code in (1, 2) or (left.value.code == 0 and name != "resume"), name  # not all need every key
+        assert "Traceback" not in capsys.readouterr().err
 
 
 def test_records_that_are_lost_are_told_and_the_run_goes_on(stopped: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -67,7 +67,10 @@ def test_what_was_not_recorded_so_is_found(make_config: MakeConfig, tmp_path: Pa
     loss = record["players"]["host"]["loss"]
     record["players"]["host"]["loss"] = 0.0625
     path.write_text("".join(line + "\n" for line in [*lines[:changed], json.dumps(record), *lines[changed + 1 :]]))
-    difference = verify(tmp_path / "run", None).difference
+    verdict = verify(tmp_path / "run", None)
+    difference = verdict.difference
+    assert verdict.damage is not None  # the checkpoint at the end knows what the records were
+    assert "records.jsonl is damaged" in verdict.damage
     where = f"training at opt step {record['opt_steps']}, env step {record['env_steps']}"
     assert str(difference) == f"{where}: players.host.loss was 0.0625, is {loss}"
 

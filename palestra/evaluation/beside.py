@@ -171,7 +171,8 @@ class Beside(Evaluating):
 
     def load_state_dict(self, state: Sequence[Any]) -> None:
         self.batches = [
-            Batch(Occasion(**batch["occasion"]), {key: batch[key] for key in ("players", "game")}) for batch in state
+            Batch(Occasion.from_state(batch["occasion"]), {key: batch[key] for key in ("players", "game")})
+            for batch in state
         ]
         self._hand_over()
 

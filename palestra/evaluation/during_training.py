@@ -14,6 +14,8 @@ from palestra.recording.results import Task
 from palestra.storage.run_folder import RunFolder
 from palestra.view import View
 
+COUNTERS = ("env_steps", "opt_steps", "epochs", "episodes")  # in the order in which records have them
+
 
 @dataclass(frozen=True)
 class Occasion:
@@ -27,6 +29,11 @@ class Occasion:
     with_scripted: bool
     is_final: bool
     counters: dict[str, int]
+
+    @classmethod
+    def from_state(cls, state: Mapping[str, Any]) -> "Occasion":
+        """What `asdict` gave. A checkpoint's keys are sorted."""
+        return cls(**{**state, "counters": {name: state["counters"][name] for name in COUNTERS}})
 
     def num_games(self, evaluations: Evaluations, name: str) -> int:
         """Per pairing."""

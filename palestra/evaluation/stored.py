@@ -55,9 +55,10 @@ class StoredRun:
     def load(self, which: str) -> None:
         """Give the players what they had in a checkpoint: latest, best or a number."""
         checkpoints = Checkpoints(self.folder, keep_last=1, keep_every=None)
-        state = checkpoints.load(int(which) if which.isdigit() else which, check_rows=False).state
-        self.take(state)
-        self.is_over = state["finished"]
+        loaded = checkpoints.load(int(which) if which.isdigit() else which, check_rows=False)
+        with loaded.fitting():
+            self.take(loaded.state)
+            self.is_over = loaded.state["finished"]
 
     def take(self, state: Mapping[str, Any]) -> None:
         """Give the players and the game what stands in a state of the run."""

@@ -14,7 +14,7 @@ from palestra.games import make_game
 from palestra.games.game import Game
 from palestra.player import Algorithm, Player
 from palestra.players import FromRunConfig, ScriptedPlayerConfig, make_script
-from palestra.storage.checkpoints import CheckpointError, Checkpoints
+from palestra.storage.checkpoints import NOT_OURS, CheckpointError, Checkpoints, LoadedCheckpoint
 from palestra.storage.run_folder import RunFolder, RunFolderError, write_json, write_text
 from palestra.storage.segments import parse_json, read_file, read_tensors, write_tensors
 
@@ -77,7 +77,7 @@ def _told_at(path: str, config: FromRunConfig, role: str) -> Iterator[None]:
         yield
     except (RunFolderError, CheckpointError, ConfigError) as error:
         raise ConfigError([ConfigErrorItem(path, str(error))]) from error
-    except (KeyError, RuntimeError) as error:  # how torch says that shapes differ
+    except NOT_OURS as error:  # torch says by a RuntimeError that shapes differ
         message = f"{config.player!r} of {config.from_run} does not fit {role!r} of this game: {error}"
         raise ConfigError([ConfigErrorItem(path, message)]) from error
 
@@ -102,9 +102,11 @@ def load_player(run: str | Path, player: str | None, checkpoint: str, model: typ
     spaces, actions = game.spaces[roles[0]], game.action_spaces[roles[0]]
     loaded = Player(name, roles, spaces, actions, game.device, config.seed, False)
     loaded.game = game
-    source = _read_from_run(model, Path(run), name, checkpoint)
-    _fill(loaded, source)
-    game.load_state_dict(source.game)
+    stored = _load_checkpoint(folder, checkpoint)
+    with stored.fitting():
+        algorithm: Any = config.players[name].algorithm  # type: ignore[union-attr]
+        _fill(loaded, _Source(algorithm, stored.state["players"][name], stored.state["game"]))
+        game.load_state_dict(stored.state["game"])
     return loaded
 
 
@@ -139,9 +141,13 @@ def _read_from_run(model: type["RunConfig"], run: Path, name: str, checkpoint: s
     learned: Any = load_config(folder.config, (), model).players.get(name)
     if not hasattr(learned, "algorithm"):
         raise RunFolderError(f"{run} has no player {name!r} that learned")
-    which = int(checkpoint) if checkpoint.isdigit() else checkpoint
-    whole = Checkpoints(folder, keep_last=1, keep_every=None).load(which, check_rows=False).state
+    whole = _load_checkpoint(folder, checkpoint).state
     return _Source(learned.algorithm, whole["players"][name], whole["game"])
+
+
+def _load_checkpoint(folder: RunFolder, which: str) -> LoadedCheckpoint:
+    checkpoints = Checkpoints(folder, keep_last=1, keep_every=None)
+    return checkpoints.load(int(which) if which.isdigit() else which, check_rows=False)
 
 
 def keep_players(run: "RunConfig", players: Mapping[str, Player], folder: Path) -> None:

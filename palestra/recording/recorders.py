@@ -6,6 +6,7 @@ stand in records.jsonl; other recorders file what stands there (palestra.recordi
 """
 
 import errno
+import hashlib
 import json
 import math
 import os
@@ -84,12 +85,18 @@ class JsonlRecorder:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file = open(path, "ab", buffering=0)  # noqa: SIM115 (open as long as the recorder)
+        self._hash = hashlib.sha256(path.read_bytes())
         self._waiting = b""
 
     @property
     def length(self) -> int:
         """The file's length in bytes; after an OSError its last line may be half written."""
         return self._file.tell()
+
+    @property
+    def sha256(self) -> str:
+        """Of what the file holds."""
+        return self._hash.hexdigest()
 
     @property
     def is_waiting(self) -> bool:
@@ -107,6 +114,7 @@ class JsonlRecorder:
             self._file.truncate(before)
             self._file.seek(before)
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
+        self._hash.update(self._waiting)
         self._waiting = b""
 
     def flush(self) -> None:
@@ -118,8 +126,10 @@ class JsonlRecorder:
         """Keep the whole lines among the first `length` bytes. A file that is shorter keeps its whole lines."""
         kept = self._path.read_bytes()[:length]
         self._waiting = b""
-        self._file.truncate(kept.rfind(b"\n") + 1)
+        length = kept.rfind(b"\n") + 1
+        self._file.truncate(length)
         self._file.seek(0, os.SEEK_END)
+        self._hash = hashlib.sha256(kept[:length])
 
     def close(self) -> None:
         self._file.close()

@@ -14,15 +14,16 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from palestra.storage.manifest import FORMAT, MANIFEST, STATE, TENSORS, Manifest
+from palestra.config import ConfigError
+from palestra.storage.manifest import FORMAT, MANIFEST, STATE, TENSORS, Manifest, RecordsThen
 from palestra.storage.run_folder import (
     RunFolder,
     machine,
@@ -51,22 +52,34 @@ from palestra.storage.segments import (
 from palestra.storage.states import decode, encode
 
 NAME = r"[0-9]{8,18}"
+# What goes wrong where every SHA-256 fits, but palestra did not write what is read.
+NOT_OURS = (LookupError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError)
 
 
 @dataclass(frozen=True)
 class LoadedCheckpoint:
     """What `Checkpoints.load` gives. All tensors lie on the CPU; replay rows stay on disk until `restore_buffers`.
 
-    records_length: the bytes that records.jsonl had. warnings: one line per damaged checkpoint that was passed over.
+    warnings: one line per damaged checkpoint that was passed over.
     """
 
     folder: Path
     state: dict[str, Any]
     counters: dict[str, int]
     buffers: dict[str, StoredRows]
-    records_length: int
+    records: RecordsThen
     manifest: Manifest
     warnings: list[str]
+
+    @contextmanager
+    def fitting(self) -> Iterator[None]:
+        """For what takes the state over: raises CheckpointError where it is not what it should be."""
+        try:
+            yield
+        except ConfigError:
+            raise
+        except NOT_OURS as error:
+            raise CheckpointError(f"checkpoint {self.folder} does not fit this run: {error!r}") from error
 
 
 class Checkpoints:
@@ -105,7 +118,7 @@ class Checkpoints:
         state: Mapping[str, Any],
         counters: Mapping[str, int],
         buffers: Mapping[str, SegmentedRows],
-        records_length: int,
+        records: RecordsThen,
     ) -> str:
         """Write checkpoint `number`, make it the latest, drop what need not be kept; gives the folder's name.
 
@@ -139,7 +152,7 @@ class Checkpoints:
                 format=FORMAT,
                 number=number,
                 counters=dict(counters),
-                records_length=records_length,
+                records=records,
                 versions=versions(),
                 machine=machine(),
                 files=files,
@@ -245,6 +258,24 @@ class Checkpoints:
             for start, rows in stored.read(loaded.folder):
                 buffers[key].load_rows(start, rows)
 
+    def fault_of_records(self, loaded: LoadedCheckpoint, path: Path) -> str | None:
+        """What is wrong with the part of records.jsonl that was there when a checkpoint was saved, if anything is."""
+        records, then = path.read_bytes() if path.exists() else b"", loaded.records
+        if RecordsThen.of(records[: then.length]) == then:
+            return None
+        if len(records) < then.length:
+            there = f"{len(records)} of the {then.length} bytes that it had at checkpoint {loaded.folder.name}"
+            return f"{path} is damaged: it has {there}; the lines that are lost stay lost"
+        first = 1
+        for number in self.numbers():
+            with suppress(CheckpointError):
+                before = Manifest.read(self.folder / f"{number:08d}").records
+                if before.length < then.length and RecordsThen.of(records[: before.length]) == before:
+                    first = max(first, records[: before.length].count(b"\n") + 1)
+        last = records[: then.length].count(b"\n")
+        where = f"line {last}" if first == last else f"a line from {first} to {last}"
+        return f"{path} is damaged: {where} is not what was written"
+
     def _candidates(self, which: int | str | Path) -> list[Path]:
         if isinstance(which, int):
             if which not in self.numbers():
@@ -316,10 +347,6 @@ def kept_numbers(past: Sequence[int], keep_last: int, keep_every: int | None, be
 # ---- reading a folder --------------------------------------------------------------------------------
 
 
-# What goes wrong where every SHA-256 fits, but palestra did not write what is read.
-NOT_OURS = (LookupError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError)
-
-
 def _read(folder: Path, warnings: list[str], check_rows: bool) -> LoadedCheckpoint:
     """The checkpoint in `folder`, every file checked; replay rows only if `check_rows`. Raises DamagedError and
     CheckpointError."""
@@ -342,7 +369,7 @@ def _read(folder: Path, warnings: list[str], check_rows: bool) -> LoadedCheckpoi
         state=state,
         counters=manifest.counters,
         buffers=manifest.buffers,
-        records_length=manifest.records_length,
+        records=manifest.records,
         manifest=manifest,
         warnings=warnings,
     )

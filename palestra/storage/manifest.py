@@ -4,7 +4,7 @@ say is written down here, and nothing else is read."""
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, ValidationError
 
@@ -20,7 +20,7 @@ from palestra.storage.segments import (
     read_file,
 )
 
-FORMAT: Literal[2] = 2  # since 2 the planes of images in replay rows are shared
+FORMAT: Literal[3] = 3  # since 3 manifests know the SHA-256 of records.jsonl
 MANIFEST, STATE, TENSORS = "manifest.json", "state.json", "tensors.safetensors"
 MAX_BYTES = 64 << 20  # many times those of the largest buffers
 
@@ -34,14 +34,25 @@ def _require_both(files: dict[str, str]) -> dict[str, str]:
     return files
 
 
-class Manifest(Entry):
-    """Whose state a checkpoint holds, in which files. records_length: the bytes that records.jsonl had. versions,
-    machine: what it was written on. files: the SHA-256 of each file in the checkpoint's folder. buffers: their rows."""
+class RecordsThen(Entry):
+    """The bytes that records.jsonl had, and their SHA-256."""
 
-    format: Literal[2]
+    length: Count
+    sha256: Sha256
+
+    @classmethod
+    def of(cls, content: bytes) -> Self:
+        return cls(length=len(content), sha256=hashlib.sha256(content).hexdigest())
+
+
+class Manifest(Entry):
+    """Whose state a checkpoint holds, in which files. records: when it was saved. versions, machine: what it was
+    written on. files: the SHA-256 of each file in the checkpoint's folder. buffers: their rows."""
+
+    format: Literal[3]
     number: Annotated[int, Field(ge=0, lt=10**18)]
     counters: dict[str, Count]
-    records_length: Count
+    records: RecordsThen
     versions: dict[str, str | None]
     machine: dict[str, str | int | None]
     files: Annotated[dict[FileName, Sha256], AfterValidator(_require_both)]
@@ -61,7 +72,7 @@ class Manifest(Entry):
         return to_json(document | {"sha256": _digest(document)}).encode()
 
     @classmethod
-    def read(cls, folder: Path) -> "Manifest":
+    def read(cls, folder: Path) -> Self:
         """That of the checkpoint in `folder`. Raises DamagedError for what `to_bytes` has not written, CheckpointError
         for a later format."""
         path = folder / MANIFEST

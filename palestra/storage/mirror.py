@@ -267,7 +267,7 @@ class Mirror:
         for file in files:
             self._put(f"checkpoints/{name}/{file}", folder / file)
         small = {path.name: path.read_bytes() for path in self._run_files()}
-        small["records.jsonl"] = small["records.jsonl"][: manifest.records_length]
+        small["records.jsonl"] = small["records.jsonl"][: manifest.records.length]
         small[MANIFEST] = (folder / MANIFEST).read_bytes()
         for file, content in small.items():
             self._write(f"checkpoints/{name}/{file}", content)

@@ -4,6 +4,7 @@ import copy
 import json
 import sys
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from conftest import LEARNER
 from resuming import fit, pointed_at, records
 
 import palestra
+from palestra.evaluation.during_training import Occasion
+from palestra.storage.run_folder import to_json
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "games"))
 from gym_worlds import gym_data
@@ -65,6 +68,12 @@ def test_two_roles_and_two_evaluations_come_out_as_in_turn_and_count_when_they_a
         assert filed in of_kind(beside, "evaluation")
     assert [step for kind, step in found if kind == "evaluation"] == [0, 0, 8, 8, 16, 16, 24, 24]
     assert found[-3:] == [("evaluation", 24), ("evaluation", 24), ("training", 24)]
+
+
+def test_a_record_has_its_keys_in_the_same_order_after_a_resume() -> None:
+    occasion = Occasion(["main"], False, False, {"env_steps": 4, "opt_steps": 3, "epochs": 2, "episodes": 1})
+    again = Occasion.from_state(json.loads(to_json(asdict(occasion))))
+    assert list(again.counters.items()) == list(occasion.counters.items())
 
 
 def test_in_an_environment_of_very_uneven_episodes_all_are_played_whatever_their_lengths(

@@ -14,6 +14,7 @@ from ring import Ring
 from palestra.storage import Checkpoints, LoadedCheckpoint, RunFolder
 from palestra.storage.contents import Contents
 from palestra.storage.fetching import fetch
+from palestra.storage.manifest import RecordsThen
 from palestra.storage.mirror import Mirror, MirrorConfig
 from palestra.storage.remote import Remote
 from palestra.storage.segments import DamagedError
@@ -66,7 +67,7 @@ class Run:
         records = records_at(number)
         with open(self.folder.records, "ab") as file:  # the thread may read it
             file.write(records[file.tell() :])
-        name = self.checkpoints.save(number, state_at(number), {}, {"host": self.ring}, len(records))
+        name = self.checkpoints.save(number, state_at(number), {}, {"host": self.ring}, RecordsThen.of(records))
         if best:
             self.checkpoints.mark_best(name)
         self.mirror.send(number)
@@ -100,7 +101,7 @@ def fetched(url: str, into: Path) -> tuple[int, int | None, list[str]]:
     assert not latest.warnings
     number = latest.state["number"]
     assert folder.records.read_bytes() == records_at(number)
-    assert len(records_at(number)) == latest.records_length
+    assert len(records_at(number)) == latest.records.length
     assert json.loads(folder.run.read_text()) == {"id": "one"}
     assert folder.config.read_text() == "seed: 0\n"
     best = checkpoints.best()

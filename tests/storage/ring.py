@@ -3,6 +3,10 @@
 import torch
 from torch import Tensor
 
+from palestra.storage.manifest import RecordsThen
+
+NONE = RecordsThen.of(b"")  # no records
+
 
 class Ring:
     """Rows 0, 1, 2, ... of which the last `capacity` are held; `seed` tells streams apart."""

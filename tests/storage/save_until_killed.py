@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from ring import Ring
+from ring import NONE, Ring
 
 from palestra.storage import Checkpoints, LoadedCheckpoint, RunFolder
 
@@ -54,7 +54,7 @@ def save_until_killed(run: RunFolder, begun: Path, returned: int) -> None:
             ring.add(ROWS_PER_SAVE)
             with open(begun, "ab") as file:
                 file.write(b".")
-            name = checkpoints.save(number, state_at(number), {}, {"host": ring}, records_length=0)
+            name = checkpoints.save(number, state_at(number), {}, {"host": ring}, records=NONE)
             os.pwrite(returned, name.encode(), 0)
             if number % 4 == 0:
                 checkpoints.mark_best(name)

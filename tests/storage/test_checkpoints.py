@@ -18,9 +18,10 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ring import Ring
+from ring import NONE, Ring
 
 from palestra.storage import CheckpointError, Checkpoints, RunFolder
+from palestra.storage.manifest import RecordsThen
 
 
 @pytest.fixture
@@ -30,7 +31,9 @@ def run(tmp_path: Path) -> RunFolder:
 
 def save(checkpoints: Checkpoints, number: int, state: dict[str, Any] | None = None) -> str:
     state = {"number": number, "weight": torch.full((3,), float(number))} if state is None else state
-    return checkpoints.save(number, state, {"env_steps": number * 10}, {}, records_length=number * 100)
+    return checkpoints.save(
+        number, state, {"env_steps": number * 10}, {}, records=RecordsThen(length=number * 100, sha256="0" * 64)
+    )
 
 
 def assert_equal_to_the_bit(a: Any, b: Any) -> None:
@@ -162,9 +165,11 @@ def test_tensors_whose_paths_look_alike_are_not_mixed_up(run: RunFolder) -> None
 
 def test_counters_records_length_and_machine_are_in_the_manifest(run: RunFolder) -> None:
     checkpoints = Checkpoints(run, keep_last=1, keep_every=None)
-    checkpoints.save(4, {}, {"env_steps": 1024, "opt_steps": 2**70}, {}, records_length=321)
+    checkpoints.save(
+        4, {}, {"env_steps": 1024, "opt_steps": 2**70}, {}, records=RecordsThen(length=321, sha256="0" * 64)
+    )
     loaded = checkpoints.load(4)
-    assert (loaded.counters, loaded.records_length) == ({"env_steps": 1024, "opt_steps": 2**70}, 321)
+    assert (loaded.counters, loaded.records.length) == ({"env_steps": 1024, "opt_steps": 2**70}, 321)
     assert loaded.manifest.number == 4
     assert {"python", "torch", "numpy", "numba", "palestra"} <= set(loaded.manifest.versions)
     assert loaded.manifest.machine["processor"]
@@ -198,7 +203,7 @@ def test_equal_states_give_equal_bytes(tmp_path: Path) -> None:
             state["i"] = {1: None, 2: True}
         ring = Ring(capacity=10)
         ring.add(7)
-        Checkpoints(run, 1, None, segment_rows=4).save(3, state, {"y": 1, "x": 2}, {"host": ring}, records_length=5)
+        Checkpoints(run, 1, None, segment_rows=4).save(3, state, {"y": 1, "x": 2}, {"host": ring}, records=NONE)
         folders.append(folder_bytes(run.checkpoints / "00000003") | folder_bytes(run.buffers))
     assert len(folders[0]) == 5  # manifest, state, tensors, tail, one segment
     assert folders[0] == folders[1]
@@ -329,7 +334,7 @@ def test_a_later_format_is_a_clear_error(run: RunFolder) -> None:
     save(checkpoints, 1)
     manifest = run.checkpoints / "00000001" / "manifest.json"
     manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"format": 99}))
-    with pytest.raises(CheckpointError, match=r"00000001 has format 99, this palestra reads up to 2"):
+    with pytest.raises(CheckpointError, match=r"00000001 has format 99, this palestra reads up to 3"):
         checkpoints.load("latest")
 
 
@@ -370,7 +375,7 @@ def test_a_disk_that_fails_at_any_step_leaves_the_previous_checkpoint(
     checkpoints = Checkpoints(run, keep_last=1, keep_every=None, segment_rows=4)
     ring = Ring(capacity=20)
     ring.add(6)
-    checkpoints.save(0, {"x": torch.ones(3)}, {}, {"host": ring}, records_length=0)
+    checkpoints.save(0, {"x": torch.ones(3)}, {}, {"host": ring}, records=NONE)
     original = getattr(os, function)
     for step in range(100):
         calls = iter(range(100))
@@ -385,7 +390,7 @@ def test_a_disk_that_fails_at_any_step_leaves_the_previous_checkpoint(
         monkeypatch.setattr(os, function, fail)
         failure = None
         try:
-            checkpoints.save(step + 1, {"x": torch.ones(3)}, {"rows": ring.num_added}, {"host": ring}, records_length=0)
+            checkpoints.save(step + 1, {"x": torch.ones(3)}, {"rows": ring.num_added}, {"host": ring}, records=NONE)
         except CheckpointError as error:
             failure = str(error)
         finally:

@@ -14,7 +14,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ring import Ring
+from ring import NONE, Ring
 
 from palestra.lineage import tree_differences
 from palestra.storage import CheckpointError, Checkpoints, RunFolder
@@ -48,7 +48,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Saved:
     for number in range(3):
         ring.add(6)
         state = {"number": number, "weight": torch.arange(5.0) + number, "some": [1.5, {"a": None}, ("b", 2**70)]}
-        checkpoints.save(number, state, {"env_steps": number}, {"host": ring}, records_length=number)
+        checkpoints.save(number, state, {"env_steps": number}, {"host": ring}, records=NONE)
         states.append(state)
         rows.append(dict(ring.held))
         if number == 1:

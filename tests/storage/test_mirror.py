@@ -21,6 +21,7 @@ from mirroring import (
     on_mirror,
     save_in_turn,
 )
+from ring import NONE
 
 from palestra.storage import CheckpointError, RunFolderError
 from palestra.storage.fetching import fetch
@@ -95,7 +96,7 @@ def test_a_second_life_of_a_number_takes_the_place_of_the_first(tmp_path: Path) 
     before = set(on_mirror(PLACE))
     with (again := Run(tmp_path / "run", URL, keep_last=3)).mirror:
         assert again.go_back() == 3
-        again.checkpoints.save(4, {"number": "other"}, {}, {"host": again.ring}, 0)
+        again.checkpoints.save(4, {"number": "other"}, {}, {"host": again.ring}, NONE)
         again.mirror.send(4)
         again.mirror.finish()
     assert numbers_on_mirror(PLACE) == [2, 3, 4]

@@ -8,7 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ring import Ring
+from ring import NONE, Ring
 
 from palestra.buffers.replay import ReplayBuffer, UniformReplayConfig
 from palestra.storage import CheckpointError, Checkpoints, RunFolder
@@ -24,7 +24,7 @@ def refuse(*args: object) -> None:
 
 
 def save(checkpoints: Checkpoints, number: int, **rings: Ring) -> None:
-    checkpoints.save(number, {}, {}, rings, records_length=0)
+    checkpoints.save(number, {}, {}, rings, records=NONE)
 
 
 def restored(checkpoints: Checkpoints, capacity: int, which: int | str = "latest") -> Ring:
@@ -234,7 +234,7 @@ def test_frames_that_recur_are_stored_once_and_come_back_to_the_bit(run: RunFold
     checkpoints = Checkpoints(run, keep_last=1, keep_every=None, segment_rows=40)
     buffer = film()
     buffer.add(rows, torch.ones(90, dtype=torch.bool))
-    checkpoints.save(0, {}, {}, {"agent": buffer}, records_length=0)
+    checkpoints.save(0, {}, {}, {"agent": buffer}, records=NONE)
     size = sum(path.stat().st_size for path in run.path.rglob("agent-*.safetensors"))
     num_frames = 90 + 3 * 4  # and those that a segment shares with the one before
     assert num_frames * 600 < size < 1.2 * num_frames * 600

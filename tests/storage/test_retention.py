@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from mirroring import CAPACITY, ROWS_PER_SAVE, SEGMENT_ROWS, assert_sound, state_at
-from ring import Ring
+from ring import NONE, Ring
 
 from palestra.storage import Checkpoints, RunFolder
 from palestra.storage.checkpoints import kept_numbers
@@ -29,7 +29,7 @@ def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def save(checkpoints: Checkpoints, ring: Ring, number: int, best: bool) -> None:
     ring.add(ROWS_PER_SAVE * (number + 1) - ring.num_added)
-    name = checkpoints.save(number, state_at(number), {}, {"host": ring}, records_length=0)
+    name = checkpoints.save(number, state_at(number), {}, {"host": ring}, records=NONE)
     if best:
         checkpoints.mark_best(name)
 
