@@ -5,7 +5,8 @@
 Each config trains in this process, in turns with the live display on a pseudo-terminal of 80x24, and with none.
 Counted: the processor's seconds of drawing frames (in the display's thread) and of telling the display how things stand
 (in the training's), over the seconds of training; `asking` is what a safe point takes to see that nothing is to be told
-yet. By the clock: by how much opt steps per second are fewer, the median over the turns, and the least and the most.
+yet. With and without: how much more an opt step takes of the processor, all threads, and by the clock; the median over
+the turns, and the least and the most.
 """
 
 import argparse
@@ -17,6 +18,7 @@ import timeit
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 from tempfile import TemporaryDirectory
 
@@ -24,6 +26,7 @@ from rich.console import Console
 
 from benchmarks.measuring import ROOT, take_turns
 from palestra import Trainer
+from palestra.callbacks import Callback
 from palestra.recording.display import LiveDisplay
 from palestra.recording.results import Progress
 from palestra.view import View
@@ -33,23 +36,27 @@ ALONE = (
     "execution.num_threads=1",
 )
 CONFIGS = {
-    "fast: dqn-cartpole, a net of 8 and 8, batches of 16": (
-        "dqn-cartpole",
-        ("players.agent.algorithm.net.net_arch=[8, 8]", "players.agent.algorithm.batch_size=16"),
+    "dqn-nim, a net of 8, batches of 16": (
+        "dqn-nim",
+        (
+            *("num_worlds=16", "players.player.algorithm.net.net_arch=[8]", "players.player.algorithm.batch_size=16"),
+            *("players.player.algorithm.updates_per_turn=64", "players.player.algorithm.warmup_env_steps=64"),
+        ),
     ),
-    "slow: dqn-polyhedra": ("dqn-polyhedra", ()),
+    "dqn-cartpole": ("dqn-cartpole", ("players.agent.algorithm.warmup_env_steps=64",)),
 }
 
 
 @dataclass
 class Cost:
-    """Seconds: drawing and telling of the processor, training by the clock. asking_s: of one call."""
+    """Seconds of drawing, telling and all (cpu) of the processor, of training by the clock. asking_s: of one call."""
 
-    drawing_s: float = 0.0
-    telling_s: float = 0.0
-    asking_s: float = 0.0
-    training_s: float = 0.0
-    opt_steps: int = 0
+    drawing_s: float
+    telling_s: float
+    asking_s: float
+    cpu_s: float
+    training_s: float
+    opt_steps: int
 
 
 class CountingView(View):
@@ -62,6 +69,16 @@ class CountingView(View):
         found = super().progress()
         self.cpu_s += time.thread_time() - started
         return found
+
+
+class Meter(Callback):
+    """The processor's seconds of the whole process, while it trains."""
+
+    def before_train(self, trainer: Trainer) -> None:
+        self._started = time.process_time()
+
+    def after_train(self, trainer: Trainer) -> None:
+        self.cpu_s = time.process_time() - self._started
 
 
 @contextmanager
@@ -80,39 +97,43 @@ def train(name: str, overrides: tuple[str, ...], display: str, seconds: float) -
     stop = f"stop={{after: {seconds / 60}, unit: minutes}}"
     with TemporaryDirectory() as folder, terminal() as console:
         config, changes = ROOT / "configs" / f"{name}.yml", [*ALONE, *overrides, stop, f"output.display={display}"]
-        trainer = Trainer(config, run=f"{folder}/run", overrides=changes, console=console)
+        meter = Meter(None)
+        trainer = Trainer(config, run=f"{folder}/run", overrides=changes, callbacks=[meter], console=console)
         trainer.view = view = CountingView(trainer)
         trainer.fit()
         assert trainer.output is not None
-        shown = trainer.output.display
-        cost = Cost(0.0, view.cpu_s, timeit.timeit(view.show, number=10_000) / 10_000)
-        if isinstance(shown, LiveDisplay):
-            cost.drawing_s = shown.cpu_s
-        cost.training_s, cost.opt_steps = trainer.clock.seconds, trainer.opt_steps
-        return cost
+        shown, telling_s = trainer.output.display, view.cpu_s
+        drawing_s = shown.cpu_s if isinstance(shown, LiveDisplay) else 0.0
+        asking_s = timeit.timeit(view.show, number=10_000) / 10_000
+        return Cost(drawing_s, telling_s, asking_s, meter.cpu_s, trainer.clock.seconds, trainer.opt_steps)
 
 
 def measure(name: str, overrides: tuple[str, ...], seconds: float, num_turns: int) -> str:
-    costs: list[Cost] = []
+    """The rest of a row of the table."""
+    costs: dict[str, list[Cost]] = {"quiet": [], "auto": []}
 
     def rate(display: str) -> float:
-        cost = train(name, overrides, display, seconds)
-        if display == "auto":
-            costs.append(cost)
-        return cost.opt_steps / cost.training_s
+        costs[display].append(train(name, overrides, display, seconds))
+        return costs[display][-1].opt_steps / costs[display][-1].training_s
 
     train(name, overrides, "quiet", 1.0)  # what is compiled once
-    rates = take_turns({"none": lambda: rate("quiet"), "live": lambda: rate("auto")}, num_turns)
-    slower = sorted(1 - live / none for live, none in zip(rates["live"], rates["none"], strict=True))
-    training_s = sum(cost.training_s for cost in costs)
+    take_turns({display: partial(rate, display) for display in costs}, num_turns)
+    live, none = costs["auto"], costs["quiet"]
+    step_s = median(cost.training_s / cost.opt_steps for cost in none)
+    training_s = sum(cost.training_s for cost in live)
     drawing, telling = (
-        sum(getattr(cost, f"{kind}_s") for cost in costs) / training_s for kind in ("drawing", "telling")
+        sum(getattr(cost, f"{kind}_s") for cost in live) / training_s for kind in ("drawing", "telling")
     )
-    asking_s, step_s = median(cost.asking_s for cost in costs), 1 / median(rates["none"])
-    return (
-        f"| {step_s * 1e6:,.0f} µs | {drawing:.2%} | {telling:.2%} | {asking_s / step_s:.2%} "
-        f"| {drawing + telling + asking_s / step_s:.2%} | {median(slower):.1%} ({slower[0]:.1%} to {slower[-1]:.1%}) |"
-    )
+    asking = median(cost.asking_s for cost in live) / step_s
+    counted = f"{drawing:.2%} | {telling:.2%} | {asking:.2%} | {drawing + telling + asking:.2%}"
+    return f"| {step_s * 1e6:,.0f} µs | {counted} | {_more(live, none, 'cpu_s')} | {_more(live, none, 'training_s')} |"
+
+
+def _more(live: list[Cost], none: list[Cost], kind: str) -> str:
+    """How much more an opt step takes: the median over the turns, and the least and the most."""
+    steps = [[getattr(cost, kind) / cost.opt_steps for cost in costs] for costs in (live, none)]
+    more = sorted(one / other - 1 for one, other in zip(*steps, strict=True))
+    return f"{median(more):+.1%} ({more[0]:+.1%} to {more[-1]:+.1%})"
 
 
 def main() -> None:
@@ -120,8 +141,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=6.0, help="of training, per config and turn")
     parser.add_argument("--turns", type=int, default=5)
     arguments = parser.parse_args()
-    print("| config | opt step and its play | drawing | telling | asking | counted, in all | by the clock |")
-    print("|---|---|---|---|---|---|---|", flush=True)
+    print("| config | opt step and its play | drawing | telling | asking | in all | of the processor | by the clock |")
+    print("|---|---|---|---|---|---|---|---|", flush=True)
     for title, (name, overrides) in CONFIGS.items():
         print(f"| {title} {measure(name, overrides, arguments.seconds, arguments.turns)}", flush=True)
 

@@ -1,6 +1,7 @@
 """Makes the pictures of the README from a finished run: python docs/make_pictures.py RUN
 
-docs/images/display.svg: the live display at the run's last record. docs/images/rho.png: rho over training.
+docs/images/display.svg: the live display in a terminal of 80x24, before the last evaluation. docs/images/rho.png: rho
+over training.
 """
 
 import re
@@ -51,9 +52,9 @@ def main(run: Path) -> None:
         end_reason=None,
         phase=lambda: "updating",
     )
-    console = Console(width=100, height=30, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
-    console.print(SegmentLines(Frame().lines(progress, Warnings(0, ()), 0.0, 100, 30), new_lines=True))
-    svg = console.export_svg(title="palestra train configs/dqn-polyhedra.yml")
+    console = Console(width=80, height=24, record=True, file=open("/dev/null", "w"))  # noqa: SIM115
+    console.print(SegmentLines(Frame().lines(progress, Warnings(0, ()), 0.0, 80, 23), new_lines=True))
+    svg = console.export_svg(title="palestra train")
     svg = re.sub(r"@font-face \{.*?\}", "", svg, flags=re.DOTALL)  # fonts from elsewhere: the reader's own will do
     (IMAGES / "display.svg").write_text(svg)
 
