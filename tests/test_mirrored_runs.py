@@ -367,6 +367,13 @@ def test_what_cannot_be_resumed_from_is_one_clear_line(
     assert len(errors.splitlines()) == 1
 
 
+@pytest.mark.parametrize("command", ["evaluate", "verify", "export", "extend"])
+def test_a_url_where_a_folder_is_needed_is_told_the_way(command: str, capfd: pytest.CaptureFixture[str]) -> None:
+    assert call(command, "s3://bucket/runs/mine") == 2
+    (told,) = capfd.readouterr().err.splitlines()
+    assert "palestra resume URL brings a run back from its mirror, into a folder" in told
+
+
 def test_the_place_of_a_mirror_is_settled_for_a_runs_life(make_config: MakeConfig, tmp_path: Path) -> None:
     fit(tmp_path / "run", make_config(mirror(f"file://{tmp_path}/mirrors/")))
     assert json.loads((tmp_path / "run" / "run.json").read_text())["mirror"] == f"file://{tmp_path}/mirrors/run"

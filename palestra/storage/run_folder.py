@@ -74,7 +74,9 @@ class RunFolder:
         """The run that lies at `path`. Raises RunFolderError if there is none."""
         folder = cls(path)
         if not folder.config.is_file():
-            raise RunFolderError(f"{path} is not a run: {folder.config} is missing")
+            is_url = path.parts and path.parts[0].endswith(":")
+            remedy = "; palestra resume URL brings a run back from its mirror, into a folder" if is_url else ""
+            raise RunFolderError(f"{path} is not a run: {folder.config} is missing{remedy}")
         return folder
 
     def facts(self) -> dict[str, Any]:
