@@ -209,7 +209,7 @@ def compare(
         from palestra.storage.run_folder import to_json
 
         moments = read_moments(runs, checkpoint)
-        found = [run for run, _ in moments] if games is None else play_afresh(moments, games)
+        found = [run for run, _ in moments] if games is None else play_afresh(moments, games, errors.print)
         comparison = compare_groups(group_runs(found))
         render_comparison(console, comparison)
         if json is not None:

@@ -22,7 +22,7 @@ MakeConfig = Callable[..., dict[str, Any]]
 
 REPOSITORY = Path(__file__).parent.parent
 PALESTRA = (sys.executable, "-c", "from palestra.cli import main; main()")
-COMMANDS = ("train", "resume", "evaluate", "check", "config", "list")
+COMMANDS = ("train", "resume", "evaluate", "report", "compare", "check", "config", "list")
 
 pytestmark = pytest.mark.usefixtures("no_plots", "in_tmp_path")
 

@@ -1,6 +1,6 @@
 """Which moment of a run is compared: its last evaluation, that of a checkpoint, or games played for the purpose."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -62,14 +62,19 @@ def stored_checkpoint(run: RunData, which: str) -> StoredCheckpoint:
     raise RunFolderError(f"{run.path}: there is no checkpoint {which!r}; expected best, latest or one of {there}")
 
 
-def play_afresh(moments: Sequence[Moment], num_games: int) -> list[RunData]:
+def play_afresh(moments: Sequence[Moment], num_games: int, tell: Callable[[str], None]) -> list[RunData]:
     """The runs with evaluations that are played now in place of their own, in which somebody learns.
 
     The games of an evaluation begin from the same states for all: its seed is that of the first run that has it.
-    Nothing is written. Raises RunFolderError and CheckpointError where players cannot be brought back.
+    Nothing is written. tell: is given a line before each run. Raises RunFolderError and CheckpointError where players
+    cannot be brought back.
     """
     starts: dict[str, int] = {}
-    return [replace(run, evaluated=_played(run, which, num_games, starts), again=()) for run, which in moments]
+    played = []
+    for run, which in moments:
+        tell(f"playing {num_games:,} games per pairing with the players of {run.name}, checkpoint {which}")
+        played.append(replace(run, evaluated=_played(run, which, num_games, starts), again=()))
+    return played
 
 
 def _played(run: RunData, which: str, num_games: int, starts: dict[str, int]) -> tuple[Evaluated, ...]:

@@ -124,7 +124,9 @@ def test_a_checkpoint_that_is_not_there_is_told(runs: list[Path]) -> None:
 
 def test_games_played_afresh_begin_from_the_same_states_for_all(runs: list[Path]) -> None:
     before = set(runs[1].rglob("*"))
-    same = play_afresh(read_moments([runs[0], runs[1]], "0"), 6)
+    told: list[str] = []
+    same = play_afresh(read_moments([runs[0], runs[1]], "0"), 6, told.append)
+    assert told[1] == "playing 6 games per pairing with the players of gamma-0.95/seed-1, checkpoint 0"
     pairs = [run.evaluated[0].record["pairs"][0] for run in same]
     assert [pair["games"] + pair["started_over"] for pair in pairs] == [6, 6]
     stored = palestra.StoredRun.open(runs[1], starts={"main": 0})

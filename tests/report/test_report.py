@@ -6,19 +6,24 @@ import re
 import shutil
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
 from typer.testing import CliRunner, Result
 
 import palestra
 from palestra.cli import app
 from palestra.recording.recorders import read_records
 from palestra.report.page import write_report
+from palestra.storage.run_folder import RunFolderError
 
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from damage import DAMAGES, EXPLODED, Damage
 from parsing import Parsed
 
 MakeConfig = Callable[..., dict[str, Any]]
@@ -240,6 +245,24 @@ def test_a_run_that_is_not_whole_is_reported_and_what_lacks_is_said(kind: str, r
     damage, said = PARTIAL[kind]
     damage(run)
     assert said in reported(run).text
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("few_figures")
+@pytest.mark.parametrize(
+    "name", ["records.jsonl", "config.yml", "run.json", "checkpoints/latest", "evaluations/a.json"]
+)
+@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
+@given(damage=DAMAGES)
+def test_whatever_happens_to_a_file_there_is_a_report_or_one_clear_error(
+    name: str, damage: Damage, original: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    run = Path(shutil.copytree(original, tmp_path_factory.mktemp("damaged") / "tiny"))
+    shutil.copy(run / "records.jsonl", run / "evaluations" / "a.json")
+    damage(run / name)
+    with suppress(RunFolderError):
+        reported(run)
+    assert not EXPLODED.exists()
 
 
 @pytest.mark.usefixtures("few_figures")

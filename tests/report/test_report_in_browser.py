@@ -67,8 +67,10 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 @pytest.fixture(scope="module")
 def reports(runs: list[Path]) -> list[Path]:
-    """Of one run, and of both."""
-    return [write_report(runs[:1], None), write_report(runs, runs[0] / "both.html")]
+    """Of one run, and of both; with some of the metrics."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("palestra.report.learning.MOST_FIGURES", 3)
+        return [write_report(runs[:1], None), write_report(runs, runs[0] / "both.html")]
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
