@@ -21,16 +21,16 @@ def runs_section(groups: Sequence[Group]) -> Section:
             *([Cell(group.label)] if len(groups) > 1 else []),
             Cell(_text(run.seed)),
             Cell(run.state),
+            _last_score(run),
             *(count(run.counters[name]) for name in ("env_steps", "opt_steps", "episodes")),
             Cell(duration_text(run.train_seconds)),
-            _last_score(run),
         ]
         for group in groups
         for run in group.runs
     ]
-    head = ["run", *(["group"] if len(groups) > 1 else []), "seed", "state", "env steps", "opt steps", "episodes"]
+    head = ["run", *(["group"] if len(groups) > 1 else []), "seed", "state", "last score"]
     caption = "The runs, as of their last records; training alone counts as time."
-    table = Table(caption, [*head, "training", "last score"], rows)
+    table = Table(caption, [*head, "env steps", "opt steps", "episodes", "training"], rows)
     section = Section("runs", "Runs", [table])
     section.blocks += warnings(groups)
     return section
