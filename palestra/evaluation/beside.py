@@ -194,8 +194,8 @@ def record_of(name: str, occasion: Occasion, answer: Answer) -> dict[str, Any]:
 def _wait(batch: Batch, view: View, interrupted: Callable[[], bool]) -> None:
     """Until all is answered. Raises Interrupted."""
     for name in batch.unanswered():
-        task, answer = batch.asked[name]
-        with view.during(f"waiting for evaluation {task.name}", []):
+        answer = batch.asked[name].answer
+        with view.during("waiting for evaluation", []):
             while not wait([answer], timeout=LOOK_S).done:
                 if interrupted():
                     raise Interrupted

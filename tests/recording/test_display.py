@@ -143,7 +143,11 @@ def test_frame_of_much_data_fits_any_terminal(width: int, height: int) -> None:
 @pytest.mark.parametrize(("width", "height"), [(39, 24), (80, 9), (10, 3)])
 def test_on_a_tiny_terminal_a_line_is_left(width: int, height: int) -> None:
     [line] = frame_lines(progress(), width, height)
-    assert line == "62%  0:01:15 gone, 0:00:45 left, updating".ljust(width)[:width]
+    assert line == "62%  0:00:45 left, updating".ljust(width)[:width]
+
+
+def test_on_a_narrow_terminal_share_and_time_left_are_whole() -> None:
+    assert " 62%  0:00:45 left │" in frame_lines(progress(), 40, 12)[1]
 
 
 def test_wider_terminal_shows_intervals_too() -> None:

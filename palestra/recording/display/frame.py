@@ -27,6 +27,7 @@ from palestra.recording.results import (
 )
 
 LEAST_WIDTH, LEAST_HEIGHT = 40, 10
+NARROW = 50
 METRIC_WIDTH = 9  # of a number
 LEAST_CURVE = 8
 
@@ -50,10 +51,7 @@ class Frame:
         if width < LEAST_WIDTH or height < LEAST_HEIGHT:
             return [fitted(_short(progress, age_s), width)]
         inside, left = width - 4, height - 2
-        head = [
-            _run_line(progress, age_s, inside),
-            *(_task_line(task, inside) for task in progress.tasks[: height // 6]),
-        ]
+        head = _bar_lines(progress, progress.tasks[: height // 6], age_s, inside)
         head += [line for line in (_time_line(progress, inside), _counters_line(progress, inside)) if line]
         foot = _warning_lines(warnings, 3 if height >= 24 else 1)
         left -= len(head) + len(foot)
@@ -90,29 +88,29 @@ def _spread(sections: Sequence[list[Line]], height: int) -> list[Line]:
 # ---- the run -------------------------------------------------------------------------------------------
 
 
-def _run_line(progress: Progress, age_s: float, width: int) -> Line:
-    share, text = fraction_of_one(progress.fraction), _time_text(progress, age_s)
-    label_width, bar_width = _size(width, len(text))
-    return [*row([part(progress.phase(), "bold")], [label_width]), *bar(share, bar_width, "green"), part(f" {text}")]
+def _bar_lines(progress: Progress, tasks: Sequence[Task], age_s: float, width: int) -> list[Line]:
+    """One of the run, one per task."""
+    bars = [(progress.phase(), fraction_of_one(progress.fraction), _time_text(progress, age_s, width >= NARROW))]
+    bars += [(task.name, fraction_of_one(task.done / max(task.total, 1)), f"  {task_text(task)}") for task in tasks]
+    label_width = min(max(12, *(len(name) for name, _, _ in bars)), width // 3)
+    bar_width = max(width - label_width - max(len(text) for _, _, text in bars) - 2, 0)
+    styles = ["green", *["cyan"] * len(tasks)]
+    return [
+        [
+            *row([part(name, "bold" if style == "green" else "")], [label_width]),
+            *bar(share, bar_width, style),
+            part(f" {text}"),
+        ]
+        for (name, share, text), style in zip(bars, styles, strict=True)
+    ]
 
 
-def _time_text(progress: Progress, age_s: float) -> str:
+def _time_text(progress: Progress, age_s: float, with_gone: bool) -> str:
     """62%  0:01:15 gone, 0:00:46 left"""
     share, gone = math.floor(100 * fraction_of_one(progress.fraction)), as_float(progress.elapsed_s) + age_s
     left = max(as_float(progress.remaining_s) - age_s, 0.0)  # nan stays nan
-    return f"{share:3}%  {duration_text(gone)} gone, {duration_text(left)} left"
-
-
-def _size(width: int, text_width: int) -> tuple[int, int]:
-    """Of a line's label and bar."""
-    label_width = max(12, min(24, width // 5))
-    return label_width, max(width - label_width - text_width - 2, 0)
-
-
-def _task_line(task: Task, width: int) -> Line:
-    share, text = fraction_of_one(task.done / max(task.total, 1)), task_text(task)
-    label_width, bar_width = _size(width, max(len(text), 33))
-    return [*row([part(task.name)], [label_width]), *bar(share, bar_width, "cyan"), part(f"  {text}")]
+    gone_text = f"{duration_text(gone)} gone, " if with_gone else ""
+    return f"{share:3}%  {gone_text}{duration_text(left)} left"
 
 
 def _time_line(progress: Progress, width: int) -> Line:
@@ -129,7 +127,7 @@ def _counters_line(progress: Progress, width: int) -> Line:
 
 
 def _short(progress: Progress, age_s: float) -> Line:
-    return [part(f"{_time_text(progress, age_s).strip()}, {progress.phase()}")]
+    return [part(f"{_time_text(progress, age_s, with_gone=False).strip()}, {progress.phase()}")]
 
 
 def _warning_lines(warnings: Warnings, num: int) -> list[Line]:
