@@ -622,6 +622,7 @@ def probe_config(kind: str, continuous: bool, **changes: Any) -> dict[str, Any]:
         "stop": {"after": 800, "unit": "opt_steps"},
         "evaluations": [],
         "best": None,
+        "evaluators": None,
         "callbacks": [],
         "execution": {"device": "cpu", "num_threads": 1, "kernel": "torch", "compile": False},
         "output": {
@@ -695,11 +696,11 @@ def test_cartpole_is_solved(tmp_path: Path) -> None:
     }
     config["players"]["agent"]["algorithm"]["learning_rate"] = {
         "name": "linear",
-        "initial": 2e-3,
+        "initial": 1e-3,  # at 2e-3 half of the seeds fall back
         "final": 0.0,
-        "num_steps": 1600,
+        "num_steps": 2400,
     }
-    config["stop"] = {"after": 100_000, "unit": "env_steps"}
+    config["stop"] = {"after": 150_000, "unit": "env_steps"}
     config["evaluations"][0] |= {"interval": None, "num_games": 1, "pairings": [{"agent": "agent"}]}
     config["best"] = None
     config["output"] |= {"display": "quiet", "recorders": [], "save": None}

@@ -326,6 +326,7 @@ def dqn_run(game: Config, **values: Any) -> dict[str, Any]:
         "stop": {"after": 1000, "unit": "opt_steps"},
         "evaluations": [],
         "best": None,
+        "evaluators": None,
         "callbacks": [],
         "execution": {"device": "cpu", "num_threads": 1, "kernel": "numba", "compile": False},
         "output": {
