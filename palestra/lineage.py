@@ -102,7 +102,7 @@ def branched_config(checkpoint: Path, overrides: Sequence[str], model: type["Run
 
     Raises ConfigError for changes that the checkpoint's state does not allow, RunFolderError where there is no run.
     """
-    folder = RunFolder.open(checkpoint.resolve().parent.parent)
+    folder = run_of(checkpoint)
     folder.require_rebuildable()
     branched = load_config(folder.config, tuple(overrides), model)
     faults = [
@@ -115,9 +115,20 @@ def branched_config(checkpoint: Path, overrides: Sequence[str], model: type["Run
     return branched
 
 
+def run_of(checkpoint: Path) -> RunFolder:
+    """The run that a checkpoint's folder lies in. Raises RunFolderError where there is none."""
+    return RunFolder.open(checkpoint.resolve().parent.parent)
+
+
+def begins_anew(folder: RunFolder) -> bool:
+    """Whether a run has no state yet to begin with: no checkpoint, and none that it branches off."""
+    has_checkpoint = bool(Checkpoints(folder, keep_last=1, keep_every=None).numbers())
+    return not has_checkpoint and folder.facts().get("branched_from") is None
+
+
 def changes_since(checkpoint: Path, config: Config) -> list[Change]:
     """In what a config differs from that of the run that a checkpoint belongs to."""
-    return differences(load_config(RunFolder.open(checkpoint.resolve().parent.parent).config, (), type(config)), config)
+    return differences(load_config(run_of(checkpoint).config, (), type(config)), config)
 
 
 def stored_config(config: Config) -> dict[str, Any]:

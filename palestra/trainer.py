@@ -29,7 +29,15 @@ from palestra.games import fuse, make_game
 from palestra.games.fused import Transitions
 from palestra.gathering import Gathered
 from palestra.intervals import Agenda, Counters, Interval
-from palestra.lineage import branched_config, changes_since, note, require_same_experiment, stored_config
+from palestra.lineage import (
+    begins_anew,
+    branched_config,
+    changes_since,
+    note,
+    require_same_experiment,
+    run_of,
+    stored_config,
+)
 from palestra.output import RunOutput, default_folder
 from palestra.player import Metrics, Player
 from palestra.players.given import give_nets
@@ -40,7 +48,7 @@ from palestra.recording.recorders import Recorder, Status
 from palestra.recording.values import Recordable
 from palestra.signals import StopSignals
 from palestra.soundness import check_scratch_folders, fault_of_losses, fault_of_parameters
-from palestra.storage.checkpoints import CheckpointError, Checkpoints, LoadedCheckpoint
+from palestra.storage.checkpoints import CheckpointError, LoadedCheckpoint
 from palestra.storage.fetching import fetch, is_url
 from palestra.storage.remote import RemoteError
 from palestra.storage.run_folder import RunFolder, RunFolderError
@@ -94,7 +102,7 @@ class Trainer:
     """Trains the players of a config.
 
     config: a path, a mapping or a RunConfig. run: the run's folder, which must not exist; None: runs/<name>-<n>.
-    callbacks: more of them, beside the config's.
+    callbacks: more of them, beside the config's. origin: the checkpoint that the run branches off, as `branch` has it.
 
     May be overridden: `_train`, and every hook (`before_train`, `before_epoch`, `before_step`, `after_step`,
     `after_evaluation`, `after_epoch`, `after_train`); an override calls its parent. Nothing must be implemented.
@@ -109,18 +117,21 @@ class Trainer:
         overrides: Sequence[str] = (),
         callbacks: Sequence[Callback] = (),
         console: Console | None = None,
+        origin: Path | None = None,
     ) -> None:
         self.config: RunConfig = _read_config(config, tuple(overrides))
         self.name = Path(config).stem if isinstance(config, str | Path) else "run"
         self.run, self.resumed = run, isinstance(run, RunFolder)
-        self.origin: Path | None = None  # the checkpoint that the run branches off
+        self.origin = origin
         self.console = console or Console()
         self.device = _device(self.config.execution.device)
         self.time_log = self.time_log_type(self.device)
         self.game = make_game(self.config.game, self.device, self.config.execution.kernel)
-        self.players = make_players(self.config, self.game, run.players if isinstance(run, RunFolder) else None)
+        source = run if isinstance(run, RunFolder) else None if origin is None else run_of(origin)
+        self.kept = None if source is None else source.players  # players of other runs, as they were when it began
+        self.players = make_players(self.config, self.game, self.kept)
         self.learners = [player for player in self.players.values() if player.learning]
-        if not (isinstance(run, RunFolder) and Checkpoints(run, keep_last=1, keep_every=None).numbers()):
+        if source is None or (origin is None and begins_anew(source)):
             for player in self.learners:
                 warm_start(player, self.config)
         self.fused_game: Any = fuse(self.game)  # a FusedGame or a SoloGame, each with worlds of its own kind
@@ -597,9 +608,8 @@ class Trainer:
         """
         origin = Path(checkpoint)
         config = branched_config(origin, overrides, import_module("palestra.algorithms").RunConfig)
-        trainer = cls(config, run=run, console=console)
-        trainer.name = f"{origin.resolve().parent.parent.name}-branch"
-        trainer.origin = origin
+        trainer = cls(config, run=run, console=console, origin=origin)
+        trainer.name = f"{run_of(origin).path.name}-branch"
         return trainer
 
     @classmethod
@@ -720,7 +730,8 @@ class Trainer:
                     raise folder.not_rebuildable()
                 self.output = RunOutput(folder, self.config, self.console)
             else:
-                keep_players(self.config, self.players, folder.players)  # first: a folder with a config is a run
+                # first: a folder with a config is a run
+                keep_players(self.config, self.players, folder.players, self.kept)
                 self.output = RunOutput.create(folder, self.config, self.console, self.origin, self.set_in_python)
             self.output.candidates = self.evaluating.candidates
         try:

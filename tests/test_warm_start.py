@@ -70,6 +70,17 @@ def test_a_resumed_run_needs_its_source_no_more(source: Trainer, make_config: Ma
         assert same(weights(resumed.players[name]), weights(whole.players[name]))
 
 
+def test_a_branch_of_a_warm_run_needs_the_source_no_more(source: Trainer, make_config: MakeConfig) -> None:
+    Trainer(make_config(warm() | {"stop.after": 8}), run="parts").fit()
+    shutil.rmtree("source")
+    branch = Trainer.branch(Path("parts/checkpoints/00000000"), ["seed=7"], run="branch")
+    branch.fit()
+    assert branch.opt_steps == 8
+    shutil.rmtree("branch/checkpoints")  # as if killed before the first one
+    Path("branch/checkpoints").mkdir()
+    Trainer.load("branch").fit()
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

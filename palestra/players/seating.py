@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 def make_players(run: "RunConfig", game: Game, kept: Path | None) -> dict[str, Player]:
     """The players of a run: learning, scripted, or held fixed as another run left them.
 
-    kept: where `keep_players` has written the last of these down; None: nowhere yet. Raises ConfigError for a player
+    kept: where `keep_players` has written the last of these down, for this run or the one that it branches off; None:
+    nowhere yet. Raises ConfigError for a player
     that sits in roles that see or do different things, or comes from a run that does not fit.
     """
     return {name: _make_player(name, run, game, kept) for name in run.players}
@@ -45,7 +46,7 @@ def _make_player(name: str, run: "RunConfig", game: Game, kept: Path | None) -> 
         player.script = make_script(config.scripted, game, first)
     elif isinstance(config, FromRunConfig):
         with _told_at(f"players.{name}.from_run", config, first):
-            if kept is not None and _kept_files(kept, name)[0].exists():
+            if kept is not None and _is_kept(kept, name):
                 _fill(player, _read_kept(type(run), kept, name, config.player))
             else:
                 _fill(player, _read_from_run(type(run), Path(config.from_run), config.player, config.checkpoint))
@@ -150,22 +151,26 @@ def _load_checkpoint(folder: RunFolder, which: str) -> LoadedCheckpoint:
     return checkpoints.load(int(which) if which.isdigit() else which, check_rows=False)
 
 
-def keep_players(run: "RunConfig", players: Mapping[str, Player], folder: Path) -> None:
-    """Write down in a new run's folder the players that come from other runs, so that it needs those no more. Raises
-    RunFolderError if that fails."""
+def keep_players(run: "RunConfig", players: Mapping[str, Player], folder: Path, kept: Path | None) -> None:
+    """Write down in a new run's folder the players that come from other runs, so that it needs those no more. kept:
+    as `make_players` was given it. Raises RunFolderError if that fails."""
     try:
         for name, config in run.players.items():
             if isinstance(config, FromRunConfig):
-                _keep_player(players[name], RunFolder(Path(config.from_run)), folder)
+                source = RunFolder(Path(config.from_run)).config
+                if kept is not None and _is_kept(kept, name):
+                    source = _kept_files(kept, name)[1]
+                _keep_player(players[name], source, folder)
     except OSError as error:
         raise RunFolderError(f"{folder} cannot be written: {error}") from error
 
 
-def _keep_player(player: Player, source: RunFolder, folder: Path) -> None:
+def _keep_player(player: Player, config: Path, folder: Path) -> None:
+    """config: of the run that the player comes from."""
     folder.mkdir(exist_ok=True)
     facts, text, weights = _kept_files(folder, player.name)
     nets = {f"{net}/{key}": value for net, module in player.nets.items() for key, value in module.state_dict().items()}
-    write_text(text, source.config.read_text())
+    write_text(text, config.read_text())
     sha256 = write_tensors(weights, nets)
     write_json(facts, {"opt_steps": player.opt_steps, "env_steps": player.env_steps, "sha256": sha256})
 
@@ -179,6 +184,10 @@ def _read_kept(model: type["RunConfig"], folder: Path, name: str, name_there: st
         net, _, key_there = key.partition("/")
         state["nets"].setdefault(net, {})[key_there] = value
     return _Source(learned.algorithm, state, {})
+
+
+def _is_kept(folder: Path, name: str) -> bool:
+    return _kept_files(folder, name)[0].exists()
 
 
 def _kept_files(folder: Path, name: str) -> tuple[Path, Path, Path]:

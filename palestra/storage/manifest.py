@@ -74,7 +74,7 @@ class Manifest(Entry):
     @classmethod
     def read(cls, folder: Path) -> Self:
         """That of the checkpoint in `folder`. Raises DamagedError for what `to_bytes` has not written, CheckpointError
-        for a later format."""
+        for another format."""
         path = folder / MANIFEST
         if path.is_file() and path.stat().st_size > MAX_BYTES:
             raise DamagedError(f"{MANIFEST} has {path.stat().st_size} bytes, more than any of ours")
@@ -89,6 +89,11 @@ class Manifest(Entry):
             )
         if document.pop("sha256", "") != _digest(document):
             raise DamagedError(f"{MANIFEST} is not what was written: its SHA-256 differs")
+        if isinstance(found, int) and found < FORMAT:
+            raise CheckpointError(
+                f"checkpoint {folder} has format {found} of an earlier palestra, this one reads format {FORMAT}; "
+                f"use the version that wrote it: {document.get('versions')}"
+            )
         try:
             return cls.model_validate(document)
         except ValidationError as error:

@@ -1,6 +1,7 @@
 """Named evaluations of one run: each with its own seed, game, players and interval."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -167,6 +168,21 @@ def test_a_run_keeps_its_players_of_other_runs(make_config: MakeConfig, tmp_path
     stored.load("latest")
     path, _ = stored.evaluate("main", None)
     assert json.loads(path.read_text())["pairs"] == evaluations_of(tmp_path / "run")[-1]["pairs"]
+
+
+def test_a_branch_takes_the_players_that_its_origin_keeps(make_config: MakeConfig, tmp_path: Path) -> None:
+    fit(make_config(), tmp_path / "source")
+    config = make_config({"players.rival": from_run(tmp_path / "source"), "stop.after": 1})
+    config["evaluations"][0]["pairings"].append({"host": "rival", "agent": "random"})
+    fit(config, tmp_path / "run")
+    shutil.rmtree(tmp_path / "source")
+    fit(make_config({"seed": 9}), tmp_path / "source")  # another one has taken its place
+    palestra.Trainer.branch(tmp_path / "run/checkpoints/00000000", ["stop.after=2"], run=tmp_path / "branch").fit()
+    for file in (tmp_path / "run" / "players").iterdir():
+        assert (tmp_path / "branch" / "players" / file.name).read_bytes() == file.read_bytes()
+    shutil.rmtree(tmp_path / "source")
+    palestra.Trainer.branch(tmp_path / "branch/checkpoints/00000000", ["stop.after=3"], run=tmp_path / "twig").fit()
+    assert evaluations_of(tmp_path / "twig")[0]["pairs"][-1] == evaluations_of(tmp_path / "run")[0]["pairs"][-1]
 
 
 def test_a_kept_player_that_is_damaged_is_told(make_config: MakeConfig, tmp_path: Path) -> None:
