@@ -125,7 +125,7 @@ def table(settings: list[Setting], seeds: list[int], folder: Path) -> str:
 
 
 def _cpu_minutes(by_seed: dict[int, dict[str, Any]]) -> str:
-    """The median over the trainings: what one costs, whatever ran beside it."""
+    """The median over the trainings."""
     return f"{median(result['cpu_seconds'] for result in by_seed.values()) / 60:.2g}" if by_seed else "-"
 
 
