@@ -129,7 +129,8 @@ class Trainer:
         self.game = make_game(self.config.game, self.device, self.config.execution.kernel)
         source = run if isinstance(run, RunFolder) else None if origin is None else run_of(origin)
         self.kept = None if source is None else source.players  # players of other runs, as they were when it began
-        self.players = make_players(self.config, self.game, self.kept)
+        with limited_threads(self.config.execution.num_threads):  # orthogonal weights depend on their number
+            self.players = make_players(self.config, self.game, self.kept)
         self.learners = [player for player in self.players.values() if player.learning]
         if source is None or (origin is None and begins_anew(source)):
             for player in self.learners:

@@ -831,3 +831,17 @@ def test_a_last_save_that_fails_is_an_error_at_the_end_and_leaves_the_checkpoint
         trainer.fit()
     assert trainer.finished
     assert Checkpoints(RunFolder.open(tmp_path / "run"), 1, None).load("latest").counters["opt_steps"] == 8
+
+
+def test_weights_begin_the_same_whatever_threads_the_process_has() -> None:
+    config = palestra.load_config(Path(__file__).parents[1] / "configs" / "ppo-cartpole.yml")
+    before, weights = torch.get_num_threads(), []
+    try:
+        for num_threads in (1, 2):
+            torch.set_num_threads(num_threads)
+            weights.append(Trainer(config).player_of("agent").weights()["nets"])
+    finally:
+        torch.set_num_threads(before)
+    for name, net in weights[0].items():
+        for key, value in net.items():
+            assert torch.equal(value, weights[1][name][key])
