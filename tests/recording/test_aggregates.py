@@ -13,6 +13,7 @@ import torch
 from palestra.recording.aggregates import Aggregates, Statistic
 from palestra.recording.values import Image, Video
 from palestra.storage.checkpoints import Checkpoints
+from palestra.storage.manifest import RecordsThen
 from palestra.storage.run_folder import RunFolder
 
 ALL = get_args(Statistic)
@@ -212,7 +213,7 @@ def test_what_waits_for_a_record_goes_through_a_checkpoint_to_the_bit(tmp_path: 
     folder = RunFolder.create_at(tmp_path / "run")
     with folder.lock():
         checkpoints = Checkpoints(folder, keep_last=1, keep_every=None)
-        checkpoints.save(0, {"gathered": before.state_dict()}, {}, {}, 0)
+        checkpoints.save(0, {"gathered": before.state_dict()}, {}, {}, RecordsThen.of(b""))
         state = checkpoints.load("latest").state["gathered"]
     after = Aggregates(ALL)
     after.load_state_dict(state, CPU)
