@@ -581,9 +581,8 @@ class Trainer:
         output = self._output()
         loaded = output.checkpoints.load(origin)
         with loaded.fitting():
-            players = {
-                name: state | {"schedules": {}} for name, state in loaded.state["players"].items()
-            }  # its config's
+            # the schedules are those of its config
+            players = {name: state | {"schedules": {}} for name, state in loaded.state["players"].items()}
             own: dict[str, Any] = {"best_score": None, "evaluating": [], "end_reason": None, "players": players}
             self._take_over(loaded, loaded.state | own)
         for callback in self.callbacks:

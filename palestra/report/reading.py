@@ -15,15 +15,12 @@ from palestra.config import ConfigError, check, load_yaml
 from palestra.intervals import Counters, Limit
 from palestra.recording.recorders import iterate_records, numbers_of
 from palestra.recording.results import Evaluation, as_float
-from palestra.storage.checkpoints import Checkpoints
+from palestra.storage.checkpoints import NOT_OURS, Checkpoints
 from palestra.storage.manifest import Manifest
 from palestra.storage.run_folder import RunFolder, RunFolderError
 from palestra.storage.segments import CheckpointError, DamagedError
 
 T = TypeVar("T")
-
-# What goes wrong in data that palestra did not write.
-NOT_OURS = (LookupError, TypeError, ValueError, AttributeError, RecursionError)
 
 
 @dataclass(frozen=True)

@@ -2,35 +2,23 @@
 
 import torch
 
+from palestra.config import Config
 from palestra.evaluation.evaluator import play_games
 from palestra.evaluation.trace import NUM_CANDIDATES, trace_game
-from palestra.games import read_game
+from palestra.games import NimConfig, make_game
 from palestra.games.game import TensorGame
 from palestra.players import make_script
-
-POLYHEDRA = {
-    "name": "polyhedra",
-    "variant": "basic",
-    "dimension": 3,
-    "max_num_points": 8,
-    "max_value": 9,
-    "initial_points": None,
-    "reduction": "minimal",
-    "rescale": False,
-    "rescale_state": False,
-    "max_rounds": None,
-    "reward": {"name": "win"},
-}
+from tests.games.plain_polyhedra import polyhedra_config
 
 
-def tensor_game(config: dict[str, object]) -> TensorGame:
-    game = read_game(config)
+def tensor_game(config: Config) -> TensorGame:
+    game = make_game(config, torch.device("cpu"), "torch")
     assert isinstance(game, TensorGame)
     return game
 
 
 def test_a_traced_game_is_the_one_of_middle_length_and_its_moves_lead_from_board_to_board() -> None:
-    game = tensor_game(POLYHEDRA)
+    game = tensor_game(polyhedra_config())
     policies = {role: make_script("random", game, role) for role in game.roles}
     trace = trace_game(game, policies, 50, seed=3)
     assert trace is not None
@@ -47,7 +35,7 @@ def test_a_traced_game_is_the_one_of_middle_length_and_its_moves_lead_from_board
 
 
 def test_in_a_game_turn_by_turn_only_who_decides_is_told() -> None:
-    game = tensor_game({"name": "nim", "num_heaps": 3, "max_stones": 4})
+    game = tensor_game(NimConfig(name="nim", num_heaps=3, max_stones=4))
     trace = trace_game(game, {role: make_script("random", game, role) for role in game.roles}, 50, seed=0)
     assert trace is not None
     expected = ("first", "second") * trace.length
@@ -56,6 +44,6 @@ def test_in_a_game_turn_by_turn_only_who_decides_is_told() -> None:
 
 
 def test_games_that_are_over_at_their_start_are_no_trace() -> None:
-    game = tensor_game(POLYHEDRA | {"initial_points": [[[1, 2, 3]]]})
+    game = tensor_game(polyhedra_config(initial_points=[[[1, 2, 3]]]))
     policies = {role: make_script("random", game, role) for role in game.roles}
     assert trace_game(game, policies, 50, seed=0) is None
