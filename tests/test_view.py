@@ -3,6 +3,7 @@
 import io
 import math
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -69,6 +70,17 @@ def test_time_left_is_unknown_until_something_is_gained_and_nothing_at_the_end(
     assert told[-1][0].remaining_s == 0.0
     gone = [progress.elapsed_s for progress, _, _ in told]
     assert gone == sorted(gone)
+
+
+def test_time_left_goes_by_the_pace_so_far(
+    told: list[Any], make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = Trainer(make_config(), run=tmp_path / "run")
+    monkeypatch.setattr("palestra.view.time", SimpleNamespace(monotonic=lambda: 100.0 + 2.0 * trainer.opt_steps))
+    trainer.fit()
+    left = {p.counters["opt_steps"]: p.remaining_s for p, _, _ in told if p.remaining_s is not None}
+    assert left.keys() >= {8, 16, 24}
+    assert left == pytest.approx({step: 2.0 * (24 - step) for step in left})
 
 
 class Odd(Callback):

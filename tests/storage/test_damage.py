@@ -117,6 +117,13 @@ def forge(run: Path, change: Callable[[Path, dict[str, Any]], None]) -> Path:
     return folder
 
 
+def test_an_earlier_format_is_refused_with_its_number(saved: Saved, tmp_path: Path) -> None:
+    shutil.copytree(saved.folder, tmp_path / "run")
+    folder = forge(tmp_path / "run", lambda folder, manifest: manifest.update(format=2))
+    with pytest.raises(CheckpointError, match=rf"{folder.name} has format 2 of an earlier palestra, this one reads"):
+        load(tmp_path / "run", "latest")
+
+
 def put(folder: Path, manifest: dict[str, Any], file: str, content: bytes) -> None:
     """Put other content into a file of a checkpoint, and its SHA-256 into the manifest."""
     digest = hashlib.sha256(content).hexdigest()
