@@ -14,8 +14,9 @@ PEERS ?= .venv-peers
 demo: .venv/ready
 	$(BIN)/palestra train configs/dqn-polyhedra.yml
 
+# Side by side on all cores, the tests of a file in one process: they share what is slow to make.
 test: .venv/ready
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 --dist loadfile
 
 # The proofs that take minutes: three seeds of the shipped training, many kills.
 slow: .venv/ready

@@ -2,12 +2,17 @@
 
 import copy
 import logging
+import os
 import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+# Before torch is imported, here or in a test's processes: tests run side by side, where the threads of one that wait
+# for work, spinning, take the cores from another's.
+os.environ["OMP_NUM_THREADS"] = "1"
 
 Data = dict[str, Any]
 

@@ -80,9 +80,9 @@ def test_any_damage_to_any_file_of_a_run_is_told_or_harmless(
 
 
 @pytest.mark.parametrize("file", ["config.yml", "run.json", "records.jsonl"])
-@pytest.mark.parametrize("content", [HARMFUL[name] for name in ("a pickle", "an absurd header", "null", "nothing")])
-def test_a_harmful_file_is_named_and_never_run(stopped: Path, file: str, content: bytes) -> None:
-    (stopped / file).write_bytes(content + b"\n")
+@pytest.mark.parametrize("harm", ["a pickle", "an absurd header", "null", "nothing"])
+def test_a_harmful_file_is_named_and_never_run(stopped: Path, file: str, harm: str) -> None:
+    (stopped / file).write_bytes(HARMFUL[harm] + b"\n")
     if file == "run.json":
         shutil.rmtree(stopped / "checkpoints")  # it is asked for by a run that begins
     with pytest.raises(Told, match=re.escape(file)):
