@@ -717,9 +717,8 @@ class Trainer:
     @contextmanager
     def _opened(self) -> Iterator[RunOutput]:
         """The run's folder, recorders, threads and signal handlers, for the time of one `fit`."""
-        self._recorders = (
-            make_recorders(self.config.output.recorders) | self.loggers
-        )  # before the folder: an extra may be missing
+        # before the folder: an extra may be missing
+        self._recorders = make_recorders(self.config.output.recorders) | self.loggers
         if self.output is None:
             if self.config.output.mirror is not None and not self.resumed:
                 self.config.output.mirror.require_backend()  # before there is a folder

@@ -177,7 +177,7 @@ def test_the_callbacks_of_the_document_act(tmp_path: Path, monkeypatch: pytest.M
     before = {name: weight.detach().clone() for name, weight in trainer.agent_net.named_parameters()}
     trainer.fit()
     player = trainer.players["agent"]
-    assert player.schedules()["entropy_coefficient"](0) == 0.0
+    assert player.schedules()["objective.epsilon"](0) == 0.1
     assert trainer.env_steps < 40000
     assert "mean return" in trainer.end_reason or "early stopping: return/agent" in trainer.end_reason
     kept = [name for name, weight in trainer.agent_net.named_parameters() if torch.equal(weight, before[name])]
