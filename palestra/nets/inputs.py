@@ -36,11 +36,12 @@ def flatten_observation(observation: Mapping[str, Tensor], spaces: dict[str, Spa
 
 def flatten_on_cpu(observation: Mapping[str, Tensor], spaces: dict[str, Space]) -> Array:
     """`flatten_observation` for kernels, which write nothing into it: it may be the observation itself."""
-    num = len(next(iter(observation.values())))
     if len(spaces) == 1:
         ((name, space),) = spaces.items()
         if not space.padded and observation[name].dtype == torch.float32:
-            return np.ascontiguousarray(observation[name].numpy()).reshape(num, prod(space.shape))
+            rows = np.ascontiguousarray(observation[name].numpy())
+            return rows.reshape(len(rows), prod(space.shape))
+    num = len(next(iter(observation.values())))
     flat, start = np.empty((num, flat_size(spaces)), dtype=np.float32), 0
     for name, space in spaces.items():
         value, size = observation[name].numpy(), prod(space.shape)
