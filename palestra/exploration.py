@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from palestra.config import ByName, Config
+from palestra.nets.mlp_kernel import evaluate
 from palestra.randomness import U_GAMMA, choice, fold, mix, random_choice, random_floats, runs_on_cpu
 from palestra.schedules import Schedule, ScheduleConfig
 
@@ -53,6 +54,24 @@ class SoftmaxConfig(Config):
 
 
 ExplorationConfig = Annotated[EpsilonGreedyConfig | SoftmaxConfig, ByName()]
+
+
+@numba.njit(cache=True, nogil=True)
+def choose_by_mlp(
+    x: np.ndarray,
+    weights: np.ndarray,
+    moments: np.ndarray,
+    widths: np.ndarray,
+    norms: np.ndarray,
+    eps: np.float32,
+    is_tanh: bool,
+    legal: np.ndarray,
+    keys: np.ndarray,
+    epsilon: float,
+) -> np.ndarray:
+    """`EpsilonGreedyConfig.choose` by what `evaluate` gives: with few worlds, to start two kernels costs more than both
+    compute."""
+    return _choose_greedily(evaluate(x, weights, moments, widths, norms, eps, is_tanh), legal, keys, epsilon)
 
 
 @numba.njit(cache=True, nogil=True)

@@ -122,7 +122,7 @@ def random_choice(keys: Tensor, legal: Tensor) -> Tensor:
 def runs_on_cpu(tensor: Tensor) -> bool:
     """Whether loops over the numbers of `tensor` are faster than tensor operations, and allowed: not while torch
     compiles."""
-    return tensor.device.type == "cpu" and not torch.compiler.is_compiling()
+    return tensor.is_cpu and not torch.compiler.is_compiling()
 
 
 @numba.njit(nogil=True, forceinline=True)

@@ -38,11 +38,12 @@ from palestra.config import (
     PositiveFloat,
     PositiveInt,
 )
-from palestra.exploration import ExplorationConfig, best_legal
+from palestra.exploration import EpsilonGreedyConfig, ExplorationConfig, best_legal, choose_by_mlp
 from palestra.games.fused import Decision, Memory, Sees, Transitions
 from palestra.games.game import Observation, expand_mask
 from palestra.games.spaces import Discrete
 from palestra.nets import NetConfig, make_net
+from palestra.nets.acting import QuickMLP
 from palestra.nets.flat import FlatNet
 from palestra.nets.weights import compiled
 from palestra.optimizers import OptimizerConfig
@@ -163,14 +164,23 @@ def td_loss(told: Tensor, target: Tensor, batch: Transitions, config: DQNConfig)
 
 
 class ByValue:
-    """Plays the best legal action, but where it explores. exploration: how much, 0: never."""
+    """Plays the best legal action, but where it explores. exploration: how much, 0: never.
+
+    quick: what finds the same values, for epsilon_greedy alone; there a single kernel acts.
+    """
 
     sees: Sees = "observation"
 
-    def __init__(self, values: Callable[[Any], Tensor], config: ExplorationConfig, exploration: float) -> None:
-        self.values, self.config, self.exploration = values, config, exploration
+    def __init__(
+        self, values: Callable[[Any], Tensor], config: ExplorationConfig, exploration: float, quick: QuickMLP | None
+    ) -> None:
+        self.values, self.config, self.exploration, self.quick = values, config, exploration, quick
 
     def act(self, view: Mapping[str, Tensor], legal: Tensor, keys: Tensor, memory: Memory) -> Decision:
+        seen = None if self.quick is None else self.quick.arguments(view)
+        if seen is not None:
+            arguments: Any = (*seen, legal.numpy(), keys.numpy(), self.exploration)
+            return Decision(torch.from_numpy(choose_by_mlp(*arguments)), {}, memory)
         return Decision(self.config.choose(self.values(view), legal, keys, self.exploration), {}, memory)
 
 
@@ -186,6 +196,8 @@ class DQN(Algorithm):
         self.q, self.target = FlatNet(net), FlatNet(deepcopy(net).eval())
         self.acting = self.q.evaluation_twin()
         self.act_fast = compiled(self.acting, player.compile and self.acting.quick is None)
+        tells_values = type(self) is DQN and isinstance(config.value, ExpectedConfig) and not config.dueling
+        self.quick = self.acting.quick[0] if tells_values and self.acting.quick else None
         self.optimizer = config.optimizer.build(self.q.weights)
         self.by_hand = by_hand_of(self) if type(self) is DQN else None  # a derived class may have another loss
         self.update_fast = compiled(self.update, player.compile and self.by_hand is None)
@@ -205,8 +217,9 @@ class DQN(Algorithm):
         player.replay_buffer = self.buffer
 
     def policy(self, explore: bool) -> ByValue:
-        exploration = self.config.exploration
-        return ByValue(self.values, exploration, exploration.schedule(self.player.opt_steps) if explore else 0.0)
+        config = self.config.exploration
+        quick = self.quick if isinstance(config, EpsilonGreedyConfig) else None
+        return ByValue(self.values, config, config.schedule(self.player.opt_steps) if explore else 0.0, quick)
 
     def values(self, observation: Observation) -> Tensor:
         return self.worth(self.act_fast(observation))

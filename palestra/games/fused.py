@@ -68,20 +68,19 @@ class Transitions:
     @classmethod
     def from_rows(cls, rows: Mapping[str, Tensor]) -> "Transitions":
         """The inverse of `rows`; every row is valid."""
-
-        def part(name: str) -> dict[str, Tensor]:
-            return {key[len(name) + 1 :]: value for key, value in rows.items() if key.startswith(f"{name}.")}
-
+        parts: dict[str, dict[str, Tensor]] = {"observation": {}, "next_observation": {}, "extras": {}}
+        for name, value in rows.items():
+            part, dot, key = name.partition(".")
+            if dot:
+                parts[part][key] = value
         return cls(
-            observation=part("observation"),
+            **parts,
             action=rows["action"],
             reward=rows["reward"],
-            next_observation=part("next_observation"),
             next_legal=rows["next_legal"],
             terminated=rows["terminated"],
             truncated=rows["truncated"],
             valid=torch.ones_like(rows["terminated"]),
-            extras=part("extras"),
         )
 
     @staticmethod

@@ -133,11 +133,12 @@ class SoloGame:
 
     def _count(self, worlds: SoloWorlds, rows: Transitions, outcomes: list[Outcome]) -> None:
         """Lengths and returns of the running games, and the sums over those that have ended."""
-        earned = _join([outcome.raw_reward for outcome in outcomes])
-        steps = (x.view(len(outcomes), -1) for x in (earned, rows.terminated, rows.truncated, rows.valid))
+        is_plain = all(outcome.raw_reward is outcome.reward for outcome in outcomes)
+        earned = rows.reward if is_plain else _join([outcome.raw_reward for outcome in outcomes])
+        steps = (earned, rows.terminated, rows.truncated, rows.valid)
         columns: Any = (*steps, worlds.lengths, worlds.returns, worlds.recent, worlds.num_finished)
         counted: Iterable[Tensor]
-        if earned.device.type == "cpu":
+        if earned.is_cpu:
             counted = map(torch.from_numpy, _count_rows(*(column.numpy() for column in columns)))
         else:
             counted = _count_steps(*columns)
@@ -173,10 +174,11 @@ def _count_steps(
     recent: Tensor,
     num_finished: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Lengths and returns (B,) after T steps, columns (T, B); the sums of `SoloGame.total_names`, but for tallies:
+    """Lengths and returns (B,) after T steps, columns (T * B,); the sums of `SoloGame.total_names`, but for tallies:
     float64 (5,); and what palestra.games.recent keeps."""
     ended = terminated | truncated
     totals = torch.stack([column.double().sum() for column in (ended, terminated, truncated, ended, ended)])
+    earned, ended, valid = (column.view(-1, len(lengths)) for column in (earned, ended, valid))
     totals[3:] = 0.0
     so_far = []
     for step in range(len(ended)):
@@ -203,14 +205,15 @@ def _count_rows(
     """The same for a CPU."""
     lengths, returns, totals = lengths.copy(), returns.copy(), np.zeros(5)
     recent, num_finished = recent.copy(), num_finished.copy()
-    for step in range(earned.shape[0]):
-        for world in range(earned.shape[1]):
-            lengths[world] += valid[step, world]
-            returns[world] += earned[step, world]
-            if terminated[step, world] or truncated[step, world]:
+    for start in range(0, len(earned), len(lengths)):
+        for world in range(len(lengths)):
+            row = start + world
+            lengths[world] += valid[row]
+            returns[world] += earned[row]
+            if terminated[row] or truncated[row]:
                 totals[0] += 1.0
-                totals[1] += terminated[step, world]
-                totals[2] += truncated[step, world]
+                totals[1] += terminated[row]
+                totals[2] += truncated[row]
                 totals[3] += lengths[world]
                 totals[4] += returns[world]
                 recent[num_finished[()] % NUM_RECENT, 0] = returns[world]

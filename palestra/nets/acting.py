@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -30,11 +31,13 @@ def acting_twin(net: nn.Module) -> Callable[[Mapping[str, Tensor]], Tensor]:
     if isinstance(twin, MLP):
         letters = "".join(LETTERS.get(type(layer), "?") for layer in twin.layers)
         if re.fullmatch(r"(LB?r)*L|(LB?t)*L", letters):
-            return _QuickMLP(twin)
+            return QuickMLP(twin)
     return twin
 
 
-class _QuickMLP:
+class QuickMLP:
+    """A plain `mlp` in one kernel; see `acting_twin`."""
+
     def __init__(self, net: MLP) -> None:
         self.net = net
         linears = [layer for layer in net.layers if isinstance(layer, nn.Linear)]
@@ -52,14 +55,19 @@ class _QuickMLP:
         self.weights: Array | None = None
 
     def __call__(self, observation: Mapping[str, Tensor]) -> Tensor:
+        arguments = self.arguments(observation)
+        if arguments is None:
+            with torch.no_grad():
+                return self.net(observation)
+        return torch.from_numpy(evaluate(*arguments))
+
+    def arguments(self, observation: Mapping[str, Tensor]) -> Any:
+        """What `evaluate` takes to give the outputs, or None where the weights lie elsewhere than it needs them."""
         places = [place() for place in self.first]
         if places != self.places:  # `flatten_weights` and `to` lay all of them elsewhere
             self.places, self.weights = places, one_vector(self.parameters)
             self.moments = one_vector(self.statistics) if self.statistics else NO_MOMENTS
         if self.weights is None or self.moments is None:
-            with torch.no_grad():
-                return self.net(observation)
+            return None
         x = flatten_on_cpu(observation, self.net.spaces)
-        return torch.from_numpy(
-            evaluate(x, self.weights, self.moments, self.widths, self.norms, self.eps, self.is_tanh)
-        )
+        return x, self.weights, self.moments, self.widths, self.norms, self.eps, self.is_tanh

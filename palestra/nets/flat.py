@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from palestra.nets.acting import acting_twin
+from palestra.nets.acting import QuickMLP, acting_twin
 from palestra.nets.inputs import flat_size
 from palestra.nets.learning import MLPTwin, learning_twin
 from palestra.nets.weights import evaluation_twin, flat_gradient, flatten_buffers, flatten_weights
@@ -33,8 +33,8 @@ class FlatNet:
         self.nets = list(self.net.children()) if self.several else [self.net]
         self.parameters = list(self.net.parameters())  # asking a module each time costs as much as a small layer
         self.layouts = self._layouts()
-        quick = [acting_twin(net) for net in self.nets]
-        self.quick = None if any(isinstance(twin, nn.Module) for twin in quick) else quick
+        quick = [twin for twin in map(acting_twin, self.nets) if isinstance(twin, QuickMLP)]
+        self.quick = quick if len(quick) == len(self.nets) else None
         twins = [twin for twin in map(learning_twin, self.nets) if twin is not None]
         self.by_hand = twins if len(twins) == len(self.nets) else None
 

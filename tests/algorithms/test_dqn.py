@@ -6,15 +6,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from palestra.algorithms import dqn as dqn_module
 from palestra.algorithms.dqn import DQN, DQNConfig, td_loss, td_target
 from palestra.config import check
+from palestra.exploration import best_legal
 from palestra.games.fused import FusedGame, Transitions
+from palestra.games.game import Observation
 from palestra.games.nim import NimConfig, NimGame
 from palestra.optimizers import OptimizerConfig, SGDConfig
 from palestra.player import Metrics, Player
+from palestra.randomness import world_keys
 
 CPU = torch.device("cpu")
 GAME = NimGame(NimConfig(name="nim", num_heaps=2, max_stones=2), CPU)
@@ -148,6 +151,47 @@ def test_acting_uses_the_newest_weights_in_evaluation_mode() -> None:
         assert torch.equal(q, copy.deepcopy(dqn.q.net).eval()(batch.observation))
         assert all(torch.equal(value, before[name]) for name, value in dqn.player.nets["q"].state_dict().items())
         dqn.opt_step(batch_of(16, seed=step).rows())
+
+
+@pytest.mark.parametrize("net_arch", [[16], [16, "b"]])
+@pytest.mark.parametrize("epsilon", [0.0, 0.3, 1.0])
+def test_one_kernel_acts_as_the_exploration_does_by_the_values(net_arch: list[Any], epsilon: float) -> None:
+    net = {"name": "mlp", "net_arch": net_arch, "activation": "tanh"}
+    exploration = {"name": "epsilon_greedy", "epsilon": {"name": "constant", "value": epsilon}}
+    dqn = make_dqn(net=net, exploration=exploration)
+    policy = dqn.policy(explore=True)
+    assert policy.quick is not None
+    for seed in range(3):
+        dqn.opt_step(batch_of(16, seed).rows())  # it sees the weights of today
+        batch, keys = batch_of(300, seed), world_keys(seed, 300, CPU)
+        action = policy.act(batch.observation, batch.next_legal, keys, {}).action
+        values = copy.deepcopy(dqn.q.net).eval()(batch.observation)
+        assert torch.equal(action, policy.config.choose(values, batch.next_legal, keys, epsilon))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"dueling": True},
+        {"exploration": {"name": "softmax", "temperature": {"name": "constant", "value": 1.0}}},
+        {"value": {"name": "quantile", "num_quantiles": 4, "huber_delta": 1.0}},
+        {"net": {"name": "mlp", "net_arch": [16], "activation": "gelu"}},
+    ],
+)
+def test_where_outputs_are_not_the_values_or_chosen_otherwise_no_kernel_acts(changes: dict[str, Any]) -> None:
+    assert make_dqn(**changes).policy(explore=True).quick is None
+
+
+def test_a_class_of_ones_own_acts_by_its_own_values() -> None:
+    class Contrary(DQN):
+        def values(self, observation: Observation) -> Tensor:
+            return -super().values(observation)
+
+    stock = make_dqn()
+    contrary = Contrary(stock.config, stock.player)
+    batch = batch_of(50)
+    action = contrary.policy(explore=False).act(batch.observation, batch.next_legal, torch.arange(50), {}).action
+    assert torch.equal(action, best_legal(-contrary.q.net(batch.observation), batch.next_legal))
 
 
 # ---- an opt step ---------------------------------------------------------------------------------------------

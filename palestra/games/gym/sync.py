@@ -28,8 +28,9 @@ class LeanSyncVectorEnv(SyncVectorEnv):
         rewards = self._rewards
         terminated, truncated = self._terminations, self._truncations
         begins = self._autoreset_envs.tolist()
+        any_ended = any(begins)
         if self.autoreset_mode is AutoresetMode.DISABLED:
-            assert not any(begins), "an episode has ended, and its environment was not reset"
+            assert not any_ended, "an episode has ended, and its environment was not reset"
         begins_at_once = self.autoreset_mode is AutoresetMode.SAME_STEP
         for i, env in enumerate(self.envs):
             if begins[i] and not begins_at_once:
@@ -37,14 +38,17 @@ class LeanSyncVectorEnv(SyncVectorEnv):
                 rewards[i], terminated[i], truncated[i] = 0.0, False, False
             else:
                 observations[i], rewards[i], terminated[i], truncated[i], info = env.step(actions[i])
-                if begins_at_once and (terminated[i] or truncated[i]):
-                    infos = self._add_info(infos, {"final_obs": observations[i], "final_info": info}, i)
-                    observations[i], info = env.reset()
+                if terminated[i] or truncated[i]:
+                    any_ended = True
+                    if begins_at_once:
+                        infos = self._add_info(infos, {"final_obs": observations[i], "final_info": info}, i)
+                        observations[i], info = env.reset()
             if info:
                 infos = self._add_info(infos, info, i)
         if self._joined is None:
             self._observations = concatenate(self.single_observation_space, observations, self._observations)
         else:
             np.concatenate(observations, out=self._joined)
-        self._autoreset_envs = terminated | truncated
+        if any_ended:  # or there was one
+            self._autoreset_envs = terminated | truncated
         return self._observations, rewards.copy(), terminated.copy(), truncated.copy(), infos
