@@ -40,7 +40,7 @@ def flatten_on_cpu(observation: Mapping[str, Tensor], spaces: dict[str, Space]) 
         ((name, space),) = spaces.items()
         if not space.padded and observation[name].dtype == torch.float32:
             rows = np.ascontiguousarray(observation[name].numpy())
-            return rows.reshape(len(rows), prod(space.shape))
+            return rows if rows.ndim == 2 else rows.reshape(len(rows), prod(space.shape))
     num = len(next(iter(observation.values())))
     flat, start = np.empty((num, flat_size(spaces)), dtype=np.float32), 0
     for name, space in spaces.items():
