@@ -45,6 +45,7 @@ from palestra.games.spaces import Discrete
 from palestra.nets import NetConfig, make_net
 from palestra.nets.acting import QuickMLP
 from palestra.nets.flat import FlatNet
+from palestra.nets.inputs import made_up
 from palestra.nets.weights import compiled
 from palestra.optimizers import OptimizerConfig
 from palestra.player import Algorithm, AlgorithmConfig, Deterministic, Metrics, Player, Turn
@@ -196,8 +197,7 @@ class DQN(Algorithm):
         self.q, self.target = FlatNet(net), FlatNet(deepcopy(net).eval())
         self.acting = self.q.evaluation_twin()
         self.act_fast = compiled(self.acting, player.compile and self.acting.quick is None)
-        tells_values = type(self) is DQN and isinstance(config.value, ExpectedConfig) and not config.dueling
-        self.quick = self.acting.quick[0] if tells_values and self.acting.quick else None
+        self.quick = self.quick_values() if type(self) is DQN else None
         self.optimizer = config.optimizer.build(self.q.weights)
         self.by_hand = by_hand_of(self) if type(self) is DQN else None  # a derived class may have another loss
         self.update_fast = compiled(self.update, player.compile and self.by_hand is None)
@@ -220,6 +220,13 @@ class DQN(Algorithm):
         config = self.config.exploration
         quick = self.quick if isinstance(config, EpsilonGreedyConfig) else None
         return ByValue(self.values, config, config.schedule(self.player.opt_steps) if explore else 0.0, quick)
+
+    @torch.no_grad()
+    def quick_values(self) -> QuickMLP | None:
+        """The network's kernel, if its outputs are what `values` says as it stands, on observations made up."""
+        seen = made_up(self.player.spaces, torch.arange(8, device=self.player.device))
+        quick = self.acting.quick[0] if self.acting.quick else None
+        return quick if quick is not None and torch.equal(quick(seen), self.values(seen)) else None
 
     def values(self, observation: Observation) -> Tensor:
         return self.worth(self.act_fast(observation))

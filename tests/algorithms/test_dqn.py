@@ -182,6 +182,13 @@ def test_where_outputs_are_not_the_values_or_chosen_otherwise_no_kernel_acts(cha
     assert make_dqn(**changes).policy(explore=True).quick is None
 
 
+def test_values_that_were_changed_are_those_that_are_acted_by(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(DQN, "worth", lambda self, outputs: -outputs)
+    dqn, batch = make_dqn(), batch_of(50)
+    action = dqn.policy(explore=False).act(batch.observation, batch.next_legal, torch.arange(50), {}).action
+    assert torch.equal(action, best_legal(-dqn.q.net(batch.observation), batch.next_legal))
+
+
 def test_a_class_of_ones_own_acts_by_its_own_values() -> None:
     class Contrary(DQN):
         def values(self, observation: Observation) -> Tensor:

@@ -49,6 +49,6 @@ class LeanSyncVectorEnv(SyncVectorEnv):
             self._observations = concatenate(self.single_observation_space, observations, self._observations)
         else:
             np.concatenate(observations, out=self._joined)
-        if any_ended:  # or there was one
+        if any_ended:  # in this step, or in the one before
             self._autoreset_envs = terminated | truncated
         return self._observations, rewards.copy(), terminated.copy(), truncated.copy(), infos
