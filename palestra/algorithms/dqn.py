@@ -218,15 +218,17 @@ class DQN(Algorithm):
 
     def policy(self, explore: bool) -> ByValue:
         config = self.config.exploration
-        quick = self.quick if isinstance(config, EpsilonGreedyConfig) else None
+        quick = self.quick if type(config) is EpsilonGreedyConfig else None
         return ByValue(self.values, config, config.schedule(self.player.opt_steps) if explore else 0.0, quick)
 
     @torch.no_grad()
     def quick_values(self) -> QuickMLP | None:
         """The network's kernel, if its outputs are what `values` says as it stands, on observations made up."""
+        if self.acting.quick is None:
+            return None
+        (quick,) = self.acting.quick
         seen = made_up(self.player.spaces, torch.arange(8, device=self.player.device))
-        quick = self.acting.quick[0] if self.acting.quick else None
-        return quick if quick is not None and torch.equal(quick(seen), self.values(seen)) else None
+        return quick if torch.equal(quick(seen), self.values(seen)) else None
 
     def values(self, observation: Observation) -> Tensor:
         return self.worth(self.act_fast(observation))
