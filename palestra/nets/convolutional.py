@@ -132,7 +132,7 @@ def scale_pixels(image: Tensor) -> Tensor:
     """float32 in [0, 1] of uint8 (B, C, H, W); on a CPU with the channels innermost in memory, where convolutions are
     up to twice as fast."""
     layout = torch.channels_last if image.device.type == "cpu" else torch.contiguous_format
-    return image.contiguous(memory_format=layout) / 255.0  # bytes are moved sooner than floats
+    return image.to(torch.float32, memory_format=layout) / 255.0
 
 
 def _dense_layers(widths: list[int], num_outputs: int) -> list[nn.Module]:

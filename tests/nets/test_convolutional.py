@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from palestra.config import ConfigError
 from palestra.games.spaces import Space
+from palestra.nets.convolutional import scale_pixels
 
 NATURE = {
     "name": "nature_cnn",
@@ -50,6 +51,15 @@ def test_pixels_are_scaled_to_one_whatever_their_layout_in_memory(data: dict[str
     assert torch.allclose(outputs, expected, atol=1e-6)
     innermost = screen.to(memory_format=torch.channels_last)
     assert torch.allclose(net({"screen": innermost}), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("num_channels", [1, 3, 4])
+def test_the_channels_of_scaled_pixels_are_innermost_in_memory(num_channels: int) -> None:
+    """Of one channel too, where torch takes either layout for the other: convolutions look at the strides."""
+    image = torch.arange(2 * num_channels * 5 * 7, dtype=torch.uint8).view(2, num_channels, 5, 7)
+    scaled = scale_pixels(image)
+    assert scaled.stride() == (num_channels * 5 * 7, 1, num_channels * 7, num_channels)
+    assert torch.equal(scaled, image.float() / 255.0)
 
 
 @pytest.mark.parametrize("data", [SMALL_NATURE, SMALL_IMPALA])
