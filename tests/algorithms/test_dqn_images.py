@@ -20,11 +20,11 @@ NUM_OPT_STEPS, COPY_INTERVAL, MAX_GRAD_NORM = 7, 3, 0.01
 
 
 class PlainDQN:
-    """Mnih et al. 2015 by torch.autograd, torch.optim and contiguous tensors."""
+    """Mnih et al. 2015 by torch.autograd and torch.optim, on contiguous weights."""
 
     def __init__(self, dqn: DQN) -> None:
         self.q, self.target = deepcopy(dqn.q.net), deepcopy(dqn.target.net)
-        for weights in self.q.parameters():
+        for weights in (*self.q.parameters(), *self.target.parameters()):
             weights.data = weights.data.contiguous()
         self.optimizer = torch.optim.Adam(self.q.parameters(), lr=1e-4, eps=1e-8)
         self.num_opt_steps = 0
@@ -67,7 +67,7 @@ def test_opt_steps_on_images_are_those_of_plain_torch(monkeypatch: pytest.Monkey
         metrics = opt_step(rows)
         for net, other in ((dqn.q.net, plain.q), (dqn.target.net, plain.target)):
             for weights, wanted in zip(net.parameters(), other.parameters(), strict=True):
-                # a weight whose gradient is near Adam's eps moves by a share of 1e-4 that rounding decides
+                # a hundredth of what Adam moves a weight by: rounding is felt where a gradient is near its eps
                 torch.testing.assert_close(weights, wanted, rtol=0.0, atol=1e-6)
         return metrics
 
