@@ -8,12 +8,14 @@ counts as one in which all are legal: nothing is decided there, and nothing beco
 import math
 from dataclasses import dataclass
 from functools import cache
+from typing import Any
 
 import numba
 import numpy as np
 import torch
 from torch import Tensor
 
+from palestra.nets.mlp_kernel import evaluate
 from palestra.randomness import U_GAMMA, mix, random_floats
 
 ILLEGAL = -1e9  # a logit: its probability is exactly 0, and 0 * its logarithm is 0, as -inf would not have it
@@ -44,6 +46,13 @@ class Categorical:
         )
         action = self._shaped(drawn)
         return action, self.log_prob_and_entropy(logits, legal, action)[0]
+
+    def sample_by_mlp(self, network: Any, legal: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
+        """`sample` by the logits of a plain mlp on a CPU, in one kernel: with few worlds, to start two costs more than
+        both compute. network: what `evaluate` takes."""
+        arguments: Any = (*network, legal.numpy(), keys.numpy(), _array(self.nums))
+        chosen, log_probs = _sample_by_mlp(*arguments)
+        return torch.from_numpy(chosen.ravel() if self.is_single else chosen), torch.from_numpy(log_probs)
 
     def mode(self, logits: Tensor, legal: Tensor) -> Tensor:
         """The most likely action; of equally likely ones the first."""
@@ -79,6 +88,22 @@ def _invert(log_probs: Tensor, uniforms: Tensor) -> Tensor:
 @cache
 def _array(nums: tuple[int, ...]) -> np.ndarray:
     return np.array(nums)
+
+
+@numba.njit(cache=True, nogil=True)
+def _sample_by_mlp(
+    x: np.ndarray,
+    weights: np.ndarray,
+    moments: np.ndarray,
+    widths: np.ndarray,
+    norms: np.ndarray,
+    eps: np.float32,
+    is_tanh: bool,
+    legal: np.ndarray,
+    keys: np.ndarray,
+    nums: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:
+    return _sample(evaluate(x, weights, moments, widths, norms, eps, is_tanh), legal, keys, nums)
 
 
 @numba.njit(cache=True, nogil=True)

@@ -47,7 +47,7 @@ from palestra.config import (
     PositiveInt,
 )
 from palestra.games.fused import Decision, Memory, Sees, Transitions
-from palestra.nets.acting import acting_twin
+from palestra.nets.acting import QuickMLP, acting_twin
 from palestra.nets.recurrent import Part
 from palestra.nets.weights import compiled, evaluation_twin, flat_gradient, flatten_weights
 from palestra.optimizers import OptimizerConfig
@@ -190,8 +190,17 @@ class Acting:
     ) -> None:
         self.policy, self.value, self.head, self.is_shared, self.draws = policy, value, head, is_shared, draws
         self.remembering = [part for part in (policy, value) if part is not None and part.remembers]
+        self.quick: tuple[QuickMLP, DiscreteHead] | None = None  # where a single kernel acts
+        if draws and not is_shared and isinstance(policy.net, QuickMLP) and type(head) is DiscreteHead:
+            self.quick = policy.net, head
 
     def act(self, view: Mapping[str, Tensor], legal: Tensor, keys: Tensor, memory: Memory) -> Decision:
+        if self.quick is not None and not self.remembering:
+            net, head = self.quick
+            network = net.arguments(view)
+            if network is not None:
+                action, drawn = head.draw_by_mlp(network, legal, keys)
+                return Decision(action, drawn, {})
         if not memory:
             for part in self.remembering:
                 memory = memory | part.initial_memory(len(legal), legal.device)

@@ -1,7 +1,7 @@
 """PPO's networks: what a config says of them, the heads that draw actions, and all weights in one module."""
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -85,6 +85,11 @@ class DiscreteHead(nn.Module):
     def draw(self, outputs: Tensor, legal: Tensor, keys: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Actions, and what must be remembered of them."""
         action, log_prob = self.distribution.sample(outputs, legal, keys)
+        return action, {"legal": legal, "log_prob": log_prob}
+
+    def draw_by_mlp(self, network: Any, legal: Tensor, keys: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """`draw` by what a plain mlp puts out, on a CPU. network: `QuickMLP.arguments`."""
+        action, log_prob = self.distribution.sample_by_mlp(network, legal, keys)
         return action, {"legal": legal, "log_prob": log_prob}
 
     def mode(self, outputs: Tensor, legal: Tensor) -> Tensor:

@@ -418,6 +418,44 @@ def test_evaluations_play_as_the_config_says(evaluation: str) -> None:
     assert len(actions) == (1 if evaluation == "deterministic" else 3)
 
 
+@pytest.mark.parametrize("actions", [Discrete(3), MultiDiscrete((2, 3))])
+@pytest.mark.parametrize("activation", ["tanh", "relu"])
+def test_one_kernel_acts_as_the_head_does_by_the_logits(actions: ActionSpace, activation: str) -> None:
+    net = {"name": "mlp", "net_arch": [16], "activation": activation}
+    ppo = make_ppo(actions, body=separate(net), initialization={"name": "stock"})
+    policy = ppo.policy(explore=True)
+    assert policy.quick is not None
+    for seed in range(3):
+        batch = ready_transitions(ppo, num_worlds=50, seed=seed)
+        legal = batch.extras["legal"] & (torch.arange(300) % 10 > 0).unsqueeze(1)  # in some rows nothing is legal
+        keys = world_keys(seed, 300, CPU)
+        decision = policy.act(batch.observation, legal, keys, {})
+        with torch.no_grad():
+            action, extras = ppo.net.head.draw(ppo.net.policy(batch.observation), legal, keys)
+        assert torch.equal(decision.action, action)
+        assert decision.extras.keys() == extras.keys()
+        assert torch.equal(decision.extras["legal"], legal)
+        assert torch.allclose(decision.extras["log_prob"], extras["log_prob"], atol=1e-6)
+        ppo.digest(batch)
+        ppo.make_pass()  # it sees the weights of today
+
+
+@pytest.mark.parametrize(
+    ("actions", "changes"),
+    [
+        (Box((-0.1,), (0.2,)), {"box_actions": CLIPPED}),
+        (Discrete(3), {"body": shared()}),
+        (Discrete(3), {"body": separate(LAYER_NORM)}),
+    ],
+)
+def test_where_outputs_are_not_logits_alone_no_kernel_acts(actions: ActionSpace, changes: dict[str, Any]) -> None:
+    assert make_ppo(actions, **changes).policy(explore=True).quick is None
+
+
+def test_the_likeliest_action_needs_no_kernel_that_draws() -> None:
+    assert make_ppo(Discrete(3)).policy(explore=False).quick is None
+
+
 def test_box_actions_are_clipped_on_their_way_into_the_game_alone() -> None:
     ppo = make_ppo(Box((-0.1,), (0.2,)), box_actions=CLIPPED)
     seen, _, keys = view_of(1000)
