@@ -31,7 +31,7 @@ from palestra.games.newton import Kernel
 from palestra.games.spaces import Box
 from palestra.games.world import TensorWorld
 from palestra.randomness import base_key, fold, random_floats, random_integers, world_keys
-from palestra.storage.run_folder import run_facts
+from palestra.storage.facts import run_facts
 
 SYNC, BATCHED, OURS, PLAIN = "gymnasium, sync", "gymnasium, batched", "palestra, numba", "palestra, torch"
 NUM_ACTIONS = 20  # drawn before, then played round and round

@@ -33,7 +33,7 @@ from palestra.games.newton import Kernel, Reduction, reduce_points
 from palestra.player import Metrics, Player
 from palestra.players import make_script
 from palestra.players.seating import make_players
-from palestra.storage.run_folder import run_facts
+from palestra.storage.facts import run_facts
 
 CONFIG = ROOT / "configs" / "dqn-polyhedra.yml"
 LEGACY = "rewrite"

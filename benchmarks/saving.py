@@ -25,7 +25,7 @@ from torch import Tensor
 from benchmarks.measuring import status_kib
 from palestra.buffers.replay import Layout, ReplayBuffer, UniformReplayConfig
 from palestra.storage import Checkpoints, RunFolder
-from palestra.storage.manifest import RecordsThen
+from palestra.storage.records_file import RecordsThen
 
 CPU = torch.device("cpu")
 MIB = 1 << 20

@@ -15,8 +15,8 @@ from palestra.config import load_yaml
 from palestra.recording.display.frame import Frame, Warnings
 from palestra.recording.history import History
 from palestra.recording.plots import plot_scores
-from palestra.recording.recorders import read_records
 from palestra.recording.results import Evaluation, Progress
+from palestra.storage.records_file import read_records
 from palestra.timing import summed_times
 
 IMAGES = Path(__file__).parent / "images"

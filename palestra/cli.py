@@ -139,9 +139,9 @@ def evaluate(
         stored.load(checkpoint or "latest")
         for name, path in _evaluate(stored, names, games).items():
             if video:
-                film = path.with_suffix(".mp4")
                 console.print("filming; without a graphics card this may take minutes")
-                returns = ", ".join(f"{value:g}" for value in stored.evaluations.film(name, film))
+                film, found = stored.film(name, path.with_suffix(".mp4").name)
+                returns = ", ".join(f"{value:g}" for value in found)
                 console.print(f"a film of episodes with returns {returns}: {film}", soft_wrap=True)
 
 
@@ -206,7 +206,7 @@ def compare(
         from palestra.report.groups import group_runs
         from palestra.report.moments import play_afresh, read_moments
         from palestra.report.page import write_page
-        from palestra.storage.run_folder import to_json
+        from palestra.storage.facts import to_json
 
         moments = read_moments(runs, checkpoint)
         found = [run for run, _ in moments] if games is None else play_afresh(moments, games, errors.print)
@@ -381,7 +381,7 @@ def _told_plainly() -> Iterator[None]:
     """A user's mistake is one clear line per error and exit code 2, a failed run exit code 1; never a traceback."""
     from palestra.config import ConfigError
     from palestra.storage.checkpoints import CheckpointError
-    from palestra.storage.run_folder import RunFolderError
+    from palestra.storage.disk import RunFolderError
     from palestra.trainer import TrainingFailed
 
     try:

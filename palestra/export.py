@@ -22,7 +22,8 @@ from palestra.games.gym import GymnasiumGame
 from palestra.games.spaces import ActionSpace, Box, MultiDiscrete
 from palestra.player import Player
 from palestra.players import make_script
-from palestra.storage.run_folder import write_json
+from palestra.storage.disk import write_text
+from palestra.storage.facts import to_json
 
 NUM_WORLDS, NUM_ROUNDS = 32, 16  # of the games in which exported and own actions are compared
 TOLERANCE = 1e-4  # of numbers in an action, and of what two choices are worth: other kernels add up in other orders
@@ -66,7 +67,7 @@ def _write(module: nn.Module, player: Player, seen: Seen, folder: Path, onnx: bo
     if onnx:
         path = folder / "policy.onnx"
         checked[path.name] = _compare(_write_onnx(module, example, shapes, path), seen, player.action_space, path)
-    write_json(folder / "policy.json", _description(player, example))
+    write_text(folder / "policy.json", to_json(_description(player, example)))
     return checked
 
 

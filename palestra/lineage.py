@@ -5,7 +5,6 @@ before and after (null where there was none), and the counters at which it chang
 """
 
 import json
-import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -16,7 +15,7 @@ from torch import Tensor
 
 from palestra.config import Config, ConfigError, ConfigErrorItem, load_config, render
 from palestra.storage.checkpoints import CheckpointError, Checkpoints, LoadedCheckpoint
-from palestra.storage.run_folder import RunFolder, write_text
+from palestra.storage.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from palestra.algorithms import RunConfig
@@ -87,12 +86,14 @@ def extend(run: Path, overrides: Sequence[str], model: type["RunConfig"]) -> Run
             faults.append(ConfigErrorItem("stop.after", f"{extended.stop.after:g} is reached already; {expected}"))
         if faults:
             raise ConfigError(faults)
-        noted = folder.changes.stat().st_size if folder.changes.exists() else 0
+        noted = _noted(folder)
         note(folder, changes, counters)
         try:
-            write_text(folder.config, render(extended, model))
+            folder.root.write(folder.config.name, render(extended, model).encode())
         except OSError:
-            os.truncate(folder.changes, noted)
+            file = folder.root.append(folder.changes.name)
+            file.truncate(len(noted))
+            file.close()
             raise
     return folder
 
@@ -117,13 +118,13 @@ def branched_config(checkpoint: Path, overrides: Sequence[str], model: type["Run
 
 def run_of(checkpoint: Path) -> RunFolder:
     """The run that a checkpoint's folder lies in. Raises RunFolderError where there is none."""
-    return RunFolder.open(checkpoint.resolve().parent.parent)
+    return RunFolder.of_checkpoint(checkpoint)
 
 
 def begins_anew(folder: RunFolder) -> bool:
     """Whether a run has no state yet to begin with: no checkpoint, and none that it branches off."""
     has_checkpoint = bool(Checkpoints(folder, keep_last=1, keep_every=None).numbers())
-    return not has_checkpoint and folder.facts().get("branched_from") is None
+    return not has_checkpoint and folder.facts().branched_from is None
 
 
 def changes_since(checkpoint: Path, config: Config) -> list[Change]:
@@ -153,7 +154,13 @@ def require_same_experiment(loaded: LoadedCheckpoint, config: Config) -> None:
 
 def note(folder: RunFolder, changes: Sequence[Change], counters: Mapping[str, int]) -> None:
     """Add changes to a run's `changes.jsonl`, all or none; those that a kill has left as its last are there already."""
-    before = folder.changes.read_text() if folder.changes.exists() else ""
-    new = "".join(json.dumps({**change._asdict(), "counters": dict(counters)}) + "\n" for change in changes)
+    before = _noted(folder)
+    new = "".join(json.dumps({**change._asdict(), "counters": dict(counters)}) + "\n" for change in changes).encode()
     if not new or not before.endswith(new):
-        write_text(folder.changes, before + new)
+        folder.root.write(folder.changes.name, before + new)
+
+
+def _noted(folder: RunFolder) -> bytes:
+    """What a run's `changes.jsonl` says."""
+    name = folder.changes.name
+    return b"" if folder.root.kind(name) is None else folder.root.read(name)

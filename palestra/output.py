@@ -24,25 +24,17 @@ from palestra.recording.recorders import (
     Status,
     flat_params,
     plain,
-    read_records,
 )
 from palestra.recording.results import Evaluation, Progress, by_name, pair_label, standings
 from palestra.recording.summary import render_summary
 from palestra.recording.values import Image, Video, file_media
 from palestra.storage.checkpoints import NOT_OURS, CheckpointError, Checkpoints, LoadedCheckpoint
-from palestra.storage.manifest import RecordsThen
+from palestra.storage.disk import RunFolderError
+from palestra.storage.facts import RunFacts, machine, versions
 from palestra.storage.mirror import Mirror
+from palestra.storage.records_file import iterate_records, part_of
 from palestra.storage.remote import RemoteError
-from palestra.storage.run_folder import (
-    RunFolder,
-    RunFolderError,
-    machine,
-    run_facts,
-    versions,
-    write_bytes,
-    write_json,
-    write_text,
-)
+from palestra.storage.run_folder import UNFILED, RunFolder
 from palestra.timing import summed_times
 
 
@@ -56,10 +48,12 @@ class RunOutput:
         self.display = make_display(config.output.display, console)
         self.evaluations: list[Evaluation] = []
         self.history = History()
-        self.number = -1  # of the checkpoint that this process stands on
+        self.number = -1  # of the last checkpoint that was due
+        self.stands_on = -1  # the checkpoint that was loaded or saved last
         self.mirror: Mirror | None = None
         self.env_steps = 0  # the most that a record tells of
         self.feeds: list[Feed] = []
+        self._told_faults: set[str] = set()
         self.candidates: Callable[[], Sequence[Mapping[str, int]]] = tuple  # steps of who may turn out to be the best
 
     @classmethod
@@ -76,17 +70,20 @@ class RunOutput:
         origin: the checkpoint that it branches off, if any. set_in_python: calls that gave it objects which no config
         names. The mirror's URL is settled here for the run's life.
         """
-        mirror = config.output.mirror
-        facts = {
-            "id": uuid.uuid4().hex,
-            "user_classes": user_class_hashes(config),
-            "set_in_python": list(set_in_python),
-            "branched_from": None if origin is None else str(origin.resolve()),
-            "mirror": None if mirror is None else f"{mirror.url.rstrip('/')}/{folder.path.resolve().name}",
-        }
+        mirror, run_id, place = config.output.mirror, uuid.uuid4().hex, config.output.checkpoint_folder
+        elsewhere = None if place is None else folder.keep_checkpoints_in(Path(place), run_id)
+        facts = RunFacts.of_now(
+            id=run_id,
+            user_classes=user_class_hashes(config),
+            set_in_python=list(set_in_python),
+            branched_from=None if origin is None else str(origin.resolve()),
+            mirror=None if mirror is None else f"{mirror.url.rstrip('/')}/{folder.path.resolve().name}",
+            checkpoint_folder=None if elsewhere is None else str(elsewhere.resolve()),
+        )
         try:
-            write_json(folder.run, run_facts() | facts)
-            write_text(folder.config, render(config, type(config)))  # last: a folder with a config is a run
+            folder.write_facts(facts)
+            text = render(config, type(config))
+            folder.root.write(folder.config.name, text.encode())  # last: a folder with a config is a run
         except OSError as error:
             raise RunFolderError(f"{folder.path} cannot be written: {error}") from error
         return cls(folder, config, console)
@@ -120,10 +117,11 @@ class RunOutput:
 
     def _make_mirror(self) -> Mirror | None:
         """Where run.json says."""
-        url = self.folder.facts().get("mirror")
-        if url is None:
-            return None
-        return Mirror(url, self.config.output.mirror, self.folder, self.checkpoints, self.display.error)
+        url, config = self.folder.facts().mirror, self.config.output.mirror
+        if (url is None) != (config is None):
+            which = "names a mirror, and the config none" if config is None else "names no mirror, and the config one"
+            raise RunFolderError(f"{self.folder.run} is damaged: it {which}")
+        return None if url is None else Mirror(url, config, self.folder, self.checkpoints, self.display.error)
 
     def _in_use(self) -> set[int]:
         """The numbers of checkpoints that must not be deleted yet."""
@@ -140,14 +138,18 @@ class RunOutput:
 
     def rewind(self, loaded: LoadedCheckpoint | None) -> None:
         """Forget the records that came after a checkpoint; all of them where there is none."""
-        length, self.env_steps = (loaded.records.length, loaded.counters["env_steps"]) if loaded else (0, 0)
-        self.number = loaded.manifest.number if loaded else -1
+        length, self.env_steps, self.number, self.stands_on = 0, 0, -1, -1
         if self.mirror is not None:
             with suppress(RemoteError):  # it has been told
                 self.mirror.finish()  # it reads what is cut now
-        fault = None if loaded is None else self.checkpoints.fault_of_records(loaded, self.folder.records)
-        if fault is not None:
-            self.display.error(fault)
+        if loaded is not None:
+            self.env_steps = loaded.counters["env_steps"]
+            self.stands_on = loaded.manifest.number
+            self.number = self.stands_on - (not loaded.manifest.is_due)
+            length = part_of(self.jsonl.file, loaded.records).length
+            fault = self.checkpoints.fault_of_records(loaded, self.jsonl.file, self.folder.records)
+            if fault is not None:
+                self.display.error(fault)
         self.jsonl.cut(length)
         self.evaluations, self.history = [], History()
         for number, record in enumerate(self.records(), start=1):
@@ -182,14 +184,15 @@ class RunOutput:
 
     def unfiled(self) -> list[str]:
         """The recorders that do not have all of the run, by name; for the next process."""
-        return self.folder.unfiled.read_text().split() if self.folder.unfiled.exists() else []
+        is_there = self.folder.root.kind(UNFILED) is not None
+        return self.folder.root.read(UNFILED).decode(errors="replace").split() if is_there else []
 
     def _note_unfiled(self, names: list[str]) -> None:
         with suppress(OSError):  # a full disk is told elsewhere
             if names:
-                write_text(self.folder.unfiled, "\n".join(names) + "\n")
+                self.folder.root.write(UNFILED, ("\n".join(names) + "\n").encode())
             elif self.feeds:
-                self.folder.unfiled.unlink(missing_ok=True)
+                self.folder.root.remove(UNFILED)
 
     def _tell_news(self) -> None:
         for feed in self.feeds:
@@ -198,15 +201,17 @@ class RunOutput:
 
     def origin(self) -> Path | None:
         """The checkpoint that the run branched off, if any."""
-        branched_from = self.folder.facts().get("branched_from")
+        branched_from = self.folder.facts().branched_from
         return None if branched_from is None else Path(branched_from)
 
     def records(self) -> list[dict[str, Any]]:
-        """Raises RunFolderError for a line that was not written so."""
-        try:
-            return read_records(self.folder.records)
-        except ValueError as error:
-            raise RunFolderError(f"{error}; the file is damaged: without that line the run can go on") from error
+        """Those that can be read; a damaged line is told once."""
+        return list(iterate_records(self.folder.records, self._tell_fault))
+
+    def _tell_fault(self, fault: str) -> None:
+        if fault not in self._told_faults:
+            self._told_faults.add(fault)
+            self.display.error(f"{fault}; the run goes on without that line")
 
     def train_seconds(self) -> float:
         """Seconds of training that the records tell of."""
@@ -216,7 +221,7 @@ class RunOutput:
     def note_end(self, reason: str) -> None:
         """Write to run.json why the run ended before its `stop`; the records say it too."""
         try:
-            write_json(self.folder.run, self.folder.facts() | {"ended": reason})
+            self.folder.write_facts(self.folder.facts().model_copy(update={"ended": reason}))
         except OSError as error:
             self.display.error(f"{self.folder.run} could not be written: {error}")
 
@@ -250,14 +255,18 @@ class RunOutput:
 
     def _file(self, name: str, media: Image | Video) -> str | None:
         """Write an image or a video; gives its path in the run's folder, None where the disk refuses."""
-        path = self.folder.media / name
+        *folders, last = name.split("/")
+        folder = self.folder.media
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_bytes(path, media.to_bytes())
+            folder.make()
+            for inner in folders:
+                folder = folder.below(inner).make()
+            folder.write(last, media.to_bytes())
         except OSError as error:
+            path = folder.path / last
             self.display.error(f"{path} could not be written: {error}; training goes on, and the record has null there")
             return None
-        return path.relative_to(self.folder.path).as_posix()
+        return f"media/{name}"
 
     def save(
         self,
@@ -265,8 +274,10 @@ class RunOutput:
         counters: Mapping[str, int],
         buffers: Mapping[str, ReplayBuffer],
         best: bool,
+        is_due: bool,
     ) -> None:
-        """Write the next checkpoint; records are on the disk before it. Raises CheckpointError if the disk refuses."""
+        """Write the next checkpoint; records are on the disk before it. is_due: one that is not uses up no number.
+        Raises CheckpointError if the disk refuses."""
         number = self.number + 1
         try:
             self.jsonl.flush()
@@ -274,9 +285,9 @@ class RunOutput:
             message = f"checkpoint {number:08d} could not be saved: the records before it cannot be written: {error}"
             raise CheckpointError(message) from error
         self._tell_news()
-        records = RecordsThen(length=self.jsonl.length, sha256=self.jsonl.sha256)
-        name = self.checkpoints.save(number, state, counters, buffers, records)
-        self.number = number
+        name = self.checkpoints.save(number, state, counters, buffers, self.jsonl.then, is_due)
+        self.stands_on = number
+        self.number += is_due
         if best:
             self.checkpoints.mark_best(name)
         if self.mirror is not None:
@@ -284,15 +295,15 @@ class RunOutput:
 
     def catch_up_mirror(self) -> None:
         """Send what earlier processes have left undone; not from a checkpoint that is no longer the newest."""
-        if self.mirror is not None and self.number == max(self.checkpoints.numbers()):
-            self.mirror.send(self.number)
+        if self.mirror is not None and self.stands_on == max(self.checkpoints.numbers()):
+            self.mirror.send(self.stands_on)
 
     def finish_mirror(self) -> None:
         """Wait until the mirror has all; raises RemoteError if that fails. What was kept for it goes."""
         assert self.mirror is not None
         self.mirror.finish()
         with suppress(OSError):  # it goes at the next save
-            self.checkpoints.remove_unkept(self.number)
+            self.checkpoints.remove_unkept(self.stands_on)
 
     def differences(self, loaded: LoadedCheckpoint) -> list[str]:
         """What is not as it was when the checkpoint was written: equal bits are then not promised."""
@@ -310,9 +321,10 @@ class RunOutput:
     def conclude(self, progress: Progress, with_plot: bool) -> None:
         """The plot, which takes a second or more, and the summary on the console (unless quiet)."""
         plot = self.folder.path / "scores.png"
-        files = {"records": self.folder.records, "checkpoints": self.folder.checkpoints}
+        files = {"records": self.folder.records, "checkpoints": self.folder.checkpoints.path}
         try:
-            if with_plot and plot_scores(self.records(), plot):
+            if with_plot and (picture := plot_scores(self.records())) is not None:
+                self.folder.root.write(plot.name, picture)
                 files["plot"] = plot
         except OSError as error:
             self.display.error(f"{plot} could not be written: {error}")

@@ -49,9 +49,10 @@ from palestra.recording.values import Recordable
 from palestra.signals import StopSignals
 from palestra.soundness import check_scratch_folders, fault_of_losses, fault_of_parameters
 from palestra.storage.checkpoints import CheckpointError, LoadedCheckpoint
+from palestra.storage.disk import RunFolderError
 from palestra.storage.fetching import fetch, is_url
 from palestra.storage.remote import RemoteError
-from palestra.storage.run_folder import RunFolder, RunFolderError
+from palestra.storage.run_folder import RunFolder
 from palestra.timing import Phase, TimeLog
 from palestra.view import View
 
@@ -274,7 +275,7 @@ class Trainer:
             due = False
         leaving = self.signals.received is not None  # asked once: who leaves has saved
         if config.output.save is not None and (due or leaving):
-            self.save()
+            self.save(due)
         elif config.output.save is not None:
             with self.clock.paused(), self.time_log.during("saving"):
                 self._output().checkpoints.write_ahead(self._buffers())
@@ -449,9 +450,12 @@ class Trainer:
             where = f"the environments of player {player.name!r} could not be brought back as they were"
             self._output().display.error(f"{where}: new episodes began, and equal bits are not promised")
 
-    def save(self) -> None:
+    def save(self, is_due: bool = True) -> None:
         """Write a checkpoint; the best one, if the last evaluation was better than all before. Where the disk refuses,
-        the display says so, and training goes on; a failed last save makes `fit` raise at the end."""
+        the display says so, and training goes on; a failed last save makes `fit` raise at the end.
+
+        is_due: one that is not, since somebody stops here, uses up no number: the next one that is takes its place.
+        """
         self._check_finite()
         self._raise_for(fault_of_parameters(self.learners, self.fused_game))
         output, is_best = self._output(), self._is_best
@@ -459,7 +463,7 @@ class Trainer:
         with self._apart("saving", "saving"):
             try:
                 state = self.state_dict() | {"is_best": is_best, "config": stored_config(self.config)}
-                output.save(state, self._counts(), self._buffers(), is_best)
+                output.save(state, self._counts(), self._buffers(), is_best, is_due)
                 self.save_failure = None
             except CheckpointError as error:  # the disk may have room again by the next time
                 self.save_failure = error
@@ -634,6 +638,7 @@ class Trainer:
             raise RunFolderError(f"{run} is a folder: the run goes on there; expected no --run")
         else:
             folder = RunFolder.open(Path(run))
+            folder.require_plain()
         try:
             config = _read_config(folder.config, ())
         except ConfigError as error:
@@ -725,7 +730,7 @@ class Trainer:
             folder = self.run if isinstance(self.run, RunFolder) else default_folder(self.run, self.name)
             self.run = folder
             if self.resumed:
-                if folder.facts().get("set_in_python", []) != self.set_in_python:
+                if folder.facts().set_in_python != self.set_in_python:
                     raise folder.not_rebuildable()
                 self.output = RunOutput(folder, self.config, self.console)
             else:

@@ -5,8 +5,6 @@ counted in minutes follows the clock, and comes at other steps each time: it is 
 """
 
 import io
-import json
-import shutil
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,11 +22,16 @@ from palestra.intervals import Limit
 from palestra.lineage import Change, tree_differences
 from palestra.recording.recorders import without_clock
 from palestra.storage.checkpoints import Checkpoints, LoadedCheckpoint
-from palestra.storage.run_folder import RunFolder, RunFolderError, write_json, write_text
+from palestra.storage.disk import Folder, RunFolderError
+from palestra.storage.manifest import MANIFEST
+from palestra.storage.records_file import parse_record
+from palestra.storage.run_folder import RunFolder
+from palestra.storage.segments import CheckpointPlace, read_checked
 from palestra.trainer import Trainer, TrainingEnds
 
 BEGINNING = "beginning"
 NEVER = 1e12  # minutes
+MOST_BYTES = 1 << 40  # of a file that was found to be what was written
 
 
 class Difference(NamedTuple):
@@ -78,7 +81,7 @@ def verify(run: Path, start: str | None) -> Verdict:
     number, first = (-1, 0) if loaded is None else (loaded.manifest.number, loaded.records.length)
     later = (checkpoints.load(later, check_rows=False) for later in checkpoints.numbers() if later > number)
     end = next((checkpoint for checkpoint in later if checkpoint.records.length > first), None)
-    expected = _records(folder.records, first, None if end is None else end.records.length)
+    expected = _records(folder, first, None if end is None else end.records.length)
     if "stop" in clocked and end is None:  # what was recorded at its end
         expected = [record for record in expected if record["opt_steps"] < expected[-1]["opt_steps"]]
     if "output.save" in clocked:
@@ -87,7 +90,9 @@ def verify(run: Path, start: str | None) -> Verdict:
         raise RunFolderError(f"{run} has recorded nothing after that checkpoint; expected an earlier one")
     with TemporaryDirectory(prefix="palestra-verify-") as place:
         replay = _beside(folder, config, loaded, Path(place) / "run")
-        replay.expected, replay.end = expected, None if end is None else end.manifest.number
+        # a checkpoint that was not due, where somebody stopped, does not come again
+        replay.expected = expected
+        replay.end = end.manifest.number if end is not None and end.manifest.is_due else None
         replay.fit()
         if replay.signals.received is not None:
             sys.exit(128 + replay.signals.received)
@@ -101,8 +106,16 @@ def verify(run: Path, start: str | None) -> Verdict:
     name = BEGINNING if loaded is None else loaded.folder.name
     state = None if compared is None else compared.folder.name
     newest = end or loaded
-    damage = None if newest is None else checkpoints.fault_of_records(newest, folder.records)
+    damage = None if newest is None else _damage(folder, checkpoints, newest)
     return Verdict(name, len(expected), state, difference, changed, clocked, damage)
+
+
+def _damage(folder: RunFolder, checkpoints: Checkpoints, newest: LoadedCheckpoint) -> str | None:
+    try:
+        with folder.root.reading(folder.records.name) as records:
+            return checkpoints.fault_of_records(newest, records, folder.records)
+    except OSError as error:
+        return f"{folder.records} cannot be read: {error}"
 
 
 def _clocked(config: RunConfig) -> list[str]:
@@ -143,7 +156,7 @@ class Replay(Trainer):
     def compare(self) -> None:
         """Look for a difference in the records so far."""
         assert self.output is not None
-        new = _records(self.output.folder.records, self.first, None)
+        new = _records(self.output.folder, self.first, None)
         self.num_new = len(new)
         for before, now in zip(self.expected, new, strict=False):
             where = f"{before['kind']} at opt step {before['opt_steps']}, env step {before['env_steps']}"
@@ -157,7 +170,7 @@ def _start(folder: RunFolder, checkpoints: Checkpoints, start: str | None) -> Lo
         return None
     if start is not None:
         return checkpoints.load(int(start) if start.isdigit() else start)
-    length = folder.records.stat().st_size if folder.records.is_file() else 0
+    length = len(_content(folder))
     for number in reversed(checkpoints.numbers()):
         loaded = checkpoints.load(number)
         if loaded.records.length < length:
@@ -172,45 +185,49 @@ def _beside(folder: RunFolder, config: RunConfig, loaded: LoadedCheckpoint | Non
     copy = RunFolder.create_at(path)
     if config.stop.unit == "minutes":
         config = config.model_copy(update={"stop": Limit(after=NEVER, unit="minutes")})
-    write_text(copy.config, render(config, RunConfig))
-    write_json(copy.run, folder.facts() | {"mirror": None})
-    if folder.players.is_dir():
-        shutil.copytree(folder.players, copy.players)
-    if (filed := folder.evaluations / "beside").is_dir():  # what has failed there stays failed
-        shutil.copytree(filed, copy.evaluations / filed.name)
+    alone: dict[str, Any] = {"recorders": [], "mirror": None, "checkpoint_folder": None}  # it writes nowhere else
+    config = config.model_copy(update={"output": config.output.model_copy(update=alone)})
+    copy.root.write(copy.config.name, render(config, RunConfig).encode())
+    copy.write_facts(folder.facts().model_copy(update={"mirror": None, "checkpoint_folder": None}))
+    _copy_files(folder.players, copy.players)
+    _copy_files(folder.evaluations.below("beside"), copy.evaluations.below("beside"))  # what has failed stays failed
     if loaded is not None:
-        kept = copy.checkpoints / loaded.folder.name
-        shutil.copytree(loaded.folder, kept)
-        for rows in loaded.buffers.values():
-            for segment in rows.segments:
-                if not (kept / segment.file).exists():
-                    shutil.copyfile(loaded.folder / segment.file, kept / segment.file)
-        write_text(copy.checkpoints / "latest", loaded.folder.name + "\n")
-        copy.records.write_bytes(_content(folder.records)[: loaded.records.length])
+        kept = CheckpointPlace(copy.checkpoints.below(loaded.folder.name).make(), copy.buffers)
+        for name in (MANIFEST, *loaded.manifest.files):
+            kept.folder.write(name, loaded.place.folder.read(name, MOST_BYTES))
+        for name, stored in loaded.manifest.segments().items():
+            kept.buffers.write(name, read_checked(loaded.place.buffers, name, stored))
+        copy.checkpoints.write("latest", f"{loaded.folder.name}\n".encode())
+        copy.root.write(copy.records.name, _content(folder)[: loaded.records.length])
     replay = Replay.load(path, console=Console(file=io.StringIO()))  # what it tells is not about the run itself
-    output = replay.config.output.model_copy(update={"recorders": []})
-    replay.config = replay.config.model_copy(update={"output": output})
     replay.first = 0 if loaded is None else loaded.records.length
     return replay
 
 
-def _content(path: Path) -> bytes:
+def _copy_files(source: Folder, target: Folder) -> None:
+    for name in source.names():
+        if source.kind(name) == "file":
+            target.make().write(name, source.read(name, MOST_BYTES))
+
+
+def _content(folder: RunFolder) -> bytes:
     """The bytes of records.jsonl; none where it is missing."""
     try:
-        return path.read_bytes() if path.exists() else b""
+        name = folder.records.name
+        return b"" if folder.root.kind(name) is None else folder.root.read(name, MOST_BYTES)
     except OSError as error:
-        raise RunFolderError(f"{path} cannot be read: {error}") from error
+        raise RunFolderError(f"{folder.records} cannot be read: {error}") from error
 
 
-def _records(path: Path, first: int, last: int | None) -> list[dict[str, Any]]:
+def _records(folder: RunFolder, first: int, last: int | None) -> list[dict[str, Any]]:
     """The records in some bytes of records.jsonl, without their clocks."""
-    content = _content(path)
+    path, content = folder.records, _content(folder)
     before = content[:first].count(b"\n")
     records = []
     for number, line in enumerate(content[first:last].splitlines(), start=before + 1):
         try:
-            records.append(without_clock(json.loads(line)))
-        except (ValueError, AttributeError, RecursionError) as error:
+            records.append(without_clock(parse_record(line)))
+        except ValueError as error:
             raise RunFolderError(f"{path}, line {number}: {error}; the file is damaged") from error
     return records
 

@@ -89,6 +89,7 @@ TINY: Data = {
         "save": {"every": 8, "unit": "opt_steps"},
         "keep_last": 2,
         "keep_every": 1,
+        "checkpoint_folder": None,
         "stop_within_s": 60.0,
         "mirror": None,
     },
@@ -129,7 +130,7 @@ def in_tmp_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture
 def no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
     """Runs end without their plot, which takes longer than a tiny run."""
-    monkeypatch.setattr("palestra.output.plot_scores", lambda records, path: False)
+    monkeypatch.setattr("palestra.output.plot_scores", lambda records: None)
 
 
 # ---- an S3-compatible server on loopback -----------------------------------------------------------------

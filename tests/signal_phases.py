@@ -103,7 +103,7 @@ if __name__ == "__main__":
     parser.add_argument("--both", action="store_true", help="both signals in every phase, not one or the other")
     both = parser.parse_args().both
     torch.set_num_threads(1)  # a fork must not inherit a pool of threads
-    palestra.output.plot_scores = lambda records, path: False
+    palestra.output.plot_scores = lambda records: None
     signals = [signal.SIGINT, signal.SIGTERM]
     for index, phase in enumerate(PHASES):
         for number in signals if both else [signals[index % 2]]:

@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 from palestra.catalogue import catalogue
 from palestra.cli import app
 from palestra.config import load_yaml
-from palestra.recording.recorders import read_records
+from palestra.storage.records_file import read_records
 
 MakeConfig = Callable[..., dict[str, Any]]
 

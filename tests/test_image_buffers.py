@@ -14,8 +14,9 @@ import palestra
 from palestra.cli import shipped_configs
 from palestra.config import load_yaml
 from palestra.lineage import tree_differences
-from palestra.recording.recorders import read_records, without_clock
+from palestra.recording.recorders import without_clock
 from palestra.storage import Checkpoints, LoadedCheckpoint, RunFolder, segments
+from palestra.storage.records_file import read_records
 
 pytest.importorskip("ale_py")
 pytestmark = pytest.mark.usefixtures("no_plots")

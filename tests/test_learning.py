@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import palestra
-from palestra.recording.recorders import read_records
+from palestra.storage.records_file import read_records
 
 ROOT = Path(__file__).parents[1]
 AGENTS = ("random", "choose_first", "choose_last", "greedy")

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 import palestra
-from palestra.recording.recorders import read_records
+from palestra.storage.records_file import read_records
 
 ROOT = Path(__file__).parents[1]
 

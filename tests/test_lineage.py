@@ -14,8 +14,9 @@ import palestra
 from palestra.algorithms import RunConfig
 from palestra.config import ConfigError, check
 from palestra.lineage import Change, differences, extend
-from palestra.recording.recorders import read_records
-from palestra.storage import Checkpoints, RunFolder, RunFolderError, write_text
+from palestra.storage import Checkpoints, RunFolder, RunFolderError
+from palestra.storage.disk import Folder
+from palestra.storage.records_file import read_records
 from palestra.trainer import Trainer
 
 MakeConfig = Callable[..., dict[str, Any]]
@@ -93,12 +94,14 @@ def test_an_extension_that_the_disk_refuses_changes_nothing(
     extend(run, ["stop.after=30"], RunConfig)
     before = [(run / name).read_bytes() for name in ("config.yml", "changes.jsonl")]
 
-    def write(path: Path, text: str) -> None:
-        if path.name == refused:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        write_text(path, text)
+    original = Folder.write
 
-    monkeypatch.setattr(palestra.lineage, "write_text", write)
+    def write(folder: Folder, name: str, content: bytes) -> None:
+        if name == refused:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        original(folder, name, content)
+
+    monkeypatch.setattr(Folder, "write", write)
     with pytest.raises(OSError, match="No space left"):
         extend(run, ["stop.after=40"], RunConfig)
     assert [(run / name).read_bytes() for name in ("config.yml", "changes.jsonl")] == before
@@ -107,12 +110,14 @@ def test_an_extension_that_the_disk_refuses_changes_nothing(
 def test_an_extension_that_was_killed_before_the_config_was_written_is_noted_once(
     run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def write(path: Path, text: str) -> None:
-        if path.name == "config.yml":
-            raise KeyboardInterrupt  # as good as a kill: nothing is put right
-        write_text(path, text)
+    original = Folder.write
 
-    monkeypatch.setattr(palestra.lineage, "write_text", write)
+    def write(folder: Folder, name: str, content: bytes) -> None:
+        if name == "config.yml":
+            raise KeyboardInterrupt  # as good as a kill: nothing is put right
+        original(folder, name, content)
+
+    monkeypatch.setattr(Folder, "write", write)
     with pytest.raises(KeyboardInterrupt):
         extend(run, ["stop.after=40"], RunConfig)
     monkeypatch.undo()

@@ -17,7 +17,9 @@ import pytest
 from palestra.algorithms import RunConfig, read_config
 from palestra.config import ConfigError, render
 from palestra.recording import feed
-from palestra.recording.recorders import Recorder, RunCard, RunEnd, numbers_of, read_records, without_clock
+from palestra.recording.recorders import Recorder, RunCard, RunEnd, numbers_of, without_clock
+from palestra.storage import Folder
+from palestra.storage.records_file import read_records
 from palestra.trainer import Trainer, TrainingFailed
 from palestra.verify import verify
 
@@ -183,10 +185,14 @@ def test_a_disk_that_refuses_a_picture_costs_the_picture_alone(
 ) -> None:
     (in_tmp_path / "noting.py").write_text(NOTER)
 
-    def refuse(path: Path, content: bytes) -> None:
-        raise OSError(28, "No space left on device")
+    original = Folder.write
 
-    monkeypatch.setattr("palestra.output.write_bytes", refuse)
+    def refuse(folder: Folder, name: str, content: bytes) -> None:
+        if name.endswith(".png"):
+            raise OSError(28, "No space left on device")
+        original(folder, name, content)
+
+    monkeypatch.setattr(Folder, "write", refuse)
     Trainer(make_config({"callbacks": [{"name": "noting:Noter"}]}), run="run").fit()
     noted = [record["notes"] for record in training_records(in_tmp_path / "run") if "notes" in record]
     assert [notes["board"] for notes in noted] == [None] * 6

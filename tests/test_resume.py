@@ -29,8 +29,8 @@ from resuming import (
 import palestra
 from palestra.algorithms import DQNTrainer
 from palestra.evaluation import evaluator
-from palestra.recording.recorders import read_records
 from palestra.storage import RunFolder
+from palestra.storage.records_file import read_records
 from palestra.trainer import Trainer
 from palestra.view import View
 

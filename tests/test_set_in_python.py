@@ -18,8 +18,9 @@ from palestra.cli import app
 from palestra.config import ConfigError, load_yaml
 from palestra.evaluation.stored import StoredRun
 from palestra.lineage import extend
-from palestra.recording.recorders import Recorder, RunCard, RunEnd, read_records
+from palestra.recording.recorders import Recorder, RunCard, RunEnd
 from palestra.storage import RunFolderError
+from palestra.storage.records_file import read_records
 from palestra.trainer import Trainer
 
 MakeConfig = Callable[..., dict[str, Any]]

@@ -12,8 +12,8 @@ from palestra.buffers.replay import ReplayBuffer
 from palestra.callbacks import Callback
 from palestra.evaluation.during_training import InTurn
 from palestra.games.fused import FusedGame
-from palestra.recording.recorders import read_records
 from palestra.recording.results import time_text
+from palestra.storage.records_file import read_records
 from palestra.timing import PHASES, TimeLog, timed
 from palestra.trainer import Trainer
 

@@ -27,9 +27,9 @@ from palestra.evaluation.evaluations import BestScore
 from palestra.games.rewards import Reward
 from palestra.intervals import Interval
 from palestra.player import Algorithm, Metrics, Player
-from palestra.recording.recorders import read_records, without_clock
-from palestra.storage import CheckpointError, Checkpoints, RunFolder
-from palestra.storage import checkpoints as checkpoints_module
+from palestra.recording.recorders import without_clock
+from palestra.storage import CheckpointError, Checkpoints, Folder, RunFolder
+from palestra.storage.records_file import read_records
 from palestra.timing import PHASES
 from palestra.trainer import Trainer, TrainingFailed
 
@@ -766,15 +766,16 @@ def test_a_second_fit_of_a_finished_trainer_changes_nothing(make_config: MakeCon
 def refuse_saves(monkeypatch: pytest.MonkeyPatch, refused: Callable[[int], bool]) -> list[int]:
     """Let the disk be full while the n-th checkpoint is written, for every n (from 0) that is refused; gives the n."""
     numbers: list[int] = []
-    original = checkpoints_module.write_tensors
+    original = Folder.write_new
 
-    def write(path: Path, tensors: dict[str, torch.Tensor]) -> str:
-        numbers.append(len(numbers))
-        if refused(numbers[-1]):
-            raise OSError(errno.ENOSPC, "No space left on device")
-        return original(path, tensors)
+    def write(folder: Folder, name: str, content: bytes) -> None:
+        if name == "tensors.safetensors":
+            numbers.append(len(numbers))
+            if refused(numbers[-1]):
+                raise OSError(errno.ENOSPC, "No space left on device")
+        original(folder, name, content)
 
-    monkeypatch.setattr(checkpoints_module, "write_tensors", write)
+    monkeypatch.setattr(Folder, "write_new", write)
     return numbers
 
 
@@ -801,20 +802,20 @@ def test_a_best_that_could_not_be_saved_leaves_its_place_to_the_next_that_is_bet
     what: str, make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rho = {0: 1.0, 8: 3.0, 16: 2.0, 24: 0.5}  # by opt step; the save at 8 fails
-    name = "write_text" if what == "best" else "write_tensors"
-    write = getattr(checkpoints_module, name)
+    method = "write" if what == "best" else "write_new"
+    write = getattr(Folder, method)
 
-    def refuse(path: Path, content: Any) -> Any:
-        if path.name == what and trainer.opt_steps == 8:
+    def refuse(folder: Folder, name: str, content: bytes) -> None:
+        if name == what and trainer.opt_steps == 8:
             raise OSError(errno.ENOSPC, "No space left on device")
-        return write(path, content)
+        write(folder, name, content)
 
     def improves(best: BestScore, record: Mapping[str, Any]) -> bool:
         pairs = [pair | {"rho": rho[trainer.opt_steps]} for pair in record["pairs"]]
         return original(best, {**record, "pairs": pairs})
 
     original = BestScore.improves
-    monkeypatch.setattr(checkpoints_module, name, refuse)
+    monkeypatch.setattr(Folder, method, refuse)
     monkeypatch.setattr(BestScore, "improves", improves)
     intervals = {"output.save": {"every": 8, "unit": "opt_steps"}, "evaluations.0.interval.every": 8}
     trainer = Trainer(make_config({**intervals, "stop.after": 24}), run=tmp_path / "run")

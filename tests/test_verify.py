@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 from palestra.cli import app
 from palestra.clock import TrainingClock
 from palestra.storage import Checkpoints, RunFolder, RunFolderError
-from palestra.storage.run_folder import file_sha256, to_json
-from palestra.storage.segments import read_tensors, write_tensors
+from palestra.storage.facts import to_json
+from palestra.storage.segments import StoredFile, tensors_in, tensors_to_bytes
 from palestra.trainer import Trainer
 from palestra.verify import verify
 
@@ -95,12 +95,13 @@ def test_a_state_that_was_not_reached_so_is_found(make_config: MakeConfig, tmp_p
     checkpoint = run / "checkpoints" / f"{numbers[-1]:08d}"
     manifest = json.loads((checkpoint / "manifest.json").read_text())
     del manifest["sha256"]
-    tensors = read_tensors(checkpoint / "tensors.safetensors", manifest["files"]["tensors.safetensors"])
+    tensors = tensors_in((checkpoint / "tensors.safetensors").read_bytes(), "tensors.safetensors")
     floats = sorted(name for name, tensor in tensors.items() if tensor.is_floating_point())
     name = next(name for name in floats if name.startswith("/players/host/nets/q/"))
     tensors[name].view(-1)[0] += 1.0
-    write_tensors(checkpoint / "tensors.safetensors", tensors)
-    manifest["files"]["tensors.safetensors"] = file_sha256(checkpoint / "tensors.safetensors")
+    content = tensors_to_bytes(tensors)
+    (checkpoint / "tensors.safetensors").write_bytes(content)
+    manifest["files"]["tensors.safetensors"] = StoredFile.of(content).model_dump()
     digest = hashlib.sha256(to_json(manifest).encode()).hexdigest()
     (checkpoint / "manifest.json").write_text(to_json(manifest | {"sha256": digest}))
     assert re.fullmatch(

@@ -74,6 +74,9 @@ class OutputConfig(Config):
     """checkpoints kept, counted from the latest"""
     keep_every: PositiveInt | None
     """keep every n-th checkpoint for good; null: no such"""
+    checkpoint_folder: Annotated[str, Field(pattern="^/")] | None
+    """an absolute path, on another disk say: checkpoints and replay rows lie there, in a folder of the run's name and
+    id; null: in the run's own folder"""
     stop_within_s: PositiveFloat
     """seconds from SIGINT or SIGTERM to the end of the process; who has not saved by then leaves without, and a resume
     replays what was lost"""

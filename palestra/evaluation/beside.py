@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from palestra.evaluation.config import BestConfig, EvaluatorsConfig
@@ -18,11 +17,13 @@ from palestra.evaluation.during_training import Evaluating, InTurn, Occasion, st
 from palestra.evaluation.evaluations import Evaluations
 from palestra.evaluation.evaluator import Interrupted
 from palestra.evaluation.processes import Answer, Processes, Request
-from palestra.evaluation.stored import record_path
+from palestra.evaluation.stored import record_name
 from palestra.intervals import Unit
 from palestra.recording.recorders import plain
 from palestra.recording.results import Task
-from palestra.storage.run_folder import RunFolder, write_json
+from palestra.storage.disk import Folder
+from palestra.storage.facts import to_json
+from palestra.storage.run_folder import RunFolder
 from palestra.storage.states import copied
 from palestra.view import View
 
@@ -61,7 +62,7 @@ class Beside(Evaluating):
     def __init__(self, config: EvaluatorsConfig, evaluations: Evaluations, best: BestConfig | None) -> None:
         self.config, self.evaluations, self.best = config, evaluations, best
         self.batches: list[Batch] = []  # the oldest first
-        self.folder: Path | None = None  # where answers are filed
+        self.folder: Folder | None = None  # where answers are filed
         self.processes: Processes | None = None
         self._news: list[str] = []
 
@@ -114,8 +115,7 @@ class Beside(Evaluating):
     @contextmanager
     def opened(self, run: RunFolder) -> Iterator[None]:
         """The processes, which are started when there is something to play, and do not outlive this."""
-        self.folder = run.evaluations / "beside"
-        self.folder.mkdir(exist_ok=True)
+        self.folder = run.evaluations.make().below("beside").make()
         self.processes = Processes(run.path, self.folder, self.config, self._news.append)
         self._hand_over()
         try:
@@ -149,7 +149,7 @@ class Beside(Evaluating):
         """What has failed once in this run stays so where it goes on: it may have been recorded so."""
         assert self.folder is not None
         try:
-            filed = json.loads(record_path(self.folder, name, occasion.counters["opt_steps"]).read_bytes())
+            filed = json.loads(self.folder.read(record_name(name, occasion.counters["opt_steps"])))
             if filed == record_of(name, occasion, Answer(None, 0.0, filed["why"])):
                 return Answer(None, 0.0, filed["why"])
         except (OSError, ValueError, LookupError, TypeError):
@@ -160,9 +160,10 @@ class Beside(Evaluating):
         """Called from another thread, as soon as the answer is there and before it is taken."""
         assert self.folder is not None
         try:
-            write_json(record_path(self.folder, record["evaluation"], record["opt_steps"]), plain(record))
+            file = record_name(record["evaluation"], record["opt_steps"])
+            self.folder.write(file, to_json(plain(record)).encode())
         except OSError as error:
-            self._news.append(f"an evaluation could not be written to {self.folder}: {error}")
+            self._news.append(f"an evaluation could not be written to {self.folder.path}: {error}")
 
     # ---- state -------------------------------------------------------------------------------------------
 

@@ -10,9 +10,9 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
@@ -23,6 +23,7 @@ from torch import Tensor
 
 from palestra.evaluation.config import EvaluatorsConfig
 from palestra.recording.results import Task
+from palestra.storage.disk import Folder
 from palestra.storage.states import encode
 
 COMMAND = [sys.executable, "-P", "-m", "palestra.evaluation.worker"]
@@ -72,10 +73,10 @@ class ProcessLost(Exception):
 class Processes:
     """`num_processes` of them. tell: is given lines for the user, from other threads."""
 
-    def __init__(self, run: Path, logs: Path, config: EvaluatorsConfig, tell: Callable[[str], None]) -> None:
+    def __init__(self, run: Path, logs: Folder, config: EvaluatorsConfig, tell: Callable[[str], None]) -> None:
         self.jobs: SimpleQueue[Job | None] = SimpleQueue()
         self.keepers = [
-            Keeper(run, logs / f"evaluator-{number}.log", config, self.jobs, tell)
+            Keeper(run, LogFile(logs, f"evaluator-{number}.log"), config, self.jobs, tell)
             for number in range(config.num_processes)
         ]
 
@@ -96,13 +97,35 @@ class Processes:
             keeper.thread.join(CLOSE_S)
 
 
+@dataclass(frozen=True)
+class LogFile:
+    """What a process prints."""
+
+    folder: Folder
+    name: str
+
+    @property
+    def path(self) -> Path:
+        return self.folder.path / self.name
+
+    @contextmanager
+    def opened(self) -> Iterator[int]:
+        """For writing at its end."""
+        file = self.folder.append(self.name)
+        try:
+            os.lseek(file.descriptor, 0, os.SEEK_END)
+            yield file.descriptor
+        finally:
+            file.close()
+
+
 class Keeper:
     """Keeps one process in a thread: starts it when there is a request, and another when it was lost."""
 
     def __init__(
         self,
         run: Path,
-        log: Path,
+        log: LogFile,
         config: EvaluatorsConfig,
         jobs: "SimpleQueue[Job | None]",
         tell: Callable[[str], None],
@@ -111,7 +134,7 @@ class Keeper:
         self.process: EvaluatorProcess | None = None
         self.is_closed = False
         self.lock = threading.Lock()  # whoever starts a process must know that nobody has closed meanwhile
-        self.thread = threading.Thread(target=self._work, name=log.stem, daemon=True)
+        self.thread = threading.Thread(target=self._work, name=log.name.removesuffix(".log"), daemon=True)
         self.thread.start()
 
     def close(self) -> None:
@@ -145,8 +168,8 @@ class Keeper:
             if self.is_closed:
                 return None
             if number < self.config.max_restarts:
-                self.tell(f"{what}: {why}; it is begun anew (see {self.log})")
-        self.tell(f"{what} has failed, and decides nothing: {why}; training goes on (see {self.log})")
+                self.tell(f"{what}: {why}; it is begun anew (see {self.log.path})")
+        self.tell(f"{what} has failed, and decides nothing: {why}; training goes on (see {self.log.path})")
         failed = Answer(None, 0.0, why)
         job.file(failed)
         return failed
@@ -166,13 +189,13 @@ class EvaluatorProcess:
     It holds the reading end of a pipe that closes with the process that started it.
     """
 
-    def __init__(self, run: Path, log: Path, timeout_s: float) -> None:
+    def __init__(self, run: Path, log: "LogFile", timeout_s: float) -> None:
         self._timeout_s, self._is_asked, self._is_late = timeout_s, False, False
         self._lock = threading.Lock()  # who has answered is not late
         watched, self._life = os.pipe()
         path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)  # where the user's own classes are found
         try:
-            with open(log, "ab") as file:
+            with log.opened() as file:
                 self._process = subprocess.Popen(
                     [*COMMAND, str(run), str(watched)],
                     stdin=subprocess.PIPE,

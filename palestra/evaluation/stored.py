@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
@@ -13,7 +14,9 @@ from palestra.games import make_game
 from palestra.players.seating import make_players
 from palestra.recording.recorders import plain
 from palestra.storage.checkpoints import Checkpoints
-from palestra.storage.run_folder import RunFolder, RunFolderError, write_json
+from palestra.storage.disk import RunFolderError
+from palestra.storage.facts import to_json
+from palestra.storage.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from palestra.algorithms import RunConfig
@@ -77,14 +80,22 @@ class StoredRun:
         final = self.evaluations.configs[name].final_num_games
         result = self.evaluations.play(name, num_games or final, with_scripted=True, watch=watch)
         record = {"kind": "evaluation", **self.counters, **result}
-        path = record_path(self.folder.evaluations, name, self.counters["opt_steps"])
-        write_json(path, plain(record))
-        return path, record
+        file = record_name(name, self.counters["opt_steps"])
+        self.folder.evaluations.make().write(file, to_json(plain(record)).encode())
+        return self.folder.evaluations.path / file, record
+
+    def film(self, name: str, file: str) -> tuple[Path, list[float]]:
+        """Film the first episodes of an evaluation into a file of evaluations/; gives its path, and their returns."""
+        with TemporaryDirectory(prefix="palestra-film-") as place:
+            film = Path(place) / file
+            returns = self.evaluations.film(name, film)
+            self.folder.evaluations.make().write(file, film.read_bytes())
+        return self.folder.evaluations.path / file, returns
 
 
-def record_path(folder: Path, name: str, opt_steps: int) -> Path:
-    """Where an evaluation of that step is filed."""
-    return folder / f"{name}-opt-step-{opt_steps}.json"
+def record_name(name: str, opt_steps: int) -> str:
+    """The file that an evaluation of that step is filed in."""
+    return f"{name}-opt-step-{opt_steps}.json"
 
 
 def make_evaluations(config: "RunConfig", game: Any, players: Any) -> Evaluations:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from palestra.evaluation.stored import StoredRun, record_path
+from palestra.evaluation.stored import StoredRun, record_name
 from palestra.storage.checkpoints import CheckpointError, Checkpoints
 
 LOOK_S = 1.0  # between two looks for a new checkpoint
@@ -22,7 +22,7 @@ def watch(run: StoredRun, names: Sequence[str], num_games: int | None) -> Iterat
     while True:
         for number in checkpoints.numbers():
             try:  # a number may come again, where a run goes on from an earlier checkpoint
-                written = (checkpoints.folder / f"{number:08d}" / "manifest.json").stat().st_mtime_ns
+                written = (checkpoints.folder.path / f"{number:08d}" / "manifest.json").lstat().st_mtime_ns
                 if (number, written) in seen:
                     continue
                 seen.add((number, written))
@@ -44,9 +44,8 @@ def _filed(run: StoredRun, name: str, num_games: int | None) -> dict[str, Any] |
     config = run.evaluations.configs[name]
     wanted = [num_games or config.final_num_games] * len(config.pairings)
     try:
-        record: dict[str, Any] = json.loads(
-            record_path(run.folder.evaluations, name, run.counters["opt_steps"]).read_bytes()
-        )
+        file = record_name(name, run.counters["opt_steps"])
+        record: dict[str, Any] = json.loads(run.folder.evaluations.read(file))
         played = [pair["games"] + pair["started_over"] for pair in record["pairs"]]
         is_same = run.counters.items() <= record.items() and played == wanted
     except (OSError, ValueError, LookupError, TypeError, AttributeError):

@@ -4,10 +4,11 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 from urllib.parse import quote
 
 import torch
+from pydantic import Field, ValidationError
 
 from palestra.config import Config, ConfigError, ConfigErrorItem, PartError, UserConfig, load_class, load_config
 from palestra.games import make_game
@@ -15,14 +16,16 @@ from palestra.games.game import Game
 from palestra.player import Algorithm, Player
 from palestra.players import FromRunConfig, ScriptedPlayerConfig, make_script
 from palestra.storage.checkpoints import NOT_OURS, CheckpointError, Checkpoints, LoadedCheckpoint
-from palestra.storage.run_folder import RunFolder, RunFolderError, write_json, write_text
-from palestra.storage.segments import parse_json, read_file, read_tensors, write_tensors
+from palestra.storage.disk import Folder, RunFolderError
+from palestra.storage.facts import Entry, to_json
+from palestra.storage.run_folder import RunFolder
+from palestra.storage.segments import DamagedError, StoredFile, damage_told, parse_json, read_tensors, tensors_to_bytes
 
 if TYPE_CHECKING:
     from palestra.algorithms import RunConfig
 
 
-def make_players(run: "RunConfig", game: Game, kept: Path | None) -> dict[str, Player]:
+def make_players(run: "RunConfig", game: Game, kept: Folder | None) -> dict[str, Player]:
     """The players of a run: learning, scripted, or held fixed as another run left them.
 
     kept: where `keep_players` has written the last of these down, for this run or the one that it branches off; None:
@@ -32,7 +35,7 @@ def make_players(run: "RunConfig", game: Game, kept: Path | None) -> dict[str, P
     return {name: _make_player(name, run, game, kept) for name in run.players}
 
 
-def _make_player(name: str, run: "RunConfig", game: Game, kept: Path | None) -> Player:
+def _make_player(name: str, run: "RunConfig", game: Game, kept: Folder | None) -> Player:
     config: Config = run.players[name]
     roles = tuple(run.seats(name))
     first = roles[0]
@@ -151,48 +154,66 @@ def _load_checkpoint(folder: RunFolder, which: str) -> LoadedCheckpoint:
     return checkpoints.load(int(which) if which.isdigit() else which, check_rows=False)
 
 
-def keep_players(run: "RunConfig", players: Mapping[str, Player], folder: Path, kept: Path | None) -> None:
+def keep_players(run: "RunConfig", players: Mapping[str, Player], folder: Folder, kept: Folder | None) -> None:
     """Write down in a new run's folder the players that come from other runs, so that it needs those no more. kept:
     as `make_players` was given it. Raises RunFolderError if that fails."""
     try:
         for name, config in run.players.items():
             if isinstance(config, FromRunConfig):
-                source = RunFolder(Path(config.from_run)).config
+                source = RunFolder(Path(config.from_run)).root, "config.yml"
                 if kept is not None and _is_kept(kept, name):
-                    source = _kept_files(kept, name)[1]
-                _keep_player(players[name], source, folder)
+                    source = kept, _kept_files(name)[1]
+                _keep_player(players[name], source[0].read(source[1]), folder)
     except OSError as error:
-        raise RunFolderError(f"{folder} cannot be written: {error}") from error
+        raise RunFolderError(f"{folder.path} cannot be written: {error}") from error
 
 
-def _keep_player(player: Player, config: Path, folder: Path) -> None:
+def _keep_player(player: Player, config: bytes, folder: Folder) -> None:
     """config: of the run that the player comes from."""
-    folder.mkdir(exist_ok=True)
-    facts, text, weights = _kept_files(folder, player.name)
+    folder.make()
+    facts, text, weights = _kept_files(player.name)
     nets = {f"{net}/{key}": value for net, module in player.nets.items() for key, value in module.state_dict().items()}
-    write_text(text, config.read_text())
-    sha256 = write_tensors(weights, nets)
-    write_json(facts, {"opt_steps": player.opt_steps, "env_steps": player.env_steps, "sha256": sha256})
+    folder.write(text, config)
+    content = tensors_to_bytes(nets)
+    folder.write(weights, content)
+    kept = KeptPlayer(opt_steps=player.opt_steps, env_steps=player.env_steps, weights=StoredFile.of(content))
+    folder.write(facts, to_json(kept.model_dump()).encode())
 
 
-def _read_kept(model: type["RunConfig"], folder: Path, name: str, name_there: str) -> _Source:
+class KeptPlayer(Entry):
+    """What is kept of a player beside its run's config and its weights."""
+
+    opt_steps: Annotated[int, Field(ge=0)]
+    env_steps: Annotated[int, Field(ge=0)]
+    weights: StoredFile
+
+
+def _read_kept(model: type["RunConfig"], folder: Folder, name: str, name_there: str) -> _Source:
     """A player that `keep_players` has written. Raises DamagedError."""
-    facts, text, weights = _kept_files(folder, name)
-    learned: Any = load_config(text, (), model).players[name_there]
-    state: dict[str, Any] = parse_json(read_file(facts), facts.name) | {"nets": {}}
-    for key, value in read_tensors(weights, state["sha256"]).items():
+    facts, text, weights = _kept_files(name)
+    with damage_told(facts):
+        content = folder.read(facts)
+    try:
+        kept = KeptPlayer.model_validate(parse_json(content, facts))
+    except ValidationError as error:
+        raise DamagedError(f"{facts} is not what was written: {error.errors()[0]['msg']}") from error
+    if folder.kind(text) != "file":
+        raise DamagedError(f"{text} is missing, or no regular file")
+    learned: Any = load_config(folder.path / text, (), model).players[name_there]
+    state: dict[str, Any] = {"opt_steps": kept.opt_steps, "env_steps": kept.env_steps, "nets": {}}
+    for key, value in read_tensors(folder, weights, kept.weights).items():
         net, _, key_there = key.partition("/")
         state["nets"].setdefault(net, {})[key_there] = value
     return _Source(learned.algorithm, state, {})
 
 
-def _is_kept(folder: Path, name: str) -> bool:
-    return _kept_files(folder, name)[0].exists()
+def _is_kept(folder: Folder, name: str) -> bool:
+    return folder.kind(_kept_files(name)[0]) is not None
 
 
-def _kept_files(folder: Path, name: str) -> tuple[Path, Path, Path]:
-    """Its facts, which are written last; its run's config; its weights."""
-    facts, text, weights = (folder / f"{quote(name, safe='')}.{end}" for end in ("json", "yml", "safetensors"))
+def _kept_files(name: str) -> tuple[str, str, str]:
+    """The names of its facts, which are written last; of its run's config; of its weights."""
+    facts, text, weights = (f"{quote(name, safe='')}.{end}" for end in ("json", "yml", "safetensors"))
     return facts, text, weights
 
 

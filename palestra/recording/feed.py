@@ -3,8 +3,8 @@
 records.jsonl is the only source: a recorder that was away, or a run that was killed, gets what is missing from there.
 """
 
-import json
 import logging
+import os
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +12,8 @@ from time import monotonic
 from typing import BinaryIO
 
 from palestra.recording.recorders import Recorder, RunCard, RunEnd
+from palestra.storage.disk import open_plain
+from palestra.storage.records_file import parse_record
 
 PATIENCE_S = 60.0  # without an answer: then a recorder is called hung, and the end of a run waits no longer
 FIRST_PAUSE_S = 1.0  # before a failed recorder is tried again; each further pause is twice as long
@@ -94,13 +96,13 @@ class Feed:
     def _file_records(self) -> None:
         num_held = self.num_filed = self.recorder.open(self.run)
         number = 0
-        with open(self.records, "rb") as file:
+        with os.fdopen(open_plain(self.records).descriptor, "rb") as file:
             while True:
                 end = self._end  # before the length: after the end nothing more is recorded
                 length = self._length
                 for line in _new_lines(file, length):
                     if number >= num_held:
-                        self.recorder.write(number, json.loads(line))
+                        self._file(number, line)
                     number += 1
                     self._alive_at = monotonic()
                 self.recorder.flush()
@@ -115,6 +117,13 @@ class Feed:
                 self._wake.wait()
                 self._wake.clear()
                 self._alive_at = monotonic()
+
+    def _file(self, number: int, line: bytes) -> None:
+        try:
+            record = parse_record(line)
+        except ValueError:  # a damaged line, which is told where the run goes on
+            return
+        self.recorder.write(number, record)
 
     def _failed(self, error: BaseException) -> None:
         logger.debug("recorder %s failed", self.name, exc_info=True)

@@ -1,8 +1,8 @@
 """A picture of what a run learned: scores over training with 95% bands, and scripted players as levels."""
 
+import io
 import math
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -17,14 +17,14 @@ MAX_COLUMNS = 5
 LABEL_GAP = 0.065  # of an axes' height
 
 
-def plot_scores(records: Sequence[Mapping[str, Any]], path: Path) -> bool:
-    """Write a PNG of the scores over training (`scores_figure`). False, and no file, if no record tells of a learning
-    player."""
+def plot_scores(records: Sequence[Mapping[str, Any]]) -> bytes | None:
+    """A PNG of the scores over training (`scores_figure`); None if no record tells of a learning player."""
     figure = scores_figure(records)
     if figure is None:
-        return False
-    figure.savefig(path, format="png", dpi=120)
-    return True
+        return None
+    file = io.BytesIO()
+    figure.savefig(file, format="png", dpi=120)
+    return file.getvalue()
 
 
 def scores_figure(records: Sequence[Mapping[str, Any]]) -> Figure | None:

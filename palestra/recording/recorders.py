@@ -5,11 +5,8 @@ the machine (time, rates, memory) lies under its key "clock", so that the rest i
 stand in records.jsonl; other recorders file what stands there (palestra.recording.feed).
 """
 
-import errno
-import hashlib
 import json
 import math
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -19,7 +16,8 @@ from typing import Any, Literal
 import numpy as np
 from torch import Tensor
 
-from palestra.storage.run_folder import write_text
+from palestra.storage.disk import Folder
+from palestra.storage.records_file import Measure, RecordsThen, lines_of
 
 Status = Literal["running", "complete", "failed", "interrupted"]
 Param = bool | int | float | str | None
@@ -83,20 +81,21 @@ class JsonlRecorder:
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = path
-        self._file = open(path, "ab", buffering=0)  # noqa: SIM115 (open as long as the recorder)
-        self._hash = hashlib.sha256(path.read_bytes())
+        """Raises OSError, RefusedPathError."""
+        self.path = path
+        self.file = Folder(path.parent).append(path.name)
+        self._measure: Measure | None = None  # of what the file holds; None: not yet looked at
         self._waiting = b""
 
     @property
     def length(self) -> int:
-        """The file's length in bytes; after an OSError its last line may be half written."""
-        return self._file.tell()
+        """The file's length in bytes."""
+        return self.file.size
 
     @property
-    def sha256(self) -> str:
-        """Of what the file holds."""
-        return self._hash.hexdigest()
+    def then(self) -> RecordsThen:
+        """What the file holds now."""
+        return self._measured().then()
 
     @property
     def is_waiting(self) -> bool:
@@ -109,56 +108,32 @@ class JsonlRecorder:
         self._put()
 
     def _put(self) -> None:
-        before = self.length
-        if self._waiting and self._file.write(self._waiting) < len(self._waiting):
-            self._file.truncate(before)
-            self._file.seek(before)
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._path))
-        self._hash.update(self._waiting)
+        measure = self._measured()
+        if self._waiting:
+            self.file.append(self._waiting)
+            measure.add(self._waiting)
         self._waiting = b""
 
     def flush(self) -> None:
         """Wait until the disk has all lines. Raises OSError if it refuses."""
         self._put()
-        os.fsync(self._file.fileno())
+        self.file.sync()
 
     def cut(self, length: int) -> None:
         """Keep the whole lines among the first `length` bytes. A file that is shorter keeps its whole lines."""
-        kept = self._path.read_bytes()[:length]
         self._waiting = b""
-        length = kept.rfind(b"\n") + 1
-        self._file.truncate(length)
-        self._file.seek(0, os.SEEK_END)
-        self._hash = hashlib.sha256(kept[:length])
+        self.file.truncate(max((line.stop for line in lines_of(self.file, length) if line.is_whole), default=0))
+        self._measure = None
+
+    def _measured(self) -> Measure:
+        if self._measure is None:
+            self._measure = Measure()
+            for piece in self.file.pieces(self.length):
+                self._measure.add(piece)
+        return self._measure
 
     def close(self) -> None:
-        self._file.close()
-
-
-def read_records(path: Path) -> list[dict[str, Any]]:
-    """The records in a file of JsonlRecorder. A last line that is only half there is left out.
-
-    Raises ValueError, with the number of the line, if any other line is not a JSON object.
-    """
-    return list(iterate_records(path))
-
-
-def iterate_records(path: Path) -> Iterator[dict[str, Any]]:
-    """`read_records`, one by one: those before a damaged line come before its ValueError."""
-    lines = path.read_bytes().split(b"\n")
-    for number, line in enumerate(lines, start=1):
-        is_last = number == len(lines)  # what follows the last end of line: nothing, or a line half written
-        if is_last and not line:
-            break
-        try:
-            record = json.loads(line.decode())
-            if not isinstance(record, dict):
-                raise ValueError("not a JSON object")
-        except (ValueError, RecursionError) as error:
-            if is_last:
-                break
-            raise ValueError(f"{path}, line {number}: {error}") from error
-        yield record
+        self.file.close()
 
 
 def plain(value: Any) -> Any:
@@ -205,9 +180,8 @@ def flat_params(value: Any, path: str = "") -> dict[str, Param]:
     return {path: value if isinstance(value, bool | int | float | str | None) else json.dumps(value)}
 
 
-def kept_id(path: Path, make: Callable[[], str]) -> str:
-    """The id of a run in another system: made once, and kept in a file of the run's folder."""
-    if not path.exists():
-        path.parent.mkdir(exist_ok=True)
-        write_text(path, make() + "\n")
-    return path.read_text().strip()
+def kept_id(folder: Folder, make: Callable[[], str]) -> str:
+    """The id of a run in another system: made once, and kept in a file `run-id` of a folder of the run."""
+    if folder.kind("run-id") is None:
+        folder.make().write("run-id", f"{make()}\n".encode())
+    return folder.read("run-id", max_bytes=1024).decode().strip()

@@ -2,13 +2,16 @@
 
 import csv
 import io
+import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Literal
 
 from palestra.config import Config
 from palestra.recording.recorders import Recorder, RunCard, RunEnd, numbers_of
-from palestra.storage.run_folder import write_text
+from palestra.storage.disk import Folder
+
+OUR_TABLE = re.compile(r"(training|evaluation|failed_evaluation)\.csv|\.[a-z_]+\.csv\.[0-9]+\.tmp")
+MAX_TABLE_BYTES = 1 << 40
 
 
 class CsvConfig(Config):
@@ -23,17 +26,15 @@ class CsvRecorder(Recorder):
         self._tables: dict[str, _Table] = {}
 
     def open(self, run: RunCard) -> int:
-        self._folder = run.folder / "csv"
-        self._folder.mkdir(exist_ok=True)
-        for path in self._folder.glob("*.csv"):
-            path.unlink()
+        self._folder = Folder(run.folder, "csv").make()
+        self._folder.remove_files(OUR_TABLE.fullmatch)
         self._tables = {}
         return 0
 
     def write(self, number: int, record: Mapping[str, Any]) -> None:
         kind = record["kind"]
         if kind not in self._tables:
-            self._tables[kind] = _Table(self._folder / f"{kind}.csv")
+            self._tables[kind] = _Table(self._folder, f"{kind}.csv")
         self._tables[kind].add({"record": number, **numbers_of(record)})
 
     def flush(self) -> None:
@@ -47,8 +48,8 @@ class CsvRecorder(Recorder):
 class _Table:
     """A CSV file whose columns may become more."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, folder: Folder, name: str) -> None:
+        self._folder, self._name = folder, name
         self._columns: list[str] = []
         self._rows: list[dict[str, float]] = []  # not yet written
         self._is_wider = False
@@ -64,14 +65,17 @@ class _Table:
             return
         if self._is_wider:
             written: list[dict[str, Any]] = []
-            if self._path.exists():
-                with open(self._path, newline="") as file:
-                    written = list(csv.DictReader(file))
-            write_text(self._path, self._text(written + self._rows, with_head=True))
+            if self._folder.kind(self._name) is not None:
+                text = self._folder.read(self._name, MAX_TABLE_BYTES).decode()
+                written = list(csv.DictReader(io.StringIO(text, newline="")))
+            self._folder.write(self._name, self._text(written + self._rows, with_head=True).encode())
             self._is_wider = False
         else:
-            with open(self._path, "a", newline="") as file:
-                file.write(self._text(self._rows, with_head=False))
+            file = self._folder.append(self._name)
+            try:
+                file.append(self._text(self._rows, with_head=False).encode())
+            finally:
+                file.close()
         self._rows = []
 
     def _text(self, rows: list[dict[str, Any]], with_head: bool) -> str:

@@ -13,6 +13,7 @@ from pydantic import AfterValidator
 from palestra.config import Config, NonEmptyStr
 from palestra.recording.recorders import Recorder, RunCard, RunEnd, kept_id, numbers_of
 from palestra.recording.values import Histogram, Media, values_of
+from palestra.storage.disk import Folder
 
 MAX_METRICS, MAX_PARAMS, MAX_LENGTH = 1000, 100, 6000  # of one request, and of a param
 STATUS = {"complete": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
@@ -54,7 +55,7 @@ class MlflowRecorder(Recorder):
         self._waiting: list[Any] = []
         self._folder = run.folder
         self._client = self._mlflow.MlflowClient(tracking_uri=self.config.tracking_uri)
-        self._id = kept_id(run.folder / "mlflow" / "run-id", lambda: self._create(run))
+        self._id = kept_id(Folder(run.folder, "mlflow"), lambda: self._create(run))
         found = self._client.get_run(self._id)
         params = {_name(key): "null" if value is None else str(value) for key, value in run.params.items()}
         new = [

@@ -1,6 +1,8 @@
 """Records as TensorBoard's scalars, histograms, images and texts, at step `env_steps`; hyperparameters for its HPARAMS
 tab."""
 
+import os
+import re
 import socket
 import time
 import uuid
@@ -16,8 +18,10 @@ import PIL.Image
 from palestra.config import Config
 from palestra.recording.recorders import Recorder, RunCard, RunEnd, Status, numbers_of
 from palestra.recording.values import Histogram, Media, values_of
+from palestra.storage.disk import Folder
 
 SUFFIX = ".palestra"
+OUR_EVENTS = re.compile(rf"events\.out\.tfevents\.[0-9]+\..+\.[0-9a-f]{{32}}{re.escape(SUFFIX)}")
 
 
 class TensorBoardConfig(Config):
@@ -37,10 +41,8 @@ class TensorBoardRecorder(Recorder):
 
         if self._events is not None:
             self._events.give_up()
-        self._folder, folder = run.folder, run.folder / "tensorboard"
-        folder.mkdir(exist_ok=True)
-        for path in folder.glob(f"*{SUFFIX}"):
-            path.unlink()
+        self._folder, folder = run.folder, Folder(run.folder, "tensorboard").make()
+        folder.remove_files(OUR_EVENTS.fullmatch)
         self._events = _EventFile(folder)
         params = {key: "null" if value is None else value for key, value in run.params.items()}
         _, start, _ = hparams(params, {})  # without an experiment of its own, all scalars are metrics
@@ -84,12 +86,12 @@ class _EventFile:
     """A file of TensorBoard's events. Torch's SummaryWriter writes in a thread of its own, which dies of a full disk
     with a traceback, and is then waited for without end; this one raises OSError where it is called."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Folder) -> None:
         from tensorboard.compat.proto.event_pb2 import Event, SessionLog
         from tensorboard.summary.writer.record_writer import RecordWriter
 
         name = f"events.out.tfevents.{int(time.time()):010d}.{socket.gethostname()}.{uuid.uuid4().hex}{SUFFIX}"
-        self._file = open(folder / name, "xb")  # noqa: SIM115 (open as long as this lives)
+        self._file = os.fdopen(folder.append(name).descriptor, "wb")
         self._records = RecordWriter(self._file)
         self._put(Event(wall_time=time.time(), file_version="brain.Event:2"))
         # a TensorBoard that looks on forgets what it has seen

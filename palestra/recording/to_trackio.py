@@ -8,6 +8,7 @@ from typing import Any, Literal
 from palestra.config import Config, NonEmptyStr
 from palestra.recording.recorders import Recorder, RunCard, RunEnd, kept_id, numbers_of
 from palestra.recording.values import Histogram, Media, values_of
+from palestra.storage.disk import Folder
 
 
 class TrackioConfig(Config):
@@ -35,7 +36,7 @@ class TrackioRecorder(Recorder):
         if self._run is not None:
             self._run.finish()
         self._folder = run.folder
-        number = kept_id(run.folder / "trackio" / "run-id", lambda: secrets.token_hex(4))
+        number = kept_id(Folder(run.folder, "trackio"), lambda: secrets.token_hex(4))
         self._run = self._trackio.init(
             project=self.config.project,
             name=f"{run.name}-{number}",

@@ -1,5 +1,6 @@
 """Records as the history of a Weights & Biases run: one row for each record, `env_steps` as the axis."""
 
+import re
 import secrets
 import shutil
 from collections.abc import Mapping
@@ -9,6 +10,7 @@ from typing import Any, Literal
 from palestra.config import Config, NonEmptyStr
 from palestra.recording.recorders import Recorder, RunCard, RunEnd, kept_id, numbers_of
 from palestra.recording.values import Histogram, Media, values_of
+from palestra.storage.disk import Folder
 
 
 class WandbConfig(Config):
@@ -44,9 +46,13 @@ class WandbRecorder(Recorder):
         if self._run is not None:
             self._run.finish(exit_code=1)
             self._run = None
+        folder = Folder(run.folder, "wandb")
+        run_id = kept_id(folder, lambda: secrets.token_hex(8))
         if config.mode == "offline":
-            for earlier in (run.folder / "wandb").glob("offline-run-*"):
-                shutil.rmtree(earlier)
+            earlier = re.compile(rf"offline-run-[0-9]+_[0-9]+-{re.escape(run_id)}")  # this run's own, and no links
+            for name in folder.names():
+                if earlier.fullmatch(name) and folder.kind(name) == "folder":
+                    shutil.rmtree(folder.path / name)
         quiet = self._wandb.Settings(console="off", silent=True)  # the screen is the display's
         self._wandb.setup(settings=quiet)  # before it asks for a key there
         self._run = self._wandb.init(
@@ -57,7 +63,7 @@ class WandbRecorder(Recorder):
             name=config.run_name or run.name,
             tags=[*config.tags, "running"],
             notes=config.notes,
-            id=kept_id(run.folder / "wandb" / "run-id", lambda: secrets.token_hex(8)),
+            id=run_id,
             resume="allow" if config.mode == "online" else None,
             dir=run.folder,
             config=dict(run.params),

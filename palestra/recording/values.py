@@ -18,6 +18,8 @@ import numpy as np
 import PIL.Image
 from torch import Tensor
 
+from palestra.storage.disk import Folder
+
 NAME = re.compile(r"\w[\w. -]*(/\w[\w. -]*)*")  # of what may become a file somewhere
 NUM_BINS = 64  # at most one more where the numbers begin within a bin
 MOST_FPS = 50  # viewers of GIFs slow down what is faster
@@ -200,9 +202,17 @@ def values_of(value: Any, folder: Path, name: str = "") -> Iterator[tuple[str, H
         case {"text": str(text)} | {"datetime": str(text)}:
             yield name, text
         case {"image": str(file)} | {"video": str(file)}:
-            media = Media("video" in value, folder, file)
-            if media.path.is_file():
-                yield name, media
+            if _is_own(folder, file):
+                yield name, Media("video" in value, folder, file)
         case Mapping():
             for key, item in value.items():
                 yield from values_of(item, folder, f"{name}/{key}" if name else str(key))
+
+
+def _is_own(folder: Path, file: str) -> bool:
+    """Whether a record, which may be forged, names a regular file of the run's media/."""
+    *folders, last = file.split("/")
+    try:
+        return folders[:1] == ["media"] and Folder(folder, *folders).kind(last) == "file"
+    except OSError:
+        return False

@@ -9,7 +9,7 @@ from palestra.evaluation.stored import StoredRun
 from palestra.recording.recorders import plain
 from palestra.recording.results import Evaluation
 from palestra.report.reading import Evaluated, RunData, StoredCheckpoint, read_runs, under
-from palestra.storage.run_folder import RunFolderError
+from palestra.storage.disk import RunFolderError
 
 
 class Moment(NamedTuple):

@@ -19,7 +19,7 @@ from palestra.report.overview import checkpoints_section, runs_section, setting_
 from palestra.report.reading import read_runs, under
 from palestra.report.samples import samples_section
 from palestra.report.timings import time_section
-from palestra.storage.run_folder import RunFolderError, write_text
+from palestra.storage.disk import RunFolderError, write_text
 
 HERE = Path(__file__).parent
 
@@ -41,7 +41,7 @@ def write_page(path: Path, text: str) -> None:
     try:
         write_text(path, text)
     except OSError as error:
-        raise RunFolderError(f"{path} cannot be written: {error.strerror}") from error
+        raise RunFolderError(f"{path} cannot be written: {error.strerror or error}") from error
 
 
 def render_page(groups: Sequence[Group]) -> str:

@@ -1,7 +1,6 @@
 """What lies in the folder of a run, read for a report: nothing is written or locked, the run may train meanwhile, and
 what is damaged or missing becomes a line that says so."""
 
-import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,12 +12,14 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from palestra.config import ConfigError, check, load_yaml
 from palestra.intervals import Counters, Limit
-from palestra.recording.recorders import iterate_records, numbers_of
+from palestra.recording.recorders import numbers_of
 from palestra.recording.results import Evaluation, as_float
 from palestra.storage.checkpoints import NOT_OURS, Checkpoints
+from palestra.storage.disk import RunFolderError
 from palestra.storage.manifest import Manifest
-from palestra.storage.run_folder import RunFolder, RunFolderError
-from palestra.storage.segments import CheckpointError, DamagedError
+from palestra.storage.records_file import iterate_records, parse_record
+from palestra.storage.run_folder import RunFolder
+from palestra.storage.segments import CheckpointError
 
 T = TypeVar("T")
 
@@ -72,8 +73,8 @@ class RunData:
         """Raises RunFolderError where there is no run."""
         folder = RunFolder.open(path)
         faults: list[str] = []
-        records = list(_until_damage(iterate_records(folder.records), folder.records, faults))
-        changes = list(_until_damage(iterate_records(folder.changes), folder.changes, faults))
+        records = list(_undamaged(folder.records, faults))
+        changes = list(_undamaged(folder.changes, faults))
         evaluations = [record for record in records if record.get("kind") == "evaluation"]
         return cls(
             path=path,
@@ -81,7 +82,7 @@ class RunData:
             at="",
             config=_or_told(lambda: load_yaml(folder.config), {}, faults),
             config_text=_or_told(lambda: folder.config.read_text(errors="replace"), "", faults),
-            facts=_or_told(folder.facts, {}, faults),
+            facts=_or_told(lambda: folder.facts().model_dump(), {}, faults),
             training=tuple(record for record in records if record.get("kind") == "training"),
             evaluated=tuple(_evaluated(evaluations, str(folder.records), faults)),
             again=tuple(_read_again(folder, faults)),
@@ -180,16 +181,12 @@ def _or_told(read: Callable[[], T], otherwise: T, faults: list[str]) -> T:
         return otherwise
 
 
-def _until_damage(lines: Iterator[dict[str, Any]], path: Path, faults: list[str]) -> Iterator[dict[str, Any]]:
-    """The lines up to the first that was not written so. A file that is not there has none."""
+def _undamaged(path: Path, faults: list[str]) -> Iterator[dict[str, Any]]:
+    """The records in a file but for the lines that were not written so. A file that is not there has none."""
     try:
-        yield from lines
-    except FileNotFoundError:
-        return
+        yield from iterate_records(path, lambda fault: faults.append(f"{fault}; this line is left out"))
     except OSError as error:
-        faults.append(f"{path} cannot be read: {error.strerror}")
-    except ValueError as error:
-        faults.append(f"{error}; this line and those after it are left out")
+        faults.append(f"{path} cannot be read: {error.strerror or error}")
 
 
 class _Pair(BaseModel):
@@ -237,12 +234,11 @@ def _evaluated(records: list[dict[str, Any]], where: str, faults: list[str]) -> 
 
 
 def _read_again(folder: RunFolder, faults: list[str]) -> Iterator[Evaluated]:
-    for path in sorted(folder.evaluations.glob("*.json")):
+    for name in (name for name in folder.evaluations.names() if name.endswith(".json") and not name.startswith(".")):
+        path = folder.evaluations.path / name
         try:
-            record = json.loads(path.read_bytes())
-            if not isinstance(record, dict):
-                raise ValueError("no JSON object")
-        except (OSError, ValueError, RecursionError) as error:
+            record = parse_record(folder.evaluations.read(name))
+        except (OSError, ValueError) as error:
             faults.append(f"{path} cannot be read: {error!s:.200}")
             continue
         yield from _evaluated([record], str(path), faults)
@@ -252,15 +248,13 @@ def _read_checkpoints(folder: RunFolder) -> Iterator[StoredCheckpoint]:
     checkpoints = Checkpoints(folder, keep_last=1, keep_every=None)
     marked = {"latest": checkpoints.latest(), "best": checkpoints.best()}
     for number in checkpoints.numbers():
-        path, fault, counters = folder.checkpoints / f"{number:08d}", None, {}
+        place, fault, counters, num_bytes = folder.checkpoints.below(f"{number:08d}"), None, {}, 0
         try:
-            counters = Manifest.read(path).counters
-            num_bytes = sum(file.stat().st_size for file in path.iterdir())
-        except FileNotFoundError:  # a run that goes on has dropped it
-            continue
-        except (OSError, DamagedError, CheckpointError) as error:
-            if not path.exists():
+            manifest = Manifest.read(place)
+            counters, num_bytes = manifest.counters, sum(stored.size for stored in manifest.files.values())
+        except CheckpointError as error:
+            if not place.exists():  # a run that goes on has dropped it
                 continue
-            fault, num_bytes = str(error), 0
+            fault = str(error)
         marks = tuple(mark for mark, marked_number in marked.items() if marked_number == number)
-        yield StoredCheckpoint(path.name, marks, counters, num_bytes, fault)
+        yield StoredCheckpoint(place.path.name, marks, counters, num_bytes, fault)

@@ -1,18 +1,20 @@
 """The folder of a run and its checkpoints. Storage knows nothing of the trainer."""
 
 from palestra.storage.checkpoints import Checkpoints, LoadedCheckpoint
-from palestra.storage.run_folder import RunFolder, RunFolderError, run_facts, write_json, write_text
+from palestra.storage.disk import Folder, RefusedPathError, RunFolderError
+from palestra.storage.facts import RunFacts
+from palestra.storage.run_folder import RunFolder
 from palestra.storage.segments import CheckpointError, SegmentedRows, StoredRows
 
 __all__ = [
     "CheckpointError",
     "Checkpoints",
+    "Folder",
     "LoadedCheckpoint",
+    "RefusedPathError",
+    "RunFacts",
     "RunFolder",
     "RunFolderError",
     "SegmentedRows",
     "StoredRows",
-    "run_facts",
-    "write_json",
-    "write_text",
 ]

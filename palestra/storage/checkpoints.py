@@ -10,10 +10,7 @@ A folder is written under a name that starts with a dot, synced, and renamed. Eq
 sorted, and no clock is read. Nothing is ever unpickled.
 """
 
-import hashlib
-import os
 import re
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -23,23 +20,21 @@ from typing import Any
 from torch import Tensor
 
 from palestra.config import ConfigError
-from palestra.storage.manifest import FORMAT, MANIFEST, STATE, TENSORS, Manifest, RecordsThen
-from palestra.storage.run_folder import (
-    RunFolder,
-    machine,
-    sync_folder,
-    to_json,
-    versions,
-    write_synced,
-    write_text,
-)
+from palestra.storage.disk import Folder, OpenFile
+from palestra.storage.facts import machine, to_json, versions
+from palestra.storage.manifest import FORMAT, MANIFEST, STATE, TENSORS, Manifest
+from palestra.storage.records_file import RecordsThen, measured, part_of
+from palestra.storage.run_folder import RunFolder
 from palestra.storage.segments import (
     BUFFERS_FROM_CHECKPOINT,
+    SEGMENT_NAME,
     SEGMENT_ROWS,
     CheckpointError,
+    CheckpointPlace,
     DamagedError,
     Segment,
     SegmentedRows,
+    StoredFile,
     StoredRows,
     parse_json,
     read_checked,
@@ -47,11 +42,17 @@ from palestra.storage.segments import (
     rows_per_segment,
     store_full_segments,
     store_rows,
-    write_tensors,
+    tensors_to_bytes,
 )
 from palestra.storage.states import decode, encode
 
 NAME = r"[0-9]{8,18}"
+# What a kill may leave behind, to the letter: a checkpoint half written or half removed, and files half written.
+LEFTOVER_FOLDER = re.compile(rf"\.{NAME}\.(tmp|removed(-[0-9]+)?)")
+LEFTOVER_FILE = re.compile(r"\.(latest|best)\.[0-9]+\.tmp")
+SEGMENT = re.compile(SEGMENT_NAME)
+LEFTOVER_SEGMENT = re.compile(rf"\.{SEGMENT_NAME}\.[0-9]+\.tmp")
+OUR_FILE = re.compile(rf"{MANIFEST}|{STATE}|{TENSORS}|{SEGMENT_NAME}|{LEFTOVER_SEGMENT.pattern}")
 # What goes wrong where every SHA-256 fits, but palestra did not write what is read.
 NOT_OURS = (LookupError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError)
 
@@ -63,13 +64,17 @@ class LoadedCheckpoint:
     warnings: one line per damaged checkpoint that was passed over.
     """
 
-    folder: Path
+    place: CheckpointPlace
     state: dict[str, Any]
     counters: dict[str, int]
     buffers: dict[str, StoredRows]
     records: RecordsThen
     manifest: Manifest
     warnings: list[str]
+
+    @property
+    def folder(self) -> Path:
+        return self.place.folder.path
 
     @contextmanager
     def fitting(self) -> Iterator[None]:
@@ -95,7 +100,7 @@ class Checkpoints:
         if keep_last < 1 or (keep_every is not None and keep_every < 1):
             raise ValueError(f"keep_last and keep_every must be at least 1, not {keep_last} and {keep_every}")
         self.folder = run_folder.checkpoints
-        self.buffers_folder = run_folder.buffers
+        self.buffers = run_folder.buffers
         self.keep_last = keep_last
         self.keep_every = keep_every
         self.segment_rows = segment_rows
@@ -109,8 +114,7 @@ class Checkpoints:
 
     def numbers(self) -> list[int]:
         """The numbers of the checkpoints there are, ascending; damaged ones included."""
-        names = (path.name for path in self.folder.glob("[0-9]*"))  # none where there is no such folder
-        return sorted(int(name) for name in names if re.fullmatch(NAME, name))
+        return sorted(int(name) for name in self.folder.names() if re.fullmatch(NAME, name))
 
     def save(
         self,
@@ -119,8 +123,12 @@ class Checkpoints:
         counters: Mapping[str, int],
         buffers: Mapping[str, SegmentedRows],
         records: RecordsThen,
+        is_due: bool = True,
     ) -> str:
         """Write checkpoint `number`, make it the latest, drop what need not be kept; gives the folder's name.
+
+        is_due: otherwise it stands between two that are due, for who stops there: the next one that is due has the same
+        number and takes its place, and until then it is kept besides those that are kept anyway.
 
         state: dicts (keys all str or all int), lists and tuples of tensors, ints, floats, str, bool and None.
         Checkpoints of a higher number belong to a future that was given up: they are no longer counted and go,
@@ -129,37 +137,31 @@ class Checkpoints:
         """
         name = f"{number:08d}"
         tensors: dict[str, Tensor] = {}
-        document = encode(state, "", tensors)
-        unfinished = self.folder / f".{name}.tmp"
+        content = {STATE: to_json(encode(state, "", tensors)).encode(), TENSORS: tensors_to_bytes(tensors)}
         try:
             self._remove_leftovers()
-            unfinished.mkdir()
-            content = to_json(document).encode()
-            write_synced(unfinished / STATE, content)
-            files = {
-                STATE: hashlib.sha256(content).hexdigest(),
-                TENSORS: write_tensors(unfinished / TENSORS, tensors),
-            }
+            unfinished = self.folder.below(f".{name}.tmp").make()
+            for file in content:
+                unfinished.write_new(file, content[file])
             stored = {
-                key: store_rows(
-                    key, buffer, self._on_disk(key), unfinished, self.buffers_folder, self._segment_rows(buffer)
-                )
+                key: store_rows(key, buffer, self._on_disk(key), unfinished, self.buffers, self._segment_rows(buffer))
                 for key, buffer in buffers.items()
             }
             segments = [segment for rows in stored.values() for segment in rows.segments]
-            files |= {s.file: s.sha256 for s in segments if not s.file.startswith(BUFFERS_FROM_CHECKPOINT)}
+            tails = {s.file: s.stored for s in segments if not s.file.startswith(BUFFERS_FROM_CHECKPOINT)}
             manifest = Manifest(
                 format=FORMAT,
                 number=number,
+                is_due=is_due,
                 counters=dict(counters),
                 records=records,
                 versions=versions(),
                 machine=machine(),
-                files=files,
+                files={file: StoredFile.of(content[file]) for file in content} | tails,
                 buffers=stored,
             )
-            write_synced(unfinished / MANIFEST, manifest.to_bytes())
-            sync_folder(unfinished)
+            unfinished.write_new(MANIFEST, manifest.to_bytes())
+            unfinished.sync()
             self._publish(unfinished, name)
             self._known_segments, self._written_ahead = {key: rows.segments for key, rows in stored.items()}, {}
             self.remove_unkept(number)
@@ -168,7 +170,7 @@ class Checkpoints:
             with suppress(OSError):  # a disk that is full lets files go; one that is broken must not hide the error
                 self._remove_leftovers()
                 self._remove_unnamed_segments()
-            raise CheckpointError(f"checkpoint {name} could not be saved in {self.folder}: {error}") from error
+            raise CheckpointError(f"checkpoint {name} could not be saved in {self.folder.path}: {error}") from error
         return name
 
     def write_ahead(self, buffers: Mapping[str, SegmentedRows]) -> None:
@@ -177,7 +179,7 @@ class Checkpoints:
         with suppress(OSError):
             for key, buffer in buffers.items():
                 self._written_ahead[key] = store_full_segments(
-                    key, buffer, self._on_disk(key), self.buffers_folder, self._segment_rows(buffer)
+                    key, buffer, self._on_disk(key), self.buffers, self._segment_rows(buffer)
                 )
 
     def _on_disk(self, key: str) -> tuple[Segment, ...]:
@@ -188,10 +190,10 @@ class Checkpoints:
 
     def mark_best(self, name: str) -> None:
         """Let `best` point at checkpoint `name`, which is kept from now on."""
-        if not (self.folder / name).is_dir():
-            raise CheckpointError(f"there is no checkpoint {name} in {self.folder}")
+        if self.folder.kind(name) != "folder":
+            raise CheckpointError(f"there is no checkpoint {name} in {self.folder.path}")
         try:
-            write_text(self.folder / "best", name + "\n")
+            self.folder.write("best", f"{name}\n".encode())
         except OSError as error:
             raise CheckpointError(f"checkpoint {name} could not be marked as the best: {error}") from error
 
@@ -199,7 +201,7 @@ class Checkpoints:
         """The number of the newest whole checkpoint in whose counters these stand; None if there is none."""
         for number in reversed(self.numbers()):
             with suppress(DamagedError, CheckpointError):
-                if counters.items() <= Manifest.read(self.folder / f"{number:08d}").counters.items():
+                if counters.items() <= Manifest.read(self.folder.below(f"{number:08d}")).counters.items():
                     return number
         return None
 
@@ -216,12 +218,23 @@ class Checkpoints:
     def remove_unkept(self, latest: int) -> None:
         """Drop what need not be kept once `latest` is the latest, unless it is in use. Raises OSError."""
         past = [number for number in self.numbers() if number <= latest]
-        kept = kept_numbers(past, self.keep_last, self.keep_every, self.best()) | self.in_use()
+        kept = self.kept(past) | self.in_use()
         for number in self.numbers():
             if number not in kept:
                 self._discard(f"{number:08d}")
         self._remove_leftovers()
         self._remove_unnamed_segments()
+
+    def kept(self, past: Sequence[int]) -> set[int]:
+        """Which of the checkpoints up to the latest, in ascending order, are kept."""
+        return kept_numbers(past, self.keep_last, self.keep_every, self.best(), self.between_dues(past))
+
+    def between_dues(self, past: Sequence[int]) -> int | None:
+        """The last of these numbers, if that checkpoint was saved because somebody stopped, not because it was due."""
+        with suppress(CheckpointError):
+            if past and not Manifest.read(self.folder.below(f"{past[-1]:08d}")).is_due:
+                return past[-1]
+        return None
 
     def load(self, which: int | str | Path, check_rows: bool = True) -> LoadedCheckpoint:
         """Read a checkpoint: "latest", "best", a number, or the path of a folder (of this run or another).
@@ -231,12 +244,12 @@ class Checkpoints:
         is left, if the one asked for is damaged or missing, or if it was written by a later version of palestra.
         """
         damaged: list[str] = []
-        for folder in self._candidates(which):
+        for place in self._candidates(which):
             try:
-                return _read(folder, damaged, check_rows)
+                return _read(place, damaged, check_rows)
             except DamagedError as error:
-                damaged.append(f"checkpoint {folder} is damaged: {error}")
-        raise CheckpointError("\n".join(damaged) or f"there is no checkpoint in {self.folder}")
+                damaged.append(f"checkpoint {place.folder.path} is damaged: {error}")
+        raise CheckpointError("\n".join(damaged) or f"there is no checkpoint in {self.folder.path}")
 
     def restore_buffers(self, loaded: LoadedCheckpoint, buffers: Mapping[str, SegmentedRows]) -> None:
         """Give each buffer the rows that it held when the checkpoint was saved; call it before the next `save`.
@@ -247,7 +260,7 @@ class Checkpoints:
             raise CheckpointError(
                 f"checkpoint {loaded.folder} has rows of the buffers {sorted(loaded.buffers)}, not of {sorted(buffers)}"
             )
-        is_ours = loaded.folder.parent == self.folder
+        is_ours = loaded.folder.parent == self.folder.path
         self._known_segments = {key: rows.segments for key, rows in loaded.buffers.items()} if is_ours else {}
         for key, stored in loaded.buffers.items():
             if stored.start != max(0, stored.num_added - buffers[key].capacity):
@@ -255,109 +268,130 @@ class Checkpoints:
                     f"checkpoint {loaded.folder} has rows {stored.start} to {stored.num_added} of buffer {key}, which "
                     f"holds the last {buffers[key].capacity}"
                 )
-            for start, rows in stored.read(loaded.folder):
+            for start, rows in stored.read(loaded.place):
                 buffers[key].load_rows(start, rows)
 
-    def fault_of_records(self, loaded: LoadedCheckpoint, path: Path) -> str | None:
+    def fault_of_records(self, loaded: LoadedCheckpoint, records: OpenFile, path: Path) -> str | None:
         """What is wrong with the part of records.jsonl that was there when a checkpoint was saved, if anything is."""
-        records, then = path.read_bytes() if path.exists() else b"", loaded.records
-        if RecordsThen.of(records[: then.length]) == then:
+        then, part = loaded.records, part_of(records, loaded.records)
+        if part.is_intact:
             return None
-        if len(records) < then.length:
-            there = f"{len(records)} of the {then.length} bytes that it had at checkpoint {loaded.folder.name}"
-            return f"{path} is damaged: it has {there}; the lines that are lost stay lost"
+        if part.num_lost:
+            lost = f"{part.num_lost} of the {then.num_lines} lines that it had at checkpoint {loaded.folder.name}"
+            return f"{path} is damaged: it lacks the last {lost}; they stay lost"
         first = 1
         for number in self.numbers():
             with suppress(CheckpointError):
-                before = Manifest.read(self.folder / f"{number:08d}").records
-                if before.length < then.length and RecordsThen.of(records[: before.length]) == before:
-                    first = max(first, records[: before.length].count(b"\n") + 1)
-        last = records[: then.length].count(b"\n")
-        where = f"line {last}" if first == last else f"a line from {first} to {last}"
+                before = Manifest.read(self.folder.below(f"{number:08d}")).records
+                if before.length < then.length and measured(records, before.length) == before:
+                    first = max(first, before.num_lines + 1)
+        where = f"line {then.num_lines}" if first == then.num_lines else f"a line from {first} to {then.num_lines}"
         return f"{path} is damaged: {where} is not what was written"
 
-    def _candidates(self, which: int | str | Path) -> list[Path]:
+    def _candidates(self, which: int | str | Path) -> list[CheckpointPlace]:
         if isinstance(which, int):
             if which not in self.numbers():
                 there = ", ".join(map(str, self.numbers())) or "none"
-                raise CheckpointError(f"there is no checkpoint {which:08d} in {self.folder}; it has {there}")
-            return [self.folder / f"{which:08d}"]
+                raise CheckpointError(f"there is no checkpoint {which:08d} in {self.folder.path}; it has {there}")
+            return [self._place(which)]
         if which == "best":
             name = self._pointer("best")
             if name is None:
-                raise CheckpointError(f"no checkpoint in {self.folder} is marked as the best")
+                raise CheckpointError(f"no checkpoint in {self.folder.path} is marked as the best")
             if int(name) not in self.numbers():
-                raise CheckpointError(f"{self.folder / 'best'} names checkpoint {name}, which is not there")
-            return [self.folder / name]
+                raise CheckpointError(f"{self.folder.path / 'best'} names checkpoint {name}, which is not there")
+            return [self._place(int(name))]
         if which != "latest":
             if not Path(which).is_dir():
                 raise CheckpointError(f"there is no checkpoint {which}; expected latest, best, a number or a folder")
-            return [Path(which)]
+            return [CheckpointPlace.at(Path(which))]
         latest = self._pointer("latest")
         numbers = self.numbers()
         if latest is not None:
             numbers = [number for number in numbers if number < int(latest)] + [int(latest)]
-        return [self.folder / f"{number:08d}" for number in reversed(numbers)]
+        return [self._place(number) for number in reversed(numbers)]
+
+    def _place(self, number: int) -> CheckpointPlace:
+        return CheckpointPlace(self.folder.below(f"{number:08d}"), self.buffers)
 
     def _pointer(self, file: str) -> str | None:
         """The checkpoint's name in `latest` or `best`; None if the file is missing or holds no such name."""
         try:
-            name = (self.folder / file).read_bytes().strip().decode("ascii", errors="replace")
+            name = self.folder.read(file, max_bytes=32).strip().decode("ascii", errors="replace")
         except OSError:
             return None
         return name if re.fullmatch(NAME, name) else None
 
-    def _publish(self, unfinished: Path, name: str) -> None:
-        if (self.folder / name).exists():  # left by a kill before `latest` moved, or of a future that was given up
+    def _publish(self, unfinished: Folder, name: str) -> None:
+        if self.folder.kind(name) is not None:
+            # left by a kill before `latest` moved, of a future that was given up, or saved between two that were due;
+            # no pointer may name what is not there, whenever a kill comes
+            before = [number for number in self.numbers() if number < int(name)]
+            if self._pointer("latest") == name and before:
+                self.folder.write("latest", f"{before[-1]:08d}\n".encode())
+            if self._pointer("best") == name:
+                self.folder.remove("best")
             self._discard(name)
-        os.rename(unfinished, self.folder / name)
-        sync_folder(self.folder)
-        write_text(self.folder / "latest", name + "\n")
+        self.folder.rename(unfinished.path.name, name)
+        self.folder.sync()
+        self.folder.write("latest", f"{name}\n".encode())
 
     def _discard(self, name: str) -> None:
         """Turn a checkpoint into a leftover: killed while it is removed, it must not look like a damaged one."""
-        os.rename(self.folder / name, self.folder / f".{name}.removed")
+        removed, count = f".{name}.removed", 1
+        while self.folder.kind(removed) is not None:  # with something in it that is not ours
+            removed, count = f".{name}.removed-{count}", count + 1
+        self.folder.rename(name, removed)
 
     def _remove_leftovers(self) -> None:
-        for path in [*self.folder.glob(".*"), *self.buffers_folder.glob(".*")]:
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path)
-            else:
-                path.unlink()
+        """What a kill has left, and nothing else: of a folder that holds other files too, these stay."""
+        self.folder.remove_files(LEFTOVER_FILE.fullmatch)
+        self.buffers.remove_files(LEFTOVER_SEGMENT.fullmatch)
+        for name in self.folder.names():
+            if not LEFTOVER_FOLDER.fullmatch(name):
+                continue
+            if self.folder.kind(name) == "folder":
+                leftover = self.folder.below(name)
+                leftover.remove_files(OUR_FILE.fullmatch)
+                leftover.remove_empty()
+            elif self.folder.kind(name) == "link":  # put in the place of a checkpoint
+                self.folder.remove(name)
 
     def _remove_unnamed_segments(self) -> None:
         named: set[str] = set()
         for number in self.numbers():
-            folder = self.folder / f"{number:08d}"
             try:
-                named |= Manifest.read(folder).segments().keys()
+                named |= Manifest.read(self.folder.below(f"{number:08d}")).segments().keys()
             except DamagedError:
                 continue  # it cannot be loaded any more, with or without its rows
-        for path in self.buffers_folder.glob("*.safetensors"):
-            if path.name not in named:
-                path.unlink()
+        self.buffers.remove_files(lambda name: SEGMENT.fullmatch(name) and name not in named)
 
 
-def kept_numbers(past: Sequence[int], keep_last: int, keep_every: int | None, best: int | None) -> set[int]:
-    """Which of the checkpoints up to the latest, in ascending order, are kept; and the best, wherever it is."""
-    every = {number for number in past if keep_every is not None and number % keep_every == 0}
-    return {*past[-keep_last:], *every} | ({best} if best is not None else set())
+def kept_numbers(
+    past: Sequence[int], keep_last: int, keep_every: int | None, best: int | None, between_dues: int | None
+) -> set[int]:
+    """Which of the checkpoints up to the latest, in ascending order, are kept: the last, every n-th, the best, wherever
+    it is, and besides them the latest if it was not due."""
+    due = [number for number in past if number != between_dues]
+    every = {number for number in due if keep_every is not None and number % keep_every == 0}
+    return {*due[-keep_last:], *every} | {number for number in (best, between_dues) if number is not None}
 
 
 # ---- reading a folder --------------------------------------------------------------------------------
 
 
-def _read(folder: Path, warnings: list[str], check_rows: bool) -> LoadedCheckpoint:
-    """The checkpoint in `folder`, every file checked; replay rows only if `check_rows`. Raises DamagedError and
+def _read(place: CheckpointPlace, warnings: list[str], check_rows: bool) -> LoadedCheckpoint:
+    """The checkpoint in a folder, every file checked; replay rows only if `check_rows`. Raises DamagedError and
     CheckpointError."""
+    folder = place.folder
     manifest = Manifest.read(folder)
-    if re.fullmatch(NAME, folder.name) and int(folder.name) != manifest.number:
+    if re.fullmatch(NAME, folder.path.name) and int(folder.path.name) != manifest.number:
         raise DamagedError(f"{MANIFEST} is that of checkpoint {manifest.number:08d}")
-    document = parse_json(read_checked(folder / STATE, manifest.files[STATE]), STATE)
-    tensors = read_tensors(folder / TENSORS, manifest.files[TENSORS])
+    document = parse_json(read_checked(folder, STATE, manifest.files[STATE]), STATE)
+    tensors = read_tensors(folder, TENSORS, manifest.files[TENSORS])
     if check_rows:
         for rows in manifest.buffers.values():
-            rows.check(folder)
+            rows.check(place)
     try:
         state = decode(document, tensors)
         if not isinstance(state, dict):
@@ -365,7 +399,7 @@ def _read(folder: Path, warnings: list[str], check_rows: bool) -> LoadedCheckpoi
     except NOT_OURS as error:
         raise DamagedError(f"{STATE} is not of format {FORMAT} ({error!r})") from error
     return LoadedCheckpoint(
-        folder=folder,
+        place=place,
         state=state,
         counters=manifest.counters,
         buffers=manifest.buffers,

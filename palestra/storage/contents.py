@@ -14,28 +14,33 @@ import hashlib
 import json
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from typing import Annotated, Literal, Self
 
-from palestra.storage.run_folder import to_json
-from palestra.storage.segments import CheckpointError, DamagedError
+from pydantic import Field, ValidationError
 
-FORMAT = 1
+from palestra.storage.facts import Entry, to_json
+from palestra.storage.segments import CheckpointError, DamagedError, StoredFile
+
+FORMAT: Literal[2] = 2  # since 2 it says the size of every file
 FOLDER_NAME = re.compile(r"([0-9]{8,})-[0-9a-f]{8}")
-FILE_NAME = re.compile(r"[^./\\\0][^/\\\0]*")
 CONTENTS = "contents.json"
-RUN_FILES = ("run.json", "config.yml", "changes.jsonl", "records.jsonl")
+RECORDS = "records.jsonl"
+RUN_FILES = ("run.json", "config.yml", "changes.jsonl", RECORDS)
 
 
-@dataclass(frozen=True)
-class Contents:
-    """The SHA-256 of each file in a checkpoint's folder, and of each segment in `buffers/` that it needs, by name.
+FileName = Annotated[str, Field(pattern=r"^[^./\\\x00][^/\\\x00]*$")]
+
+
+class Contents(Entry):
+    """What each file in a checkpoint's folder holds, and each segment in `buffers/` that it needs, by name.
 
     best: the folder of the checkpoint that was the run's best so far.
     """
 
-    files: dict[str, str]
-    segments: dict[str, str]
-    best: str | None
+    format: Literal[2]
+    files: dict[FileName, StoredFile]
+    segments: dict[FileName, StoredFile]
+    best: Annotated[str, Field(pattern=f"^{FOLDER_NAME.pattern}$")] | None
 
     def paths(self, name: str) -> set[str]:
         """Where the files of a checkpoint whose folder has that name lie on the mirror."""
@@ -43,28 +48,26 @@ class Contents:
         return own | {f"buffers/{segment}" for segment in self.segments}
 
     def to_bytes(self) -> bytes:
-        document = {"format": FORMAT, "files": self.files, "segments": self.segments, "best": self.best}
+        document = self.model_dump()
         sha256 = hashlib.sha256(to_json(document).encode()).hexdigest()
         return to_json(document | {"sha256": sha256}).encode()
 
     @classmethod
-    def from_bytes(cls, content: bytes) -> "Contents":
-        """Raises DamagedError for what `to_bytes` has not written, CheckpointError for a later format."""
+    def from_bytes(cls, content: bytes) -> Self:
+        """Raises DamagedError for what `to_bytes` has not written, CheckpointError for another format."""
         try:
             document = json.loads(content)
             found = document["format"]
-            if isinstance(found, int) and found > FORMAT:
-                raise CheckpointError(f"{CONTENTS} has format {found}; this palestra reads up to {FORMAT}")
-            contents = cls(dict(document["files"]), dict(document["segments"]), document["best"])
+            if isinstance(found, int) and found != FORMAT:
+                raise CheckpointError(f"{CONTENTS} has format {found}; this palestra reads format {FORMAT}")
+            document.pop("sha256", None)
+            contents = cls.model_validate(document)
             if contents.to_bytes() != content:
                 raise ValueError("its SHA-256 differs")
             if not {*RUN_FILES, "manifest.json"} - {"changes.jsonl"} <= contents.files.keys():
                 raise ValueError("it names no whole checkpoint")
-            if contents.best is not None and not FOLDER_NAME.fullmatch(contents.best):
-                raise ValueError(f"{contents.best!r} is no name of a checkpoint")
-            for name in (*contents.files, *contents.segments):
-                if not FILE_NAME.fullmatch(name):
-                    raise ValueError(f"{name!r} is no name of a file")
+        except ValidationError as error:
+            raise DamagedError(f"{CONTENTS} is not what was written ({error.errors()[0]['msg']})") from error
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise DamagedError(f"{CONTENTS} is not what was written ({error})") from error
         return contents

@@ -1,17 +1,22 @@
 """Brings a run back from its mirror: the newest whole checkpoint, and the best, in a new folder on the local disk."""
 
 import os
-import shutil
+import re
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path, PurePosixPath
 
+from palestra.storage.checkpoints import OUR_FILE
 from palestra.storage.contents import CONTENTS, RUN_FILES, Contents, folders_in, number_of
+from palestra.storage.disk import Folder, RunFolderError
 from palestra.storage.mirror import PASSWORD, WHERE_SECRETS_LIE
 from palestra.storage.remote import MissingError, Remote
-from palestra.storage.run_folder import RunFolder, RunFolderError, file_sha256, sync_folder, write_text
-from palestra.storage.segments import CheckpointError, DamagedError
+from palestra.storage.run_folder import RunFolder
+from palestra.storage.segments import CheckpointError, DamagedError, StoredFile
 
 ATTEMPTS = 4
 FIRST_WAIT_S = 1.0
+FETCHED = re.compile(rf"{OUR_FILE.pattern}|{'|'.join(map(re.escape, RUN_FILES))}|latest|best|\..+\.[0-9]+\.tmp")
 
 
 def is_url(run: str | Path) -> bool:
@@ -38,17 +43,30 @@ def fetch(url: str, into: Path | None) -> tuple[RunFolder, list[str]]:
     there = remote.files()
     if "run.json" not in there:
         raise RunFolderError(f"there is no run at {url}")
-    unfinished = path.with_name(f".{path.name}.fetched")  # a fetch that was killed may have left one
-    shutil.rmtree(unfinished, ignore_errors=True)
+    unfinished = path.with_name(f".{path.name}.fetched")
+    _remove(unfinished)  # a fetch that was killed may have left one
     try:
         warnings = _fill(RunFolder.create_at(unfinished), remote, there)
         os.rename(unfinished, path)
+        Folder(path.parent).sync()
     except OSError as error:
         raise RunFolderError(f"{path} cannot be written: {error}") from error
     finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
-    sync_folder(path.parent)
+        _remove(unfinished)
     return RunFolder(path), warnings
+
+
+def _remove(unfinished: Path) -> None:
+    """Remove what a fetch has written, and nothing else that may lie there."""
+    folder = Folder(unfinished.parent, unfinished.name)
+    with suppress(OSError):
+        checkpoints = folder.below("checkpoints")
+        for place in (*map(checkpoints.below, checkpoints.names()), folder.below("buffers"), checkpoints, folder):
+            place.remove_files(FETCHED.fullmatch)
+            if place != folder:
+                place.remove_empty()
+        folder.below("evaluations").remove_empty()
+        folder.remove_empty()
 
 
 def _name(url: str) -> str:
@@ -63,42 +81,45 @@ def _fill(folder: RunFolder, remote: Remote, there: dict[str, int]) -> list[str]
     damaged: list[str] = []
     for name in sorted(folders_in(there), key=number_of, reverse=True):
         if f"checkpoints/{name}/{CONTENTS}" in there:  # otherwise a kill has left a part of it
-            contents = _fetch_checkpoint(folder, remote, name, damaged)
+            contents = _fetch_checkpoint(folder, remote, there, name, damaged)
             if contents is not None:
                 break
     else:
         raise CheckpointError("\n".join([f"there is no whole checkpoint at {remote.url}", *damaged]))
     checkpoint, best = _local(folder, name), contents.best
     for file in RUN_FILES:
-        if (checkpoint / file).exists():
-            os.rename(checkpoint / file, folder.path / file)
-    write_text(folder.checkpoints / "latest", checkpoint.name + "\n")
-    if best is not None and (best == name or _fetch_checkpoint(folder, remote, best, damaged)):
+        if checkpoint.kind(file) is not None:
+            checkpoint.move(file, folder.root)
+    folder.write_facts(folder.facts().model_copy(update={"checkpoint_folder": None}))  # all lies here now
+    folder.checkpoints.write("latest", f"{checkpoint.path.name}\n".encode())
+    if best is not None and (best == name or _fetch_checkpoint(folder, remote, there, best, damaged)):
         for file in RUN_FILES:
-            (_local(folder, best) / file).unlink(missing_ok=True)
-        write_text(folder.checkpoints / "best", _local(folder, best).name + "\n")
+            _local(folder, best).remove(file)
+        folder.checkpoints.write("best", f"{_local(folder, best).path.name}\n".encode())
     return damaged
 
 
-def _local(folder: RunFolder, name: str) -> Path:
+def _local(folder: RunFolder, name: str) -> Folder:
     """Where a checkpoint of the mirror lies in the run's folder."""
-    return folder.checkpoints / f"{number_of(name):08d}"
+    return folder.root.below("checkpoints", f"{number_of(name):08d}")
 
 
-def _fetch_checkpoint(folder: RunFolder, remote: Remote, name: str, damaged: list[str]) -> Contents | None:
+def _fetch_checkpoint(
+    folder: RunFolder, remote: Remote, there: Mapping[str, int], name: str, damaged: list[str]
+) -> Contents | None:
     """Fetch one checkpoint; None, and a line in `damaged`, if it is not what was written."""
-    target = _local(folder, name)
+    target, buffers = _local(folder, name).make(), folder.root.below("buffers")
     try:
         contents = Contents.from_bytes(_read_contents(remote, name))
-        target.mkdir()
-        for file, sha256 in contents.files.items():
-            _fetch_file(remote, f"checkpoints/{name}/{file}", target / file, sha256)
-        for segment, sha256 in contents.segments.items():
-            if not (folder.buffers / segment).exists():
-                _fetch_file(remote, f"buffers/{segment}", folder.buffers / segment, sha256)
+        for file, stored in contents.files.items():
+            _fetch_file(remote, there, f"checkpoints/{name}/{file}", target, file, stored)
+        for segment, stored in contents.segments.items():
+            if buffers.kind(segment) is None:
+                _fetch_file(remote, there, f"buffers/{segment}", buffers, segment, stored)
     except DamagedError as error:
         damaged.append(f"checkpoint {name} at {remote.url} is damaged: {error}")
-        shutil.rmtree(target, ignore_errors=True)
+        target.remove_files(FETCHED.fullmatch)
+        target.remove_empty()
         return None
     return contents
 
@@ -110,11 +131,20 @@ def _read_contents(remote: Remote, name: str) -> bytes:
         raise DamagedError(f"{CONTENTS} is missing") from None
 
 
-def _fetch_file(remote: Remote, path: str, local: Path, sha256: str) -> None:
+def _fetch_file(
+    remote: Remote, there: Mapping[str, int], path: str, folder: Folder, name: str, stored: StoredFile
+) -> None:
+    if there.get(path, stored.size) != stored.size:
+        raise DamagedError(f"{path} is not what was written: it has {there[path]} bytes, not {stored.size}")
     try:
-        remote.get(path, local)
+        remote.get(path, folder.path / name)
     except MissingError:
         raise DamagedError(f"{path} is missing") from None
-    if file_sha256(local) != sha256:
-        local.unlink()
-        raise DamagedError(f"{path} is not what was written: its SHA-256 differs")
+    try:
+        with folder.reading(name) as file:
+            is_whole = StoredFile.of_pieces(file.pieces(file.size)) == stored
+        if not is_whole:
+            raise DamagedError(f"{path} is not what was written: its SHA-256 differs")
+    except DamagedError:
+        folder.remove(name)
+        raise

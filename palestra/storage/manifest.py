@@ -3,65 +3,55 @@ say is written down here, and nothing else is read."""
 
 import hashlib
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, Field, ValidationError
 
-from palestra.storage.run_folder import to_json
+from palestra.storage.disk import Folder
+from palestra.storage.facts import Entry, to_json
+from palestra.storage.records_file import RecordsThen
 from palestra.storage.segments import (
     BUFFERS_FROM_CHECKPOINT,
     CheckpointError,
     DamagedError,
-    Entry,
-    Sha256,
+    StoredFile,
     StoredRows,
+    damage_told,
     parse_json,
-    read_file,
 )
 
-FORMAT: Literal[3] = 3  # since 3 manifests know the SHA-256 of records.jsonl
+FORMAT: Literal[4] = 4  # since 4 manifests know the size of every file
 MANIFEST, STATE, TENSORS = "manifest.json", "state.json", "tensors.safetensors"
-MAX_BYTES = 64 << 20  # many times those of the largest buffers
 
 Count = Annotated[int, Field(ge=0)]
 FileName = Annotated[str, Field(pattern=r"^[^./\\\x00][^/\\\x00]*$")]
 
 
-def _require_both(files: dict[str, str]) -> dict[str, str]:
+def _require_both(files: dict[str, StoredFile]) -> dict[str, StoredFile]:
     if not {STATE, TENSORS} <= files.keys():
         raise ValueError(f"expected {STATE} and {TENSORS}")
     return files
 
 
-class RecordsThen(Entry):
-    """The bytes that records.jsonl had, and their SHA-256."""
-
-    length: Count
-    sha256: Sha256
-
-    @classmethod
-    def of(cls, content: bytes) -> Self:
-        return cls(length=len(content), sha256=hashlib.sha256(content).hexdigest())
-
-
 class Manifest(Entry):
-    """Whose state a checkpoint holds, in which files. records: when it was saved. versions, machine: what it was
-    written on. files: the SHA-256 of each file in the checkpoint's folder. buffers: their rows."""
+    """Whose state a checkpoint holds, in which files. is_due: whether it was saved when the config says, rather than on
+    a signal. records: when it was saved. versions, machine: what it was written on. files: those in the checkpoint's
+    folder. buffers: their rows."""
 
-    format: Literal[3]
+    format: Literal[4]
     number: Annotated[int, Field(ge=0, lt=10**18)]
+    is_due: bool
     counters: dict[str, Count]
     records: RecordsThen
     versions: dict[str, str | None]
     machine: dict[str, str | int | None]
-    files: Annotated[dict[FileName, Sha256], AfterValidator(_require_both)]
+    files: Annotated[dict[FileName, StoredFile], AfterValidator(_require_both)]
     buffers: dict[str, StoredRows]
 
-    def segments(self) -> dict[str, str]:
-        """The SHA-256 of the segments in `buffers/` that the checkpoint needs, by name."""
+    def segments(self) -> dict[str, StoredFile]:
+        """The segments in `buffers/` that the checkpoint needs, by name."""
         return {
-            segment.file.removeprefix(BUFFERS_FROM_CHECKPOINT): segment.sha256
+            segment.file.removeprefix(BUFFERS_FROM_CHECKPOINT): segment.stored
             for rows in self.buffers.values()
             for segment in rows.segments
             if segment.file.startswith(BUFFERS_FROM_CHECKPOINT)
@@ -72,26 +62,25 @@ class Manifest(Entry):
         return to_json(document | {"sha256": _digest(document)}).encode()
 
     @classmethod
-    def read(cls, folder: Path) -> Self:
+    def read(cls, folder: Folder) -> Self:
         """That of the checkpoint in `folder`. Raises DamagedError for what `to_bytes` has not written, CheckpointError
         for another format."""
-        path = folder / MANIFEST
-        if path.is_file() and path.stat().st_size > MAX_BYTES:
-            raise DamagedError(f"{MANIFEST} has {path.stat().st_size} bytes, more than any of ours")
-        document = parse_json(read_file(path), MANIFEST)
+        with damage_told(MANIFEST):
+            content = folder.read(MANIFEST)
+        document = parse_json(content, MANIFEST)
         if not isinstance(document, dict):
             raise DamagedError(f"{MANIFEST} is not what was written")
         found = document.get("format")
         if isinstance(found, int) and found > FORMAT:  # asked first: a later format may count its SHA-256 differently
             raise CheckpointError(
-                f"checkpoint {folder} has format {found}, this palestra reads up to {FORMAT}; "
+                f"checkpoint {folder.path} has format {found}, this palestra reads up to {FORMAT}; "
                 f"use the version that wrote it: {document.get('versions')}"
             )
         if document.pop("sha256", "") != _digest(document):
             raise DamagedError(f"{MANIFEST} is not what was written: its SHA-256 differs")
         if isinstance(found, int) and found < FORMAT:
             raise CheckpointError(
-                f"checkpoint {folder} has format {found} of an earlier palestra, this one reads format {FORMAT}; "
+                f"checkpoint {folder.path} has format {found} of an earlier palestra, this one reads format {FORMAT}; "
                 f"use the version that wrote it: {document.get('versions')}"
             )
         try:

@@ -19,11 +19,12 @@ from pydantic import field_validator
 
 from palestra.config import Config, ConfigError, ConfigErrorItem, NonNegativeFloat, PositiveInt
 from palestra.storage.checkpoints import Checkpoints, kept_numbers
-from palestra.storage.contents import CONTENTS, RUN_FILES, Contents, folders_in, number_of
+from palestra.storage.contents import CONTENTS, FORMAT, RECORDS, RUN_FILES, Contents, folders_in, number_of
+from palestra.storage.disk import RunFolderError
 from palestra.storage.manifest import MANIFEST, Manifest
 from palestra.storage.remote import Remote, RemoteError, require_backend
-from palestra.storage.run_folder import RunFolder, RunFolderError
-from palestra.storage.segments import DamagedError
+from palestra.storage.run_folder import RunFolder
+from palestra.storage.segments import DamagedError, StoredFile, damage_told
 
 # ---- what a run must say -----------------------------------------------------------------------------
 
@@ -97,11 +98,13 @@ def _paths_of_secrets(value: Any, path: str) -> Iterator[str]:
 
 
 class Job(NamedTuple):
-    """What the run's folder has kept at a save: the numbers of checkpoints, the latest and the best among them."""
+    """What the run's folder has kept at a save: the numbers of checkpoints, the latest and the best among them, and the
+    latest once more if it was not due."""
 
     numbers: tuple[int, ...]
     latest: int
     best: int | None
+    between_dues: int | None
 
 
 class Mirror:
@@ -141,11 +144,10 @@ class Mirror:
     def send(self, latest: int) -> None:
         """Let the thread send what the run's folder holds, and the mirror does not; returns at once."""
         checkpoints = self.checkpoints
-        best = checkpoints.best()
         past = [number for number in checkpoints.numbers() if number <= latest]
-        kept = kept_numbers(past, checkpoints.keep_last, checkpoints.keep_every, best)
+        kept = sorted(checkpoints.kept(past), reverse=True)
         with self._changed:
-            self._waiting = Job(tuple(sorted(kept, reverse=True)), latest, best)
+            self._waiting = Job(tuple(kept), latest, checkpoints.best(), checkpoints.between_dues(past))
             self._changed.notify_all()
 
     def in_use(self) -> set[int]:
@@ -174,7 +176,7 @@ class Mirror:
     def _claim(self) -> None:
         """Write run.json there, if the place is new; refuse one that another run has, or where this run got further."""
         self._there = self.remote.files()
-        own = self.folder.run.read_bytes()
+        own = self.folder.root.read(self.folder.run.name)
         claimed = _json(self.remote.read("run.json")) if "run.json" in self._there else None
         if claimed is None and not folders_in(self._there):
             self._write("run.json", own)
@@ -246,45 +248,43 @@ class Mirror:
     def _manifest(self, number: int) -> tuple[str, Manifest]:
         """The name that a checkpoint has on the mirror, and its manifest. Raises DamagedError, also for a file that is
         missing."""
-        folder = self.checkpoints.folder / f"{number:08d}"
+        folder = self.checkpoints.folder.below(f"{number:08d}")
         manifest = Manifest.read(folder)
-        for path in (*(folder / file for file in manifest.files), *map(self._segment, manifest.segments())):
-            if not path.exists():
-                raise DamagedError(f"{path.name} is missing")
-        digest = hashlib.sha256((folder / MANIFEST).read_bytes()).hexdigest()
+        for place, files in ((folder, manifest.files), (self.folder.buffers, manifest.segments())):
+            for file in files:
+                if place.kind(file) != "file":
+                    raise DamagedError(f"{file} is missing, or no regular file")
+        with damage_told(MANIFEST):
+            digest = hashlib.sha256(folder.read(MANIFEST)).hexdigest()
         return f"{number:08d}-{digest[:8]}", manifest
 
-    def _segment(self, name: str) -> Path:
-        return self.folder.buffers / name
-
     def _upload(self, number: int, name: str, manifest: Manifest, best: str | None) -> Contents:
-        folder, segments = self.checkpoints.folder / f"{number:08d}", manifest.segments()
-        for segment in segments:
-            path = self._segment(segment)
-            if self._there.get(f"buffers/{segment}") != path.stat().st_size:  # half of one may have been left by a kill
-                self._put(f"buffers/{segment}", path)
+        folder, segments = self.checkpoints.folder.below(f"{number:08d}"), manifest.segments()
+        for segment, stored in segments.items():
+            if self._there.get(f"buffers/{segment}") != stored.size:  # half of one may have been left by a kill
+                self._put(f"buffers/{segment}", self.folder.buffers.path / segment)
         files = dict(manifest.files)
         for file in files:
-            self._put(f"checkpoints/{name}/{file}", folder / file)
-        small = {path.name: path.read_bytes() for path in self._run_files()}
-        small["records.jsonl"] = small["records.jsonl"][: manifest.records.length]
-        small[MANIFEST] = (folder / MANIFEST).read_bytes()
+            self._put(f"checkpoints/{name}/{file}", folder.path / file)
+        root = self.folder.root
+        small = {file: root.read(file) for file in RUN_FILES if file != RECORDS and root.kind(file) is not None}
+        with root.reading(RECORDS) as records:
+            small[RECORDS] = b"".join(records.pieces(manifest.records.length))
+        small[MANIFEST] = folder.read(MANIFEST)
         for file, content in small.items():
             self._write(f"checkpoints/{name}/{file}", content)
-            files[file] = hashlib.sha256(content).hexdigest()
-        contents = Contents(files, segments, best)
+            files[file] = StoredFile.of(content)
+        contents = Contents(format=FORMAT, files=files, segments=segments, best=best)
         self._write(f"checkpoints/{name}/{CONTENTS}", contents.to_bytes())
         self._known[name] = contents
         return contents
-
-    def _run_files(self) -> Iterator[Path]:
-        return (path for path in (self.folder.path / name for name in RUN_FILES) if path.exists())
 
     def _remove_unkept(self, job: Job, names: Mapping[int, str], whole: dict[str, Contents]) -> None:
         """Retention as in the run's folder, by what lies on the mirror; also of futures that were given up, and of what
         a kill has left. What is removed loses its contents.json first."""
         past = sorted({number_of(name) for name in whole if number_of(name) <= job.latest})
-        kept = kept_numbers(past, self.checkpoints.keep_last, self.checkpoints.keep_every, job.best)
+        rules = self.checkpoints.keep_last, self.checkpoints.keep_every
+        kept = kept_numbers(past, *rules, job.best, job.between_dues)
         for name in folders_in(self._there):
             number = number_of(name)
             if name in whole and number in kept and names.get(number, name) == name:

@@ -1,48 +1,78 @@
-"""The folder of a run: its paths, atomic writes, the lock that admits one process, and the facts of run.json."""
+"""The folder of a run: its paths, the lock that admits one process, and the facts of run.json."""
 
 import fcntl
-import hashlib
 import json
 import os
-import platform
 import re
-import shlex
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from functools import cache
-from importlib import metadata
-from io import FileIO
+from functools import cached_property
 from pathlib import Path
-from typing import Any
 
-import torch
+from pydantic import ValidationError
 
+from palestra.storage.disk import WORDS, Folder, RunFolderError
+from palestra.storage.facts import RunFacts, to_json
 
-class RunFolderError(Exception):
-    """A run's folder cannot be made, opened or locked; the message says which and why."""
+MAX_CONFIG_BYTES = 16 << 20
+OUR_FOLDERS = (
+    "checkpoints",
+    "buffers",
+    "evaluations",
+    "media",
+    "players",
+    "tensorboard",
+    "csv",
+    "wandb",
+    "mlflow",
+    "trackio",
+)
+OUR_FILES = ("lock", "config.yml", "run.json", "records.jsonl", "changes.jsonl", "unfiled", "scores.png", "report.html")
+OWNER = "owner.json"
+UNFILED = "unfiled"
 
 
 class RunFolder:
-    """The paths of one run, and its lock. Made by `create`, `create_at` or `open`.
+    """The paths of one run, its facts and its lock. Made by `create`, `create_at` or `open`.
 
     The folders `checkpoints/`, `buffers/` and `evaluations/` exist from the start, the rest once it is written.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.root = Folder(path)
         self.holds_lock = False
         self.config = path / "config.yml"
         self.run = path / "run.json"
         self.records = path / "records.jsonl"
         self.changes = path / "changes.jsonl"
-        self.checkpoints = path / "checkpoints"
-        self.buffers = path / "buffers"
-        self.unfiled = path / "unfiled"
-        self.media = path / "media"
-        self.evaluations = path / "evaluations"
-        self.players = path / "players"
+        self.media = self.root.below("media")
+        self.evaluations = self.root.below("evaluations")
+        self.players = self.root.below("players")
+
+    @cached_property
+    def checkpoints(self) -> Folder:
+        return self._large_files.below("checkpoints")
+
+    @cached_property
+    def buffers(self) -> Folder:
+        return self._large_files.below("buffers")
+
+    @cached_property
+    def _large_files(self) -> Folder:
+        """Where checkpoints and replay rows lie. Raises RunFolderError where run.json names a folder that is not there,
+        or not this run's."""
+        elsewhere = self.facts().checkpoint_folder if self.root.kind(self.run.name) is not None else None
+        if elsewhere is None:
+            return self.root
+        folder = Folder(Path(elsewhere))
+        try:
+            owner = json.loads(folder.read(OWNER))
+        except (OSError, ValueError, RecursionError) as error:
+            raise RunFolderError(f"{self.run} says that checkpoints lie in {elsewhere}: {error}") from error
+        if not isinstance(owner, dict) or owner.get("id") != self.facts().id:
+            raise RunFolderError(f"{self.run} says that checkpoints lie in {elsewhere}, which is another run's")
+        return folder
 
     @classmethod
     def create(cls, runs: Path, name: str) -> "RunFolder":
@@ -71,32 +101,70 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path) -> "RunFolder":
-        """The run that lies at `path`. Raises RunFolderError if there is none."""
+        """The run that lies at `path`. Raises RunFolderError if there is none, or its config is no regular file."""
         folder = cls(path)
-        if not folder.config.is_file():
+        try:
+            kind = folder.root.kind(folder.config.name)
+        except OSError as error:
+            raise RunFolderError(f"{path} is not a run: {error}") from None
+        if kind is None:
             is_url = path.parts and path.parts[0].endswith(":")
             remedy = "; palestra resume URL brings a run back from its mirror, into a folder" if is_url else ""
             raise RunFolderError(f"{path} is not a run: {folder.config} is missing{remedy}")
+        try:
+            folder.root.read(folder.config.name, MAX_CONFIG_BYTES)
+        except OSError as error:
+            raise RunFolderError(f"{path} cannot be used: {error}") from None
         return folder
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self) -> RunFacts:
         """What run.json says. Raises RunFolderError if that is not what was written."""
         try:
-            facts = json.loads(self.run.read_bytes())
-            if isinstance(facts, dict):
-                return facts
-            fault = "no JSON object"
+            return RunFacts.model_validate(json.loads(self.root.read(self.run.name)))
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"]))
+            fault = f"{where}: {first['msg']}" if where else first["msg"]
         except (OSError, ValueError, RecursionError) as error:
             fault = str(error)
         raise RunFolderError(f"{self.run} is damaged: {fault}")
 
+    def write_facts(self, facts: RunFacts) -> None:
+        """Raises OSError."""
+        self.root.write(self.run.name, to_json(facts.model_dump()).encode())
+
+    def keep_checkpoints_in(self, place: Path, run_id: str) -> Path:
+        """Let checkpoints and replay rows lie in a new folder of `place`, another disk say, which `facts` must name:
+        gives its path. Before anything is saved. Raises RunFolderError."""
+        own = place / f"{self.path.resolve().name}-{run_id[:8]}"
+        owner = {"id": run_id, "run": str(self.path.resolve())}
+        try:
+            place.mkdir(parents=True, exist_ok=True)
+            own.mkdir()
+            for name in ("checkpoints", "buffers"):
+                Folder(own, name).make()
+                self.root.below(name).remove_empty()
+            Folder(own).write(OWNER, to_json(owner).encode())
+            Folder(place).sync()
+        except OSError as error:
+            raise RunFolderError(f"{own} cannot be made: {error}") from None
+        return own
+
+    @classmethod
+    def of_checkpoint(cls, path: Path) -> "RunFolder":
+        """The run that a checkpoint's folder belongs to. Raises RunFolderError where there is none."""
+        place = path.resolve().parent.parent
+        with suppress(OSError, ValueError, LookupError, TypeError, RecursionError):
+            place = Path(json.loads(Folder(place).read(OWNER))["run"])
+        return cls.open(place)
+
     def require_rebuildable(self) -> None:
         """Raise RunFolderError for a run whose networks are not all named by its config (`Trainer.set_model`)."""
-        if any(call.startswith("set_model") for call in self.facts().get("set_in_python", [])):
+        if any(call.startswith("set_model") for call in self.facts().set_in_python):
             raise self.not_rebuildable()
 
     def not_rebuildable(self) -> RunFolderError:
-        calls = self.facts().get("set_in_python", [])
+        calls = self.facts().set_in_python
         steps = [f"trainer = palestra.Trainer.load({str(self.path)!r})", *(f"trainer.{call}" for call in calls)]
         return RunFolderError(
             f"{self.path} was trained with objects that no config names; it can go on from Python alone, with the same "
@@ -107,151 +175,67 @@ class RunFolder:
     def _make(cls, path: Path) -> "RunFolder":
         path.mkdir()
         folder = cls(path)
-        for inner in (folder.checkpoints, folder.buffers, folder.evaluations):
-            inner.mkdir()
-        sync_folder(path)
-        sync_folder(path.parent)
+        for name in ("checkpoints", "buffers", "evaluations"):
+            folder.root.below(name).make()
+        folder.root.sync()
+        Folder(path.parent).sync()
         return folder
+
+    def require_plain(self) -> None:
+        """Raises RunFolderError unless all that palestra writes to a run is what it has put there, or missing."""
+        for name in (*OUR_FOLDERS, *OUR_FILES):
+            kind, expected = self.root.kind(name), "folder" if name in OUR_FOLDERS else "file"
+            if kind not in (expected, None):
+                remedy = (
+                    "; another disk is named by output.checkpoint_folder when a run begins, and a copy of it kept by "
+                    "output.mirror"
+                    if name in ("checkpoints", "buffers")
+                    else ""
+                )
+                raise RunFolderError(f"{self.path / name} is {WORDS[kind]}; expected a {expected} of the run{remedy}")
 
     @contextmanager
     def lock(self) -> Iterator[None]:
         """Be the only process that writes to this run. The kernel frees the lock however the process ends.
 
-        Raises RunFolderError, which names the holder's process id, if another one holds it. May not be nested.
+        Raises RunFolderError, which names the holder's process id, if another one holds it, and where anything that
+        palestra writes to is not a plain file or folder of the run. May not be nested.
         """
-        with self._lock_file() as file:
+        self.require_plain()
+        try:
+            file = self.root.append("lock")
+        except RunFolderError:
+            raise
+        except OSError as error:
+            raise RunFolderError(f"{self.path} cannot be used: {error}") from error
+        try:
             try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(file.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                file.seek(0)
-                holder = file.read().decode(errors="replace").strip() or "of unknown id"
+                holder = b"".join(file.pieces(20)).decode(errors="replace").strip() or "of unknown id"
                 raise RunFolderError(f"{self.path} is in use by process {holder}; wait for it or stop it") from None
             with suppress(OSError):  # on a full disk nobody is told who holds it, but it is held
                 file.truncate(0)
-                file.write(str(os.getpid()).encode())
+                file.append(str(os.getpid()).encode())
             self.holds_lock = True
             try:
                 yield
             finally:
                 self.holds_lock = False
-                fcntl.flock(file, fcntl.LOCK_UN)  # closing is not enough where a forked child shares the file
+                fcntl.flock(
+                    file.descriptor, fcntl.LOCK_UN
+                )  # closing is not enough where a forked child shares the file
+        finally:
+            file.close()
 
     def is_in_use(self) -> bool:
         """Whether a process of this machine holds the lock. It is not asked for, so that nobody finds it taken; where
         the kernel does not list locks (/proc/locks), nobody is seen."""
         try:
-            inode, holder = (self.path / "lock").stat().st_ino, (self.path / "lock").read_text().strip()
+            with self.root.reading("lock") as file:
+                inode, holder = os.fstat(file.descriptor).st_ino, b"".join(file.pieces(20)).decode().strip()
             locks = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
         except (OSError, ValueError):
             return False
         # as "1: FLOCK ADVISORY WRITE <process> <major>:<minor>:<inode> 0 EOF"
         return any(lock[1] == "FLOCK" and lock[4] == holder and lock[5].endswith(f":{inode}") for lock in locks)
-
-    def _lock_file(self) -> FileIO:
-        try:
-            return open(self.path / "lock", "a+b", buffering=0)
-        except OSError as error:
-            raise RunFolderError(f"{self.path} cannot be used: {error}") from error
-
-
-# ---- writing files that survive a crash --------------------------------------------------------------
-
-
-def write_text(path: Path, text: str) -> None:
-    """`write_bytes` of a text in UTF-8."""
-    write_bytes(path, text.encode())
-
-
-def write_bytes(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all: after a crash `path` holds either what it held or this."""
-    unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        write_synced(unfinished, content)
-        os.replace(unfinished, path)
-    except OSError:
-        unfinished.unlink(missing_ok=True)
-        raise
-    sync_folder(path.parent)
-
-
-def write_json(path: Path, data: Any) -> None:
-    """Write `data` as JSON, whole or not at all. Raises ValueError on NaN and infinities, which JSON has not."""
-    write_text(path, to_json(data))
-
-
-def to_json(data: Any) -> str:
-    """The one text that equal data have: keys sorted, a line per entry."""
-    return json.dumps(data, sort_keys=True, indent=1, allow_nan=False) + "\n"
-
-
-def write_synced(path: Path, content: bytes) -> None:
-    """Write a file and wait until the disk has it (not atomic)."""
-    with open(path, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def sync_folder(path: Path) -> None:
-    """Wait until the disk has the names in a folder: a new or renamed file is safe only then."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def file_sha256(path: Path) -> str:
-    """SHA-256 of a file's bytes, in hexadecimal."""
-    with open(path, "rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-# ---- what a run ran on -------------------------------------------------------------------------------
-
-
-def run_facts() -> dict[str, Any]:
-    """What run.json says: versions, machine, palestra's git commit (null if there is none), and the command."""
-    return {"versions": versions(), "machine": machine(), "commit": git_commit(), "command": shlex.join(sys.argv)}
-
-
-@cache
-def versions() -> dict[str, str | None]:
-    """The versions that a run's bits may depend on; null where the package is not installed."""
-    found: dict[str, str | None] = {"python": platform.python_version()}
-    for package in ("palestra", "torch", "numpy", "numba", "gymnasium", "mujoco", "ale-py", "Box2D"):
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            found[package] = None
-    return found
-
-
-@cache
-def machine() -> dict[str, str | int | None]:
-    """Platform, processor model, number of CPUs, and the first GPU's name (null without one)."""
-    return {
-        "platform": platform.platform(),
-        "processor": _processor_model(),
-        "num_cpus": os.cpu_count(),
-        "gpu": torch.cuda.get_device_name(0) if torch.cuda.is_available() else None,
-    }
-
-
-def _processor_model() -> str:
-    try:
-        cpuinfo = Path("/proc/cpuinfo").read_text()
-    except OSError:
-        cpuinfo = ""
-    match = re.search(r"^model name\s*:\s*(.+)$", cpuinfo, re.MULTILINE)
-    return match[1] if match else platform.processor() or platform.machine()
-
-
-def git_commit() -> str | None:
-    """The commit of the checkout that palestra lies in, with "-dirty" if files differ from it; None outside of git."""
-    command = ["git", "--no-optional-locks", "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-    try:
-        result = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, timeout=10)
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return result.stdout.strip() or None

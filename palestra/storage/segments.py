@@ -8,25 +8,27 @@ checkpoint itself.
 
 import hashlib
 import json
-import os
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any, Protocol, Self
+from typing import Annotated, Any, NamedTuple, Protocol, Self
 from urllib.parse import quote
 
 import torch
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 from safetensors import SafetensorError
-from safetensors.torch import load, save_file
+from safetensors.torch import load, save
 from torch import Tensor
 
 from palestra.buffers.packed import is_planes, num_rows, part
-from palestra.storage.run_folder import file_sha256, sync_folder
+from palestra.storage.disk import Folder, RefusedPathError
+from palestra.storage.facts import Entry, Sha256
 
 SEGMENT_ROWS = 8192
 SEGMENT_BYTES = 64 << 20  # of whole rows at most: of images that share their frames a few MiB are then written
 BUFFERS_FROM_CHECKPOINT = "../../buffers/"
+SEGMENT_NAME = r"[A-Za-z0-9_~%-]*-[0-9]+-[0-9]+-[0-9a-f]{8}\.safetensors"
 
 
 class SegmentedRows(Protocol):
@@ -60,12 +62,6 @@ class DamagedError(CheckpointError):
     """A file of a checkpoint is missing or is not what was written."""
 
 
-class Entry(BaseModel):
-    """Base of what a manifest says. It may be forged: any other key, type or value is an error."""
-
-    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
-
-
 def _require_place(file: str) -> str:
     if not re.fullmatch(rf"({re.escape(BUFFERS_FROM_CHECKPOINT)})?[^/.\0][^/\0]*\.safetensors", file):
         raise ValueError(f"{file!r} is no place for replay rows")
@@ -73,7 +69,25 @@ def _require_place(file: str) -> str:
 
 
 RowNumber = Annotated[int, Field(ge=0, lt=1 << 62)]
-Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+
+
+class StoredFile(Entry):
+    """What a file held when it was written: so many bytes, with that SHA-256."""
+
+    size: Annotated[int, Field(ge=0)]
+    sha256: Sha256
+
+    @classmethod
+    def of(cls, content: bytes) -> Self:
+        return cls.of_pieces([content])
+
+    @classmethod
+    def of_pieces(cls, pieces: Iterable[bytes]) -> Self:
+        size, sha256 = 0, hashlib.sha256()
+        for piece in pieces:
+            size += len(piece)
+            sha256.update(piece)
+        return cls(size=size, sha256=sha256.hexdigest())
 
 
 class Segment(Entry):
@@ -82,7 +96,12 @@ class Segment(Entry):
     file: Annotated[str, AfterValidator(_require_place)]
     start: RowNumber
     stop: RowNumber
-    sha256: Sha256
+    stored: StoredFile
+
+    def place(self, checkpoint: "CheckpointPlace") -> tuple[Folder, str]:
+        """The folder that the file lies in, and its name there."""
+        name = self.file.removeprefix(BUFFERS_FROM_CHECKPOINT)
+        return (checkpoint.folder if name == self.file else checkpoint.buffers), name
 
 
 class StoredRows(Entry):
@@ -104,23 +123,36 @@ class StoredRows(Entry):
             raise ValueError(f"the segments end at row {reached}, not at {self.num_added}")
         return self
 
-    def check(self, folder: Path) -> None:
-        """Raises DamagedError unless every segment of the checkpoint in `folder` is what was written."""
+    def check(self, checkpoint: "CheckpointPlace") -> None:
+        """Raises DamagedError unless every segment is what was written."""
         for segment in self.segments:
-            rows = tensors_in(read_checked(folder / segment.file, segment.sha256), segment.file)
+            rows = tensors_in(read_checked(*segment.place(checkpoint), segment.stored), segment.file)
             expected = segment.stop - segment.start
             if any(value.shape[:1] != (expected,) for name, value in rows.items() if not is_planes(name)):
                 raise DamagedError(f"{segment.file} does not hold {expected} rows")
 
-    def read(self, folder: Path) -> Iterator[tuple[int, dict[str, Tensor]]]:
-        """The rows, ascending, without gaps: pairs of the first row's number and CPU tensors. `check` comes before.
+    def read(self, checkpoint: "CheckpointPlace") -> Iterator[tuple[int, dict[str, Tensor]]]:
+        """The rows, ascending, without gaps: pairs of the first row's number and CPU tensors.
 
-        Raises DamagedError where they are none.
+        Raises DamagedError where they are not what was written.
         """
         for segment in self.segments:
             start = max(segment.start, self.start)
-            rows = tensors_in(read_file(folder / segment.file), segment.file)
+            rows = tensors_in(read_checked(*segment.place(checkpoint), segment.stored), segment.file)
             yield start, part(rows, start - segment.start, num_rows(rows))
+
+
+class CheckpointPlace(NamedTuple):
+    """Where a checkpoint lies: its own folder, and that of the segments which it shares with others."""
+
+    folder: Folder
+    buffers: Folder
+
+    @classmethod
+    def at(cls, path: Path) -> Self:
+        """That of a checkpoint whose folder a path names."""
+        run = Folder(path.absolute().parent.parent)
+        return cls(Folder(path), run.below("buffers"))
 
 
 def segment_bounds(start: int, stop: int, segment_rows: int) -> Iterator[tuple[int, int]]:
@@ -138,7 +170,7 @@ def rows_per_segment(buffer: SegmentedRows, at_most: int) -> int:
 
 
 def store_full_segments(
-    name: str, buffer: SegmentedRows, known: Iterable[Segment], buffers_folder: Path, segment_rows: int
+    name: str, buffer: SegmentedRows, known: Iterable[Segment], buffers_folder: Folder, segment_rows: int
 ) -> tuple[Segment, ...]:
     """Write the finished segments of the rows that `buffer` holds, as far as none in `known` has them already; gives
     all of them.
@@ -163,8 +195,8 @@ def store_rows(
     name: str,
     buffer: SegmentedRows,
     known: Iterable[Segment],
-    checkpoint_folder: Path,
-    buffers_folder: Path,
+    checkpoint_folder: Folder,
+    buffers_folder: Folder,
     segment_rows: int,
 ) -> StoredRows:
     """Write the rows that `buffer` holds: what `store_full_segments` writes, and the unfinished tail."""
@@ -182,7 +214,7 @@ def held_rows(buffer: SegmentedRows) -> tuple[int, int]:
     return max(0, num_added - buffer.capacity), num_added
 
 
-def write_segment(folder: Path, name: str, buffer: SegmentedRows, start: int, stop: int) -> Segment:
+def write_segment(folder: Folder, name: str, buffer: SegmentedRows, start: int, stop: int) -> Segment:
     """Write rows start to stop - 1 into a file in `folder`, and wait until the disk has it.
 
     The file's name carries the content's SHA-256: a run that goes on from an earlier checkpoint and adds other rows
@@ -192,36 +224,25 @@ def write_segment(folder: Path, name: str, buffer: SegmentedRows, start: int, st
     for key, tensor in rows.items():
         if not is_planes(key) and tensor.shape[:1] != (stop - start,):
             raise ValueError(f"buffer {name}: {key} has shape {tuple(tensor.shape)}, expected {stop - start} rows")
-    stem = f"{quote(name, safe='').replace('.', '%2E')}-{start}-{stop}"
-    unfinished = folder / f".{stem}.tmp"
-    sha256 = write_tensors(unfinished, rows)
-    file = f"{stem}-{sha256[:8]}.safetensors"
-    os.replace(unfinished, folder / file)
-    sync_folder(folder)
-    return Segment(file=file, start=start, stop=stop, sha256=sha256)
+    content = tensors_to_bytes(rows)
+    stored = StoredFile.of(content)
+    file = f"{quote(name, safe='').replace('.', '%2E')}-{start}-{stop}-{stored.sha256[:8]}.safetensors"
+    folder.write(file, content)
+    return Segment(file=file, start=start, stop=stop, stored=stored)
 
 
-# ---- tensors on disk ---------------------------------------------------------------------------------
+# ---- tensors as bytes --------------------------------------------------------------------------------
 
 
-def write_tensors(path: Path, tensors: dict[str, Tensor]) -> str:
-    """Write dense CPU copies of `tensors` to a safetensors file, wait until the disk has it, and give its SHA-256.
-
-    Views, and tensors that share memory, are written one by one in full. Raises OSError.
-    """
-    copies = {name: torch.empty(t.shape, dtype=t.dtype).copy_(t.detach()) for name, t in tensors.items()}
-    try:
-        save_file(copies, path)
-    except SafetensorError as error:  # how the library reports a full disk
-        raise OSError(str(error)) from error
-    with open(path, "rb") as file:
-        os.fsync(file.fileno())
-    return file_sha256(path)
+def tensors_to_bytes(tensors: dict[str, Tensor]) -> bytes:
+    """A safetensors file of dense CPU copies of `tensors`. Views, and tensors that share memory, are written one by
+    one in full."""
+    return save({name: torch.empty(t.shape, dtype=t.dtype).copy_(t.detach()) for name, t in tensors.items()})
 
 
-def read_tensors(path: Path, sha256: str) -> dict[str, Tensor]:
-    """The CPU tensors of a safetensors file. Raises DamagedError unless its SHA-256 is the given one."""
-    return tensors_in(read_checked(path, sha256), path.name)
+def read_tensors(folder: Folder, name: str, stored: StoredFile) -> dict[str, Tensor]:
+    """The CPU tensors of a safetensors file. Raises DamagedError unless it is what was written."""
+    return tensors_in(read_checked(folder, name, stored), name)
 
 
 def tensors_in(content: bytes, name: str) -> dict[str, Tensor]:
@@ -232,22 +253,24 @@ def tensors_in(content: bytes, name: str) -> dict[str, Tensor]:
         raise DamagedError(f"{name} does not hold tensors ({error})") from error
 
 
-def read_checked(path: Path, sha256: str) -> bytes:
-    """The bytes of a file. Raises DamagedError unless their SHA-256 is the given one."""
-    content = read_file(path)
-    if hashlib.sha256(content).hexdigest() != sha256:
-        raise DamagedError(f"{path.name} is not what was written: its SHA-256 differs from the manifest's")
+def read_checked(folder: Folder, name: str, stored: StoredFile) -> bytes:
+    """The bytes of a file. Raises DamagedError unless they are what was written."""
+    with damage_told(name):
+        content, sha256 = folder.read_exactly(name, stored.size)
+    if sha256 != stored.sha256:
+        raise DamagedError(f"{name} is not what was written: its SHA-256 differs from the manifest's")
     return content
 
 
-def read_file(path: Path) -> bytes:
-    """The bytes of a file of a checkpoint. Raises DamagedError unless it is a plain file that can be read."""
+@contextmanager
+def damage_told(name: str) -> Iterator[None]:
+    """A file that cannot be read, or is no regular file of the size that it had, is a DamagedError."""
     try:
-        if path.is_symlink():
-            raise DamagedError(f"{path.name} is a symbolic link; checkpoints hold plain files")
-        return path.read_bytes()
+        yield
+    except RefusedPathError as error:
+        raise DamagedError(f"{name} is not what was written: {error}") from error
     except OSError as error:
-        raise DamagedError(f"{path.name} cannot be read ({error.strerror})") from error
+        raise DamagedError(f"{name} cannot be read ({error.strerror})") from error
 
 
 def parse_json(content: bytes, name: str) -> Any:

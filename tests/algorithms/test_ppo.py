@@ -30,7 +30,7 @@ from palestra.games.nim import NimConfig, NimGame
 from palestra.games.spaces import ActionSpace, Box, Discrete, MultiDiscrete, Space
 from palestra.player import Metrics, Player
 from palestra.randomness import world_keys
-from palestra.recording.recorders import read_records
+from palestra.storage.records_file import read_records
 
 CPU = torch.device("cpu")
 GAME = NimGame(NimConfig(name="nim", num_heaps=2, max_stones=2), CPU)

@@ -16,8 +16,8 @@ from palestra.callbacks.callback import Callback
 from palestra.callbacks.plateau import EarlyStoppingConfig, Plateau
 from palestra.config import ConfigError, check
 from palestra.lineage import extend
-from palestra.recording.recorders import read_records
 from palestra.storage import Checkpoints, RunFolder
+from palestra.storage.records_file import read_records
 from palestra.trainer import Trainer
 
 MakeConfig = Callable[..., dict[str, Any]]

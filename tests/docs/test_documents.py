@@ -22,7 +22,7 @@ from palestra.games.fused import Transitions
 from palestra.games.spaces import Space
 from palestra.nets import AnyNetConfig, make_net
 from palestra.nets.plain import PLAIN_NETS
-from palestra.recording.recorders import read_records
+from palestra.storage.records_file import read_records
 from palestra.transitions import make_producer
 
 ROOT = Path(__file__).parents[2]

@@ -14,7 +14,7 @@ from resuming import fit, pointed_at, records
 
 import palestra
 from palestra.evaluation.during_training import Occasion
-from palestra.storage.run_folder import to_json
+from palestra.storage.facts import to_json
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "games"))
 from gym_worlds import gym_data

@@ -23,8 +23,8 @@ from resuming import Killed, assert_same_bits, at_call, fit, kill, pointed_at, r
 from rich.console import Console
 
 from palestra.evaluation import beside, processes
-from palestra.recording.recorders import read_records
 from palestra.storage import Checkpoints, RunFolder
+from palestra.storage.records_file import read_records
 from palestra.trainer import Trainer
 from palestra.verify import verify
 
@@ -80,7 +80,7 @@ class Fakes:
 def in_turn(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("in-turn")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("palestra.output.plot_scores", lambda records, path: False)
+        patch.setattr("palestra.output.plot_scores", lambda records: None)
         fit(folder / "run", TINY)
     return folder / "run"
 
@@ -416,7 +416,9 @@ def test_an_evaluator_that_hangs_and_its_children_end_with_the_process_that_star
         "import pathlib, sys\n"
         "from palestra.evaluation import processes\n"
         f"processes.COMMAND = [sys.executable, '-c', {evaluator!r}]\n"
-        f"started = processes.EvaluatorProcess(pathlib.Path('run'), pathlib.Path({str(tmp_path / 'log')!r}), 600.0)\n"
+        "from palestra.storage import Folder\n"
+        f"log = processes.LogFile(Folder(pathlib.Path({str(tmp_path)!r})), 'log')\n"
+        "started = processes.EvaluatorProcess(pathlib.Path('run'), log, 600.0)\n"
         "started._process.stdout.readline()\n"
         "print(started._process.pid, flush=True)\n"
         "sys.stdin.read()\n"

@@ -12,7 +12,7 @@ import torch
 import palestra
 from palestra.evaluation.stored import StoredRun
 from palestra.games.polyhedra import PolyhedraGame
-from palestra.recording.recorders import read_records
+from palestra.storage.records_file import read_records
 
 MakeConfig = Callable[..., dict[str, Any]]
 

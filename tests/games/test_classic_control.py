@@ -25,7 +25,8 @@ from palestra.games.spaces import Box
 from palestra.games.world import Outcome, TensorWorld
 from palestra.players import make_script
 from palestra.randomness import base_key, fold, random_floats, random_integers, world_keys
-from palestra.recording.recorders import read_records, without_clock
+from palestra.recording.recorders import without_clock
+from palestra.storage.records_file import read_records
 
 CPU = torch.device("cpu")
 Config = CartPoleConfig | PendulumConfig | AcrobotConfig | MountainCarConfig

@@ -13,7 +13,7 @@ import torch
 from palestra.recording.aggregates import Aggregates, Statistic
 from palestra.recording.values import Image, Video
 from palestra.storage.checkpoints import Checkpoints
-from palestra.storage.manifest import RecordsThen
+from palestra.storage.records_file import RecordsThen
 from palestra.storage.run_folder import RunFolder
 
 ALL = get_args(Statistic)

@@ -19,13 +19,13 @@ from palestra.recording.recorders import (
     RunEnd,
     flat_params,
     numbers_of,
-    read_records,
     without_clock,
 )
 from palestra.recording.to_csv import CsvConfig, CsvRecorder
 from palestra.recording.to_mlflow import MlflowConfig
 from palestra.recording.to_tensorboard import TensorBoardConfig, TensorBoardRecorder
 from palestra.recording.values import Histogram, Image, Media, Video, values_of
+from palestra.storage.records_file import read_records
 
 
 def test_a_record_is_one_line_with_its_keys_in_the_order_given(tmp_path: Path) -> None:

@@ -17,9 +17,9 @@ from typer.testing import CliRunner, Result
 
 import palestra
 from palestra.cli import app
-from palestra.recording.recorders import read_records
 from palestra.report.page import write_report
-from palestra.storage.run_folder import RunFolderError
+from palestra.storage.disk import RunFolderError
+from palestra.storage.records_file import read_records
 
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -38,7 +38,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     run = tmp_path_factory.mktemp("runs") / "tiny"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("palestra.output.plot_scores", lambda records, path: False)
+        patch.setattr("palestra.output.plot_scores", lambda records: None)
         palestra.Trainer(TINY, run=run).fit()
     return run
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import palestra
-from palestra.recording.recorders import read_records
 from palestra.report.page import write_report
+from palestra.storage.records_file import read_records
 
 sys.path.insert(0, str(Path(__file__).parent))
 from browser import CHROMIUM, Page, browser
@@ -59,7 +59,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Two seeds, the second one's name a long word with what HTML would take for a tag."""
     folder = tmp_path_factory.mktemp("runs")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("palestra.output.plot_scores", lambda records, path: False)
+        patch.setattr("palestra.output.plot_scores", lambda records: None)
         for seed, name in enumerate(("tiny", "<i>" + "w" * 120)):
             palestra.Trainer(TINY | {"seed": seed}, run=folder / name).fit()
     return sorted(folder.iterdir(), reverse=True)

@@ -1,6 +1,5 @@
 """A small run with a mirror, without a trainer: what is saved at number n is known. And stores that fail."""
 
-import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -11,11 +10,11 @@ import pytest
 import torch
 from ring import Ring
 
-from palestra.storage import Checkpoints, LoadedCheckpoint, RunFolder
+from palestra.storage import Checkpoints, LoadedCheckpoint, RunFacts, RunFolder
 from palestra.storage.contents import Contents
 from palestra.storage.fetching import fetch
-from palestra.storage.manifest import RecordsThen
 from palestra.storage.mirror import Mirror, MirrorConfig
+from palestra.storage.records_file import RecordsThen
 from palestra.storage.remote import Remote
 from palestra.storage.segments import DamagedError
 
@@ -29,6 +28,17 @@ SEGMENT_ROWS = 4
 def mirror_config(url: str, **changes: Any) -> MirrorConfig:
     keys: dict[str, Any] = {"url": url, "options": {}, "attempts": 1, "first_wait_s": 0.0, "end_wait_s": 30.0}
     return MirrorConfig(**(keys | changes))
+
+
+def run_of(digit: str) -> RunFacts:
+    return RunFacts.of_now(
+        id=digit * 32,
+        user_classes={},
+        set_in_python=[],
+        branched_from=None,
+        mirror=None,
+        checkpoint_folder=None,
+    )
 
 
 def state_at(number: int) -> dict[str, Any]:
@@ -46,7 +56,7 @@ class Run:
         self.folder = RunFolder(path)
         if not path.exists():
             self.folder = RunFolder.create_at(path)
-            self.folder.run.write_text(json.dumps({"id": "one"}))
+            self.folder.write_facts(run_of("1"))
             self.folder.config.write_text("seed: 0\n")
         self.checkpoints = Checkpoints(self.folder, keep_last, keep_every, SEGMENT_ROWS)
         self.ring = Ring(CAPACITY)
@@ -102,7 +112,7 @@ def fetched(url: str, into: Path) -> tuple[int, int | None, list[str]]:
     number = latest.state["number"]
     assert folder.records.read_bytes() == records_at(number)
     assert len(records_at(number)) == latest.records.length
-    assert json.loads(folder.run.read_text()) == {"id": "one"}
+    assert folder.facts() == run_of("1")
     assert folder.config.read_text() == "seed: 0\n"
     best = checkpoints.best()
     if best is not None:

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from palestra.storage.manifest import RecordsThen
+from palestra.storage.records_file import RecordsThen
 
 NONE = RecordsThen.of(b"")  # no records
 

@@ -82,7 +82,7 @@ def main(folder: Path) -> None:
         os.kill(child, signal.SIGKILL)
         _, status = os.waitpid(child, 0)
         assert os.WIFSIGNALED(status), "the child failed before it was killed"
-        num_in_the_middle += any(path.name.startswith(".") for path in run.checkpoints.iterdir())
+        num_in_the_middle += any(path.name.startswith(".") for path in run.checkpoints.path.iterdir())
         saved = max(last, int(os.pread(returned, 8, 0) or 0))
         if make_checkpoints(run).numbers():
             last = restore(make_checkpoints(run), Ring(CAPACITY)).state["number"]

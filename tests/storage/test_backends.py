@@ -1,6 +1,5 @@
 """Mirrors on real servers on loopback: S3 (moto) and SFTP (paramiko)."""
 
-import json
 import os
 import threading
 import uuid
@@ -10,9 +9,9 @@ from typing import Any
 
 import fsspec
 import pytest
-from mirroring import Run, fetched, numbers_on_mirror, on_mirror
+from mirroring import Run, fetched, numbers_on_mirror, on_mirror, run_of
 
-from palestra.storage import CheckpointError
+from palestra.storage import CheckpointError, RunFolder
 from palestra.storage.fetching import fetch
 from palestra.storage.remote import MissingError, Remote, RemoteError
 
@@ -184,4 +183,4 @@ def test_a_server_that_goes_away_is_told_and_gets_all_when_it_is_back(busy: Busy
         run.save(2)
         run.mirror.finish()
     assert fetched(f"s3://{busy.bucket}/run", tmp_path / "again") == (2, None, [])
-    assert json.loads((tmp_path / "again" / "run.json").read_text()) == {"id": "one"}
+    assert RunFolder(tmp_path / "again").facts() == run_of("1")

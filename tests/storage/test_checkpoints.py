@@ -21,7 +21,9 @@ from hypothesis import strategies as st
 from ring import NONE, Ring
 
 from palestra.storage import CheckpointError, Checkpoints, RunFolder
-from palestra.storage.manifest import RecordsThen
+from palestra.storage.disk import DISK
+from palestra.storage.records_file import RecordsThen
+from palestra.storage.segments import StoredFile
 
 
 @pytest.fixture
@@ -31,9 +33,7 @@ def run(tmp_path: Path) -> RunFolder:
 
 def save(checkpoints: Checkpoints, number: int, state: dict[str, Any] | None = None) -> str:
     state = {"number": number, "weight": torch.full((3,), float(number))} if state is None else state
-    return checkpoints.save(
-        number, state, {"env_steps": number * 10}, {}, records=RecordsThen(length=number * 100, sha256="0" * 64)
-    )
+    return checkpoints.save(number, state, {"env_steps": number * 10}, {}, records=RecordsThen.of(b"x" * number * 100))
 
 
 def assert_equal_to_the_bit(a: Any, b: Any) -> None:
@@ -165,9 +165,7 @@ def test_tensors_whose_paths_look_alike_are_not_mixed_up(run: RunFolder) -> None
 
 def test_counters_records_length_and_machine_are_in_the_manifest(run: RunFolder) -> None:
     checkpoints = Checkpoints(run, keep_last=1, keep_every=None)
-    checkpoints.save(
-        4, {}, {"env_steps": 1024, "opt_steps": 2**70}, {}, records=RecordsThen(length=321, sha256="0" * 64)
-    )
+    checkpoints.save(4, {}, {"env_steps": 1024, "opt_steps": 2**70}, {}, records=RecordsThen.of(b"x" * 321))
     loaded = checkpoints.load(4)
     assert (loaded.counters, loaded.records.length) == ({"env_steps": 1024, "opt_steps": 2**70}, 321)
     assert loaded.manifest.number == 4
@@ -204,7 +202,7 @@ def test_equal_states_give_equal_bytes(tmp_path: Path) -> None:
         ring = Ring(capacity=10)
         ring.add(7)
         Checkpoints(run, 1, None, segment_rows=4).save(3, state, {"y": 1, "x": 2}, {"host": ring}, records=NONE)
-        folders.append(folder_bytes(run.checkpoints / "00000003") | folder_bytes(run.buffers))
+        folders.append(folder_bytes(run.checkpoints.path / "00000003") | folder_bytes(run.buffers.path))
     assert len(folders[0]) == 5  # manifest, state, tensors, tail, one segment
     assert folders[0] == folders[1]
 
@@ -219,11 +217,11 @@ def test_the_last_ones_every_nth_the_best_and_the_latest_are_kept(run: RunFolder
         if number == 3:
             checkpoints.mark_best(name)
     assert checkpoints.numbers() == [0, 3, 5, 10, 11, 12]
-    assert (run.checkpoints / "latest").read_text().strip() == "00000012"
-    assert (run.checkpoints / "best").read_text().strip() == "00000003"
+    assert (run.checkpoints.path / "latest").read_text().strip() == "00000012"
+    assert (run.checkpoints.path / "best").read_text().strip() == "00000003"
     assert checkpoints.load("best").state["number"] == 3
     assert checkpoints.load(10).state["number"] == 10
-    assert checkpoints.load(run.checkpoints / "00000005").state["number"] == 5
+    assert checkpoints.load(run.checkpoints.path / "00000005").state["number"] == 5
 
 
 def test_a_save_over_an_earlier_number_gives_up_the_future_that_followed_it(run: RunFolder) -> None:
@@ -237,17 +235,17 @@ def test_a_save_over_an_earlier_number_gives_up_the_future_that_followed_it(run:
 
 def test_what_a_killed_save_left_is_removed_at_the_next_open_by_the_holder_of_the_lock(run: RunFolder) -> None:
     save(Checkpoints(run, keep_last=1, keep_every=None), 1)
-    (run.checkpoints / ".00000002.tmp").mkdir()
-    (run.checkpoints / ".00000002.tmp" / "state.json").write_text("{")
-    (run.checkpoints / ".latest.123.tmp").write_text("0000")
-    (run.buffers / ".host-0-4.tmp").write_text("x")
-    (run.buffers / "host-0-4-01234567.safetensors").write_text("named by no manifest")
+    (run.checkpoints.path / ".00000002.tmp").mkdir()
+    (run.checkpoints.path / ".00000002.tmp" / "state.json").write_text("{")
+    (run.checkpoints.path / ".latest.123.tmp").write_text("0000")
+    (run.buffers.path / ".host-0-4-01234567.safetensors.99.tmp").write_text("x")
+    (run.buffers.path / "host-0-4-01234567.safetensors").write_text("named by no manifest")
     Checkpoints(run, keep_last=1, keep_every=None)  # a reader leaves the folder as it is: the writer may be at work
-    assert (run.checkpoints / ".00000002.tmp").exists()
+    assert (run.checkpoints.path / ".00000002.tmp").exists()
     with run.lock():
         checkpoints = Checkpoints(run, keep_last=1, keep_every=None)
-    assert sorted(path.name for path in run.checkpoints.iterdir()) == ["00000001", "latest"]
-    assert list(run.buffers.iterdir()) == []
+    assert sorted(path.name for path in run.checkpoints.path.iterdir()) == ["00000001", "latest"]
+    assert list(run.buffers.path.iterdir()) == []
     assert checkpoints.load("latest").state["number"] == 1
 
 
@@ -282,7 +280,7 @@ def test_a_damaged_latest_is_named_and_the_one_before_it_is_used(
     checkpoints = Checkpoints(run, keep_last=3, keep_every=None)
     for number in range(4):
         save(checkpoints, number)
-    damage(run.checkpoints / "00000003")
+    damage(run.checkpoints.path / "00000003")
     loaded = checkpoints.load("latest")
     assert loaded.state["number"] == 2
     assert len(loaded.warnings) == 1
@@ -293,7 +291,7 @@ def test_a_damaged_one_asked_for_by_number_is_an_error(run: RunFolder) -> None:
     checkpoints = Checkpoints(run, keep_last=3, keep_every=None)
     save(checkpoints, 0)
     save(checkpoints, 1)
-    flip_a_byte(run.checkpoints / "00000001" / "state.json")
+    flip_a_byte(run.checkpoints.path / "00000001" / "state.json")
     with pytest.raises(CheckpointError, match=r"00000001 is damaged: state.json is not what was written"):
         checkpoints.load(1)
 
@@ -302,7 +300,7 @@ def test_all_damaged_is_an_error_that_names_each(run: RunFolder) -> None:
     checkpoints = Checkpoints(run, keep_last=3, keep_every=None)
     for number in range(2):
         save(checkpoints, number)
-        flip_a_byte(run.checkpoints / f"{number:08d}" / "tensors.safetensors")
+        flip_a_byte(run.checkpoints.path / f"{number:08d}" / "tensors.safetensors")
     with pytest.raises(CheckpointError, match=r"(?s)00000001 is damaged.*00000000 is damaged"):
         checkpoints.load("latest")
 
@@ -322,9 +320,9 @@ def test_a_lost_or_spoilt_pointer_leads_to_the_last_checkpoint(run: RunFolder, c
     save(checkpoints, 0)
     save(checkpoints, 1)
     if content is None:
-        (run.checkpoints / "latest").unlink()
+        (run.checkpoints.path / "latest").unlink()
     else:
-        (run.checkpoints / "latest").write_bytes(content)
+        (run.checkpoints.path / "latest").write_bytes(content)
     assert checkpoints.load("latest").state["number"] == 1
 
 
@@ -332,9 +330,9 @@ def test_a_later_format_is_a_clear_error(run: RunFolder) -> None:
     checkpoints = Checkpoints(run, keep_last=2, keep_every=None)
     save(checkpoints, 0)
     save(checkpoints, 1)
-    manifest = run.checkpoints / "00000001" / "manifest.json"
+    manifest = run.checkpoints.path / "00000001" / "manifest.json"
     manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"format": 99}))
-    with pytest.raises(CheckpointError, match=r"00000001 has format 99, this palestra reads up to 3"):
+    with pytest.raises(CheckpointError, match=r"00000001 has format 99, this palestra reads up to 4"):
         checkpoints.load("latest")
 
 
@@ -352,10 +350,10 @@ def test_a_pickle_with_a_fitting_checksum_is_refused_and_never_run(run: RunFolde
     save(checkpoints, 0)
     target = tmp_path / "exploded"
     bomb = pickle.dumps(Bomb(str(target)))
-    folder = run.checkpoints / "00000000"
+    folder = run.checkpoints.path / "00000000"
     (folder / file).write_bytes(bomb)
     manifest = json.loads((folder / "manifest.json").read_text())
-    manifest["files"][file] = hashlib.sha256(bomb).hexdigest()
+    manifest["files"][file] = StoredFile.of(bomb).model_dump()
     del manifest["sha256"]
     text = json.dumps(manifest, sort_keys=True, indent=1) + "\n"
     manifest["sha256"] = hashlib.sha256(text.encode()).hexdigest()
@@ -368,7 +366,7 @@ def test_a_pickle_with_a_fitting_checksum_is_refused_and_never_run(run: RunFolde
 # ---- saves that do not end ---------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("function", ["fsync", "rename", "replace"])
+@pytest.mark.parametrize("function", ["create", "write", "sync", "rename"])
 def test_a_disk_that_fails_at_any_step_leaves_the_previous_checkpoint(
     run: RunFolder, monkeypatch: pytest.MonkeyPatch, function: str
 ) -> None:
@@ -376,7 +374,7 @@ def test_a_disk_that_fails_at_any_step_leaves_the_previous_checkpoint(
     ring = Ring(capacity=20)
     ring.add(6)
     checkpoints.save(0, {"x": torch.ones(3)}, {}, {"host": ring}, records=NONE)
-    original = getattr(os, function)
+    original = getattr(DISK, function)
     for step in range(100):
         calls = iter(range(100))
 
@@ -387,19 +385,19 @@ def test_a_disk_that_fails_at_any_step_leaves_the_previous_checkpoint(
 
         ring.add(5)
         previous = checkpoints.load("latest")
-        monkeypatch.setattr(os, function, fail)
+        monkeypatch.setattr(DISK, function, fail)
         failure = None
         try:
             checkpoints.save(step + 1, {"x": torch.ones(3)}, {"rows": ring.num_added}, {"host": ring}, records=NONE)
         except CheckpointError as error:
             failure = str(error)
         finally:
-            monkeypatch.setattr(os, function, original)
+            monkeypatch.setattr(DISK, function, original)
         if failure is None:
             break
         assert "No space left" in failure
         assert checkpoints.load("latest").folder.name in (previous.folder.name, f"{step + 1:08d}")
-        assert not list(run.checkpoints.glob(".*"))
+        assert not list(run.checkpoints.path.glob(".*"))
     assert step >= 2
     assert checkpoints.load("latest").counters == {"rows": ring.num_added}
 
@@ -414,7 +412,7 @@ def test_a_disk_that_is_full_while_tensors_are_written_leaves_the_previous_check
             save(checkpoints, 1, {"big": torch.zeros(100_000)})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
-    assert sorted(path.name for path in run.checkpoints.iterdir()) == ["00000000", "latest"]
+    assert sorted(path.name for path in run.checkpoints.path.iterdir()) == ["00000000", "latest"]
     assert checkpoints.load("latest").state["number"] == 0
 
 

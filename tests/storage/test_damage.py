@@ -18,7 +18,8 @@ from ring import NONE, Ring
 
 from palestra.lineage import tree_differences
 from palestra.storage import CheckpointError, Checkpoints, RunFolder
-from palestra.storage.run_folder import to_json
+from palestra.storage.facts import to_json
+from palestra.storage.segments import StoredFile
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from damage import BOMB, DAMAGES, EXPLODED, HARMFUL, Damage
@@ -119,20 +120,20 @@ def forge(run: Path, change: Callable[[Path, dict[str, Any]], None]) -> Path:
 
 def test_an_earlier_format_is_refused_with_its_number(saved: Saved, tmp_path: Path) -> None:
     shutil.copytree(saved.folder, tmp_path / "run")
-    folder = forge(tmp_path / "run", lambda folder, manifest: manifest.update(format=2))
-    with pytest.raises(CheckpointError, match=rf"{folder.name} has format 2 of an earlier palestra, this one reads"):
+    folder = forge(tmp_path / "run", lambda folder, manifest: manifest.update(format=3))
+    with pytest.raises(CheckpointError, match=rf"{folder.name} has format 3 of an earlier palestra, this one reads"):
         load(tmp_path / "run", "latest")
 
 
 def put(folder: Path, manifest: dict[str, Any], file: str, content: bytes) -> None:
     """Put other content into a file of a checkpoint, and its SHA-256 into the manifest."""
-    digest = hashlib.sha256(content).hexdigest()
+    stored = StoredFile.of(content).model_dump()
     segments = [segment for segment in manifest["buffers"]["host"]["segments"] if segment["file"] == file]
     (folder / file).write_bytes(content)
     for segment in segments:
-        segment["sha256"] = digest
+        segment["stored"] = stored
     if not segments:
-        manifest["files"][file] = digest
+        manifest["files"][file] = stored
 
 
 @pytest.fixture
@@ -200,7 +201,7 @@ def test_a_manifest_of_another_checkpoint_is_passed_over(copied: Path) -> None:
 def test_a_manifest_larger_than_any_of_ours_is_not_read(copied: Path) -> None:
     with open(copied / "checkpoints" / "00000002" / "manifest.json", "ab") as file:
         file.truncate(1 << 40)  # sparse
-    assert "more than any of ours" in load(copied, "latest")[3][0]
+    assert "more than any file of its kind" in load(copied, "latest")[3][0]
 
 
 JSON = st.recursive(
@@ -254,13 +255,13 @@ def test_any_forged_document_loads_or_is_refused(
         Checkpoints(RunFolder(run), keep_last=3, keep_every=None)
     before = reader(run).load(1)  # whatever is forged, it costs no other checkpoint anything
     assert list(tree_differences(before.state, saved.states[1])) == []
-    assert all(list(rows.read(before.folder)) for rows in before.buffers.values())
+    assert all(list(rows.read(before.place)) for rows in before.buffers.values())
     shutil.rmtree(run.parent)
 
 
 ROWS = st.dictionaries(
     st.sampled_from(["start", "num_added", "segments"]),
-    JSON | st.lists(st.dictionaries(st.sampled_from(["file", "start", "stop", "sha256"]), JSON), max_size=2),
+    JSON | st.lists(st.dictionaries(st.sampled_from(["file", "start", "stop", "stored"]), JSON), max_size=2),
 )
 AWKWARD = st.sampled_from(
     [

@@ -19,6 +19,7 @@ from mirroring import (
     mirror_config,
     numbers_on_mirror,
     on_mirror,
+    run_of,
     save_in_turn,
 )
 from ring import NONE
@@ -70,7 +71,7 @@ def test_retention_on_the_mirror_is_that_of_the_folder_and_segments_go_with_the_
             run.checkpoints.remove_unkept(number)
             assert numbers_on_mirror(PLACE) == run.checkpoints.numbers()
             segments = {path.split("/")[1] for path in on_mirror(PLACE) if path.startswith("buffers/")}
-            assert segments == {path.name for path in run.folder.buffers.iterdir()}
+            assert segments == {path.name for path in run.folder.buffers.path.iterdir()}
     assert numbers_on_mirror(PLACE) == [0, 3, 5, 10, 11, 12]
     assert (tmp_path / "run" / "checkpoints" / "latest").read_text() == "00000012\n"
 
@@ -103,7 +104,7 @@ def test_a_second_life_of_a_number_takes_the_place_of_the_first(tmp_path: Path) 
     gone = {path.split("/")[1] for path in before - set(on_mirror(PLACE)) if path.startswith("checkpoints/")}
     assert [name[:8] for name in gone] == ["00000004"]
     folder, _ = fetch(PLACE, tmp_path / "again")
-    assert json.loads((folder.checkpoints / "00000004" / "state.json").read_text()) == {"number": "other"}
+    assert json.loads((folder.checkpoints.path / "00000004" / "state.json").read_text()) == {"number": "other"}
 
 
 def test_a_best_that_is_damaged_in_the_folder_does_not_keep_the_rest_from_the_mirror(tmp_path: Path) -> None:
@@ -331,7 +332,7 @@ def test_a_mirror_of_another_run_is_refused_and_left_alone(tmp_path: Path) -> No
         save_in_turn(run, range(2))
     before = on_mirror(PLACE)
     other = Run(tmp_path / "other", URL)
-    other.folder.run.write_text(json.dumps({"id": "two"}))
+    other.folder.write_facts(run_of("2"))
     with pytest.raises(RunFolderError, match=r"holds another run; expected another output\.mirror\.url"), other.mirror:
         pass
     assert on_mirror(PLACE) == before

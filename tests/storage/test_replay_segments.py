@@ -1,7 +1,6 @@
 """What storage promises about replay rows."""
 
 import errno
-import os
 from pathlib import Path
 
 import pytest
@@ -12,6 +11,7 @@ from ring import NONE, Ring
 
 from palestra.buffers.replay import ReplayBuffer, UniformReplayConfig
 from palestra.storage import CheckpointError, Checkpoints, RunFolder
+from palestra.storage.disk import DISK
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def test_a_full_segment_is_written_once_and_shared_by_later_checkpoints(run: Run
     ring = Ring(capacity=100)
     ring.add(9)
     save(checkpoints, 0, host=ring)
-    written = {path.name: path.stat().st_ino for path in run.buffers.iterdir()}
+    written = {path.name: path.stat().st_ino for path in run.buffers.path.iterdir()}
     assert sorted(name[:8] for name in written) == ["host-0-4", "host-4-8"]
     ring.add(4)
     save(checkpoints, 1, host=ring)
@@ -69,7 +69,7 @@ def test_a_full_segment_is_written_once_and_shared_by_later_checkpoints(run: Run
     ring = restored(resumed, 100)
     ring.add(4)
     save(resumed, 2, host=ring)
-    after = {path.name: path.stat().st_ino for path in run.buffers.iterdir()}
+    after = {path.name: path.stat().st_ino for path in run.buffers.path.iterdir()}
     assert after.items() > written.items()
     assert len(after) == 4
 
@@ -82,7 +82,7 @@ def test_segments_of_large_rows_are_short(run: RunFolder) -> None:
         ring.add(9000)
         checkpoints = Checkpoints(run, keep_last=1, keep_every=None)
         save(checkpoints, 0, host=ring)
-        assert sorted(path.name.rsplit("-", 1)[0] for path in run.buffers.iterdir()) == bounds
+        assert sorted(path.name.rsplit("-", 1)[0] for path in run.buffers.path.iterdir()) == bounds
         assert restored(checkpoints, 9000).held == ring.held
 
 
@@ -91,14 +91,14 @@ def test_what_was_written_ahead_is_not_written_again(run: RunFolder) -> None:
     ring = Ring(capacity=100)
     ring.add(9)
     checkpoints.write_ahead({"host": ring})
-    written = {path.name: path.stat().st_ino for path in run.buffers.iterdir()}
+    written = {path.name: path.stat().st_ino for path in run.buffers.path.iterdir()}
     assert sorted(name[:8] for name in written) == ["host-0-4", "host-4-8"]
     ring.add(4)
     save(checkpoints, 0, host=ring)
     ring.add(4)
     checkpoints.write_ahead({"host": ring})
     save(checkpoints, 1, host=ring)
-    after = {path.name: path.stat().st_ino for path in run.buffers.iterdir()}
+    after = {path.name: path.stat().st_ino for path in run.buffers.path.iterdir()}
     assert after.items() > written.items()
     assert len(after) == 4
     assert restored(checkpoints, 100).held == ring.held
@@ -112,11 +112,11 @@ def test_what_was_written_ahead_goes_when_the_save_fails_and_comes_with_the_next
     ring = Ring(capacity=100)
     ring.add(9)
     with monkeypatch.context() as patch:
-        patch.setattr(os, "rename", refuse)
+        patch.setattr(DISK, "rename", refuse)
         checkpoints.write_ahead({"host": ring})
         with pytest.raises(CheckpointError, match="No space left"):
             save(checkpoints, 0, host=ring)
-    assert list(run.buffers.iterdir()) == []
+    assert list(run.buffers.path.iterdir()) == []
     save(checkpoints, 0, host=ring)
     assert restored(checkpoints, 100).held == ring.held
 
@@ -128,7 +128,7 @@ def test_a_disk_that_refuses_what_is_written_ahead_is_told_by_the_save(
     ring = Ring(capacity=100)
     ring.add(9)
     with monkeypatch.context() as patch:
-        patch.setattr(os, "replace", refuse)
+        patch.setattr(DISK, "rename", refuse)
         checkpoints.write_ahead({"host": ring})
         with pytest.raises(CheckpointError, match="No space left"):
             save(checkpoints, 0, host=ring)
@@ -141,7 +141,7 @@ def test_rows_are_left_alone_where_only_the_state_is_wanted(run: RunFolder) -> N
     ring = Ring(capacity=100)
     ring.add(6)
     save(checkpoints, 0, host=ring)
-    for path in [*run.buffers.iterdir(), *run.checkpoints.glob("*/host-*")]:
+    for path in [*run.buffers.path.iterdir(), *run.checkpoints.path.glob("*/host-*")]:
         path.unlink()
     assert checkpoints.load("latest", check_rows=False).counters == {}
     with pytest.raises(CheckpointError, match="host-"):
@@ -156,7 +156,7 @@ def test_a_segment_goes_when_no_kept_manifest_names_it(run: RunFolder) -> None:
         save(checkpoints, number, host=ring)
         if number == 1:
             checkpoints.mark_best("00000001")
-    starts = sorted(int(path.name.split("-")[1]) for path in run.buffers.iterdir())
+    starts = sorted(int(path.name.split("-")[1]) for path in run.buffers.path.iterdir())
     assert starts == [0, 4, 12, 16, 20]  # best: 0 and 4; the last two: 12, 16 and 16, 20
     assert restored(checkpoints, 8, "best").held.keys() == set(range(8))
 
@@ -166,7 +166,7 @@ def test_a_segment_that_was_never_seen_whole_is_written_from_its_surviving_part(
     ring = Ring(capacity=12)
     ring.add(103)
     save(checkpoints, 0, host=ring)
-    assert [path.name.rsplit("-", 1)[0] for path in run.buffers.iterdir()] == ["host-91-100"]
+    assert [path.name.rsplit("-", 1)[0] for path in run.buffers.path.iterdir()] == ["host-91-100"]
     assert restored(checkpoints, 12).held == ring.held
 
 
@@ -196,7 +196,7 @@ def test_names_of_buffers_with_dots_and_slashes_stay_apart_and_inside(run: RunFo
     again = {name: Ring(10) for name in names}
     checkpoints.restore_buffers(checkpoints.load("latest"), again)
     assert {name: ring.held for name, ring in again.items()} == {name: ring.held for name, ring in rings.items()}
-    assert len(list(run.buffers.iterdir())) == len(names)
+    assert len(list(run.buffers.path.iterdir())) == len(names)
     assert [path.name for path in tmp_path.iterdir()] == [run.path.name]
 
 

@@ -2,10 +2,8 @@
 
 import itertools
 import os
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +14,7 @@ from ring import NONE, Ring
 
 from palestra.storage import Checkpoints, RunFolder
 from palestra.storage.checkpoints import kept_numbers
+from palestra.storage.disk import DISK
 
 
 class Killed(BaseException):
@@ -27,11 +26,13 @@ def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda _: None)
 
 
-def save(checkpoints: Checkpoints, ring: Ring, number: int, best: bool) -> None:
+def save(checkpoints: Checkpoints, ring: Ring, number: int, kind: str) -> int:
+    """Gives the next number. kind: due; best; stop: not due, for who stops there."""
     ring.add(ROWS_PER_SAVE * (number + 1) - ring.num_added)
-    name = checkpoints.save(number, state_at(number), {}, {"host": ring}, records=NONE)
-    if best:
+    name = checkpoints.save(number, state_at(number), {}, {"host": ring}, NONE, is_due=kind != "stop")
+    if kind == "best":
         checkpoints.mark_best(name)
+    return number + (kind != "stop")
 
 
 def assert_all_sound(checkpoints: Checkpoints) -> None:
@@ -44,31 +45,34 @@ def assert_all_sound(checkpoints: Checkpoints) -> None:
         assert_sound(checkpoints, "best", Ring(CAPACITY))
 
 
+KINDS = st.sampled_from(["due", "best", "stop"])
 RULES = st.fixed_dictionaries({"keep_last": st.integers(1, 4), "keep_every": st.none() | st.integers(1, 5)})
 
 
 @settings(deadline=None, max_examples=40)
-@given(rules=RULES, bests=st.lists(st.booleans(), min_size=1, max_size=12), in_use=st.sets(st.integers(0, 12)))
+@given(rules=RULES, kinds=st.lists(KINDS, min_size=1, max_size=12), in_use=st.sets(st.integers(0, 12)))
 def test_exactly_what_the_config_names_is_kept_and_loads(
-    rules: dict[str, Any], bests: list[bool], in_use: set[int], tmp_path_factory: pytest.TempPathFactory
+    rules: dict[str, Any], kinds: list[str], in_use: set[int], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     run = RunFolder.create(tmp_path_factory.mktemp("runs"), "run")
     checkpoints, ring = Checkpoints(run, **rules, segment_rows=SEGMENT_ROWS), Ring(CAPACITY)
     checkpoints.in_use = lambda: in_use  # by a mirror
-    there: set[int] = set()
-    best = None
-    for number, is_best in enumerate(bests):
-        save(checkpoints, ring, number, is_best)
-        there.add(number)
-        every = {n for n in there if rules["keep_every"] is not None and n % rules["keep_every"] == 0}
-        there &= {*range(number - rules["keep_last"] + 1, number + 1), best, *every, *in_use}
-        assert checkpoints.numbers() == sorted(there)
-        best = number if is_best else best
+    due: set[int] = set()  # and kept
+    number, best = 0, None
+    for kind in kinds:
+        latest, number = number, save(checkpoints, ring, number, kind)
+        stopped = latest if kind == "stop" else None
+        due |= {latest} - {stopped}
+        every = {n for n in due if rules["keep_every"] is not None and n % rules["keep_every"] == 0}
+        due &= {*range(number - rules["keep_last"], number), best, *every, *in_use}
+        assert checkpoints.numbers() == sorted(due | ({stopped} - {None}))
+        best = latest if kind == "best" else best
         assert checkpoints.best() == best
     assert_all_sound(checkpoints)
     checkpoints.in_use = set
-    checkpoints.remove_unkept(len(bests) - 1)
-    assert set(checkpoints.numbers()) == kept_numbers(sorted(there), **rules, best=best)
+    there = checkpoints.numbers()
+    checkpoints.remove_unkept(latest)
+    assert set(checkpoints.numbers()) == kept_numbers(there, **rules, best=best, between_dues=stopped)
     assert_all_sound(checkpoints)
 
 
@@ -86,23 +90,24 @@ def killed_at(number: int) -> Iterator[None]:
         return call
 
     with pytest.MonkeyPatch.context() as patch:
-        for owner, name in ((os, "rename"), (os, "replace"), (shutil, "rmtree"), (Path, "unlink"), (Path, "mkdir")):
-            patch.setattr(owner, name, watched(getattr(owner, name)))
+        for name in ("create", "rename", "remove", "make_folder", "remove_folder"):
+            patch.setattr(DISK, name, watched(getattr(DISK, name)))
         yield
 
 
 @settings(deadline=None, max_examples=60)
-@example(rules={"keep_last": 1, "keep_every": 1}, bests=[False] * 3, kills=[15, 7, 1], goes_back=True)
-@example(rules={"keep_last": 1, "keep_every": None}, bests=[False], kills=[4, 1, 1], goes_back=False)
+@example(rules={"keep_last": 1, "keep_every": 1}, kinds=["due"] * 3, kills=[15, 7, 1], goes_back=True)
+@example(rules={"keep_last": 1, "keep_every": None}, kinds=["due"], kills=[4, 1, 1], goes_back=False)
+@example(rules={"keep_last": 1, "keep_every": None}, kinds=["due", "stop", "due"], kills=[60, 1, 1], goes_back=False)
 @given(
     rules=RULES,
-    bests=st.lists(st.booleans(), min_size=1, max_size=10),
+    kinds=st.lists(KINDS, min_size=1, max_size=10),
     kills=st.lists(st.integers(1, 60), min_size=1, max_size=3),
     goes_back=st.booleans(),
 )
 def test_a_kill_at_any_deletion_leaves_all_that_was_saved_and_named(
     rules: dict[str, Any],
-    bests: list[bool],
+    kinds: list[str],
     kills: list[int],
     goes_back: bool,
     tmp_path_factory: pytest.TempPathFactory,
@@ -110,27 +115,27 @@ def test_a_kill_at_any_deletion_leaves_all_that_was_saved_and_named(
     """Several lives of a run, each killed somewhere; the next goes on from the latest, or from one further back."""
     run = RunFolder.create(tmp_path_factory.mktemp("runs"), "run")
     number = 0
-    saved = tried = -1
+    saved = tried = stood = -1
     for kill in kills:
         with run.lock():
             checkpoints, ring = Checkpoints(run, **rules, segment_rows=SEGMENT_ROWS), Ring(CAPACITY)
             if checkpoints.numbers():
                 assert_all_sound(checkpoints)
                 latest = checkpoints.load("latest").state["number"]
-                assert latest in (saved, tried)  # the last tried, where the kill came after its rename
+                # the last tried, where the kill came after its rename; the one before, where it came before
+                assert latest in (saved, tried, stood)
                 saved = latest
-                number = min(checkpoints.numbers()) if goes_back else latest
-                assert_sound(checkpoints, number, ring)
-                number += 1
+                stood = number = min(checkpoints.numbers()) if goes_back else latest
+                number += assert_sound(checkpoints, number, ring).manifest.is_due
             else:
                 assert saved == -1
             try:
                 with killed_at(kill):
-                    for is_best in bests:
+                    for kind in kinds:
                         tried = number
-                        save(checkpoints, ring, number, is_best)
-                        saved = number
-                        number += 1
+                        number = save(checkpoints, ring, number, kind)
+                        saved = tried
+                        stood = stood if kind == "stop" else tried
             except Killed:
                 pass
     checkpoints = Checkpoints(run, **rules, segment_rows=SEGMENT_ROWS)

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from palestra.storage import RunFolder, RunFolderError, run_facts, write_json, write_text
+from palestra.storage import RunFolder, RunFolderError
+from palestra.storage.disk import write_text
+from palestra.storage.facts import run_facts, to_json
 
 
 def test_a_new_run_gets_the_number_after_the_largest(tmp_path: Path) -> None:
@@ -52,14 +54,14 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "run.json"
-    write_json(path, {"a": 1})
+    write_text(path, to_json({"a": 1}))
 
     def fail(_: int) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", fail)
     with pytest.raises(OSError, match="No space"):
-        write_json(path, {"a": 2})
+        write_text(path, to_json({"a": 2}))
     assert json.loads(path.read_text()) == {"a": 1}
     assert list(tmp_path.iterdir()) == [path]
 

@@ -1,0 +1,157 @@
+"""A file of records, one JSON object per line, and what a checkpoint remembers of it: how it was when it was saved.
+
+Such a file may have been changed since, by a disk or by hand. What is damaged costs the lines that are, and no others.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple, Self
+
+from pydantic import Field
+
+from palestra.storage.disk import Folder, OpenFile
+from palestra.storage.facts import Entry, Sha256
+
+MAX_LINE = 64 << 20  # bytes: many times those of the longest record
+
+Count = Annotated[int, Field(ge=0)]
+
+
+class RecordsThen(Entry):
+    """What records.jsonl was: its bytes and lines, and the SHA-256 of all of it and of its last line (of nothing, where
+    it had none)."""
+
+    length: Count
+    num_lines: Count
+    sha256: Sha256
+    last_line: Sha256
+
+    @classmethod
+    def of(cls, content: bytes) -> Self:
+        measure = Measure()
+        measure.add(content)
+        return cls(**measure.then().model_dump())
+
+
+class Measure:
+    """What `RecordsThen` says, of content that comes in pieces; what follows its last end of line is not counted as a
+    line."""
+
+    def __init__(self) -> None:
+        self.length = self.num_lines = 0
+        self._all, self._line, self._last = hashlib.sha256(), hashlib.sha256(), hashlib.sha256()
+
+    def add(self, piece: bytes) -> None:
+        self.length += len(piece)
+        self._all.update(piece)
+        first, *others = piece.split(b"\n")
+        self._line.update(first)
+        for part in others:
+            self._line.update(b"\n")
+            self._last, self._line = self._line, hashlib.sha256(part)
+        self.num_lines += len(others)
+
+    def then(self) -> RecordsThen:
+        return RecordsThen(
+            length=self.length,
+            num_lines=self.num_lines,
+            sha256=self._all.hexdigest(),
+            last_line=self._last.hexdigest(),
+        )
+
+
+class Line(NamedTuple):
+    """A line of a file. content: without its end; None of a line that is longer than any record. stop: where it ends in
+    the file. is_whole: whether it has its end, which the last one may lack."""
+
+    content: bytes | None
+    stop: int
+    is_whole: bool
+
+
+class Part(NamedTuple):
+    """The part of a file that was there when a checkpoint was saved. is_intact: it is equal to the bit. num_lost: lines
+    that are missing at its end."""
+
+    length: int
+    is_intact: bool
+    num_lost: int
+
+
+def measured(file: OpenFile, length: int) -> RecordsThen:
+    """What the first `length` bytes of a file are, or what there is of them."""
+    measure = Measure()
+    for piece in file.pieces(length):
+        measure.add(piece)
+    return measure.then()
+
+
+def part_of(file: OpenFile, then: RecordsThen) -> Part:
+    """Where the lines end that were there then: after the one that was the last; where that is not found, after as many
+    lines as there were."""
+    if measured(file, then.length) == then:
+        return Part(then.length, True, 0)
+    counted = Part(0, False, then.num_lines)
+    for num_lines, line in enumerate(lines_of(file, file.size), start=1):
+        if not line.is_whole:
+            break
+        if num_lines <= then.num_lines:
+            counted = Part(line.stop, False, then.num_lines - num_lines)
+        if line.content is not None and hashlib.sha256(line.content + b"\n").hexdigest() == then.last_line:
+            return Part(line.stop, False, 0)
+    return counted
+
+
+def lines_of(file: OpenFile, length: int) -> Iterator[Line]:
+    """Every line in the first `length` bytes of a file."""
+    begun, is_too_long, stop = b"", False, 0
+    for piece in file.pieces(length):
+        *whole, rest = piece.split(b"\n")
+        for part in whole:
+            stop += len(part) + 1
+            yield Line(None if is_too_long else begun + part, stop, True)
+            begun, is_too_long = b"", False
+        stop += len(rest)
+        is_too_long = is_too_long or len(begun) + len(rest) > MAX_LINE
+        begun = b"" if is_too_long else begun + rest
+    if begun or is_too_long:
+        yield Line(None if is_too_long else begun, stop, False)
+
+
+def iterate_records(path: Path, tell: Callable[[str], None]) -> Iterator[dict[str, Any]]:
+    """The records in a file, none where there is no file. `tell` is given one line for each that is damaged, which is
+    left out; a last line that is only half there is left out without a word. Raises OSError, RefusedPathError."""
+    folder = Folder(path.parent)
+    if folder.kind(path.name) is None:
+        return
+    with folder.reading(path.name) as file:
+        for number, line in enumerate(lines_of(file, file.size), start=1):
+            try:
+                yield parse_record(line.content)
+            except ValueError as error:
+                if line.is_whole:
+                    tell(f"{path}, line {number}: {error}")
+
+
+def read_records(path: Path) -> list[dict[str, Any]]:
+    """`iterate_records`, all of them. Raises ValueError, with the number of the line, for one that is damaged."""
+
+    def refuse(fault: str) -> None:
+        raise ValueError(fault)
+
+    return list(iterate_records(path, refuse))
+
+
+def parse_record(line: bytes | None) -> dict[str, Any]:
+    """The record in a line. Raises ValueError where there is none."""
+    if line is None:
+        raise ValueError("longer than any record")
+    try:
+        record = json.loads(line)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+    if not isinstance(record, dict):
+        raise ValueError("not a JSON object")
+    return record
