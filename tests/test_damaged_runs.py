@@ -20,9 +20,10 @@ from rich.console import Console
 
 from palestra.cli import main
 from palestra.config import ConfigError
-from palestra.storage import CheckpointError, RunFolderError
+from palestra.storage import CheckpointError, Checkpoints, RunFolder, RunFolderError
 from palestra.storage.disk import write_text
 from palestra.storage.facts import to_json
+from palestra.storage.records_file import RecordsThen, part_of
 from palestra.storage.segments import StoredFile
 from palestra.trainer import Trainer
 from palestra.verify import verify
@@ -117,6 +118,73 @@ def test_a_damaged_record_is_named_by_its_line(stopped: Path) -> None:
     assert len(re.findall(r"records\.jsonl, line 1: .*; the run goes on without that line", shown.getvalue())) == 1
     with pytest.raises(RunFolderError, match=r"records\.jsonl, line 1: .*damaged"):
         verify(stopped, "beginning")
+
+
+@pytest.mark.parametrize("new", [b"{}", b'{"longer": "than it was, by far"}', b"no JSON", b""], ids=str)
+@pytest.mark.parametrize("place", [0, 2, -1])
+def test_a_line_of_the_records_that_was_changed_costs_that_line_alone(stopped: Path, place: int, new: bytes) -> None:
+    path = stopped / "records.jsonl"
+    number = Checkpoints(RunFolder(stopped), 1, None).load("latest").records.num_lines
+    lines = path.read_bytes().splitlines(keepends=True)[:number]
+    changed = list(lines)
+    changed[place] = new + b"\n"
+    path.write_bytes(b"".join([*changed, b'{"kind": "of a future that was given up"}\n']))
+    shown = io.StringIO()
+    resume_a_little(stopped, Console(file=shown, width=1000))
+    assert path.read_bytes().splitlines(keepends=True)[:number] == changed
+    assert b"given up" not in path.read_bytes()
+    assert "records.jsonl is damaged" in shown.getvalue()
+    assert ("the run goes on without that line" in shown.getvalue()) == (not new.startswith(b"{"))
+
+
+def test_a_line_that_is_gone_or_came_in_between_moves_no_other(stopped: Path) -> None:
+    path = stopped / "records.jsonl"
+    number = Checkpoints(RunFolder(stopped), 1, None).load("latest").records.num_lines
+    lines = path.read_bytes().splitlines(keepends=True)[:number]
+    for changed in ([*lines[:1], *lines[2:]], [lines[0], lines[0], *lines[1:]]):
+        path.write_bytes(b"".join(changed))
+        with RunFolder(stopped).root.reading("records.jsonl") as file:
+            part = part_of(file, RecordsThen.of(b"".join(lines)))
+        assert part.length == len(b"".join(changed))
+        assert (part.is_intact, part.num_lost) == (False, 0)
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        ({"set_in_python": 5}, "set_in_python"),
+        ({"set_in_python": [3]}, "set_in_python.0"),
+        ({"mirror": "memory://nowhere/run"}, "names a mirror, and the config none"),
+        ({"mirror": {}}, "mirror"),
+        ({"id": "../../x"}, "id"),
+        ({"branched_from": 7}, "branched_from"),
+        ({"ended": []}, "ended"),
+        ({"user_classes": ["os:system"]}, "user_classes"),
+        ({"machine": None}, "machine"),
+        ({"checkpoint_folder": True}, "checkpoint_folder"),
+        ({"another": 1}, "another"),
+    ],
+    ids=lambda value: str(value),
+)
+@pytest.mark.parametrize("command", ["resume", "verify", "evaluate", "report"])
+def test_a_forged_run_json_is_one_line(
+    stopped: Path, change: dict[str, Any], fault: str, command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = stopped / "run.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    code = 0
+    try:
+        main([command, str(stopped)])
+    except SystemExit as left:
+        code = int(left.code or 0)
+    told = capsys.readouterr()
+    assert "Traceback" not in told.err
+    if "names a mirror" in fault:
+        assert (code == 2) == (command == "resume")  # who only reads a run needs no mirror
+    else:
+        assert code == 2
+    if code == 2:
+        assert re.search(rf"run\.json is damaged: .*{re.escape(fault)}", told.err.replace("\n", " "))
 
 
 def test_a_bit_of_the_records_that_has_flipped_is_told_by_its_lines(

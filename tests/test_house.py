@@ -72,6 +72,55 @@ def test_the_parts_know_neither_trainer_nor_algorithms(room: str) -> None:
     assert above == []
 
 
+# who else changes files, and why that cannot harm a run's surroundings
+WRITERS = {
+    "palestra.storage.disk": "the one door",
+    "palestra.storage.run_folder": "makes the folders that lead to a new run",
+    "palestra.storage.fetching": "gives a fetched run its name",
+    "palestra.export": "makes a new folder that the user names",
+    "palestra.recording.to_wandb": "removes what W&B itself has written for this run",
+    "palestra.profiling": "the file that the user names",
+    "palestra.storage.remote": "another place than the local disk, on fsspec",
+}
+CHANGES = {"mkdir", "unlink", "rename", "replace", "rmdir", "rmtree", "touch", "symlink_to", "hardlink_to"}
+CHANGES |= {
+    "copytree",
+    "copy2",
+    "truncate",
+    "ftruncate",
+    "fsync",
+    "write_bytes",
+    "write_text",
+    "makedirs",
+    "removedirs",
+}
+
+
+def changes_files(tree: ast.Module) -> Iterator[str]:
+    """Calls that make, change or remove files by path. Texts have a method `replace`, and the one door has `rename` and
+    `truncate`."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        match node.func:
+            case ast.Attribute(attr=name, value=value) if name in CHANGES:
+                is_of_os = isinstance(value, ast.Name) and value.id == "os"
+                if is_of_os or name not in ("replace", "rename", "truncate"):
+                    yield f"{name}, line {node.lineno}"
+            case ast.Name(id="open") | ast.Attribute(attr="open", value=ast.Name(id="io" | "os")):
+                mode = [a.value for a in node.args[1:2] if isinstance(a, ast.Constant)]
+                if any(isinstance(m, str) and set(m) & set("wax+") for m in mode):
+                    yield f"open, line {node.lineno}"
+
+
+def test_files_are_changed_through_one_door() -> None:
+    found = {module: list(changes_files(tree)) for module, tree in TREES.items()}
+    assert "palestra.storage.disk" in {module for module, calls in found.items() if calls}
+    others = {module: calls for module, calls in found.items() if calls and module not in WRITERS}
+    assert others == {}
+    assert [module for module in WRITERS if not found[module]] == [], "no longer writers"
+
+
 def test_nobody_imports_the_command_line() -> None:
     assert [module for module in TREES if "palestra.cli" in IMPORTS[module]] == []
 

@@ -529,3 +529,22 @@ def test_a_second_process_on_the_same_run_is_refused(make_config: MakeConfig, tm
         _, errors = process.communicate(timeout=PATIENCE_S)
     assert (process.returncode, errors) == (2, f"{run} is in use by process {os.getpid()}; wait for it or stop it\n")
     assert folder_bytes(run) == before
+
+
+def test_saves_on_signals_use_up_no_number_and_keep_every_keeps_the_same_ones(
+    make_config: MakeConfig, tmp_path: Path
+) -> None:
+    saves = {"output.save": {"every": 4, "unit": "opt_steps"}, "output.keep_last": 1, "output.keep_every": 2}
+    fit(tmp_path / "uninterrupted", make_config(saves))
+    with stopping_at(9):
+        fit(tmp_path / "run", make_config(saves))
+    for safe_point in (3, 5, 11):
+        with stopping_at(safe_point):
+            trainer = fit(tmp_path / "run")
+        assert trainer.output is not None
+        assert trainer.output.stands_on == trainer.output.number + 1  # it stands between two that are due
+        assert trainer.output.number in trainer.output.checkpoints.numbers()  # and the one before is kept
+    assert fit(tmp_path / "run").finished
+    assert_same_bits(tmp_path / "run", tmp_path / "uninterrupted")
+    own, other = (sorted(os.listdir(tmp_path / name / "checkpoints")) for name in ("run", "uninterrupted"))
+    assert own == other
