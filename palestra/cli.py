@@ -380,6 +380,8 @@ def _parse_seeds(text: str) -> list[int]:
 def _told_plainly() -> Iterator[None]:
     """A user's mistake is one clear line per error and exit code 2, a failed run exit code 1; never a traceback."""
     from palestra.config import ConfigError
+    from palestra.evaluation.stored import EvaluationFailed
+    from palestra.games.gym import EnvironmentFailed
     from palestra.storage.checkpoints import CheckpointError
     from palestra.storage.disk import RunFolderError
     from palestra.trainer import TrainingFailed
@@ -389,7 +391,7 @@ def _told_plainly() -> Iterator[None]:
     except (ConfigError, RunFolderError) as error:
         errors.print(str(error))
         raise typer.Exit(2) from None
-    except (TrainingFailed, CheckpointError) as error:
+    except (TrainingFailed, EvaluationFailed, EnvironmentFailed, CheckpointError) as error:
         errors.print(str(error))
         raise typer.Exit(1) from None
     except OSError as error:

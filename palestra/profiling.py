@@ -19,7 +19,7 @@ from palestra.algorithms import RunConfig, read_config
 from palestra.intervals import Limit
 from palestra.recording.results import count_text
 from palestra.timing import Phase, TimeLog
-from palestra.trainer import Trainer, TrainingEnds
+from palestra.trainer import Trainer, TrainingEnds, TrainingFailed
 
 NUM_WARM_EPOCHS = 3  # with updates: the first ones compile
 RANGE = "palestra."
@@ -141,6 +141,8 @@ def profile_config(
         trainer.num_opt_steps, trainer.trace = num_opt_steps, trace
         try:
             trainer.fit()
+        except TrainingFailed as failed:  # nothing of the run is kept
+            raise TrainingFailed(failed.why) from failed
         finally:
             if trainer.profiler is not None:
                 trainer.profiler.stop()

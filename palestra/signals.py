@@ -10,7 +10,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from types import FrameType
 
 STOPPING = (signal.SIGINT, signal.SIGTERM)
@@ -105,3 +105,13 @@ def end_with_the_starter(pipe: int) -> None:
     fcntl.fcntl(pipe, fcntl.F_SETFL, fcntl.fcntl(pipe, fcntl.F_GETFL) | os.O_ASYNC)
     if select.select([pipe], [], [], 0.0)[0]:  # it has closed before
         os._exit(1)
+
+
+def exit_text(code: int) -> str:
+    """How a process ended, from its exit code; negative: by that signal."""
+    if code >= 0:
+        return f"ended with exit code {code}"
+    with suppress(ValueError):  # a signal without a name
+        why = " (the kernel sends it where memory runs out)" if -code == signal.SIGKILL else ""
+        return f"ended with {signal.Signals(-code).name}{why}"
+    return f"ended with signal {-code}"

@@ -27,6 +27,7 @@ from palestra.evaluation.evaluator import Interrupted
 from palestra.evaluation.stored import make_evaluations
 from palestra.games import fuse, make_game
 from palestra.games.fused import Transitions
+from palestra.games.gym import EnvironmentFailed
 from palestra.gathering import Gathered
 from palestra.intervals import Agenda, Counters, Interval
 from palestra.lineage import (
@@ -49,7 +50,7 @@ from palestra.recording.values import Recordable
 from palestra.signals import StopSignals
 from palestra.soundness import check_scratch_folders, fault_of_losses, fault_of_parameters
 from palestra.storage.checkpoints import CheckpointError, LoadedCheckpoint
-from palestra.storage.disk import RunFolderError
+from palestra.storage.disk import RunFolderError, write_traceback
 from palestra.storage.fetching import fetch, is_url
 from palestra.storage.remote import RemoteError
 from palestra.storage.run_folder import RunFolder
@@ -71,7 +72,15 @@ PARTS = {
 
 
 class TrainingFailed(RuntimeError):
-    """Training cannot go on (a loss that is no number, a disk without room). The last checkpoint stands."""
+    """Training cannot go on (a loss that is no number, a disk without room, an environment that raised). The last
+    checkpoint stands.
+
+    why: what has happened. left: what stands, and where more is written.
+    """
+
+    def __init__(self, why: str, *left: str) -> None:
+        super().__init__("; ".join([why, *left]))
+        self.why = why
 
 
 class TrainingEnds(Exception):
@@ -208,8 +217,9 @@ class Trainer:
     def fit(self) -> None:
         """Train until the config's `stop`, `end_run`, or until a signal asks to leave; `signals.received` tells which.
 
-        A run that was loaded goes on where its last checkpoint stands. Raises TrainingFailed if a loss is no number,
-        RunFolderError or CheckpointError where the disk refuses; if that was the last checkpoint, after all is done.
+        A run that was loaded goes on where its last checkpoint stands. Raises TrainingFailed if a loss is no number or
+        an environment fails (its traceback stands in the run's failure.txt), RunFolderError or CheckpointError where
+        the disk refuses; if that was the last checkpoint, after all is done.
         """
         check_scratch_folders(self._buffers())
         self._check_callbacks()
@@ -237,7 +247,10 @@ class Trainer:
                 if failure is not None:
                     raise failure from None
             except NoRoom as error:
-                raise TrainingFailed(f"{error}; {self._what_stands()}") from error
+                raise TrainingFailed(str(error), self._what_stands()) from error
+            except EnvironmentFailed as error:
+                traceback = write_traceback(output.folder.root, error)
+                raise TrainingFailed(str(error), self._what_stands(), traceback) from error
 
     def _train(self) -> None:
         """One epoch: every learning player takes its turn. The attribute `turn` remembers whose it is."""
@@ -487,7 +500,7 @@ class Trainer:
 
     def _raise_for(self, fault: str | None) -> None:
         if fault is not None:
-            raise TrainingFailed(f"{fault}; {self._what_stands()}")
+            raise TrainingFailed(fault, self._what_stands())
 
     def _check_callbacks(self) -> None:
         for callback in self.callbacks:

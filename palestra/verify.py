@@ -27,7 +27,7 @@ from palestra.storage.manifest import MANIFEST
 from palestra.storage.records_file import parse_record
 from palestra.storage.run_folder import RunFolder
 from palestra.storage.segments import CheckpointPlace, read_checked
-from palestra.trainer import Trainer, TrainingEnds
+from palestra.trainer import Trainer, TrainingEnds, TrainingFailed
 
 BEGINNING = "beginning"
 NEVER = 1e12  # minutes
@@ -93,7 +93,10 @@ def verify(run: Path, start: str | None) -> Verdict:
         # a checkpoint that was not due, where somebody stopped, does not come again
         replay.expected = expected
         replay.end = end.manifest.number if end is not None and end.manifest.is_due else None
-        replay.fit()
+        try:
+            replay.fit()
+        except TrainingFailed as failed:  # what stands in the replay's own folder is of no use to anybody
+            raise TrainingFailed(f"{run} could not be trained again: {failed.why}") from failed
         if replay.signals.received is not None:
             sys.exit(128 + replay.signals.received)
         replay.compare()

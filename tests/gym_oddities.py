@@ -1,5 +1,11 @@
 """Gymnasium environments that are allowed to be as they are. In a config: `id: tests.gym_oddities:Name-v0`."""
 
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
 from typing import Any
 
 import gymnasium
@@ -95,6 +101,76 @@ class Stillborn(Walk):
         raise FileNotFoundError("map.txt")
 
 
+class Leaving(Walk):
+    """A Walk that ends the process in place of beginning."""
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        sys.exit("there is no map")
+
+
+class Panic(BaseException):
+    """What no `except Exception` catches, and what no pipe lets through."""
+
+    def __init__(self, one: str, other: str) -> None:
+        super().__init__(f"{one} {other}")
+        self.held = threading.Lock()
+
+
+class Breaking(Walk):
+    """A Walk that does something wrong in its `at`th step or reset of all, unless the file `mended` is there.
+
+    how: raise, panic, exit, _exit, kill; or what it gives that is wrong: four values, another observation, ...
+    """
+
+    def __init__(self, how: str, at: int, mended: str = "") -> None:
+        self.how, self.at, self.mended = how, at, mended
+        self.num_steps = self.num_resets = 0
+        if how == "make" and multiprocessing.parent_process() is not None:
+            raise ValueError("not in a process of my own")
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        begun = super().reset(seed=seed)
+        self.num_resets += 1
+        if self.num_resets != self.at or not self.how.startswith("reset"):
+            return begun
+        if self.how == "reset alone":
+            return begun[0]  # as in old versions of gym
+        raise ArithmeticError("no way back")
+
+    def step(self, action: Any) -> Any:
+        outcome = super().step(action)
+        self.num_steps += 1
+        if self.num_steps != self.at or Path(self.mended or "/nowhere").exists():
+            return outcome
+        observation, reward, terminated, truncated, info = outcome
+        match self.how:
+            case "raise":
+                raise ArithmeticError("the sum\nis too large")
+            case "panic":
+                raise Panic("all", "is lost")
+            case "exit":
+                sys.exit(3)
+            case "_exit":
+                os._exit(3)
+            case "kill":
+                os.kill(os.getpid(), signal.SIGKILL)
+        return {
+            "four": outcome[:4],
+            "none": None,
+            "shape": (observation[:2], reward, terminated, truncated, info),
+            "shapes": (np.zeros(4 if self.at == 2 else 2), reward, terminated, truncated, info),
+            "words": (np.array(["a", "b", "c"]), reward, terminated, truncated, info),
+            "ragged": ([[1.0], [], [2.0]], reward, terminated, truncated, info),
+            "number": (7.0, reward, terminated, truncated, info),
+            "reward": (observation, "1.5", terminated, truncated, info),
+            "no reward": (observation, None, terminated, truncated, info),
+            "rewards": (observation, np.ones(2), terminated, truncated, info),
+            "terminated": (observation, reward, "no", truncated, info),
+            "truncated": (observation, reward, terminated, None, info),
+            "info": (observation, reward, terminated, truncated, [1]),
+        }.get(self.how, outcome)
+
+
 class NotANumber(Walk):
     """A Walk whose rewards, or observations, are NaN from the third step of an episode on."""
 
@@ -148,6 +224,30 @@ def many_walks(num_envs: int, mode: str, batched: bool) -> VectorEnv:
     return Batched(walks) if batched else walks
 
 
-for oddity in (Blink, Cockpit, Unreadable, Lying, Stillborn, NotANumber, Drawn):
+class BreakingVector(SyncVectorEnv):
+    """Walks, of which in the third step something is wrong."""
+
+    def __init__(self, num_envs: int, how: str) -> None:
+        super().__init__([Walk] * num_envs, autoreset_mode=AutoresetMode.NEXT_STEP)
+        self.how, self.num_steps = how, 0
+
+    def step(self, actions: Any) -> Any:
+        observations, rewards, terminated, truncated, infos = super().step(actions)
+        self.num_steps += 1
+        if self.num_steps != 3:
+            return observations, rewards, terminated, truncated, infos
+        if self.how == "exit":
+            sys.exit(3)
+        return {
+            "four": (observations, rewards, terminated, truncated),
+            "shape": (observations[:, :2], rewards, terminated, truncated, infos),
+            "rewards": (observations, rewards[:, None], terminated, truncated, infos),
+            "terminated": (observations, rewards, terminated.astype(int), truncated, infos),
+            "infos": (observations, rewards, terminated, truncated, [infos]),
+        }[self.how]
+
+
+for oddity in (Blink, Cockpit, Unreadable, Lying, Stillborn, Leaving, Breaking, NotANumber, Drawn):
     gymnasium.register(f"{oddity.__name__}-v0", entry_point=f"{__name__}:{oddity.__name__}")
 gymnasium.register("ManyWalks-v0", vector_entry_point=f"{__name__}:many_walks")
+gymnasium.register("BreakingVector-v0", vector_entry_point=f"{__name__}:BreakingVector")

@@ -3,6 +3,7 @@
 import copy
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,9 +15,10 @@ import numpy as np
 import pytest
 import torch
 from conftest import LEARNER, MakeConfig
-from resuming import fit, stopping_at
+from resuming import assert_same_bits, fit, stopping_at
 
 import palestra
+from palestra.cli import main
 from palestra.config import render
 from palestra.evaluation.stored import StoredRun
 from palestra.storage.checkpoints import Checkpoints
@@ -388,6 +390,96 @@ def test_numbers_that_are_none_end_the_run_in_one_line(make_config: MakeConfig, 
     assert ("after rewards of the game that were no finite numbers" in message) == (where == "reward")
 
 
+# ---- environments that fail --------------------------------------------------------------------------
+
+
+def palestra_says(capfd: pytest.CaptureFixture[str], code: int, *arguments: str) -> str:
+    """The one line of errors of a command that leaves with this code."""
+    capfd.readouterr()
+    with pytest.raises(SystemExit) as left:
+        main(arguments)
+    out, err = capfd.readouterr()
+    assert left.value.code == code, err
+    assert "Traceback" not in out + err
+    assert len(err.splitlines()) == (0 if code == 0 else 1)
+    return err.strip()
+
+
+def breaking(make_config: MakeConfig, tmp_path: Path, way: str, how: str, changes: Data | None = None) -> Path:
+    """The config of a run whose environments break in their 20th step, where there is no file `mended`."""
+    arguments = {"how": how, "at": 20, "mended": str(tmp_path / "mended")}
+    game = gym_data(
+        id="tests.gym_oddities:Breaking-v0", arguments=arguments, vectorization={"name": way, "autoreset": "same_step"}
+    )
+    saving = {"output.save": {"every": 2, "unit": "opt_steps"}, "stop.after": 60}
+    config = lone_agent(make_config, game, saving | (changes or {}))
+    (tmp_path / "run.yml").write_text(render(config, palestra.RunConfig))
+    return tmp_path / "run.yml"
+
+
+@pytest.mark.parametrize(
+    ("way", "fault", "told"),
+    [
+        ("sync", "raise", "ArithmeticError: the sum is too large (gym_oddities.py, line "),
+        ("sync", "exit", "SystemExit: 3 (gym_oddities.py, line "),
+        ("sync", "shape", "the observation has shape (2,); expected (3,), as its space says"),
+        ("async", "panic", "Panic: all is lost (gym_oddities.py, line "),
+        ("async", "_exit", "its process ended with exit code 3"),
+        ("async", "kill", "its process ended with SIGKILL (the kernel sends it where memory runs out)"),
+    ],
+)
+def test_an_environment_that_fails_ends_the_run_in_one_line_and_it_goes_on_from_its_checkpoint(
+    make_config: MakeConfig, tmp_path: Path, capfd: pytest.CaptureFixture[str], way: str, fault: str, told: str
+) -> None:
+    """A mended one makes of it the run that it would have been."""
+    file, run, whole = (
+        breaking(make_config, tmp_path, way, fault, {"evaluations": [], "best": None}),
+        tmp_path / "run",
+        tmp_path / "whole",
+    )
+    said = palestra_says(capfd, 1, "train", str(file), "--run", str(run))
+    assert re.match(r"tests.gym_oddities:Breaking-v0, world 0, step \d of episode \d+: ", said)
+    last = max(path.name for path in (run / "checkpoints").glob("[0-9]*"))
+    left = f"checkpoint {last} stands: palestra resume {run}; its traceback: {run / 'failure.txt'}"
+    assert told in said
+    assert said.endswith(f"; {left}")
+    written = (run / "failure.txt").read_text()
+    assert "Traceback (most recent call last)" in written
+    assert told.partition(" (")[0].replace("the sum is", "the sum\nis") in written
+    (tmp_path / "mended").touch()
+    palestra_says(capfd, 0, "resume", str(run), "--quiet")
+    palestra_says(capfd, 0, "train", str(file), "--run", str(whole), "--quiet")
+    assert_same_bits(run, whole)
+
+
+def test_an_environment_that_fails_in_an_evaluation_or_a_verification_is_told_in_one_line(
+    make_config: MakeConfig, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    seldom = {"output.save": {"every": 60, "unit": "opt_steps"}, "best": None}
+    file, run = breaking(make_config, tmp_path, "sync", "raise", seldom), tmp_path / "run"
+    (tmp_path / "mended").touch()
+    palestra_says(capfd, 0, "train", str(file), "--run", str(run), "--quiet")
+    (tmp_path / "mended").unlink()
+    said = palestra_says(capfd, 1, "evaluate", str(run), "--games", "40")
+    failure = run / "evaluations" / "failure.txt"
+    assert re.match(r"tests.gym_oddities:Breaking-v0, in an evaluation, world 0, step \d of episode \d+: Arith", said)
+    assert said.endswith(f"; its traceback: {failure}")
+    assert "Traceback (most recent call last)" in failure.read_text()
+    said = palestra_says(capfd, 1, "verify", str(run), "--from", "0")
+    assert said.startswith(f"{run} could not be trained again: tests.gym_oddities:Breaking-v0, ")
+    assert said.endswith(")")  # the line of its source; nothing is told of a folder that is gone
+    assert not (run / "failure.txt").exists()
+
+
+def test_an_environment_that_fails_under_the_profiler_is_told_in_one_line(
+    make_config: MakeConfig, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    file = breaking(make_config, tmp_path, "sync", "raise")
+    said = palestra_says(capfd, 1, "profile", str(file), "--out", str(tmp_path / "trace.json"))
+    assert said.endswith(")")
+    assert not (tmp_path / "trace.json").exists()
+
+
 # ---- processes ---------------------------------------------------------------------------------------
 
 
@@ -406,11 +498,10 @@ def test_no_worker_outlives_a_run(make_config: MakeConfig, tmp_path: Path) -> No
     assert not any(process.is_alive() for process in seen)
 
 
-@pytest.mark.filterwarnings("ignore:.*ERROR")
 def test_no_worker_outlives_a_run_that_fails(make_config: MakeConfig, tmp_path: Path) -> None:
     game = gym_data(id="tests.gym_probes:Faulty-v0", arguments={"limit": 27}, vectorization=how("async", "next_step"))
     trainer = palestra.Trainer(lone_agent(make_config, game, {"evaluations": [], "best": None}), run=tmp_path / "run")
-    with pytest.raises(ArithmeticError):
+    with pytest.raises(palestra.TrainingFailed, match="ArithmeticError: the sum is too large"):
         trainer.fit()
     assert not any("_vector" in world.__dict__ for world in trainer.game._worlds)
 

@@ -202,13 +202,13 @@ def import_own(module_name: str) -> ModuleType:
     importlib.invalidate_caches()  # its file may be a moment old
     try:
         return importlib.import_module(module_name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ValueError(
             f"importing {module_name!r} failed: {type(error).__name__}: {error}; looked in {here}"
         ) from error
 
 
-def failure(error: Exception) -> str:
+def failure(error: BaseException) -> str:
     """What went wrong in a user's own code, and where: `ValueError: too small (mine.py, line 34)`."""
     text = f"{type(error).__name__}: {' '.join(str(error).split())}"
     ours = ("site-packages", str(Path(__file__).parent.parent))

@@ -24,6 +24,7 @@ from torch import Tensor
 from palestra.evaluation.config import EvaluatorsConfig
 from palestra.recording.results import Task
 from palestra.storage.disk import Folder
+from palestra.signals import exit_text
 from palestra.storage.states import encode
 
 COMMAND = [sys.executable, "-P", "-m", "palestra.evaluation.worker"]
@@ -249,8 +250,7 @@ class EvaluatorProcess:
         if self._is_late:
             raise ProcessLost(f"no answer within evaluators.timeout_s = {self._timeout_s:g} s")
         self.kill()
-        code = self._process.wait()
-        raise ProcessLost(f"its process ended with {signal.Signals(-code).name if code < 0 else f'exit code {code}'}")
+        raise ProcessLost(f"its process {exit_text(self._process.wait())}")
 
     def kill(self) -> None:
         """It and its children, at once."""

@@ -1,6 +1,7 @@
 """Evaluates the checkpoints of a run, without training; the run may train meanwhile."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -11,15 +12,20 @@ import torch
 from palestra.config import ConfigError
 from palestra.evaluation.evaluations import Evaluations
 from palestra.games import make_game
+from palestra.games.gym import EnvironmentFailed
 from palestra.players.seating import make_players
 from palestra.recording.recorders import plain
 from palestra.storage.checkpoints import Checkpoints
-from palestra.storage.disk import RunFolderError
+from palestra.storage.disk import RunFolderError, write_traceback
 from palestra.storage.facts import to_json
 from palestra.storage.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from palestra.algorithms import RunConfig
+
+
+class EvaluationFailed(RuntimeError):
+    """An environment has failed in an evaluation; the message says where its traceback is written."""
 
 
 class StoredRun:
@@ -75,22 +81,34 @@ class StoredRun:
     ) -> tuple[Path, dict[str, Any]]:
         """Play all pairings of one evaluation; gives the file in evaluations/, and the record.
 
-        num_games: per pairing; None: the config's final number. watch: is told how many games are over.
+        num_games: per pairing; None: the config's final number. watch: is told how many games are over. Raises
+        EvaluationFailed.
         """
         final = self.evaluations.configs[name].final_num_games
-        result = self.evaluations.play(name, num_games or final, with_scripted=True, watch=watch)
+        with self._failures_filed():
+            result = self.evaluations.play(name, num_games or final, with_scripted=True, watch=watch)
         record = {"kind": "evaluation", **self.counters, **result}
         file = record_name(name, self.counters["opt_steps"])
         self.folder.evaluations.make().write(file, to_json(plain(record)).encode())
         return self.folder.evaluations.path / file, record
 
     def film(self, name: str, file: str) -> tuple[Path, list[float]]:
-        """Film the first episodes of an evaluation into a file of evaluations/; gives its path, and their returns."""
+        """Film the first episodes of an evaluation into a file of evaluations/; gives its path, and their returns. Raises
+        EvaluationFailed."""
         with TemporaryDirectory(prefix="palestra-film-") as place:
             film = Path(place) / file
-            returns = self.evaluations.film(name, film)
+            with self._failures_filed():
+                returns = self.evaluations.film(name, film)
             self.folder.evaluations.make().write(file, film.read_bytes())
         return self.folder.evaluations.path / file, returns
+
+    @contextmanager
+    def _failures_filed(self) -> Iterator[None]:
+        try:
+            yield
+        except EnvironmentFailed as error:
+            traceback = write_traceback(self.folder.evaluations, error)
+            raise EvaluationFailed(f"{error}; {traceback}") from error
 
 
 def record_name(name: str, opt_steps: int) -> str:

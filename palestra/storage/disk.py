@@ -9,11 +9,13 @@ import errno
 import hashlib
 import os
 import stat
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal, NoReturn
 
+FAILURE = "failure.txt"
 PIECE = 16 << 20  # bytes that are read at a time
 MAX_BYTES = 64 << 20  # of a file that is read whole and whose size nothing states: many times the largest of ours
 
@@ -293,6 +295,17 @@ class Folder:
     def _refuse(self, name: str, kind: Kind | None) -> NoReturn:
         assert kind is not None
         raise RefusedPathError(f"{self.path / name} is {WORDS[kind]}, which palestra neither follows nor changes")
+
+
+def write_traceback(folder: Folder, error: BaseException) -> str:
+    """Write where an exception came from, for who mends what raised it, into failure.txt; gives the words that say
+    where it stands."""
+    path = folder.path / FAILURE
+    try:
+        folder.write(FAILURE, "".join(traceback.format_exception(error)).encode())
+    except OSError as refused:
+        return f"its traceback could not be written to {path}: {refused}"
+    return f"its traceback: {path}"
 
 
 def open_plain(path: Path) -> OpenFile:

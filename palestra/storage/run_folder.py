@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from palestra.storage.disk import WORDS, Folder, RunFolderError
+from palestra.storage.disk import FAILURE, WORDS, Folder, RunFolderError
 from palestra.storage.facts import RunFacts, to_json
 
 MAX_CONFIG_BYTES = 16 << 20
@@ -27,7 +27,10 @@ OUR_FOLDERS = (
     "mlflow",
     "trackio",
 )
-OUR_FILES = ("lock", "config.yml", "run.json", "records.jsonl", "changes.jsonl", "unfiled", "scores.png", "report.html")
+OUR_FILES = (
+    *("lock", "config.yml", "run.json", "records.jsonl", "changes.jsonl", "unfiled"),
+    *("scores.png", "report.html", FAILURE),
+)
 OWNER = "owner.json"
 UNFILED = "unfiled"
 

@@ -111,7 +111,12 @@ def test_an_observation_that_nobody_can_see_is_refused(space: str, why: str) -> 
 
 
 @pytest.mark.parametrize(
-    ("name", "why"), [("Lying", "'observation' of another shape"), ("Stillborn", "FileNotFoundError: map.txt")]
+    ("name", "why"),
+    [
+        ("Lying", "the observation has shape (3,); expected (2,)"),
+        ("Stillborn", "FileNotFoundError: map.txt"),
+        ("Leaving", "SystemExit: there is no map (gym_oddities.py, line "),
+    ],
 )
 def test_an_environment_without_a_first_observation_is_refused(name: str, why: str) -> None:
     with pytest.raises(ConfigError, match=f"^game.id: .* gives no first observation: {re.escape(why)}"):

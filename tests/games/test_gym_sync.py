@@ -6,6 +6,7 @@ import pytest
 from gymnasium.vector import SyncVectorEnv
 from gymnasium.vector.vector_env import AutoresetMode
 
+from palestra.games.gym import EnvironmentFailed
 from palestra.games.gym.sync import LeanSyncVectorEnv
 from tests.gym_oddities import Blink, Cockpit, Drawn
 from tests.gym_probes import Walk
@@ -100,5 +101,5 @@ class Growing(Walk):
 def test_observations_of_another_shape_are_refused(num_envs: int) -> None:
     vector = LeanSyncVectorEnv([Growing] * num_envs, AutoresetMode.NEXT_STEP)
     vector.reset(seed=0)
-    with pytest.raises(ValueError, match="shape"):
+    with pytest.raises(EnvironmentFailed, match=r"the observation has shape \(4,\); expected \(3,\)"):
         vector.step(np.full(num_envs, 5))

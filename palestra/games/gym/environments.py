@@ -12,8 +12,11 @@ from gymnasium.vector.vector_env import AutoresetMode
 from palestra.config import ConfigError, ConfigErrorItem, UserConfig, failure, import_own
 from palestra.games.gym.arguments import is_atari, nearest_ids, passed_arguments
 from palestra.games.gym.config import GymnasiumConfig
-from palestra.games.gym.seeding import EpisodeSeeds, WorkerSignals
+from palestra.games.gym.faults import EnvironmentFailed
+from palestra.games.gym.own_vector import CheckedVector
+from palestra.games.gym.seeding import EpisodeSeeds
 from palestra.games.gym.sync import LeanSyncVectorEnv
+from palestra.games.gym.workers import CheckedSteps, WatchedVectorEnv, WorkerSignals
 from palestra.games.gym.wrappers import wrap
 
 AUTORESET = {
@@ -31,7 +34,7 @@ def make_environment(config: GymnasiumConfig) -> gymnasium.Env:
     arguments = passed_arguments(config.id, config.arguments, vector=False)
     try:
         env = gymnasium.make(config.id, disable_env_checker=True, **arguments)
-    except Exception as error:  # an environment may refuse its arguments by any of them
+    except (Exception, SystemExit) as error:  # an environment may refuse its arguments by any of them
         raise _explained(config, error) from error
     for index, wrapper in enumerate(config.wrappers):
         try:
@@ -39,7 +42,7 @@ def make_environment(config: GymnasiumConfig) -> gymnasium.Env:
         except gymnasium.error.DependencyNotInstalled as error:
             message = f"{wrapper.name!r} {_missing(str(error))}"
             raise ConfigError([ConfigErrorItem(f"wrappers.{index}.name", message)]) from error
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             why = failure(error) if isinstance(wrapper, UserConfig) else error
             message = f"{wrapper.name!r} does not fit what lies below it: {why}"
             raise ConfigError([ConfigErrorItem(f"wrappers.{index}", message)]) from error
@@ -48,18 +51,30 @@ def make_environment(config: GymnasiumConfig) -> gymnasium.Env:
 
 def make_vector(config: GymnasiumConfig, num_worlds: int, key: int) -> VectorEnv:
     """`num_worlds` environments that step together. key: of the stream that the seeds of their episodes come from;
-    an environment's own vector environment is seeded at its first reset instead."""
+    an environment's own vector environment is seeded at its first reset instead.
+
+    Whatever fails in it raises EnvironmentFailed, from here on. ConfigError where a vector environment of one's own
+    cannot be made.
+    """
     if config.vectorization.name == "entry_point":
         return _make_own_vector(config, num_worlds)
     makers = [WorkerSignals(_make_seeded, config, key, world) for world in range(num_worlds)]
     mode = AUTORESET[config.vectorization.autoreset]
     if config.vectorization.name == "async":
-        return AsyncVectorEnv(makers, copy=False, autoreset_mode=mode)
-    return LeanSyncVectorEnv(makers, mode)
+        return WatchedVectorEnv(makers, copy=False, autoreset_mode=mode)
+    try:
+        return LeanSyncVectorEnv(makers, mode)
+    except RuntimeError as error:  # gymnasium's, where environments differ in their spaces
+        raise EnvironmentFailed(failure(error)) from error
 
 
 def _make_seeded(config: GymnasiumConfig, key: int, world: int) -> gymnasium.Env:
-    return EpisodeSeeds(make_environment(config), key, world)
+    """One that is known to be possible: what fails now is a failure of the environment, not of the config."""
+    try:
+        env = make_environment(config)
+    except ConfigError as error:
+        raise EnvironmentFailed(str(error), world) from error
+    return EpisodeSeeds(CheckedSteps(env) if config.vectorization.name == "async" else env, key, world)
 
 
 def _make_own_vector(config: GymnasiumConfig, num_worlds: int) -> VectorEnv:
@@ -67,7 +82,7 @@ def _make_own_vector(config: GymnasiumConfig, num_worlds: int) -> VectorEnv:
     arguments = passed_arguments(config.id, config.arguments, vector=True)
     try:
         vector = gymnasium.make_vec(config.id, num_worlds, vectorization_mode="vector_entry_point", **arguments)
-    except Exception as error:  # an environment may refuse its arguments by any of them
+    except (Exception, SystemExit) as error:  # an environment may refuse its arguments by any of them
         raise _explained(config, error) from error
     if not isinstance(vector.metadata.get("autoreset_mode"), AutoresetMode):
         vector.close()
@@ -76,7 +91,7 @@ def _make_own_vector(config: GymnasiumConfig, num_worlds: int) -> VectorEnv:
             "tell where its episodes begin; expected 'sync' or 'async'"
         )
         raise ConfigError([ConfigErrorItem("vectorization.name", message)])
-    return vector
+    return CheckedVector(vector)
 
 
 def autoreset_mode(vector: VectorEnv) -> AutoresetMode:
@@ -88,7 +103,7 @@ def close_vector(vector: VectorEnv) -> None:
     """Close a vector environment in any state; none of its processes is left."""
     is_broken = isinstance(vector, AsyncVectorEnv) and vector._state is not AsyncState.DEFAULT  # left inside a step
     if not is_broken:
-        with suppress(Exception):  # a worker that died cannot answer
+        with suppress(Exception, SystemExit):  # nobody waits for it
             vector.close()
     for process in getattr(vector, "processes", ()):
         if process.is_alive():
@@ -128,7 +143,7 @@ def _warn_unless_out_of_date(text: str) -> None:
         warnings.warn(f"MuJoCo: {text}", stacklevel=2)
 
 
-def _explained(config: GymnasiumConfig, error: Exception) -> ConfigError:
+def _explained(config: GymnasiumConfig, error: BaseException) -> ConfigError:
     text = " ".join(str(error).split())
     if isinstance(error, gymnasium.error.UnregisteredEnv):
         message = f"{config.id!r} is no environment that gymnasium knows; {nearest_ids(config.id)}"

@@ -1,6 +1,7 @@
 """GymnasiumGame: any Gymnasium environment as a game of one role, `agent`."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 from weakref import WeakSet
 
@@ -13,6 +14,7 @@ from palestra.games.fused import Policy
 from palestra.games.game import Game, Observation
 from palestra.games.gym.config import GymnasiumConfig
 from palestra.games.gym.environments import close_vector, make_environment, make_vector
+from palestra.games.gym.faults import fault_of_reset
 from palestra.games.gym.normalization import Moments
 from palestra.games.gym.spaces import Arrays, ObservationReader, UnknownSpace, action_space
 from palestra.games.gym.world import GymnasiumWorld
@@ -136,13 +138,12 @@ def _reader_and_actions(config: GymnasiumConfig) -> tuple[ObservationReader, Act
     env = make_environment(config)
     reader, actions = ObservationReader(env.observation_space), action_space(env.action_space)
     try:
-        found = reader.read_list([env.reset(seed=0)[0]])
-        differs = [entry.name for entry in reader.entries if found[entry.name].shape[1:] != entry.space.shape]
-        why = f"{listed(differs)} of another shape than its space says" if differs else ""
-    except Exception as error:  # of the environment or of a wrapper
+        why = fault_of_reset(env.observation_space, env.reset(seed=0))
+    except (Exception, SystemExit) as error:  # of the environment or of a wrapper
         why = failure(error)
-    env.close()
-    if why:
+    with suppress(Exception, SystemExit):  # nobody waits for it
+        env.close()
+    if why is not None:
         above = f" in the wrappers {listed(wrapper.name for wrapper in config.wrappers)}" if config.wrappers else ""
         message = f"{config.id!r}{above} gives no first observation: {why}"
         raise ConfigError([ConfigErrorItem("wrappers" if config.wrappers else "id", message)])

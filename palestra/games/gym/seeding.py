@@ -1,12 +1,12 @@
 """Every episode of an environment from a seed of its own, and any episode played again."""
 
-import os
-import signal
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import gymnasium
 
+from palestra.config import failure
+from palestra.games.gym.faults import EnvironmentFailed, fault_of_observation, fault_of_reset, raise_for
 from palestra.randomness import GAMMA, MULTIPLIER_1, MULTIPLIER_2
 
 MASK = 2**64 - 1
@@ -32,7 +32,8 @@ class EpisodeSeeds(gymnasium.Wrapper):
 
     replay: an episode's number and its actions so far, to be played again at the next reset, which gives the last
     observation. is_over: whether the replayed episode has ended; the next step then begins the next episode, as
-    gymnasium's autoreset at the next step does.
+    gymnasium's autoreset at the next step does. Raises EnvironmentFailed for a reset that raises, exits or gives
+    something wrong.
     """
 
     def __init__(self, env: gymnasium.Env, key: int, world: int) -> None:
@@ -51,12 +52,20 @@ class EpisodeSeeds(gymnasium.Wrapper):
         seed = episode_seed(self.key, self.world, self.episode)
         for index, generator in enumerate(self._generators):
             generator.bit_generator.state = _pcg64_state(fold_one(seed, index))
-        observation, info = self.env.reset(seed=seed)
-        for action in actions:
-            if self.is_over:
-                break
-            observation, _, terminated, truncated, info = self.env.step(action)
-            self.is_over = bool(terminated or truncated)
+        try:
+            begun = self.env.reset(seed=seed)
+            raise_for(fault_of_reset(self.observation_space, begun), self.world)
+            observation, info = begun
+            for action in actions:
+                if self.is_over:
+                    break
+                observation, _, terminated, truncated, info = self.env.step(action)
+                self.is_over = bool(terminated or truncated)
+            raise_for(fault_of_observation(self.observation_space, observation), self.world)
+        except (EnvironmentFailed, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # an environment may call sys.exit, or raise what is no Exception
+            raise EnvironmentFailed(failure(error), self.world) from error
         if self.is_over:
             self.step = self._begin  # type: ignore[method-assign]
         return observation, info
@@ -90,19 +99,3 @@ def _pcg64_state(key: int) -> dict[str, Any]:
     """A state of numpy's generator. To set it costs a fifth of `space.seed`, which is paid for at every episode."""
     state = {"state": (fold_one(key, 0) << 64) | fold_one(key, 1), "inc": PCG64_INCREMENT}
     return {"bit_generator": "PCG64", "state": state, "has_uint32": 0, "uinteger": 0}
-
-
-class WorkerSignals:
-    """Makes an environment, also in a process of its own: there Ctrl-C is its owner's business, and SIGTERM ends it.
-
-    A forked process would otherwise keep the handlers of its owner, which wait for a safe point that never comes.
-    """
-
-    def __init__(self, make: Any, *arguments: Any) -> None:
-        self.make, self.arguments, self.owner = make, arguments, os.getpid()
-
-    def __call__(self) -> gymnasium.Env:
-        if os.getpid() != self.owner:
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        return self.make(*self.arguments)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from palestra.games.game import Observation
 from palestra.games.gym.environments import autoreset_mode, close_vector, make_vector
+from palestra.games.gym.faults import EnvironmentFailed
 from palestra.games.gym.info import InfoFields
 from palestra.games.gym.seeding import episode_seed
 from palestra.games.gym.spaces import WHOLE, Arrays
@@ -46,6 +47,7 @@ class GymnasiumWorld(World):
     _episodes: np.ndarray  # int64 (B,): number of the running episode
     _actions: np.ndarray  # (room, B, ...): those of the last `_num_remembered` steps
     _num_remembered: int
+    _num_forgotten: int  # steps before them
     _starts: np.ndarray  # int64 (B,): where the running episodes begin among them
     _returns: np.ndarray  # float64 (B,): discounted returns of the running episodes
 
@@ -80,7 +82,11 @@ class GymnasiumWorld(World):
     def step(self, action: Tensor, keys: Tensor) -> Outcome:
         game = self.game
         acted = game.to_gym_actions(action.numpy() if game.is_on_cpu else action.cpu().numpy())
-        raw, rewards, terminated, truncated, infos = self._vector.step(acted)
+        try:
+            raw, rewards, terminated, truncated, infos = self._vector.step(acted)
+        except EnvironmentFailed as failed:
+            failed.place = failed.place or self._place(failed.world)  # its own where the world was opened just now
+            raise
         if self._num_remembered == len(self._actions):
             self._make_room(acted)
         self._actions[self._num_remembered] = acted
@@ -142,15 +148,16 @@ class GymnasiumWorld(World):
             outcome = self._look({name: _replaced(value, ended, last[name]) for name, value in seen.items()})
         else:
             outcome = self._look(seen)
-            begun = self.game.reader.read(self._vector.reset(options={"reset_mask": ended})[0])
+            begun = self._reset("the reset after episode {episode}", options={"reset_mask": ended})
         self._begin(ended)
         return outcome, self._look_again(outcome, ended, begun)
 
     def _last_observations(self, infos: dict[str, Any], ended: np.ndarray) -> Arrays:
         if "final_obs" not in infos:
-            raise RuntimeError(
-                f"{self.game.config.id} begins anew in the same step, but does not give the last observation of the "
-                "episode that has ended as info['final_obs']; take the vectorization 'sync' or 'async'"
+            raise EnvironmentFailed(
+                "it begins anew in the same step, but does not give the last observation of the episode that has "
+                "ended as info['final_obs']; take the vectorization 'sync' or 'async'",
+                place=self._place(None),
             )
         final = infos["final_obs"]
         if isinstance(final, np.ndarray) and final.dtype == object:
@@ -161,11 +168,29 @@ class GymnasiumWorld(World):
         """Leave the running episodes of some worlds, bool (B,), and begin the next ones; not for an environment's own
         vector environment."""
         mask = cut.cpu().numpy()
-        begun = self.game.reader.read(self._vector.reset(options={"reset_mask": mask})[0])
+        begun = self._reset("the reset after episode {episode}", options={"reset_mask": mask})
         self._begin(mask)
         if self._over is not None:
             self._over = self._over & ~mask
         self.observation = self._look_again(self.observation, mask, begun)
+
+    def _reset(self, when: str, **options: Any) -> Arrays:
+        """The observations with which new episodes begin. when: as of `_place`."""
+        try:
+            return self.game.reader.read(self._vector.reset(**options)[0])
+        except EnvironmentFailed as failed:
+            failed.place = self._place(failed.world, when)
+            raise
+
+    def _place(self, world: int | None, when: str = "step {step} of episode {episode}") -> str:
+        """Which environment fails, and when; None: that is not known."""
+        where = self.game.config.id + ("" if self.training else ", in an evaluation")
+        if world is None:
+            return f"{where}, all worlds, step {self._num_forgotten + self._num_remembered + 1} since they were made"
+        if self._over is not None and self._over[world]:
+            when = "the reset after episode {episode}"
+        step = self._num_remembered - int(self._starts[world]) + 1
+        return f"{where}, world {world}, {when.format(step=step, episode=int(self._episodes[world]))}"
 
     def _begin(self, which: np.ndarray) -> None:
         """Count the episodes that begin after what was remembered."""
@@ -224,32 +249,37 @@ class GymnasiumWorld(World):
         self._actions = np.empty((room, *acted.shape), dtype=acted.dtype)
         self._actions[: len(kept)] = kept.reshape(len(kept), *acted.shape)
         self._starts -= first
+        self._num_forgotten += first
         self._num_remembered = len(kept)
 
     # ---- open, close, store ------------------------------------------------------------------------------
 
     def _open(self) -> None:
         config, stored = self.game.config, self._stored
-        self._vector = vector = make_vector(config, self.num_worlds, self.key)
-        self._mode = autoreset_mode(vector)
         self._seen = {}
         self._over = None
         self._actions = np.empty((0, self.num_worlds))
-        self._num_remembered = 0
+        self._num_remembered = self._num_forgotten = 0
         self._returns = np.zeros(self.num_worlds)
         self._starts = np.zeros(self.num_worlds, dtype=np.int64)
         self._episodes = np.zeros(self.num_worlds, dtype=np.int64)
-        self._stored = None
+        try:
+            self._vector = vector = make_vector(config, self.num_worlds, self.key)
+        except EnvironmentFailed as failed:
+            failed.place = self._place(failed.world, "when it is made")
+            raise
+        self._mode = autoreset_mode(vector)
         if stored is None or config.is_vector:
             self._episodes += 0 if stored is None else int(stored["episodes"].max()) + 1
-            raw, _ = vector.reset(seed=episode_seed(self.key, 0, int(self._episodes[0])))
-            self.observation = self._look(self.game.reader.read(raw))
+            seed = episode_seed(self.key, 0, int(self._episodes[0]))
+            self.observation = self._look(self._reset("its first reset", seed=seed))
             if stored is not None:
                 self._warn(
                     np.ones(self.num_worlds, dtype=bool), "is its own vector environment, which cannot be replayed"
                 )
         else:
             self._replay(stored)
+        self._stored = None
 
     def _replay(self, stored: dict[str, Any]) -> None:
         """Play the running episodes again up to where they were."""
@@ -259,11 +289,16 @@ class GymnasiumWorld(World):
         self._actions, self._num_remembered = actions, len(actions)
         self.exact = stored["exact"]
         replays = [(int(self._episodes[i]), actions[self._starts[i] :, i]) for i in range(self.num_worlds)]
-        self._vector.set_attr("replay", replays)
-        raw, _ = self._vector.reset()
+        try:
+            self._vector.set_attr("replay", replays)
+            raw, _ = self._vector.reset()
+            are_over = np.array(self._vector.get_attr("is_over"))
+        except EnvironmentFailed as failed:
+            failed.place = self._place(failed.world, "played again up to step {step} of episode {episode}")
+            raise
         seen = self.game.reader.read(raw)
         before = {name: value.cpu().numpy() for name, value in stored["seen"].items()}
-        differs = over != np.array(self._vector.get_attr("is_over"))
+        differs = over != are_over
         for name, value in seen.items():
             differs |= (value != before[name]).reshape(self.num_worlds, -1).any(axis=1)
         self._seen = seen
