@@ -46,7 +46,6 @@ FAULTS = {
 LOST = {
     "_exit": "its process ended with exit code 3",
     "kill": "its process ended with SIGKILL (the kernel sends it where memory runs out)",
-    "make": "ConfigError: ",
 }
 
 
