@@ -23,8 +23,8 @@ from torch import Tensor
 
 from palestra.evaluation.config import EvaluatorsConfig
 from palestra.recording.results import Task
-from palestra.storage.disk import Folder
 from palestra.signals import exit_text
+from palestra.storage.disk import Folder
 from palestra.storage.states import encode
 
 COMMAND = [sys.executable, "-P", "-m", "palestra.evaluation.worker"]

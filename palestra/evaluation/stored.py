@@ -93,8 +93,10 @@ class StoredRun:
         return self.folder.evaluations.path / file, record
 
     def film(self, name: str, file: str) -> tuple[Path, list[float]]:
-        """Film the first episodes of an evaluation into a file of evaluations/; gives its path, and their returns. Raises
-        EvaluationFailed."""
+        """Film the first episodes of an evaluation into a file of evaluations/; gives its path, and their returns.
+
+        Raises EvaluationFailed.
+        """
         with TemporaryDirectory(prefix="palestra-film-") as place:
             film = Path(place) / file
             with self._failures_filed():
