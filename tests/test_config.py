@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pytest
+import yaml
 from config_mutations import assert_every_mutation_is_told
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -33,6 +34,7 @@ from palestra.config import (
     render,
     user_class_hashes,
 )
+from palestra.config.rendering import scalar
 
 # ---- a small house of configs --------------------------------------------------------------------
 
@@ -694,9 +696,18 @@ def typed(data: dict[str, Any]) -> str:
 
 @settings(max_examples=100, deadline=None)
 @given(label=texts, boxes=boxes)
-def test_printed_config_reads_back_equal(label: str, boxes: dict[str, Any]) -> None:
+def test_printed_config_reads_back_equal_by_our_reader_and_by_any_other(label: str, boxes: dict[str, Any]) -> None:
     data = {"name": "box", "label": label, "numbers": [], "rows": [], "boxes": boxes}
-    assert typed(load_yaml(render(data, Box))) == typed(data)
+    printed = render(data, Box)
+    assert typed(load_yaml(printed)) == typed(data)
+    assert typed(yaml.safe_load(printed)) == typed(data)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(1e-8, "1.0e-8"), (2.5e-4, "0.00025"), (-3.5e-12, "-3.5e-12"), (1e16, "1.0e+16"), (0.1, "0.1")]
+)
+def test_a_float_is_printed_with_a_point_and_a_signed_exponent(value: float, text: str) -> None:
+    assert scalar(value) == text
 
 
 def test_errors_of_overrides_and_of_the_file_are_told_together(tmp_path: Path) -> None:

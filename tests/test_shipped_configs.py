@@ -1,8 +1,10 @@
 """Every config that comes with palestra is complete, and every break of it is told."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml
 from config_mutations import assert_every_mutation_is_told
 
 from palestra.algorithms import RunConfig
@@ -30,6 +32,21 @@ def test_every_break_of_a_shipped_config_is_told_by_its_path(file: Path) -> None
 @every_file
 def test_a_shipped_config_printed_says_the_same(file: Path) -> None:
     assert load_yaml(render(load_config(file, (), RunConfig), RunConfig)) == load_yaml(file)
+
+
+@every_file
+def test_any_yaml_reader_reads_a_shipped_config_and_its_print_alike(file: Path) -> None:
+    """Another reader takes 1e-8, without a point, for text."""
+    assert typed(yaml.safe_load(file.read_text())) == typed(load_yaml(file))
+    printed = render(load_config(file, (), RunConfig), RunConfig)
+    assert typed(yaml.safe_load(printed)) == typed(load_yaml(printed))
+
+
+def typed(value: Any) -> Any:
+    """A tree with the type of every leaf: 1 is not 1.0."""
+    if isinstance(value, dict):
+        return {key: typed(item) for key, item in value.items()}
+    return [typed(item) for item in value] if isinstance(value, list) else (type(value), value)
 
 
 def test_no_key_of_a_run_has_a_default() -> None:

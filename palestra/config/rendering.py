@@ -8,7 +8,6 @@ from typing import Any
 import yaml
 
 from palestra.config.base import Config
-from palestra.config.files import resolve
 from palestra.config.places import Place, comment_of
 from palestra.config.validation import check
 
@@ -80,11 +79,20 @@ def inline(value: Any) -> str | None:
 
 
 def scalar(value: Any) -> str:
-    """A scalar as YAML text that reads back equal."""
+    """A scalar as YAML text that every YAML reader, not ours alone, reads back equal."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
-    if isinstance(value, int | float):
+    if isinstance(value, int):
         return repr(value)
-    if WORD.fullmatch(value) and resolve(value) == value:
+    if isinstance(value, float):
+        return _float(value)
+    if WORD.fullmatch(value) and yaml.safe_load(value) == value:
         return str(value)
     return yaml.dump(value, default_style='"', allow_unicode=True, width=math.inf).rstrip("\n")
+
+
+def _float(value: float) -> str:
+    """As 1.0e-8 where Python has 1e-08: YAML 1.1 takes a number without a point for text."""
+    mantissa, e, exponent = repr(value).partition("e")
+    point = "" if "." in mantissa else ".0"
+    return f"{mantissa}{point}e{int(exponent):+}" if e else mantissa
