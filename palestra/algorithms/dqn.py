@@ -137,10 +137,11 @@ def make_q_net(config: DQNConfig, player: Player) -> nn.Module:
 # ---- what it learns ----------------------------------------------------------------------------------
 
 
-def td_target(next_online: Tensor, next_target: Tensor, batch: Transitions, config: DQNConfig) -> Tensor:
+def td_target(next_choosing: Tensor, next_target: Tensor, batch: Transitions, config: DQNConfig) -> Tensor:
     """r + discount * Q_target(s', a*), a* the best legal action at s'; r alone where the game terminated: (B,) or, as
-    the law of the return, (B, K). next_online, next_target: what the two networks tell of all actions at s'."""
-    best = best_legal(config.value.mean(next_online if config.double else next_target), batch.next_legal)
+    the law of the return, (B, K). What networks tell of all actions at s': next_choosing by which a* is chosen,
+    next_target of the target network."""
+    best = best_legal(config.value.mean(next_choosing), batch.next_legal)
     told = of_action(next_target, best)
     told = told.masked_fill(expand_mask(batch.terminated, told), 0.0)
     discount = ~batch.terminated * batch.extras.get("discount", config.gamma)
@@ -296,11 +297,14 @@ class DQN(Algorithm):
 
     def gradient(self, batch: Transitions) -> tuple[Tensor, Tensor, Metrics]:
         """The gradient of the loss with respect to all weights, as one vector."""
-        next_seen, extras = batch.next_observation, batch.extras
+        next_seen, extras, is_implicit = batch.next_observation, batch.extras, FRACTIONS in batch.extras
         with torch.no_grad():
             next_target = self.told(self.target(seen_at(next_seen, extras.get(f"target_{FRACTIONS}"))))
-            next_online = self.told(self.acting(next_seen)) if self.config.double else next_target
-            target = td_target(next_online, next_target, batch, self.config)
+            if self.config.double:
+                next_choosing = self.told(self.acting(next_seen))
+            else:  # never by the fractions of the target: where these are large by chance, the riskier action is chosen
+                next_choosing = self.told(self.target(next_seen)) if is_implicit else next_target
+            target = td_target(next_choosing, next_target, batch, self.config)
         told = self.told(self.q(seen_at(batch.observation, extras.get(FRACTIONS))))
         loss, surprise, metrics = self.loss(told, target, batch, self.config)
         return self.q.gradient(loss), surprise, metrics

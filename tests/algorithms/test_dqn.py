@@ -92,19 +92,20 @@ TARGET = torch.tensor([[8.0, 2.0, 4.0, 9.0], [10.0, 20.0, 30.0, 40.0], [7.0, 7.0
 BATCH = batch_by_hand([[1, 1, 1, 0], [1, 1, 0, 0], [0, 0, 0, 0]], [0.0, 1.0, -1.0], [False, False, True])
 
 
-@pytest.mark.parametrize(("double", "expected"), [(True, [1.0, 11.0, -1.0]), (False, [4.0, 11.0, -1.0])])
-def test_target_computed_by_hand(double: bool, expected: list[float]) -> None:
+@pytest.mark.parametrize(
+    ("choosing", "expected"), [(ONLINE, [1.0, 11.0, -1.0]), (TARGET, [4.0, 11.0, -1.0])], ids=["double", "not double"]
+)
+def test_target_computed_by_hand(choosing: Tensor, expected: list[float]) -> None:
     """Of three rows, all cut off but the last, which is terminated; double chooses action 1 in the first, worth 2."""
-    assert td_target(ONLINE, TARGET, BATCH, dqn_config(double=double)).tolist() == expected
+    assert td_target(choosing, TARGET, BATCH, dqn_config()).tolist() == expected
 
 
-@pytest.mark.parametrize("double", [True, False])
-def test_illegal_actions_never_enter_the_target(double: bool) -> None:
-    batch, config = batch_of(60), dqn_config(double=double)
-    online, target = torch.randn(60, 4), torch.randn(60, 4)
-    expected = td_target(online, target, batch, config)
-    wild_online, wild_target = (torch.where(batch.next_legal, q, 1e9) for q in (online, target))
-    assert torch.equal(td_target(wild_online, wild_target, batch, config), expected)
+def test_illegal_actions_never_enter_the_target() -> None:
+    batch, config = batch_of(60), dqn_config()
+    choosing, target = torch.randn(60, 4), torch.randn(60, 4)
+    expected = td_target(choosing, target, batch, config)
+    wild_choosing, wild_target = (torch.where(batch.next_legal, q, 1e9) for q in (choosing, target))
+    assert torch.equal(td_target(wild_choosing, wild_target, batch, config), expected)
 
 
 def test_nothing_after_a_terminated_game_enters_the_target() -> None:
