@@ -384,20 +384,21 @@ def _told_plainly() -> Iterator[None]:
     from palestra.games.gym import EnvironmentFailed
     from palestra.storage.checkpoints import CheckpointError
     from palestra.storage.disk import RunFolderError
+    from palestra.storage.secrets import redacted
     from palestra.trainer import TrainingFailed
 
     try:
         yield
     except (ConfigError, RunFolderError) as error:
-        errors.print(str(error))
+        errors.print(redacted(str(error)))
         raise typer.Exit(2) from None
     except (TrainingFailed, EvaluationFailed, EnvironmentFailed, CheckpointError) as error:
-        errors.print(str(error))
+        errors.print(redacted(str(error)))
         raise typer.Exit(1) from None
     except OSError as error:
         if error.errno not in REFUSALS:
             raise
-        errors.print(f"the disk refuses: {error}")
+        errors.print(f"the disk refuses: {redacted(str(error))}")
         raise typer.Exit(1) from None
 
 

@@ -278,7 +278,7 @@ MAY_HOLD = "may hold a secret, which would lie in the run's folder"
         ({"options": {"key": "pa55"}}, f"output.mirror.options.key: {MAY_HOLD}"),
         ({"options": {"password": "pa55"}}, f"output.mirror.options.password: {MAY_HOLD}"),
         ({"options": {"client_kwargs": {"aws_secret_access_key": "pa55"}}}, "client_kwargs.aws_secret_access_key: may"),
-        ({"options": {"headers": [{"Authorization": "pa55"}]}}, "output.mirror.options.headers.0.Authorization: may"),
+        ({"options": {"headers": [{"Authorization": "pa55"}]}}, f"output.mirror.options.headers: {MAY_HOLD}"),
         ({"options": {"proxy": "http://me:pa55@proxy"}}, f"output.mirror.options.proxy: {MAY_HOLD}"),
         ({"options": {"connectionString": "pa55"}}, f"output.mirror.options.connectionString: {MAY_HOLD}"),
         ({"attempts": 0}, "output.mirror.attempts: 0 is out of range; expected an integer >= 1"),
@@ -298,15 +298,11 @@ def test_what_cannot_be_a_mirror_is_refused_and_no_secret_is_repeated(
 
 
 def test_options_that_are_no_secrets_are_taken(make_config: MakeConfig, in_tmp_path: Path) -> None:
-    options = {
-        "endpoint_url": "https://host:9000",
-        "anon": False,
-        "client_kwargs": {"region_name": "eu-1"},
-        "key_filename": "/home/me/.ssh/id_ed25519",
-        "username": "me",
-    }
-    file = write_config(make_config(mirror("sftp://me@host:2222/home/me/runs", options=options)), in_tmp_path)
-    assert call("check", str(file)) == 0
+    s3 = {"endpoint_url": "https://host:9000", "anon": False, "client_kwargs": {"region_name": "eu-1"}}
+    sftp = {"key_filename": "/home/me/.ssh/id_ed25519", "username": "me"}
+    for url, options in (("s3://bucket/runs", s3), ("sftp://host:2222/home/me/runs", sftp)):
+        file = write_config(make_config(mirror(url, options=options)), in_tmp_path)
+        assert call("check", str(file)) == 0
 
 
 def test_every_key_of_a_mirror_is_demanded(make_config: MakeConfig) -> None:
@@ -352,7 +348,12 @@ def test_who_only_evaluates_a_run_needs_neither_its_mirror_nor_the_backend(
 @pytest.mark.parametrize(
     ("url", "message"),
     [
-        ("s3://me:pa55@host/x", "a password stands in the URL"),
+        (
+            "s3://me:pa55@host/x",
+            "the URL may hold a secret, and others may read it there; expected secrets elsewhere: AWS_",
+        ),
+        ("sftp://pa55@host/x", "the user in the option 'username', or in FSSPEC_SFTP_USERNAME"),
+        ("zip://run::https://host/run.zip?sig=pa55", "the URL may hold a secret, and others may read it there"),
         ("s4://bucket/x", "s4://bucket/x is no URL of fsspec: Protocol not known: s4"),
         ("file:///no/such/place", "there is no run at file:///no/such/place"),
     ],

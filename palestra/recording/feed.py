@@ -6,6 +6,7 @@ records.jsonl is the only source: a recorder that was away, or a run that was ki
 import logging
 import os
 import threading
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from time import monotonic
@@ -14,6 +15,7 @@ from typing import BinaryIO
 from palestra.recording.recorders import Recorder, RunCard, RunEnd
 from palestra.storage.disk import open_plain
 from palestra.storage.records_file import parse_record
+from palestra.storage.secrets import redacted
 
 PATIENCE_S = 60.0  # without an answer: then a recorder is called hung, and the end of a run waits no longer
 FIRST_PAUSE_S = 1.0  # before a failed recorder is tried again; each further pause is twice as long
@@ -126,10 +128,10 @@ class Feed:
         self.recorder.write(number, record)
 
     def _failed(self, error: BaseException) -> None:
-        logger.debug("recorder %s failed", self.name, exc_info=True)
+        logger.debug("recorder %s failed: %s", self.name, redacted("".join(traceback.format_exception(error))))
         if not self._is_failing:
             self._is_failing = True
-            text = str(error).strip().partition("\n")[0]
+            text = redacted(str(error)).strip().partition("\n")[0]
             why = f"{type(error).__name__}: {text}" if text else type(error).__name__
             self._news.append(f"recorder {self.name} failed: {why}; it is tried again, training goes on")
 

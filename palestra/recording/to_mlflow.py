@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from importlib import import_module
 from pathlib import PurePosixPath
 from typing import Annotated, Any, Literal
-from urllib.parse import urlsplit
 
 from pydantic import AfterValidator
 
@@ -14,6 +13,7 @@ from palestra.config import Config, NonEmptyStr
 from palestra.recording.recorders import Recorder, RunCard, RunEnd, kept_id, numbers_of
 from palestra.recording.values import Histogram, Media, values_of
 from palestra.storage.disk import Folder
+from palestra.storage.secrets import MAY_HOLD, may_hold_secret
 
 MAX_METRICS, MAX_PARAMS, MAX_LENGTH = 1000, 100, 6000  # of one request, and of a param
 STATUS = {"complete": "FINISHED", "failed": "FAILED", "interrupted": "KILLED"}
@@ -21,10 +21,11 @@ COUNT = "records"
 
 
 def _without_secret(uri: str) -> str:
-    if urlsplit(uri).password is not None:
+    if may_hold_secret(uri):
         raise ValueError(
-            "a password stands there; expected it in the environment: MLFLOW_TRACKING_USERNAME, "
-            "MLFLOW_TRACKING_PASSWORD or MLFLOW_TRACKING_TOKEN"
+            f"{MAY_HOLD}; expected users and secrets in the environment: MLFLOW_TRACKING_USERNAME and "
+            "MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN; of a database where its own client looks, as PGUSER "
+            "and ~/.pgpass"
         )
     return uri
 

@@ -15,6 +15,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal, NoReturn
 
+from palestra.storage.secrets import redacted
+
 FAILURE = "failure.txt"
 PIECE = 16 << 20  # bytes that are read at a time
 MAX_BYTES = 64 << 20  # of a file that is read whole and whose size nothing states: many times the largest of ours
@@ -302,7 +304,7 @@ def write_traceback(folder: Folder, error: BaseException) -> str:
     where it stands."""
     path = folder.path / FAILURE
     try:
-        folder.write(FAILURE, "".join(traceback.format_exception(error)).encode())
+        folder.write(FAILURE, redacted("".join(traceback.format_exception(error))).encode())
     except OSError as refused:
         return f"its traceback could not be written to {path}: {refused}"
     return f"its traceback: {path}"

@@ -15,6 +15,8 @@ from typing import Annotated, Any, Self
 import torch
 from pydantic import BaseModel, ConfigDict, Field
 
+from palestra.storage.secrets import redacted
+
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
@@ -50,7 +52,12 @@ class RunFacts(Entry):
 
 def run_facts() -> dict[str, Any]:
     """What a process runs on: versions, machine, palestra's git commit (null if there is none), and the command."""
-    return {"versions": versions(), "machine": machine(), "commit": git_commit(), "command": shlex.join(sys.argv)}
+    return {
+        "versions": versions(),
+        "machine": machine(),
+        "commit": git_commit(),
+        "command": redacted(shlex.join(sys.argv)),
+    }
 
 
 def to_json(data: Any) -> str:

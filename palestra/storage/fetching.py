@@ -9,9 +9,9 @@ from pathlib import Path, PurePosixPath
 from palestra.storage.checkpoints import OUR_FILE
 from palestra.storage.contents import CONTENTS, RUN_FILES, Contents, folders_in, number_of
 from palestra.storage.disk import Folder, RunFolderError
-from palestra.storage.mirror import PASSWORD, WHERE_SECRETS_LIE
 from palestra.storage.remote import MissingError, Remote
 from palestra.storage.run_folder import RunFolder
+from palestra.storage.secrets import may_hold_secret, redacted, where_secrets_lie, where_users_stand
 from palestra.storage.segments import CheckpointError, DamagedError, StoredFile
 
 ATTEMPTS = 4
@@ -31,12 +31,13 @@ def fetch(url: str, into: Path | None) -> tuple[RunFolder, list[str]]:
     RunFolderError if there is no run, or the folder cannot be made; CheckpointError if no checkpoint there is whole;
     RemoteError if the place cannot be reached.
     """
-    if PASSWORD.search(url):
-        raise RunFolderError(f"a password stands in the URL, where others may read it; {WHERE_SECRETS_LIE}")
+    if may_hold_secret(url):
+        where = f"{where_secrets_lie(url)}{where_users_stand(url)}"
+        raise RunFolderError(f"the URL may hold a secret, and others may read it there; {where}")
     try:
         remote = Remote(url, {}, ATTEMPTS, FIRST_WAIT_S)
     except ValueError as error:
-        raise RunFolderError(f"{url} is no URL of fsspec: {error}") from None
+        raise RunFolderError(f"{url} is no URL of fsspec: {redacted(str(error))}") from None
     path = into or Path("runs") / _name(url)
     if path.exists():
         raise RunFolderError(f"{path} exists already; go on there: palestra resume {path}; or elsewhere: --run DIR")

@@ -7,15 +7,14 @@ anywhere, a mirror still holds every checkpoint that is to be kept, or a newer o
 
 import hashlib
 import json
-import re
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import fsspec
-from pydantic import field_validator
+from pydantic import ValidationInfo, field_validator
 
 from palestra.config import Config, ConfigError, ConfigErrorItem, NonNegativeFloat, PositiveInt
 from palestra.storage.checkpoints import Checkpoints, kept_numbers
@@ -24,25 +23,19 @@ from palestra.storage.disk import RunFolderError
 from palestra.storage.manifest import MANIFEST, Manifest
 from palestra.storage.remote import Remote, RemoteError, require_backend
 from palestra.storage.run_folder import RunFolder
+from palestra.storage.secrets import MAY_HOLD, may_hold_secret, option_errors, where_secrets_lie, where_users_stand
 from palestra.storage.segments import DamagedError, StoredFile, damage_told
 
 # ---- what a run must say -----------------------------------------------------------------------------
 
 ARCHIVES = ("zip", "tar", "libarchive")
-PASSWORD = re.compile(r"://[^@]*:[^@]*@")
-SECRETS = re.compile(
-    r"key|secret|token|passw|passphrase|credential|authorization|cookie|signature|sas_|connection_?string",
-    re.IGNORECASE,
-)
-HARMLESS = ("key_filename", "look_for_keys", "host_key_policy")
-WHERE_SECRETS_LIE = "expected in the backend's own environment variables or credential file"
 
 
 class MirrorConfig(Config):
     url: str
     """where the run is copied to, into a folder of the run's name, as s3://bucket/runs"""
     options: dict[str, Any]
-    """of the URL's file system, as {endpoint_url: "https://..."}; never a secret"""
+    """of the URL's file system, as {endpoint_url: "https://..."}; those that are known to be no secrets"""
     attempts: PositiveInt
     """how often a call is made that may succeed the next time"""
     first_wait_s: NonNegativeFloat
@@ -54,8 +47,8 @@ class MirrorConfig(Config):
     @classmethod
     def _check_url(cls, url: str) -> str:
         protocol, _, path = url.partition("://")
-        if PASSWORD.search(url) or "?" in url:
-            raise ValueError(f"may hold a secret, which would lie in the run's folder; {WHERE_SECRETS_LIE}")
+        if may_hold_secret(url):
+            raise ValueError(f"{MAY_HOLD}; {where_secrets_lie(url)}{where_users_stand(url)}")
         is_relative = protocol in ("file", "local") and not path.startswith("/")
         if protocol not in fsspec.available_protocols() or not path.strip("/") or is_relative or "::" in url:
             raise ValueError(f"{url!r} is no URL of fsspec; expected s3://bucket/folder, file:///folder, or another")
@@ -65,11 +58,8 @@ class MirrorConfig(Config):
 
     @field_validator("options")
     @classmethod
-    def _check_options(cls, options: dict[str, Any]) -> dict[str, Any]:
-        errors = [
-            ConfigErrorItem(path, f"may hold a secret, which would lie in the run's folder; {WHERE_SECRETS_LIE}")
-            for path in _paths_of_secrets(options, "")
-        ]
+    def _check_options(cls, options: dict[str, Any], before: ValidationInfo) -> dict[str, Any]:
+        errors = list(option_errors(before.data["url"], options)) if "url" in before.data else []
         if errors:
             raise ConfigError(errors)
         return options
@@ -80,18 +70,6 @@ class MirrorConfig(Config):
             require_backend(self.url)
         except RemoteError as error:
             raise ConfigError([ConfigErrorItem("output.mirror.url", str(error))]) from error
-
-
-def _paths_of_secrets(value: Any, path: str) -> Iterator[str]:
-    if isinstance(value, str) and PASSWORD.search(value):
-        yield path
-    items: Any = enumerate(value) if isinstance(value, list) else value.items() if isinstance(value, dict) else ()
-    for key, item in items:
-        below = f"{path}.{key}".lstrip(".")
-        if SECRETS.search(str(key)) and key not in HARMLESS:
-            yield below
-        else:
-            yield from _paths_of_secrets(item, below)
 
 
 # ---- the mirror --------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import fsspec
 
+from palestra.storage.secrets import redacted
 from palestra.storage.segments import CheckpointError
 
 T = TypeVar("T")
@@ -25,7 +26,11 @@ LASTING = (
 
 
 class RemoteError(CheckpointError):
-    """A call to another place has failed for good; the message says where, which and why."""
+    """A call to another place has failed for good; the message says where, which and why, but no secret that a library
+    may have put there."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(redacted(message))
 
 
 class MissingError(RemoteError):
@@ -121,7 +126,7 @@ class Remote:
                 if isinstance(error, LASTING) or attempt >= self.attempts:
                     kind = MissingError if isinstance(error, FileNotFoundError) else RemoteError
                     tried = f" (attempt {attempt})" if attempt > 1 else ""
-                    raise kind(f"{self.url}: {what}: {type(error).__name__}: {error}{tried}") from error
+                    raise kind(f"{self.url}: {what}: {type(error).__name__}: {error}{tried}") from None
             self._connection = None  # it may be lost: the next attempt makes another
             time.sleep(self.first_wait_s * 2 ** (attempt - 1))
 

@@ -21,12 +21,12 @@ pytest.importorskip("paramiko")
 
 @pytest.fixture
 def sftp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    """A server whose root is tmp_path/served, and which has the folder /home; the password lies in fsspec's own
-    config."""
-    from sftp_server import PASSWORD, sftp_server
+    """A server whose root is tmp_path/served, and which has the folder /home; user and password lie in
+    fsspec's own config."""
+    from sftp_server import PASSWORD, USER, sftp_server
 
     (tmp_path / "served" / "home").mkdir(parents=True)
-    monkeypatch.setitem(fsspec.config.conf, "sftp", {"password": PASSWORD})
+    monkeypatch.setitem(fsspec.config.conf, "sftp", {"username": USER, "password": PASSWORD})
     with sftp_server(tmp_path / "served") as server:
         yield server
 
@@ -36,7 +36,7 @@ def url(request: pytest.FixtureRequest) -> str:
     """A place that may be written, below folders that are not there yet."""
     if request.param == "s3":
         return f"{request.getfixturevalue('bucket')}/deep/runs"
-    return f"sftp://tests@127.0.0.1:{request.getfixturevalue('sftp').port}/home/deep/runs"
+    return f"sftp://127.0.0.1:{request.getfixturevalue('sftp').port}/home/deep/runs"
 
 
 def test_files_are_written_listed_read_replaced_and_removed(url: str, tmp_path: Path) -> None:
@@ -90,7 +90,7 @@ def test_damage_on_the_mirror_is_named_and_the_checkpoint_before_is_used(url: st
 
 
 def test_a_connection_that_is_lost_is_made_again(sftp: Any, tmp_path: Path) -> None:
-    url = f"sftp://tests@127.0.0.1:{sftp.port}/home"
+    url = f"sftp://127.0.0.1:{sftp.port}/home"
     with (run := Run(tmp_path / "run", url, attempts=2)).mirror:
         for number in range(3):
             sftp.drop()
@@ -103,10 +103,10 @@ def test_a_connection_that_is_lost_is_made_again(sftp: Any, tmp_path: Path) -> N
 def test_a_wrong_password_is_an_error_that_does_not_repeat_it(
     sftp: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(fsspec.config.conf, "sftp", {"password": "pa55"})
+    monkeypatch.setitem(fsspec.config.conf, "sftp", {"username": "tests", "password": "pa55"})
     with (
         pytest.raises(RemoteError, match="Authentication failed") as raised,
-        Run(tmp_path / "run", f"sftp://tests@127.0.0.1:{sftp.port}/home").mirror,
+        Run(tmp_path / "run", f"sftp://127.0.0.1:{sftp.port}/home").mirror,
     ):
         pass
     assert "pa55" not in str(raised.value)

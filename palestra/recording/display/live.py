@@ -12,6 +12,7 @@ from palestra.recording.display.lines import in_ascii
 from palestra.recording.display.quiet import QuietDisplay
 from palestra.recording.display.terminal import Region
 from palestra.recording.results import Progress, plain_ascii, printable
+from palestra.storage.secrets import redacted
 
 INTERVAL_S = 0.25
 MOST_SHARE = 0.005  # of the time may go into drawing: a frame that takes longer comes less often
@@ -54,7 +55,7 @@ class LiveDisplay(QuietDisplay):
         self._keep(f"warning: {line}")
 
     def error(self, line: str) -> None:
-        self._keep(f"error: {line}")
+        self._keep(f"error: {redacted(line)}")
 
     def close(self) -> None:
         if not self._ended.is_set():

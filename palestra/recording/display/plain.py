@@ -22,6 +22,7 @@ from palestra.recording.results import (
     printable,
     task_text,
 )
+from palestra.storage.secrets import redacted
 
 INTERVAL_S = 10.0
 
@@ -49,7 +50,7 @@ class PlainDisplay(QuietDisplay):
         self._console.out("\n".join(plain_ascii(part) for part in line.splitlines()), highlight=False)
 
     def error(self, line: str) -> None:
-        self.log(f"error: {line}")
+        self.log(f"error: {redacted(line)}")
 
     def close(self) -> None:
         if self._latest is not None and self._latest is not self._shown:

@@ -6,6 +6,7 @@ from typing import Protocol, Self
 from rich.console import Console
 
 from palestra.recording.results import Progress, plain_ascii
+from palestra.storage.secrets import redacted
 
 
 class Display(Protocol):
@@ -57,7 +58,7 @@ class QuietDisplay:
         self.log(f"warning: {line}")
 
     def error(self, line: str) -> None:
-        self._console.out("error:", plain_ascii(line), highlight=False)
+        self._console.out("error:", plain_ascii(redacted(line)), highlight=False)
 
     def close(self) -> None:
         pass
