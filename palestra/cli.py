@@ -96,7 +96,7 @@ def extend(run: Run, overrides: Overrides = None, quiet: Quiet = False) -> None:
 
 @app.command()
 def branch(
-    checkpoint: Annotated[Path, typer.Argument(help="a folder, as runs/NAME-N/checkpoints/00000003")],
+    checkpoint: Annotated[Path, typer.Argument(help="as runs/NAME-N/checkpoints/00000003, or .../latest, .../best")],
     overrides: Overrides = None,
     run: Annotated[Path | None, typer.Option(help="the new run's folder, which must not exist [runs/NAME-N]")] = None,
     quiet: Quiet = False,
@@ -385,11 +385,12 @@ def _told_plainly() -> Iterator[None]:
     from palestra.storage.checkpoints import CheckpointError
     from palestra.storage.disk import RunFolderError
     from palestra.storage.secrets import redacted
+    from palestra.storage.segments import MissingCheckpointError
     from palestra.trainer import TrainingFailed
 
     try:
         yield
-    except (ConfigError, RunFolderError) as error:
+    except (ConfigError, RunFolderError, MissingCheckpointError) as error:
         errors.print(redacted(str(error)))
         raise typer.Exit(2) from None
     except (TrainingFailed, EvaluationFailed, EnvironmentFailed, CheckpointError) as error:

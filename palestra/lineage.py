@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from palestra.algorithms import RunConfig
 
 # What the state in a checkpoint is made of: with other values it would mean something else, or nothing.
-FIXED_IN_A_BRANCH = r"(game|num_worlds|roles|players)(\..+)?"
+FIXED_IN_A_BRANCH = r"(game|num_worlds|roles|players)(\..+)?|callbacks(\.\d+\.name)?"
 FREE_IN_A_BRANCH = (
     r"players\.[^.]+\.algorithm\."
     r"(?!(name|net|body|policy_net|critic_net|dueling|value(?!\.huber_delta$)|transitions"

@@ -4,6 +4,7 @@ Players learn by algorithms (palestra.algorithms, one file each); the trainer gi
 safe points what is the same for all: evaluation, records, checkpoints, signals, the end.
 """
 
+import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -49,7 +50,7 @@ from palestra.recording.recorders import Recorder, Status
 from palestra.recording.values import Recordable
 from palestra.signals import StopSignals
 from palestra.soundness import check_scratch_folders, fault_of_losses, fault_of_parameters
-from palestra.storage.checkpoints import CheckpointError, LoadedCheckpoint
+from palestra.storage.checkpoints import CheckpointError, LoadedCheckpoint, checkpoint_folder
 from palestra.storage.disk import RunFolderError, write_traceback
 from palestra.storage.fetching import fetch, is_url
 from palestra.storage.remote import RemoteError
@@ -163,7 +164,7 @@ class Trainer:
         self.evaluations = make_evaluations(self.config, self.game, self.players)
         self.evaluating = make_evaluating(self.config, self.evaluations)
         self.best = None if self.config.best is None else BestScore(self.config.best, self.config.evaluations)
-        self.finished = False
+        self.finished = self._has_branched_off = False
         self.end_reason: str | None = None  # of an end before the config's `stop`
         self.clock, self.signals = TrainingClock(), StopSignals()
         self.save_failure: CheckpointError | None = None  # of the last save
@@ -224,7 +225,7 @@ class Trainer:
         check_scratch_folders(self._buffers())
         self._check_callbacks()
         self._has_left = False
-        with self._opened() as output:
+        with self._no_failed_branch(), self._opened() as output:
             try:
                 self.before_train()
                 while not self.finished:
@@ -553,7 +554,7 @@ class Trainer:
         if len(state["callbacks"]) != len(self.callbacks):
             raise CheckpointError(
                 f"the run was saved with {len(state['callbacks'])} callbacks, {len(self.callbacks)} are here; "
-                "give Trainer.load those that the run was started with"
+                "give Trainer.load or Trainer.branch those that the run was started with"
             )
         for callback, callback_state in zip(self.callbacks, state["callbacks"], strict=True):
             callback.load_state_dict(callback_state)
@@ -600,14 +601,17 @@ class Trainer:
         with loaded.fitting():
             # the schedules are those of its config
             players = {name: state | {"schedules": {}} for name, state in loaded.state["players"].items()}
-            own: dict[str, Any] = {"best_score": None, "evaluating": [], "end_reason": None, "players": players}
-            self._take_over(loaded, loaded.state | own)
+            new_callbacks = self.callbacks[len(loaded.state["callbacks"]) :]
+            callbacks = [*loaded.state["callbacks"], *(callback.state_dict() for callback in new_callbacks)]
+            own: dict[str, Any] = {"best_score": None, "evaluating": [], "end_reason": None}
+            self._take_over(loaded, loaded.state | own | {"players": players, "callbacks": callbacks})
         for callback in self.callbacks:
             callback.begin_branch()
         self.finished = False  # who branches off a run's end gets a run of one evaluation
         self._recorded = self._mark()
         self.view.begin()
         note(output.folder, changes_since(origin, self.config), loaded.counters)
+        self._has_branched_off = True
         output.display.log(f"{output.folder.path} branches off {origin}, opt step {self.opt_steps}")
 
     @classmethod
@@ -616,16 +620,19 @@ class Trainer:
         checkpoint: str | Path,
         overrides: Sequence[str],
         run: str | Path | None = None,
+        callbacks: Sequence[Callback] = (),
         console: Console | None = None,
     ) -> Self:
-        """The trainer of a new run that begins with the state of a checkpoint's folder and a changed config.
+        """The trainer of a new run that begins with the state of a checkpoint and a changed config.
 
-        What changes stands in the new run's changes.jsonl. Raises ConfigError for a change that the state does not
-        allow.
+        checkpoint: its folder, or the file `latest` or `best` beside it. callbacks: those that its run was started with
+        beside the config's, which get their state back; further ones begin anew. What changes stands in the new run's
+        changes.jsonl. Raises ConfigError for a change that the state does not allow, MissingCheckpointError.
         """
-        origin = Path(checkpoint)
+        run_of(Path(checkpoint))  # there is one
+        origin = checkpoint_folder(Path(checkpoint))
         config = branched_config(origin, overrides, import_module("palestra.algorithms").RunConfig)
-        trainer = cls(config, run=run, console=console, origin=origin)
+        trainer = cls(config, run=run, callbacks=callbacks, console=console, origin=origin)
         trainer.name = f"{run_of(origin).path.name}-branch"
         return trainer
 
@@ -731,6 +738,17 @@ class Trainer:
         """Stop the clock of training while something else goes on."""
         with self.view.during(what, []), self.clock.paused(), self.time_log.during(phase):
             yield
+
+    @contextmanager
+    def _no_failed_branch(self) -> Iterator[None]:
+        """Remove the new folder of a branch that could not take over the state of its checkpoint."""
+        try:
+            yield
+        except BaseException:
+            is_branch = self.origin is not None and not self.resumed
+            if is_branch and not self._has_branched_off and isinstance(self.run, RunFolder):
+                shutil.rmtree(self.run.path, ignore_errors=True)
+            raise
 
     @contextmanager
     def _opened(self) -> Iterator[RunOutput]:

@@ -172,7 +172,7 @@ def _start(folder: RunFolder, checkpoints: Checkpoints, start: str | None) -> Lo
     if start == BEGINNING:
         return None
     if start is not None:
-        return checkpoints.load(int(start) if start.isdigit() else start)
+        return checkpoints.load(start)
     length = len(_content(folder))
     for number in reversed(checkpoints.numbers()):
         loaded = checkpoints.load(number)

@@ -1,5 +1,6 @@
 """The command line: what it prints, what it leaves, and its exit codes."""
 
+import contextlib
 import json
 import os
 import re
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import TINY
 from terminals import Terminal
 from typer.testing import CliRunner, Result
 
@@ -309,9 +311,66 @@ def test_evaluate_gives_the_figures_of_the_run_s_last_evaluation(file: Path) -> 
 @pytest.mark.parametrize("checkpoint", ["99", "newest"])
 def test_evaluate_names_a_checkpoint_that_is_not_there(checkpoint: str, file: Path) -> None:
     palestra("train", "tiny.yml", "--run", "a", "--quiet")
-    error = palestra("evaluate", "a", "--checkpoint", checkpoint, code=1).stderr
+    error = palestra("evaluate", "a", "--checkpoint", checkpoint, code=2).stderr
     assert error.startswith("there is no checkpoint ")
     assert error.count("\n") == 1
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a run that has three checkpoints, and a damaged one: 1."""
+    folder = tmp_path_factory.mktemp("trained")
+    with contextlib.chdir(folder):
+        Path("tiny.yml").write_text(json.dumps(TINY))
+        palestra("train", "tiny.yml", "--run", "a", "--quiet")
+    (folder / "a/checkpoints/00000001/manifest.json").write_text("{}")
+    return folder / "a"
+
+
+ASKING = {
+    "evaluate": ("evaluate", "{run}", "--checkpoint", "{name}"),
+    "export": ("export", "{run}", "--checkpoint", "{name}", "--player", "host"),
+    "verify": ("verify", "{run}", "--from", "{name}"),
+    "compare": ("compare", "{run}", "--checkpoint", "{name}"),
+    "compare anew": ("compare", "{run}", "--checkpoint", "{name}", "--games", "4"),
+    "compare a path": ("compare", "{run}/checkpoints/{name:0>8}"),
+    "branch": ("branch", "{run}/checkpoints/{name:0>8}", "--run", "branch"),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "code", "message"),
+    [("9999", 2, "there is no checkpoint "), ("1", 1, "manifest.json")],
+    ids=["missing", "damaged"],
+)
+@pytest.mark.parametrize("command", ASKING)
+def test_a_checkpoint_that_is_not_there_is_bad_input_and_a_damaged_one_a_failure(
+    command: str, name: str, code: int, message: str, trained: Path, in_tmp_path: Path
+) -> None:
+    result = palestra(*(part.format(run=trained, name=name) for part in ASKING[command]), code=code)
+    assert message in result.stderr
+    assert "Traceback" not in result.output
+    assert len(result.stderr.splitlines()) <= 2  # compare says first what it plays
+    assert not Path("branch").exists()
+
+
+@pytest.mark.parametrize("name", ["²", "9" * 5000, "-1", "\0"])
+@pytest.mark.parametrize("command", ["evaluate", "export", "verify", "compare"])
+def test_a_checkpoint_that_cannot_be_is_bad_input(command: str, name: str, trained: Path) -> None:
+    arguments = (part.format(run=trained, name=name) for part in ASKING[command])
+    assert "there is no checkpoint " in palestra(*arguments, code=2).stderr
+
+
+@pytest.mark.parametrize("pointer", ["latest", "best"])
+def test_latest_and_best_are_paths_of_checkpoints(pointer: str, trained: Path, in_tmp_path: Path) -> None:
+    path = trained / "checkpoints" / pointer
+    number = path.read_text().strip()
+    palestra("compare", str(path), "--json", "compared.json")
+    moment = "the latest checkpoint" if pointer == "latest" else "the best checkpoint"
+    assert moment in Path("compared.json").read_text()
+    palestra("evaluate", str(trained), "--checkpoint", str(path))
+    palestra("branch", str(path), "stop.after=25", "--run", "branch", "--quiet")
+    assert json.loads(Path("branch/run.json").read_text())["branched_from"] == str(path.with_name(number))
 
 
 def test_evaluate_without_pairings_is_told(file: Path) -> None:

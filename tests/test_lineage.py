@@ -12,11 +12,13 @@ import torch
 
 import palestra
 from palestra.algorithms import RunConfig
+from palestra.callbacks import Callback
 from palestra.config import ConfigError, check
 from palestra.lineage import Change, differences, extend
-from palestra.storage import Checkpoints, RunFolder, RunFolderError
+from palestra.storage import CheckpointError, Checkpoints, RunFolder, RunFolderError
 from palestra.storage.disk import Folder
 from palestra.storage.records_file import read_records
+from palestra.storage.segments import MissingCheckpointError
 from palestra.trainer import Trainer
 
 MakeConfig = Callable[..., dict[str, Any]]
@@ -190,3 +192,86 @@ def test_a_branch_cannot_change_what_its_state_is_made_of(run: Path, override: s
 def test_a_branch_off_nothing_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RunFolderError, match="is not a run"):
         Trainer.branch(tmp_path / "run/checkpoints/00000001", [], run=tmp_path / "branch")
+
+
+# ---- a branch and its callbacks, a branch that fails -----------------------------------------------------
+
+
+class Counting(Callback):
+    """Counts opt steps, over all the lives of a run."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        self.num_steps = 0
+
+    def after_step(self, *_: object) -> None:
+        self.num_steps += 1
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"num_steps": self.num_steps}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.num_steps = state["num_steps"]
+
+
+def test_a_branch_can_be_given_callbacks_that_begin_anew(run: Path, tmp_path: Path) -> None:
+    counting = Counting()
+    origin = run / "checkpoints/00000002"
+    Trainer.branch(origin, [], run=tmp_path / "branch", callbacks=[counting]).fit()
+    assert counting.num_steps == 8
+    again = Counting()
+    extend(tmp_path / "branch", ["stop.after=26"], RunConfig)
+    Trainer.load(tmp_path / "branch", callbacks=[again]).fit()
+    assert again.num_steps == 10
+
+
+def test_callbacks_of_the_run_get_their_state_back_in_its_branch(make_config: MakeConfig, tmp_path: Path) -> None:
+    Trainer(make_config(), run=tmp_path / "run", callbacks=[Counting()]).fit()
+    counting, new = Counting(), Counting()
+    origin = tmp_path / "run/checkpoints/00000002"
+    Trainer.branch(origin, [], run=tmp_path / "branch", callbacks=[counting, new]).fit()
+    assert (counting.num_steps, new.num_steps) == (24, 8)
+    with pytest.raises(CheckpointError, match=r"1 callbacks, 0 are here; give Trainer\.load or Trainer\.branch those"):
+        Trainer.branch(origin, [], run=tmp_path / "without").fit()
+    assert not (tmp_path / "without").exists()
+
+
+def test_the_kinds_of_the_callbacks_cannot_change_in_a_branch(run: Path, tmp_path: Path) -> None:
+    schedule = "{name: constant, value: 0.5}"
+    at = "{after: 6, unit: opt_steps}"
+    callbacks = (
+        f"callbacks=[{{name: change_schedule, player: host, key: learning_rate, at: {at}, schedule: {schedule}}}]"
+    )
+    with pytest.raises(ConfigError, match="callbacks: cannot change in a branch"):
+        Trainer.branch(run / "checkpoints/00000001", [callbacks], run=tmp_path / "branch")
+
+
+def test_a_branch_that_fails_leaves_no_folder(run: Path, tmp_path: Path) -> None:
+    """Whatever fails before the state is there: a damaged file, a state that does not fit, a mirror out of reach."""
+    origin = run / "checkpoints/00000001"
+    (tmp_path / "file").touch()
+    mirror = f"{{url: 'file://{tmp_path}/file/below', options: {{}}, attempts: 1, first_wait_s: 0.0, end_wait_s: 1.0}}"
+    with pytest.raises(ConfigError, match=r"^output\.mirror: "):
+        Trainer.branch(origin, [f"output.mirror={mirror}"], run=tmp_path / "branch").fit()
+    (origin / "tensors.safetensors").write_bytes(b"")
+    with pytest.raises(CheckpointError, match="is damaged"):
+        Trainer.branch(origin, [], run=tmp_path / "branch").fit()
+    assert not (tmp_path / "branch").exists()
+
+
+def test_a_branch_that_finds_its_folder_taken_leaves_what_is_there(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "branch").mkdir()
+    (tmp_path / "branch/mine").touch()
+    with pytest.raises(RunFolderError, match="exists already"):
+        Trainer.branch(run / "checkpoints/00000001", [], run=tmp_path / "branch").fit()
+    assert (tmp_path / "branch/mine").exists()
+
+
+@pytest.mark.parametrize("pointer", ["latest", "best"])
+def test_latest_and_best_are_checkpoints_to_branch_off(pointer: str, run: Path, tmp_path: Path) -> None:
+    path = run / "checkpoints" / pointer
+    Trainer.branch(path, ["stop.after=25"], run=tmp_path / "branch").fit()
+    assert same(state(tmp_path / "branch", 0)["players"], state(run, pointer)["players"])
+    path.unlink()
+    with pytest.raises(MissingCheckpointError, match=f"there is no checkpoint .*{pointer}; expected latest, best, a"):
+        Trainer.branch(path, [], run=tmp_path / "another")

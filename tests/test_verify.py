@@ -169,5 +169,5 @@ def test_the_command_says_so_and_how_it_ended(make_config: MakeConfig, tmp_path:
     assert bad.exit_code == 1
     assert "not reproduced" in bad.stderr
     missing = CliRunner().invoke(app, ["verify", str(run), "--from", "77"])
-    assert missing.exit_code == 1
+    assert missing.exit_code == 2
     assert "there is no checkpoint 00000077" in missing.stderr

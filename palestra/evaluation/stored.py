@@ -64,7 +64,7 @@ class StoredRun:
     def load(self, which: str) -> None:
         """Give the players what they had in a checkpoint: latest, best or a number."""
         checkpoints = Checkpoints(self.folder, keep_last=1, keep_every=None)
-        loaded = checkpoints.load(int(which) if which.isdigit() else which, check_rows=False)
+        loaded = checkpoints.load(which, check_rows=False)
         with loaded.fitting():
             self.take(loaded.state)
             self.is_over = loaded.state["finished"]

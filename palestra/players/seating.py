@@ -151,7 +151,7 @@ def _read_from_run(model: type["RunConfig"], run: Path, name: str, checkpoint: s
 
 def _load_checkpoint(folder: RunFolder, which: str) -> LoadedCheckpoint:
     checkpoints = Checkpoints(folder, keep_last=1, keep_every=None)
-    return checkpoints.load(int(which) if which.isdigit() else which, check_rows=False)
+    return checkpoints.load(which, check_rows=False)
 
 
 def keep_players(run: "RunConfig", players: Mapping[str, Player], folder: Folder, kept: Folder | None) -> None:

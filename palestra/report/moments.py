@@ -1,5 +1,6 @@
 """Which moment of a run is compared: its last evaluation, that of a checkpoint, or games played for the purpose."""
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from palestra.recording.recorders import plain
 from palestra.recording.results import Evaluation
 from palestra.report.reading import Evaluated, RunData, StoredCheckpoint, read_runs, under
 from palestra.storage.disk import RunFolderError
+from palestra.storage.segments import CheckpointError
 
 
 class Moment(NamedTuple):
@@ -22,15 +24,16 @@ class Moment(NamedTuple):
 def read_moments(paths: Sequence[Path], checkpoint: str | None) -> list[Moment]:
     """Runs as they stood at a checkpoint, with the evaluation that was played there alone.
 
-    paths: of runs, or of checkpoints (RUN/checkpoints/00000003). checkpoint: of runs: best, latest or a number; None:
-    the last evaluation. Raises RunFolderError where there is no such run or checkpoint.
+    paths: of runs, or of checkpoints (RUN/checkpoints/00000003, RUN/checkpoints/best). checkpoint: of runs: best,
+    latest or a number; None: the last evaluation. Raises RunFolderError where there is no such run or checkpoint,
+    CheckpointError for one that is damaged.
     """
     runs = {path: path.resolve().parent.parent if is_checkpoint(path) else path for path in paths}
     read = {run.path.resolve(): run for run in read_runs(list(runs.values()))}
     found = []
     for path, folder in runs.items():
         run = read[folder.resolve()]
-        which = str(int(path.resolve().name)) if is_checkpoint(path) else checkpoint
+        which = (path.resolve().name.lstrip("0") or "0") if is_checkpoint(path) else checkpoint
         found.append(Moment(run, "latest") if which is None else Moment(_at(run, which), which))
     return found
 
@@ -38,7 +41,7 @@ def read_moments(paths: Sequence[Path], checkpoint: str | None) -> list[Moment]:
 def is_checkpoint(path: Path) -> bool:
     """Whether a path leads to a checkpoint, not to a run."""
     path = path.resolve()
-    return path.parent.name == "checkpoints" and path.name.isdigit()
+    return path.parent.name == "checkpoints" and re.fullmatch("[0-9]+|latest|best", path.name) is not None
 
 
 def _at(run: RunData, which: str) -> RunData:
@@ -52,11 +55,12 @@ def _at(run: RunData, which: str) -> RunData:
 
 
 def stored_checkpoint(run: RunData, which: str) -> StoredCheckpoint:
-    """A checkpoint of a run: best, latest or a number. Raises RunFolderError where it is not, or is damaged."""
+    """A checkpoint of a run: best, latest or a number. Raises RunFolderError where it is not there, CheckpointError
+    where it is damaged."""
     for stored in run.checkpoints:
-        if which in stored.marks or (which.isdigit() and int(stored.name) == int(which)):
+        if which in stored.marks or re.fullmatch(f"0*{re.escape(which.lstrip('0') or '0')}", stored.name):
             if stored.fault is not None:
-                raise RunFolderError(f"{run.path}: checkpoint {stored.name} cannot be used: {stored.fault}")
+                raise CheckpointError(f"{run.path}: checkpoint {stored.name} cannot be used: {stored.fault}")
             return stored
     there = ", ".join([stored.name for stored in run.checkpoints]) or "none"
     raise RunFolderError(f"{run.path}: there is no checkpoint {which!r}; expected best, latest or one of {there}")

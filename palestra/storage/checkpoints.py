@@ -10,6 +10,7 @@ A folder is written under a name that starts with a dot, synced, and renamed. Eq
 sorted, and no clock is read. Nothing is ever unpickled.
 """
 
+import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -32,6 +33,7 @@ from palestra.storage.segments import (
     CheckpointError,
     CheckpointPlace,
     DamagedError,
+    MissingCheckpointError,
     Segment,
     SegmentedRows,
     StoredFile,
@@ -237,11 +239,12 @@ class Checkpoints:
         return None
 
     def load(self, which: int | str | Path, check_rows: bool = True) -> LoadedCheckpoint:
-        """Read a checkpoint: "latest", "best", a number, or the path of a folder (of this run or another).
+        """Read a checkpoint: "latest", "best", a number, or a path (of this run or another; see `checkpoint_folder`).
 
         Every SHA-256 is checked; those of replay rows, which may be many, only if `check_rows`. If the latest is
         damaged, the ones before it are tried in turn, and `warnings` names the damaged. Raises CheckpointError if none
-        is left, if the one asked for is damaged or missing, or if it was written by a later version of palestra.
+        is left, if the one asked for is damaged, or was written by a later version of palestra; its subclass
+        MissingCheckpointError if what was asked for is not there.
         """
         damaged: list[str] = []
         for place in self._candidates(which):
@@ -249,7 +252,9 @@ class Checkpoints:
                 return _read(place, damaged, check_rows)
             except DamagedError as error:
                 damaged.append(f"checkpoint {place.folder.path} is damaged: {error}")
-        raise CheckpointError("\n".join(damaged) or f"there is no checkpoint in {self.folder.path}")
+        if damaged:
+            raise CheckpointError("\n".join(damaged))
+        raise MissingCheckpointError(f"there is no checkpoint in {self.folder.path}")
 
     def restore_buffers(self, loaded: LoadedCheckpoint, buffers: Mapping[str, SegmentedRows]) -> None:
         """Give each buffer the rows that it held when the checkpoint was saved; call it before the next `save`.
@@ -289,22 +294,23 @@ class Checkpoints:
         return f"{path} is damaged: {where} is not what was written"
 
     def _candidates(self, which: int | str | Path) -> list[CheckpointPlace]:
-        if isinstance(which, int):
+        if isinstance(which, int) or re.fullmatch("[0-9]{1,18}", str(which)):
+            which = int(str(which))
             if which not in self.numbers():
                 there = ", ".join(map(str, self.numbers())) or "none"
-                raise CheckpointError(f"there is no checkpoint {which:08d} in {self.folder.path}; it has {there}")
+                raise MissingCheckpointError(
+                    f"there is no checkpoint {which:08d} in {self.folder.path}; it has {there}"
+                )
             return [self._place(which)]
         if which == "best":
             name = self._pointer("best")
             if name is None:
-                raise CheckpointError(f"no checkpoint in {self.folder.path} is marked as the best")
+                raise MissingCheckpointError(f"no checkpoint in {self.folder.path} is marked as the best")
             if int(name) not in self.numbers():
                 raise CheckpointError(f"{self.folder.path / 'best'} names checkpoint {name}, which is not there")
             return [self._place(int(name))]
         if which != "latest":
-            if not Path(which).is_dir():
-                raise CheckpointError(f"there is no checkpoint {which}; expected latest, best, a number or a folder")
-            return [CheckpointPlace.at(Path(which))]
+            return [CheckpointPlace.at(checkpoint_folder(Path(which)))]
         latest = self._pointer("latest")
         numbers = self.numbers()
         if latest is not None:
@@ -315,12 +321,7 @@ class Checkpoints:
         return CheckpointPlace(self.folder.below(f"{number:08d}"), self.buffers)
 
     def _pointer(self, file: str) -> str | None:
-        """The checkpoint's name in `latest` or `best`; None if the file is missing or holds no such name."""
-        try:
-            name = self.folder.read(file, max_bytes=32).strip().decode("ascii", errors="replace")
-        except OSError:
-            return None
-        return name if re.fullmatch(NAME, name) else None
+        return _name_in(self.folder, file)
 
     def _publish(self, unfinished: Folder, name: str) -> None:
         if self.folder.kind(name) is not None:
@@ -378,6 +379,27 @@ def kept_numbers(
 
 
 # ---- reading a folder --------------------------------------------------------------------------------
+
+
+def checkpoint_folder(path: Path) -> Path:
+    """The folder of the checkpoint that a path names: the folder itself, or the file `latest` or `best` of a run.
+
+    Raises MissingCheckpointError."""
+    if os.path.isdir(path):  # which no path can make raise
+        return path
+    name = _name_in(Folder(path.parent), path.name) if path.name in ("latest", "best") else None
+    if name is None:
+        raise MissingCheckpointError(f"there is no checkpoint {path}; expected latest, best, a number or a folder")
+    return path.with_name(name)
+
+
+def _name_in(folder: Folder, file: str) -> str | None:
+    """The checkpoint's name in `latest` or `best`; None if the file is missing or holds no such name."""
+    try:
+        name = folder.read(file, max_bytes=32).strip().decode("ascii", errors="replace")
+    except OSError:
+        return None
+    return name if re.fullmatch(NAME, name) else None
 
 
 def _read(place: CheckpointPlace, warnings: list[str], check_rows: bool) -> LoadedCheckpoint:

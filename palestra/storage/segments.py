@@ -58,6 +58,10 @@ class CheckpointError(Exception):
     """A checkpoint cannot be saved or loaded; the message says which and why."""
 
 
+class MissingCheckpointError(CheckpointError):
+    """The checkpoint that was asked for does not exist."""
+
+
 class DamagedError(CheckpointError):
     """A file of a checkpoint is missing or is not what was written."""
 
