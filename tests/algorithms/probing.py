@@ -1,6 +1,8 @@
 """Algorithms on probe games, without a trainer around them."""
 
+import json
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import torch
@@ -11,7 +13,9 @@ from palestra.games.fused import Transitions
 from palestra.games.solo import SoloGame
 from palestra.games.spaces import ActionSpace, Space
 from palestra.games.world import TensorWorld
+from palestra.lineage import tree_differences
 from palestra.player import Algorithm, AlgorithmConfig, Metrics, Player
+from palestra.storage.states import decode, encode
 
 CPU = torch.device("cpu")
 NUM_WORLDS = 8
@@ -34,7 +38,7 @@ class ProbeTurn:
     def __init__(self, algorithm: Algorithm, probe: Probe, visit: Callable[[], None] = lambda: None) -> None:
         self.player, self.visit = algorithm.player, visit
         self.game = SoloGame(probe, {}, lambda num, seed, keys: TensorWorld(probe, keys))
-        self.worlds = self.game.new_worlds(NUM_WORLDS, 0, "play")
+        self.player.worlds = self.worlds = self.game.new_worlds(NUM_WORLDS, 0, "play")
         self.calls: list[str] = []
         self.metrics: list[Metrics] = []
         self.collected: list[Transitions] = []
@@ -66,6 +70,48 @@ def learn(algorithm: Any, probe: Probe, opt_steps: int) -> Any:
     while algorithm.player.opt_steps < opt_steps:
         algorithm.learn(turn)
     return algorithm
+
+
+class Left(Exception):
+    """Raised at the safe point at which a turn is left."""
+
+
+def assert_goes_on_in_a_fresh_object(make_turn: Callable[[Callable[[], None]], Any], leave_at: int) -> None:
+    """Two turns, left at their n-th safe point, are gone on with as after a resume, by a fresh algorithm that has of
+    the first what a checkpoint holds: to the same calls and the same bits as two turns in one go.
+
+    make_turn: a turn of a fresh algorithm, whose safe points call what is given.
+    """
+    visits: list[None] = []
+
+    def visit() -> None:
+        visits.append(None)
+        if len(visits) == leave_at:
+            raise Left
+
+    whole, left, again = make_turn(lambda: None), make_turn(visit), make_turn(lambda: None)
+    num_over = 0
+    with suppress(Left):
+        while True:
+            left.player.algorithm.learn(left)
+            num_over += 1
+    restore(again.player, left.player)
+    for turn, num_turns in ((whole, 2), (again, 2 - num_over)):
+        for _ in range(num_turns):
+            turn.player.algorithm.learn(turn)
+    assert left.calls + again.calls == whole.calls
+    assert list(tree_differences(whole.player.state_dict(), again.player.state_dict())) == []
+
+
+def restore(player: Player, other: Player) -> None:
+    """Give a player what a checkpoint keeps of another one, in the order in which a resume does."""
+    tensors: dict[str, Tensor] = {}
+    document = json.loads(json.dumps(encode(other.state_dict(), "", tensors)))
+    if other.replay_buffer is not None:
+        assert player.replay_buffer is not None
+        start = max(0, other.replay_buffer.num_added - other.replay_buffer.capacity)
+        player.replay_buffer.load_rows(start, other.replay_buffer.packed_rows(start, other.replay_buffer.num_added))
+    player.load_state_dict(decode(document, {name: tensor.clone() for name, tensor in tensors.items()}))
 
 
 def seen(sign: float, age: float) -> dict[str, Tensor]:

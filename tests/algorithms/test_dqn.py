@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from probing import assert_goes_on_in_a_fresh_object
 from torch import Tensor, nn
 
 from palestra.algorithms import dqn as dqn_module
@@ -403,33 +404,9 @@ def test_there_is_no_update_before_the_first_transition() -> None:
     assert turn.calls == ["collect 1", "safe point"]
 
 
-@pytest.mark.parametrize("leave_at", range(1, 6))
-def test_a_turn_left_at_any_safe_point_goes_on_right_there(leave_at: int) -> None:
-    class Leave(Exception):
-        pass
-
-    visits: list[None] = []
-
-    def visit() -> None:
-        visits.append(None)
-        if len(visits) == leave_at:
-            raise Leave
-
-    whole, dqn = make_dqn(), make_dqn()
-    expected = RecordingTurn(whole)
-    whole.learn(expected)
-    turn = RecordingTurn(dqn, visit)
-    with pytest.raises(Leave):
-        dqn.learn(turn)
-    state = dqn.state_dict()
-    dqn.load_state_dict({"rolled_out": False, "updates_left": 0, "producer": {}})
-    dqn.load_state_dict(state)
-    dqn.learn(turn)
-    assert turn.calls == expected.calls
-    assert all(
-        torch.equal(value, dqn.player.nets["q"].state_dict()[name])
-        for name, value in whole.player.nets["q"].state_dict().items()
-    )
+@pytest.mark.parametrize("leave_at", range(1, 11))
+def test_a_turn_left_at_any_safe_point_goes_on_right_there_in_a_fresh_object(leave_at: int) -> None:
+    assert_goes_on_in_a_fresh_object(lambda visit: RecordingTurn(make_dqn(), visit), leave_at)
 
 
 def test_equal_seeds_learn_the_same_to_the_bit() -> None:

@@ -207,6 +207,53 @@ def test_priorities_follow_the_td_error_or_the_loss_of_a_law(head: dict[str, Any
     assert torch.allclose(priorities.float(), surprise + 1e-6, atol=1e-6)
 
 
+def rows_of_opt_steps(dqn: DQN, num: int) -> list[dict[str, Tensor]]:
+    """What the update is given in so many opt steps on the same rows."""
+    batch, found = batch_of(60), list[dict[str, Tensor]]()
+    dqn.buffer.add(batch.rows(), batch.valid)
+    update = dqn.update_fast
+
+    def watched(rows: Any) -> Any:
+        found.append({name: value.clone() for name, value in rows.items()})
+        return update(rows)
+
+    dqn.update_fast = watched
+    for _ in range(num):
+        dqn.opt_step(dqn.buffer.sample(60))
+        dqn.player.opt_steps += 1
+    return found
+
+
+def test_weights_in_the_loss_follow_beta_as_the_player_s_opt_steps_go_on() -> None:
+    """With beta 0 all weights are 1; it rises from there."""
+    rising = {"name": "linear", "initial": 0.0, "final": 1.0, "num_steps": 2}
+    replay = {
+        "name": "prioritized",
+        "capacity": 100,
+        "layout": "whole",
+        "scratch_folder": None,
+        "alpha": 1.0,
+        "eps": 1e-6,
+    }
+    first, second, third = (
+        rows["extras.weight"]
+        for rows in rows_of_opt_steps(make_dqn("plain", replay_buffer=replay | {"beta": rising}, batch_size=60), 3)
+    )
+    assert (first == 1.0).all()
+    assert second.min() < 0.9
+    assert third.min() < second.min()
+
+
+def test_fractions_are_drawn_anew_for_every_opt_step() -> None:
+    rows = rows_of_opt_steps(make_dqn("implicit quantile", batch_size=60), 3)
+    drawn = [value.tolist() for each in rows for value in (each["extras.fractions"], each["extras.target_fractions"])]
+    assert len({str(value) for value in drawn}) == 6
+    again = rows_of_opt_steps(make_dqn("implicit quantile", batch_size=60), 3)
+    assert all(
+        torch.equal(one["extras.fractions"], two["extras.fractions"]) for one, two in zip(rows, again, strict=True)
+    )
+
+
 def td_loss_of(dqn: DQN, batch: Transitions) -> tuple[Tensor, Tensor]:
     """The losses of rows, and the differences of their means, before an opt step."""
     with torch.no_grad():

@@ -10,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from probing import assert_goes_on_in_a_fresh_object
 from torch import Tensor, nn
 from torch import distributions as theirs
 
@@ -583,30 +584,9 @@ def test_a_turn_rolls_out_and_then_passes_over_it() -> None:
     assert (ppo.experience, ppo.rolled_out) == (None, False)
 
 
-@pytest.mark.parametrize("leave_at", range(1, 5))
-def test_a_turn_left_at_any_safe_point_goes_on_right_there(leave_at: int) -> None:
-    class Leave(Exception):
-        pass
-
-    visits: list[None] = []
-
-    def visit() -> None:
-        visits.append(None)
-        if len(visits) == leave_at:
-            raise Leave
-
-    whole, ppo = make_ppo(), make_ppo()
-    expected = RecordingTurn(whole)
-    whole.learn(expected)
-    turn = RecordingTurn(ppo, visit)
-    with pytest.raises(Leave):
-        ppo.learn(turn)
-    state = copy.deepcopy(ppo.state_dict())
-    ppo.load_state_dict(make_ppo().state_dict())
-    ppo.load_state_dict(state)
-    ppo.learn(turn)
-    assert turn.calls == expected.calls
-    assert torch.equal(ppo.weights, whole.weights)
+@pytest.mark.parametrize("leave_at", range(1, 9))
+def test_a_turn_left_at_any_safe_point_goes_on_right_there_in_a_fresh_object(leave_at: int) -> None:
+    assert_goes_on_in_a_fresh_object(lambda visit: RecordingTurn(make_ppo(), visit), leave_at)
 
 
 def test_equal_seeds_learn_the_same_to_the_bit() -> None:

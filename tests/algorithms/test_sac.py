@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from probes import Kind
-from probing import ProbeTurn, best_action, learn, make_probe, seat, seen
+from probing import ProbeTurn, assert_goes_on_in_a_fresh_object, best_action, learn, make_probe, seat, seen
 from scipy.stats import kstest
 from torch import Tensor, nn
 from torch import distributions as theirs
@@ -474,29 +474,9 @@ def test_warm_up_gathers_and_does_not_update() -> None:
     assert turn.calls[2:] == ["collect 3", "safe point"] + ["before", "after"] * 4
 
 
-@pytest.mark.parametrize("leave_at", range(1, 6))
-def test_a_turn_left_at_any_safe_point_goes_on_right_there(leave_at: int) -> None:
-    class Leave(Exception):
-        pass
-
-    visits: list[None] = []
-
-    def visit() -> None:
-        visits.append(None)
-        if len(visits) == leave_at:
-            raise Leave
-
-    whole, turn = make_turn(), make_turn(visit=visit)
-    sac_of(whole).learn(whole)
-    with pytest.raises(Leave):
-        sac_of(turn).learn(turn)
-    state = copy.deepcopy(sac_of(turn).state_dict())
-    sac_of(turn).load_state_dict({"rolled_out": False, "updates_left": 0, "log_entropy_coefficient": torch.zeros(1)})
-    sac_of(turn).load_state_dict(state)
-    sac_of(turn).learn(turn)
-    assert turn.calls == whole.calls
-    assert torch.equal(sac_of(turn).policy_net.weights, sac_of(whole).policy_net.weights)
-    assert torch.equal(sac_of(turn).log_alpha, sac_of(whole).log_alpha)
+@pytest.mark.parametrize("leave_at", range(1, 11))
+def test_a_turn_left_at_any_safe_point_goes_on_right_there_in_a_fresh_object(leave_at: int) -> None:
+    assert_goes_on_in_a_fresh_object(lambda visit: make_turn(visit=visit), leave_at)
 
 
 @pytest.mark.parametrize("continuous", [True, False])

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from probes import Kind
-from probing import ProbeTurn, best_action, learn, make_probe, seat, seen
+from probing import ProbeTurn, assert_goes_on_in_a_fresh_object, best_action, learn, make_probe, seat, seen
 from scipy.stats import kstest
 from torch import Tensor, nn
 
@@ -289,28 +289,9 @@ def test_warm_up_gathers_and_does_not_update() -> None:
     assert td3_of(turn).buffer.num_added == 48
 
 
-@pytest.mark.parametrize("leave_at", range(1, 6))
-def test_a_turn_left_at_any_safe_point_goes_on_right_there(leave_at: int) -> None:
-    class Leave(Exception):
-        pass
-
-    visits: list[None] = []
-
-    def visit() -> None:
-        visits.append(None)
-        if len(visits) == leave_at:
-            raise Leave
-
-    whole, turn = make_turn(), make_turn(visit)
-    td3_of(whole).learn(whole)
-    with pytest.raises(Leave):
-        td3_of(turn).learn(turn)
-    state = td3_of(turn).state_dict()
-    td3_of(turn).load_state_dict({"rolled_out": False, "updates_left": 0})
-    td3_of(turn).load_state_dict(state)
-    td3_of(turn).learn(turn)
-    assert turn.calls == whole.calls
-    assert torch.equal(td3_of(turn).policy_net.weights, td3_of(whole).policy_net.weights)
+@pytest.mark.parametrize("leave_at", range(1, 11))
+def test_a_turn_left_at_any_safe_point_goes_on_right_there_in_a_fresh_object(leave_at: int) -> None:
+    assert_goes_on_in_a_fresh_object(make_turn, leave_at)
 
 
 # ---- games whose values are known ------------------------------------------------------------------------------

@@ -117,6 +117,20 @@ def test_weights_make_up_for_the_drawing(beta: float) -> None:
     assert buffer.importance(0).numpy() == pytest.approx(expected / expected.max(), rel=1e-6)
 
 
+@ON_CPU_OR_GPU_PATH
+def test_weights_follow_the_schedule_of_beta(on_cpu: bool) -> None:
+    buffer = make_buffer(3, on_cpu=on_cpu)
+    rising = {"name": "linear", "initial": 0.0, "final": 1.0, "num_steps": 10}
+    buffer.config = PrioritizedReplayConfig.model_validate(buffer.config.model_dump() | {"beta": rising})
+    fill(buffer, range(3))
+    buffer.drawn = torch.arange(3)
+    buffer.learn_surprise(torch.tensor([0.5, 1.0, 2.0]))
+    buffer.drawn = torch.arange(3)
+    for opt_steps, beta in ((0, 0.0), (5, 0.5), (10, 1.0), (2, 0.2)):
+        expected = (0.501 / np.array([0.501, 1.001, 2.001])) ** beta
+        assert buffer.importance(opt_steps).numpy() == pytest.approx(expected, rel=1e-6)
+
+
 def test_the_loop_of_a_cpu_draws_what_tensor_operations_draw() -> None:
     samples = []
     for on_cpu in (True, False):

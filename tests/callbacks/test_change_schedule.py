@@ -98,6 +98,20 @@ def test_a_schedule_changes_at_its_moment_and_stays_changed_after_a_resume(
     assert trainer.config.players["host"].algorithm.learning_rate.value == 0.25  # type: ignore[union-attr]
 
 
+def test_a_schedule_that_has_been_replaced_since_does_not_come_back_with_a_resume(
+    make_config: MakeConfig, tmp_path: Path
+) -> None:
+    """Two changes of one schedule, the later one named first: what is done stays done."""
+    later = change(at={"after": 6, "unit": "opt_steps"}, schedule={"name": "constant", "value": 0.75})
+    earlier = change(at={"after": 4, "unit": "opt_steps"}, schedule={"name": "constant", "value": 0.5})
+    changes = {"callbacks": [later, earlier], "players.agent": {"scripted": "random"}, "stop.after": 7}
+    Trainer(make_config(changes), run=tmp_path / "run", callbacks=[Rates()]).fit()
+    extend(tmp_path / "run", ["stop.after=9"], RunConfig)
+    rates = Rates()
+    Trainer.load(tmp_path / "run", callbacks=[rates]).fit()
+    assert rates.seen == [0.75, 0.75]
+
+
 def test_a_branch_begins_with_the_schedules_of_its_config(make_config: MakeConfig, tmp_path: Path) -> None:
     late = change(at={"after": 24, "unit": "opt_steps"})
     trainer = Trainer(make_config({"callbacks": [late], "stop.after": 26}), run=tmp_path / "run")
