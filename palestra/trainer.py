@@ -4,7 +4,6 @@ Players learn by algorithms (palestra.algorithms, one file each); the trainer gi
 safe points what is the same for all: evaluation, records, checkpoints, signals, the end.
 """
 
-import shutil
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -747,7 +746,7 @@ class Trainer:
         except BaseException:
             is_branch = self.origin is not None and not self.resumed
             if is_branch and not self._has_branched_off and isinstance(self.run, RunFolder):
-                shutil.rmtree(self.run.path, ignore_errors=True)
+                self.run.discard()
             raise
 
     @contextmanager

@@ -4,6 +4,7 @@ import fcntl
 import json
 import os
 import re
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cached_property
@@ -152,6 +153,14 @@ class RunFolder:
         except OSError as error:
             raise RunFolderError(f"{own} cannot be made: {error}") from None
         return own
+
+    def discard(self) -> None:
+        """Remove a run that this process has just made, and that has come to nothing."""
+        with suppress(RunFolderError):
+            elsewhere = self.facts().checkpoint_folder
+            if elsewhere is not None and self._large_files.path == Path(elsewhere):
+                shutil.rmtree(elsewhere, ignore_errors=True)
+        shutil.rmtree(self.path, ignore_errors=True)
 
     @classmethod
     def of_checkpoint(cls, path: Path) -> "RunFolder":
