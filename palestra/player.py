@@ -78,14 +78,6 @@ class Player:
             f"palestra branch RUN/checkpoints/NUMBER {key}=deterministic"
         )
 
-    def require_room(self, capacity: int, rollout_length: int, num_waiting: int = 0) -> None:
-        """Raise ConfigError unless a replay buffer can hold what one roll-out brings. num_waiting: the most
-        transitions of a role in a world that wait from one roll-out to the next."""
-        num = self.num_worlds * (rollout_length * len(self.turns) + num_waiting * len(self.roles))
-        if capacity < num:
-            message = f"{capacity} is too small: a roll-out brings up to {num} transitions; expected at least as many"
-            raise ConfigError([ConfigErrorItem(f"players.{self.name}.algorithm.replay_buffer.capacity", message)])
-
     def fits(self, spaces: Mapping[str, Space], action_space: ActionSpace) -> bool:
         """Whether it can sit where this is seen and done. A scripted player is made for its seat."""
         return self.script is not None or (self.spaces == spaces and self.action_space == action_space)
@@ -205,13 +197,37 @@ class Turn(Protocol):
         end."""
 
 
+@dataclass(frozen=True)
+class Seat:
+    """How often a learning player decides in a round of its worlds. num_turns: the turns in which it may; num_roles:
+    the roles in which it sits."""
+
+    num_worlds: int
+    num_turns: int
+    num_roles: int
+
+
 class AlgorithmConfig(Config):
     """Base of the configs of algorithms, which stand beside their algorithm and build it."""
 
     name: str
 
+    def seat_errors(self, seat: Seat) -> list[ConfigErrorItem]:
+        """What does not go with the size of the player's roll-outs, with paths below this config."""
+        return []
+
     def build(self, player: Player) -> "Algorithm":
         raise NotImplementedError
+
+
+def capacity_errors(capacity: int, num_transitions: int) -> list[ConfigErrorItem]:
+    """Whether a replay buffer can hold what one roll-out brings, with the path below the algorithm's config."""
+    if capacity >= num_transitions:
+        return []
+    message = (
+        f"{capacity} is too small: a roll-out brings up to {num_transitions} transitions; expected at least as many"
+    )
+    return [ConfigErrorItem("replay_buffer.capacity", message)]
 
 
 class Algorithm(ABC):

@@ -1,12 +1,15 @@
 """What training asks of its process, for as long as it lasts."""
 
 import gc
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import scipy.linalg.cython_blas  # noqa: F401 (its BLAS is what compiled loops multiply with: loaded, it can be limited)
 import torch
 from threadpoolctl import threadpool_limits
+
+from palestra.config import ConfigError, ConfigErrorItem
 
 
 @contextmanager
@@ -19,6 +22,18 @@ def limited_threads(num_threads: int) -> Iterator[None]:
             yield
     finally:
         torch.set_num_threads(before)
+
+
+@contextmanager
+def memory_needed(path: str) -> Iterator[None]:
+    """Let a lack of memory be an error of the config, at a path. Each library has its own way to say it."""
+    try:
+        yield
+    except (MemoryError, OverflowError, RuntimeError) as error:
+        first = str(error).splitlines()[0] if str(error) else "out of memory"
+        if isinstance(error, RuntimeError) and not re.search("allocat|out of memory|overflow", first):
+            raise
+        raise ConfigError([ConfigErrorItem(path, f"expected less, for it does not fit in memory: {first}")]) from error
 
 
 @contextmanager

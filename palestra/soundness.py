@@ -3,11 +3,14 @@
 import math
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from palestra.config import ConfigError, ConfigErrorItem
 from palestra.player import Player
 from palestra.recording.aggregates import Aggregates
+
+if TYPE_CHECKING:
+    from palestra.algorithms import RunConfig
 
 
 def fault_of_losses(players: Sequence[Player], metrics: Mapping[str, Aggregates], fused_game: Any) -> str | None:
@@ -35,11 +38,15 @@ def _told(player: Player, what: str, fused_game: Any) -> str:
     return f"player {player.name!r}, opt step {player.opt_steps}: {what}"
 
 
-def check_scratch_folders(buffers: Mapping[str, Any]) -> None:
+def check_scratch_folders(config: "RunConfig") -> None:
     """Raise ConfigError for a scratch folder in which nothing can be written. Who only plays needs none, so that a run
     can be evaluated elsewhere; who trains does."""
-    for name, buffer in buffers.items():
-        if buffer.folder is not None and not (buffer.folder.is_dir() and os.access(buffer.folder, os.W_OK)):
+    faults = []
+    for name in config.learners():
+        buffer = getattr(config.players[name].algorithm, "replay_buffer", None)  # type: ignore[union-attr]
+        folder = getattr(buffer, "scratch_folder", None)
+        if folder is not None and not (os.path.isdir(folder) and os.access(folder, os.W_OK)):
             path = f"players.{name}.algorithm.replay_buffer.scratch_folder"
-            message = f"{str(buffer.folder)!r} is no folder in which files can be made"
-            raise ConfigError([ConfigErrorItem(path, message)])
+            faults.append(ConfigErrorItem(path, f"{folder!r} is no folder in which files can be made"))
+    if faults:
+        raise ConfigError(faults)

@@ -43,7 +43,7 @@ from palestra.output import RunOutput, default_folder
 from palestra.player import Metrics, Player
 from palestra.players.given import give_nets
 from palestra.players.seating import keep_players, make_players, warm_start
-from palestra.process import frozen_garbage, limited_threads
+from palestra.process import frozen_garbage, limited_threads, memory_needed
 from palestra.recording import make_recorders
 from palestra.recording.recorders import Recorder, Status
 from palestra.recording.values import Recordable
@@ -134,7 +134,7 @@ class Trainer:
         self.run, self.resumed = run, isinstance(run, RunFolder)
         self.origin = origin
         self.console = console or Console()
-        self.device = _device(self.config.execution.device)
+        self.device = find_device(self.config.execution.device)
         self.time_log = self.time_log_type(self.device)
         self.game = make_game(self.config.game, self.device, self.config.execution.kernel)
         source = run if isinstance(run, RunFolder) else None if origin is None else run_of(origin)
@@ -147,9 +147,10 @@ class Trainer:
                 warm_start(player, self.config)
         self.fused_game: Any = fuse(self.game)  # a FusedGame or a SoloGame, each with worlds of its own kind
         for player in self.learners:
-            player.worlds = self.fused_game.new_worlds(
-                self.config.num_worlds, self.config.seed, f"player/{player.name}/play"
-            )
+            with memory_needed("num_worlds"):
+                player.worlds = self.fused_game.new_worlds(
+                    self.config.num_worlds, self.config.seed, f"player/{player.name}/play"
+                )
         self._share_time_log()
         self.callbacks = [*map(make_callback, self.config.callbacks), *callbacks]
         self.set_in_python: list[str] = []  # calls that gave objects which no config names
@@ -221,8 +222,7 @@ class Trainer:
         an environment fails (its traceback stands in the run's failure.txt), RunFolderError or CheckpointError where
         the disk refuses; if that was the last checkpoint, after all is done.
         """
-        check_scratch_folders(self._buffers())
-        self._check_callbacks()
+        self.require_ready()
         self._has_left = False
         with self._no_failed_branch(), self._opened() as output:
             try:
@@ -251,6 +251,11 @@ class Trainer:
             except EnvironmentFailed as error:
                 traceback = write_traceback(output.folder.root, error)
                 raise TrainingFailed(str(error), self._what_stands(), traceback) from error
+
+    def require_ready(self) -> None:
+        """Raise ConfigError for what training would fail at, before anything is written."""
+        check_scratch_folders(self.config)
+        self._check_callbacks()
 
     def _train(self) -> None:
         """One epoch: every learning player takes its turn. The attribute `turn` remembers whose it is."""
@@ -805,7 +810,8 @@ class _NoConfig:
     roles: ClassVar[dict[str, str]] = {}
 
 
-def _device(name: str) -> torch.device:
+def find_device(name: str) -> torch.device:
+    """Raises ConfigError for a device that this machine lacks."""
     try:
         return torch.empty(0, device=name).device
     except (RuntimeError, AssertionError, NotImplementedError) as error:

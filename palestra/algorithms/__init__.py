@@ -48,7 +48,7 @@ class LearningPlayerConfig(Config):
 class ExecutionConfig(Config):
     device: Annotated[str, Field(pattern=r"^(cpu|cuda|mps|xpu)(:[0-9]+)?$")]
     """cpu, cuda, cuda:1, ..."""
-    num_threads: PositiveInt
+    num_threads: Annotated[int, Field(ge=1, le=1024)]
     """threads of a CPU"""
     kernel: Literal["numba", "torch"]
     """of the polyhedra game and of classic control; numba: fast on a CPU; torch: on any device; the results are the

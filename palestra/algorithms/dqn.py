@@ -48,7 +48,7 @@ from palestra.nets.flat import FlatNet
 from palestra.nets.inputs import made_up
 from palestra.nets.weights import compiled
 from palestra.optimizers import OptimizerConfig
-from palestra.player import Algorithm, AlgorithmConfig, Deterministic, Metrics, Player, Turn
+from palestra.player import Algorithm, AlgorithmConfig, Deterministic, Metrics, Player, Seat, Turn, capacity_errors
 from palestra.randomness import base_key, fold, seeded_global_state
 from palestra.schedules import ScheduleConfig
 from palestra.transitions import NStepConfig, TransitionsConfig, make_producer
@@ -107,6 +107,11 @@ class DQNConfig(AlgorithmConfig):
     """how actions are chosen while anyone gathers experience"""
     replay_buffer: Annotated[UniformReplayConfig | PrioritizedReplayConfig, ByName()]
     """memory"""
+
+    def seat_errors(self, seat: Seat) -> list[ConfigErrorItem]:
+        num_waiting = self.transitions.steps - 1 if isinstance(self.transitions, NStepConfig) else 0
+        per_world = self.rollout_length * seat.num_turns + num_waiting * seat.num_roles
+        return capacity_errors(self.replay_buffer.capacity, seat.num_worlds * per_world)
 
     def build(self, player: Player) -> "DQN":
         return DQN(self, player)
@@ -192,8 +197,6 @@ class DQN(Algorithm):
     def __init__(self, config: DQNConfig, player: Player) -> None:
         super().__init__(config, player)
         player.require_actions(config.name, Discrete)
-        num_waiting = config.transitions.steps - 1 if isinstance(config.transitions, NStepConfig) else 0
-        player.require_room(config.replay_buffer.capacity, config.rollout_length, num_waiting)
         net = make_q_net(config, player).to(player.device)
         self.q, self.target = FlatNet(net), FlatNet(deepcopy(net).eval())
         self.acting = self.q.evaluation_twin()

@@ -47,11 +47,12 @@ from palestra.config import (
     PositiveInt,
 )
 from palestra.games.fused import Decision, Memory, Sees, Transitions
+from palestra.nets import is_recurrent_config
 from palestra.nets.acting import QuickMLP, acting_twin
 from palestra.nets.recurrent import Part
 from palestra.nets.weights import compiled, evaluation_twin, flat_gradient, flatten_weights
 from palestra.optimizers import OptimizerConfig
-from palestra.player import Algorithm, AlgorithmConfig, Deterministic, Metrics, Player, Turn
+from palestra.player import Algorithm, AlgorithmConfig, Deterministic, Metrics, Player, Seat, Turn
 from palestra.randomness import base_key, fold, random_permutation
 from palestra.schedules import ScheduleConfig
 
@@ -118,6 +119,18 @@ class PPOConfig(AlgorithmConfig):
     """how gradients become steps"""
     learning_rate: ScheduleConfig
     """a function of the player's opt steps"""
+
+    def seat_errors(self, seat: Seat) -> list[ConfigErrorItem]:
+        is_recurrent = any(is_recurrent_config(net) for _, net in self.body)
+        per_world = seat.num_roles if is_recurrent else self.rollout_length * seat.num_turns
+        num_sequences = seat.num_worlds * per_world
+        if self.num_minibatches <= num_sequences:
+            return []
+        what = "sequences, one per world and role," if is_recurrent else "rows"
+        message = (
+            f"{self.num_minibatches} stands there, but a roll-out has {num_sequences} {what} to share out among them"
+        )
+        return [ConfigErrorItem("num_minibatches", message)]
 
     def build(self, player: Player) -> "PPO":
         return PPO(self, player)
@@ -235,7 +248,6 @@ class PPO(Algorithm):
         self.acting = Part("policy", acting_twin(self.net.policy))
         self.valuing = self.acting if self.net.value is None else Part("value", acting_twin(self.net.value))
         self.remembers = self.acting.remembers or self.valuing.remembers
-        self.refuse_minibatches_without_rows()
         self.gradient = torch.zeros_like(self.weights)
         self.by_hand = by_hand_of(self) if type(self) is PPO else None  # a derived class may have another loss
         # Unrolled steps are others at every roll-out: they would be compiled over and over.
@@ -285,15 +297,6 @@ class PPO(Algorithm):
         if any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in self.net.modules()):
             message = "batch norm does not go with PPO; expected a network without it, as with layer norm ('l')"
             raise ConfigError([ConfigErrorItem(f"players.{self.player.name}.algorithm.body", message)])
-
-    def refuse_minibatches_without_rows(self) -> None:
-        num, player = self.config.num_minibatches, self.player
-        per_world = len(player.roles) if self.remembers else self.config.rollout_length * len(player.turns)
-        num_sequences = player.num_worlds * per_world
-        if player.num_worlds and num > num_sequences:
-            what = "sequences, one per world and role," if self.remembers else "rows"
-            message = f"{num} stands there, but a roll-out has {num_sequences} {what} to share out among them"
-            raise ConfigError([ConfigErrorItem(f"players.{self.player.name}.algorithm.num_minibatches", message)])
 
     # ---- from a roll-out to experience -----------------------------------------------------------------
 

@@ -38,7 +38,7 @@ from palestra.nets import NetConfig, make_net
 from palestra.nets.flat import FlatNet
 from palestra.nets.weights import compiled, evaluation_twin
 from palestra.optimizers import OptimizerConfig
-from palestra.player import Algorithm, AlgorithmConfig, Deterministic, Metrics, Player, Turn
+from palestra.player import Algorithm, AlgorithmConfig, Deterministic, Metrics, Player, Seat, Turn, capacity_errors
 from palestra.randomness import base_key, fold, random_choice, random_floats, random_normals
 from palestra.schedules import ScheduleConfig
 
@@ -150,6 +150,10 @@ class SACConfig(AlgorithmConfig):
     """how the player acts where nobody explores: its likeliest action, or one drawn from its policy"""
     replay_buffer: UniformReplayConfig
     """memory"""
+
+    def seat_errors(self, seat: Seat) -> list[ConfigErrorItem]:
+        num_transitions = seat.num_worlds * self.rollout_length * seat.num_turns
+        return capacity_errors(self.replay_buffer.capacity, num_transitions)
 
     def build(self, player: Player) -> "SAC":
         return SAC(self, player)
@@ -343,7 +347,6 @@ class SAC(Algorithm):
 
     def __init__(self, config: SACConfig, player: Player) -> None:
         super().__init__(config, player)
-        player.require_room(config.replay_buffer.capacity, config.rollout_length)
         self.head = head = make_head(config, player)
         policy = make_net(config.policy_net, player.spaces, head.num_outputs, self.key("policy"))
         critics = nn.ModuleList(

@@ -34,7 +34,7 @@ from palestra.nets import NetConfig, make_net
 from palestra.nets.flat import FlatNet
 from palestra.nets.weights import compiled, evaluation_twin
 from palestra.optimizers import OptimizerConfig
-from palestra.player import Algorithm, AlgorithmConfig, Deterministic, Metrics, Player, Turn
+from palestra.player import Algorithm, AlgorithmConfig, Deterministic, Metrics, Player, Seat, Turn, capacity_errors
 from palestra.randomness import base_key, fold, random_floats, random_normals
 from palestra.schedules import ScheduleConfig
 
@@ -105,6 +105,10 @@ class TD3Config(AlgorithmConfig):
     """a function of the player's opt steps"""
     replay_buffer: UniformReplayConfig
     """memory"""
+
+    def seat_errors(self, seat: Seat) -> list[ConfigErrorItem]:
+        num_transitions = seat.num_worlds * self.rollout_length * seat.num_turns
+        return capacity_errors(self.replay_buffer.capacity, num_transitions)
 
     def build(self, player: Player) -> "TD3":
         return TD3(self, player)
@@ -179,7 +183,6 @@ class TD3(Algorithm):
 
     def __init__(self, config: TD3Config, player: Player) -> None:
         super().__init__(config, player)
-        player.require_room(config.replay_buffer.capacity, config.rollout_length)
         self.low, self.high = bounds(config, player)
         self.center, self.half_width = (self.high + self.low) / 2, (self.high - self.low) / 2
         self.num_actions = num = len(self.low)

@@ -8,14 +8,14 @@ from palestra.config import ByName, Config, ConfigError, PartError, UserConfig, 
 from palestra.config.variants import members_of
 from palestra.games.spaces import Space
 from palestra.nets.feed_forward import FeedForwardConfig, NetConfig, make_feed_forward
-from palestra.nets.own import GivenNets
+from palestra.nets.own import GivenNets, RecurrentNet
 from palestra.nets.recurrent import Recurrent, RecurrentConfig
 from palestra.randomness import seeded_global_state
 
 AnyNetConfig = Annotated[FeedForwardConfig | RecurrentConfig | UserConfig, ByName(user_class=nn.Module)]
 """With a memory or without; an algorithm that has no use for a memory asks for NetConfig instead."""
 
-__all__ = ["AnyNetConfig", "GivenNets", "NetConfig", "is_net_config", "make_net"]
+__all__ = ["AnyNetConfig", "GivenNets", "NetConfig", "is_net_config", "is_recurrent_config", "make_net"]
 
 
 def make_net(config: Config | GivenNets, spaces: dict[str, Space], num_outputs: int, key: int) -> nn.Module:
@@ -34,6 +34,15 @@ def make_net(config: Config | GivenNets, spaces: dict[str, Space], num_outputs: 
             return make_feed_forward(config, spaces, num_outputs)
     except ConfigError as error:
         raise PartError(config, error.errors) from error
+
+
+def is_recurrent_config(value: object) -> bool:
+    """Whether that stands for a network with a memory, by name, of a user's own class, or given by a program."""
+    if isinstance(value, GivenNets):
+        return any(isinstance(net, RecurrentNet) for net in value.nets)
+    if isinstance(value, UserConfig):
+        return issubclass(load_class(value.name, object), RecurrentNet)
+    return isinstance(value, RecurrentConfig)
 
 
 def is_net_config(value: object) -> bool:

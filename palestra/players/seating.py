@@ -1,6 +1,6 @@
 """Makes the players of a run from its config, and brings players back from the folder of a run."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +13,9 @@ from pydantic import Field, ValidationError
 from palestra.config import Config, ConfigError, ConfigErrorItem, PartError, UserConfig, load_class, load_config
 from palestra.games import make_game
 from palestra.games.game import Game
-from palestra.player import Algorithm, Player
+from palestra.player import Algorithm, AlgorithmConfig, Player, Seat
 from palestra.players import FromRunConfig, ScriptedPlayerConfig, make_script
+from palestra.process import memory_needed
 from palestra.storage.checkpoints import NOT_OURS, CheckpointError, Checkpoints, LoadedCheckpoint
 from palestra.storage.disk import Folder, RunFolderError
 from palestra.storage.facts import Entry, to_json
@@ -29,10 +30,24 @@ def make_players(run: "RunConfig", game: Game, kept: Folder | None) -> dict[str,
     """The players of a run: learning, scripted, or held fixed as another run left them.
 
     kept: where `keep_players` has written the last of these down, for this run or the one that it branches off; None:
-    nowhere yet. Raises ConfigError for a player
-    that sits in roles that see or do different things, or comes from a run that does not fit.
+    nowhere yet. Raises ConfigError for a player that sits in roles that see or do different things, whose algorithm
+    does not fit the game, or that comes from a run that does not fit.
     """
     return {name: _make_player(name, run, game, kept) for name in run.players}
+
+
+def check_seat(config: Any, player: str, seat: Seat) -> None:
+    """Raise ConfigError for what in the config of a learning player's algorithm does not go with its seat."""
+    faults = config.seat_errors(seat) if isinstance(config, AlgorithmConfig) else []
+    if faults:
+        path = f"players.{player}.algorithm"
+        raise ConfigError([ConfigErrorItem(f"{path}.{item.path}", item.message) for item in faults])
+
+
+def _turns(game: Game, roles: Sequence[str]) -> tuple[str, ...]:
+    """The role of each turn of a round in which one of these roles may decide."""
+    turns: Sequence[Sequence[str]] = getattr(game, "turns", (roles,))
+    return tuple(role for turn in turns for role in turn if role in roles)
 
 
 def _make_player(name: str, run: "RunConfig", game: Game, kept: Folder | None) -> Player:
@@ -55,8 +70,7 @@ def _make_player(name: str, run: "RunConfig", game: Game, kept: Folder | None) -
                 _fill(player, _read_from_run(type(run), Path(config.from_run), config.player, config.checkpoint))
     else:
         player.learning, player.num_worlds = True, run.num_worlds
-        turns: tuple[tuple[str, ...], ...] = getattr(game, "turns", (roles,))
-        player.turns = tuple(role for turn in turns for role in turn if role in roles)
+        player.turns = _turns(game, roles)
         player.algorithm = make_algorithm(config.algorithm, player)  # type: ignore[attr-defined]
     return player
 
@@ -117,12 +131,20 @@ def load_player(run: str | Path, player: str | None, checkpoint: str, model: typ
 def make_algorithm(config: Any, player: Player) -> Algorithm:
     """The algorithm that a config names, ours or a user's own; it fills the player."""
     try:
-        if isinstance(config, UserConfig):  # which may derive from the config of one of ours
-            return load_class(config.name, Algorithm)(config, player)  # type: ignore[type-abstract]
-        built: Algorithm = config.build(player)
-        return built
+        with memory_needed(f"players.{player.name}.algorithm"):
+            algorithm = _make_algorithm(config, player)
     except PartError as error:
         raise error.within(config, f"players.{player.name}.algorithm") from error
+    if player.learning:
+        check_seat(config, player.name, Seat(player.num_worlds, len(player.turns), len(player.roles)))
+    return algorithm
+
+
+def _make_algorithm(config: Any, player: Player) -> Algorithm:
+    if isinstance(config, UserConfig):  # which may derive from the config of one of ours
+        return load_class(config.name, Algorithm)(config, player)  # type: ignore[type-abstract]
+    built: Algorithm = config.build(player)
+    return built
 
 
 # ---- players of other runs -----------------------------------------------------------------------------

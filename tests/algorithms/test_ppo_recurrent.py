@@ -14,7 +14,6 @@ from torch import Tensor
 import palestra
 from palestra.algorithms.ppo import PPO
 from palestra.algorithms.ppo_experience import Chains, Experience, generalized_advantages, memory_in
-from palestra.config import ConfigError
 from palestra.evaluation.episodes import play_episodes
 from palestra.evaluation.evaluator import play_games
 from palestra.export import export_player
@@ -23,7 +22,7 @@ from palestra.games.fused import Memory, Transitions
 from palestra.games.game import Game
 from palestra.games.nim import NimConfig, NimGame
 from palestra.nets.recurrent import Part
-from palestra.player import Player
+from palestra.player import Player, Seat
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "games"))
 from gym_worlds import MODES, gym_data, gym_game
@@ -265,11 +264,10 @@ def test_roles_with_turns_of_different_numbers_have_sequences_of_one_length() ->
 
 
 def test_more_minibatches_than_worlds_are_refused() -> None:
-    message = (
-        r"^players.player.algorithm.num_minibatches: 6 stands there, but a roll-out has 5 sequences, one per world"
-    )
-    with pytest.raises(ConfigError, match=message):
-        make_ppo(GAMES["probe"], body=BODIES["shared"], num_minibatches=6)
+    config = ppo_config(body=BODIES["shared"], num_minibatches=6)
+    [error] = config.seat_errors(Seat(num_worlds=5, num_turns=1, num_roles=1))
+    assert str(error).startswith("num_minibatches: 6 stands there, but a roll-out has 5 sequences, one per world")
+    assert not config.seat_errors(Seat(num_worlds=3, num_turns=1, num_roles=2))
 
 
 def test_a_player_whose_policy_has_a_memory_is_not_exported(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from gymnasium.vector.vector_env import AutoresetMode
 from palestra.config import ConfigError, ConfigErrorItem, UserConfig, failure, import_own
 from palestra.games.gym.arguments import is_atari, nearest_ids, passed_arguments
 from palestra.games.gym.config import GymnasiumConfig
+from palestra.games.gym.declared import NotDeclared, is_without_environments, make_stand_in, wrap_stand_in
 from palestra.games.gym.faults import EnvironmentFailed
 from palestra.games.gym.own_vector import CheckedVector
 from palestra.games.gym.seeding import EpisodeSeeds
@@ -28,17 +29,15 @@ EXTRAS = {"mujoco": "mujoco", "box2d": "box2d", "ale_py": "atari", "opencv": "at
 
 
 def make_environment(config: GymnasiumConfig) -> gymnasium.Env:
-    """One environment in its wrappers. Raises ConfigError, with paths relative to the config, where that cannot be."""
-    _register(config.id)
-    _silence_mujoco(config.id)
-    arguments = passed_arguments(config.id, config.arguments, vector=False)
-    try:
-        env = gymnasium.make(config.id, disable_env_checker=True, **arguments)
-    except (Exception, SystemExit) as error:  # an environment may refuse its arguments by any of them
-        raise _explained(config, error) from error
+    """One environment in its wrappers, or a stand-in for it (see palestra.games.gym.declared). Raises ConfigError, with
+    paths relative to the config, where that cannot be."""
+    is_declared = is_without_environments()
+    env = make_stand_in(config) if is_declared else _make_bare(config)
     for index, wrapper in enumerate(config.wrappers):
         try:
-            env = wrap(env, wrapper)
+            env = (wrap_stand_in if is_declared else wrap)(env, wrapper)
+        except NotDeclared:
+            raise
         except gymnasium.error.DependencyNotInstalled as error:
             message = f"{wrapper.name!r} {_missing(str(error))}"
             raise ConfigError([ConfigErrorItem(f"wrappers.{index}.name", message)]) from error
@@ -49,6 +48,16 @@ def make_environment(config: GymnasiumConfig) -> gymnasium.Env:
     return env
 
 
+def _make_bare(config: GymnasiumConfig) -> gymnasium.Env:
+    _register(config.id)
+    _silence_mujoco(config.id)
+    arguments = passed_arguments(config.id, config.arguments, vector=False)
+    try:
+        return gymnasium.make(config.id, disable_env_checker=True, **arguments)
+    except (Exception, SystemExit) as error:  # an environment may refuse its arguments by any of them
+        raise _explained(config, error) from error
+
+
 def make_vector(config: GymnasiumConfig, num_worlds: int, key: int) -> VectorEnv:
     """`num_worlds` environments that step together. key: of the stream that the seeds of their episodes come from;
     an environment's own vector environment is seeded at its first reset instead.
@@ -56,6 +65,8 @@ def make_vector(config: GymnasiumConfig, num_worlds: int, key: int) -> VectorEnv
     Whatever fails in it raises EnvironmentFailed, from here on. ConfigError where a vector environment of one's own
     cannot be made.
     """
+    if is_without_environments():
+        raise NotDeclared
     if config.vectorization.name == "entry_point":
         return _make_own_vector(config, num_worlds)
     makers = [WorkerSignals(_make_seeded, config, key, world) for world in range(num_worlds)]
