@@ -1,7 +1,7 @@
 """What a run has to show, as plain data, and numbers as text. Displays, summaries and plots draw from here."""
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, Self
@@ -233,6 +233,13 @@ def printable(text: str) -> str:
 
 def plain_ascii(text: str) -> str:
     return printable(text).encode("ascii", "replace").decode()
+
+
+def games_text(pairs: Iterable[PairResult]) -> str:
+    """20 games, or 90 to 100 games: how many each of some pairings has."""
+    nums = [as_float(pair.games) for pair in pairs]
+    least, most = count_text(min(nums, default=0.0)), count_text(max(nums, default=0.0))
+    return f"{most} game{'' if most == '1' else 's'}" if least == most else f"{least} to {most} games"
 
 
 def pair_label(pair: PairResult) -> str:

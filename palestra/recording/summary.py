@@ -1,11 +1,12 @@
 """What a run has learned, printed at its end: scores before and after, who beats whom, where files are, what next.
 
-Words are used only where the 95% intervals say so: two values differ when their intervals do not overlap.
+Words are used only where the 95% intervals say so: two values differ when their intervals do not overlap. Where the
+intervals are of unequal numbers of games, the words are followed by both numbers.
 """
 
 import math
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
@@ -22,6 +23,7 @@ from palestra.recording.results import (
     by_name,
     count_text,
     duration_text,
+    games_text,
     histories,
     interval_text,
     pair_label,
@@ -77,18 +79,25 @@ def _print_evaluation(console: Console, evaluations: Sequence[Evaluation]) -> No
     learned = [pair for pair in pairs if pair.learned]
     is_alone = len(learned[0].players) == 1
     console.print(_before_after(evaluations, pairs if is_alone else learned))
-    games = sorted({pair.games for pair in learned})
-    first, last = (f"{evaluations[i].opt_steps:,}" for i in (0, -1))
-    note = f"Before: opt step {first}; after: opt step {last}; {' or '.join(map(str, games))} games each"
-    _print_line(console, note + "; brackets: 95% intervals.", "dim")
-    truncated = [f"{pair_label(pair)} {pair.truncated}" for pair in learned if pair.truncated]
+    moments = [f"after: opt step {evaluations[-1].opt_steps:,}, {games_text(learned)} each"]
+    if firsts := _firsts(evaluations, learned):
+        moments.insert(0, f"before: opt step {evaluations[0].opt_steps:,}, {games_text(firsts)} each")
+    note = "; ".join([*moments, "brackets: 95% intervals."])
+    _print_line(console, note[0].upper() + note[1:], "dim")
+    truncated = [f"{pair_label(pair)} {pair.truncated:,} of {pair.games:,}" for pair in learned if pair.truncated]
     if truncated:
-        _print_line(console, f"Cut off, so not finished: {', '.join(truncated)} games.", "dim")
+        _print_line(console, f"Games that a time limit ended, and not the rules: {', '.join(truncated)}.", "dim")
     if not is_alone:
         console.print()
         console.print(score_table(evaluations, console.width, num_rows=100))
     for number, line in enumerate(verdicts(evaluations)):
         _print_line(console, line if number else f"\n{line}")
+
+
+def _firsts(evaluations: Sequence[Evaluation], pairs: Sequence[PairResult]) -> list[PairResult]:
+    """The first results of pairings that have later ones, too."""
+    results = histories(evaluations)
+    return [results[pair.seats][0] for pair in pairs if len(results[pair.seats]) > 1]
 
 
 def _print_line(console: Console, line: str, style: str = "") -> None:
@@ -136,26 +145,31 @@ def verdicts(evaluations: Sequence[Evaluation]) -> list[str]:
     """Sentences on what the intervals say of each learning player: what changed, and whom it beats in its role facing
     the same opponents."""
     results = {pair.seats: pair for pair in standings(evaluations)}
-    lines, past = [], histories(evaluations)
+    lines: list[str] = []
+    past = histories(evaluations)
     for seat in dict.fromkeys(seat for seats in results for seat in seats if seat.learns):
         own = {_others(seats, seat): pair for seats, pair in results.items() if seat in seats}
         lines.append(f"{seat.player}, beside the other players of the role {seat.role}:")
         for opponents, pair in own.items():
             rivals = {
-                rival.player: _order(pair, result, seat)
+                rival.player: result
                 for seats, result in results.items()
                 for rival in seats
                 if rival.role == seat.role and rival != seat and _others(seats, rival) == opponents
             }
+            orders = {name: _order(pair, result, seat) for name, result in rivals.items()}
             facing = f"  facing {_names(opponents)}: " if opponents else "  "
-            lines += _sentence(facing, ("beats", "no clear difference from", "behind"), rivals)
-        changes = {}
+            samples = _unequal_samples([(pair, result) for result in rivals.values()], "beside")
+            lines += _sentence(facing, ("beats", "no clear difference from", "behind"), orders, samples)
+        changes, compared = {}, []
         for opponents, pair in own.items():
             before = past[pair.seats][:-1]
             if before and not any(opponent.learns for opponent in opponents):
                 changes[_names(opponents)] = _order(pair, before[0], seat)
-        words = ("better", "no clear change", "worse")
-        lines += _sentence("  since the first evaluation: ", _against(words) if any(changes) else words, changes)
+                compared.append((before[0], pair))
+        words, samples = ("better", "no clear change", "worse"), _unequal_samples(compared, "then, now")
+        start = "  since the first evaluation: "
+        lines += _sentence(start, _against(words) if any(changes) else words, changes, samples)
     return lines
 
 
@@ -179,11 +193,19 @@ def _order(own: PairResult, other: PairResult, seat: Seat) -> int:
     return -higher if own.measure == "rho" and seat.role == "agent" else higher
 
 
-def _sentence(start: str, words: tuple[str, str, str], orders: Mapping[str, int]) -> list[str]:
+def _unequal_samples(compared: Sequence[tuple[PairResult, PairResult]], between: str) -> str:
+    """How many games the intervals are of that were compared: nothing where always equally many."""
+    if all(one.games == other.games for one, other in compared):
+        return ""
+    ones, others = ([pair[place] for pair in compared] for place in (0, 1))
+    return f" ({games_text(ones)} {between} {games_text(others)})"
+
+
+def _sentence(start: str, words: tuple[str, str, str], orders: Mapping[str, int], end: str) -> list[str]:
     """One line such as "  facing random: beats a, b; level with c", or none without names."""
     groups = [[name for name, order in orders.items() if order == sign] for sign in (1, 0, -1)]
     parts = [f"{word} {', '.join(group)}".rstrip() for word, group in zip(words, groups, strict=True) if group]
-    return [start + "; ".join(parts)] if parts else []
+    return [start + "; ".join(parts) + end] if parts else []
 
 
 # ---- several seeds -----------------------------------------------------------------------------------
@@ -209,6 +231,16 @@ def render_seeds_summary(console: Console, runs: Mapping[int, Sequence[Evaluatio
         if table is not None:
             console.print(table)
     _print_line(console, "Means over seeds, ± their 95% t interval; least and most: of one seed, after.", "dim")
+    learned = list(_learned_histories(runs.values()))
+    before, after = (games_text(past[place] for past in learned) for place in (0, -1))
+    _print_line(console, f"Of each seed and pairing before: {before}; after: {after}.", "dim")
+
+
+def _learned_histories(runs: Iterable[Sequence[Evaluation]]) -> Iterator[list[PairResult]]:
+    """The results of each pairing in which somebody learns, in each evaluation of each run, the oldest first."""
+    for evaluations in runs:
+        for found in by_name(evaluations).values():
+            yield from (past for past in histories(found).values() if past[-1].learned)
 
 
 def _table_of_seeds(runs: Sequence[Sequence[Evaluation]]) -> Table | None:

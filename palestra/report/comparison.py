@@ -11,7 +11,7 @@ from palestra.evaluation.statistics import (
     estimate_interquartile_mean,
     estimate_probability_of_improvement,
 )
-from palestra.recording.results import Score, Seat
+from palestra.recording.results import Score, Seat, games_text
 from palestra.report.evaluations import evaluation_names, pairing_text, pairings
 from palestra.report.groups import Group, mean_score, standings_of
 from palestra.report.overview import differing_keys
@@ -71,6 +71,25 @@ def compare_groups(groups: Sequence[Group]) -> Comparison:
         for group in groups[1:]
     ]
     return Comparison(tuple(groups), differing_keys(groups), tuple(rows), tuple(overall))
+
+
+def unequal_samples(groups: Sequence[Group]) -> list[str]:
+    """A sentence for each evaluation of which the runs' last ones are of unequal numbers of games."""
+    found = []
+    for name in evaluation_names(groups):
+        games = {
+            group.label: games_text(
+                standing.last
+                for run in group.runs
+                for standing in standings_of(run.evaluated, name).values()
+                if standing.last.learned
+            )
+            for group in groups
+        }
+        if len(set(games.values())) > 1 or any(" to " in text for text in games.values()):
+            told = "; ".join(f"{label} {text}" for label, text in games.items())
+            found.append(f"The samples of {name} are unequal, per pairing: {told}.")
+    return found
 
 
 def _rows(groups: Sequence[Group], name: str) -> Iterator[ScoreRow]:

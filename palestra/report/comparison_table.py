@@ -12,7 +12,7 @@ from palestra.evaluation.statistics import Estimate
 from palestra.recording.results import Score, printable, score_text
 from palestra.report.blocks import Cell, Note, Section, count, scored
 from palestra.report.blocks import Table as PageTable
-from palestra.report.comparison import Comparison, GroupScore, ScoreRow, compare_groups
+from palestra.report.comparison import Comparison, GroupScore, ScoreRow, compare_groups, unequal_samples
 from palestra.report.groups import Group
 from palestra.report.reading import Evaluated
 
@@ -48,6 +48,7 @@ def _legend(groups: Sequence[Group]) -> str:
         parts.append("Means over runs have 95% t intervals, IQM and P 95% bootstrap intervals over runs.")
     if len(groups) > 1:
         parts.append(f"P(better): that a run of the group is better than one of {groups[0].label}.")
+    parts += unequal_samples(groups)
     return " ".join([*filter(None, parts), "* learns."])
 
 

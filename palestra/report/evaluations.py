@@ -1,14 +1,14 @@
 """Tables of evaluations: how every pairing fared, who meets whom as a map of colours, ratings."""
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
 import torch
 
 from palestra.evaluation.statistics import interquartile_mean
-from palestra.recording.results import PairResult, Score, Seat, as_float, score_text
+from palestra.recording.results import PairResult, Score, Seat, as_float, games_text, score_text
 from palestra.report.blocks import Block, Cell, Heading, Note, Section, Table, count, number, scored
 from palestra.report.groups import Group, Standing, mean_score, standings_of
 from palestra.report.reading import under
@@ -67,12 +67,16 @@ def _evaluation(group: Group, name: str, standings: Mapping[Seats, list[Standing
     example = next(iter(standings.values()))[0].last
     steps = sorted({each.opt_steps for found in standings.values() for each in found if each.last.learned})
     at = f"at opt step {' or '.join(f'{step:,}' for step in steps)}" if len(steps) <= 3 else "at the last opt steps"
+    of_first = _of_first(each for found in standings.values() for each in found)
     if len(group.runs) == 1:
-        caption = f"{name}, {at}; brackets are 95% intervals over games, before is the first evaluation."
+        caption = f"{name}, {at}; brackets are 95% intervals over games, before is the first evaluation{of_first}."
         rows = [_row_of_one(found[0].last, found[0].raw, found[0].first) for found in standings.values()]
         yield Table(caption, _head_of_one([example], before=True), rows)
     else:
-        caption = f"{name}, {at}: means over {len(group.runs)} runs, with 95% t intervals of the mean."
+        caption = (
+            f"{name}, {at}: means over {len(group.runs)} runs, with 95% t intervals of the mean; before is the first "
+            f"evaluation{of_first}."
+        )
         rows = [row for found in standings.values() for row in _rows_of_several(found)]
         yield Table(caption, ["pairing", "measure", "runs", "before", "mean", "IQM", "least", "most"], rows)
     if overflown := _overflown(standings):
@@ -102,6 +106,13 @@ def _row_of_one(pair: PairResult, raw: Mapping[str, Any], first: PairResult | No
         count(pair.games),
         count(pair.truncated),
     ]
+
+
+def _of_first(standings: Iterable[Standing]) -> str:
+    """How many games the first evaluation had, where the last one had another number."""
+    changed = [each for each in standings if each.first is not each.last]
+    then, now = games_text(each.first for each in changed), games_text(each.last for each in changed)
+    return "" if then == now else f", of {then} a pairing where the last one has {now}"
 
 
 def _before(first: PairResult, last: PairResult, measure: str) -> Cell:

@@ -3,7 +3,9 @@
 import io
 import logging
 import math
+import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ from palestra.recording.display import LiveDisplay, PlainDisplay, QuietDisplay, 
 from palestra.recording.display import plain as plain_module
 from palestra.recording.display.frame import Frame, Warnings
 from palestra.recording.display.lines import in_ascii
+from palestra.recording.display.scores import score_table
 from palestra.recording.results import (
     Evaluation,
     PairResult,
@@ -383,7 +386,51 @@ def test_summary_tells_before_and_after_with_intervals() -> None:
     text = summary_text(progress(evaluations=[evaluation(0, 0.1), evaluation(500, 0.2)]))
     row = next(line for line in text.splitlines() if line.startswith("host vs random"))
     assert ".100 [.095, .105]  .200 [.195, .205]" in row
-    assert "host vs random 10" in text  # games that were cut off
+    assert "host vs random 10 of 3,000" in text  # games that a time limit ended
+
+
+def lone(player: str, value: float, num_games: int, num_truncated: int = 0) -> PairResult:
+    learned = ("agent",) if player == "agent" else ()
+    scores = {"return of agent": Score(value, value - 5, value + 5)}
+    return PairResult({"agent": player}, learned, scores, num_games, num_truncated)
+
+
+def test_summary_says_how_many_games_each_moment_has() -> None:
+    evaluations = [
+        Evaluation("main", 0, (lone("agent", 22.0, 20), lone("random", 22.0, 20))),
+        Evaluation("main", 900, (lone("agent", 480.0, 100),)),
+    ]
+    lines = " ".join(summary_text(progress(evaluations=evaluations), width=200).split())
+    assert "Before: opt step 0, 20 games each; after: opt step 900, 100 games each; brackets: 95% intervals." in lines
+    assert "since the first evaluation: better (20 games then, now 100 games)" in lines
+    assert "beats random (100 games beside 20 games)" in lines
+
+
+def test_summary_of_one_evaluation_has_no_before() -> None:
+    text = summary_text(progress(evaluations=[Evaluation("main", 40, (lone("agent", 22.0, 20),))]), width=200)
+    assert "After: opt step 40, 20 games each; brackets: 95% intervals." in text
+    assert "efore: opt step" not in text
+
+
+def test_intervals_of_equal_samples_need_no_remark() -> None:
+    evaluations = [Evaluation("main", step, (lone("agent", 22.0 + step, 100),)) for step in (0, 900)]
+    assert "  since the first evaluation: better" in verdicts(evaluations)
+
+
+def test_a_perfect_score_that_a_time_limit_ends_is_not_called_unfinished() -> None:
+    evaluations = [Evaluation("main", step, (lone("agent", 500.0, 100, 100),)) for step in (0, 900)]
+    text = summary_text(progress(evaluations=evaluations), width=200)
+    assert "not finished" not in text
+    assert "Games that a time limit ended, and not the rules: agent 100 of 100." in text
+
+
+def test_a_change_is_shown_with_the_games_that_it_is_measured_from() -> None:
+    few, many = (evaluation(step, 0.1) for step in (0, 9))
+    few = Evaluation("main", 0, tuple(replace(pair, games=500) for pair in few.pairs))
+    for evaluations, told in (([few, many], "first evaluation of 500 games\n"), ([many, many], "first evaluation\n")):
+        console = Console(width=200, file=io.StringIO())
+        console.print(score_table(evaluations, 200, 100))
+        assert told in re.sub(r" +\n", "\n", console.file.getvalue())  # type: ignore[attr-defined]
 
 
 def test_summary_leaves_paths_and_commands_in_one_piece() -> None:

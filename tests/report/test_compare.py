@@ -171,3 +171,16 @@ def test_what_is_no_run_is_one_clear_line(tmp_path: Path) -> None:
 def test_a_place_that_cannot_be_written_is_one_clear_line(runs: list[Path], tmp_path: Path) -> None:
     told = palestra_compare(runs[0], "--json", tmp_path / "no" / "a.json", code=2)
     assert told.stderr == f"{tmp_path / 'no' / 'a.json'} cannot be written: No such file or directory\n"
+
+
+def test_unequal_samples_are_said(runs: list[Path], tmp_path: Path) -> None:
+    few = Path(shutil.copytree(runs[2], tmp_path / "few"))
+    records = read_records(few / "records.jsonl")
+    last = next(record for record in reversed(records) if record["kind"] == "evaluation")
+    games = last["pairs"][0]["games"]
+    for pair in last["pairs"]:
+        pair["games"] = 7
+    (few / "records.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    equal, unequal = (" ".join(palestra_compare(runs[0], other).stdout.split()) for other in (runs[2], few))
+    assert "samples" not in equal
+    assert f"The samples of main are unequal, per pairing: gamma-0.95/seed-0 {games} games; few 7 games." in unequal

@@ -14,6 +14,7 @@ from palestra.recording.results import (
     PairResult,
     Seat,
     as_float,
+    games_text,
     histories,
     pair_label,
     printable,
@@ -38,6 +39,9 @@ def score_table(evaluations: Sequence[Evaluation], width: int, num_rows: int) ->
     title = f"{printable(pairs[0].measure)} at opt step {evaluations[-1].opt_steps:,}"
     if "change" in details and len(evaluations) > 1:
         title += " and change since the first evaluation"
+        learned = [pair for pair in pairs if pair.learned]
+        then = games_text(results[pair.seats][0] for pair in learned)
+        title += f" of {then}" if then != games_text(learned) else ""
     if num_left_out:
         title += f" ({num_left_out} more rows or columns)"
     return Group(Text(title, style="dim", no_wrap=True, overflow="ellipsis"), table)
