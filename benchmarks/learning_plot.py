@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
 from benchmarks.peers.plot import OURS, THEIRS
+from palestra.report.groups import FEWEST_OF_A_BAND
 
 NUM_COLUMNS = 3
 COLORS = {"palestra": OURS, "stable-baselines3": THEIRS}
@@ -26,7 +27,8 @@ class Curves:
 
 
 def plot(panels: Sequence[Curves], path: Path) -> None:
-    """Lines are means over the seeds, bands reach from the lowest to the highest one."""
+    """Lines are means over the seeds. From FEWEST_OF_A_BAND seeds on a band reaches from the lowest to the highest one;
+    fewer are thin lines."""
     shown = [panel for panel in panels if any(panel.by_library.values())]
     if not shown:
         return
@@ -54,7 +56,11 @@ def _draw(place: Axes, panel: Curves) -> None:
         points = [np.array(curve, dtype=float).T for curve in curves]
         values = np.stack([np.interp(steps, at, returns) for at, returns in points])
         place.plot(steps, values.mean(axis=0), color=COLORS[library], label=library)
-        place.fill_between(steps, values.min(axis=0), values.max(axis=0), color=COLORS[library], alpha=0.2, linewidth=0)
+        if len(curves) < FEWEST_OF_A_BAND:
+            place.plot(steps, values.T, color=COLORS[library], linewidth=0.7, alpha=0.6)
+        else:
+            ends = values.min(axis=0), values.max(axis=0)
+            place.fill_between(steps, *ends, color=COLORS[library], alpha=0.2, linewidth=0)
     place.set_title(panel.title, fontsize=9)
     place.xaxis.set_major_formatter(EngFormatter(sep=""))
     place.tick_params(labelsize=8)

@@ -19,7 +19,7 @@ from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from palestra.recording.plots import label_lines
 from palestra.recording.results import printable
-from palestra.report.groups import Curve, Point
+from palestra.report.groups import FEWEST_OF_A_BAND, Curve, Point
 
 NUM_SERIES = 8  # colours for lines, told apart by colour-blind eyes; --series-0 ... of the style
 INK, GRID = "#0a0b01", "#0a0b02"
@@ -109,6 +109,7 @@ def paint_curves(
     figure: Figure, curves: Sequence[Curve], colours: Sequence[int], levels: Sequence[Level], x_label: str, y_label: str
 ) -> None:
     """Lines with bands for their intervals, thin ones for single runs of a group, and dashed levels with their names.
+    Of few runs, which have no band, the thin ones are more visible.
 
     colours: of each curve, the number of its series.
     """
@@ -129,9 +130,11 @@ def paint_curves(
 
 def _paint_curve(axes: Axes, curve: Curve, number: int) -> None:
     colour, mark = SERIES[number % NUM_SERIES], MARKS[number % len(MARKS)]
+    has_band = len(curve.each) >= FEWEST_OF_A_BAND
+    width, alpha = (0.6, 0.55) if has_band else (1.0, 0.8)
     for points in curve.each:
         shown = thinned(points)
-        axes.plot([p.step for p in shown], [p.score.value for p in shown], color=colour, linewidth=0.6, alpha=0.55)
+        axes.plot([p.step for p in shown], [p.score.value for p in shown], color=colour, linewidth=width, alpha=alpha)
     shown = thinned(curve.points)
     steps = [point.step for point in shown]
     axes.plot(

@@ -15,6 +15,10 @@ from palestra.report.reading import Evaluated, RunData, under
 # What changes no result, or none beyond the last bits.
 ASIDE = ("seed", "output", "execution")
 MOST_TOLD = 3  # differing keys in a group's name
+FEWEST_OF_A_BAND = 4  # runs: the t interval of two or three reaches far beyond all that they have scored
+# By the last part of a measure's name, or the last but one where the last is a statistic.
+SHARES = ("rho", "clip_fraction")
+NOT_NEGATIVE = ("number", "length", "td_error", "learning_rate", "exploration", "std")
 
 
 @dataclass(frozen=True)
@@ -36,8 +40,8 @@ class Point(NamedTuple):
 class Curve:
     """What a group shows over training.
 
-    points: of one run its own; of several the mean over the runs, with its 95% t interval, at the steps at which every
-    one has a value. each: those of every run, where there are several.
+    points: of one run its own; of several the mean over the runs, at the steps at which every one has a value, and from
+    FEWEST_OF_A_BAND runs on with its 95% t interval. each: those of every run, where there are several.
     """
 
     group: Group
@@ -91,15 +95,25 @@ def step_unit(groups: Sequence[Group]) -> str:
 # ---- over the runs of a group --------------------------------------------------------------------------
 
 
-def over_runs(group: Group, each: Sequence[Sequence[Point]]) -> Curve:
+def over_runs(group: Group, each: Sequence[Sequence[Point]], measure: str) -> Curve:
     """The curve of a group from those of its runs; runs without points are left out. Of two points at one step, as a
-    record and the one at the end, the last counts."""
+    record and the one at the end, the last counts. measure: its name tells what is possible, to which bands are cut."""
     tracks = [{point.step: point for point in points} for points in each if points]
     if len(tracks) <= 1:
         return Curve(group, tuple(tracks[0].values()) if tracks else (), ())
     common = sorted(set.intersection(*(set(track) for track in tracks)))
-    means = tuple(Point(step, mean_score([track[step].score for track in tracks])) for step in common)
-    return Curve(group, means, tuple(tuple(track.values()) for track in tracks))
+    means = tuple(Point(step, _cut(mean_score([track[step].score for track in tracks]), measure)) for step in common)
+    curve = Curve(group, means, tuple(tuple(track.values()) for track in tracks))
+    return without_intervals(curve) if len(tracks) < FEWEST_OF_A_BAND else curve
+
+
+def _cut(score: Score, measure: str) -> Score:
+    """A score with its interval cut to what is possible."""
+    parts = measure.split("/")[-2:]
+    least = 0.0 if any(part in (*SHARES, *NOT_NEGATIVE) for part in parts) else -math.inf
+    most = 1.0 if any(part in SHARES for part in parts) and parts[-1] != "std" else math.inf
+    low, high = (min(max(end, least), most) for end in (score.low, score.high))
+    return Score(score.value, low, high)
 
 
 def without_intervals(curve: Curve) -> Curve:
@@ -126,12 +140,12 @@ def metric_curve(group: Group, name: str, unit: str) -> Curve:
         [Point(_step(record, unit), Score(value, math.nan, math.nan)) for record, value in run.metrics.get(name, [])]
         for run in group.runs
     ]
-    return over_runs(group, tracks)
+    return over_runs(group, tracks, name)
 
 
 def score_curve(group: Group, evaluation: str, seats: tuple[Seat, ...], measure: str, unit: str) -> Curve:
     """A score of a pairing over training."""
-    return over_runs(group, [list(_scores(run, evaluation, seats, measure, unit)) for run in group.runs])
+    return over_runs(group, [list(_scores(run, evaluation, seats, measure, unit)) for run in group.runs], measure)
 
 
 def _scores(run: RunData, evaluation: str, seats: tuple[Seat, ...], measure: str, unit: str) -> Iterator[Point]:

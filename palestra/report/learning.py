@@ -7,7 +7,7 @@ from palestra.recording.results import PairResult, Seat, label, metric_text, sco
 from palestra.report.blocks import Block, Captioned, Cell, FigureGrid, Heading, Legend, Note, Section, Table, scored
 from palestra.report.evaluations import evaluation_names, pairings
 from palestra.report.figures import Figures, Level, paint_curves, thinned
-from palestra.report.groups import Curve, Group, metric_curve, metric_names, score_curve, step_unit
+from palestra.report.groups import FEWEST_OF_A_BAND, Curve, Group, metric_curve, metric_names, score_curve, step_unit
 
 MOST_FIGURES = 24  # of metrics
 COUNTERS = ("env_steps", "opt_steps")
@@ -59,15 +59,21 @@ def legend(groups: Sequence[Group]) -> list[Block]:
 
 
 def _what_bands_are(groups: Sequence[Group]) -> str:
-    single = "Bands are the 95% intervals of the evaluation's games"
-    several = (
-        "Bold lines are means over the runs of a group, at the steps that all of them have; bands are 95% t intervals "
-        "of that mean, thin lines single runs"
-    )
-    kinds = {len(group.runs) > 1 for group in groups}
-    if kinds == {True, False}:
-        return f"{several}. Of a run alone: {single[0].lower()}{single[1:]}."
-    return f"{several if True in kinds else single}."
+    sizes = [len(group.runs) for group in groups]
+    parts = []
+    if any(size > 1 for size in sizes):
+        parts.append(
+            "Bold lines are means over the runs of a group, at the steps that all of them have; thin lines are single "
+            "runs."
+        )
+    if any(size >= FEWEST_OF_A_BAND for size in sizes):
+        parts.append("Bands are 95% t intervals of that mean.")
+    if any(1 < size < FEWEST_OF_A_BAND for size in sizes):
+        parts.append("A group of two or three runs has no band: so few do not tell how far the mean may lie off.")
+    if any(size == 1 for size in sizes):
+        what = "The bands of a run alone" if parts else "Bands"
+        parts.append(f"{what} are the 95% intervals of the evaluation's games.")
+    return " ".join(parts)
 
 
 def _score_figure(
