@@ -4,7 +4,7 @@ It stands for the original, so that the table needs nothing that is not in this 
 operations, on tensors of the original's shapes, as often as the original does, its faults included: (B, N, N, n)
 temporaries twice per reduction, one matrix per point in a move, Python iterating over a batch, games that have ended
 kept until all have ended, the target of DQN over illegal actions. `measure_original.py` measures how far its speed is
-from the original's; README.md states the figures.
+from the original's, which depends on the machine; README.md states the figures.
 
 Letters: B games, N points, n dimension, A actions. Boards are float32 (B, N, n), absent rows hold -1.
 """

@@ -10,7 +10,7 @@ import torch
 from palestra.evaluation.statistics import interquartile_mean
 from palestra.recording.results import PairResult, Score, Seat, as_float, games_text, score_text
 from palestra.report.blocks import Block, Cell, Heading, Note, Section, Table, count, number, scored
-from palestra.report.groups import Group, Standing, mean_score, standings_of
+from palestra.report.groups import FEWEST_OF_A_BAND, Group, Standing, mean_score, standings_of, told_score
 from palestra.report.reading import under
 
 Seats = tuple[Seat, ...]
@@ -73,9 +73,9 @@ def _evaluation(group: Group, name: str, standings: Mapping[Seats, list[Standing
         rows = [_row_of_one(found[0].last, found[0].raw, found[0].first) for found in standings.values()]
         yield Table(caption, _head_of_one([example], before=True), rows)
     else:
+        interval = ", with 95% t intervals of the mean" if len(group.runs) >= FEWEST_OF_A_BAND else ""
         caption = (
-            f"{name}, {at}: means over {len(group.runs)} runs, with 95% t intervals of the mean; before is the first "
-            f"evaluation{of_first}."
+            f"{name}, {at}: means over {len(group.runs)} runs{interval}; before is the first evaluation{of_first}."
         )
         rows = [row for found in standings.values() for row in _rows_of_several(found)]
         yield Table(caption, ["pairing", "measure", "runs", "before", "mean", "IQM", "least", "most"], rows)
@@ -135,7 +135,7 @@ def _rows_of_several(found: Sequence[Standing]) -> Iterator[list[Cell]]:
             Cell(measure),
             count(len(scores)),
             number(fmean(before)) if found[0].first is not found[0].last else Cell("-"),
-            scored(mean_score(scores)),
+            scored(told_score(scores, measure)),
             number(float(interquartile_mean(torch.tensor(values, dtype=torch.float64)))),
             number(min(values)),
             number(max(values)),

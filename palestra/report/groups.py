@@ -102,9 +102,16 @@ def over_runs(group: Group, each: Sequence[Sequence[Point]], measure: str) -> Cu
     if len(tracks) <= 1:
         return Curve(group, tuple(tracks[0].values()) if tracks else (), ())
     common = sorted(set.intersection(*(set(track) for track in tracks)))
-    means = tuple(Point(step, _cut(mean_score([track[step].score for track in tracks]), measure)) for step in common)
-    curve = Curve(group, means, tuple(tuple(track.values()) for track in tracks))
-    return without_intervals(curve) if len(tracks) < FEWEST_OF_A_BAND else curve
+    means = tuple(Point(step, told_score([track[step].score for track in tracks], measure)) for step in common)
+    return Curve(group, means, tuple(tuple(track.values()) for track in tracks))
+
+
+def told_score(scores: Sequence[Score], measure: str) -> Score:
+    """`mean_score` as a report shows it: without an interval of two or three runs, and cut to what is possible."""
+    score = mean_score(scores)
+    if 1 < len(scores) < FEWEST_OF_A_BAND:
+        return Score(score.value, math.nan, math.nan)
+    return _cut(score, measure)
 
 
 def _cut(score: Score, measure: str) -> Score:
