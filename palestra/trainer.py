@@ -684,7 +684,7 @@ class Trainer:
     def _roll_out(self, role: str, num_rounds: int) -> Transitions:
         """Play the worlds of the player in that seat on, and give its experience; counts env steps.
 
-        All learning players explore: who meets nothing but the best play of the others learns no answer to the rest.
+        All learning players explore, so that each also meets moves that its opponent would not choose by itself.
         """
         player = self.player_of(role)
         assert player.worlds is not None

@@ -17,7 +17,7 @@ class EvaluationConfig(Config):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
     """by which records, files and `best` call it; no two share one"""
     interval: Interval | None
-    """when, besides the start and the end of a run; null: then alone"""
+    """when, and at the start and the end of a run; null: only then"""
     num_games: PositiveInt
     """games per pairing, from the same starts every time"""
     final_num_games: PositiveInt
