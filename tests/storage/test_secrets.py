@@ -17,9 +17,9 @@ from palestra.recording.display.plain import PlainDisplay
 from palestra.recording.display.quiet import QuietDisplay
 from palestra.recording.feed import Feed
 from palestra.recording.to_mlflow import MlflowConfig
+from palestra.storage.facts import run_facts
 from palestra.storage.mirror import MirrorConfig
 from palestra.storage.remote import Remote, RemoteError
-from palestra.storage.facts import run_facts
 from palestra.storage.secrets import _BACKENDS, may_hold_secret, redacted
 
 SECRET = "pa55-of-the-tests"
