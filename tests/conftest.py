@@ -1,10 +1,12 @@
-"""A whole run, small: trained in a fraction of a second, and with every part that a run can have."""
+"""What all tests share: what may be skipped, no network, a run of a fraction of a second, an S3 server."""
 
 import copy
 import logging
 import os
+import shutil
+import socket
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,62 @@ import pytest
 # Before torch is imported, here or in a test's processes: tests run side by side, where the threads of one that wait
 # for work, spinning, take the cores from another's.
 os.environ["OMP_NUM_THREADS"] = "1"
+
+# ---- nothing is skipped in CI, nothing leaves this machine -----------------------------------------------
+
+# What may be skipped under CI=true, and why; any other skip is a failure there.
+MAY_BE_SKIPPED = {
+    "tests/test_full_disk.py": "fills a file system of its own; not everybody may mount one",
+    "tests/test_trainer.py::test_a_device_that_is_not_there_is_a_clear_error": "needs a machine without a GPU",
+}
+if os.geteuid() != 0 or shutil.which("apt-get") is None:
+    MAY_BE_SKIPPED["tests/report/test_report_in_browser.py"] = "needs Chromium, which .ci/run cannot install here"
+
+Report = pytest.TestReport | pytest.CollectReport
+
+
+def fail_where_skipped(report: Report) -> Report:
+    is_expected = hasattr(report, "wasxfail") or report.nodeid.startswith(tuple(MAY_BE_SKIPPED))
+    if os.environ.get("CI") == "true" and report.skipped and not is_expected:
+        report.outcome = "failed"
+        *_, reason = report.longrepr  # after file and line
+        report.longrepr = f"{reason}\nIn CI nothing is skipped but what MAY_BE_SKIPPED names: tests/conftest.py"
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, Report, Report]:
+    return fail_where_skipped((yield))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, Report, Report]:
+    return fail_where_skipped((yield))
+
+
+# W&B, MLflow and Hugging Face report how they are used, also when the run itself stays on this machine.
+os.environ |= {"WANDB_ERROR_REPORTING": "false", "DO_NOT_TRACK": "true", "HF_HUB_OFFLINE": "1"}
+
+
+@pytest.fixture(scope="session", autouse=True)
+def loopback_alone() -> Iterator[None]:
+    """No test looks up the address of another machine."""
+    asked: list[Any] = []
+    look_up = socket.getaddrinfo
+
+    def refuse(host: Any, *args: Any, **kwargs: Any) -> Any:
+        if host in ("localhost", "127.0.0.1"):
+            return look_up(host, *args, **kwargs)
+        asked.append(host)
+        raise socket.gaierror(f"a test looks for {host}")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(socket, "getaddrinfo", refuse)
+        yield
+    assert asked == []
+
+
+# ---- a whole run, small: trained in a fraction of a second, and with every part that a run can have --------
 
 Data = dict[str, Any]
 

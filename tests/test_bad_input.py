@@ -77,6 +77,11 @@ STACK = "{name: frame_stack, stack_size: 4, padding_type: reset}"
 pytestmark = pytest.mark.usefixtures("no_plots", "in_tmp_path")
 
 every_file = pytest.mark.parametrize("file", GYMNASIUM, ids=lambda path: path.stem)
+every_file_with_a_replay_buffer = pytest.mark.parametrize(
+    "file",
+    [file for file in GYMNASIUM if "replay_buffer" in load_yaml(file)["players"]["agent"]["algorithm"]],
+    ids=lambda path: path.stem,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -187,12 +192,10 @@ def test_networks_that_cannot_be_are_told(file: Path) -> None:
             assert f"{path}.name: 'recurrent' is unknown; known names: " in one_line(file, f"{path}={recurrent}")
 
 
-@every_file
+@every_file_with_a_replay_buffer
 def test_a_memory_too_small_for_a_roll_out_is_told(file: Path) -> None:
     config = needs_its_extra(file)
     algorithm = config["players"]["agent"]["algorithm"]
-    if "replay_buffer" not in algorithm:
-        pytest.skip("has no memory")
     path = f"{ALGORITHM}.replay_buffer.capacity"
     assert one_line(file, f"{ALGORITHM}.rollout_length=7", "num_worlds=3", f"{path}=20") == (
         f"{path}: 20 is too small: a roll-out brings up to 21 transitions; expected at least as many"

@@ -90,7 +90,10 @@ def browser(profile: Path) -> Iterator[Page]:
         os.dup2(high_in, 3)
         os.dup2(high_out, 4)
 
-    flags = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--remote-debugging-pipe")
+    flags = (
+        *("--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--remote-debugging-pipe"),
+        *("--disable-background-networking", "--host-resolver-rules=MAP * ~NOTFOUND"),  # Chromium's own requests
+    )
     process = subprocess.Popen(
         [CHROMIUM, *flags, f"--user-data-dir={profile}", "about:blank"],
         preexec_fn=hand_over,
