@@ -63,7 +63,7 @@ class Size:
 
 
 FULL = Size((1, 2), (1, 64, 1024, 16384), 0.5, Steps(400, 2000), Steps(100, 400), 3, 9, with_compiled=True)
-QUICK = Size((1,), (1, 64), 0.0, Steps(4, 8), Steps(2, 2), 1, 1, with_compiled=False)
+QUICK = Size((1,), (64,), 0.0, Steps(4, 8), Steps(2, 2), 1, 1, with_compiled=False)
 
 
 # ---- H1, H2: random play -------------------------------------------------------------------------------
