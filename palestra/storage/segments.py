@@ -155,7 +155,7 @@ class CheckpointPlace(NamedTuple):
     @classmethod
     def at(cls, path: Path) -> Self:
         """That of a checkpoint whose folder a path names."""
-        run = Folder(path.absolute().parent.parent)
+        run = Folder(path.resolve().parent.parent)
         return cls(Folder(path), run.below("buffers"))
 
 
