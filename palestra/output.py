@@ -152,11 +152,11 @@ class RunOutput:
                 self.display.error(fault)
         self.jsonl.cut(length)
         self.evaluations, self.history = [], History()
-        for number, record in enumerate(self.records(), start=1):
+        for record in self.records():
             try:
                 self._remember(record)
             except NOT_OURS as error:
-                raise RunFolderError(f"{self.folder.records}, line {number}: {error!r}; the file is damaged") from error
+                self._tell_fault(f"{self.folder.records}: an evaluation is not what was written: {error!r}")
 
     def feed(self, recorders: Mapping[str, Recorder]) -> None:
         """Hand the records, those that are there and those that will come, to recorders."""
@@ -276,9 +276,10 @@ class RunOutput:
         best: bool,
         is_due: bool,
     ) -> None:
-        """Write the next checkpoint; records are on the disk before it. is_due: one that is not uses up no number.
-        Raises CheckpointError if the disk refuses."""
+        """Write the next checkpoint; records are on the disk before it. is_due: one that is not uses up no number; one
+        that fails does, as if it were there. Raises CheckpointError if the disk refuses."""
         number = self.number + 1
+        self.number += is_due
         try:
             self.jsonl.flush()
         except OSError as error:
@@ -287,7 +288,6 @@ class RunOutput:
         self._tell_news()
         name = self.checkpoints.save(number, state, counters, buffers, self.jsonl.then, is_due)
         self.stands_on = number
-        self.number += is_due
         if best:
             self.checkpoints.mark_best(name)
         if self.mirror is not None:
