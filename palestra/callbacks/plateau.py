@@ -55,7 +55,7 @@ class PlateauConfig(CallbackConfig):
     min_delta: NonNegativeFloat
     """only what is better than the best one by more than this improves"""
     patience: PositiveInt
-    """stop after this many measurements in a row without improvement"""
+    """act after this many measurements in a row without improvement"""
 
 
 class EarlyStoppingConfig(PlateauConfig):
