@@ -13,7 +13,7 @@ from palestra.player import Seat
 from palestra.players import FromRunConfig
 from palestra.players.seating import check_seat
 from palestra.recording import make_recorders
-from palestra.soundness import check_scratch_folders
+from palestra.soundness import check_checkpoint_folder, check_scratch_folders
 from palestra.trainer import Trainer, find_device
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ def _check_apart_from_environment(config: "RunConfig") -> None:
     for name in config.learners():  # a lone agent's environment has one turn
         check_seat(config.players[name].algorithm, name, Seat(config.num_worlds, 1, 1))  # type: ignore[union-attr]
     check_scratch_folders(config)
+    check_checkpoint_folder(config)
 
 
 def _unmade_environments(config: "RunConfig", fit: str) -> Iterator[str]:

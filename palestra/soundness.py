@@ -3,6 +3,7 @@
 import math
 import os
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from palestra.config import ConfigError, ConfigErrorItem
@@ -36,6 +37,18 @@ def _told(player: Player, what: str, fused_game: Any) -> str:
     if not all(bool(returns.isfinite().all()) for returns in earned):
         what += ", after rewards of the game that were no finite numbers"
     return f"player {player.name!r}, opt step {player.opt_steps}: {what}"
+
+
+def check_checkpoint_folder(config: "RunConfig") -> None:
+    """Raise ConfigError for a checkpoint folder that cannot be made or written to. For runs that begin: what a run has
+    settled stands in its run.json."""
+    place = config.output.checkpoint_folder
+    if place is None:
+        return
+    nearest = next(path for path in (Path(place), *Path(place).parents) if path.exists())
+    if not (nearest.is_dir() and os.access(nearest, os.W_OK)):
+        message = f"expected a folder in which files can be made, got {place!r}"
+        raise ConfigError([ConfigErrorItem("output.checkpoint_folder", message)])
 
 
 def check_scratch_folders(config: "RunConfig") -> None:

@@ -48,7 +48,7 @@ from palestra.recording import make_recorders
 from palestra.recording.recorders import Recorder, Status
 from palestra.recording.values import Recordable
 from palestra.signals import StopSignals
-from palestra.soundness import check_scratch_folders, fault_of_losses, fault_of_parameters
+from palestra.soundness import check_checkpoint_folder, check_scratch_folders, fault_of_losses, fault_of_parameters
 from palestra.storage.checkpoints import CheckpointError, LoadedCheckpoint, checkpoint_folder
 from palestra.storage.disk import RunFolderError, write_traceback
 from palestra.storage.fetching import fetch, is_url
@@ -255,6 +255,8 @@ class Trainer:
     def require_ready(self) -> None:
         """Raise ConfigError for what training would fail at, before anything is written."""
         check_scratch_folders(self.config)
+        if not self.resumed:
+            check_checkpoint_folder(self.config)
         self._check_callbacks()
 
     def _train(self) -> None:

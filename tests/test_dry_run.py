@@ -111,6 +111,7 @@ def mutated() -> Iterator[tuple[str, dict[str, Any]]]:
     for name in ("dqn-cartpole", "dqn-pong", "sac-hopper", "td3-pendulum", "dqn-nim"):
         yield case(name, num_worlds=1000, a__replay_buffer__capacity=999)
         yield case(name, a__replay_buffer__scratch_folder="no/such/folder")
+        yield case(name, output__checkpoint_folder=f"{__file__}/is/a/file")
     for name in ("dqn-cartpole", "ppo-pendulum", "dqn-polyhedra", "sac-hopper", "dqn-pong"):
         yield case(name, execution__device="cuda:77")
         yield case(name, execution__device="xpu")
