@@ -31,6 +31,7 @@ errors = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
 File = Annotated[Path, typer.Argument(help="the config, a YAML file", show_default=False)]
 Run = Annotated[Path, typer.Argument(help="the folder of a run", show_default=False)]
 Quiet = Annotated[bool, typer.Option("--quiet", help="show errors alone")]
+Trust = Annotated[bool, typer.Option("--trust", help="import the modules that the run names, from now on")]
 Overrides = Annotated[list[str] | None, typer.Argument(help="dotted.key=value in place of what the file says")]
 
 
@@ -73,25 +74,29 @@ def resume(
     into: Annotated[
         Path | None, typer.Option("--run", help="of a mirror: the folder that is made for it [runs/NAME]")
     ] = None,
+    trust: Trust = False,
     quiet: Quiet = False,
 ) -> None:
     """Go on with a run from its last checkpoint, to the same bits as if it had never stopped."""
     with _told_plainly():
         import palestra
 
-        _fit(palestra.Trainer.load(run, console=silent if quiet else console, into=into))
+        _fit(palestra.Trainer.load(run, console=silent if quiet else console, into=into, trust=trust))
 
 
 @app.command()
-def extend(run: Run, overrides: Overrides = None, quiet: Quiet = False) -> None:
+def extend(run: Run, overrides: Overrides = None, trust: Trust = False, quiet: Quiet = False) -> None:
     """Give a run another end, as stop.after=100000, and go on."""
     with _told_plainly():
         import palestra
         from palestra.algorithms import RunConfig
+        from palestra.config import trusting
         from palestra.lineage import extend as extend_run
 
-        extend_run(run, overrides or [], RunConfig)
-        _fit(palestra.Trainer.load(run, console=silent if quiet else console))
+        with trusting(trust):
+            extend_run(run, overrides or [], RunConfig)
+            trainer = palestra.Trainer.load(run, console=silent if quiet else console)
+        _fit(trainer)
 
 
 @app.command()
@@ -99,6 +104,7 @@ def branch(
     checkpoint: Annotated[Path, typer.Argument(help="as runs/NAME-N/checkpoints/00000003, or .../latest, .../best")],
     overrides: Overrides = None,
     run: Annotated[Path | None, typer.Option(help="the new run's folder, which must not exist [runs/NAME-N]")] = None,
+    trust: Trust = False,
     quiet: Quiet = False,
 ) -> None:
     """Begin a new run with the state of a checkpoint and changed hyperparameters."""
@@ -106,7 +112,7 @@ def branch(
         import palestra
 
         shown = silent if quiet else console
-        _fit(palestra.Trainer.branch(checkpoint, overrides or [], run=run, console=shown))
+        _fit(palestra.Trainer.branch(checkpoint, overrides or [], run=run, console=shown, trust=trust))
 
 
 @app.command()
@@ -117,13 +123,14 @@ def evaluate(
     games: Annotated[int | None, typer.Option(help="games per pairing [evaluation.final_num_games]", min=1)] = None,
     video: Annotated[bool, typer.Option("--video", help="film three episodes of a Gymnasium environment")] = False,
     watch: Annotated[bool, typer.Option("--watch", help="every checkpoint, as they come, until the run ends")] = False,
+    trust: Trust = False,
 ) -> None:
     """Play the evaluations of a run's config with the players of a checkpoint; results go to RUN/evaluations/."""
     with _told_plainly():
         from palestra.config import ConfigError, ConfigErrorItem
         from palestra.evaluation.stored import StoredRun
 
-        stored = StoredRun.open(run)
+        stored = StoredRun.open(run, trust=trust)
         if not stored.config.evaluations:
             raise ConfigError([ConfigErrorItem("evaluations", "[]; the config of this run names none")])
         known = list(stored.evaluations.configs)
@@ -225,12 +232,13 @@ def verify(
         str | None,
         typer.Option("--from", help="a checkpoint's number, or beginning [the newest that will do]"),
     ] = None,
+    trust: Trust = False,
 ) -> None:
     """Train a stretch of a run again, beside it, and say whether records and state come out equal to the bit."""
     with _told_plainly():
         from palestra.verify import verify as verify_run
 
-        verdict = verify_run(run, start)
+        verdict = verify_run(run, start, trust)
         for line in verdict.changed:
             console.print(line, soft_wrap=True)
         for key in verdict.clocked:
@@ -278,6 +286,7 @@ def export(
     player: Annotated[str | None, typer.Option(help="its name; may be left out where only one learned")] = None,
     checkpoint: Annotated[str, typer.Option(help="latest, best, or a number")] = "latest",
     onnx: Annotated[bool, typer.Option("--onnx", help="write policy.onnx too (extra: onnx)")] = False,
+    trust: Trust = False,
 ) -> None:
     """Write a player as files that run without palestra, to RUN/export/PLAYER-OPT_STEPS/."""
     with _told_plainly():
@@ -285,7 +294,7 @@ def export(
         from palestra.export import ExportError, export_player
 
         try:
-            loaded = palestra.load_player(run, player, checkpoint)
+            loaded = palestra.load_player(run, player, checkpoint, trust)
             folder = run / "export" / f"{loaded.name}-{loaded.opt_steps}"
             checked = export_player(loaded, folder, onnx)
         except (ExportError, NotImplementedError, FileExistsError, ValueError) as error:
@@ -297,8 +306,8 @@ def export(
 
 @app.command()
 def check(file: File, overrides: Overrides = None) -> None:
-    """Check a config: all that `train` would refuse, at once. Nothing is run, and no environment is made; classes that
-    the file names are imported."""
+    """Check a config: all that `train` would refuse, at once. Nothing is run, and no environment is made; classes
+    that the file names are imported, and with them their modules run."""
     with _told_plainly():
         from palestra.dry_run import dry_run
 
@@ -382,7 +391,7 @@ def _parse_seeds(text: str) -> list[int]:
 @contextmanager
 def _told_plainly() -> Iterator[None]:
     """A user's mistake is one clear line per error and exit code 2, a failed run exit code 1; never a traceback."""
-    from palestra.config import ConfigError
+    from palestra.config import ConfigError, UntrustedError
     from palestra.evaluation.stored import EvaluationFailed
     from palestra.games.gym import EnvironmentFailed
     from palestra.storage.checkpoints import CheckpointError
@@ -393,7 +402,7 @@ def _told_plainly() -> Iterator[None]:
 
     try:
         yield
-    except (ConfigError, RunFolderError, MissingCheckpointError) as error:
+    except (ConfigError, RunFolderError, MissingCheckpointError, UntrustedError) as error:
         errors.print(redacted(str(error)))
         raise typer.Exit(2) from None
     except (TrainingFailed, EvaluationFailed, EnvironmentFailed, CheckpointError) as error:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor
 
-from palestra.config import Config, ConfigError, ConfigErrorItem, load_config, render
+from palestra.config import Config, ConfigError, ConfigErrorItem, load_stored_config, render
 from palestra.storage.checkpoints import CheckpointError, Checkpoints, LoadedCheckpoint
 from palestra.storage.run_folder import RunFolder
 
@@ -63,8 +63,8 @@ def extend(run: Path, overrides: Sequence[str], model: type["RunConfig"]) -> Run
     """
     folder = RunFolder.open(run)
     with folder.lock():
-        config = load_config(folder.config, (), model)
-        extended = load_config(folder.config, tuple(overrides), model)
+        config = load_stored_config(folder.config, (), model)
+        extended = load_stored_config(folder.config, tuple(overrides), model)
         changes = differences(config, extended)
         faults = [
             ConfigErrorItem(change.key, "cannot change in a run; branch off: palestra branch CHECKPOINT key=value")
@@ -105,7 +105,7 @@ def branched_config(checkpoint: Path, overrides: Sequence[str], model: type["Run
     """
     folder = run_of(checkpoint)
     folder.require_rebuildable()
-    branched = load_config(folder.config, tuple(overrides), model)
+    branched = load_stored_config(folder.config, tuple(overrides), model)
     faults = [
         ConfigErrorItem(change.key, f"cannot change in a branch: the state in {checkpoint} depends on it")
         for change in changes_since(checkpoint, branched)
@@ -129,7 +129,7 @@ def begins_anew(folder: RunFolder) -> bool:
 
 def changes_since(checkpoint: Path, config: Config) -> list[Change]:
     """In what a config differs from that of the run that a checkpoint belongs to."""
-    return differences(load_config(run_of(checkpoint).config, (), type(config)), config)
+    return differences(load_stored_config(run_of(checkpoint).config, (), type(config)), config)
 
 
 def stored_config(config: Config) -> dict[str, Any]:

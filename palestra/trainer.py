@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from palestra.buffers.memory import NoRoom
 from palestra.callbacks import Callback, make_callback
 from palestra.clock import Mark, TrainingClock
-from palestra.config import ConfigError, ConfigErrorItem, PartError
+from palestra.config import ConfigError, ConfigErrorItem, PartError, trusting
 from palestra.evaluation.beside import make_evaluating
 from palestra.evaluation.config import EvaluationConfig
 from palestra.evaluation.during_training import COUNTERS, Occasion, steps_of
@@ -129,10 +129,11 @@ class Trainer:
         console: Console | None = None,
         origin: Path | None = None,
     ) -> None:
-        self.config: RunConfig = _read_config(config, tuple(overrides))
-        self.name = Path(config).stem if isinstance(config, str | Path) else "run"
         self.run, self.resumed = run, isinstance(run, RunFolder)
         self.origin = origin
+        with trusting(not self.resumed and origin is None):  # who trains by a config of their own means what it names
+            self.config: RunConfig = _read_config(config, tuple(overrides))
+        self.name = Path(config).stem if isinstance(config, str | Path) else "run"
         self.console = console or Console()
         self.device = find_device(self.config.execution.device)
         self.time_log = self.time_log_type(self.device)
@@ -628,17 +629,20 @@ class Trainer:
         run: str | Path | None = None,
         callbacks: Sequence[Callback] = (),
         console: Console | None = None,
+        trust: bool = False,
     ) -> Self:
         """The trainer of a new run that begins with the state of a checkpoint and a changed config.
 
         checkpoint: its folder, or the file `latest` or `best` beside it. callbacks: those that its run was started with
         beside the config's, which get their state back; further ones begin anew. What changes stands in the new run's
-        changes.jsonl. Raises ConfigError for a change that the state does not allow, MissingCheckpointError.
+        changes.jsonl. trust: as in `load`. Raises ConfigError for a change that the state does not allow,
+        MissingCheckpointError.
         """
         run_of(Path(checkpoint))  # there is one
         origin = checkpoint_folder(Path(checkpoint))
-        config = branched_config(origin, overrides, import_module("palestra.algorithms").RunConfig)
-        trainer = cls(config, run=run, callbacks=callbacks, console=console, origin=origin)
+        with trusting(trust):
+            config = branched_config(origin, overrides, import_module("palestra.algorithms").RunConfig)
+            trainer = cls(config, run=run, callbacks=callbacks, console=console, origin=origin)
         trainer.name = f"{run_of(origin).path.name}-branch"
         return trainer
 
@@ -649,12 +653,14 @@ class Trainer:
         callbacks: Sequence[Callback] = (),
         console: Console | None = None,
         into: str | Path | None = None,
+        trust: bool = False,
     ) -> Self:
         """The trainer of a run, from its folder. `fit` goes on where its last checkpoint stands.
 
         run: the folder, or the URL of its mirror, which is fetched into a new folder: `into`, or where that is None
         runs/<the last part of the URL>. callbacks: those that the run was started with beside the config's; they get
-        their state back.
+        their state back. trust: whether the modules that the run names are trusted from now on. Raises UntrustedError
+        for those that are not.
         """
         if is_url(run):
             folder, warnings = fetch(str(run), None if into is None else Path(into))
@@ -665,11 +671,9 @@ class Trainer:
         else:
             folder = RunFolder.open(Path(run))
             folder.require_plain()
-        try:
-            config = _read_config(folder.config, ())
-        except ConfigError as error:
-            raise RunFolderError(f"{folder.config} is not what was written:\n{error}") from error
-        trainer = cls(config, run=folder, callbacks=callbacks, console=console)
+        with trusting(trust):
+            config = import_module("palestra.algorithms").read_stored_config(folder.config)
+            trainer = cls(config, run=folder, callbacks=callbacks, console=console)
         trainer.name = folder.path.name
         return trainer
 

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from torch import Tensor
 
-from palestra.algorithms import RunConfig, read_config
-from palestra.config import render
+from palestra.algorithms import RunConfig, read_stored_config
+from palestra.config import render, trusting
 from palestra.evaluation.evaluations import BestScore
 from palestra.intervals import Limit
 from palestra.lineage import Change, tree_differences
@@ -62,16 +62,22 @@ class Verdict:
     damage: str | None
 
 
-def verify(run: Path, start: str | None) -> Verdict:
+def verify(run: Path, start: str | None, trust: bool = False) -> Verdict:
     """Train again from a checkpoint to the next one, or to the end of the records, and compare.
 
     start: the checkpoint's number, or "beginning"; None: the newest checkpoint after which anything was recorded. The
-    run's folder is only read. Raises RunFolderError where there is nothing to compare, CheckpointError for a
-    checkpoint that is missing or damaged.
+    run's folder is only read. trust: whether the modules that the run names are trusted from now on. Raises
+    RunFolderError where there is nothing to compare, CheckpointError for a checkpoint that is missing or damaged,
+    UntrustedError for modules that are not trusted.
     """
+    with trusting(trust):
+        return _verify(run, start)
+
+
+def _verify(run: Path, start: str | None) -> Verdict:
     folder = RunFolder.open(run)
     folder.require_rebuildable()
-    config = read_config(folder.config)
+    config = read_stored_config(folder.config)
     clocked = _clocked(config)
     if recording := [key for key in clocked if key not in ("stop", "output.save")]:
         keys = " and ".join(recording)

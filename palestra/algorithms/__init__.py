@@ -20,9 +20,11 @@ from palestra.config import (
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
+    UnreadConfig,
     UserConfig,
     check_overridden,
     load_config,
+    load_stored_config,
 )
 from palestra.evaluation.config import BestConfig, EvaluationConfig, EvaluatorsConfig, best_errors, evaluation_errors
 from palestra.games import GameConfig, game_class
@@ -32,6 +34,7 @@ from palestra.players import FromRunConfig, ScriptedPlayerConfig, script_error
 from palestra.players.scripted import SCRIPTED
 from palestra.recording import RecorderConfig, check_recorders
 from palestra.recording.aggregates import Statistic
+from palestra.storage.disk import RunFolderError
 from palestra.storage.mirror import MirrorConfig
 from palestra.trainer import Trainer
 
@@ -121,6 +124,8 @@ class RunConfig(Config):
 
     @model_validator(mode="after")
     def _check_seats(self) -> Self:
+        if any(isinstance(game, UnreadConfig) for game in (self.game, *(each.game for each in self.evaluations))):
+            return self  # nobody knows its roles
         scripts = {name: getattr(config, "scripted", None) for name, config in self.players.items()}
         roles = game_class(self.game.name).roles
         errors = [
@@ -185,6 +190,15 @@ def read_config(config: "str | Path | dict[str, Any] | RunConfig", overrides: tu
         return load_config(config, overrides, RunConfig)
     data = config.model_dump() if isinstance(config, RunConfig) else config
     return check_overridden(data, overrides, RunConfig)
+
+
+def read_stored_config(path: Path) -> RunConfig:
+    """The config of a run. Raises RunFolderError where it is not what was written, UntrustedError for what it names
+    that the user has not trusted."""
+    try:
+        return load_stored_config(path, (), RunConfig)
+    except ConfigError as error:
+        raise RunFolderError(f"{path} is not what was written:\n{error}") from error
 
 
 class OneAlgorithmTrainer(Trainer):

@@ -16,13 +16,30 @@ from palestra.config.base import (
 )
 from palestra.config.errors import ConfigError, ConfigErrorItem
 from palestra.config.files import apply_overrides, load_yaml
+from palestra.config.own_modules import (
+    IMPORT_PATH,
+    UntrustedError,
+    admit,
+    import_own,
+    importing_nothing,
+    trusting,
+)
 from palestra.config.parts import PartError, below, replaced
 from palestra.config.places import find_defaults, find_undescribed
 from palestra.config.rendering import render
-from palestra.config.validation import check, check_overridden, load_config
-from palestra.config.variants import ByKey, ByName, UserConfig, failure, import_own, load_class, user_class_hashes
+from palestra.config.validation import check, check_overridden, load_config, load_stored_config
+from palestra.config.variants import (
+    ByKey,
+    ByName,
+    UnreadConfig,
+    UserConfig,
+    failure,
+    load_class,
+    user_class_hashes,
+)
 
 __all__ = [
+    "IMPORT_PATH",
     "ByKey",
     "ByName",
     "Config",
@@ -37,7 +54,10 @@ __all__ = [
     "PartError",
     "PositiveFloat",
     "PositiveInt",
+    "UnreadConfig",
+    "UntrustedError",
     "UserConfig",
+    "admit",
     "apply_overrides",
     "below",
     "check",
@@ -46,10 +66,13 @@ __all__ = [
     "find_defaults",
     "find_undescribed",
     "import_own",
+    "importing_nothing",
     "load_class",
     "load_config",
+    "load_stored_config",
     "load_yaml",
     "render",
     "replaced",
+    "trusting",
     "user_class_hashes",
 ]

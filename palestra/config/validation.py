@@ -10,6 +10,7 @@ from pydantic_core import ErrorDetails
 from palestra.config.base import Config
 from palestra.config.errors import ConfigError, ConfigErrorItem, nearest, shown
 from palestra.config.files import apply_overrides, load_yaml
+from palestra.config.own_modules import reading_stored
 from palestra.config.places import Place, bounds, describe, noun_of, place_of
 from palestra.config.variants import ByKey, members_of
 
@@ -24,6 +25,13 @@ KINDS = {bool: "a boolean", int: "an integer", float: "a float", str: "a string"
 def load_config(path: str | Path, overrides: Iterable[str], model: type[M]) -> M:
     """The config in a YAML file, with overrides `dotted.key=value`, checked. Raises ConfigError with all errors."""
     return check_overridden(load_yaml(Path(path)), overrides, model)
+
+
+def load_stored_config(path: Path, overrides: Iterable[str], model: type[M]) -> M:
+    """The config of a run, which may be a stranger's: as `load_config`, but what it names is only imported if the user
+    has trusted it. Raises UntrustedError for what else it names."""
+    with reading_stored(path):
+        return load_config(path, overrides, model)
 
 
 def check_overridden(data: dict[str, Any], overrides: Iterable[str], model: type[M]) -> M:

@@ -7,24 +7,19 @@
 Where there may be none, `| None` stands outside: `Algorithm | None`.
 """
 
-import hashlib
-import importlib
-import inspect
-import re
-import sys
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
-from pydantic import GetCoreSchemaHandler
+from pydantic import ConfigDict, GetCoreSchemaHandler
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from palestra.config.base import Config
 from palestra.config.errors import ConfigError, ConfigErrorItem, likeness, listed, nearest, shown
+from palestra.config.own_modules import IMPORT_PATH, admit, find_sources, import_own
 
 T = TypeVar("T")
 
@@ -34,6 +29,12 @@ class UserConfig(Config):
 
     name: str
     """The user's class, as package.module:Class."""
+
+
+class UnreadConfig(UserConfig):
+    """A section of a class that was not imported: the mapping as it stands in the file."""
+
+    model_config = ConfigDict(extra="allow")
 
 
 def members_of(union: Any) -> tuple[type[Config], ...]:
@@ -64,6 +65,8 @@ class Variants(ABC):
     def member(self, members: tuple[type[Config], ...], value: Any) -> type[Config]:
         """The member that any value means: a config object is its own."""
         if isinstance(value, members):
+            if isinstance(value, UserConfig):
+                _admits(value.name)
             return type(value)
         if not isinstance(value, dict):
             there = "stands there" if value is None or isinstance(value, list) else "is no mapping"
@@ -99,6 +102,8 @@ class ByName(Variants):
         if not isinstance(name, str):
             raise ConfigError([ConfigErrorItem("name", f"{shown(name)} is no name; {self.expected(by_name)}")])
         if self.user_class is not None and ":" in name:
+            if not _admits(name):
+                return UnreadConfig
             try:
                 model = user_config_model(name, self.user_class)
             except ValueError as error:
@@ -176,12 +181,18 @@ def telling_keys(members: tuple[type[Config], ...]) -> dict[str, type[Config]]:
 # ---- classes of the user's own -------------------------------------------------------------------
 
 
+def _admits(name: str) -> bool:
+    """Whether the module of `package.module:Class` may be imported; loading what is named otherwise says what it is."""
+    match = IMPORT_PATH.fullmatch(name)
+    return match is None or admit(match[1])
+
+
 def load_class(name: str, base: type[T]) -> type[T]:
-    """The class that `package.module:Class` names, imported with the current directory on the path.
+    """The class that `package.module:Class` names, imported if it may be (palestra.config.own_modules).
 
     Raises ValueError, naming what was found, where there is no such module or class or it is no subclass of `base`.
     """
-    if not re.fullmatch(r"\w+(\.\w+)*:\w+", name):
+    if not IMPORT_PATH.fullmatch(name):
         raise ValueError(f"{name!r} names no class; expected 'package.module:Class'")
     module_name, class_name = name.split(":")
     module = import_own(module_name)
@@ -192,20 +203,6 @@ def load_class(name: str, base: type[T]) -> type[T]:
     if not issubclass(found, base):
         raise ValueError(f"{name!r} is no subclass of {base.__module__}.{base.__qualname__}")
     return found
-
-
-def import_own(module_name: str) -> ModuleType:
-    """A module of the user's own, imported with the current directory on the path. Raises ValueError if that fails."""
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)  # it stays there: the module may import its neighbours later
-    importlib.invalidate_caches()  # its file may be a moment old
-    try:
-        return importlib.import_module(module_name)
-    except (Exception, SystemExit) as error:
-        raise ValueError(
-            f"importing {module_name!r} failed: {type(error).__name__}: {error}; looked in {here}"
-        ) from error
 
 
 def failure(error: BaseException) -> str:
@@ -225,14 +222,13 @@ def user_config_model(name: str, base: type) -> type[UserConfig]:
 
 
 def user_class_hashes(config: Any) -> dict[str, str]:
-    """The SHA-256 of the source files of the user's own classes in a config, by `package.module:Class`."""
-    hashes = {}
-    for user_config in _user_configs(config):
-        source = inspect.getsourcefile(load_class(user_config.name, object))
-        if source is None or not Path(source).is_file():
-            raise ValueError(f"{user_config.name!r} has no source file")
-        hashes[user_config.name] = hashlib.sha256(Path(source).read_bytes()).hexdigest()
-    return hashes
+    """The SHA-256 of the source files of the user's own classes in a config, by `package.module:Class`. Raises
+    ConfigError for a class that has none."""
+    names = [user_config.name for user_config in _user_configs(config)]
+    try:
+        return {name: find_sources(name.partition(":")[0])[-1].sha256 for name in names}
+    except (ImportError, ValueError) as error:
+        raise ConfigError([ConfigErrorItem("", str(error))]) from error
 
 
 def _user_configs(value: Any) -> Iterator[UserConfig]:

@@ -12,7 +12,7 @@ from palestra.evaluation.episodes import play_episodes
 from palestra.evaluation.evaluator import Games, evaluation_mode, play_games
 from palestra.evaluation.ratings import rate
 from palestra.evaluation.trace import Trace, trace_game
-from palestra.evaluation.video import Frame, episode_frames, film_episodes
+from palestra.evaluation.video import film_episodes
 from palestra.games.fused import Policy
 from palestra.games.game import Game, TensorGame
 from palestra.games.gym import GymnasiumGame
@@ -87,15 +87,10 @@ class Evaluations:
         config, game = self.configs[name], self._game(name)
         if not isinstance(game, GymnasiumGame):
             raise ConfigError([ConfigErrorItem("--video", "only evaluations of Gymnasium environments can be filmed")])
-        with self._lone_policy(game) as policy:
+        [player] = [player for player in self.players.values() if player.roles == game.roles]
+        with evaluation_mode(list(player.nets.values())):
+            policy = player.policy(explore=False)
             return film_episodes(game, policy, NUM_FILMED, config.max_rounds, self._seed(config), path)
-
-    def frames(self, name: str) -> Iterator[Frame]:
-        """What the first episode of the lone agent looks like. Raises ConfigError where it cannot be drawn."""
-        config, game = self.configs[name], self._game(name)
-        assert isinstance(game, GymnasiumGame)
-        with self._lone_policy(game) as policy:
-            yield from episode_frames(game, policy, 1, config.max_rounds, self._seed(config))
 
     def trace(self, name: str, pairing: Mapping[str, str]) -> Trace | None:
         """A game of one pairing, told move by move; of tensor games."""
@@ -103,12 +98,6 @@ class Evaluations:
         assert isinstance(game, TensorGame)
         with self._policies(game, pairing) as policies:
             return trace_game(game, policies, config.max_rounds, self._seed(config))
-
-    @contextmanager
-    def _lone_policy(self, game: GymnasiumGame) -> Iterator[Policy]:
-        [player] = [player for player in self.players.values() if player.roles == game.roles]
-        with evaluation_mode(list(player.nets.values())):
-            yield player.policy(explore=False)
 
     @contextmanager
     def _policies(self, game: Game, pairing: Mapping[str, str]) -> Iterator[dict[str, Policy]]:

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, Self
 
 import torch
 
-from palestra.config import ConfigError
+from palestra.config import trusting
 from palestra.evaluation.evaluations import Evaluations
 from palestra.games import make_game
 from palestra.games.gym import EnvironmentFailed
 from palestra.players.seating import make_players
 from palestra.recording.recorders import plain
 from palestra.storage.checkpoints import Checkpoints
-from palestra.storage.disk import RunFolderError, write_traceback
+from palestra.storage.disk import write_traceback
 from palestra.storage.facts import to_json
 from palestra.storage.run_folder import RunFolder
 
@@ -44,22 +44,18 @@ class StoredRun:
         self.is_over = False
 
     @classmethod
-    def open(cls, run: str | Path, on_cpu: bool = False, starts: Mapping[str, int] | None = None) -> Self:
-        """on_cpu: not on the device that the config names. starts: the seeds of evaluations by name, in place of their
-        own. Raises RunFolderError where there is no run, or its config is not what was written."""
-        folder = RunFolder.open(Path(run))
-        folder.require_rebuildable()
-        try:
-            config = import_module("palestra.algorithms").read_config(folder.config)  # it knows the trainer
-        except ConfigError as error:
-            raise RunFolderError(f"{folder.config} is not what was written:\n{error}") from error
-        if on_cpu:
-            execution = config.execution.model_copy(update={"device": "cpu", "compile": False})
-            config = config.model_copy(update={"execution": execution})
-        if starts:
-            seeded = [e.model_copy(update={"seed": starts.get(e.name, e.seed)}) for e in config.evaluations]
-            config = config.model_copy(update={"evaluations": seeded})
-        return cls(folder, config)
+    def open(cls, run: str | Path, starts: Mapping[str, int] | None = None, trust: bool = False) -> Self:
+        """starts: the seeds of evaluations by name, in place of their own. trust: whether what the run names is trusted
+        from now on. Raises RunFolderError where there is no run, or its config is not what was written; UntrustedError
+        for what it names that is not trusted."""
+        with trusting(trust):
+            folder = RunFolder.open(Path(run))
+            folder.require_rebuildable()
+            config = import_module("palestra.algorithms").read_stored_config(folder.config)  # it knows the trainer
+            if starts:
+                seeded = [e.model_copy(update={"seed": starts.get(e.name, e.seed)}) for e in config.evaluations]
+                config = config.model_copy(update={"evaluations": seeded})
+            return cls(folder, config)
 
     def load(self, which: str) -> None:
         """Give the players what they had in a checkpoint: latest, best or a number."""

@@ -10,7 +10,15 @@ from urllib.parse import quote
 import torch
 from pydantic import Field, ValidationError
 
-from palestra.config import Config, ConfigError, ConfigErrorItem, PartError, UserConfig, load_class, load_config
+from palestra.config import (
+    Config,
+    ConfigError,
+    ConfigErrorItem,
+    PartError,
+    UserConfig,
+    load_class,
+    load_stored_config,
+)
 from palestra.games import make_game
 from palestra.games.game import Game
 from palestra.player import Algorithm, AlgorithmConfig, Player, Seat
@@ -108,7 +116,7 @@ def load_player(run: str | Path, player: str | None, checkpoint: str, model: typ
     """
     folder = RunFolder.open(Path(run))
     folder.require_rebuildable()
-    config = load_config(folder.config, (), model)
+    config = load_stored_config(folder.config, (), model)
     learned = [name for name, entry in config.players.items() if hasattr(entry, "algorithm")]
     if player is None and len(learned) > 1:
         raise ValueError(f"{run} has several players that learned: say which of {', '.join(learned)}")
@@ -164,7 +172,7 @@ def _read_from_run(model: type["RunConfig"], run: Path, name: str, checkpoint: s
     """A player in a checkpoint of a run. Raises RunFolderError if that player did not learn there."""
     folder = RunFolder.open(run)
     folder.require_rebuildable()
-    learned: Any = load_config(folder.config, (), model).players.get(name)
+    learned: Any = load_stored_config(folder.config, (), model).players.get(name)
     if not hasattr(learned, "algorithm"):
         raise RunFolderError(f"{run} has no player {name!r} that learned")
     whole = _load_checkpoint(folder, checkpoint).state
@@ -221,7 +229,7 @@ def _read_kept(model: type["RunConfig"], folder: Folder, name: str, name_there: 
         raise DamagedError(f"{facts} is not what was written: {error.errors()[0]['msg']}") from error
     if folder.kind(text) != "file":
         raise DamagedError(f"{text} is missing, or no regular file")
-    learned: Any = load_config(folder.path / text, (), model).players[name_there]
+    learned: Any = load_stored_config(folder.path / text, (), model).players[name_there]
     state: dict[str, Any] = {"opt_steps": kept.opt_steps, "env_steps": kept.env_steps, "nets": {}}
     for key, value in read_tensors(folder, weights, kept.weights).items():
         net, _, key_there = key.partition("/")

@@ -5,6 +5,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -19,12 +20,13 @@ LABEL_GAP = 0.065  # of an axes' height
 
 def plot_scores(records: Sequence[Mapping[str, Any]]) -> bytes | None:
     """A PNG of the scores over training (`scores_figure`); None if no record tells of a learning player."""
-    figure = scores_figure(records)
-    if figure is None:
-        return None
-    file = io.BytesIO()
-    figure.savefig(file, format="png", dpi=120)
-    return file.getvalue()
+    with matplotlib.rc_context({"text.usetex": False}):  # whatever a matplotlibrc in the working directory says
+        figure = scores_figure(records)
+        if figure is None:
+            return None
+        file = io.BytesIO()
+        figure.savefig(file, format="png", dpi=120)
+        return file.getvalue()
 
 
 def scores_figure(records: Sequence[Mapping[str, Any]]) -> Figure | None:

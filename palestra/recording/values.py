@@ -194,8 +194,8 @@ class Media:
 
 
 def values_of(value: Any, folder: Path, name: str = "") -> Iterator[tuple[str, Histogram | Media | str]]:
-    """What a record holds besides numbers, by name: keys joined by slashes. Date-times come as texts. A file that is no
-    longer in the run's folder is left out."""
+    """What a record holds besides numbers, by name: keys joined by slashes. Date-times come as texts. A file that does
+    not lie in the run's folder `media` is left out, also where a link there leads elsewhere."""
     match value:
         case {"histogram": {"edges": list(edges), "counts": list(counts)}}:
             yield name, Histogram(edges, counts)

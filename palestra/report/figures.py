@@ -33,6 +33,7 @@ FONT_SIZE = 9
 STYLE: Any = {
     "svg.fonttype": "none",
     "text.parse_math": False,  # names are the user's
+    "text.usetex": False,  # a matplotlibrc in the working directory, which may be a stranger's, would have TeX run
     "font.size": FONT_SIZE,
     "axes.facecolor": "none",
     "axes.edgecolor": INK,

@@ -1,31 +1,30 @@
-"""Sample games: the players of a checkpoint play again, on the CPU, and the boards or frames of a game are shown."""
+"""Sample games: the players of a checkpoint play again, on the CPU, and the boards or moves of a game are shown.
 
-import base64
-import io
+A run may be a stranger's: nothing that it names is imported, and no environment is built. What needs that is left out.
+"""
+
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import PIL.Image
-from markupsafe import Markup, escape
-
+from palestra.algorithms import read_stored_config
+from palestra.config import Config, UnreadConfig, importing_nothing
 from palestra.evaluation.evaluations import Evaluations
 from palestra.evaluation.stored import StoredRun
 from palestra.evaluation.trace import Choice, Trace
-from palestra.evaluation.video import Frame
-from palestra.games.gym import GymnasiumGame
+from palestra.games.gym import GymnasiumConfig
 from palestra.games.polyhedra import PolyhedraGame
-from palestra.recording.results import score_text
 from palestra.report.blocks import Block, Cell, Heading, Note, Picture, Section, Strip, Table
 from palestra.report.boards import board_points, chosen_axes, paint_board
 from palestra.report.figures import Figures
 from palestra.report.groups import Group
 from palestra.report.reading import RunData
+from palestra.storage.run_folder import RunFolder
 
 MOST_PICTURES = 8
 MOST_MOVES = 12
-FRAME_WIDTH = 256  # pixels
 BOARD_SIZE = (2.5, 2.3)  # inches
 MOST_NUMBERS = 32  # of an entry of a state that is told
+REMEDY = "palestra evaluate RUN plays, and with --video films an environment."
 
 
 def samples_section(groups: Sequence[Group], figures: Figures) -> Section:
@@ -35,8 +34,9 @@ def samples_section(groups: Sequence[Group], figures: Figures) -> Section:
         run = group.runs[0]
         section.blocks += [Heading(run.name)] if len(groups) > 1 or len(group.runs) > 1 else []
         try:
-            section.blocks += _samples(run, figures)
-        except Exception as error:  # a user's game, a damaged checkpoint, a missing extra: whatever hinders playing
+            with importing_nothing():
+                section.blocks += _samples(run, figures)
+        except Exception as error:  # a damaged checkpoint, a player of another run: whatever hinders playing
             section.blocks.append(Note(f"No game can be shown: {error}"))
     return section
 
@@ -44,7 +44,15 @@ def samples_section(groups: Sequence[Group], figures: Figures) -> Section:
 def _samples(run: RunData, figures: Figures) -> list[Block]:
     if not any(stored.fault is None for stored in run.checkpoints):
         return [Note("There is no checkpoint to play from.")]
-    stored = StoredRun.open(run.path, on_cpu=True)
+    if not run.config:
+        return [Note("No game can be shown: the config cannot be read.")]
+    folder = RunFolder.open(run.path)
+    folder.require_rebuildable()
+    config = read_stored_config(folder.config)
+    if missing := [f"{path} is {what}" for path, what in _left_out(config, "")]:
+        return [Note(f"No game is shown: {'; '.join(missing)}. {REMEDY}")]
+    execution = config.execution.model_copy(update={"device": "cpu", "compile": False})
+    stored = StoredRun(folder, config.model_copy(update={"execution": execution}))
     if not (wanted := _wanted(stored.config, stored.evaluations)):
         return [Note("The config names no evaluation of a learning player.")]
     which = "best" if any("best" in each.marks for each in run.checkpoints) else "latest"
@@ -53,14 +61,27 @@ def _samples(run: RunData, figures: Figures) -> list[Block]:
     game = stored.evaluations.games[name]
     players = " vs ".join(pairing.values())
     title = f"{players} in evaluation {name}, from the {which} checkpoint, at opt step {stored.counters['opt_steps']:,}"
-    if isinstance(game, GymnasiumGame):
-        return [_frame_strip(title, list(stored.evaluations.frames(name)))]
     trace = stored.evaluations.trace(name, pairing)
     if trace is None:
         return [Note("The games of the evaluation are over at their start.")]
     if isinstance(game, PolyhedraGame):
         return [_board_strip(f"{title}. {_end_text(trace)}", trace, figures)]
     return [_moves_table(f"{title}. {_end_text(trace)}", trace)]
+
+
+def _left_out(value: Any, path: str) -> Iterator[tuple[str, str]]:
+    """What keeps a run from being played here, of all that its games and players are made of: where, and what it is."""
+    if isinstance(value, UnreadConfig):
+        yield path, f"{value.name}, a class of the run's own, which a report does not import"
+        return
+    if isinstance(value, GymnasiumConfig):
+        yield path, f"the environment {value.id}, which a report does not build"
+    entries: Any = enumerate(value) if isinstance(value, list) else ()
+    if isinstance(value, Config | dict):
+        entries = dict(value).items()
+    for key, inner in entries:
+        if path or key in ("game", "players", "evaluations"):
+            yield from _left_out(inner, f"{path}.{key}" if path else str(key))
 
 
 def _wanted(config: Any, evaluations: Evaluations) -> tuple[str, dict[str, str]] | None:
@@ -148,26 +169,3 @@ def _moves_table(title: str, trace: Trace) -> Table:
 def _numbers_text(tensor: Any) -> str:
     values = tensor.flatten().tolist()
     return " ".join(str(value) if isinstance(value, int | bool) else f"{value:.4g}" for value in values)
-
-
-# ---- frames of an environment --------------------------------------------------------------------------
-
-
-def _frame_strip(title: str, frames: Sequence[Frame]) -> Strip:
-    total = score_text(frames[-1].total)
-    caption = f"{title}. One episode of {len(frames) - 1:,} steps with a return of {total}."
-    return Strip(caption, list(_frame_pictures(frames)))
-
-
-def _frame_pictures(frames: Sequence[Frame]) -> Iterator[Picture]:
-    for number in evenly(len(frames), MOST_PICTURES):
-        frame = frames[number]
-        image = PIL.Image.fromarray(frame.pixels)
-        if image.width > FRAME_WIDTH:
-            image = image.resize((FRAME_WIDTH, round(image.height * FRAME_WIDTH / image.width)))
-        file = io.BytesIO()
-        image.save(file, "PNG", optimize=True)
-        source = f"data:image/png;base64,{base64.b64encode(file.getvalue()).decode()}"
-        caption = f"Step {number:,}, return so far {score_text(frame.total)}"
-        size = f'width="{image.width}" height="{image.height}"'
-        yield Picture(Markup(f'<img src="{source}" alt="{escape(caption)}" {size}>'), caption)

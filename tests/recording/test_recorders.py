@@ -276,6 +276,18 @@ def test_values_have_names_and_a_lost_file_is_left_out(tmp_path: Path) -> None:
     assert numbers_of(record) == {"env_steps": 64, "opt_steps": 8, "players/host/loss": 0.5}
 
 
+@pytest.mark.parametrize("name", ["../secret", "/etc/hostname", "media/link", "media/link/secret", "run.json"])
+def test_no_file_from_elsewhere_is_filed_as_an_image(name: str, tmp_path: Path) -> None:
+    """Whoever has made the run may have written its records."""
+    run = tmp_path / "run"
+    (run / "media").mkdir(parents=True)
+    (tmp_path / "secret").write_text("secret")
+    (run / "run.json").write_text("{}")
+    (run / "media" / "link").symlink_to(tmp_path if name.endswith("link/secret") else tmp_path / "secret")
+    assert (run / name).is_file()
+    assert dict(values_of({"notes": {"board": {"image": name}}}, run)) == {}
+
+
 def test_names_of_values_are_told_from_values() -> None:
     """Whoever calls a number "text" or a text "image" finds them under these names."""
     record = {"notes": {"text": 3.0, "image": {"text": "a"}, "histogram": {"edges": {"text": "b"}}}}

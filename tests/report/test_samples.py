@@ -51,19 +51,16 @@ def test_boards_of_a_game_follow_from_its_moves(make_config: Any, tmp_path: Path
     assert "host vs random in evaluation main, from the best checkpoint" in page.text
 
 
-def test_frames_of_an_environment_are_pictures_of_one_episode(tmp_path: Path) -> None:
-    game = {**small("dqn-cartpole", {})["game"], "id": "tests.gym_oddities:Drawn-v0", "arguments": {}}
-    page = reported(small("dqn-cartpole", {"game": game, "num_worlds": 1}), tmp_path / "run")
-    pictures = [found for tag, found in page.tags if tag == "img"]
-    assert [str(found["src"])[:22] for found in pictures] == ["data:image/png;base64,"] * 4
-    assert [found["alt"] for found in pictures][-1] == "Step 3, return so far 3.000"
-    assert "One episode of 3 steps with a return of 3.000." in page.text
-
-
-def test_an_environment_that_cannot_be_drawn_is_told(tmp_path: Path) -> None:
-    game = {**small("dqn-cartpole", {})["game"], "id": "tests.gym_probes:Walk-v0", "arguments": {}}
-    page = reported(small("dqn-cartpole", {"game": game, "num_worlds": 1}), tmp_path / "run")
-    assert "No game can be shown: " in page.text
+@pytest.mark.parametrize("env", ["CartPole-v1", "tests.gym_probes:Walk-v0"])
+def test_no_environment_is_built_for_a_report_and_the_page_says_so(
+    env: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arguments = {"sutton_barto_reward": False, "max_episode_steps": 9} if env == "CartPole-v1" else {}
+    game = {**small("dqn-cartpole", {})["game"], "id": env, "arguments": arguments}
+    palestra.Trainer(small("dqn-cartpole", {"game": game, "num_worlds": 1}), run=tmp_path / "run").fit()
+    monkeypatch.setattr("gymnasium.make", lambda *args, **kwargs: pytest.fail("an environment is built"))
+    page = Parsed(write_report([tmp_path / "run"], None))
+    assert f"No game is shown: game is the environment {env}, which a report does not build" in page.text
 
 
 def test_moves_of_another_game_are_a_table(tmp_path: Path) -> None:

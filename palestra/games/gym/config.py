@@ -4,7 +4,16 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import model_validator
 
-from palestra.config import ByName, Config, ConfigError, ConfigErrorItem, Discount, NonEmptyStr, PositiveFloat
+from palestra.config import (
+    ByName,
+    Config,
+    ConfigError,
+    ConfigErrorItem,
+    Discount,
+    NonEmptyStr,
+    PositiveFloat,
+    admit,
+)
 from palestra.games.gym.arguments import argument_errors, id_error
 from palestra.games.gym.wrappers import AnyWrapper
 
@@ -86,6 +95,8 @@ class GymnasiumConfig(Config):
     @model_validator(mode="after")
     def _check_environment(self) -> Self:
         errors = []
+        if ":" in self.id:
+            admit(self.id.rpartition(":")[0])  # it is imported when the environment is made
         fault = id_error(self.id)
         if fault is not None:
             errors.append(ConfigErrorItem("id", fault))
