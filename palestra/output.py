@@ -308,8 +308,9 @@ class RunOutput:
     def differences(self, loaded: LoadedCheckpoint) -> list[str]:
         """What is not as it was when the checkpoint was written: equal bits are then not promised."""
         lines = []
-        execution = loaded.state["config"]["execution"], self.config.execution.model_dump(mode="json")
-        for key, was, is_now in tree_differences(*execution, "execution"):
+        execution = loaded.state["config"]["execution"], self.config.execution.model_dump(mode="json"), "execution"
+        sources = self.folder.facts().user_classes, user_class_hashes(self.config), "user_classes"
+        for key, was, is_now in [*tree_differences(*execution), *tree_differences(*sources)]:
             lines.append(f"{key} was {was}, is {is_now}; equal bits are not promised")
         facts = ("versions", loaded.manifest.versions, versions()), ("machine", loaded.manifest.machine, machine())
         for kind, before_all, now in facts:

@@ -134,6 +134,14 @@ def test_there_is_no_circle_of_imports() -> None:
     assert graph == {}
 
 
+def test_the_config_of_a_stored_run_is_read_as_a_strangers() -> None:
+    """Whoever reads it as the user's own imports what it names."""
+    for module, tree in TREES.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.Call) and ast.unparse(node.func) in ("load_config", "read_config", "_read_config"):
+                assert not ast.unparse(node.args[0]).endswith(".config"), f"{module}, line {node.lineno}"
+
+
 def test_nothing_is_pickled() -> None:
     assert [(m, name) for m in TREES for name in IMPORTS[m] if name.split(".")[0] in FORBIDDEN_MODULES] == []
     for module, tree in TREES.items():

@@ -66,6 +66,13 @@ def test_what_has_no_source_is_told(name: str, here: Path) -> None:
         find_sources(name)
 
 
+@pytest.mark.parametrize("name", ["", ".py", "../mine", "mine:other", "mine-other"])
+def test_what_is_no_modules_name_is_not_looked_for(name: str, here: Path) -> None:
+    (here / ".py").write_text(SAYS)
+    with pytest.raises(ValueError, match="names no module"):
+        find_sources(name)
+
+
 @pytest.mark.parametrize("changed", ["kit/__init__.py", "kit/parts/__init__.py", "kit/parts/wheel.py"])
 def test_every_file_that_an_import_runs_must_be_trusted(changed: str, here: Path) -> None:
     enter_trusted(package(here))
@@ -143,17 +150,17 @@ def test_processes_that_enter_sources_at_once_lose_none(here: Path) -> None:
     assert read_trusted() == set(sources)
 
 
-@pytest.mark.parametrize(
-    "torn",
-    [
-        b'{"module": "mi',
-        b"\xff\xfe",
-        b"[" * 100_000,
-        b"7",
-        b'{"module": "a"}',
-        b'{"module": [], "file": "", "sha256": ""}',
-    ],
-)
+TORN = [
+    b'{"module": "mi',
+    b"\xff\xfe",
+    b"[" * 100_000,
+    b"7",
+    b'{"module": "a"}',
+    b'{"module": [], "file": "", "sha256": ""}',
+]
+
+
+@pytest.mark.parametrize("torn", TORN, ids=range(len(TORN)))
 def test_a_line_that_was_not_written_so_counts_for_nothing(torn: bytes, here: Path) -> None:
     (source, *_) = package(here)
     enter_trusted([source])

@@ -268,6 +268,9 @@ def test_an_edited_source_is_refused_until_it_is_trusted_again(own: Path) -> Non
     assert "module 'mine'" in line
     assert "has changed since it was trusted" in line
     invoke("resume", "run", "--trust", code=0)
+    told = " ".join(invoke("verify", "run", "--from", "0", code=0).stdout.split())
+    before, now = (hashlib.sha256(source.encode()).hexdigest() for source in (MINE, MINE + "\n# better\n"))
+    assert f"user_classes.mine:Quiet was {before}, is {now}; equal bits are not promised" in told
     invoke("resume", "run", code=0)
 
 

@@ -191,6 +191,8 @@ def find_sources(module_name: str) -> list[Source]:
     A package without `__init__.py` runs none. What a module imports itself is not among them. Raises ValueError for a
     module that has no source (compiled, built in), ModuleNotFoundError for one that is not there.
     """
+    if not re.fullmatch(r"\w+(\.\w+)*", module_name):
+        raise ValueError(f"{module_name!r} names no module")
     importlib.invalidate_caches()  # its file may be a moment old
     sources, path, name = [], None, ""
     for part in module_name.split("."):
