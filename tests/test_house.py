@@ -75,6 +75,7 @@ def test_the_parts_know_neither_trainer_nor_algorithms(room: str) -> None:
 # who else changes files, and why that cannot harm a run's surroundings
 WRITERS = {
     "palestra.storage.disk": "the one door",
+    "palestra.config.own_modules": "the list of trusted sources in the folder of the user's state",
     "palestra.storage.run_folder": "makes the folders that lead to a new run",
     "palestra.storage.fetching": "gives a fetched run its name",
     "palestra.export": "makes a new folder that the user names",
