@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from palestra.algorithms import read_config
-from palestra.config import ConfigError
+from palestra.config import ConfigError, checking
 from palestra.games.gym import GymnasiumConfig
 from palestra.games.gym.declared import NotDeclared, has_exact_actions, without_environments
 from palestra.player import Seat
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 def dry_run(file: str | Path, overrides: Sequence[str]) -> list[str]:
     """Raise ConfigError for what `train` would refuse. Gives what was not checked, in words."""
     config = read_config(file, tuple(overrides))
-    with without_environments():
+    with checking(), without_environments():
         try:
             if not _can_stand_in(config):
                 raise NotDeclared

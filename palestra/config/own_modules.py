@@ -100,10 +100,11 @@ class Imports:
     """What becomes of the modules that a config names while it is read.
 
     given: they are imported, for the config is the user's own. entered: as given, and from now on they are trusted.
+    checked: as given, for who looks at a config and does not train by it.
     trusted: those that are trusted are imported, the others noted in `refused`. nothing: none is imported.
     """
 
-    kind: Literal["given", "entered", "trusted", "nothing"]
+    kind: Literal["given", "entered", "checked", "trusted", "nothing"]
     refused: list[str] = field(default_factory=list)
 
 
@@ -114,8 +115,20 @@ _admitted: set[Source] = set()  # what this process may import
 
 @contextmanager
 def trusting(trust: bool = True) -> Iterator[None]:
-    """Sources that configs name inside are trusted from now on; trust: False: as outside."""
-    token = _imports.set(Imports("entered") if trust else _imports.get())
+    """Sources that configs name inside are trusted from now on; trust: False, and while a config is checked: as
+    outside."""
+    outside = _imports.get()
+    token = _imports.set(Imports("entered") if trust and outside.kind != "checked" else outside)
+    try:
+        yield
+    finally:
+        _imports.reset(token)
+
+
+@contextmanager
+def checking() -> Iterator[None]:
+    """Inside, what configs name is imported, and nothing is trusted by that."""
+    token = _imports.set(Imports("checked"))
     try:
         yield
     finally:
@@ -136,7 +149,7 @@ def importing_nothing() -> Iterator[None]:
 def reading_stored(path: Path) -> Iterator[None]:
     """For the config of a run, which lies at `path` and may be a stranger's. Raises UntrustedError for what it names
     that is not trusted, in place of any error in it; nothing of that was imported."""
-    imports = Imports("trusted") if _imports.get().kind == "given" else _imports.get()
+    imports = Imports("trusted") if _imports.get().kind in ("given", "checked") else _imports.get()
     token = _imports.set(imports)
     try:
         yield
