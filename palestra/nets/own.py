@@ -6,6 +6,7 @@ Letters: T steps, B worlds.
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,7 @@ from palestra.config import ConfigError, ConfigErrorItem, UserConfig, failure, l
 from palestra.games.fused import Memory
 from palestra.games.spaces import Space
 from palestra.nets.weights import evaluation_twin
+from palestra.randomness import seeded_global_state
 
 TRIED_STEPS, TRIED_WORLDS = 3, 2
 
@@ -40,12 +42,12 @@ class RecurrentNet(nn.Module, ABC):
 
 
 def make_own_net(config: UserConfig, spaces: dict[str, Space], num_outputs: int) -> nn.Module:
-    """A network of the class that a config names, tried once. Raises ConfigError where it fails, or has other outputs
-    than it should."""
+    """A network of the class that a config names, tried once. Raises ConfigError where it fails, has other outputs than
+    it should, or parameters that cannot learn."""
     made = load_class(config.name, nn.Module)
     with _told_of(repr(config.name), "name"):
         net: nn.Module = made(config, spaces, num_outputs)
-        _require_outputs(net, spaces, num_outputs)
+        _require_fit(net, spaces, num_outputs)
     return net
 
 
@@ -57,14 +59,15 @@ class GivenNets:
         self.num_made = 0
 
     def make(self, spaces: dict[str, Space], num_outputs: int) -> nn.Module:
-        """The next one, tried once. Raises ConfigError where there is none, it fails, or it has other outputs."""
+        """The next one, tried once. Raises ConfigError where there is none, it fails, has other outputs, or parameters
+        that cannot learn."""
         self.num_made += 1
         if self.num_made > len(self.nets):
             message = f"{len(self.nets)} given by set_model; expected a list of more of them"
             raise ConfigError([ConfigErrorItem("", message)])
         net = self.nets[self.num_made - 1]
         with _told_of(f"the {type(net).__name__} given by set_model", ""):
-            _require_outputs(net, spaces, num_outputs)
+            _require_fit(net, spaces, num_outputs)
         return net
 
 
@@ -75,28 +78,60 @@ def _told_of(what: str, path: str) -> Iterator[None]:
         yield
     except ConfigError:
         raise
-    except _WrongOutputs as error:
-        raise ConfigError([ConfigErrorItem(path, f"the outputs of {what} are {error}")]) from None
+    except _Unfit as error:
+        raise ConfigError([ConfigErrorItem(path, f"{error.what} of {what} {error}")]) from None
     except Exception as error:
         raise ConfigError([ConfigErrorItem(path, f"{what} fails on this observation: {failure(error)}")]) from error
 
 
-class _WrongOutputs(Exception):
-    pass
+class _Unfit(Exception):
+    """what: the part of a network that is at fault; the text says how."""
+
+    def __init__(self, what: str, how: str) -> None:
+        super().__init__(how)
+        self.what = what
 
 
-def _require_outputs(net: nn.Module, spaces: dict[str, Space], num_outputs: int) -> None:
-    """Try a network once."""
+def _require_fit(net: nn.Module, spaces: dict[str, Space], num_outputs: int) -> None:
+    """Try a network as it acts, also in one world alone, and as it learns. Nothing of it changes."""
     with torch.no_grad():
-        outputs, expected = _try(evaluation_twin(net), spaces, num_outputs)
+        for num_worlds in (TRIED_WORLDS, 1):
+            _require_outputs(*_try(evaluation_twin(net), spaces, num_outputs, num_worlds), num_worlds)
+    parameters = dict(net.named_parameters())
+    if not parameters:
+        raise _Unfit("the parameters", "are none; expected some that learn")
+    frozen = [name for name, parameter in parameters.items() if not parameter.requires_grad]
+    if frozen:
+        raise _Unfit(_named(frozen), "asks for no gradient; expected a buffer instead, or the callback `freeze`")
+    learning = deepcopy(net).train()
+    with torch.enable_grad(), seeded_global_state(0):  # dropout
+        outputs, _ = _try(learning, spaces, num_outputs, TRIED_WORLDS)
+        weights = list(learning.parameters())
+        found = torch.autograd.grad(outputs.sum(), weights, allow_unused=True) if outputs.requires_grad else ()
+    unused = [
+        name for name, gradient in zip(parameters, found or [None] * len(weights), strict=True) if gradient is None
+    ]
+    if unused:
+        raise _Unfit(_named(unused), "gets no gradient from the outputs; expected every parameter to be used")
+
+
+def _named(parameters: list[str]) -> str:
+    """The first of some parameters, and how many more there are."""
+    more = f" (and {len(parameters) - 1} more)" if len(parameters) > 1 else ""
+    return f"parameter {parameters[0]!r}{more}"
+
+
+def _require_outputs(outputs: Tensor, expected: tuple[int, ...], num_worlds: int) -> None:
     shape = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
     if shape != expected:
-        raise _WrongOutputs(f"{shape} for {TRIED_WORLDS} worlds; expected {expected}")
+        raise _Unfit("the outputs", f"are {shape} for {num_worlds} worlds; expected {expected}")
+    if outputs.dtype != torch.float32:
+        raise _Unfit("the outputs", f"are {str(outputs.dtype).removeprefix('torch.')}; expected float32")
 
 
-def _try(net: nn.Module, spaces: dict[str, Space], num_outputs: int) -> tuple[Tensor, tuple[int, ...]]:
+def _try(net: nn.Module, spaces: dict[str, Space], num_outputs: int, num_worlds: int) -> tuple[Tensor, tuple[int, ...]]:
     """The outputs for observations of zeros, and the shape that they should have."""
-    T, B = TRIED_STEPS, TRIED_WORLDS
+    T, B = TRIED_STEPS, num_worlds
     seen = {name: torch.zeros(T, B, *space.shape, dtype=space.dtype) for name, space in spaces.items()}
     first = {name: value[0] for name, value in seen.items()}
     if not isinstance(net, RecurrentNet):

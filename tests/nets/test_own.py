@@ -1,0 +1,108 @@
+"""Networks of a user's own are tried when they are made: what cannot learn, or does not fit, is named."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from palestra.config import ConfigError, UserConfig, load_class
+from palestra.games.spaces import Space
+from palestra.nets import GivenNets, make_net
+from palestra.nets.inputs import flat_size, flatten_observation
+from palestra.trainer import Trainer
+
+MakeConfig = Callable[..., dict[str, Any]]
+SPACES = {"seen": Space((3,), torch.float32, False)}
+
+
+class Plain(nn.Module):
+    """Sound."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.noise = nn.Linear(3, 2), nn.Dropout(0.5)
+
+    def forward(self, observation: dict[str, Tensor]) -> Tensor:
+        outputs: Tensor = self.noise(self.layer(observation["seen"]))
+        return outputs
+
+
+class Unused(Plain):
+    class Config(UserConfig):
+        pass
+
+    def __init__(self, config: Any = None, spaces: Any = SPACES, num_outputs: int = 2) -> None:
+        super().__init__()
+        self.spaces, self.layer = spaces, nn.Linear(flat_size(spaces), num_outputs)
+        self.spare = nn.Linear(3, 3)
+
+    def forward(self, observation: dict[str, Tensor]) -> Tensor:
+        outputs: Tensor = self.layer(flatten_observation(observation, self.spaces))
+        return outputs
+
+
+class Detached(Plain):
+    def forward(self, observation: dict[str, Tensor]) -> Tensor:
+        return super().forward(observation).detach()
+
+
+class Frozen(Plain):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer.bias.requires_grad_(False)
+
+
+class Squeezing(Plain):
+    def forward(self, observation: dict[str, Tensor]) -> Tensor:
+        return super().forward(observation).squeeze()
+
+
+class Double(Plain):
+    def forward(self, observation: dict[str, Tensor]) -> Tensor:
+        return super().forward(observation).double()
+
+
+class Bare(Plain):
+    def __init__(self) -> None:
+        super().__init__()
+        del self.layer
+
+    def forward(self, observation: dict[str, Tensor]) -> Tensor:
+        return observation["seen"][:, :2]
+
+
+@pytest.mark.parametrize(
+    ("net", "line"),
+    [
+        (Unused, "parameter 'spare.weight' (and 1 more) of the Unused given by set_model gets no gradient from the"),
+        (Detached, "parameter 'layer.weight' (and 1 more) of the Detached given by set_model gets no gradient from"),
+        (Frozen, "parameter 'layer.bias' of the Frozen given by set_model asks for no gradient; expected a buffer"),
+        (Squeezing, "the outputs of the Squeezing given by set_model are (2,) for 1 worlds; expected (1, 2)"),
+        (Double, "the outputs of the Double given by set_model are float64; expected float32"),
+        (Bare, "the parameters of the Bare given by set_model are none; expected some that learn"),
+    ],
+)
+def test_a_network_that_cannot_learn_is_told_when_it_is_given(net: type[nn.Module], line: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        make_net(GivenNets([net()]), SPACES, 2, key=1)
+    assert str(caught.value).startswith(line)
+
+
+def test_a_sound_network_is_taken_and_neither_it_nor_the_global_state_is_changed() -> None:
+    net, before = Plain(), torch.get_rng_state()
+    weights = [parameter.clone() for parameter in net.parameters()]
+    assert make_net(GivenNets([net]), SPACES, 2, key=1) is net
+    assert net.training
+    assert all(torch.equal(a, b) and b.grad is None for a, b in zip(weights, net.parameters(), strict=True))
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_an_unused_parameter_of_a_network_in_a_config_is_told_before_training(make_config: MakeConfig) -> None:
+    name = f"{Unused.__module__}:Unused"
+    assert load_class(name, nn.Module) is Unused
+    with pytest.raises(ConfigError) as caught:
+        Trainer(make_config({"players.host.algorithm.net": {"name": name}}))
+    expected = f"players.host.algorithm.net.name: parameter 'spare.weight' (and 1 more) of {name!r} gets no gradient"
+    assert str(caught.value).startswith(expected)
