@@ -10,6 +10,7 @@ of a key is mix(key + (i + 1) * GAMMA), in 64-bit arithmetic that wraps around.
 
 import hashlib
 import math
+import random
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -205,3 +206,21 @@ def seeded_global_state(key: int) -> Iterator[None]:
     with torch.random.fork_rng(devices=devices):
         torch.manual_seed(key % 2**63)
         yield
+
+
+def global_states() -> tuple[Any, ...]:
+    """The states of the global generators of torch (on the CPU), numpy and Python, to be compared."""
+    _, numbers, *rest = np.random.get_state()
+    return torch.get_rng_state().numpy().tobytes(), np.asarray(numbers).tobytes(), tuple(rest), random.getstate()
+
+
+@contextmanager
+def restored_global_states() -> Iterator[None]:
+    """Whatever code of a user's own draws inside, the global generators are afterwards as they were."""
+    plain, numbers = random.getstate(), np.random.get_state()
+    with torch.random.fork_rng(devices=[]):
+        try:
+            yield
+        finally:
+            random.setstate(plain)
+            np.random.set_state(numbers)

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from palestra.config import Config, ConfigError, ConfigErrorItem
+from palestra.config import Config, ConfigError, ConfigErrorItem, below
 from palestra.evaluation.config import BestConfig, EvaluationConfig
 from palestra.evaluation.episodes import play_episodes
 from palestra.evaluation.evaluator import Games, evaluation_mode, play_games
@@ -41,7 +41,10 @@ class Evaluations:
     ) -> None:
         self.configs = {config.name: config for config in configs}
         self.game, self.players, self.seed, self.num_worlds = game, players, seed, num_worlds
-        self.games = {c.name: game if c.game is None else make_game(c.game) for c in configs}
+        self.games: dict[str, Game] = {}
+        for index, config in enumerate(configs):
+            with below(f"evaluations.{index}"):
+                self.games[config.name] = game if config.game is None else make_game(config.game)
         errors = [item for index, config in enumerate(configs) for item in self._misfits(index, config)]
         if errors:
             raise ConfigError(errors)

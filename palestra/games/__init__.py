@@ -4,7 +4,7 @@ from typing import Annotated, Any
 
 import torch
 
-from palestra.config import ByName, Config, UserConfig, check, load_class
+from palestra.config import ByName, Config, ConfigError, ConfigErrorItem, UserConfig, check, failure, load_class
 from palestra.games.classic_control import (
     Acrobot,
     AcrobotConfig,
@@ -24,6 +24,7 @@ from palestra.games.newton import Kernel
 from palestra.games.nim import NimConfig, NimGame
 from palestra.games.polyhedra import PolyhedraConfig, PolyhedraGame
 from palestra.games.solo import SoloGame
+from palestra.games.trial import try_game
 from palestra.games.world import TensorWorld
 
 GameConfig = Annotated[
@@ -47,6 +48,7 @@ GAMES: dict[str, type[Game]] = {
     "mountain_car": MountainCar,
     "gymnasium": GymnasiumGame,
 }
+NUM_TRIED_TURNS = 8  # of a user's own game, before it is played; palestra.testing.check_game tries more
 
 
 def game_class(name: str) -> type[Game]:
@@ -58,7 +60,8 @@ def make_game(config: Config, device: torch.device, kernel: Kernel) -> Game:
     """The rules that a config names. kernel: of the polyhedra game and of classic control; changes speed, never a
     result.
 
-    A user's own class is called as (config, device), carries `Config`, and has its `roles` as a class attribute.
+    A user's own class is called as (config, device), carries `Config`, and has its `roles` as a class attribute. It is
+    tried (palestra.games.trial): raises ConfigError with all that is wrong with it.
     """
     match config:
         case PolyhedraConfig():
@@ -76,9 +79,21 @@ def make_game(config: Config, device: torch.device, kernel: Kernel) -> Game:
         case MountainCarConfig():
             return MountainCar(config, device, kernel)
         case UserConfig():
-            own: Any = game_class(config.name)
-            return own(config, device)
+            return _make_own_game(config, device)
     raise TypeError(f"{type(config).__name__} is no config of a game")
+
+
+def _make_own_game(config: UserConfig, device: torch.device) -> Game:
+    own: Any = game_class(config.name)
+    try:
+        game: TensorGame = own(config, device)
+    except Exception as error:
+        message = f"{config.name!r} cannot be made: {failure(error)}"
+        raise ConfigError([ConfigErrorItem("game", message)]) from error
+    faults = try_game(game, NUM_TRIED_TURNS)
+    if faults:
+        raise ConfigError([ConfigErrorItem("game", str(fault)) for fault in faults])
+    return game
 
 
 class _OneGame(Config):

@@ -1,0 +1,469 @@
+"""A game is tried before anybody learns in it: a few worlds are played with random legal actions, and every promise of
+TensorGame (palestra.games.game) that can be seen from outside is looked at.
+
+Letters: B worlds, R roles.
+"""
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from palestra.config import ConfigErrorItem, failure
+from palestra.games.game import State, TensorGame, expand_mask
+from palestra.games.spaces import ActionSpace, Box, Discrete, MultiDiscrete, Space
+from palestra.games.trees import are_same, copied, is_same, memory_of, row_of, tensors_in
+from palestra.randomness import (
+    base_key,
+    fold,
+    global_states,
+    random_choice,
+    random_floats,
+    restored_global_states,
+    world_keys,
+)
+
+NUM_WORLDS = 5
+MOST_IDLE_TURNS = 100  # turns in a row in which nobody decides in a world
+ARGUMENTS = {"reset": ("keys",), "transition": ("state", "actions", "keys")}  # of the others: state, role
+WIDEST_BOUND = 10.0  # of random actions in a box without bounds
+
+
+def try_game(game: TensorGame, num_turns: int) -> list[ConfigErrorItem]:
+    """What is wrong with a game, one line each, with the method's name; [] for a game that keeps its promises.
+
+    Every call is made twice, and once more for one of the worlds alone: results must be the same. num_turns: how long
+    it is played. The user's global random state is as it was.
+    """
+    trial = Trial(game)
+    with restored_global_states(), torch.no_grad(), suppress(_CannotGoOn):
+        trial.play(num_turns)
+    name = type(game).__name__
+    return [ConfigErrorItem(f"{name}.{method}", message) for method, message in trial.faults.values()]
+
+
+class _CannotGoOn(Exception):
+    """What a method gave is of no use to those that come after it."""
+
+
+class Trial:
+    """One game that is played for its faults. faults: (method, message), one for each thing that was expected."""
+
+    def __init__(self, game: TensorGame) -> None:
+        self.game = game
+        self.faults: dict[tuple[str, str], tuple[str, str]] = {}
+        self.layout: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {}  # of a state: dtypes and shapes of one world
+        self.lent: list[tuple[str, Any, Any]] = []  # what methods gave in the last two turns, and copies of it
+        self.num_lent = 0  # of these, those of the turn before
+        self.num_calls = 0
+
+    def fault(self, method: str, expected: str, got: str) -> None:
+        self.faults.setdefault((method, expected), (method, f"expected {expected}, got {got}"))
+
+    # ---- what is played ------------------------------------------------------------------------------------
+
+    def play(self, num_turns: int) -> None:
+        """Play so many turns, and more until somebody has decided."""
+        self.check_attributes()
+        game = self.game
+        B, R = self.num_worlds(), len(game.roles)
+        keys = world_keys(base_key(0, "game trial"), B, game.device)
+        first = torch.arange(B, device=game.device) == 0
+        state = self.refill(self.new_state(fold(keys, 0)), first, fold(keys, 1))
+        waiting = torch.zeros(B, R, dtype=torch.bool, device=game.device)  # roles that have decided in their game
+        is_cut, idle = (torch.zeros(B, dtype=dtype, device=game.device) for dtype in (torch.bool, torch.int64))
+        number = 0
+        while number < num_turns or bool((idle >= number).all()):
+            index = number % len(game.turns)
+            turn, is_last = game.turns[index], index + 1 == len(game.turns)
+            turn_keys = fold(keys, number + 2)
+            step_keys = turn_keys + (R + 1)
+            masks, decides = self.look(state, turn)
+            self.check_waiting(decides, waiting, is_cut, turn)
+            waiting, idle = waiting | decides, torch.where(decides.any(dim=1), 0, idle + 1)
+            expected = f"somebody to decide in every world at least once in {MOST_IDLE_TURNS} turns"
+            self.require_everywhere("deciding", expected, idle < MOST_IDLE_TURNS, "nobody")
+            if bool((idle >= MOST_IDLE_TURNS).any()):
+                return
+            actions = {
+                role: _random_action(game.action_spaces[role], legal, turn_keys + (game.roles.index(role) + 1))
+                for role, legal in masks.items()
+            }
+            new, rewards, terminated, truncated = self.transition(state, actions, decides, step_keys)
+            self.check_ends(index, decides, rewards, terminated, truncated)
+            is_over = terminated.all(dim=1)
+            if bool(is_over.any()):
+                no_role = ~(self.who_decides(new) & is_over.unsqueeze(1))
+                self.require_everywhere("deciding", "no role to decide in a world that is over", no_role, "one")
+            leaving = is_over | (truncated if R == 1 else is_cut & is_last)
+            is_cut = (is_cut | truncated) & ~leaving
+            if number < len(game.turns) and is_last:
+                leaving = leaving | first  # one world at least begins anew
+            self.check_stepper(state, actions, step_keys, new, (rewards, terminated, truncated))
+            state = self.refill(new, leaving, step_keys + 1)
+            waiting &= ~leaving.unsqueeze(1)
+            self.check_lent()
+            number += 1
+
+    def num_worlds(self) -> int:
+        """A number of worlds that is no other size in the game, so that axes cannot be confused."""
+        game = self.game
+        sizes = {len(game.roles)} | {space.num_flags for space in game.action_spaces.values()}
+        sizes |= {size for spaces in game.spaces.values() for space in spaces.values() for size in space.shape}
+        return next(number for number in range(NUM_WORLDS, NUM_WORLDS + len(sizes) + 1) if number not in sizes)
+
+    def check_attributes(self) -> None:
+        """What must be set, in its types."""
+        game, num = self.game, len(self.faults)
+        roles = getattr(game, "roles", None)
+        if not (_is_tuple_of(roles, str) and roles and len(set(roles)) == len(roles)):
+            self.fault("roles", "a tuple of different names", repr(roles))
+            raise _CannotGoOn
+        actions = (Discrete, MultiDiscrete, Box)
+        for name, fits in {
+            "spaces": lambda value: all(isinstance(space, Space) for space in value.values()) and value,
+            "action_spaces": lambda value: isinstance(value, actions),
+        }.items():
+            found = getattr(game, name, None)
+            for role in roles:
+                if not isinstance(found, Mapping) or role not in found:
+                    self.fault(name, f"an entry for {role!r}", "none")
+                elif not (isinstance(found[role], Mapping) or name != "spaces") or not fits(found[role]):
+                    kind = "Space, by name" if name == "spaces" else "Discrete, MultiDiscrete or Box"
+                    self.fault(name, f"for {role!r} {kind}", repr(found[role]))
+        turns: Any = getattr(game, "turns", None)
+        if not (_is_tuple_of(turns, tuple) and {role for turn in turns for role in turn} == set(roles)):
+            self.fault("turns", "a tuple of tuples of roles, in which every role stands", repr(turns))
+        elif not set(getattr(game, "quiet_turns", (None,))) <= set(range(len(turns) - 1)):
+            quiet = repr(getattr(game, "quiet_turns", None))
+            self.fault("quiet_turns", "a tuple of numbers of turns before the last, or ()", quiet)
+        if not _is_tuple_of(getattr(game, "tallies", None), str):
+            self.fault("tallies", "a tuple of names", repr(getattr(game, "tallies", None)))
+        if not isinstance(getattr(game, "lockstep", None), bool):
+            self.fault("lockstep", "a bool", repr(getattr(game, "lockstep", None)))
+        if not isinstance(getattr(game, "device", None), torch.device):
+            self.fault("device", "a torch.device", repr(getattr(game, "device", None)))
+        if len(self.faults) > num:
+            raise _CannotGoOn
+
+    # ---- the methods, one by one ---------------------------------------------------------------------------
+
+    def new_state(self, keys: Tensor) -> State:
+        state = self.call("reset", keys)
+        if not isinstance(state, dict) or not all(isinstance(name, str) for name in state):
+            self.fault("reset", "a dict of tensors by name", _described(state))
+            raise _CannotGoOn
+        B, is_sound = len(keys), True
+        for name, value in state.items():
+            is_tensor = isinstance(value, Tensor) and value.shape[:1] == (B,) and self.is_here(value)
+            if not is_tensor:
+                expected = f"entry {name!r} to be a tensor of {B} worlds, ({B}, ...), on {self.game.device}"
+                self.fault("reset", expected, _described(value))
+                is_sound = False
+        for name in self.game.tallies:
+            if name not in state:
+                self.fault("reset", f"an entry for the tally {name!r}", "none")
+                is_sound = False
+            elif is_sound and state[name].shape != (B,):
+                self.fault(
+                    "reset", f"the tally {name!r} to be a number for each world, ({B},)", _described(state[name])
+                )
+        if not is_sound:
+            raise _CannotGoOn
+        self.layout = {name: (value.dtype, tuple(value.shape[1:])) for name, value in state.items()}
+        return state
+
+    def look(self, state: State, turn: tuple[str, ...]) -> tuple[dict[str, Tensor], Tensor]:
+        """What palestra asks before a turn: the legal actions by role, and who decides, bool (B, R)."""
+        masks = {}
+        for role in turn:
+            with suppress(_CannotGoOn):
+                self.observe(state, role)
+            with suppress(_CannotGoOn):
+                masks[role] = self.legal(state, role)
+        decides = self.who_decides(state)
+        if len(masks) < len(turn):
+            raise _CannotGoOn
+        decides = decides & torch.tensor([role in turn for role in self.game.roles], device=self.game.device)
+        for role, legal in masks.items():
+            space, needed = self.game.action_spaces[role], decides[:, self.game.roles.index(role)]
+            for number, flags in enumerate(legal.split(_choices(space), dim=1) if space.num_flags else ()):
+                which = f" of choice {number}" if isinstance(space, MultiDiscrete) else ""
+                expected = f"a legal action{which} for {role!r} wherever it decides"
+                self.require_everywhere("legal", expected, flags.any(dim=1) | ~needed, "none")
+        return masks, decides
+
+    def who_decides(self, state: State) -> Tensor:
+        shape = (_num_rows(state), len(self.game.roles))
+        found = self.call("deciding", state)
+        if not self.check_tensor("deciding", "", found, torch.bool, shape):
+            if not isinstance(found, Tensor) or found.shape != shape:
+                raise _CannotGoOn
+            return found != 0
+        return found
+
+    def check_waiting(self, decides: Tensor, waiting: Tensor, is_cut: Tensor, turn: tuple[str, ...]) -> None:
+        """A role that has decided does so at its next turn, where the game promises that."""
+        if not self.game.lockstep and len(self.game.roles) > 1:
+            return
+        why = "lockstep says so" if self.game.lockstep else "there is one role"
+        expected = f"a role that has decided to decide whenever its turn comes, until its game is over ({why})"
+        asked = torch.tensor([role in turn for role in self.game.roles], device=self.game.device)
+        self.require_everywhere("deciding", expected, decides | ~(waiting & asked) | is_cut.unsqueeze(1), "none")
+
+    def observe(self, state: State, role: str) -> None:
+        spaces = self.game.spaces[role]
+        found = self.call("observe", state, role)
+        if not isinstance(found, Mapping) or found.keys() != spaces.keys():
+            got = f"those of {', '.join(map(repr, found))}" if isinstance(found, Mapping) else _described(found)
+            self.fault("observe", f"for {role!r} the entries of its spaces: {', '.join(map(repr, spaces))}", got)
+            return
+        for name, space in spaces.items():
+            what, value = f"entry {name!r} of {role!r} to be ", found[name]
+            if not self.check_tensor("observe", what, value, space.dtype, (_num_rows(state), *space.shape)):
+                continue
+            if not bool(torch.isfinite(value).all()):
+                self.fault("observe", f"{what}finite numbers", "nan or inf")
+            if memory_of(value) & memory_of(state):
+                self.fault("observe", f"{what}a new tensor", "a view of the state")
+
+    def legal(self, state: State, role: str) -> Tensor:
+        """The legal actions, with which the game can be played on where their number or dtype is wrong, too."""
+        shape = (_num_rows(state), self.game.action_spaces[role].num_flags)
+        found = self.call("legal", state, role)
+        if self.check_tensor("legal", f"for {role!r} ", found, torch.bool, shape):
+            return found
+        if not isinstance(found, Tensor) or found.dim() != 2 or len(found) != shape[0]:
+            raise _CannotGoOn
+        sound = torch.zeros(shape, dtype=torch.bool, device=self.game.device)
+        sound[:, : found.shape[1]] = found[:, : shape[1]] != 0
+        return sound
+
+    def transition(
+        self, state: State, actions: dict[str, Tensor], decides: Tensor, keys: Tensor
+    ) -> tuple[State, Tensor, Tensor, Tensor]:
+        method, B, R = "transition", *decides.shape
+        found = self.call(method, state, actions, keys)
+        if not isinstance(found, tuple) or len(found) != 4:
+            self.fault(method, "a tuple of state, rewards, terminated, truncated", _described(found))
+            raise _CannotGoOn
+        new, rewards, terminated, truncated = found
+        is_sound = self.check_state(method, new, B)
+        is_sound &= self.check_tensor(method, "the rewards (worlds, roles) to be ", rewards, torch.float32, (B, R))
+        is_sound &= self.check_tensor(method, "terminated (worlds, roles) to be ", terminated, torch.bool, (B, R))
+        is_sound &= self.check_tensor(method, "truncated (worlds) to be ", truncated, torch.bool, (B,))
+        if not is_sound:
+            raise _CannotGoOn
+        if not bool(decides.all()):
+            others = dict(actions)
+            for role in actions:
+                ignored = expand_mask(~decides[:, self.game.roles.index(role)], actions[role])
+                others[role] = torch.where(ignored, _other(actions[role], self.game.action_spaces[role]), actions[role])
+            if not are_same(found, self.attempt(method, copied(state), others, keys)):
+                self.fault(method, "the actions of roles that do not decide to be ignored", "other results for others")
+        if type(self.game).transition_in_place is not TensorGame.transition_in_place:
+            again = self.attempt("transition_in_place", copied(state), copied(actions), keys)
+            if not are_same(found, again):
+                self.fault("transition_in_place", "what transition gives", "something else")
+        return found
+
+    def check_ends(self, index: int, decides: Tensor, rewards: Tensor, terminated: Tensor, truncated: Tensor) -> None:
+        """Rewards and ends of a turn, by their values."""
+        method, is_over = "transition", terminated.all(dim=1)
+        if not bool(torch.isfinite(rewards).all()):
+            self.fault(method, "finite rewards", "nan or inf")
+        self.require_everywhere(
+            method, "truncated only in worlds that have not terminated", ~(truncated & is_over), "both"
+        )
+        if len(self.game.roles) == 1:
+            idle = ~decides.any(dim=1)
+            expected = "reward 0 and terminated in a world in which the only role does not decide"
+            self.require_everywhere(method, expected, ~idle | (is_over & (rewards[:, 0] == 0)))
+        if index in self.game.quiet_turns:
+            expected = f"no rewards and no ends of running games in turn {index}, one of quiet_turns"
+            goes_on = ~truncated & ~(is_over & decides.any(dim=1))
+            self.require_everywhere(method, expected, (rewards == 0).all(dim=1) & goes_on)
+
+    def refill(self, state: State, where: Tensor, keys: Tensor) -> State:
+        """`state` with new worlds, by the game's own method, which may write to it."""
+        if not bool(where.any()):
+            return state
+        fresh, before = self.new_state(keys), copied(state)
+        expected = {name: torch.where(expand_mask(where, value), fresh[name], value) for name, value in before.items()}
+        found = self.attempt("refill", state, where, keys)
+        if not self.check_state("refill", found, len(where)):
+            raise _CannotGoOn
+        if not are_same(expected, found, tolerance=1e-4):
+            self.fault(
+                "refill",
+                "the worlds that begin anew as reset makes them, and the others as they were",
+                "something else (tensors of a state may not share their memory, as expand and views do)",
+            )
+            raise _CannotGoOn
+        return expected
+
+    def check_stepper(
+        self, state: State, actions: dict[str, Tensor], keys: Tensor, new: State, outcome: tuple[Tensor, ...]
+    ) -> None:
+        """The quicker way of a game of one role gives what the other methods do."""
+        if len(self.game.roles) > 1 or type(self.game).stepper is TensorGame.stepper:
+            return
+        (role,), (rewards, terminated, truncated) = self.game.roles, outcome
+        stepper = self.attempt("stepper", {name: value.clone() for name, value in state.items()})
+        if stepper is None:
+            return
+        try:
+            found = stepper(actions[role].clone(), keys)
+        except Exception as error:
+            self.fault("stepper", "a step", failure(error))
+            raise _CannotGoOn from error
+        ended, fresh = terminated[:, 0] | truncated, self.game.reset(keys + 1)
+        begun = {name: torch.where(expand_mask(ended, value), fresh[name], value) for name, value in new.items()}
+        seen = (self.game.observe(new, role), self.game.observe(begun, role))
+        if not are_same((*seen, rewards[:, 0], terminated[:, 0], truncated), found, tolerance=1e-4):
+            self.fault("stepper", "what transition, observe and reset give", "something else")
+
+    # ---- calls ---------------------------------------------------------------------------------------------
+
+    def attempt(self, method: str, *arguments: Any) -> Any:
+        """Call once. What raises is a fault, after which there is nothing to go on with."""
+        try:
+            return getattr(self.game, method)(*arguments)
+        except Exception as error:
+            self.faults.setdefault((method, "raises"), (method, f"raises {failure(error)}"))
+            raise _CannotGoOn from error
+
+    def call(self, method: str, *arguments: Any) -> Any:
+        """What a method gives. It is called again with the same arguments, and with those of one world."""
+        before, random_before = copied(arguments), global_states()
+        found = self.attempt(method, *arguments)
+        for (place, value), (_, now) in zip(tensors_in(before), tensors_in(arguments), strict=True):
+            if not is_same(value, now, 0.0):
+                named = ARGUMENTS.get(method, ("state",))[place[0]] + "".join(f"[{key!r}]" for key in place[1:])
+                self.fault(method, "its arguments to stay as they were", f"other numbers in {named}")
+        drawn = global_states() != random_before
+        again = self.attempt(method, *copied(before))
+        if drawn:
+            self.fault(method, "chance from its keys alone", "numbers from a global random generator")
+        elif not are_same(found, again):
+            self.fault(method, "the same results for the same arguments", "others at a second call")
+        self.check_memory(method, found, again)
+        self.call_alone(method, before, found)
+        return found
+
+    def check_memory(self, method: str, found: Any, again: Any) -> None:
+        """States and observations are new tensors, for they are written to or kept; and so that what else a method
+        gave can be looked at after the next turn."""
+        is_outcome = (
+            method == "transition" and isinstance(found, tuple) and isinstance(again, tuple) and found and again
+        )
+        if is_outcome:
+            (found, *rest), (again, *_) = found, again
+            self.lent.append((method, tuple(rest), copied(tuple(rest))))
+        if method in ("deciding", "legal"):
+            self.lent.append((method, found, copied(found)))
+        elif memory_of(found) & memory_of(again):
+            self.fault(method, "new tensors at every call", "memory of an earlier call")
+
+    def call_alone(self, method: str, arguments: tuple[Any, ...], found: Any) -> None:
+        """Call with one world alone: it must come out as among the others, but for roundings."""
+        num_worlds = len(next(value for _, value in tensors_in(arguments)))
+        if any(value.shape[:1] != (num_worlds,) for _, value in tensors_in(found)):
+            return  # that is a fault of its own
+        world = self.num_calls % num_worlds
+        self.num_calls += 1
+        if not are_same(row_of(found, world), self.attempt(method, *row_of(arguments, world)), tolerance=1e-4):
+            expected = "a world to come out alone as it does among others"
+            self.fault(method, expected, f"something else for one of {num_worlds}")
+
+    def check_lent(self) -> None:
+        """What methods gave in the last turn is still what it was."""
+        for method, found, copy in self.lent[: self.num_lent]:
+            if not are_same(found, copy):
+                self.fault(method, "results that later calls do not change", "other numbers after the next turn")
+        del self.lent[: self.num_lent]
+        self.num_lent = len(self.lent)
+
+    # ---- what is looked at ---------------------------------------------------------------------------------
+
+    def check_state(self, method: str, state: Any, B: int) -> bool:
+        """Whether it has the entries that reset has given, in the same dtypes and shapes."""
+        if not isinstance(state, dict) or state.keys() != self.layout.keys():
+            got = f"those of {', '.join(map(repr, state))}" if isinstance(state, dict) else _described(state)
+            self.fault(method, f"a state with the entries that reset gives: {', '.join(map(repr, self.layout))}", got)
+            return False
+        sound = [
+            self.check_tensor(
+                method, f"state entry {name!r}, as reset has made it, to be ", state[name], dtype, (B, *shape)
+            )
+            for name, (dtype, shape) in self.layout.items()
+        ]
+        return all(sound)
+
+    def check_tensor(self, method: str, what: str, value: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> bool:
+        """Whether it is a tensor of that dtype and shape, on the game's device."""
+        is_tensor = isinstance(value, Tensor)
+        if is_tensor and value.dtype == dtype and value.shape == shape and self.is_here(value):
+            return True
+        self.fault(method, f"{what}{_plain(dtype)} {shape} on {self.game.device}", _described(value))
+        return False
+
+    def require_everywhere(self, method: str, expected: str, holds: Tensor, got: str = "something else") -> None:
+        """holds: bool (B, ...)."""
+        if not bool(holds.all()):
+            self.fault(method, expected, f"{got} in world {int((~holds).nonzero()[0, 0])}")
+
+    def is_here(self, value: Tensor) -> bool:
+        device = self.game.device
+        return value.device.type == device.type and device.index in (None, value.device.index)
+
+
+def _num_rows(state: State) -> int:
+    return len(next(iter(state.values())))
+
+
+# ---- random actions --------------------------------------------------------------------------------------
+
+
+def _choices(space: ActionSpace) -> list[int]:
+    return list(space.nums) if isinstance(space, MultiDiscrete) else [space.num_flags]
+
+
+def _random_action(space: ActionSpace, legal: Tensor, keys: Tensor) -> Tensor:
+    if isinstance(space, Box):
+        low, high = (
+            torch.tensor(bound, device=keys.device).clamp(-WIDEST_BOUND, WIDEST_BOUND)
+            for bound in (space.low, space.high)
+        )
+        return low + (high - low) * random_floats(keys, len(space.low))
+    chosen = [random_choice(fold(keys, k), flags) for k, flags in enumerate(legal.split(_choices(space), dim=1))]
+    return torch.stack(chosen, dim=1) if isinstance(space, MultiDiscrete) else chosen[0]
+
+
+def _other(action: Tensor, space: ActionSpace) -> Tensor:
+    """Other actions of the same space, if it has any."""
+    if isinstance(space, Box):
+        return action.new_tensor(space.low).clamp(-WIDEST_BOUND, WIDEST_BOUND).expand_as(action)
+    nums = torch.tensor(_choices(space), device=action.device)
+    return (action + 1) % (nums if action.dim() > 1 else nums[0])
+
+
+# ---- in words ----------------------------------------------------------------------------------------
+
+
+def _plain(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _described(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return f"{_plain(value.dtype)} {tuple(value.shape)} on {value.device}"
+    if isinstance(value, tuple):
+        return f"a tuple of {len(value)}"
+    return "None" if value is None else f"{'an' if type(value).__name__[0] in 'aeiou' else 'a'} {type(value).__name__}"
+
+
+def _is_tuple_of(value: Any, kind: type) -> bool:
+    return isinstance(value, tuple) and all(isinstance(item, kind) for item in value)

@@ -1,0 +1,56 @@
+"""A config out of nothing but its model: some value for each key, so that a class can be tried without being told of
+its keys."""
+
+from collections.abc import Mapping
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from pydantic import TypeAdapter, ValidationError
+
+from palestra.config import Config, ConfigError, UserConfig
+from palestra.config.variants import Variants, members_of
+
+CANDIDATES: tuple[Any, ...] = (0.05, 2, 0.5, 1, 0, False, None, "a", [], {})
+BY_KEY = {"capacity": 256}  # of a replay buffer, which must hold a roll-out
+NET = {"name": "mlp", "net_arch": [8], "activation": "tanh"}
+
+
+def sample_config(model: type[Config], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Data that the model takes. given: values of some keys. Raises ValueError where none is found for another key."""
+    data = {name: value for name, value in BY_KEY.items() if name in model.model_fields} | dict(given)
+    for name, field in model.model_fields.items():
+        if name not in data:
+            kind: Any = Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
+            try:
+                data[name] = _sample(kind)
+            except ValueError:
+                raise ValueError(f"{name}: expected a value for it in `config`, for none can be made up") from None
+    return data
+
+
+def _sample(kind: Any) -> Any:
+    origin, arguments = get_origin(kind), get_args(kind)
+    if origin is Annotated and any(isinstance(mark, Variants) for mark in arguments[1:]):
+        return _sample_variant(members_of(arguments[0]))
+    if origin is Literal:
+        return arguments[0]
+    if origin in (Union, UnionType) and NoneType in arguments:
+        return None
+    if isinstance(kind, type) and issubclass(kind, Config):
+        return sample_config(kind, {})
+    adapter = TypeAdapter(kind)
+    for value in CANDIDATES:
+        try:
+            adapter.validate_python(value, strict=True)
+        except (ValidationError, ConfigError):
+            continue
+        return value
+    raise ValueError
+
+
+def _sample_variant(members: tuple[type[Config], ...]) -> Any:
+    """A small network where one is asked for, else the first member."""
+    names = [get_args(member.model_fields["name"].annotation) for member in members if member is not UserConfig]
+    if any(NET["name"] in kinds for kinds in names):
+        return NET
+    return sample_config(next(member for member in members if member is not UserConfig), {})
