@@ -1,0 +1,243 @@
+"""Every example of the documents that trains is killed by SIGKILL, goes on to the same bits, and is verified."""
+
+import multiprocessing
+import os
+import re
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from resuming import assert_same_bits, at_call
+
+from palestra.callbacks import make_callback
+from palestra.config import load_yaml
+from palestra.testing import check_algorithm
+from palestra.testing.algorithms import CARTPOLE
+from palestra.trainer import Trainer
+from palestra.verify import BEGINNING, verify
+
+ROOT = Path(__file__).parents[2]
+Data = dict[str, Any]
+Edit = Callable[[Data], None]
+
+
+def blocks(page: str, kind: str = "python") -> list[str]:
+    return re.findall(rf"```{kind}\n(.*?)```", (ROOT / "docs" / page).read_text(), re.S)
+
+
+def block(page: str, part: str, kind: str = "python") -> str:
+    """The only block of a page that has some text in it."""
+    [found] = [each for each in blocks(page, kind) if part in each]
+    return found
+
+
+@dataclass
+class Example:
+    """module: the file that the document names, with that block in it. change: what puts it into a shipped config.
+    give, callbacks: what a program gives to the trainer besides; None: nothing, so that the config says it all."""
+
+    page: str
+    part: str
+    module: str
+    config: str
+    change: Edit
+    give: Callable[[Trainer, Data], None] | None = None
+    callbacks: Callable[[Data], list[Any]] | None = None
+
+    @property
+    def code(self) -> str:
+        """The block, without the training that a program does at its end."""
+        return block(self.page, self.part).partition("\ntrainer = ")[0]
+
+
+def agent(config: Data, **changes: Any) -> None:
+    [player] = config["players"].values()
+    player["algorithm"] |= changes
+
+
+def reinforce(config: Data) -> None:
+    config["players"] = yaml.safe_load(block("own-algorithm.md", "reinforce:", "yaml"))["players"]
+    config["players"]["agent"] = {"scripted": "random"}
+
+
+def listed_callbacks(config: Data) -> None:
+    config |= yaml.safe_load(block("callbacks.md", "my_callbacks", "yaml"))
+    config["callbacks"][2]["at"]["after"] = 64
+    config["callbacks"][1]["of"]["interval"]["every"] = 32
+
+
+def pennies(config: Data) -> None:
+    config |= yaml.safe_load(block("games.md", "pennies", "yaml"))
+    config |= {"roles": {"even": "agent", "odd": "agent"}}
+
+
+def given_callbacks(names: Data) -> list[Any]:
+    freeze = {"name": "freeze", "player": "agent", "net": "actor_critic", "weights": ["value.*"], "num_opt_steps": None}
+    return [names["Tell"](None), make_callback(freeze)]
+
+
+def set_flat(trainer: Trainer, names: Data) -> None:
+    torch.manual_seed(0)
+    layers = (torch.nn.Linear(4, 64), torch.nn.Tanh(), torch.nn.Linear(64, 2))
+    trainer.set_model("agent", names["Flat"](*layers))
+
+
+EXAMPLES = {
+    "reinforce": Example("own-algorithm.md", "class Reinforce", "reinforce", "dqn-polyhedra", reinforce),
+    "rollback": Example(
+        "own-algorithm.md",
+        "class RollbackPPO",
+        "losses",
+        "ppo-cartpole",
+        lambda config: agent(config, name="losses:RollbackPPO", rollback=0.3),
+    ),
+    "huber": Example(
+        "own-algorithm.md",
+        "class HuberSAC",
+        "losses",
+        "sac-pendulum",
+        lambda config: agent(config, name="losses:HuberSAC", huber_delta=1.0),
+    ),
+    "callbacks": Example("callbacks.md", "class StopAt", "my_callbacks", "ppo-cartpole", listed_callbacks),
+    "callbacks in Python": Example(
+        "callbacks.md", "class Tell", "tell", "ppo-cartpole", lambda config: None, callbacks=given_callbacks
+    ),
+    "notes": Example(
+        "recorders.md",
+        "class Notes",
+        "notes",
+        "dqn-polyhedra",
+        lambda config: config.update(callbacks=[{"name": "notes:Notes"}]),
+    ),
+    "network": Example(
+        "nets.md",
+        "class Wide",
+        "wide",
+        "dqn-cartpole",
+        lambda config: agent(config, net={"name": "wide:Wide", "width": 8}),
+    ),
+    "network in Python": Example("nets.md", "class Flat", "flat", "dqn-cartpole", lambda config: None, give=set_flat),
+    "producer": Example(
+        "dqn.md",
+        "class Clipped",
+        "producers_of_mine",
+        "dqn-cartpole",
+        lambda config: agent(config, transitions={"name": "producers_of_mine:Clipped", "bound": 0.5}),
+    ),
+    "reward": Example(
+        "config.md",
+        "class Hurry",
+        "rewards_of_mine",
+        "dqn-polyhedra",
+        lambda config: config["game"].update(reward={"name": "rewards_of_mine:Hurry", "penalty": 0.05}),
+    ),
+    "wrapper": Example(
+        "gymnasium.md",
+        "class Scale",
+        "scale",
+        "dqn-cartpole",
+        lambda config: config["game"]["wrappers"].append({"name": "scale:Scale", "factor": 0.5}),
+    ),
+    "game": Example("games.md", "class Pennies", "pennies", "dqn-cartpole", pennies),
+}
+
+
+def small(example: Example) -> Data:
+    """The shipped config, cut down, with the example in it."""
+    config = load_yaml(ROOT / "configs" / f"{example.config}.yml")
+    example.change(config)
+    config |= {"num_worlds": 4, "stop": {"after": 12, "unit": "opt_steps"}, "best": None}
+    sizes = {"batch_size": 8, "warmup_env_steps": 8, "updates_per_turn": 2, "rollout_length": 8, "num_minibatches": 2}
+    for player in config["players"].values():
+        if "algorithm" in player:
+            known = sizes.keys() & player["algorithm"].keys()
+            player["algorithm"] |= {key: sizes[key] for key in known}
+            if "replay_buffer" in player["algorithm"]:
+                player["algorithm"]["replay_buffer"]["capacity"] = 500
+    evaluation = {"interval": {"every": 6, "unit": "opt_steps"}, "num_games": 2, "final_num_games": 2, "max_rounds": 10}
+    config["evaluations"][0] |= evaluation | {"pairings": [dict(config["roles"])]}
+    config["output"] |= {"display": "quiet", "recorders": [], "save": {"every": 3, "unit": "opt_steps"}}
+    config["output"] |= {"record": {"every": 2, "unit": "opt_steps"}, "keep_last": 2, "keep_every": 1}
+    return config
+
+
+# ---- in processes of their own, forked from one that has never trained -------------------------------------
+
+
+def train(name: str, place: Path, folder: str, kill_at: int | None, is_verified: bool) -> None:
+    """Begin a run, or go on with it; then verify it. kill_at: the safe point before which the process dies, from 1."""
+    os.chdir(place)
+    sys.path.insert(0, str(place))
+    example, run, names = EXAMPLES[name], place / folder, dict[str, Any]()
+    pytest.MonkeyPatch().setattr("palestra.output.plot_scores", lambda records: None)
+    if example.give or example.callbacks:
+        exec(example.code, names)
+    callbacks = example.callbacks(names) if example.callbacks else []
+    if run.exists():
+        trainer = Trainer.load(run, callbacks=callbacks)
+    else:
+        trainer = Trainer(small(example), run=run, callbacks=callbacks)
+    if example.give:
+        example.give(trainer, names)
+    with at_call(Trainer, "safe_point", kill_at or 0, lambda *_: os.kill(os.getpid(), signal.SIGKILL)) as safe_points:
+        trainer.fit()
+    assert trainer.finished
+    (place / "num_safe_points").write_text(str(len(safe_points)))
+    for start in (BEGINNING, None) if is_verified else ():
+        verdict = verify(run, start)
+        assert verdict.difference is None, str(verdict.difference)
+        assert verdict.end is not None
+
+
+def exit_code(*arguments: Any) -> int | None:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["palestra.algorithms", "palestra.verify"])
+    process = context.Process(target=train, args=arguments)
+    process.start()
+    process.join(timeout=120.0)
+    assert process.exitcode is not None, "it does not come to an end"
+    return process.exitcode
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_an_example_that_is_killed_goes_on_to_the_same_bits_and_is_reproduced(name: str, tmp_path: Path) -> None:
+    example = EXAMPLES[name]
+    (tmp_path / f"{example.module}.py").write_text(example.code)
+    assert exit_code(name, tmp_path, "alone", None, False) == 0
+    num_safe_points = int((tmp_path / "num_safe_points").read_text())
+    assert num_safe_points > 4
+    assert exit_code(name, tmp_path, "run", num_safe_points // 2 + 1, False) == -signal.SIGKILL
+    is_named = example.give is None and example.callbacks is None
+    assert exit_code(name, tmp_path, "run", None, is_named) == 0
+    assert_same_bits(tmp_path / "run", tmp_path / "alone")
+
+
+def test_every_class_of_the_documents_takes_part() -> None:
+    found = {
+        name
+        for page in (ROOT / "docs").glob("*.md")
+        for each in blocks(page.name)
+        for name in re.findall(r"^class (\w+)", each, re.M)
+    }
+    helpers = {"Sampling"}  # of Reinforce
+    taken = {name for example in EXAMPLES.values() for name in re.findall(r"class (\w+)", example.part)}
+    assert found == taken | helpers
+
+
+def test_the_checks_of_the_documents_pass(in_tmp_path: Path) -> None:
+    for name in ("reinforce", "game", "rollback"):
+        example = EXAMPLES[name]
+        (in_tmp_path / f"{example.module}.py").write_text(block(example.page, example.part))
+    for page, call in [("own-algorithm.md", "check_algorithm"), ("games.md", "check_game")]:
+        exec(block(page, f"import {call}"), {})
+    exec("import gymnasium\n" + block("gymnasium.md", "import check_environment"), {})
+    import losses  # type: ignore[import-not-found]
+
+    check_algorithm(losses.RollbackPPO, {"rollback": 0.3}, CARTPOLE)
+    check_algorithm(losses.HuberSAC, game=CARTPOLE)
