@@ -2,9 +2,10 @@
 
 import os
 from importlib import import_module
-from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from palestra.starting import uncollected
 
 if TYPE_CHECKING:
     from palestra.algorithms import DQNTrainer, PPOTrainer, RunConfig, SACTrainer, TD3Trainer
@@ -14,7 +15,8 @@ if TYPE_CHECKING:
     from palestra.player import Player
     from palestra.trainer import Trainer, TrainingFailed
 
-__version__ = version("palestra")
+    __version__: str
+
 __all__ = [
     "Callback",
     "ConfigError",
@@ -67,7 +69,10 @@ def load_player(
 
 def __getattr__(name: str) -> Any:
     """The rest on first use: importing torch costs seconds, which `palestra --help` need not wait for."""
-    algorithms = import_module("palestra.algorithms")
+    if name == "__version__":
+        return import_module("importlib.metadata").version("palestra")
+    with uncollected():
+        algorithms = import_module("palestra.algorithms")
     if name == "games":
         return import_module("palestra.games")
     if name in __all__:

@@ -7,6 +7,7 @@ from palestra.algorithms import AnyAlgorithm
 from palestra.algorithms.value_heads import ValueConfig
 from palestra.callbacks import AnyCallbackConfig
 from palestra.config import UserConfig
+from palestra.config.comments import description_of
 from palestra.exploration import ExplorationConfig
 from palestra.games import GameConfig
 from palestra.games.rewards import RewardConfig
@@ -46,7 +47,7 @@ def _variants(union: Any) -> dict[str, str]:
         field = model.model_fields["name"]
         assert get_origin(field.annotation) is not None
         for name in get_args(field.annotation):
-            lines[name] = field.description or _first_line(model)
+            lines[name] = description_of(model, "name") or _first_line(model)
     return lines
 
 

@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from palestra.signals import leaving_at_once
+from palestra.starting import told_of_importing, uncollected
 
 app = typer.Typer(
     help="palestra: one reinforcement-learning trainer for players of every kind.",
@@ -44,7 +45,7 @@ def train(
     quiet: Quiet = False,
 ) -> None:
     """Train the players of a config."""
-    with _told_plainly():
+    with _told_plainly(quiet):
         import palestra
 
         shown = silent if quiet else console
@@ -78,7 +79,7 @@ def resume(
     quiet: Quiet = False,
 ) -> None:
     """Go on with a run from its last checkpoint, to the same bits as if it had never stopped."""
-    with _told_plainly():
+    with _told_plainly(quiet):
         import palestra
 
         _fit(palestra.Trainer.load(run, console=silent if quiet else console, into=into, trust=trust))
@@ -87,7 +88,7 @@ def resume(
 @app.command()
 def extend(run: Run, overrides: Overrides = None, trust: Trust = False, quiet: Quiet = False) -> None:
     """Give a run another end, as stop.after=100000, and go on."""
-    with _told_plainly():
+    with _told_plainly(quiet):
         import palestra
         from palestra.algorithms import RunConfig
         from palestra.config import trusting
@@ -108,7 +109,7 @@ def branch(
     quiet: Quiet = False,
 ) -> None:
     """Begin a new run with the state of a checkpoint and changed hyperparameters."""
-    with _told_plainly():
+    with _told_plainly(quiet):
         import palestra
 
         shown = silent if quiet else console
@@ -389,16 +390,19 @@ def _parse_seeds(text: str) -> list[int]:
 
 
 @contextmanager
-def _told_plainly() -> Iterator[None]:
-    """A user's mistake is one clear line per error and exit code 2, a failed run exit code 1; never a traceback."""
-    from palestra.config import ConfigError, UntrustedError
-    from palestra.evaluation.stored import EvaluationFailed
-    from palestra.games.gym import EnvironmentFailed
-    from palestra.storage.checkpoints import CheckpointError
-    from palestra.storage.disk import RunFolderError
-    from palestra.storage.secrets import redacted
-    from palestra.storage.segments import MissingCheckpointError
-    from palestra.trainer import TrainingFailed
+def _told_plainly(quiet: bool = True) -> Iterator[None]:
+    """A user's mistake is one clear line per error and exit code 2, a failed run exit code 1; never a traceback.
+
+    quiet: say nothing of the imports, as commands do that print an answer and are done."""
+    with uncollected(), told_of_importing(silent if quiet else errors):
+        from palestra.config import ConfigError, UntrustedError
+        from palestra.evaluation.stored import EvaluationFailed
+        from palestra.games.gym import EnvironmentFailed
+        from palestra.storage.checkpoints import CheckpointError
+        from palestra.storage.disk import RunFolderError
+        from palestra.storage.secrets import redacted
+        from palestra.storage.segments import MissingCheckpointError
+        from palestra.trainer import TrainingFailed
 
     try:
         yield

@@ -2,14 +2,17 @@
 
 import gc
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import scipy.linalg.cython_blas  # noqa: F401 (its BLAS is what compiled loops multiply with: loaded, it can be limited)
 import torch
+from numba.core.event import Event, Listener, install_listener
 from threadpoolctl import threadpool_limits
 
 from palestra.config import ConfigError, ConfigErrorItem
+
+COMPILING = "compiling kernels; this takes up to ten seconds, the first time only"
 
 
 @contextmanager
@@ -45,3 +48,24 @@ def frozen_garbage() -> Iterator[None]:
         yield
     finally:
         gc.unfreeze()
+
+
+class CompilingNotice(Listener):
+    """Says once that kernels are compiled, when the first one is: those that lie in numba's cache are not."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+        self._is_told = False
+
+    @contextmanager
+    def given(self) -> Iterator[None]:
+        with install_listener("numba:compile", self):
+            yield
+
+    def on_start(self, event: Event) -> None:
+        if not self._is_told:
+            self._is_told = True
+            self._say(COMPILING)
+
+    def on_end(self, event: Event) -> None:
+        pass

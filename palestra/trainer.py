@@ -43,7 +43,7 @@ from palestra.output import RunOutput, default_folder
 from palestra.player import Metrics, Player
 from palestra.players.given import give_nets
 from palestra.players.seating import keep_players, make_players, warm_start
-from palestra.process import frozen_garbage, limited_threads, memory_needed
+from palestra.process import CompilingNotice, frozen_garbage, limited_threads, memory_needed
 from palestra.recording import make_recorders
 from palestra.recording.recorders import Recorder, Status
 from palestra.recording.values import Recordable
@@ -135,12 +135,15 @@ class Trainer:
             self.config: RunConfig = _read_config(config, tuple(overrides))
         self.name = Path(config).stem if isinstance(config, str | Path) else "run"
         self.console = console or Console()
+        self.output: RunOutput | None = None
+        self._compiling = CompilingNotice(self._say)
         self.device = find_device(self.config.execution.device)
         self.time_log = self.time_log_type(self.device)
         self.game = make_game(self.config.game, self.device, self.config.execution.kernel)
         source = run if isinstance(run, RunFolder) else None if origin is None else run_of(origin)
         self.kept = None if source is None else source.players  # players of other runs, as they were when it began
-        with limited_threads(self.config.execution.num_threads):  # orthogonal weights depend on their number
+        # orthogonal weights depend on the number of threads
+        with limited_threads(self.config.execution.num_threads), self._compiling.given():
             self.players = make_players(self.config, self.game, self.kept)
         self.learners = [player for player in self.players.values() if player.learning]
         if source is None or (origin is None and begins_anew(source)):
@@ -156,7 +159,6 @@ class Trainer:
         self.callbacks = [*map(make_callback, self.config.callbacks), *callbacks]
         self.set_in_python: list[str] = []  # calls that gave objects which no config names
         self.loggers: dict[str, Recorder] = {}
-        self.output: RunOutput | None = None
         self.env_steps = self.opt_steps = self.epochs = self.episodes = 0
         self.turn = 0
         self.in_epoch = False
@@ -318,6 +320,13 @@ class Trainer:
     def log(self, line: str) -> None:
         """Show a line that stays."""
         self._output().display.log(line)
+
+    def _say(self, line: str) -> None:
+        """The same, also before the run has an output."""
+        if self.output is None:
+            self.console.print(line, soft_wrap=True)
+        else:
+            self.log(line)
 
     def _status(self) -> Status:
         """How the run ends, where nothing was raised on the way."""
@@ -783,6 +792,7 @@ class Trainer:
             with (
                 limited_threads(self.config.execution.num_threads),
                 frozen_garbage(),
+                self._compiling.given(),
                 self.signals.caught(self.config.output.stop_within_s, self._before_exit),
                 self.output.opened(),
                 self.evaluating.opened(self.output.folder),

@@ -17,9 +17,8 @@ class Config(BaseModel):
     An integer may stand where a float is expected; a bool is never a number, a string neither; nan and inf are refused.
     """
 
-    model_config = ConfigDict(
-        frozen=True, strict=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True
-    )
+    # defer_build: a run uses a few of a hundred models, and each is built on first use
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from palestra.config.base import Noun
+from palestra.config.comments import description_of
 from palestra.config.errors import listed
 from palestra.config.variants import Variants, members_of
 
@@ -172,7 +173,7 @@ def find_undescribed(model: type[BaseModel]) -> list[str]:
 
 def comment_of(model: type[BaseModel], key: str) -> str | None:
     """The comment of a field: its description, or for a `name` without one the first line of its model's docstring."""
-    description = model.model_fields[key].description
+    description = description_of(model, key)
     if description is None and key == "name" and model.__doc__:
         description = model.__doc__.strip().splitlines()[0]
     return " ".join(description.split()) if description else None

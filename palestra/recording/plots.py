@@ -3,13 +3,13 @@
 import io
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any
-
-import matplotlib
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from typing import TYPE_CHECKING, Any
 
 from palestra.recording.results import Evaluation, PairResult, Seat, by_name, histories, standings
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 # Okabe and Ito's palette, told apart by colour-blind eyes; the first two for the learning players of the two roles
 LEARNED_COLOURS = ("#0072B2", "#D55E00")
@@ -20,6 +20,8 @@ LABEL_GAP = 0.065  # of an axes' height
 
 def plot_scores(records: Sequence[Mapping[str, Any]]) -> bytes | None:
     """A PNG of the scores over training (`scores_figure`); None if no record tells of a learning player."""
+    import matplotlib  # a third of a second, which no start need wait for
+
     with matplotlib.rc_context({"text.usetex": False}):  # whatever a matplotlibrc in the working directory says
         figure = scores_figure(records)
         if figure is None:
@@ -29,7 +31,7 @@ def plot_scores(records: Sequence[Mapping[str, Any]]) -> bytes | None:
         return file.getvalue()
 
 
-def scores_figure(records: Sequence[Mapping[str, Any]]) -> Figure | None:
+def scores_figure(records: Sequence[Mapping[str, Any]]) -> "Figure | None":
     """One panel for each pairing of a learning player: rho over opt steps with its 95% interval as a band, and dashed
     the scripted players of its role facing the same opponent. A row of panels for each learning player, and anew for
     each of several evaluations, named in the titles. In games other than the host's and agent's the learning player's
@@ -37,6 +39,8 @@ def scores_figure(records: Sequence[Mapping[str, Any]]) -> Figure | None:
 
     records: as in `records.jsonl`; those without `pairs` are passed over. None if nothing is there to draw.
     """
+    from matplotlib.figure import Figure
+
     named = by_name([Evaluation.from_record(record) for record in records if record.get("pairs")])
     rows = [(name, row) for name, evaluations in named.items() for row in _rows(evaluations)]
     if not rows:
@@ -68,7 +72,7 @@ def _rows(evaluations: Sequence[Evaluation]) -> list[list[tuple[Seat, PairResult
     ]
 
 
-def _draw_panel(axes: Axes, evaluations: Sequence[Evaluation], learner: Seat, pair: PairResult) -> None:
+def _draw_panel(axes: "Axes", evaluations: Sequence[Evaluation], learner: Seat, pair: PairResult) -> None:
     place, opponents = pair.seats.index(learner), [seat for seat in pair.seats if seat != learner]
     results = histories(evaluations)[pair.seats]
     steps = [each.opt_steps for each in evaluations for found in each.pairs if found.seats == pair.seats]
@@ -92,7 +96,7 @@ def _draw_panel(axes: Axes, evaluations: Sequence[Evaluation], learner: Seat, pa
     _dress(axes, learner, opponents, pair.measure == "rho")
 
 
-def _dress(axes: Axes, learner: Seat, opponents: Sequence[Seat], measures_rho: bool) -> None:
+def _dress(axes: "Axes", learner: Seat, opponents: Sequence[Seat], measures_rho: bool) -> None:
     name = learner.player if learner.player == learner.role else f"{learner.player} as {learner.role}"
     facing = ", ".join(f"{seat.player}{' (learning)' if seat.learns else ''}" for seat in opponents)
     wanted = "high" if learner.role == "host" else "low"
@@ -106,7 +110,7 @@ def _dress(axes: Axes, learner: Seat, opponents: Sequence[Seat], measures_rho: b
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def label_lines(axes: Axes, labels: Sequence[tuple[float, str, str]]) -> None:
+def label_lines(axes: "Axes", labels: Sequence[tuple[float, str, str]]) -> None:
     """Name each line at the right edge, at its height, the names moved apart where they would meet."""
     low, high = axes.get_ylim()
     wanted = sorted(

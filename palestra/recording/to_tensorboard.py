@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-import PIL.Image
 
 from palestra.config import Config
 from palestra.recording.recorders import Recorder, RunCard, RunEnd, Status, numbers_of
@@ -129,6 +128,7 @@ def _histogram(name: str, histogram: Histogram) -> Any:
 
 def _image(name: str, path: Path) -> Any:
     """A PNG or a GIF: TensorBoard shows both as images, and plays the latter."""
+    import PIL.Image
     from tensorboard.compat.proto.summary_pb2 import Summary
 
     with PIL.Image.open(path) as picture:

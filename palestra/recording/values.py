@@ -15,7 +15,6 @@ from typing import Any
 from urllib.parse import quote
 
 import numpy as np
-import PIL.Image
 from torch import Tensor
 
 from palestra.storage.disk import Folder
@@ -40,6 +39,8 @@ class Image:
 
     def to_bytes(self) -> bytes:
         """As PNG."""
+        import PIL.Image
+
         file = io.BytesIO()
         PIL.Image.fromarray(self.pixels).save(file, "PNG")
         return file.getvalue()
@@ -58,6 +59,8 @@ class Video:
 
     def to_bytes(self) -> bytes:
         """As GIF."""
+        import PIL.Image
+
         file = io.BytesIO()
         first, *rest = map(PIL.Image.fromarray, self.frames)
         duration_ms = round(100 / self.fps) * 10
