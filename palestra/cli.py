@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from palestra.signals import leaving_at_once
-from palestra.starting import told_of_importing, uncollected
+from palestra.starting import importing
 
 app = typer.Typer(
     help="palestra: one reinforcement-learning trainer for players of every kind.",
@@ -393,8 +393,10 @@ def _parse_seeds(text: str) -> list[int]:
 def _told_plainly(quiet: bool = True) -> Iterator[None]:
     """A user's mistake is one clear line per error and exit code 2, a failed run exit code 1; never a traceback.
 
-    quiet: say nothing of the imports, as commands do that print an answer and are done."""
-    with uncollected(), told_of_importing(silent if quiet else errors):
+    quiet: say nothing of the imports, as commands do that print an answer and are done.
+    """
+    with importing(silent if quiet else errors):
+        import palestra.algorithms  # noqa: F401 (it imports nearly all that the commands do)
         from palestra.config import ConfigError, UntrustedError
         from palestra.evaluation.stored import EvaluationFailed
         from palestra.games.gym import EnvironmentFailed

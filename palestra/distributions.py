@@ -94,7 +94,7 @@ def _array(nums: tuple[int, ...]) -> np.ndarray:
 def _sample_by_mlp(
     x: np.ndarray,
     weights: np.ndarray,
-    moments: np.ndarray,
+    moments: np.ndarray | None,
     widths: np.ndarray,
     norms: np.ndarray,
     eps: np.float32,

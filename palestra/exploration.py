@@ -60,7 +60,7 @@ ExplorationConfig = Annotated[EpsilonGreedyConfig | SoftmaxConfig, ByName()]
 def choose_by_mlp(
     x: np.ndarray,
     weights: np.ndarray,
-    moments: np.ndarray,
+    moments: np.ndarray | None,
     widths: np.ndarray,
     norms: np.ndarray,
     eps: np.float32,

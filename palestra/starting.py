@@ -26,8 +26,9 @@ def uncollected() -> Iterator[None]:
 
 
 @contextmanager
-def told_of_importing(console: "Console") -> Iterator[None]:
-    """Say before the imports that they take a while, unless they are done. On a terminal the line goes again."""
+def importing(console: "Console") -> Iterator[None]:
+    """Around the heavy imports of a command: say that they take a while, and let no search for garbage walk over what
+    they leave. Nothing of this where they are done. On a terminal the line goes again."""
     if "torch" in sys.modules:
         yield
         return
@@ -37,7 +38,9 @@ def told_of_importing(console: "Console") -> Iterator[None]:
     is_drawn = console.is_terminal and not console.is_dumb_terminal
     console.print(IMPORTING, end="" if is_drawn else "\n")
     try:
-        yield
+        with uncollected():
+            yield
     finally:
         if is_drawn:
             console.control(Control(ControlType.CARRIAGE_RETURN, (ControlType.ERASE_IN_LINE, 2)))
+    gc.freeze()

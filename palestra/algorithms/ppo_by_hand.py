@@ -107,7 +107,7 @@ def agrees(by_hand: "ByHand", ppo: "PPO") -> bool:
         choice=drawn.get("choice", action),
         log_prob=drawn["log_prob"] + 0.3 * noise[:, 0],  # beyond what is clipped, on both sides
         value=value + 0.3 * noise[:, 1],
-        advantage=noise[:, 2],
+        advantage=noise[:, 2].contiguous(),  # as an experience has it: or kernels would be compiled twice
         goal=value + noise[:, 1],
         weight=(keys % 5 > 0).float(),
     )

@@ -162,7 +162,8 @@ def _run_kernel(
     """run(*inputs, out, num_open, *extra, vertices, axes), then what it left open; gives out and num_exact."""
     num_exact = np.empty(len(out), dtype=np.int64)
     arrays = [tensor.contiguous().numpy() for tensor in inputs]
-    run_in_chunks(run, (*arrays, out.numpy(), num_exact), *extra, reduction == "vertices", axes_of(out.shape[2]))
+    vertices = True if reduction == "vertices" else None
+    run_in_chunks(run, (*arrays, out.numpy(), num_exact), *extra, vertices, axes_of(out.shape[2]))
     counts = torch.from_numpy(num_exact)
     if reduction == "vertices" and num_exact.any():
         _settle(out, counts)

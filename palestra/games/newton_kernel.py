@@ -5,6 +5,9 @@ The mathematics is in docs/newton.md; the pure-torch twin is in newton.py and gi
 rows to the front of `out`, -1 behind them. Where a board is beyond the exact range, its Pareto-minimal rows are left
 in `out` and their number in `num_open`, for exact integers to decide; elsewhere `num_open` is 0.
 
+`vertices` is True, or None where the Pareto-minimal rows are all that is wanted: for None numba leaves out the search
+for vertices, which it compiles for seconds.
+
 `axes` is a tuple (0, ..., n - 1), whose length the compiler knows, or an array of that length, for any n. Allocation
 happens once per call. Everything releases the GIL; nothing uses numba's own threads.
 """
@@ -33,7 +36,7 @@ _inlined = njit(nogil=True, error_model="numpy", forceinline=True)
 
 
 @_compiled
-def reduce_boards(points: Array, out: Array, num_open: Array, vertices: bool, axes: Any) -> None:
+def reduce_boards(points: Array, out: Array, num_open: Array, vertices: bool | None, axes: Any) -> None:
     """Reduce boards whose rows need not be packed. points, out: (B, N, n); num_open: int64 (B,)."""
     for world in range(len(points)):
         rows, board, num = out[world], points[world], 0
@@ -48,7 +51,7 @@ def reduce_boards(points: Array, out: Array, num_open: Array, vertices: bool, ax
 
 
 @_compiled
-def blow_up_boards(subset: Array, axis: Array, boards: Array, num_open: Array, vertices: bool, axes: Any) -> None:
+def blow_up_boards(subset: Array, axis: Array, boards: Array, num_open: Array, vertices: bool | None, axes: Any) -> None:
     """Move x_axis <- sum of x_k over k in subset (a bitmask), then reduce. Packed boards, changed in place; subset 0:
     as it is."""
     weights = np.empty(len(axes))
@@ -71,7 +74,7 @@ def blow_up_boards(subset: Array, axis: Array, boards: Array, num_open: Array, v
 
 
 @_compiled
-def random_boards(keys: Array, where: Array, out: Array, num_open: Array, high: int, vertices: bool, axes: Any) -> None:
+def random_boards(keys: Array, where: Array, out: Array, num_open: Array, high: int, vertices: bool | None, axes: Any) -> None:
     """Fresh boards in the places `where`, bool (B,): the integers of randomness.random_integers(keys, N * n, high), row
     by row, reduced. keys: int64 (B,). The other boards of `out` stay as they are."""
     n = len(axes)
@@ -110,14 +113,14 @@ def measured(board: Array, axes: Any) -> tuple[int, float]:
 
 
 @_compiled
-def _finish(boards: Array, num_open: Array, vertices: bool, axes: Any) -> None:
+def _finish(boards: Array, num_open: Array, vertices: bool | None, axes: Any) -> None:
     """Boards of num_open minimal rows: keep the vertices if asked for. num_open: 0, or the rows of an undecided
     board."""
-    if vertices:
-        _keep_vertices(boards, num_open, axes)
-    else:
+    if vertices is None:
         for board in range(len(boards)):
             num_open[board] = 0
+    else:
+        _keep_vertices(boards, num_open, axes)
 
 
 # ---- Pareto-minimal rows ---------------------------------------------------------------------------

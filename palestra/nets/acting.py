@@ -15,7 +15,6 @@ from palestra.nets.mlp_kernel import Array, evaluate
 from palestra.nets.weights import evaluation_twin, one_vector
 
 LETTERS: dict[type[nn.Module], str] = {nn.Linear: "L", nn.BatchNorm1d: "B", nn.ReLU: "r", Tanh: "t"}
-NO_MOMENTS = np.empty(0, dtype=np.float32)
 
 
 def acting_twin(net: nn.Module) -> Callable[[Mapping[str, Tensor]], Tensor]:
@@ -66,8 +65,8 @@ class QuickMLP:
         places = [place() for place in self.first]
         if places != self.places:  # `flatten_weights` and `to` lay all of them elsewhere
             self.places, self.weights = places, one_vector(self.parameters)
-            self.moments = one_vector(self.statistics) if self.statistics else NO_MOMENTS
-        if self.weights is None or self.moments is None:
+            self.moments = one_vector(self.statistics) if self.statistics else None
+        if self.weights is None or (self.statistics and self.moments is None):
             return None
         x = flatten_on_cpu(observation, self.net.spaces)
         return x, self.weights, self.moments, self.widths, self.norms, self.eps, self.is_tanh

@@ -2,6 +2,9 @@
 
 Weights lie in one vector, each layer's matrix (out, in) and bias one after another. Sums may be taken in any order, but
 NaN and infinity are kept. Letters: B rows.
+
+What these loops need of numpy is little on purpose: numba compiles `sum`, `zeros` or `a += np.dot(b, c)` for as long as
+all the rest.
 """
 
 from typing import Any
@@ -16,11 +19,12 @@ compiled = njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract
 
 @compiled
 def evaluate(
-    x: Array, weights: Array, moments: Array, widths: Array, norms: Array, eps: np.float32, is_tanh: bool
+    x: Array, weights: Array, moments: Array | None, widths: Array, norms: Array, eps: np.float32, is_tanh: bool
 ) -> Array:
     """The outputs, float32 (B, widths[-1]), of x (B, widths[0]); layers may have batch norms, in evaluation mode.
 
-    norms: which layers have a batch norm; moments: the means and variances of one after the other.
+    norms: which layers have a batch norm; moments: the means and variances of one after the other, None where no layer
+    has one: then their part is not compiled.
     """
     start = at = 0
     for layer in range(len(widths) - 1):
@@ -30,11 +34,12 @@ def evaluate(
         y = np.empty((len(x), num_out), np.float32)
         apply_linear(x, weight, weights[start : start + num_out], y)
         start += num_out
-        if norms[layer]:
-            factor = weights[start : start + num_out] / np.sqrt(moments[at + num_out : at + 2 * num_out] + eps)
-            y = (y - moments[at : at + num_out]) * factor + weights[start + num_out : start + 2 * num_out]
-            start += 2 * num_out
-            at += 2 * num_out
+        if moments is not None:
+            if norms[layer]:  # a condition of its own, or numba would compile it in vain
+                factor = weights[start : start + num_out] / np.sqrt(moments[at + num_out : at + 2 * num_out] + eps)
+                y = (y - moments[at : at + num_out]) * factor + weights[start + num_out : start + 2 * num_out]
+                start += 2 * num_out
+                at += 2 * num_out
         if layer < len(widths) - 2:
             apply_activation(y, is_tanh)
         x = y
@@ -72,7 +77,7 @@ def backward(
 
     slopes: those by the outputs, (B, widths[-1]). x, room: of the forward pass.
     """
-    start, at = len(weights), len(x) * widths[1:-1].sum()
+    start, at = len(weights), len(x) * _num_hidden(widths)
     spare = room[at:]
     for layer in range(len(widths) - 2, -1, -1):
         num_in, num_out = widths[layer], widths[layer + 1]
@@ -84,10 +89,15 @@ def backward(
         of_weight = gradient[start : start + num_in * num_out].reshape(num_out, num_in)
         of_bias = gradient[start + num_in * num_out : start + (num_in + 1) * num_out]
         if adds:
-            of_weight += np.dot(slopes.T, below)
+            more = np.empty((num_out, num_in), np.float32)
+            np.dot(slopes.T, below, more)
+            for o in range(num_out):
+                for i in range(num_in):
+                    of_weight[o, i] += more[o, i]
         else:
             np.dot(slopes.T, below, of_weight)
-            of_bias[:] = 0.0
+            for o in range(num_out):
+                of_bias[o] = 0.0
         for row in range(len(x)):
             for o in range(num_out):
                 of_bias[o] += slopes[row, o]
@@ -99,7 +109,7 @@ def backward(
 @compiled
 def backward_to_inputs(slopes: Array, weights: Array, widths: Array, is_tanh: bool, room: Array) -> Array:
     """The derivatives by what went in: (B, widths[0])."""
-    num, start, at = len(slopes), len(weights), len(slopes) * widths[1:-1].sum()
+    num, start, at = len(slopes), len(weights), len(slopes) * _num_hidden(widths)
     spare = room[at:]
     for layer in range(len(widths) - 2, 0, -1):
         num_in, num_out = widths[layer], widths[layer + 1]
@@ -111,14 +121,22 @@ def backward_to_inputs(slopes: Array, weights: Array, widths: Array, is_tanh: bo
 
 
 @compiled
+def _num_hidden(widths: Array) -> int:
+    """What all hidden layers put out for a row, in numbers."""
+    num = 0
+    for layer in range(1, len(widths) - 1):
+        num += widths[layer]
+    return num
+
+
+@compiled
 def room_of(widths: Array) -> int:
     """Numbers per row that the passes through a network need: what hidden layers put out, and twice the slopes of the
     widest."""
-    num, widest = 0, 0
-    for width in widths[1:-1]:
-        num += width
-        widest = max(widest, width)
-    return num + 2 * widest
+    widest = 0
+    for layer in range(1, len(widths) - 1):
+        widest = max(widest, widths[layer])
+    return _num_hidden(widths) + 2 * widest
 
 
 @compiled
