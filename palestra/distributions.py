@@ -112,7 +112,7 @@ def _sample(logits: np.ndarray, legal: np.ndarray, keys: np.ndarray, nums: np.nd
     num_rows, num_choices = len(keys), len(nums)
     chosen = np.zeros((num_rows, num_choices), dtype=np.int64)
     log_prob = np.zeros(num_rows, dtype=np.float32)
-    weights = np.zeros(nums.max(), dtype=np.float32)
+    weights = np.zeros(logits.shape[1], dtype=np.float32)  # of one choice, which needs no more
     for row in range(num_rows):
         x = np.uint64(keys[row])
         start = 0

@@ -44,11 +44,11 @@ def agrees(by_hand: "ByHand", dqn: "DQN") -> bool:
     spaces = dqn.player.spaces
     batch = Transitions(
         observation=made_up(spaces, fold(keys, 0)),
-        action=keys % num_actions,
-        reward=size * noise[:, 0],  # beyond a parabola's reach, on both sides
+        action=as_stored(keys % num_actions),
+        reward=as_stored(size * noise[:, 0]),  # beyond a parabola's reach, on both sides
         next_observation=made_up(spaces, fold(keys, 1)),
-        next_legal=(random_floats(fold(keys, 2), num_actions) < 0.7) | (noise[:, :1] < 0.0),
-        terminated=keys % 3 == 0,
+        next_legal=as_stored((random_floats(fold(keys, 2), num_actions) < 0.7) | (noise[:, :1] < 0.0)),
+        terminated=as_stored(keys % 3 == 0),
         truncated=keys % 7 == 0,
         valid=torch.ones_like(keys, dtype=torch.bool),
         extras={"weight": noise[:, 1].abs() / size, "discount": noise[:, 2].abs()},  # all rows count alike
@@ -57,6 +57,11 @@ def agrees(by_hand: "ByHand", dqn: "DQN") -> bool:
     found, own_surprise, _ = by_hand.find_gradient(batch)
     close = torch.allclose(found, wanted, rtol=1e-3, atol=1e-4 * float(wanted.abs().max()))
     return close and torch.allclose(own_surprise, surprise, rtol=1e-3, atol=1e-4)
+
+
+def as_stored(column: Tensor) -> Tensor:
+    """The column as a replay buffer gives it, between others: numba compiles a kernel for each layout that it meets."""
+    return torch.stack((column, column), dim=-1)[..., 0]
 
 
 class ByHand:

@@ -248,13 +248,13 @@ def _discrete_slopes(
     sums: Array,
 ) -> None:
     """The derivatives of the loss by logits, (B, sum(nums)) or one more column, and by values, the last column."""
-    log_probs, entropies = np.zeros(nums.sum(), dtype=np.float32), np.zeros(len(nums), dtype=np.float32)
+    log_probs, entropies = np.zeros(logits.shape[1], dtype=np.float32), np.zeros(len(nums), dtype=np.float32)
     choices = rows.choice.reshape(len(rows.weight), len(nums))
     for i, row in enumerate(index):
         if rows.weight[row] == 0.0:
             by_logits[i], by_values[i] = 0.0, 0.0
             continue
-        log_prob, start = np.float32(0.0), 0
+        log_prob, entropy, start = np.float32(0.0), np.float32(0.0), 0
         for k, num in enumerate(nums):
             top, total, entropies[k] = np.float32(-np.inf), np.float32(0.0), 0.0
             for a in range(start, start + num):
@@ -269,8 +269,9 @@ def _discrete_slopes(
                     log_probs[a] = logits[i, a] - shift
                     entropies[k] -= np.exp(log_probs[a]) * log_probs[a]
             log_prob += log_probs[start + choices[row, k]]
+            entropy += entropies[k]
             start += num
-        by_log_prob, by_value = _row_slopes(rows, terms, row, log_prob, entropies.sum(), values[i, -1], sums)
+        by_log_prob, by_value = _row_slopes(rows, terms, row, log_prob, entropy, values[i, -1], sums)
         by_entropy, start = -terms.entropy_coefficient * rows.weight[row] / terms.total_weight, 0
         for k, num in enumerate(nums):
             for a in range(start, start + num):

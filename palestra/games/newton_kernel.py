@@ -51,7 +51,9 @@ def reduce_boards(points: Array, out: Array, num_open: Array, vertices: bool | N
 
 
 @_compiled
-def blow_up_boards(subset: Array, axis: Array, boards: Array, num_open: Array, vertices: bool | None, axes: Any) -> None:
+def blow_up_boards(
+    subset: Array, axis: Array, boards: Array, num_open: Array, vertices: bool | None, axes: Any
+) -> None:
     """Move x_axis <- sum of x_k over k in subset (a bitmask), then reduce. Packed boards, changed in place; subset 0:
     as it is."""
     weights = np.empty(len(axes))
@@ -74,7 +76,9 @@ def blow_up_boards(subset: Array, axis: Array, boards: Array, num_open: Array, v
 
 
 @_compiled
-def random_boards(keys: Array, where: Array, out: Array, num_open: Array, high: int, vertices: bool | None, axes: Any) -> None:
+def random_boards(
+    keys: Array, where: Array, out: Array, num_open: Array, high: int, vertices: bool | None, axes: Any
+) -> None:
     """Fresh boards in the places `where`, bool (B,): the integers of randomness.random_integers(keys, N * n, high), row
     by row, reduced. keys: int64 (B,). The other boards of `out` stay as they are."""
     n = len(axes)
