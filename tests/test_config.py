@@ -10,7 +10,7 @@ import yaml
 from config_mutations import assert_every_mutation_is_told
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import ValidationError, field_validator, model_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from palestra.config import (
     ByKey,
@@ -34,6 +34,7 @@ from palestra.config import (
     render,
     user_class_hashes,
 )
+from palestra.config.places import comment_of
 from palestra.config.rendering import scalar
 
 # ---- a small house of configs --------------------------------------------------------------------
@@ -396,14 +397,34 @@ def test_misspelt_telling_key_is_told(data: dict[str, Any]) -> None:
     assert error == "players.bob.scriptd: unknown key; did you mean 'scripted'?"
 
 
-def test_union_whose_members_cannot_be_told_apart_is_refused_where_it_is_defined() -> None:
+def test_union_of_a_users_whose_members_cannot_be_told_apart_is_refused_where_it_is_defined() -> None:
     class Twin(Config):
         name: Literal["q"]
 
     with pytest.raises(TypeError, match="Twin and QConfig have the same name 'q'"):
-        type("Household", (Config,), {"__annotations__": {"twin": Annotated[QConfig | Twin, ByName()]}})
+        type("Household", (UserConfig,), {"__annotations__": {"twin": Annotated[QConfig | Twin, ByName()]}})
     with pytest.raises(TypeError, match="Twin has no key of its own"):
-        type("Household", (Config,), {"__annotations__": {"twin": Annotated[QConfig | Twin, ByKey()]}})
+        type("Household", (UserConfig,), {"__annotations__": {"twin": Annotated[QConfig | Twin, ByKey()]}})
+
+
+def test_a_comment_is_the_string_below_a_field_in_the_class_that_declares_it() -> None:
+    class Base(Config):
+        kept: int
+        """of the base,
+        in two lines"""
+        hidden: int
+        """of the base"""
+
+    class Below(Base):
+        hidden: float
+        """of the class below"""
+        said: Annotated[int, Field(description="by pydantic")]
+        """not this"""
+        bare: int
+
+    keys = ("kept", "hidden", "said", "bare")
+    comments = [comment_of(Below, key) for key in keys]
+    assert comments == ["of the base, in two lines", "of the class below", "by pydantic", None]
 
 
 # ---- classes of the user's own -------------------------------------------------------------------

@@ -108,6 +108,18 @@ def startup_table(all_measured: list[Measured]) -> str:
     return "\n".join(lines)
 
 
+def processor_table(all_measured: list[Measured]) -> str:
+    """Of the starts, which are told by the clock above: seconds of the processor, medians over the turns."""
+    lines = ["| row | work | threads | contender | processor, s |", "|---|---|---|---|---|"]
+    for measured in all_measured:
+        c = measured.comparison
+        for name, answers in measured.answers.items():
+            seconds = [answer["cpu_seconds"] for answer in answers if "cpu_seconds" in answer]
+            if seconds:
+                lines.append(f"| {c.row} | {c.title} | {measured.num_threads} | {name} | {median(seconds):.3g} |")
+    return "\n".join(lines)
+
+
 def report(all_measured: list[Measured]) -> str:
     """Markdown: the table, the start-up times, who is left out and why, the versions."""
     lines = [markdown([row for measured in all_measured for row in measured.rows()])]
@@ -118,6 +130,8 @@ def report(all_measured: list[Measured]) -> str:
     ]
     lines += ["The contenders of a row took turns in one run; other rows may come from other runs.", ""]
     lines += ["Seconds from the start of the process to the first opt step:", "", startup_table(all_measured)]
+    lines += ["", "Seconds of the processor until then, where the command alone is measured:", ""]
+    lines += [processor_table(all_measured)]
     left_out = [
         f"- {m.comparison.row}, {m.comparison.title}: {name}: {why}"
         for m in all_measured

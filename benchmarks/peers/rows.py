@@ -11,6 +11,8 @@ PEERS = (SB3, "skrl", "tianshou", "torchrl", "sbx")
 SCRIPTS = {
     PALESTRA: Script("ours", OWN_PYTHON),
     "bare script": Script("bare", OWN_PYTHON),
+    "palestra train": Script("start", OWN_PYTHON),
+    "script of stable-baselines3": Script("start", OWN_PYTHON),  # which lies in both environments
     "matrix products alone": Script("floor", PEERS_PYTHON),
     SB3: Script("sb3", PEERS_PYTHON),
     "skrl": Script("skrl", PEERS_PYTHON),
@@ -18,7 +20,7 @@ SCRIPTS = {
     "torchrl": Script("torchrl", PEERS_PYTHON),
     "sbx": Script("sbx", PEERS_PYTHON),
 }
-Unit = Literal["env steps/s", "us per batch", "s to solved"]
+Unit = Literal["env steps/s", "us per batch", "s to solved", "s to first opt step"]
 
 
 @dataclass(frozen=True)
@@ -62,6 +64,16 @@ def replay(prioritized: bool) -> dict[str, Any]:
     """The sizes of HalfCheetah; buffers are full."""
     sizes = {"capacity": 1_000_000, "observation_size": 17, "action_size": 6, "batch_size": 256}
     return {"kind": "replay", "prioritized": prioritized, **sizes}
+
+
+def start(config: str, beside_sb3: bool) -> "Comparison":
+    """From the command to the first opt step of a shipped config."""
+    ours: dict[str, Any] = {"library": PALESTRA, "cold": False}
+    contenders: dict[str, dict[str, Any]] = {"palestra train": ours, "palestra train, cold": ours | {"cold": True}}
+    if beside_sb3:
+        contenders = {"script of stable-baselines3": {"library": SB3}} | contenders
+    work = {"kind": "start", "config": config}
+    return Comparison("P9", f"start of {config}", "s to first opt step", work, contenders)
 
 
 SMALL_PPO = PPO(
@@ -153,4 +165,7 @@ COMPARISONS = (
     ),
     Comparison("P7", "SAC, Pendulum-v1", "env steps/s", training("Pendulum-v1", SMALL_SAC, 600), ALL | FLOOR),
     Comparison("P7", "SAC, HalfCheetah-v5", "env steps/s", training("HalfCheetah-v5", SMALL_SAC, 600), ALL | FLOOR),
+    start("dqn-cartpole", beside_sb3=True),
+    start("ppo-cartpole", beside_sb3=True),
+    start("dqn-polyhedra", beside_sb3=False),
 )

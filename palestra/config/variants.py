@@ -27,6 +27,8 @@ T = TypeVar("T")
 class UserConfig(Config):
     """Base of the config model that a user's own class carries as its attribute `Config`."""
 
+    model_config = ConfigDict(defer_build=False)  # its faults show where it is defined
+
     name: str
     """The user's class, as package.module:Class."""
 

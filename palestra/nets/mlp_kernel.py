@@ -34,12 +34,11 @@ def evaluate(
         y = np.empty((len(x), num_out), np.float32)
         apply_linear(x, weight, weights[start : start + num_out], y)
         start += num_out
-        if moments is not None:
-            if norms[layer]:  # a condition of its own, or numba would compile it in vain
-                factor = weights[start : start + num_out] / np.sqrt(moments[at + num_out : at + 2 * num_out] + eps)
-                y = (y - moments[at : at + num_out]) * factor + weights[start + num_out : start + 2 * num_out]
-                start += 2 * num_out
-                at += 2 * num_out
+        if moments is not None and norms[layer]:
+            factor = weights[start : start + num_out] / np.sqrt(moments[at + num_out : at + 2 * num_out] + eps)
+            y = (y - moments[at : at + num_out]) * factor + weights[start + num_out : start + 2 * num_out]
+            start += 2 * num_out
+            at += 2 * num_out
         if layer < len(widths) - 2:
             apply_activation(y, is_tanh)
         x = y

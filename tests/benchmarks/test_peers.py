@@ -1,4 +1,5 @@
 import json
+import os
 import subprocess
 import sys
 import time
@@ -15,6 +16,7 @@ from benchmarks.peers.plot import plot
 from benchmarks.peers.processes import OWN_PYTHON, Failed, Script
 from benchmarks.peers.rows import COMPARISONS, PALESTRA, SB3, SCRIPTS, Comparison, Unit, script_of
 from benchmarks.peers.script import Stopwatch, time_batches
+from benchmarks.peers.start import start
 
 
 def comparison(unit: Unit, *contenders: str) -> Comparison:
@@ -84,9 +86,9 @@ def test_every_contender_of_every_row_has_a_script() -> None:
     assert {script_of(name) for name in names} == set(SCRIPTS.values())
 
 
-def test_every_row_has_a_contender_of_ours_and_the_rows_are_p1_to_p7() -> None:
+def test_every_row_has_a_contender_of_ours_and_the_rows_are_those_of_the_readme() -> None:
     assert [c.row for c in COMPARISONS if not any(name.startswith(PALESTRA) for name in c.contenders)] == []
-    assert sorted({c.row for c in COMPARISONS}) == [f"P{i}" for i in range(1, 8)]
+    assert sorted({c.row for c in COMPARISONS}) == [f"P{i}" for i in (1, 2, 3, 4, 5, 6, 7, 9)]
 
 
 def test_the_picture_is_drawn(tmp_path: Path) -> None:
@@ -194,3 +196,29 @@ def test_batches_are_counted_while_they_are_timed() -> None:
     result = time_batches(lambda: drawn.append(1), timed_seconds=0.01)
     assert result["opt_steps"] == len(drawn) - 50  # the first ones warm up
     assert result["seconds"] >= 0.01
+
+
+# ---- starts --------------------------------------------------------------------------------------------
+
+
+def test_a_start_takes_seconds_by_the_clock_and_of_the_processor(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    seconds, cpu_seconds = start(["-c", "print('first opt step')"], dict(os.environ))
+    assert min(seconds, cpu_seconds) > 0.0
+
+
+@pytest.mark.parametrize("does", ["print('no opt step')", "print('first opt step'); raise OSError"])
+def test_a_start_that_fails_or_comes_to_no_opt_step_counts_for_nothing(
+    does: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit):
+        start(["-c", does], dict(os.environ))
+
+
+def test_seconds_of_the_processor_have_a_table_of_their_own() -> None:
+    answers = {"a": [{"cpu_seconds": 2.0, "startup_seconds": None, "versions": {}}]}
+    measured = peers.Measured(comparison("s to first opt step", "a"), 1, {"a": [3.0]}, answers)
+    assert "| P0 | a work | 1 | a | 2 |" in peers.report([measured])
