@@ -94,10 +94,10 @@ class Watched(Trainer):
         self.watch["safe_points"] += 1
         super().safe_point()
 
-    def save(self) -> None:
+    def save(self, is_due: bool = True) -> None:
         self.watch["saves_begun"] += 1
         started = time.perf_counter_ns()
-        super().save()
+        super().save(is_due)
         self.watch["save_ns"] = time.perf_counter_ns() - started
         self.watch["saves_ended"] += 1
 
