@@ -323,10 +323,10 @@ class Trainer:
 
     def _say(self, line: str) -> None:
         """The same, also before the run has an output."""
-        if self.output is None:
-            self.console.print(line, soft_wrap=True)
-        else:
+        if self.output is not None:
             self.log(line)
+        elif self.config.output.display != "quiet":
+            self.console.print(line, soft_wrap=True)
 
     def _status(self) -> Status:
         """How the run ends, where nothing was raised on the way."""
