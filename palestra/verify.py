@@ -32,6 +32,7 @@ from palestra.trainer import Trainer, TrainingEnds, TrainingFailed
 BEGINNING = "beginning"
 NEVER = 1e12  # minutes
 MOST_BYTES = 1 << 40  # of a file that was found to be what was written
+MOST_RECORDS = 4 << 30  # bytes of records.jsonl, which is read whole
 
 
 class Difference(NamedTuple):
@@ -223,7 +224,7 @@ def _content(folder: RunFolder) -> bytes:
     """The bytes of records.jsonl; none where it is missing."""
     try:
         name = folder.records.name
-        return b"" if folder.root.kind(name) is None else folder.root.read(name, MOST_BYTES)
+        return b"" if folder.root.kind(name) is None else folder.root.read(name, MOST_RECORDS)
     except OSError as error:
         raise RunFolderError(f"{folder.records} cannot be read: {error}") from error
 
