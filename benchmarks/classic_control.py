@@ -18,16 +18,10 @@ import torch
 from gymnasium.vector import VectorEnv
 
 from benchmarks.measuring import Row, markdown, rate_of, take_turns
-from palestra.games import (
-    AcrobotConfig,
-    CartPoleConfig,
-    MountainCarConfig,
-    PendulumConfig,
-    make_game,
-)
+from palestra.games import AcrobotConfig, CartPoleConfig, MountainCarConfig, PendulumConfig, make_game
 from palestra.games.classic_control.bodies import ClassicControlConfig
 from palestra.games.game import TensorGame
-from palestra.games.newton import Kernel
+from palestra.games.polyhedra.newton import Kernel
 from palestra.games.spaces import Box
 from palestra.games.world import TensorWorld
 from palestra.randomness import base_key, fold, random_floats, random_integers, world_keys

@@ -29,7 +29,7 @@ from palestra import Trainer
 from palestra.callbacks import Callback
 from palestra.recording.display import LiveDisplay
 from palestra.recording.results import Progress
-from palestra.view import View
+from palestra.training.progress import View
 
 ALONE = (
     *("evaluations=[]", "best=null", "callbacks=[]", "output.recorders=[]", "output.save=null"),

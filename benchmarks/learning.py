@@ -24,11 +24,7 @@ from benchmarks.learning_plot import Curves, plot
 from benchmarks.learning_settings import ALGORITHMS, SETTINGS, Setting
 from benchmarks.measuring import ROOT
 from benchmarks.peers.processes import OWN_PYTHON, PEERS_PYTHON, Failed, Script
-from palestra.evaluation.statistics import (
-    Estimate,
-    estimate_interquartile_mean,
-    estimate_probability_of_improvement,
-)
+from palestra.runtime.statistics import Estimate, estimate_interquartile_mean, estimate_probability_of_improvement
 
 RESULTS = ROOT / "benchmarks" / "results" / "learning"
 LIBRARIES = {"palestra": Script("learn_ours", OWN_PYTHON), "sb3": Script("learn_sb3", PEERS_PYTHON)}

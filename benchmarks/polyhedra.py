@@ -23,16 +23,16 @@ from rich.console import Console
 from benchmarks.legacy import LegacyDQN, LegacyGame, RandomAgent, RandomHost, reduce_boards
 from benchmarks.measuring import ROOT, Row, in_fresh_process, markdown, peak_growth_mib, rate_of, take_turns
 from palestra import Callback, RunConfig, Trainer, load_config
-from palestra.algorithms import read_config
 from palestra.algorithms.dqn import DQN
 from palestra.config import load_yaml
 from palestra.games import make_game
-from palestra.games.fused import FusedGame
 from palestra.games.game import TensorGame
-from palestra.games.newton import Kernel, Reduction, reduce_points
-from palestra.player import Metrics, Player
+from palestra.games.polyhedra.newton import Kernel, Reduction, reduce_points
 from palestra.players import make_script
-from palestra.players.seating import make_players
+from palestra.players.player import Metrics, Player
+from palestra.rollouts.fused import FusedGame
+from palestra.runs.config import read_config
+from palestra.runs.parts import make_players
 from palestra.storage.facts import run_facts
 
 CONFIG = ROOT / "configs" / "dqn-polyhedra.yml"

@@ -17,13 +17,13 @@ import torch
 from benchmarks import learning_settings
 from benchmarks.measuring import Row, markdown, rate_of, take_turns
 from benchmarks.peers.floor import products_of_update
-from palestra.algorithms import RunConfig
 from palestra.algorithms.sac import SAC, SACConfig
 from palestra.config import load_config
 from palestra.games.spaces import Box, Space
 from palestra.nets.weights import compiled
-from palestra.player import Player
-from palestra.process import limited_threads
+from palestra.players.player import Player
+from palestra.runs.config import RunConfig
+from palestra.runtime.threads import limited_threads
 
 CONFIG = Path(__file__).parents[1] / "configs" / "sac-halfcheetah.yml"
 OBSERVATION_SIZE, ACTION_SIZE = 17, 6

@@ -16,8 +16,8 @@ from palestra.recording.display.frame import Frame, Warnings
 from palestra.recording.history import History
 from palestra.recording.plots import plot_scores
 from palestra.recording.results import Evaluation, Progress
+from palestra.runtime.timing import summed_times
 from palestra.storage.records_file import read_records
-from palestra.timing import summed_times
 
 IMAGES = Path(__file__).parent / "images"
 SHOWN = ("length", "loss", "q_mean", "grad_norm", "learning_rate", "exploration")

@@ -5,15 +5,16 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from palestra.starting import uncollected
+from palestra.runtime.starting import uncollected
 
 if TYPE_CHECKING:
-    from palestra.algorithms import DQNTrainer, PPOTrainer, RunConfig, SACTrainer, TD3Trainer
     from palestra.callbacks import Callback
     from palestra.config import ConfigError, UntrustedError
-    from palestra.evaluation.stored import StoredRun
-    from palestra.player import Player
-    from palestra.trainer import Trainer, TrainingFailed
+    from palestra.players.player import Player
+    from palestra.runs.config import RunConfig
+    from palestra.runs.stored import StoredRun
+    from palestra.training import DQNTrainer, PPOTrainer, SACTrainer, TD3Trainer
+    from palestra.training.trainer import Trainer, TrainingFailed
 
     __version__: str
 
@@ -40,13 +41,21 @@ __all__ = [
 for _name in ("NUMBA_CACHE_DIR", "NUMBA_CACHE_LOCATOR_CLASSES", "NUMBA_CUDA_DRIVER"):
     os.environ.setdefault(_name, "")
 
-HOMES = ("palestra.trainer", "palestra.config", "palestra.player", "palestra.evaluation.stored")
+HOMES = (
+    "palestra.training",
+    "palestra.training.trainer",
+    "palestra.runs.config",
+    "palestra.config",
+    "palestra.players.player",
+    "palestra.runs.stored",
+    "palestra.callbacks",
+)
 
 
 def load_config(path: str | Path, overrides: tuple[str, ...] = ()) -> "RunConfig":
     """The config of a run from a YAML file, with overrides like "players.host.algorithm.gamma=0.98". Imports the
     classes that the file names. Raises ConfigError."""
-    from palestra.algorithms import read_config
+    from palestra.runs.config import read_config
 
     return read_config(Path(path), overrides)
 
@@ -59,12 +68,12 @@ def load_player(
     player: its name; may be left out where only one learned. checkpoint: latest, best, or a number. trust: whether the
     modules that the run names are trusted from now on. Raises UntrustedError for those that are not.
     """
-    from palestra.algorithms import RunConfig
     from palestra.config import trusting
-    from palestra.players import seating
+    from palestra.runs import parts
+    from palestra.runs.config import RunConfig
 
     with trusting(trust):
-        return seating.load_player(run, player, checkpoint, RunConfig)
+        return parts.load_player(run, player, checkpoint, RunConfig)
 
 
 def __getattr__(name: str) -> Any:
@@ -72,10 +81,9 @@ def __getattr__(name: str) -> Any:
     if name == "__version__":
         return import_module("importlib.metadata").version("palestra")
     with uncollected():
-        algorithms = import_module("palestra.algorithms")
-    if name == "games":
-        return import_module("palestra.games")
-    if name in __all__:
-        homes = (algorithms, *map(import_module, HOMES))
+        if name == "games":
+            return import_module("palestra.games")
+        homes = list(map(import_module, HOMES)) if name in __all__ else []
+    if homes:
         return next(getattr(home, name) for home in homes if hasattr(home, name))
     raise AttributeError(f"module 'palestra' has no attribute {name!r}")

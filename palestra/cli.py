@@ -16,8 +16,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from palestra.signals import leaving_at_once
-from palestra.starting import importing
+from palestra.runtime.signals import leaving_at_once
+from palestra.runtime.starting import importing
 
 app = typer.Typer(
     help="palestra: one reinforcement-learning trainer for players of every kind.",
@@ -90,9 +90,9 @@ def extend(run: Run, overrides: Overrides = None, trust: Trust = False, quiet: Q
     """Give a run another end, as stop.after=100000, and go on."""
     with _told_plainly(quiet):
         import palestra
-        from palestra.algorithms import RunConfig
         from palestra.config import trusting
-        from palestra.lineage import extend as extend_run
+        from palestra.runs.branching import extend as extend_run
+        from palestra.runs.config import RunConfig
 
         with trusting(trust):
             extend_run(run, overrides or [], RunConfig)
@@ -129,7 +129,7 @@ def evaluate(
     """Play the evaluations of a run's config with the players of a checkpoint; results go to RUN/evaluations/."""
     with _told_plainly():
         from palestra.config import ConfigError, ConfigErrorItem
-        from palestra.evaluation.stored import StoredRun
+        from palestra.runs.stored import StoredRun
 
         stored = StoredRun.open(run, trust=trust)
         if not stored.config.evaluations:
@@ -154,7 +154,7 @@ def evaluate(
 
 
 def _watch(stored: Any, names: Sequence[str], games: int | None) -> None:
-    from palestra.evaluation.watching import watch
+    from palestra.commands.watch import watch
     from palestra.recording.display.plain import evaluation_line
     from palestra.recording.results import Evaluation
 
@@ -165,7 +165,7 @@ def _watch(stored: Any, names: Sequence[str], games: int | None) -> None:
 
 
 def _evaluate(stored: Any, names: Sequence[str], games: int | None) -> dict[str, Path]:
-    from palestra.evaluation.showing import ShownEvaluations
+    from palestra.commands.evaluate import ShownEvaluations
     from palestra.recording.display import make_display
     from palestra.recording.display.scores import score_table
     from palestra.recording.results import Evaluation
@@ -237,7 +237,7 @@ def verify(
 ) -> None:
     """Train a stretch of a run again, beside it, and say whether records and state come out equal to the bit."""
     with _told_plainly():
-        from palestra.verify import verify as verify_run
+        from palestra.commands.verify import verify as verify_run
 
         verdict = verify_run(run, start, trust)
         for line in verdict.changed:
@@ -268,7 +268,7 @@ def profile(
 ) -> None:
     """Train a short stretch of a config under torch's profiler: where the time goes, by phase and by operator."""
     with _told_plainly():
-        from palestra.profiling import profile_config, render_profile
+        from palestra.commands.profile import profile_config, render_profile
 
         try:
             found = profile_config(file, overrides or [], steps, out)
@@ -292,7 +292,7 @@ def export(
     """Write a player as files that run without palestra, to RUN/export/PLAYER-OPT_STEPS/."""
     with _told_plainly():
         import palestra
-        from palestra.export import ExportError, export_player
+        from palestra.commands.export import ExportError, export_player
 
         try:
             loaded = palestra.load_player(run, player, checkpoint, trust)
@@ -310,7 +310,7 @@ def check(file: File, overrides: Overrides = None) -> None:
     """Check a config: all that `train` would refuse, at once. Nothing is run, and no environment is made; classes
     that the file names are imported, and with them their modules run."""
     with _told_plainly():
-        from palestra.dry_run import dry_run
+        from palestra.commands.check import dry_run
 
         unchecked = dry_run(file, overrides or [])
         console.print(f"{file}: complete and consistent", soft_wrap=True, markup=False)
@@ -327,13 +327,13 @@ def config(
 ) -> None:
     """Print a complete config, each key with its comment; for any Gymnasium environment, with networks that fit it."""
     with _told_plainly():
-        from palestra.algorithms import RunConfig
         from palestra.config import ConfigError, ConfigErrorItem, load_config, render
+        from palestra.runs.config import RunConfig
 
         known = {path.stem: path for path in shipped_configs()}
         wanted = [stem for stem in known if stem.split("-")[0] == name and (game is None or stem == f"{name}-{game}")]
         if not wanted and game is not None and any(stem.split("-")[0] == name for stem in known) and "-" in game:
-            from palestra.fitting import fitted_config
+            from palestra.commands.suggest_config import fitted_config
 
             print(render(fitted_config(name, game, list(known.values())), RunConfig), end="")
             return
@@ -348,7 +348,7 @@ def config(
 def list_parts() -> None:
     """List games, algorithms, nets, players, schedules, rewards and optimizers, one line each."""
     with _told_plainly():
-        from palestra.catalogue import catalogue
+        from palestra.commands.catalogue import catalogue
 
         for kind, entries in catalogue().items():
             table = Table(box=None, show_header=False, pad_edge=False)
@@ -398,13 +398,13 @@ def _told_plainly(quiet: bool = True) -> Iterator[None]:
     with importing(silent if quiet else errors):
         import palestra.algorithms  # noqa: F401 (it imports nearly all that the commands do)
         from palestra.config import ConfigError, UntrustedError
-        from palestra.evaluation.stored import EvaluationFailed
-        from palestra.games.gym import EnvironmentFailed
+        from palestra.games.gymnasium import EnvironmentFailed
+        from palestra.runs.stored import EvaluationFailed
         from palestra.storage.checkpoints import CheckpointError
         from palestra.storage.disk import RunFolderError
         from palestra.storage.secrets import redacted
         from palestra.storage.segments import MissingCheckpointError
-        from palestra.trainer import TrainingFailed
+        from palestra.training.trainer import TrainingFailed
 
     try:
         yield

@@ -27,9 +27,9 @@ import torch
 from combinations import LEARNERS, Combination, combinations_of, config_of
 from resuming import assert_same_bits
 
-import palestra.output
+import palestra.runs.output
 from palestra.storage import Checkpoints, RunFolder
-from palestra.trainer import Trainer
+from palestra.training.trainer import Trainer
 
 SAVE_INTERVAL = 4  # opt steps
 PATIENCE_S = 120.0
@@ -202,7 +202,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     torch.set_num_threads(1)  # a fork must not inherit a pool of threads
-    palestra.output.plot_scores = lambda records: None
+    palestra.runs.output.plot_scores = lambda records: None
     started, rng, tally = time.monotonic(), random.Random(arguments.seed), Tally()
     Watched.watch = Watch()
     for algorithm in LEARNERS:

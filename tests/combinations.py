@@ -13,8 +13,8 @@ from typing import Any, get_args
 
 from conftest import LEARNER, TINY
 
-from palestra.algorithms import AnyAlgorithm
-from palestra.player import AlgorithmConfig
+from palestra.algorithms.algorithm import AlgorithmConfig
+from palestra.runs.config import AnyAlgorithm
 
 Data = dict[str, Any]
 Combination = dict[str, str]

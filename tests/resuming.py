@@ -12,7 +12,7 @@ import pytest
 
 from palestra.recording.recorders import without_clock
 from palestra.storage.records_file import read_records
-from palestra.trainer import Trainer
+from palestra.training.trainer import Trainer
 
 # ---- what a run comes to -------------------------------------------------------------------------------
 

@@ -15,8 +15,8 @@ from conftest import TINY
 from terminals import Terminal
 from typer.testing import CliRunner, Result
 
-from palestra.catalogue import catalogue
 from palestra.cli import app
+from palestra.commands.catalogue import catalogue
 from palestra.config import load_yaml
 from palestra.storage.records_file import read_records
 

@@ -19,14 +19,14 @@ from resuming import fit, records, stopping_at
 from rich.console import Console
 
 from palestra.cli import main
+from palestra.commands.verify import verify
 from palestra.config import ConfigError
 from palestra.storage import CheckpointError, Checkpoints, RunFolder, RunFolderError
 from palestra.storage.disk import write_text
 from palestra.storage.facts import to_json
 from palestra.storage.records_file import RecordsThen, part_of
 from palestra.storage.segments import StoredFile
-from palestra.trainer import Trainer
-from palestra.verify import verify
+from palestra.training.trainer import Trainer
 
 Told = (ConfigError, RunFolderError, CheckpointError)
 

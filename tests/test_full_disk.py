@@ -19,7 +19,7 @@ from palestra.recording.recorders import JsonlRecorder, Recorder, RunCard, RunEn
 from palestra.recording.to_csv import CsvConfig, CsvRecorder
 from palestra.recording.to_tensorboard import TensorBoardConfig, TensorBoardRecorder
 from palestra.storage import CheckpointError, RunFolderError
-from palestra.trainer import Trainer
+from palestra.training.trainer import Trainer
 
 MakeConfig = Callable[..., dict[str, Any]]
 

@@ -20,13 +20,10 @@ from resuming import assert_same_bits, fit, stopping_at
 import palestra
 from palestra.cli import main
 from palestra.config import render
-from palestra.evaluation.stored import StoredRun
+from palestra.runs.stored import StoredRun
 from palestra.storage.checkpoints import Checkpoints
 from palestra.storage.run_folder import RunFolder
-
-sys.path.insert(0, str(Path(__file__).parent / "games"))
-from gym_worlds import MODES, cart_pole, gym_data
-
+from tests.games.gym_worlds import MODES, cart_pole, gym_data
 from tests.gym_probes import two_states_values
 
 Data = dict[str, Any]
@@ -353,7 +350,7 @@ def test_two_processes_with_one_seed_write_the_same_records(tmp_path: Path) -> N
 def test_a_dict_with_an_image_is_learned_and_resumed(tmp_path: Path, algorithm: str) -> None:
     """The config is the one that the command line prints; a stopped run goes on to the same bits."""
     from palestra.cli import shipped_configs
-    from palestra.fitting import fitted_config
+    from palestra.commands.suggest_config import fitted_config
 
     path = "players.agent.algorithm."
     changes = ["num_worlds=3", "stop={after: 6, unit: opt_steps}", "output.save={every: 2, unit: opt_steps}"]

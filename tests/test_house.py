@@ -54,9 +54,13 @@ def lies_in(module: str, *rooms: str) -> bool:
 
 
 def test_the_imports_of_the_house_are_seen() -> None:
-    assert IMPORTS["palestra.trainer"] >= {"palestra.player", "palestra.config", "palestra.storage.checkpoints"}
-    assert "palestra.algorithms" not in IMPORTS["palestra.trainer"]  # for type checkers alone
-    assert "palestra.trainer" in IMPORTS["palestra.algorithms"]
+    assert IMPORTS["palestra.training.trainer"] >= {
+        "palestra.players.player",
+        "palestra.config",
+        "palestra.storage.checkpoints",
+    }
+    assert "palestra.algorithms" not in IMPORTS["palestra.training.trainer"]  # for type checkers alone
+    assert "palestra.training.trainer" in IMPORTS["palestra.algorithms"]
 
 
 def test_config_knows_nothing_of_the_rest() -> None:
@@ -78,9 +82,9 @@ WRITERS = {
     "palestra.config.own_modules": "the list of trusted sources in the folder of the user's state",
     "palestra.storage.run_folder": "makes the folders that lead to a new run",
     "palestra.storage.fetching": "gives a fetched run its name",
-    "palestra.export": "makes a new folder that the user names",
+    "palestra.commands.export": "makes a new folder that the user names",
     "palestra.recording.to_wandb": "removes what W&B itself has written for this run",
-    "palestra.profiling": "the file that the user names",
+    "palestra.commands.profile": "the file that the user names",
     "palestra.storage.remote": "another place than the local disk, on fsspec",
 }
 CHANGES = {"mkdir", "unlink", "rename", "replace", "rmdir", "rmtree", "touch", "symlink_to", "hardlink_to"}

@@ -13,8 +13,8 @@ import pytest
 import palestra
 from palestra.cli import shipped_configs
 from palestra.config import load_yaml
-from palestra.lineage import tree_differences
 from palestra.recording.recorders import without_clock
+from palestra.runs.branching import tree_differences
 from palestra.storage import Checkpoints, LoadedCheckpoint, RunFolder, segments
 from palestra.storage.records_file import read_records
 

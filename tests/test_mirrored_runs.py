@@ -20,12 +20,12 @@ from rich.console import Console
 from test_resume import LONG, PALESTRA, PATIENCE_S, fit, pointed_at, records, start, stopping_at, write_config
 
 from palestra.cli import main
+from palestra.commands.verify import verify
 from palestra.config import ConfigError
-from palestra.evaluation.stored import StoredRun
+from palestra.runs.stored import StoredRun
 from palestra.storage import RunFolder
 from palestra.storage.remote import Remote, RemoteError
-from palestra.trainer import Trainer
-from palestra.verify import verify
+from palestra.training.trainer import Trainer
 
 MakeConfig = Callable[..., dict[str, Any]]
 

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from scipy.stats import chisquare, kstest
 from torch import Tensor
 
-from palestra.games.fused import FusedGame
 from palestra.games.nim import NimConfig, NimGame
 from palestra.nets import make_net
 from palestra.nets.mlp import MLPConfig
@@ -27,6 +26,7 @@ from palestra.randomness import (
     seeded_global_state,
     world_keys,
 )
+from palestra.rollouts.fused import FusedGame
 
 CPU = torch.device("cpu")
 

@@ -27,12 +27,12 @@ from resuming import (
 )
 
 import palestra
-from palestra.algorithms import DQNTrainer
 from palestra.evaluation import evaluator
 from palestra.storage import RunFolder
 from palestra.storage.records_file import read_records
-from palestra.trainer import Trainer
-from palestra.view import View
+from palestra.training import DQNTrainer
+from palestra.training.progress import View
+from palestra.training.trainer import Trainer
 
 PALESTRA = (sys.executable, "-c", "from palestra.cli import main; main()")
 PATIENCE_S = 300.0
@@ -302,12 +302,14 @@ def test_the_best_checkpoint_stays_the_best_after_a_kill_before_it_is_marked(
     run, config = tmp_path / "run", make_config()
     fit(tmp_path / "uninterrupted", config)
     num_best = 0
-    with at_call(palestra.output.Checkpoints, "mark_best", 1, kill), pytest.raises(Killed):
+    with at_call(palestra.runs.output.Checkpoints, "mark_best", 1, kill), pytest.raises(Killed):
         fit(run, config)
     while True:
         num_best += 1
         try:
-            with at_call(palestra.output.Checkpoints, "mark_best", 2, kill):  # the first repeats the one that was lost
+            with at_call(
+                palestra.runs.output.Checkpoints, "mark_best", 2, kill
+            ):  # the first repeats the one that was lost
                 if fit(run).finished:
                     break
         except Killed:
@@ -388,8 +390,8 @@ def test_what_is_not_as_it_was_is_named(
 ) -> None:
     with stopping_at(20):
         fit(tmp_path / "run", make_config({"output.display": "plain"}))
-    before = getattr(palestra.output, kind)()
-    monkeypatch.setattr(palestra.output, kind, lambda: before | {key: "another"})
+    before = getattr(palestra.runs.output, kind)()
+    monkeypatch.setattr(palestra.runs.output, kind, lambda: before | {key: "another"})
     capfd.readouterr()
     fit(tmp_path / "run")
     line = f"{kind}: {key} was {before[key]}, is another; equal bits are not promised"

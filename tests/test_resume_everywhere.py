@@ -16,8 +16,8 @@ from combinations import LEARNERS, Combination, combinations_of, config_of, pair
 from resuming import Killed, ask_to_leave, assert_same_bits, at_call, fit, kill, send_signal
 
 from palestra.evaluation.evaluations import Evaluations
-from palestra.lineage import tree_differences
-from palestra.trainer import Trainer
+from palestra.runs.branching import tree_differences
+from palestra.training.trainer import Trainer
 
 pytestmark = pytest.mark.usefixtures("no_plots")
 

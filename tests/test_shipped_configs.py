@@ -7,8 +7,8 @@ import pytest
 import yaml
 from config_mutations import assert_every_mutation_is_told
 
-from palestra.algorithms import RunConfig
 from palestra.config import find_defaults, find_undescribed, load_config, load_yaml, render
+from palestra.runs.config import RunConfig
 
 CONFIGS = sorted((Path(__file__).parent.parent / "configs").glob("*.yml"))
 

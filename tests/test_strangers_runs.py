@@ -15,11 +15,11 @@ from conftest import LEARNER, TINY
 from typer.testing import CliRunner, Result
 
 import palestra
-from palestra.algorithms import RunConfig
 from palestra.cli import app
 from palestra.config import UntrustedError, importing_nothing, load_stored_config, load_yaml
 from palestra.config.own_modules import read_trusted
 from palestra.report.page import write_report
+from palestra.runs.config import RunConfig
 
 Data = dict[str, Any]
 MakeConfig = Callable[..., Data]
@@ -63,7 +63,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that names nothing of its own."""
     run = tmp_path_factory.mktemp("runs") / "tiny"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("palestra.output.plot_scores", lambda records: None)
+        patch.setattr("palestra.runs.output.plot_scores", lambda records: None)
         palestra.Trainer(TINY | {"stop": {"after": 8, "unit": "opt_steps"}}, run=run).fit()
     return run
 

@@ -15,7 +15,7 @@ from benchmarks.learning_settings import Setting
 from benchmarks.peers.environments import evaluation_returns
 from benchmarks.peers.ours import config_of
 from benchmarks.peers.script import Work, answer, versions_of
-from palestra.games.gym import GymnasiumGame
+from palestra.games.gymnasium import GymnasiumGame
 
 NUM_CURVE_POINTS = 50
 

@@ -15,9 +15,9 @@ from benchmarks.peers.script import Done, Stopwatch, Work, answer, time_batches,
 from benchmarks.peers.translation import algorithm_of, num_opt_steps, num_worlds_of
 from palestra.buffers.prioritized import PrioritizedReplay, PrioritizedReplayConfig
 from palestra.buffers.replay import ReplayBuffer, UniformReplayConfig
+from palestra.commands.suggest_config import fitted_config
 from palestra.config import load_yaml
-from palestra.fitting import fitted_config
-from palestra.player import Metrics, Player
+from palestra.players.player import Metrics, Player
 from palestra.schedules import ConstantSchedule
 
 CPU = torch.device("cpu")

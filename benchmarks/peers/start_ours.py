@@ -4,8 +4,8 @@ import os
 
 from palestra.callbacks import Callback
 from palestra.config import UserConfig
-from palestra.player import Metrics, Player
-from palestra.trainer import Trainer
+from palestra.players.player import Metrics, Player
+from palestra.training.trainer import Trainer
 
 
 class Leave(Callback):

@@ -13,8 +13,10 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import Tensor, nn
 
-from palestra.algorithms.dqn_by_hand import by_hand_of
-from palestra.algorithms.value_heads import (
+from palestra.algorithms.algorithm import Algorithm, AlgorithmConfig, Deterministic, Seat, Turn, capacity_errors
+from palestra.algorithms.kernels.dqn import by_hand_of
+from palestra.algorithms.parts.exploration import EpsilonGreedyConfig, ExplorationConfig, best_legal, choose_by_mlp
+from palestra.algorithms.parts.return_distributions import (
     FRACTIONS,
     ExpectedConfig,
     ImplicitQuantileConfig,
@@ -38,20 +40,20 @@ from palestra.config import (
     PositiveFloat,
     PositiveInt,
 )
-from palestra.exploration import EpsilonGreedyConfig, ExplorationConfig, best_legal, choose_by_mlp
-from palestra.games.fused import Decision, Memory, Sees, Transitions
 from palestra.games.game import Observation, expand_mask
+from palestra.games.policy import Decision, Memory, Sees
 from palestra.games.spaces import Discrete
 from palestra.nets import NetConfig, make_net
-from palestra.nets.acting import QuickMLP
 from palestra.nets.flat import FlatNet
 from palestra.nets.inputs import made_up
+from palestra.nets.kernels.acting import QuickMLP
 from palestra.nets.weights import compiled
 from palestra.optimizers import OptimizerConfig
-from palestra.player import Algorithm, AlgorithmConfig, Deterministic, Metrics, Player, Seat, Turn, capacity_errors
+from palestra.players.player import Metrics, Player
 from palestra.randomness import base_key, fold, seeded_global_state
+from palestra.rollouts.n_step import NStepConfig, TransitionsConfig, make_producer
+from palestra.rollouts.transitions import Transitions
 from palestra.schedules import ScheduleConfig
-from palestra.transitions import NStepConfig, TransitionsConfig, make_producer
 
 # ---- what a run must say -----------------------------------------------------------------------------
 

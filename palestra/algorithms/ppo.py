@@ -14,17 +14,9 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import Tensor, nn
 
-from palestra.algorithms.ppo_by_hand import Seen, by_hand_of
-from palestra.algorithms.ppo_experience import (
-    REMEMBERED,
-    Chains,
-    Experience,
-    Pace,
-    generalized_advantages,
-    in_sequences,
-    memory_in,
-)
-from palestra.algorithms.ppo_nets import (
+from palestra.algorithms.algorithm import Algorithm, AlgorithmConfig, Deterministic, Seat, Turn
+from palestra.algorithms.kernels.ppo import Seen, by_hand_of
+from palestra.algorithms.parts.actor_critic import (
     ActorCritic,
     BoxActionsConfig,
     BoxHead,
@@ -34,6 +26,15 @@ from palestra.algorithms.ppo_nets import (
     SharedConfig,
     StockConfig,
     make_head,
+)
+from palestra.algorithms.parts.advantages import (
+    REMEMBERED,
+    Chains,
+    Experience,
+    Pace,
+    generalized_advantages,
+    in_sequences,
+    memory_in,
 )
 from palestra.config import (
     ByName,
@@ -46,14 +47,15 @@ from palestra.config import (
     PositiveFloat,
     PositiveInt,
 )
-from palestra.games.fused import Decision, Memory, Sees, Transitions
+from palestra.games.policy import Decision, Memory, Sees
 from palestra.nets import is_recurrent_config
-from palestra.nets.acting import QuickMLP, acting_twin
+from palestra.nets.kernels.acting import QuickMLP, acting_twin
 from palestra.nets.recurrent import Part
 from palestra.nets.weights import compiled, evaluation_twin, flat_gradient, flatten_weights
 from palestra.optimizers import OptimizerConfig
-from palestra.player import Algorithm, AlgorithmConfig, Deterministic, Metrics, Player, Seat, Turn
+from palestra.players.player import Metrics, Player
 from palestra.randomness import base_key, fold, random_permutation
+from palestra.rollouts.transitions import Transitions
 from palestra.schedules import ScheduleConfig
 
 # Letters: M rows of a roll-out; T decisions of each of W chains; B rows of any batch.

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import Tensor, nn
 
+from palestra.algorithms.algorithm import Algorithm, AlgorithmConfig, Deterministic, Seat, Turn, capacity_errors
 from palestra.buffers.replay import ReplayBuffer, UniformReplayConfig
 from palestra.config import (
     ByName,
@@ -28,14 +29,15 @@ from palestra.config import (
     PositiveFloat,
     PositiveInt,
 )
-from palestra.games.fused import Decision, Memory, Sees, Transitions
+from palestra.games.policy import Decision, Memory, Sees
 from palestra.games.spaces import Box, Space
 from palestra.nets import NetConfig, make_net
 from palestra.nets.flat import FlatNet
 from palestra.nets.weights import compiled, evaluation_twin
 from palestra.optimizers import OptimizerConfig
-from palestra.player import Algorithm, AlgorithmConfig, Deterministic, Metrics, Player, Seat, Turn, capacity_errors
+from palestra.players.player import Metrics, Player
 from palestra.randomness import base_key, fold, random_floats, random_normals
+from palestra.rollouts.transitions import Transitions
 from palestra.schedules import ScheduleConfig
 
 # ---- what a run must say -----------------------------------------------------------------------------

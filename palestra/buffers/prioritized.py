@@ -20,8 +20,8 @@ from palestra.config import (
     PositiveInt,
 )
 from palestra.randomness import U_GAMMA, fold, mix, random_floats
+from palestra.runtime.timing import timed
 from palestra.schedules import ScheduleConfig
-from palestra.timing import timed
 
 
 class PrioritizedReplayConfig(Config):

@@ -15,7 +15,7 @@ from palestra.buffers.planes import PlaneStores
 from palestra.buffers.rows import BYTES_PER_WORD, RowLayout
 from palestra.config import Config, NonEmptyStr, PositiveInt
 from palestra.randomness import U_GAMMA, base_key, fold, mix, random_integers
-from palestra.timing import TimeLog, timed
+from palestra.runtime.timing import TimeLog, timed
 
 Layout = Literal["whole", "frames_once"]
 PIECE = 512  # rows of which images are whole at once, while they are read or written

@@ -4,10 +4,10 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from palestra.config import Config, ConfigErrorItem, PartError
-from palestra.player import Metrics, Player
+from palestra.players.player import Metrics, Player
 
 if TYPE_CHECKING:
-    from palestra.trainer import Trainer
+    from palestra.training.trainer import Trainer
 
 
 class Callback:

@@ -4,12 +4,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from palestra.callbacks.callback import Callback, CallbackConfig, learner_named
 from palestra.config import ConfigErrorItem, NonEmptyStr, PartError
-from palestra.intervals import Limit
-from palestra.player import Player
+from palestra.players.player import Player
+from palestra.runtime.intervals import Limit
 from palestra.schedules import Schedule, ScheduleConfig
 
 if TYPE_CHECKING:
-    from palestra.trainer import Trainer
+    from palestra.training.trainer import Trainer
 
 
 class ChangeScheduleConfig(CallbackConfig):

@@ -9,10 +9,10 @@ from torch import Tensor
 from palestra.callbacks.callback import Callback, CallbackConfig, learner_named
 from palestra.config import ConfigErrorItem, NonEmptyStr, PartError, PositiveInt
 from palestra.config.errors import listed
-from palestra.player import Player
+from palestra.players.player import Player
 
 if TYPE_CHECKING:
-    from palestra.trainer import Trainer
+    from palestra.training.trainer import Trainer
 
 
 class FreezeConfig(CallbackConfig):

@@ -18,11 +18,11 @@ from palestra.config import (
     PartError,
     PositiveInt,
 )
-from palestra.intervals import Counters, Interval
+from palestra.runtime.intervals import Counters, Interval
 from palestra.schedules import Schedule
 
 if TYPE_CHECKING:
-    from palestra.trainer import Trainer
+    from palestra.training.trainer import Trainer
 
 
 class EvaluationMeasureConfig(Config):

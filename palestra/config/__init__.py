@@ -29,15 +29,7 @@ from palestra.config.parts import PartError, below, replaced
 from palestra.config.places import find_defaults, find_undescribed
 from palestra.config.rendering import render
 from palestra.config.validation import check, check_overridden, load_config, load_stored_config
-from palestra.config.variants import (
-    ByKey,
-    ByName,
-    UnreadConfig,
-    UserConfig,
-    failure,
-    load_class,
-    user_class_hashes,
-)
+from palestra.config.variants import ByKey, ByName, UnreadConfig, UserConfig, failure, load_class, user_class_hashes
 
 __all__ = [
     "IMPORT_PATH",

@@ -8,9 +8,9 @@ from pydantic import Field
 from palestra.config import Config, ConfigErrorItem, NonEmptyStr, NonNegativeInt, PositiveFloat, PositiveInt
 from palestra.games import GameConfig, game_class
 from palestra.games.game import Game
-from palestra.games.gym import GymnasiumConfig
-from palestra.intervals import Interval
+from palestra.games.gymnasium import GymnasiumConfig
 from palestra.players import script_error
+from palestra.runtime.intervals import Interval
 
 
 class EvaluationConfig(Config):

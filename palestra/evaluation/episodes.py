@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from palestra.evaluation.evaluator import STREAM, Games
-from palestra.games.fused import Memory, Policy
 from palestra.games.game import expand_mask
-from palestra.games.gym import GymnasiumGame
+from palestra.games.gymnasium import GymnasiumGame
+from palestra.games.policy import Memory, Policy
 from palestra.games.spaces import Discrete
 from palestra.randomness import base_key, fold, world_keys
 

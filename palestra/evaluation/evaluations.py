@@ -13,11 +13,11 @@ from palestra.evaluation.evaluator import Games, evaluation_mode, play_games
 from palestra.evaluation.ratings import rate
 from palestra.evaluation.trace import Trace, trace_game
 from palestra.evaluation.video import film_episodes
-from palestra.games.fused import Policy
 from palestra.games.game import Game, TensorGame
-from palestra.games.gym import GymnasiumGame
-from palestra.player import Player
+from palestra.games.gymnasium import GymnasiumGame
+from palestra.games.policy import Policy
 from palestra.players import make_script
+from palestra.players.player import Player
 from palestra.players.scripted import ScriptedPolicy
 
 NUM_FILMED = 3

@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from palestra.evaluation.statistics import describe, estimate_mean, estimate_rho
-from palestra.games.fused import Memory, Policy
 from palestra.games.game import State, TensorGame
+from palestra.games.policy import Memory, Policy
 from palestra.games.spaces import Discrete
 from palestra.randomness import base_key, fold, world_keys
+from palestra.runtime.statistics import describe, estimate_mean, estimate_rho
 
 STREAM = "evaluation"
 

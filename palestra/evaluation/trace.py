@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from palestra.evaluation.evaluator import Batch
-from palestra.games.fused import Decision, Memory, Policy
 from palestra.games.game import State, TensorGame
+from palestra.games.policy import Decision, Memory, Policy
 
 NUM_CANDIDATES = 9
 

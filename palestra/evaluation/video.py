@@ -11,9 +11,9 @@ import torch
 
 from palestra.config import ConfigError, ConfigErrorItem
 from palestra.evaluation.evaluator import STREAM
-from palestra.games.fused import Memory, Policy
-from palestra.games.gym import GymnasiumGame, GymnasiumWorld
-from palestra.games.gym.config import SyncConfig
+from palestra.games.gymnasium import GymnasiumGame, GymnasiumWorld
+from palestra.games.gymnasium.config import SyncConfig
+from palestra.games.policy import Memory, Policy
 from palestra.randomness import base_key, fold, world_keys
 
 FRAMES_PER_SECOND = 30  # where the environment does not say

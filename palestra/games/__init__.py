@@ -15,17 +15,14 @@ from palestra.games.classic_control import (
     Pendulum,
     PendulumConfig,
 )
-from palestra.games.fused import FusedGame
 from palestra.games.game import Game, TensorGame
-from palestra.games.gym import GymnasiumConfig, GymnasiumGame
-from palestra.games.gym_env import as_gymnasium as as_gymnasium
-from palestra.games.gym_env import as_gymnasium_vector as as_gymnasium_vector
-from palestra.games.newton import Kernel
+from palestra.games.gymnasium import GymnasiumConfig, GymnasiumGame
 from palestra.games.nim import NimConfig, NimGame
-from palestra.games.polyhedra import PolyhedraConfig, PolyhedraGame
-from palestra.games.solo import SoloGame
+from palestra.games.polyhedra.game import PolyhedraConfig, PolyhedraGame
+from palestra.games.polyhedra.newton import Kernel
 from palestra.games.trial import try_game
-from palestra.games.world import TensorWorld
+from palestra.players.as_gymnasium import as_gymnasium as as_gymnasium
+from palestra.players.as_gymnasium import as_gymnasium_vector as as_gymnasium_vector
 
 GameConfig = Annotated[
     PolyhedraConfig
@@ -105,14 +102,3 @@ def read_game(config: Config | dict[str, Any]) -> Game:
     """The rules that a config or a mapping says, for the CPU. Raises ConfigError with every fault, below `game`."""
     model = check({"game": config}, _OneGame).game if isinstance(config, dict) else config
     return make_game(model, torch.device("cpu"), "numba")
-
-
-def fuse(game: Game) -> FusedGame | SoloGame:
-    """What plays a game: one role is played in a leaner loop. The policies are to be put in."""
-    if isinstance(game, GymnasiumGame):
-        gym = game
-        return SoloGame(gym, {}, lambda num_worlds, key, keys: gym.make_world(num_worlds, key, training=True))
-    assert isinstance(game, TensorGame)
-    if len(game.roles) > 1:
-        return FusedGame(game, {})
-    return SoloGame(game, {}, lambda num_worlds, seed, keys: TensorWorld(game, keys))

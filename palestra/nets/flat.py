@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from palestra.nets.acting import QuickMLP, acting_twin
 from palestra.nets.inputs import flat_size
-from palestra.nets.learning import MLPTwin, learning_twin
+from palestra.nets.kernels.acting import QuickMLP, acting_twin
+from palestra.nets.kernels.learning import MLPTwin, learning_twin
 from palestra.nets.weights import evaluation_twin, flat_gradient, flatten_buffers, flatten_weights
 
 

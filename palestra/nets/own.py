@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from palestra.config import ConfigError, ConfigErrorItem, UserConfig, failure, load_class
-from palestra.games.fused import Memory
+from palestra.games.policy import Memory
 from palestra.games.spaces import Space
 from palestra.nets.weights import evaluation_twin
 from palestra.randomness import seeded_global_state

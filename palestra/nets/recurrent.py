@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from palestra.config import Config, PositiveInt, below
-from palestra.games.fused import Memory
+from palestra.games.policy import Memory
 from palestra.games.spaces import Space
 from palestra.nets.activations import ACTIVATIONS, Activation
 from palestra.nets.feed_forward import NetConfig, make_feed_forward

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from palestra.config import ConfigError, ConfigErrorItem
-from palestra.games.fused import Decision, Memory, Sees
 from palestra.games.game import Game
-from palestra.games.newton import blow_up, measure
 from palestra.games.nim import NimGame
-from palestra.games.polyhedra import PolyhedraGame
+from palestra.games.policy import Decision, Memory, Sees
+from palestra.games.polyhedra.game import PolyhedraGame
+from palestra.games.polyhedra.newton import blow_up, measure
 from palestra.games.spaces import ActionSpace, Box, Discrete, MultiDiscrete
 from palestra.randomness import fold, random_choice, random_floats
 

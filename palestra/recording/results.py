@@ -112,7 +112,7 @@ class Progress:
     fraction: float  # of the run, 0..1
     elapsed_s: float
     remaining_s: float | None
-    time: Mapping[str, float]  # phase -> seconds, see palestra.timing
+    time: Mapping[str, float]  # phase -> seconds, see palestra.runtime.timing
     counters: Mapping[str, int]  # env_steps, opt_steps, epochs, episodes
     rates: Mapping[str, float]  # of the counters that have one, per second
     players: Mapping[str, Mapping[str, float]]  # learning player -> loss, q_mean, exploration, learning_rate, ...

@@ -13,7 +13,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from palestra.evaluation.statistics import estimate_mean_of_few
 from palestra.recording.display.scores import score_table
 from palestra.recording.results import (
     Evaluation,
@@ -31,6 +30,7 @@ from palestra.recording.results import (
     standings,
     time_text,
 )
+from palestra.runtime.statistics import estimate_mean_of_few
 
 # ---- one run -----------------------------------------------------------------------------------------
 

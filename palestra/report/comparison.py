@@ -6,15 +6,11 @@ from typing import Any
 
 import torch
 
-from palestra.evaluation.statistics import (
-    Estimate,
-    estimate_interquartile_mean,
-    estimate_probability_of_improvement,
-)
 from palestra.recording.results import Score, Seat, games_text
 from palestra.report.evaluations import evaluation_names, pairing_text, pairings
 from palestra.report.groups import Group, mean_score, standings_of
 from palestra.report.overview import differing_keys
+from palestra.runtime.statistics import Estimate, estimate_interquartile_mean, estimate_probability_of_improvement
 
 NUM_RESAMPLES = 10_000
 

@@ -8,13 +8,13 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from palestra.evaluation.statistics import Estimate
 from palestra.recording.results import Score, printable, score_text
 from palestra.report.blocks import Cell, Note, Section, count, scored
 from palestra.report.blocks import Table as PageTable
 from palestra.report.comparison import Comparison, GroupScore, ScoreRow, compare_groups, unequal_samples
 from palestra.report.groups import Group
 from palestra.report.reading import Evaluated
+from palestra.runtime.statistics import Estimate
 
 COLUMNS = ("evaluation", "pairing", "measure", "group", "run", "value", "low", "high")
 

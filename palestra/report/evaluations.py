@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
-from palestra.evaluation.statistics import interquartile_mean
 from palestra.recording.results import PairResult, Score, Seat, as_float, games_text, score_text
 from palestra.report.blocks import Block, Cell, Heading, Note, Section, Table, count, number, scored
 from palestra.report.groups import FEWEST_OF_A_BAND, Group, Standing, mean_score, standings_of, told_score
 from palestra.report.reading import under
+from palestra.runtime.statistics import interquartile_mean
 
 Seats = tuple[Seat, ...]
 

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from palestra.evaluation.statistics import estimate_mean_of_few
-from palestra.lineage import tree_differences
 from palestra.recording.results import PairResult, Score, Seat
 from palestra.report.reading import Evaluated, RunData, under
+from palestra.runs.branching import tree_differences
+from palestra.runtime.statistics import estimate_mean_of_few
 
 # What changes no result, or none beyond the last bits.
 ASIDE = ("seed", "output", "execution")

@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from palestra.evaluation.stored import StoredRun
 from palestra.recording.recorders import plain
 from palestra.recording.results import Evaluation
 from palestra.report.reading import Evaluated, RunData, StoredCheckpoint, read_runs, under
+from palestra.runs.stored import StoredRun
 from palestra.storage.disk import RunFolderError
 from palestra.storage.segments import CheckpointError
 

@@ -4,12 +4,12 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from palestra.lineage import tree_differences
 from palestra.recording.results import duration_text
 from palestra.report.blocks import Block, Cell, Code, Facts, Heading, Note, Section, Table, count, scored
 from palestra.report.evaluations import pairing_text
 from palestra.report.groups import Group, experiment
 from palestra.report.reading import RunData, under
+from palestra.runs.branching import tree_differences
 
 MOST_ROWS = 200  # of a table; what is more is told
 

@@ -11,9 +11,9 @@ from typing import Annotated, Any, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from palestra.config import ConfigError, check, load_yaml
-from palestra.intervals import Counters, Limit
 from palestra.recording.recorders import numbers_of
 from palestra.recording.results import Evaluation, as_float
+from palestra.runtime.intervals import Counters, Limit
 from palestra.storage.checkpoints import NOT_OURS, Checkpoints
 from palestra.storage.disk import RunFolderError
 from palestra.storage.manifest import Manifest

@@ -6,18 +6,18 @@ A run may be a stranger's: nothing that it names is imported, and no environment
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from palestra.algorithms import read_stored_config
 from palestra.config import Config, UnreadConfig, importing_nothing
 from palestra.evaluation.evaluations import Evaluations
-from palestra.evaluation.stored import StoredRun
 from palestra.evaluation.trace import Choice, Trace
-from palestra.games.gym import GymnasiumConfig
-from palestra.games.polyhedra import PolyhedraGame
+from palestra.games.gymnasium import GymnasiumConfig
+from palestra.games.polyhedra.game import PolyhedraGame
 from palestra.report.blocks import Block, Cell, Heading, Note, Picture, Section, Strip, Table
 from palestra.report.boards import board_points, chosen_axes, paint_board
 from palestra.report.figures import Figures
 from palestra.report.groups import Group
 from palestra.report.reading import RunData
+from palestra.runs.config import read_stored_config
+from palestra.runs.stored import StoredRun
 from palestra.storage.run_folder import RunFolder
 
 MOST_PICTURES = 8

@@ -10,7 +10,7 @@ from palestra.report.blocks import Captioned, Cell, FigureGrid, Legend, Note, Se
 from palestra.report.figures import GRID, SERIES, Figures, paint_curves, short
 from palestra.report.groups import Group, metric_curve, step_unit, without_intervals
 from palestra.report.reading import RunData
-from palestra.timing import PHASES
+from palestra.runtime.timing import PHASES
 
 BAR_HEIGHT = 0.26  # inches
 

@@ -16,16 +16,16 @@ from typing import Any, get_type_hints
 import torch
 from rich.console import Console
 
+from palestra.algorithms.algorithm import Algorithm
+from palestra.commands.verify import Difference
 from palestra.config import Config, ConfigError, ConfigErrorItem, UserConfig, failure
 from palestra.games import read_game
-from palestra.lineage import tree_differences
-from palestra.player import Algorithm
 from palestra.randomness import restored_global_states
 from palestra.recording.recorders import without_clock
+from palestra.runs.branching import tree_differences
 from palestra.storage.records_file import read_records
 from palestra.testing.sample_config import sample_config
-from palestra.trainer import Trainer
-from palestra.verify import Difference
+from palestra.training.trainer import Trainer
 
 Data = dict[str, Any]
 

@@ -14,8 +14,8 @@ import torch
 from gymnasium.utils.env_checker import check_env
 
 from palestra.config import ConfigError, ConfigErrorItem, failure
-from palestra.games.gym.seeding import episode_seed
-from palestra.games.gym.spaces import ObservationReader, UnknownSpace, action_space
+from palestra.games.gymnasium.seeding import episode_seed
+from palestra.games.gymnasium.spaces import ObservationReader, UnknownSpace, action_space
 from palestra.randomness import restored_global_states
 
 KEY = 1  # of the stream that the seeds of the episodes come from

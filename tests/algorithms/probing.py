@@ -9,12 +9,13 @@ import torch
 from probes import Kind, Probe
 from torch import Tensor
 
-from palestra.games.fused import Transitions
-from palestra.games.solo import SoloGame
+from palestra.algorithms.algorithm import Algorithm, AlgorithmConfig
 from palestra.games.spaces import ActionSpace, Space
 from palestra.games.world import TensorWorld
-from palestra.lineage import tree_differences
-from palestra.player import Algorithm, AlgorithmConfig, Metrics, Player
+from palestra.players.player import Metrics, Player
+from palestra.rollouts.solo import SoloGame
+from palestra.rollouts.transitions import Transitions
+from palestra.runs.branching import tree_differences
 from palestra.storage.states import decode, encode
 
 CPU = torch.device("cpu")

@@ -6,19 +6,20 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from probing import assert_goes_on_in_a_fresh_object
 from torch import Tensor, nn
 
 from palestra.algorithms import dqn as dqn_module
 from palestra.algorithms.dqn import DQN, DQNConfig, td_loss, td_target
+from palestra.algorithms.parts.exploration import best_legal
 from palestra.config import check
-from palestra.exploration import best_legal
-from palestra.games.fused import FusedGame, Transitions
 from palestra.games.game import Observation
 from palestra.games.nim import NimConfig, NimGame
 from palestra.optimizers import OptimizerConfig, SGDConfig
-from palestra.player import Metrics, Player
+from palestra.players.player import Metrics, Player
 from palestra.randomness import world_keys
+from palestra.rollouts.fused import FusedGame
+from palestra.rollouts.transitions import Transitions
+from tests.algorithms.probing import assert_goes_on_in_a_fresh_object
 
 CPU = torch.device("cpu")
 GAME = NimGame(NimConfig(name="nim", num_heaps=2, max_stones=2), CPU)

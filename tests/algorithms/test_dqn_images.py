@@ -12,7 +12,7 @@ import palestra
 from benchmarks.learning_settings import SETTINGS
 from benchmarks.peers.ours import config_of
 from palestra.algorithms.dqn import DQN
-from palestra.player import Metrics
+from palestra.players.player import Metrics
 
 pytest.importorskip("ale_py")
 

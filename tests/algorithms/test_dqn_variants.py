@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 import torch
 from probes import Kind
-from probing import NUM_WORLDS, ProbeTurn, best_action, learn, make_probe, seat, seen
 from torch import Tensor
 
 from palestra.algorithms.dqn import DQN, DQNConfig, td_loss, td_target
-from palestra.algorithms.value_heads import of_action, seen_at
+from palestra.algorithms.parts.return_distributions import of_action, seen_at
 from palestra.config import ConfigError, check, user_class_hashes
-from palestra.games.fused import Transitions
 from palestra.games.spaces import Discrete, Space
+from palestra.rollouts.transitions import Transitions
+from tests.algorithms.probing import NUM_WORLDS, ProbeTurn, best_action, learn, make_probe, seat, seen
 
 SPACES = {"seen": Space((2,), torch.float32, padded=False)}
 EXPECTED = {"name": "expected", "huber_delta": 1.0}
@@ -308,7 +308,7 @@ def stored(rows: Transitions) -> tuple[dict[str, Tensor], Tensor]:
 def test_a_producer_of_ones_own_makes_the_rows(in_tmp_path: Path) -> None:
     (in_tmp_path / "halves.py").write_text(
         "from palestra.config import PositiveFloat, UserConfig\n"
-        "from palestra.transitions import Producer\n\n"
+        "from palestra.rollouts.n_step import Producer\n\n"
         "class Scaled(Producer):\n"
         "    class Config(UserConfig):\n"
         "        scale: PositiveFloat\n"

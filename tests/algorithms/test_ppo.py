@@ -10,28 +10,22 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from probing import assert_goes_on_in_a_fresh_object
 from torch import Tensor, nn
 from torch import distributions as theirs
 
 import palestra
 from palestra.algorithms import ppo as ppo_module
-from palestra.algorithms.ppo import (
-    METRICS,
-    PPO,
-    Pace,
-    PPOConfig,
-    ppo_loss,
-    scaled,
-)
-from palestra.algorithms.ppo_experience import Chains, Experience, _loop_over_steps, generalized_advantages
+from palestra.algorithms.parts.advantages import Chains, Experience, _loop_over_steps, generalized_advantages
+from palestra.algorithms.ppo import METRICS, PPO, Pace, PPOConfig, ppo_loss, scaled
 from palestra.config import ConfigError, check
-from palestra.games.fused import FusedGame, Transitions
 from palestra.games.nim import NimConfig, NimGame
 from palestra.games.spaces import ActionSpace, Box, Discrete, MultiDiscrete, Space
-from palestra.player import Metrics, Player
+from palestra.players.player import Metrics, Player
 from palestra.randomness import world_keys
+from palestra.rollouts.fused import FusedGame
+from palestra.rollouts.transitions import Transitions
 from palestra.storage.records_file import read_records
+from tests.algorithms.probing import assert_goes_on_in_a_fresh_object
 
 CPU = torch.device("cpu")
 GAME = NimGame(NimConfig(name="nim", num_heaps=2, max_stones=2), CPU)
@@ -318,7 +312,7 @@ def test_a_minibatch_in_parts_is_the_whole_one(setting: str, monkeypatch: pytest
     whole, parted = prepared("discrete", setting), prepared("discrete", setting)
     assert whole.experience is not None
     expected = opt_step(whole, whole.experience, torch.arange(300), 0)
-    monkeypatch.setattr("palestra.algorithms.ppo_by_hand.ROWS_AT_ONCE", 64)
+    monkeypatch.setattr("palestra.algorithms.kernels.ppo.ROWS_AT_ONCE", 64)
     found = opt_step(parted, whole.experience, torch.arange(300), 0)
     assert torch.allclose(found, expected, rtol=1e-3, atol=1e-5)
     assert torch.allclose(parted.gradient, whole.gradient, rtol=1e-3, atol=1e-5)

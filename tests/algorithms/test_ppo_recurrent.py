@@ -1,31 +1,30 @@
 """PPO with recurrent networks: what a roll-out saw and remembered is what is learned from, to the known optimum."""
 
 import copy
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from probing import make_probe
-from test_ppo import CLIPPED, CPU, MLP, ppo_config, probe_config, separate, shared
 from torch import Tensor
 
 import palestra
+from palestra.algorithms.algorithm import Seat
+from palestra.algorithms.parts.advantages import Chains, Experience, generalized_advantages, memory_in
 from palestra.algorithms.ppo import PPO
-from palestra.algorithms.ppo_experience import Chains, Experience, generalized_advantages, memory_in
+from palestra.commands.export import export_player
 from palestra.evaluation.episodes import play_episodes
 from palestra.evaluation.evaluator import play_games
-from palestra.export import export_player
-from palestra.games import fuse
-from palestra.games.fused import Memory, Transitions
 from palestra.games.game import Game
 from palestra.games.nim import NimConfig, NimGame
+from palestra.games.policy import Memory
 from palestra.nets.recurrent import Part
-from palestra.player import Player, Seat
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "games"))
-from gym_worlds import MODES, gym_data, gym_game
+from palestra.players.player import Player
+from palestra.rollouts import fuse
+from palestra.rollouts.transitions import Transitions
+from tests.algorithms.probing import make_probe
+from tests.algorithms.test_ppo import CLIPPED, CPU, MLP, ppo_config, probe_config, separate, shared
+from tests.games.gym_worlds import MODES, gym_data, gym_game
 
 LSTM = {
     "name": "recurrent",

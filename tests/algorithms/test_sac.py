@@ -10,7 +10,6 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from probes import Kind
-from probing import ProbeTurn, assert_goes_on_in_a_fresh_object, best_action, learn, make_probe, seat, seen
 from scipy.stats import kstest
 from torch import Tensor, nn
 from torch import distributions as theirs
@@ -30,9 +29,18 @@ from palestra.algorithms.sac import (
     td_target,
 )
 from palestra.config import ConfigError, check
-from palestra.games.fused import Transitions
 from palestra.games.spaces import ActionSpace, Box, Discrete, MultiDiscrete, Space
 from palestra.randomness import fold, random_normals, world_keys
+from palestra.rollouts.transitions import Transitions
+from tests.algorithms.probing import (
+    ProbeTurn,
+    assert_goes_on_in_a_fresh_object,
+    best_action,
+    learn,
+    make_probe,
+    seat,
+    seen,
+)
 
 CPU = torch.device("cpu")
 BOX, DISCRETE = Box((-1.0, 0.0), (1.0, 6.0)), Discrete(4)

@@ -8,15 +8,23 @@ from typing import Any
 import pytest
 import torch
 from probes import Kind
-from probing import ProbeTurn, assert_goes_on_in_a_fresh_object, best_action, learn, make_probe, seat, seen
 from scipy.stats import kstest
 from torch import Tensor, nn
 
 from palestra.algorithms.td3 import TD3, NoisyPolicy, SmoothingConfig, TD3Config, critic_loss, smoothed, td_target
 from palestra.config import ConfigError, check
-from palestra.games.fused import Transitions
 from palestra.games.spaces import ActionSpace, Box, Discrete, Space
 from palestra.randomness import fold, random_normals, world_keys
+from palestra.rollouts.transitions import Transitions
+from tests.algorithms.probing import (
+    ProbeTurn,
+    assert_goes_on_in_a_fresh_object,
+    best_action,
+    learn,
+    make_probe,
+    seat,
+    seen,
+)
 
 CPU = torch.device("cpu")
 BOX = Box((-1.0, 0.0), (1.0, 6.0))

@@ -1,24 +1,20 @@
 """PPO, SAC and TD3 learn the known values of TwoStates, whose episodes terminate and are cut off, in every autoreset
 mode: who takes a cut for an end, or the next episode's beginning for what follows, is far off."""
 
-import sys
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from test_ppo import BASE, constant, probe_config, separate
 from torch import Tensor, nn
 
 import palestra
 from palestra.config import UserConfig
 from palestra.games.spaces import Space
-from palestra.player import Player
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "games"))
-from gym_worlds import MODES, gym_data
-
+from palestra.players.player import Player
+from tests.algorithms.test_ppo import BASE, constant, probe_config, separate
+from tests.games.gym_worlds import MODES, gym_data
 from tests.gym_probes import two_states_backup
 
 pytestmark = pytest.mark.usefixtures("no_plots")

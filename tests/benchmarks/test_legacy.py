@@ -25,8 +25,8 @@ from benchmarks.polyhedra import CONFIG, Steps, original_test_config, random_pla
 from palestra import load_config
 from palestra.evaluation.evaluator import play_games
 from palestra.games import make_game
-from palestra.games.newton import minimal_points
-from palestra.games.polyhedra import decode_host_action, host_subsets
+from palestra.games.polyhedra.game import decode_host_action, host_subsets
+from palestra.games.polyhedra.newton import minimal_points
 from palestra.players import make_script
 
 CPU = torch.device("cpu")

@@ -18,10 +18,11 @@ from palestra.buffers.memory import NoRoom
 from palestra.buffers.prioritized import PrioritizedReplay, PrioritizedReplayConfig
 from palestra.buffers.replay import ReplayBuffer, UniformReplayConfig
 from palestra.config import ConfigError
-from palestra.games.fused import Decision, Transitions
-from palestra.games.gym import GymnasiumGame
-from palestra.games.solo import SoloGame
-from palestra.transitions import NStepConfig, OneStepConfig, make_producer
+from palestra.games.gymnasium import GymnasiumGame
+from palestra.games.policy import Decision
+from palestra.rollouts.n_step import NStepConfig, OneStepConfig, make_producer
+from palestra.rollouts.solo import SoloGame
+from palestra.rollouts.transitions import Transitions
 from tests.games.gym_worlds import MODES, gym_game
 
 CPU = torch.device("cpu")

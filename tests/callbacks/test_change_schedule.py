@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import torch
 
-from palestra.algorithms import RunConfig
 from palestra.callbacks.callback import Callback
 from palestra.config import ConfigError, load_yaml
-from palestra.lineage import extend
-from palestra.player import Metrics, Player
+from palestra.players.player import Metrics, Player
+from palestra.runs.branching import extend
+from palestra.runs.config import RunConfig
 from palestra.schedules import (
     ConstantSchedule,
     CosineSchedule,
@@ -23,7 +23,7 @@ from palestra.schedules import (
     Schedule,
     read_schedule,
 )
-from palestra.trainer import Trainer
+from palestra.training.trainer import Trainer
 
 MakeConfig = Callable[..., dict[str, Any]]
 CONFIGS = Path(__file__).parents[2] / "configs"

@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from palestra.algorithms import RunConfig
 from palestra.callbacks.callback import Callback
 from palestra.config import ConfigError, load_yaml
-from palestra.lineage import extend
 from palestra.optimizers import AdamConfig, SGDConfig
-from palestra.player import Metrics, Player
-from palestra.trainer import Trainer
+from palestra.players.player import Metrics, Player
+from palestra.runs.branching import extend
+from palestra.runs.config import RunConfig
+from palestra.training.trainer import Trainer
 
 MakeConfig = Callable[..., dict[str, Any]]
 CONFIGS = Path(__file__).parents[2] / "configs"

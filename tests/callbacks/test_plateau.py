@@ -11,14 +11,14 @@ import pytest
 import torch
 from rich.console import Console
 
-from palestra.algorithms import RunConfig
 from palestra.callbacks.callback import Callback
 from palestra.callbacks.plateau import EarlyStoppingConfig, Plateau
 from palestra.config import ConfigError, check
-from palestra.lineage import extend
+from palestra.runs.branching import extend
+from palestra.runs.config import RunConfig
 from palestra.storage import Checkpoints, RunFolder
 from palestra.storage.records_file import read_records
-from palestra.trainer import Trainer
+from palestra.training.trainer import Trainer
 
 MakeConfig = Callable[..., dict[str, Any]]
 RHO = {"name": "evaluation", "evaluation": "main", "pairing": 0, "measure": "rho"}

@@ -18,12 +18,12 @@ from palestra.algorithms.dqn import DQNConfig
 from palestra.cli import app
 from palestra.config import Config, check, load_yaml
 from palestra.games import read_game
-from palestra.games.fused import Transitions
 from palestra.games.spaces import Space
 from palestra.nets import AnyNetConfig, make_net
 from palestra.nets.plain import PLAIN_NETS
+from palestra.rollouts.n_step import make_producer
+from palestra.rollouts.transitions import Transitions
 from palestra.storage.records_file import read_records
-from palestra.transitions import make_producer
 
 ROOT = Path(__file__).parents[2]
 
@@ -60,7 +60,7 @@ def test_the_five_lines_of_the_readme_train_load_and_play(tmp_path: Path, monkey
     view = {"observation": torch.from_numpy(names["observations"])}
     legal, keys = torch.ones(4, 2, dtype=torch.bool), torch.arange(4)
     assert chosen.tolist() == names["player"].policy(explore=False).act(view, legal, keys, {}).action.tolist()
-    exec(more.partition("from palestra.games.polyhedra")[0], names)
+    exec(more.partition("from palestra.games.polyhedra.game")[0], names)
     (*_, loop) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "gymnasium.md").read_text(), re.S)
     exec(loop, names)
     assert names["rewards"].tolist() == [1.0] * 4

@@ -16,11 +16,11 @@ import yaml
 from resuming import assert_same_bits, at_call
 
 from palestra.callbacks import make_callback
+from palestra.commands.verify import BEGINNING, verify
 from palestra.config import load_yaml
 from palestra.testing import check_algorithm
 from palestra.testing.algorithms import CARTPOLE
-from palestra.trainer import Trainer
-from palestra.verify import BEGINNING, verify
+from palestra.training.trainer import Trainer
 
 ROOT = Path(__file__).parents[2]
 Data = dict[str, Any]
@@ -175,7 +175,7 @@ def train(name: str, place: Path, folder: str, kill_at: int | None, is_verified:
     os.chdir(place)
     sys.path.insert(0, str(place))
     example, run, names = EXAMPLES[name], place / folder, dict[str, Any]()
-    pytest.MonkeyPatch().setattr("palestra.output.plot_scores", lambda records: None)
+    pytest.MonkeyPatch().setattr("palestra.runs.output.plot_scores", lambda records: None)
     if example.give or example.callbacks:
         exec(example.code, names)
     callbacks = example.callbacks(names) if example.callbacks else []
@@ -197,7 +197,7 @@ def train(name: str, place: Path, folder: str, kill_at: int | None, is_verified:
 
 def exit_code(*arguments: Any) -> int | None:
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["palestra.algorithms", "palestra.verify"])
+    context.set_forkserver_preload(["palestra.algorithms", "palestra.commands.verify"])
     process = context.Process(target=train, args=arguments)
     process.start()
     process.join(timeout=120.0)

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from palestra.algorithms import RunConfig
 from palestra.config import check
 from palestra.evaluation.evaluations import BestScore
+from palestra.runs.config import RunConfig
 
 MakeConfig = Callable[..., dict[str, Any]]
 

@@ -1,22 +1,17 @@
 """Evaluation in Gymnasium environments: exactly so many episodes, from the same seeds, none favoured."""
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "games"))
-from gym_worlds import CPU, MODES, cart_pole, gym_game, played
-
 from palestra.config import check
 from palestra.evaluation.episodes import play_episodes
 from palestra.evaluation.evaluator import STREAM, Interrupted
-from palestra.games.gym import GymnasiumConfig, GymnasiumGame
-from palestra.games.gym.seeding import episode_seed
+from palestra.games.gymnasium import GymnasiumConfig, GymnasiumGame
+from palestra.games.gymnasium.seeding import episode_seed
 from palestra.players import make_script
 from palestra.randomness import base_key
+from tests.games.gym_worlds import CPU, MODES, cart_pole, gym_game, played
 
 
 def walk_lengths(num_games: int, num_worlds: int) -> list[int]:

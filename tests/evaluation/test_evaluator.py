@@ -6,10 +6,10 @@ from torch import Tensor, nn
 
 from palestra.evaluation import evaluator
 from palestra.evaluation.evaluator import STREAM, Games, evaluation_mode, play_games
-from palestra.games.fused import Decision, Memory, Policy, Sees
 from palestra.games.game import TensorGame
 from palestra.games.nim import NimConfig, NimGame
-from palestra.games.polyhedra import MAX_COORDINATE, PolyhedraGame
+from palestra.games.policy import Decision, Memory, Policy, Sees
+from palestra.games.polyhedra.game import MAX_COORDINATE, PolyhedraGame
 from palestra.players import make_script
 from palestra.randomness import base_key, fold, random_choice, world_keys
 from tests.games.plain_polyhedra import polyhedra_config

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import palestra
-from palestra.evaluation.stored import StoredRun
-from palestra.games.polyhedra import PolyhedraGame
+from palestra.games.polyhedra.game import PolyhedraGame
+from palestra.runs.stored import StoredRun
 from palestra.storage.records_file import read_records
 
 MakeConfig = Callable[..., dict[str, Any]]

@@ -1,6 +1,5 @@
 """Films show every step of the episodes, their last frames too, and nothing else."""
 
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +10,7 @@ from palestra.cli import app, shipped_configs
 from palestra.config import ConfigError
 from palestra.evaluation.video import film_episodes
 from palestra.players import make_script
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "games"))
-from gym_worlds import gym_game
+from tests.games.gym_worlds import gym_game
 
 imageio_ffmpeg = pytest.importorskip("imageio_ffmpeg")
 
@@ -47,7 +44,7 @@ def test_an_environment_that_cannot_be_drawn_is_told(tmp_path: Path) -> None:
 
 
 def test_the_command_line_films_a_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("palestra.output.plot_scores", lambda records: None)
+    monkeypatch.setattr("palestra.runs.output.plot_scores", lambda records: None)
     (config,) = [path for path in shipped_configs() if path.stem == "dqn-cartpole"]
     run = str(tmp_path / "run")
     changes = ["game.id=tests.gym_oddities:Drawn-v0", "game.arguments={}", "stop={after: 2, unit: opt_steps}"]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from palestra.config import check
-from palestra.games.gym import GymnasiumConfig, GymnasiumGame, GymnasiumWorld
+from palestra.games.gymnasium import GymnasiumConfig, GymnasiumGame, GymnasiumWorld
 from palestra.games.world import Outcome
 
 CPU = torch.device("cpu")

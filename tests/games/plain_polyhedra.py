@@ -5,7 +5,7 @@ from functools import cache
 from torch import Tensor
 
 from palestra.config import check
-from palestra.games.polyhedra import PolyhedraConfig
+from palestra.games.polyhedra.game import PolyhedraConfig
 from tests.games.oracles import Point, rational_vertices
 
 Board = tuple[Point, ...]

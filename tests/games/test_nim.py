@@ -10,11 +10,11 @@ from torch import Tensor
 import palestra
 from palestra.config import load_yaml
 from palestra.evaluation.evaluator import STREAM, play_games
-from palestra.games.fused import Policy
 from palestra.games.game import IllegalMove, State
 from palestra.games.nim import NimConfig, NimGame
-from palestra.player import Player
+from palestra.games.policy import Policy
 from palestra.players import make_script
+from palestra.players.player import Player
 from palestra.randomness import base_key, fold, world_keys
 
 CPU = torch.device("cpu")

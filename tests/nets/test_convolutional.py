@@ -2,12 +2,12 @@ from typing import Any
 
 import pytest
 import torch
-from making import build, observe, space
 from torch import Tensor, nn
 
 from palestra.config import ConfigError
 from palestra.games.spaces import Space
 from palestra.nets.convolutional import scale_pixels
+from tests.nets.making import build, observe, space
 
 NATURE = {
     "name": "nature_cnn",

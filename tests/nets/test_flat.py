@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 import torch
-from making import build, observe, space
 from torch import Tensor, nn
 
 from palestra.nets.flat import FlatNet
 from palestra.nets.weights import flat_gradient
+from tests.nets.making import build, observe, space
 
 SPACES = {"seen": space((3,)), "action": space((2,))}
 PLAIN = {"name": "mlp", "net_arch": [16, 8], "activation": "tanh"}

@@ -1,8 +1,8 @@
 import torch
-from making import build, space
 from torch import Tensor, nn
 
 from palestra.nets.initialisation import initialize_orthogonal
+from tests.nets.making import build, space
 
 VECTOR = {"seen": space((5,))}
 SCREEN = {"seen": space((2, 8, 8), torch.uint8)}

@@ -2,9 +2,9 @@ from typing import Any
 
 import pytest
 import torch
-from making import build, observe, space
 
 from palestra.config import ConfigError
+from tests.nets.making import build, observe, space
 
 SPACES = {
     "screen": space((3, 8, 8), torch.uint8),

@@ -1,6 +1,5 @@
 from typing import Any
 
-import making
 import pytest
 import torch
 from torch import Tensor, nn
@@ -10,6 +9,7 @@ from palestra.games.game import Observation
 from palestra.games.spaces import Space
 from palestra.nets.activations import Tanh
 from palestra.nets.mlp import ResidualBlock
+from tests.nets import making
 
 N, DIMENSION = 7, 3
 POINTS = {"points": Space((N, DIMENSION), torch.float32, padded=True)}

@@ -11,7 +11,7 @@ from palestra.config import ConfigError, UserConfig, load_class
 from palestra.games.spaces import Space
 from palestra.nets import GivenNets, make_net
 from palestra.nets.inputs import flat_size, flatten_observation
-from palestra.trainer import Trainer
+from palestra.training.trainer import Trainer
 
 MakeConfig = Callable[..., dict[str, Any]]
 SPACES = {"seen": Space((3,), torch.float32, False)}

@@ -2,14 +2,14 @@ from typing import Any
 
 import pytest
 import torch
-from making import FeedForwardHolder, build, observe, space
 from torch import Tensor
 
 from palestra.config import ConfigError, check
-from palestra.games.fused import Memory
 from palestra.games.game import Observation
+from palestra.games.policy import Memory
 from palestra.nets.recurrent import RecurrentNet
 from palestra.nets.weights import evaluation_twin, flatten_weights
+from tests.nets.making import FeedForwardHolder, build, observe, space
 
 SPACES = {"seen": space((3,)), "points": space((4, 2), padded=True)}
 LSTM = {

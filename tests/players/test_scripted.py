@@ -11,7 +11,7 @@ from torch import Tensor
 from palestra.evaluation.evaluator import play_games
 from palestra.games.game import State, TensorGame
 from palestra.games.nim import NimConfig, NimGame
-from palestra.games.polyhedra import PolyhedraGame
+from palestra.games.polyhedra.game import PolyhedraGame
 from palestra.players import make_script, script_error
 from palestra.players.scripted import SCRIPTED
 from palestra.randomness import fold, world_keys

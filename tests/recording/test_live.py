@@ -11,13 +11,13 @@ import pytest
 from conftest import MakeConfig
 from rich.segment import Segment
 from terminals import Terminal
-from test_display import progress
 
 from palestra import Trainer
 from palestra.recording.display import live as live_module
 from palestra.recording.display.live import LiveDisplay
 from palestra.recording.display.terminal import Region
 from palestra.recording.results import Task
+from tests.recording.test_display import progress
 
 
 def frame(height: int, width: int = 80, letter: str = "x") -> list[list[Segment]]:

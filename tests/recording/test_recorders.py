@@ -13,14 +13,7 @@ from PIL import ImageSequence
 
 from palestra.config import ConfigError, check
 from palestra.recording import make_recorders
-from palestra.recording.recorders import (
-    JsonlRecorder,
-    RunCard,
-    RunEnd,
-    flat_params,
-    numbers_of,
-    without_clock,
-)
+from palestra.recording.recorders import JsonlRecorder, RunCard, RunEnd, flat_params, numbers_of, without_clock
 from palestra.recording.to_csv import CsvConfig, CsvRecorder
 from palestra.recording.to_mlflow import MlflowConfig
 from palestra.recording.to_tensorboard import TensorBoardConfig, TensorBoardRecorder

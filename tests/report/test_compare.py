@@ -5,29 +5,26 @@ import csv
 import io
 import json
 import shutil
-import sys
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import pytest
 import torch
+from conftest import TINY
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
 import palestra
 from palestra.cli import app
-from palestra.evaluation.statistics import estimate_mean_of_few, probability_of_improvement
 from palestra.report.comparison import Comparison, compare_groups
 from palestra.report.comparison_table import render_comparison, to_csv
 from palestra.report.groups import group_runs
 from palestra.report.moments import play_afresh, read_moments
 from palestra.report.reading import read_runs
+from palestra.runtime.statistics import estimate_mean_of_few, probability_of_improvement
 from palestra.storage.disk import RunFolderError
 from palestra.storage.records_file import read_records
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from conftest import TINY
 
 pytestmark = pytest.mark.usefixtures("no_plots")
 
@@ -37,7 +34,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Two seeds with one gamma, two with another."""
     folder = tmp_path_factory.mktemp("runs")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("palestra.output.plot_scores", lambda records: None)
+        patch.setattr("palestra.runs.output.plot_scores", lambda records: None)
         for gamma in (0.95, 0.5):
             for seed in (0, 1):
                 config = copy.deepcopy(TINY) | {"seed": seed}

@@ -4,7 +4,6 @@ import json
 import math
 import re
 import shutil
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import pairwise
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from damage import DAMAGES, EXPLODED, Damage
 from hypothesis import HealthCheck, given, settings
 from typer.testing import CliRunner, Result
 
@@ -20,11 +20,7 @@ from palestra.cli import app
 from palestra.report.page import write_report
 from palestra.storage.disk import RunFolderError
 from palestra.storage.records_file import read_records
-
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from damage import DAMAGES, EXPLODED, Damage
-from parsing import Parsed
+from tests.report.parsing import Parsed
 
 MakeConfig = Callable[..., dict[str, Any]]
 
@@ -38,7 +34,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
     run = tmp_path_factory.mktemp("runs") / "tiny"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("palestra.output.plot_scores", lambda records: None)
+        patch.setattr("palestra.runs.output.plot_scores", lambda records: None)
         palestra.Trainer(TINY, run=run).fit()
     return run
 

@@ -1,18 +1,15 @@
 """Reports in a headless Chromium: no complaint, no request, nothing wider than a phone, the right numbers, contrast."""
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from conftest import TINY
 
 import palestra
 from palestra.report.page import write_report
 from palestra.storage.records_file import read_records
-
-sys.path.insert(0, str(Path(__file__).parent))
-from browser import CHROMIUM, Page, browser
-from conftest import TINY
+from tests.report.browser import CHROMIUM, Page, browser
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine")
 
@@ -59,7 +56,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Two seeds, the second one's name a long word with what HTML would take for a tag."""
     folder = tmp_path_factory.mktemp("runs")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("palestra.output.plot_scores", lambda records: None)
+        patch.setattr("palestra.runs.output.plot_scores", lambda records: None)
         for seed, name in enumerate(("tiny", "<i>" + "w" * 120)):
             palestra.Trainer(TINY | {"seed": seed}, run=folder / name).fit()
     return sorted(folder.iterdir(), reverse=True)

@@ -1,7 +1,6 @@
 """Sample games: what is shown was played by the players of the checkpoint."""
 
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,7 @@ from palestra.cli import shipped_configs
 from palestra.config import load_yaml
 from palestra.report.boards import board_points, chosen_axes
 from palestra.report.page import write_report
-
-sys.path.insert(0, str(Path(__file__).parent))
-from parsing import Parsed
+from tests.report.parsing import Parsed
 
 pytestmark = pytest.mark.usefixtures("no_plots", "few_figures")
 

@@ -8,7 +8,6 @@ from typing import Any
 import fsspec
 import pytest
 import torch
-from ring import Ring
 
 from palestra.storage import Checkpoints, LoadedCheckpoint, RunFacts, RunFolder
 from palestra.storage.contents import Contents
@@ -17,6 +16,7 @@ from palestra.storage.mirror import Mirror, MirrorConfig
 from palestra.storage.records_file import RecordsThen
 from palestra.storage.remote import Remote
 from palestra.storage.segments import DamagedError
+from tests.storage.ring import Ring
 
 URL = "memory://mirrors"
 PLACE = f"{URL}/run"

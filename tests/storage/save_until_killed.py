@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from ring import NONE, Ring
 
 from palestra.storage import Checkpoints, LoadedCheckpoint, RunFolder
+from tests.storage.ring import NONE, Ring
 
 NUM_KILLS = 60
 ROWS_PER_SAVE = 7

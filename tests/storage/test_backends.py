@@ -9,11 +9,11 @@ from typing import Any
 
 import fsspec
 import pytest
-from mirroring import Run, fetched, numbers_on_mirror, on_mirror, run_of
 
 from palestra.storage import CheckpointError, RunFolder
 from palestra.storage.fetching import fetch
 from palestra.storage.remote import MissingError, Remote, RemoteError
+from tests.storage.mirroring import Run, fetched, numbers_on_mirror, on_mirror, run_of
 
 pytest.importorskip("s3fs")
 pytest.importorskip("paramiko")

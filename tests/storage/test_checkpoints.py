@@ -18,12 +18,12 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ring import NONE, Ring
 
 from palestra.storage import CheckpointError, Checkpoints, RunFolder
 from palestra.storage.disk import DISK
 from palestra.storage.records_file import RecordsThen
 from palestra.storage.segments import StoredFile
+from tests.storage.ring import NONE, Ring
 
 
 @pytest.fixture

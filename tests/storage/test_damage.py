@@ -5,24 +5,21 @@ import copy
 import hashlib
 import json
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 import torch
+from damage import BOMB, DAMAGES, EXPLODED, HARMFUL, Damage
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ring import NONE, Ring
 
-from palestra.lineage import tree_differences
+from palestra.runs.branching import tree_differences
 from palestra.storage import CheckpointError, Checkpoints, RunFolder
 from palestra.storage.facts import to_json
 from palestra.storage.segments import StoredFile
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-from damage import BOMB, DAMAGES, EXPLODED, HARMFUL, Damage
+from tests.storage.ring import NONE, Ring
 
 CAPACITY = 14
 

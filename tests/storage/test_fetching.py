@@ -8,7 +8,14 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mirroring import (
+
+from palestra.storage import CheckpointError, RunFolderError, fetching
+from palestra.storage.contents import Contents
+from palestra.storage.fetching import fetch
+from palestra.storage.manifest import Manifest
+from palestra.storage.remote import RemoteError
+from palestra.storage.segments import CheckpointPlace, DamagedError, StoredFile
+from tests.storage.mirroring import (
     PLACE,
     URL,
     Run,
@@ -17,13 +24,6 @@ from mirroring import (
     fetched,
     save_in_turn,
 )
-
-from palestra.storage import CheckpointError, RunFolderError, fetching
-from palestra.storage.contents import Contents
-from palestra.storage.fetching import fetch
-from palestra.storage.manifest import Manifest
-from palestra.storage.remote import RemoteError
-from palestra.storage.segments import CheckpointPlace, DamagedError, StoredFile
 
 
 @pytest.fixture(autouse=True)

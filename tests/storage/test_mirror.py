@@ -9,7 +9,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from mirroring import (
+
+from palestra.storage import CheckpointError, RunFolderError
+from palestra.storage.fetching import fetch
+from palestra.storage.remote import Remote, RemoteError
+from tests.storage.mirroring import (
     PLACE,
     URL,
     Run,
@@ -22,11 +26,7 @@ from mirroring import (
     run_of,
     save_in_turn,
 )
-from ring import NONE
-
-from palestra.storage import CheckpointError, RunFolderError
-from palestra.storage.fetching import fetch
-from palestra.storage.remote import Remote, RemoteError
+from tests.storage.ring import NONE
 
 
 @pytest.fixture(autouse=True)

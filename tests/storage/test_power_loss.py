@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from power_loss import RecordingDisk, Sync, states_after_power_loss
 from resuming import fit, records
 
 from palestra.recording.recorders import JsonlRecorder
@@ -14,6 +13,7 @@ from palestra.storage import CheckpointError, Checkpoints, RunFolder, RunFolderE
 from palestra.storage import checkpoints as checkpoints_module
 from palestra.storage.manifest import Manifest
 from palestra.storage.records_file import measured
+from tests.storage.power_loss import RecordingDisk, Sync, states_after_power_loss
 
 MakeConfig = Callable[..., dict[str, Any]]
 

@@ -7,11 +7,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from ring import NONE, Ring
 
 from palestra.buffers.replay import ReplayBuffer, UniformReplayConfig
 from palestra.storage import CheckpointError, Checkpoints, RunFolder
 from palestra.storage.disk import DISK
+from tests.storage.ring import NONE, Ring
 
 
 @pytest.fixture

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from mirroring import CAPACITY, ROWS_PER_SAVE, SEGMENT_ROWS, assert_sound, state_at
-from ring import NONE, Ring
 
 from palestra.storage import Checkpoints, RunFolder
 from palestra.storage.checkpoints import kept_numbers
 from palestra.storage.disk import DISK
+from tests.storage.mirroring import CAPACITY, ROWS_PER_SAVE, SEGMENT_ROWS, assert_sound, state_at
+from tests.storage.ring import NONE, Ring
 
 
 class Killed(BaseException):

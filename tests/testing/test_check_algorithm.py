@@ -11,12 +11,12 @@ from combinations import CLIPPED, DQN, PPO, SAC, TD3
 from pydantic import Field
 
 from palestra.algorithms import dqn, ppo, sac, td3
+from palestra.algorithms.algorithm import Algorithm
 from palestra.config import ConfigError, PositiveFloat, PositiveInt, UserConfig
-from palestra.games.fused import Decision
+from palestra.games.policy import Decision
 from palestra.nets import NetConfig, make_net
 from palestra.nets.weights import flat_gradient, flatten_weights
 from palestra.optimizers import OptimizerConfig
-from palestra.player import Algorithm
 from palestra.randomness import base_key, fold, random_choice, random_floats
 from palestra.testing import check_algorithm
 from palestra.testing.algorithms import CARTPOLE, NIM, PENDULUM

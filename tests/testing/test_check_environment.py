@@ -9,7 +9,7 @@ import pytest
 from gymnasium import spaces
 
 from palestra.config import ConfigError
-from palestra.games import as_gymnasium
+from palestra.players.as_gymnasium import as_gymnasium
 from palestra.randomness import global_states
 from palestra.testing import check_environment
 from tests.gym_oddities import Blink, Cockpit

@@ -23,7 +23,7 @@ from torch import Tensor
 from palestra.config import Config, ConfigError, ConfigErrorItem, PositiveInt
 from palestra.games.classic_control.arithmetic import INLINED, Flag, Number, jitable, sin_cos, where
 from palestra.games.game import Observation, State, Stepper, TensorGame
-from palestra.games.newton import Kernel
+from palestra.games.polyhedra.newton import Kernel
 from palestra.games.spaces import ActionSpace, Space
 from palestra.randomness import U_GAMMA, mix, random_floats
 

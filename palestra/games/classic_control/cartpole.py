@@ -10,15 +10,8 @@ from typing import Literal
 import torch
 
 from palestra.games.classic_control.arithmetic import Flag, Number, jitable, sin_cos, where
-from palestra.games.classic_control.bodies import (
-    Body,
-    BoundedStartConfig,
-    ClassicControl,
-    Rules,
-    Settings,
-    compiled,
-)
-from palestra.games.newton import Kernel
+from palestra.games.classic_control.bodies import Body, BoundedStartConfig, ClassicControl, Rules, Settings, compiled
+from palestra.games.polyhedra.newton import Kernel
 from palestra.games.spaces import Discrete
 
 GRAVITY = 9.8

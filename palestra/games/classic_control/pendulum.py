@@ -10,15 +10,8 @@ import torch
 
 from palestra.config import NonNegativeFloat
 from palestra.games.classic_control.arithmetic import Flag, Number, clip, jitable, sin_cos, wrap
-from palestra.games.classic_control.bodies import (
-    Body,
-    ClassicControl,
-    ClassicControlConfig,
-    Rules,
-    Settings,
-    compiled,
-)
-from palestra.games.newton import Kernel
+from palestra.games.classic_control.bodies import Body, ClassicControl, ClassicControlConfig, Rules, Settings, compiled
+from palestra.games.polyhedra.newton import Kernel
 from palestra.games.spaces import Box
 
 MASS, LENGTH = 1.0, 1.0

@@ -1,0 +1,5 @@
+"""`python -m palestra`: the command line."""
+
+from palestra.cli import main
+
+main()

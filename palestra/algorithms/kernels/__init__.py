@@ -1,0 +1,1 @@
+"""Derivatives and choices by hand."""

@@ -1,0 +1,227 @@
+"""Distributions of actions: what a network gave in, actions and log-probabilities out, in few tensor operations.
+
+`legal` masks actions as everywhere in palestra (bool, as wide as the action space says); a row without a legal action
+counts as one in which all are legal: nothing is decided there, and nothing becomes nan. All chance comes from keys
+(palestra.randomness), or from noise that is given. Letters: B rows, A actions, K choices, n numbers of a Box.
+"""
+
+import math
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numba
+import numpy as np
+import torch
+from torch import Tensor
+
+from palestra.nets.kernels.mlp import evaluate
+from palestra.randomness import U_GAMMA, mix, random_floats
+
+ILLEGAL = -1e9  # a logit: its probability is exactly 0, and 0 * its logarithm is 0, as -inf would not have it
+LOG_ROOT_2_PI = 0.5 * math.log(2.0 * math.pi)
+HERMITE_NODES, HERMITE_WEIGHTS = (values.tolist() for values in np.polynomial.hermite_e.hermegauss(24))
+
+# ---- categorical ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Categorical:
+    """One of several actions for every choice; a single choice makes a Discrete. `nums`: the actions of each choice.
+
+    Parameters are logits, (B, sum(nums)). Actions are int64: (B,) of a Discrete, else (B, K).
+    """
+
+    nums: tuple[int, ...]
+    is_single: bool
+
+    def sample(self, logits: Tensor, legal: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
+        """Actions, and their log-probabilities (B,). keys: int64 (B,)."""
+        if logits.device.type == "cpu" and not torch.compiler.is_compiling():
+            chosen, log_probs = _sample(logits.detach().numpy(), legal.numpy(), keys.numpy(), _array(self.nums))
+            return torch.from_numpy(chosen.ravel() if self.is_single else chosen), torch.from_numpy(log_probs)
+        uniforms = random_floats(keys, len(self.nums))
+        drawn = torch.stack(
+            [_invert(part, uniforms[:, index]) for index, part in enumerate(self._log_probs(logits, legal))], dim=1
+        )
+        action = self._shaped(drawn)
+        return action, self.log_prob_and_entropy(logits, legal, action)[0]
+
+    def sample_by_mlp(self, network: Any, legal: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
+        """`sample` by the logits of a plain mlp on a CPU, in one kernel: with few worlds, to start two costs more than
+        both compute. network: what `evaluate` takes."""
+        arguments: Any = (*network, legal.numpy(), keys.numpy(), _array(self.nums))
+        chosen, log_probs = _sample_by_mlp(*arguments)
+        return torch.from_numpy(chosen.ravel() if self.is_single else chosen), torch.from_numpy(log_probs)
+
+    def mode(self, logits: Tensor, legal: Tensor) -> Tensor:
+        """The most likely action; of equally likely ones the first."""
+        masked = logits.masked_fill(~legal, ILLEGAL)
+        return self._shaped(torch.stack([part.argmax(1) for part in masked.split(list(self.nums), dim=1)], dim=1))
+
+    def log_prob_and_entropy(self, logits: Tensor, legal: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
+        """The log-probability of an action, and the entropy of the distribution: (B,) each."""
+        log_probs = self._log_probs(logits, legal)
+        actions = action.view(len(action), -1).split(1, dim=1)
+        taken = [part.gather(1, choice) for part, choice in zip(log_probs, actions, strict=True)]
+        plogp = [(part.exp() * part).sum(dim=1, keepdim=True) for part in log_probs]
+        if self.is_single:
+            return taken[0].squeeze(1), -plogp[0].squeeze(1)
+        return torch.cat(taken, dim=1).sum(dim=1), -torch.cat(plogp, dim=1).sum(dim=1)
+
+    def _log_probs(self, logits: Tensor, legal: Tensor) -> tuple[Tensor, ...]:
+        masked = logits.masked_fill(~legal, ILLEGAL)
+        if self.is_single:
+            return (masked.log_softmax(dim=1),)
+        return tuple(part.log_softmax(dim=1) for part in masked.split(list(self.nums), dim=1))
+
+    def _shaped(self, drawn: Tensor) -> Tensor:
+        return drawn[:, 0] if self.is_single else drawn
+
+
+def _invert(log_probs: Tensor, uniforms: Tensor) -> Tensor:
+    """The action at which the distribution function passes a uniform number: int64 (B,)."""
+    sums = log_probs.exp().cumsum(dim=1)
+    return (sums <= (uniforms * sums[:, -1]).unsqueeze(1)).sum(dim=1).clamp(max=log_probs.shape[1] - 1)
+
+
+@cache
+def _array(nums: tuple[int, ...]) -> np.ndarray:
+    return np.array(nums)
+
+
+@numba.njit(cache=True, nogil=True)
+def _sample_by_mlp(
+    x: np.ndarray,
+    weights: np.ndarray,
+    moments: np.ndarray | None,
+    widths: np.ndarray,
+    norms: np.ndarray,
+    eps: np.float32,
+    is_tanh: bool,
+    legal: np.ndarray,
+    keys: np.ndarray,
+    nums: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray]:
+    return _sample(evaluate(x, weights, moments, widths, norms, eps, is_tanh), legal, keys, nums)
+
+
+@numba.njit(cache=True, nogil=True)
+def _sample(logits: np.ndarray, legal: np.ndarray, keys: np.ndarray, nums: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """`Categorical.sample` for a CPU, row by row: actions (B, K), log-probabilities (B,)."""
+    num_rows, num_choices = len(keys), len(nums)
+    chosen = np.zeros((num_rows, num_choices), dtype=np.int64)
+    log_prob = np.zeros(num_rows, dtype=np.float32)
+    weights = np.zeros(logits.shape[1], dtype=np.float32)  # of one choice, which needs no more
+    for row in range(num_rows):
+        x = np.uint64(keys[row])
+        start = 0
+        for choice in range(num_choices):
+            num = nums[choice]
+            x += U_GAMMA
+            uniform = np.float32(mix(x) >> np.uint64(40)) * np.float32(2.0**-24)
+            top = np.float32(-np.inf)
+            for action in range(num):
+                if legal[row, start + action] and logits[row, start + action] > top:
+                    top = logits[row, start + action]
+            is_free = top == -np.inf  # nothing is legal
+            if is_free:
+                for action in range(num):
+                    top = max(top, logits[row, start + action])
+            total = np.float32(0.0)
+            for action in range(num):
+                is_legal = is_free or legal[row, start + action]
+                weights[action] = np.exp(logits[row, start + action] - top) if is_legal else np.float32(0.0)
+                total += weights[action]
+            left = uniform * total
+            last = 0
+            for action in range(num):
+                if weights[action] > 0.0:
+                    last = action
+                    left -= weights[action]
+                    if left < 0.0:
+                        break
+            chosen[row, choice] = last
+            log_prob[row] += logits[row, start + last] - top - np.log(total)
+            start += num
+    return chosen, log_prob
+
+
+# ---- gaussian ------------------------------------------------------------------------------------------
+
+
+def gaussian_log_prob(mean: Tensor, log_std: Tensor, value: Tensor) -> Tensor:
+    """Of a normal with diagonal covariance: (B,) of (B, n); log_std may be (n,)."""
+    noise = (value - mean) * torch.exp(-log_std)
+    return (-0.5 * noise.square() - log_std - LOG_ROOT_2_PI).sum(dim=1)
+
+
+def gaussian_entropy(log_std: Tensor) -> Tensor:
+    """(...,) of (..., n)."""
+    return (log_std + (0.5 + LOG_ROOT_2_PI)).sum(dim=-1)
+
+
+@dataclass(frozen=True)
+class ClippedGaussian:
+    """A diagonal normal whose values are clipped to the bounds of a Box, float32 (n,), on their way into the game.
+
+    All log-probabilities are those of the value before it was clipped.
+    """
+
+    low: Tensor
+    high: Tensor
+
+    def draw(self, mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """The value that standard normal noise (B, n) makes, and its log-probability (B,)."""
+        return mean + torch.exp(log_std) * noise, (-0.5 * noise.square() - log_std - LOG_ROOT_2_PI).sum(dim=1)
+
+    def action(self, value: Tensor) -> Tensor:
+        """What goes into the game."""
+        return torch.clamp(value, self.low, self.high)
+
+    def log_prob(self, mean: Tensor, log_std: Tensor, value: Tensor) -> Tensor:
+        return gaussian_log_prob(mean, log_std, value)
+
+    def entropy(self, mean: Tensor, log_std: Tensor) -> Tensor:
+        return gaussian_entropy(log_std)
+
+
+@dataclass(frozen=True)
+class SquashedGaussian:
+    """center + half_width * tanh(value) of a diagonal normal value: the bounds of a Box are never reached.
+
+    center, half_width: float32 (n,). Log-probabilities are densities of the action (Haarnoja et al. 2018, appendix C),
+    computed from the value before the tanh, where nothing is lost to rounding.
+    """
+
+    center: Tensor
+    half_width: Tensor
+
+    @classmethod
+    def within(cls, low: Tensor, high: Tensor) -> "SquashedGaussian":
+        """Between finite bounds, float32 (n,)."""
+        return cls((high + low) / 2, (high - low) / 2)
+
+    def draw(self, mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """The value before the tanh that standard normal noise (B, n) makes, and the log-probability (B,) of its
+        action. Differentiable: a reparametrised sample."""
+        value = mean + torch.exp(log_std) * noise
+        return value, (-0.5 * noise.square() - log_std - LOG_ROOT_2_PI - self._log_slope(value)).sum(dim=1)
+
+    def action(self, value: Tensor) -> Tensor:
+        """What goes into the game."""
+        return self.center + self.half_width * torch.tanh(value)
+
+    def log_prob(self, mean: Tensor, log_std: Tensor, value: Tensor) -> Tensor:
+        """(B,), of the action that the value before the tanh (B, n) makes."""
+        return gaussian_log_prob(mean, log_std, value) - self._log_slope(value).sum(dim=1)
+
+    def entropy(self, mean: Tensor, log_std: Tensor) -> Tensor:
+        """(B,) of (B, n): that of the normal, and the mean logarithm of the slope by Gauss-Hermite quadrature."""
+        nodes, weights = mean.new_tensor(HERMITE_NODES), mean.new_tensor(HERMITE_WEIGHTS) / math.sqrt(2.0 * math.pi)
+        values = mean.unsqueeze(1) + torch.exp(log_std).unsqueeze(-2) * nodes.unsqueeze(1)  # (B, nodes, n)
+        return gaussian_entropy(log_std) + weights @ self._log_slope(values).sum(dim=-1).T
+
+    def _log_slope(self, value: Tensor) -> Tensor:
+        """log of d action / d value: log(half_width * (1 - tanh(value)^2)), exact where the tanh is 1."""
+        return torch.log(self.half_width) + 2.0 * (math.log(2.0) - value - torch.nn.functional.softplus(-2.0 * value))

@@ -1,0 +1,55 @@
+"""What there is to choose from, by kind: names with one line each, read off the config models and classes
+themselves."""
+
+from typing import Any, get_args, get_origin
+
+from palestra.algorithms.parts.exploration import ExplorationConfig
+from palestra.algorithms.parts.return_distributions import ValueConfig
+from palestra.callbacks import AnyCallbackConfig
+from palestra.config import UserConfig
+from palestra.config.comments import description_of
+from palestra.games import GameConfig
+from palestra.games.polyhedra.rewards import RewardConfig
+from palestra.nets import AnyNetConfig
+from palestra.optimizers import OptimizerConfig
+from palestra.players.scripted import SCRIPTED
+from palestra.recording import RecorderConfig
+from palestra.rollouts.n_step import TransitionsConfig
+from palestra.runs.config import AnyAlgorithm
+from palestra.schedules import ScheduleConfig
+
+
+def catalogue() -> dict[str, dict[str, str]]:
+    """{kind: {name: one line}} of everything that a config can name."""
+    return {
+        "games": _variants(GameConfig),
+        "algorithms": _variants(AnyAlgorithm),
+        "nets": _variants(AnyNetConfig),
+        "players": {name: _first_line(policy) for name, policy in SCRIPTED.items()},
+        "schedules": _variants(ScheduleConfig),
+        "rewards (polyhedra)": _variants(RewardConfig),
+        "optimizers": _variants(OptimizerConfig),
+        "values (dqn)": _variants(ValueConfig),
+        "transitions (dqn)": _variants(TransitionsConfig),
+        "exploration (dqn)": _variants(ExplorationConfig),
+        "callbacks": _variants(AnyCallbackConfig),
+        "recorders": _variants(RecorderConfig),
+    }
+
+
+def _variants(union: Any) -> dict[str, str]:
+    lines = {}
+    inner = get_args(union)[0]
+    for model in get_args(inner) or (inner,):
+        if model is UserConfig:
+            lines["package.module:Class"] = "a class of your own"
+            continue
+        field = model.model_fields["name"]
+        assert get_origin(field.annotation) is not None
+        for name in get_args(field.annotation):
+            lines[name] = description_of(model, "name") or _first_line(model)
+    return lines
+
+
+def _first_line(thing: type) -> str:
+    return (thing.__doc__ or "").strip().split("\n")[0]

@@ -1,0 +1,71 @@
+"""What a display is told while a stored run's players are evaluated."""
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from palestra.recording.display.quiet import Display
+from palestra.recording.results import Progress, Task
+from palestra.runs.stored import StoredRun
+
+SHOW_INTERVAL_S = 0.25
+
+
+class ShownEvaluations:
+    """Evaluations of the players that a stored run has loaded, each with its bar; used while the display is open.
+
+    num_games: per pairing; None: the config's final number.
+    """
+
+    def __init__(self, run: StoredRun, names: Sequence[str], num_games: int | None, display: Display) -> None:
+        self.run, self.num_games, self.display = run, num_games, display
+        self.tasks = {name: Task(name, 0, self._num_games_in_all(name), "games") for name in names}
+        self._began_s = time.monotonic()
+        self._shown_at_s = 0.0
+
+    def _num_games_in_all(self, name: str) -> int:
+        evaluations = self.run.evaluations
+        num_games = self.num_games or evaluations.configs[name].final_num_games
+        return num_games * len(evaluations.pairings(name, with_scripted=True))
+
+    def play(self, name: str) -> tuple[Path, dict[str, Any]]:
+        """As `StoredRun.evaluate`."""
+        task = self.tasks[name]
+
+        def watch(num_over: int) -> None:
+            task.done = num_over
+            self._show()
+
+        found = self.run.evaluate(name, self.num_games, watch)
+        task.done = task.total
+        self._show(at_once=True)
+        return found
+
+    def _show(self, at_once: bool = False) -> None:
+        now_s = time.monotonic()
+        if at_once or now_s - self._shown_at_s > SHOW_INTERVAL_S:
+            self._shown_at_s = now_s
+            self.display.update(self.progress())
+
+    def progress(self) -> Progress:
+        """The moment."""
+        tasks, elapsed_s = list(self.tasks.values()), time.monotonic() - self._began_s
+        share = sum(task.done for task in tasks) / sum(task.total for task in tasks)
+        return Progress(
+            name=self.run.folder.path.name,
+            run_folder=str(self.run.folder.path),
+            device=str(self.run.game.device),
+            fraction=share,
+            elapsed_s=elapsed_s,
+            remaining_s=elapsed_s * (1.0 - share) / share if share else None,
+            time={},
+            counters={"opt_steps": self.run.counters["opt_steps"]},
+            rates={},
+            players={},
+            curves={},
+            evaluations=[],
+            tasks=tasks,
+            end_reason=None,
+            phase=lambda: "finished" if share == 1.0 else "evaluating",
+        )

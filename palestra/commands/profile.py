@@ -1,0 +1,180 @@
+"""What `palestra profile` does: a short stretch of a config's training, in a folder that goes, under torch's profiler.
+
+Three stretches follow each other, each of whole epochs: warm-up; one in which the phases are timed; one under the
+profiler, whose own cost would spoil those times.
+"""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, ClassVar
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from torch.profiler import ProfilerActivity, profile, record_function
+
+from palestra.recording.results import count_text
+from palestra.runs.config import RunConfig, read_config
+from palestra.runtime.intervals import Limit
+from palestra.runtime.timing import Phase, TimeLog
+from palestra.training.trainer import Trainer, TrainingEnds, TrainingFailed
+
+NUM_WARM_EPOCHS = 3  # with updates: the first ones compile
+RANGE = "palestra."
+NEVER = Limit(after=1e12, unit="opt_steps")
+
+
+@dataclass(frozen=True)
+class Operator:
+    """What one operator of torch took, without what it called, under the profiler."""
+
+    name: str
+    calls: int
+    cpu_s: float
+    gpu_s: float
+
+
+@dataclass(frozen=True)
+class Profile:
+    """seconds: by phase, of `opt_steps` and `env_steps`. operators: the costliest first. profiled_opt_steps: those of
+    the operators."""
+
+    seconds: Mapping[str, float]
+    env_steps: int
+    opt_steps: int
+    operators: Sequence[Operator]
+    profiled_opt_steps: int
+
+
+class Ranges(TimeLog):
+    """A time log whose phases are ranges of torch's profiler, while that is on."""
+
+    is_profiled = False
+    range: record_function | None = None
+
+    def switch(self, phase: Phase) -> None:
+        super().switch(phase)
+        if self.range is not None:
+            self.range.__exit__(None, None, None)
+            self.range = None
+        if self.is_profiled:
+            self.range = record_function(RANGE + phase)
+            self.range.__enter__()
+
+
+class ProfiledTrainer(Trainer):
+    """Trains until the last of the three stretches is over. num_opt_steps: the least of each of the other two."""
+
+    time_log_type: ClassVar[type[TimeLog]] = Ranges
+    time_log: Ranges
+    num_opt_steps: int
+    trace: Path
+    num_warm_epochs = 0
+    first: tuple[int, int] | None = None  # opt steps and env steps at the second stretch's beginning
+    timed: tuple[int, int] | None = None  # at its end
+    seconds: Mapping[str, float]
+    profiler: profile | None = None
+    result: Profile | None = None
+
+    def safe_point(self) -> None:
+        super().safe_point()
+        if not self.in_epoch:
+            self._next_stretch()
+
+    def _next_stretch(self) -> None:
+        here = self.opt_steps, self.env_steps
+        if self.first is None:
+            self.num_warm_epochs += all(player.opt_steps for player in self.learners)
+            if self.num_warm_epochs == NUM_WARM_EPOCHS:
+                self.first = here
+                self.time_log.take()
+        elif self.timed is None:
+            if self.opt_steps - self.first[0] >= self.num_opt_steps:
+                self.timed, self.seconds = here, self.time_log.take()
+                is_cuda = self.device.type == "cuda"
+                self.profiler = profile(
+                    activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if is_cuda else [])]
+                )
+                os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # it would tell when it starts and stops
+                self.profiler.start()
+                self.time_log.is_profiled = True
+                self.time_log.switch("other")
+        elif self.opt_steps - self.timed[0] >= self.num_opt_steps:
+            self._conclude(self.first, self.timed)
+            raise TrainingEnds
+
+    def _conclude(self, first: tuple[int, int], timed: tuple[int, int]) -> None:
+        assert self.profiler is not None
+        self.time_log.is_profiled = False
+        self.time_log.switch("other")  # which ends the last range
+        self.profiler.stop()
+        self.profiler.export_chrome_trace(str(self.trace))
+        operators = [
+            Operator(event.key, event.count, event.self_cpu_time_total / 1e6, event.self_device_time_total / 1e6)
+            for event in self.profiler.key_averages()
+            if not event.key.startswith(RANGE)
+        ]
+        operators.sort(key=lambda operator: -(operator.gpu_s or operator.cpu_s))
+        self.profiler = None
+        opt_steps, env_steps = timed[0] - first[0], timed[1] - first[1]
+        self.result = Profile(self.seconds, env_steps, opt_steps, operators, self.opt_steps - timed[0])
+
+
+def profile_config(
+    config: str | Path | dict[str, Any] | RunConfig, overrides: Sequence[str], num_opt_steps: int, trace: Path
+) -> Profile | int:
+    """Train a stretch of a config and write `trace`, for chrome://tracing or ui.perfetto.dev. Nothing is evaluated,
+    saved or recorded elsewhere. Gives the number of the signal if one asked to leave.
+
+    Raises ConfigError, and OSError where the trace cannot be written.
+    """
+    given = read_config(config, tuple(overrides))
+    output: dict[str, Any] = {"display": "quiet", "record": None, "recorders": [], "save": None, "mirror": None}
+    changes: dict[str, Any] = {"stop": NEVER, "evaluations": [], "best": None, "evaluators": None}
+    changes |= {"output": given.output.model_copy(update=output)}
+    was_there = trace.exists()
+    open(trace, "ab").close()  # what cannot be written is told now, not after the work
+    with TemporaryDirectory(prefix="palestra-profile-") as place:
+        trainer = ProfiledTrainer(given.model_copy(update=changes), run=Path(place) / "run")
+        trainer.num_opt_steps, trainer.trace = num_opt_steps, trace
+        try:
+            trainer.fit()
+        except TrainingFailed as failed:  # nothing of the run is kept
+            raise TrainingFailed(failed.why) from failed
+        finally:
+            if trainer.profiler is not None:
+                trainer.profiler.stop()
+            if trainer.result is None and not was_there:
+                trace.unlink()
+        if trainer.signals.received is not None:
+            return trainer.signals.received
+    assert trainer.result is not None
+    return trainer.result
+
+
+def render_profile(found: Profile, num_operators: int) -> RenderableType:
+    """The tables: phases, and operators."""
+    total = sum(found.seconds.values())
+    phases = Table("phase", box=None, header_style="dim", padding=(0, 3, 0, 0))
+    for heading in ("share", "seconds", "us per opt step", "us per env step"):
+        phases.add_column(heading, justify="right")
+    for phase, seconds in sorted(found.seconds.items(), key=lambda item: -item[1]):
+        per = [f"{seconds * 1e6 / max(steps, 1):,.1f}" for steps in (found.opt_steps, found.env_steps)]
+        if seconds:
+            phases.add_row(phase, f"{seconds / total:.1%}", f"{seconds:.3f}", *per)
+    operators = Table("operator", box=None, header_style="dim", padding=(0, 3, 0, 0))
+    has_gpu = any(operator.gpu_s for operator in found.operators)
+    for heading in ("calls", "CPU ms", *(["GPU ms"] if has_gpu else [])):
+        operators.add_column(heading, justify="right")
+    for operator in found.operators[:num_operators]:
+        times = [operator.cpu_s, operator.gpu_s][: 1 + has_gpu]
+        operators.add_row(operator.name, count_text(operator.calls), *(f"{1000 * time:.2f}" for time in times))
+    return Group(
+        f"{count_text(found.opt_steps)} opt steps, {count_text(found.env_steps)} env steps in {total:.2f} s\n",
+        phases,
+        f"\nOperators of torch in {found.profiled_opt_steps} more opt steps, under the profiler, without what they"
+        " call.\nLoops compiled by numba are none; their time is in the phases alone.\n",
+        operators,
+    )

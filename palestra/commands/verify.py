@@ -1,0 +1,248 @@
+"""Whether a run can be reproduced: a stretch of it is trained again from a checkpoint, beside the run, and compared.
+
+What must be equal: every record apart from its `clock`, and the state in the checkpoint at the stretch's end. What is
+counted in minutes follows the clock, and comes at other steps each time: it is left out, and said.
+"""
+
+import io
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, NamedTuple
+
+from rich.console import Console
+from torch import Tensor
+
+from palestra.config import render, trusting
+from palestra.evaluation.evaluations import BestScore
+from palestra.recording.recorders import without_clock
+from palestra.runs.branching import Change, tree_differences
+from palestra.runs.config import RunConfig, read_stored_config
+from palestra.runtime.intervals import Limit
+from palestra.storage.checkpoints import Checkpoints, LoadedCheckpoint
+from palestra.storage.disk import Folder, RunFolderError
+from palestra.storage.manifest import MANIFEST
+from palestra.storage.records_file import parse_record
+from palestra.storage.run_folder import RunFolder
+from palestra.storage.segments import CheckpointPlace, read_checked
+from palestra.training.trainer import Trainer, TrainingEnds, TrainingFailed
+
+BEGINNING = "beginning"
+NEVER = 1e12  # minutes
+MOST_BYTES = 1 << 40  # of a file that was found to be what was written
+MOST_RECORDS = 4 << 30  # bytes of records.jsonl, which is read whole
+
+
+class Difference(NamedTuple):
+    """The first thing that came out otherwise. where: the record's kind and counters, or the checkpoint's name."""
+
+    where: str
+    change: Change
+
+    def __str__(self) -> str:
+        key, before, after = self.change
+        if isinstance(before, Tensor) and isinstance(after, Tensor) and before.shape == after.shape:
+            return f"{self.where}: {int((before != after).sum())} of the {before.numel()} numbers of {key} differ"
+        return f"{self.where}: {key} was {before}, is {after}"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What `verify` has found. start: a checkpoint's name, or "beginning". end: the checkpoint whose state was
+    compared, if any. changed: versions and machine, where they are no longer those of the run. clocked: what was left
+    out because it follows the clock. damage: of records.jsonl, if its SHA-256 is not that of a checkpoint."""
+
+    start: str
+    num_records: int
+    end: str | None
+    difference: Difference | None
+    changed: list[str]
+    clocked: list[str]
+    damage: str | None
+
+
+def verify(run: Path, start: str | None, trust: bool = False) -> Verdict:
+    """Train again from a checkpoint to the next one, or to the end of the records, and compare.
+
+    start: the checkpoint's number, or "beginning"; None: the newest checkpoint after which anything was recorded. The
+    run's folder is only read. trust: whether the modules that the run names are trusted from now on. Raises
+    RunFolderError where there is nothing to compare, CheckpointError for a checkpoint that is missing or damaged,
+    UntrustedError for modules that are not trusted.
+    """
+    with trusting(trust):
+        return _verify(run, start)
+
+
+def _verify(run: Path, start: str | None) -> Verdict:
+    folder = RunFolder.open(run)
+    folder.require_rebuildable()
+    config = read_stored_config(folder.config)
+    clocked = _clocked(config)
+    if recording := [key for key in clocked if key not in ("stop", "output.save")]:
+        keys = " and ".join(recording)
+        raise RunFolderError(f"{run} cannot be compared: {keys} in minutes follows the clock, at other steps each time")
+    checkpoints = Checkpoints(folder, keep_last=1, keep_every=None)
+    loaded = _start(folder, checkpoints, start)
+    number, first = (-1, 0) if loaded is None else (loaded.manifest.number, loaded.records.length)
+    later = (checkpoints.load(later, check_rows=False) for later in checkpoints.numbers() if later > number)
+    end = next((checkpoint for checkpoint in later if checkpoint.records.length > first), None)
+    expected = _records(folder, first, None if end is None else end.records.length)
+    if "stop" in clocked and end is None:  # what was recorded at its end
+        expected = [record for record in expected if record["opt_steps"] < expected[-1]["opt_steps"]]
+    if "output.save" in clocked:
+        end = None
+    if not expected:
+        raise RunFolderError(f"{run} has recorded nothing after that checkpoint; expected an earlier one")
+    with TemporaryDirectory(prefix="palestra-verify-") as place:
+        replay = _beside(folder, config, loaded, Path(place) / "run")
+        # a checkpoint that was not due, where somebody stopped, does not come again
+        replay.expected = expected
+        replay.end = end.manifest.number if end is not None and end.manifest.is_due else None
+        try:
+            replay.fit()
+        except TrainingFailed as failed:  # what stands in the replay's own folder is of no use to anybody
+            raise TrainingFailed(f"{run} could not be trained again: {failed.why}") from failed
+        if replay.signals.received is not None:
+            sys.exit(128 + replay.signals.received)
+        replay.compare()
+        output, difference = replay.output, replay.difference
+        assert output is not None
+        compared = end if difference is None and end is not None and output.number == replay.end else None
+        if compared is not None:
+            difference = _first_difference_of_states(compared, output.checkpoints.load("latest", check_rows=False))
+        changed = [] if loaded is None else output.differences(loaded)
+    name = BEGINNING if loaded is None else loaded.folder.name
+    state = None if compared is None else compared.folder.name
+    newest = end or loaded
+    damage = None if newest is None else _damage(folder, checkpoints, newest)
+    return Verdict(name, len(expected), state, difference, changed, clocked, damage)
+
+
+def _damage(folder: RunFolder, checkpoints: Checkpoints, newest: LoadedCheckpoint) -> str | None:
+    try:
+        with folder.root.reading(folder.records.name) as records:
+            return checkpoints.fault_of_records(newest, records, folder.records)
+    except OSError as error:
+        return f"{folder.records} cannot be read: {error}"
+
+
+def _clocked(config: RunConfig) -> list[str]:
+    """The keys of the config that count minutes."""
+    intervals = {
+        "stop": config.stop,
+        **{f"evaluations.{index}.interval": each.interval for index, each in enumerate(config.evaluations)},
+        "output.record": config.output.record,
+        "output.save": config.output.save,
+    }
+    return [key for key, interval in intervals.items() if interval is not None and interval.unit == "minutes"]
+
+
+class Replay(Trainer):
+    """A run that is trained again. It leaves off at the first record that differs, or at the end of the stretch: the
+    checkpoint `end`, or where that was not due (a signal had asked for it), after the last record."""
+
+    expected: list[dict[str, Any]]
+    end: int | None
+    first: int
+    difference: Difference | None = None
+    num_bytes = num_new = 0
+
+    def safe_point(self) -> None:
+        super().safe_point()
+        assert self.output is not None
+        length = self.output.jsonl.length
+        if length > self.num_bytes:
+            self.num_bytes = length
+            self.compare()
+        is_saved = self.end is None or self.output.number == self.end
+        if self.difference is not None or self.num_new > len(self.expected) - is_saved:
+            raise TrainingEnds
+
+    def _mark_best(self, best: BestScore, steps: Mapping[str, int]) -> None:
+        """It lies in the run that is trained again."""
+
+    def compare(self) -> None:
+        """Look for a difference in the records so far."""
+        assert self.output is not None
+        new = _records(self.output.folder, self.first, None)
+        self.num_new = len(new)
+        for before, now in zip(self.expected, new, strict=False):
+            where = f"{before['kind']} at opt step {before['opt_steps']}, env step {before['env_steps']}"
+            for change in tree_differences(before, now):
+                self.difference = Difference(where, change)
+                return
+
+
+def _start(folder: RunFolder, checkpoints: Checkpoints, start: str | None) -> LoadedCheckpoint | None:
+    if start == BEGINNING:
+        return None
+    if start is not None:
+        return checkpoints.load(start)
+    length = len(_content(folder))
+    for number in reversed(checkpoints.numbers()):
+        loaded = checkpoints.load(number)
+        if loaded.records.length < length:
+            return loaded
+    there = "no checkpoint" if not checkpoints.numbers() else "nothing recorded after any of its checkpoints"
+    raise RunFolderError(f"{folder.path} has {there}; to train all of it again: --from {BEGINNING}")
+
+
+def _beside(folder: RunFolder, config: RunConfig, loaded: LoadedCheckpoint | None, path: Path) -> Replay:
+    """The replay of a run in a folder of its own, which holds what the run held at that checkpoint. The clock does not
+    end it."""
+    copy = RunFolder.create_at(path)
+    if config.stop.unit == "minutes":
+        config = config.model_copy(update={"stop": Limit(after=NEVER, unit="minutes")})
+    alone: dict[str, Any] = {"recorders": [], "mirror": None, "checkpoint_folder": None}  # it writes nowhere else
+    config = config.model_copy(update={"output": config.output.model_copy(update=alone)})
+    copy.root.write(copy.config.name, render(config, RunConfig).encode())
+    copy.write_facts(folder.facts().model_copy(update={"mirror": None, "checkpoint_folder": None}))
+    _copy_files(folder.players, copy.players)
+    _copy_files(folder.evaluations.below("beside"), copy.evaluations.below("beside"))  # what has failed stays failed
+    if loaded is not None:
+        kept = CheckpointPlace(copy.checkpoints.below(loaded.folder.name).make(), copy.buffers)
+        for name in (MANIFEST, *loaded.manifest.files):
+            kept.folder.write(name, loaded.place.folder.read(name, MOST_BYTES))
+        for name, stored in loaded.manifest.segments().items():
+            kept.buffers.write(name, read_checked(loaded.place.buffers, name, stored))
+        copy.checkpoints.write("latest", f"{loaded.folder.name}\n".encode())
+        copy.root.write(copy.records.name, _content(folder)[: loaded.records.length])
+    replay = Replay.load(path, console=Console(file=io.StringIO()))  # what it tells is not about the run itself
+    replay.first = 0 if loaded is None else loaded.records.length
+    return replay
+
+
+def _copy_files(source: Folder, target: Folder) -> None:
+    for name in source.names():
+        if source.kind(name) == "file":
+            target.make().write(name, source.read(name, MOST_BYTES))
+
+
+def _content(folder: RunFolder) -> bytes:
+    """The bytes of records.jsonl; none where it is missing."""
+    try:
+        name = folder.records.name
+        return b"" if folder.root.kind(name) is None else folder.root.read(name, MOST_RECORDS)
+    except OSError as error:
+        raise RunFolderError(f"{folder.records} cannot be read: {error}") from error
+
+
+def _records(folder: RunFolder, first: int, last: int | None) -> list[dict[str, Any]]:
+    """The records in some bytes of records.jsonl, without their clocks."""
+    path, content = folder.records, _content(folder)
+    before = content[:first].count(b"\n")
+    records = []
+    for number, line in enumerate(content[first:last].splitlines(), start=before + 1):
+        try:
+            records.append(without_clock(parse_record(line)))
+        except ValueError as error:
+            raise RunFolderError(f"{path}, line {number}: {error}; the file is damaged") from error
+    return records
+
+
+def _first_difference_of_states(before: LoadedCheckpoint, now: LoadedCheckpoint) -> Difference | None:
+    one, two = (each.state | {"rows": each.manifest.model_dump()["buffers"]} for each in (before, now))
+    change = next(tree_differences(one, two), None)
+    return None if change is None else Difference(f"checkpoint {before.folder.name}", change)

@@ -1,0 +1,101 @@
+"""What a config says of a Gymnasium environment. Checked without making it, and without importing any extra."""
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import model_validator
+
+from palestra.config import ByName, Config, ConfigError, ConfigErrorItem, Discount, NonEmptyStr, PositiveFloat, admit
+from palestra.games.gymnasium.arguments import argument_errors, id_error
+from palestra.games.gymnasium.wrappers import AnyWrapper
+
+Autoreset = Literal["next_step", "same_step", "disabled"]
+
+
+class SyncConfig(Config):
+    name: Literal["sync"]
+    """one after the other in this process"""
+    autoreset: Autoreset
+    """when an environment that has ended begins anew: at a step of its own, in the same step, or asked by us; what is
+    learned from is the same, but for the steps of its own"""
+
+
+class AsyncConfig(Config):
+    name: Literal["async"]
+    """each in a process of its own; pays for slow environments"""
+    autoreset: Autoreset
+    """when an environment that has ended begins anew: at a step of its own, in the same step, or asked by us; what is
+    learned from is the same, but for the steps of its own"""
+
+
+class EntryPointConfig(Config):
+    name: Literal["entry_point"]
+    """the environment's own vector environment, which says itself when it begins anew; resumes are not exact"""
+
+
+class ObservationNormalizationConfig(Config):
+    eps: PositiveFloat
+    """added to the variance"""
+
+
+class RewardNormalizationConfig(Config):
+    gamma: Discount
+    """discount of the returns whose variance counts"""
+    eps: PositiveFloat
+    """added to the variance"""
+
+
+class ObservationConfig(Config):
+    """Of entries that are numbers; images and one-hot entries stay as they are."""
+
+    normalize: ObservationNormalizationConfig | None
+    """subtract the running mean, divide by the running standard deviation; null: no"""
+    clip: PositiveFloat | None
+    """then cut to -clip..clip; null: no"""
+
+
+class RewardConfig(Config):
+    """Of the rewards that are learned from; returns in records and evaluations are the environment's own."""
+
+    normalize: RewardNormalizationConfig | None
+    """divide by the running standard deviation of the discounted return; null: no"""
+    clip: PositiveFloat | None
+    """then cut to -clip..clip; null: no"""
+
+
+class GymnasiumConfig(Config):
+    name: Literal["gymnasium"]
+    """any environment of Gymnasium (Towers et al. 2024)"""
+    id: NonEmptyStr
+    """the environment, as CartPole-v1, ALE/Pong-v5, or module:Name-v0 of your own"""
+    arguments: dict[str, Any]
+    """the environment's own, all of them; max_episode_steps truncates (null: never)"""
+    wrappers: list[AnyWrapper]
+    """from the innermost to the outermost"""
+    vectorization: Annotated[SyncConfig | AsyncConfig | EntryPointConfig, ByName()]
+    """how many environments step together"""
+    observation: ObservationConfig
+    """what is done with observations"""
+    reward: RewardConfig
+    """what is done with rewards"""
+
+    @property
+    def is_vector(self) -> bool:
+        """Whether the environment's own vector environment is played."""
+        return isinstance(self.vectorization, EntryPointConfig)
+
+    @model_validator(mode="after")
+    def _check_environment(self) -> Self:
+        errors = []
+        if ":" in self.id:
+            admit(self.id.rpartition(":")[0])  # it is imported when the environment is made
+        fault = id_error(self.id)
+        if fault is not None:
+            errors.append(ConfigErrorItem("id", fault))
+        for item in argument_errors(self.id, self.arguments, self.is_vector):
+            errors.append(ConfigErrorItem(f"arguments.{item.path}", item.message))
+        if self.is_vector and self.wrappers:
+            message = f"{len(self.wrappers)} stand there; expected [], for entry_point environments take none"
+            errors.append(ConfigErrorItem("wrappers", message))
+        if errors:
+            raise ConfigError(errors)
+        return self

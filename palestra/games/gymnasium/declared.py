@@ -1,0 +1,136 @@
+"""The spaces of known environments, without making them and without their extras.
+
+Inside of `without_environments` a stand-in with the declared spaces takes the place of every environment that would be
+made, below the same wrappers. NotDeclared says that only the environment itself can tell what it shows and takes.
+"""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Discrete, Space
+
+from palestra.games.gymnasium.arguments import is_atari, known_arguments
+from palestra.games.gymnasium.config import GymnasiumConfig
+from palestra.games.gymnasium.wrappers import AnyWrapper, AtariPreprocessingConfig, FireConfig, wrap
+
+# Observation: so many numbers. Action: so many choices, or numbers within -bound..bound.
+SPACES: dict[str, tuple[int, int | tuple[int, float]]] = {
+    "Acrobot-v1": (6, 3),
+    "CartPole-v0": (4, 2),
+    "CartPole-v1": (4, 2),
+    "MountainCar-v0": (2, 3),
+    "MountainCarContinuous-v0": (2, (1, 1.0)),
+    "Pendulum-v1": (3, (1, 2.0)),
+    "BipedalWalker-v3": (24, (4, 1.0)),
+    "BipedalWalkerHardcore-v3": (24, (4, 1.0)),
+    "LunarLander-v3": (8, 4),
+    "LunarLanderContinuous-v3": (8, (2, 1.0)),
+    "Ant-v5": (105, (8, 1.0)),
+    "HalfCheetah-v5": (17, (6, 1.0)),
+    "Hopper-v5": (11, (3, 1.0)),
+    "Humanoid-v5": (348, (17, 0.4)),
+    "HumanoidStandup-v5": (348, (17, 0.4)),
+    "InvertedDoublePendulum-v5": (9, (1, 1.0)),
+    "InvertedPendulum-v5": (4, (1, 3.0)),
+    "Pusher-v5": (23, (7, 2.0)),
+    "Reacher-v5": (10, (2, 1.0)),
+    "Swimmer-v5": (8, (2, 1.0)),
+    "Walker2d-v5": (17, (6, 1.0)),
+}
+ATARI_ACTIONS = {"Pong": 6, "Breakout": 4}  # of the games in shipped configs
+ALL_ATARI_ACTIONS = 18  # any other game may have fewer
+ATARI_SHAPES = {"rgb": (210, 160, 3), "grayscale": (210, 160), "ram": (128,)}
+SHAPING = ("continuous", "xml_file", "exclude_current_positions_from_observation", "include_", "sound_obs")
+# Wrappers that need no more of what lies below than its shapes, types and the bounds of its actions.
+BY_SPACES = (
+    *("time_limit", "frame_stack", "max_and_skip", "flatten", "reshape", "delay"),
+    *("repeat_action", "sticky_action", "clip_action", "rescale_action", "discretize_action"),
+)
+
+_is_without = ContextVar("is_without_environments", default=False)
+
+
+class NotDeclared(Exception):
+    """Only the environment itself can tell what it shows and takes."""
+
+
+class StandIn(gymnasium.Env[Any, Any]):
+    """Has the spaces of an environment, and shows zeros."""
+
+    def __init__(self, observation_space: Space[Any], action_space: Space[Any]) -> None:
+        self.observation_space, self.action_space = observation_space, action_space
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        return np.zeros(self.observation_space.shape or (), self.observation_space.dtype), {}
+
+    def step(self, action: Any) -> Any:
+        raise NotImplementedError("only its spaces are known")
+
+
+@contextmanager
+def without_environments() -> Iterator[None]:
+    """Until the end of the block no environment is made: what asks for one gets a stand-in, or NotDeclared."""
+    token = _is_without.set(True)
+    try:
+        yield
+    finally:
+        _is_without.reset(token)
+
+
+def is_without_environments() -> bool:
+    return _is_without.get()
+
+
+def has_exact_actions(config: GymnasiumConfig) -> bool:
+    """Whether a stand-in has as many actions as the environment, which an Atari game may tell only when it is made."""
+    arguments = config.arguments
+    has_known_set = arguments.get("full_action_space") or arguments.get("continuous") or _atari_actions(config)
+    return not is_atari(config.id) or bool(has_known_set)
+
+
+def _atari_actions(config: GymnasiumConfig) -> int | None:
+    return ATARI_ACTIONS.get(re.sub(r"^ALE/|NoFrameskip|-v\d+$", "", config.id))
+
+
+def make_stand_in(config: GymnasiumConfig) -> StandIn:
+    """Raises NotDeclared where the spaces are not known from id and arguments."""
+    arguments = config.arguments
+    if config.is_vector:
+        raise NotDeclared
+    if is_atari(config.id) and not arguments["sound_obs"]:
+        observation = Box(0, 255, ATARI_SHAPES.get(arguments["obs_type"], ATARI_SHAPES["rgb"]), np.uint8)
+        if arguments["continuous"]:
+            low, high = np.array([0.0, -np.pi, 0.0], np.float32), np.array([1.0, np.pi, 1.0], np.float32)
+            return StandIn(observation, Box(low, high))
+        num_actions = None if arguments["full_action_space"] else _atari_actions(config)
+        return StandIn(observation, Discrete(num_actions or ALL_ATARI_ACTIONS))
+    known = known_arguments(config.id, vector=False)
+    if config.id not in SPACES or known is None:
+        raise NotDeclared
+    if any(arguments[name] != known[name].usual for name in known if name.startswith(SHAPING)):
+        raise NotDeclared
+    num_seen, action = SPACES[config.id]
+    numbers = Box(-np.inf, np.inf, (num_seen,), np.float32)
+    if isinstance(action, int):
+        return StandIn(numbers, Discrete(action))
+    num, bound = action
+    return StandIn(numbers, Box(-bound, bound, (num,), np.float32))
+
+
+def wrap_stand_in(env: gymnasium.Env, wrapper: AnyWrapper) -> gymnasium.Env:
+    """As `wrap`. Raises NotDeclared for a wrapper that needs the environment itself, or an extra."""
+    if isinstance(wrapper, FireConfig):
+        return env
+    if isinstance(wrapper, AtariPreprocessingConfig) and isinstance(env, StandIn):
+        size, is_gray = (wrapper.screen_size, wrapper.screen_size), wrapper.grayscale_obs
+        shape = (*size, 1) if is_gray and wrapper.grayscale_newaxis else size if is_gray else (*size, 3)
+        observation = Box(0, 1, shape, np.float32) if wrapper.scale_obs else Box(0, 255, shape, np.uint8)
+        return StandIn(observation, env.action_space)
+    if wrapper.name not in BY_SPACES:
+        raise NotDeclared
+    return wrap(env, wrapper)

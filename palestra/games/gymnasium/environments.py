@@ -1,0 +1,173 @@
+"""Makes environments from a config: one alone, or a vector of them; and says plainly why one cannot be made."""
+
+import warnings
+from contextlib import suppress
+from importlib import import_module
+
+import gymnasium
+from gymnasium.vector import AsyncVectorEnv, VectorEnv
+from gymnasium.vector.async_vector_env import AsyncState
+from gymnasium.vector.vector_env import AutoresetMode
+
+from palestra.config import ConfigError, ConfigErrorItem, UserConfig, failure, import_own
+from palestra.games.gymnasium.arguments import is_atari, nearest_ids, passed_arguments
+from palestra.games.gymnasium.config import GymnasiumConfig
+from palestra.games.gymnasium.declared import NotDeclared, is_without_environments, make_stand_in, wrap_stand_in
+from palestra.games.gymnasium.faults import EnvironmentFailed
+from palestra.games.gymnasium.own_vector import CheckedVector
+from palestra.games.gymnasium.seeding import EpisodeSeeds
+from palestra.games.gymnasium.sync import LeanSyncVectorEnv
+from palestra.games.gymnasium.workers import CheckedSteps, WatchedVectorEnv, WorkerSignals
+from palestra.games.gymnasium.wrappers import wrap
+
+AUTORESET = {
+    "next_step": AutoresetMode.NEXT_STEP,
+    "same_step": AutoresetMode.SAME_STEP,
+    "disabled": AutoresetMode.DISABLED,
+}
+EXTRAS = {"mujoco": "mujoco", "box2d": "box2d", "ale_py": "atari", "opencv": "atari", "pygame": "box2d"}
+
+
+def make_environment(config: GymnasiumConfig) -> gymnasium.Env:
+    """One environment in its wrappers, or a stand-in for it (see palestra.games.gymnasium.declared). Raises
+    ConfigError, with paths relative to the config, where that cannot be."""
+    is_declared = is_without_environments()
+    env = make_stand_in(config) if is_declared else _make_bare(config)
+    for index, wrapper in enumerate(config.wrappers):
+        try:
+            env = (wrap_stand_in if is_declared else wrap)(env, wrapper)
+        except NotDeclared:
+            raise
+        except gymnasium.error.DependencyNotInstalled as error:
+            message = f"{wrapper.name!r} {_missing(str(error))}"
+            raise ConfigError([ConfigErrorItem(f"wrappers.{index}.name", message)]) from error
+        except (Exception, SystemExit) as error:
+            why = failure(error) if isinstance(wrapper, UserConfig) else error
+            message = f"{wrapper.name!r} does not fit what lies below it: {why}"
+            raise ConfigError([ConfigErrorItem(f"wrappers.{index}", message)]) from error
+    return env
+
+
+def _make_bare(config: GymnasiumConfig) -> gymnasium.Env:
+    _register(config.id)
+    _silence_mujoco(config.id)
+    arguments = passed_arguments(config.id, config.arguments, vector=False)
+    try:
+        return gymnasium.make(config.id, disable_env_checker=True, **arguments)
+    except (Exception, SystemExit) as error:  # an environment may refuse its arguments by any of them
+        raise _explained(config, error) from error
+
+
+def make_vector(config: GymnasiumConfig, num_worlds: int, key: int) -> VectorEnv:
+    """`num_worlds` environments that step together. key: of the stream that the seeds of their episodes come from;
+    an environment's own vector environment is seeded at its first reset instead.
+
+    Whatever fails in it raises EnvironmentFailed, from here on. ConfigError where a vector environment of one's own
+    cannot be made.
+    """
+    if is_without_environments():
+        raise NotDeclared
+    if config.vectorization.name == "entry_point":
+        return _make_own_vector(config, num_worlds)
+    makers = [WorkerSignals(_make_seeded, config, key, world) for world in range(num_worlds)]
+    mode = AUTORESET[config.vectorization.autoreset]
+    if config.vectorization.name == "async":
+        return WatchedVectorEnv(makers, copy=False, autoreset_mode=mode)
+    try:
+        return LeanSyncVectorEnv(makers, mode)
+    except RuntimeError as error:  # gymnasium's, where environments differ in their spaces
+        raise EnvironmentFailed(failure(error)) from error
+
+
+def _make_seeded(config: GymnasiumConfig, key: int, world: int) -> gymnasium.Env:
+    """One that is known to be possible: what fails now is a failure of the environment, not of the config."""
+    try:
+        env = make_environment(config)
+    except ConfigError as error:
+        raise EnvironmentFailed(str(error), world) from error
+    return EpisodeSeeds(CheckedSteps(env) if config.vectorization.name == "async" else env, key, world)
+
+
+def _make_own_vector(config: GymnasiumConfig, num_worlds: int) -> VectorEnv:
+    _register(config.id)
+    arguments = passed_arguments(config.id, config.arguments, vector=True)
+    try:
+        vector = gymnasium.make_vec(config.id, num_worlds, vectorization_mode="vector_entry_point", **arguments)
+    except (Exception, SystemExit) as error:  # an environment may refuse its arguments by any of them
+        raise _explained(config, error) from error
+    if not isinstance(vector.metadata.get("autoreset_mode"), AutoresetMode):
+        vector.close()
+        message = (
+            f"the vector environment of {config.id} does not declare metadata['autoreset_mode'], so that nobody can "
+            "tell where its episodes begin; expected 'sync' or 'async'"
+        )
+        raise ConfigError([ConfigErrorItem("vectorization.name", message)])
+    return CheckedVector(vector)
+
+
+def autoreset_mode(vector: VectorEnv) -> AutoresetMode:
+    """When a vector environment begins anew, as it declares."""
+    return vector.metadata["autoreset_mode"]
+
+
+def close_vector(vector: VectorEnv) -> None:
+    """Close a vector environment in any state; none of its processes is left."""
+    is_broken = isinstance(vector, AsyncVectorEnv) and vector._state is not AsyncState.DEFAULT  # left inside a step
+    if not is_broken:
+        with suppress(Exception, SystemExit):  # nobody waits for it
+            vector.close()
+    for process in getattr(vector, "processes", ()):
+        if process.is_alive():
+            process.kill()
+        process.join()
+    vector.closed = True
+
+
+def _register(env_id: str) -> None:
+    """Let gymnasium know an environment that is not its own."""
+    module, colon, _ = env_id.rpartition(":")
+    if colon:
+        try:
+            import_own(module)
+        except ValueError as error:
+            raise ConfigError([ConfigErrorItem("id", f"{env_id!r} cannot be made: {error}")]) from error
+    if is_atari(env_id):
+        try:
+            import ale_py
+        except ImportError as error:
+            raise ConfigError([ConfigErrorItem("id", f"{env_id!r} {_missing('ale_py')}")]) from error
+        gymnasium.register_envs(ale_py)
+        ale_py.ALEInterface.setLoggerMode(ale_py.LoggerMode.Error)  # no banner with every process
+
+
+def _silence_mujoco(env_id: str) -> None:
+    """MuJoCo finds gymnasium's own files out of date, and would print so for every environment that is made, and write
+    it to a file in the working directory."""
+    spec = gymnasium.registry.get(env_id)
+    if spec is not None and "mujoco" in str(spec.entry_point):
+        with suppress(ImportError):  # which is told when the environment is made
+            import_module("mujoco").set_mju_user_warning(_warn_unless_out_of_date)
+
+
+def _warn_unless_out_of_date(text: str) -> None:
+    if "is deprecated" not in text:
+        warnings.warn(f"MuJoCo: {text}", stacklevel=2)
+
+
+def _explained(config: GymnasiumConfig, error: BaseException) -> ConfigError:
+    text = " ".join(str(error).split())
+    if isinstance(error, gymnasium.error.UnregisteredEnv):
+        message = f"{config.id!r} is no environment that gymnasium knows; {nearest_ids(config.id)}"
+        return ConfigError([ConfigErrorItem("id", message)])
+    if isinstance(error, gymnasium.error.DependencyNotInstalled | ImportError):
+        return ConfigError([ConfigErrorItem("id", f"{config.id!r} {_missing(text)}")])
+    text = text.partition(" was raised from the environment creator")[0]
+    if isinstance(error, gymnasium.error.Error):
+        return ConfigError([ConfigErrorItem("id", f"{config.id!r} cannot be made so: {text}")])
+    why = text if isinstance(error, TypeError) else failure(error)
+    return ConfigError([ConfigErrorItem("arguments", f"{config.id!r} cannot be made so: {why}")])
+
+
+def _missing(text: str) -> str:
+    extra = next((extra for word, extra in EXTRAS.items() if word in text.lower()), None)
+    return f"cannot be made: {text}" if extra is None else f"needs an extra: pip install 'palestra[{extra}]'"

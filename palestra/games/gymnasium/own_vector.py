@@ -1,0 +1,67 @@
+"""An environment's own vector environment, watched: what goes wrong in it is told as what goes wrong in others."""
+
+from typing import Any
+
+import numpy as np
+from gymnasium.vector import VectorEnv, VectorWrapper
+from gymnasium.vector.utils import batch_space
+
+from palestra.config import failure
+from palestra.games.gymnasium.faults import EnvironmentFailed, fault_of_observation, raise_for
+
+
+class CheckedVector(VectorWrapper):
+    """Raises EnvironmentFailed where it raises, exits or gives something wrong; which world it was is not known."""
+
+    def __init__(self, env: VectorEnv) -> None:
+        super().__init__(env)
+        self.batch = batch_space(env.single_observation_space, env.num_envs)
+
+    def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        given = self._ask("reset", seed=seed, options=options)
+        if not isinstance(given, tuple) or len(given) != 2:
+            raise EnvironmentFailed("reset of the vector environment gave no tuple (observations, infos)")
+        observations, infos = given
+        raise_for(fault_of_observation(self.batch, observations, "the batch of observations"))
+        return observations, _dict(infos)
+
+    def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
+        given = self._ask("step", actions)
+        if not isinstance(given, tuple) or len(given) != 5:
+            raise EnvironmentFailed("a step gave no tuple (observations, rewards, terminated, truncated, infos)")
+        observations, rewards, terminated, truncated, infos = given
+        raise_for(fault_of_observation(self.batch, observations, "the batch of observations"))
+        return (
+            observations,
+            self._column("rewards", rewards, "biuf"),
+            self._column("terminated", terminated, "b"),
+            self._column("truncated", truncated, "b"),
+            _dict(infos),
+        )
+
+    def _ask(self, method: str, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return getattr(self.env, method)(*args, **kwargs)
+        except KeyboardInterrupt:
+            raise
+        except BaseException as error:  # an environment may call sys.exit, or raise what is no Exception
+            raise EnvironmentFailed(failure(error)) from error
+
+    def _column(self, name: str, given: Any, kinds: str) -> np.ndarray:
+        """A value for every world."""
+        try:
+            array = np.asarray(given)
+        except ValueError:  # lists that differ in length
+            array = np.empty(0, dtype=object)
+        if array.shape != (self.num_envs,) or array.dtype.kind not in kinds:
+            expected = "numbers" if "f" in kinds else "bools"
+            raise EnvironmentFailed(
+                f"{name} have shape {array.shape} and dtype {array.dtype}; expected {self.num_envs} {expected}"
+            )
+        return array
+
+
+def _dict(infos: Any) -> dict[str, Any]:
+    if not isinstance(infos, dict):
+        raise EnvironmentFailed(f"infos are a {type(infos).__name__}; expected a dict")
+    return infos

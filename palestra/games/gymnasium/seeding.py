@@ -1,0 +1,101 @@
+"""Every episode of an environment from a seed of its own, and any episode played again."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import gymnasium
+
+from palestra.config import failure
+from palestra.games.gymnasium.faults import EnvironmentFailed, fault_of_observation, fault_of_reset, raise_for
+from palestra.randomness import GAMMA, MULTIPLIER_1, MULTIPLIER_2
+
+MASK = 2**64 - 1
+PCG64_INCREMENT = 0x5851F42D4C957F2D14057B7EF767814F  # any odd number picks a stream (O'Neill 2014)
+
+
+def fold_one(key: int, data: int) -> int:
+    """`palestra.randomness.fold` of one key in plain Python, which is many times faster than a tensor of one. Gives
+    the key modulo 2**64."""
+    x = (key + (data + 1) * GAMMA) & MASK
+    x = ((x ^ (x >> 30)) * MULTIPLIER_1) & MASK
+    x = ((x ^ (x >> 27)) * MULTIPLIER_2) & MASK
+    return x ^ (x >> 31)
+
+
+def episode_seed(key: int, world: int, episode: int) -> int:
+    """The seed of an episode, 0 <= seed < 2**31, from a stream's key, the world's index and the episode's number."""
+    return fold_one(fold_one(key, world), episode) >> 33
+
+
+class EpisodeSeeds(gymnasium.Wrapper):
+    """The outermost wrapper of every environment: whoever resets it, the next episode begins from its own seed.
+
+    replay: an episode's number and its actions so far, to be played again at the next reset, which gives the last
+    observation. is_over: whether the replayed episode has ended; the next step then begins the next episode, as
+    gymnasium's autoreset at the next step does. Raises EnvironmentFailed for a reset that raises, exits or gives
+    something wrong.
+    """
+
+    def __init__(self, env: gymnasium.Env, key: int, world: int) -> None:
+        super().__init__(env)
+        self.key, self.world, self.episode = key, world, -1
+        self.replay: tuple[int, Sequence[Any]] | None = None
+        self.is_over = False
+        self.step = env.step  # type: ignore[method-assign]  # a call in between would be paid for at every step
+        self._generators = [space.np_random for space in _leaf_spaces(_action_spaces(env))]
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        self.episode, actions = (self.episode + 1, ()) if self.replay is None else self.replay
+        self.replay = None
+        self.is_over = False
+        self.step = self.env.step  # type: ignore[method-assign]
+        seed = episode_seed(self.key, self.world, self.episode)
+        for index, generator in enumerate(self._generators):
+            generator.bit_generator.state = _pcg64_state(fold_one(seed, index))
+        try:
+            begun = self.env.reset(seed=seed)
+            raise_for(fault_of_reset(self.observation_space, begun), self.world)
+            observation, info = begun
+            for action in actions:
+                if self.is_over:
+                    break
+                observation, _, terminated, truncated, info = self.env.step(action)
+                self.is_over = bool(terminated or truncated)
+            raise_for(fault_of_observation(self.observation_space, observation), self.world)
+        except (EnvironmentFailed, KeyboardInterrupt):
+            raise
+        except BaseException as error:  # an environment may call sys.exit, or raise what is no Exception
+            raise EnvironmentFailed(failure(error), self.world) from error
+        if self.is_over:
+            self.step = self._begin  # type: ignore[method-assign]
+        return observation, info
+
+    def _begin(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        observation, info = self.reset()
+        return observation, 0.0, False, False, info
+
+
+def _action_spaces(env: gymnasium.Env) -> list[gymnasium.Space]:
+    """Those of an environment and of all below it."""
+    spaces = [env.action_space]
+    while isinstance(env, gymnasium.Wrapper):
+        env = env.env
+        spaces.append(env.action_space)
+    return list({id(space): space for space in spaces}.values())
+
+
+def _leaf_spaces(spaces: Iterable[gymnasium.Space]) -> Iterator[gymnasium.Space]:
+    for space in spaces:
+        match space:
+            case gymnasium.spaces.Dict():
+                yield from _leaf_spaces(space.values())
+            case gymnasium.spaces.Tuple():
+                yield from _leaf_spaces(space)
+            case _:
+                yield space
+
+
+def _pcg64_state(key: int) -> dict[str, Any]:
+    """A state of numpy's generator. To set it costs a fifth of `space.seed`, which is paid for at every episode."""
+    state = {"state": (fold_one(key, 0) << 64) | fold_one(key, 1), "inc": PCG64_INCREMENT}
+    return {"bit_generator": "PCG64", "state": state, "has_uint32": 0, "uinteger": 0}

@@ -1,0 +1,305 @@
+"""Hironaka's polyhedra game: the host names coordinates, the agent picks one of them and shears the points along it.
+
+A state is a finite set S of points in N^n. The host picks a set I of at least two coordinates; the agent picks i in
+I. Every point changes by x_i <- sum of x_k over k in I. Then only the vertices of the Newton polyhedron conv(S +
+R^n_{>=0}) are kept. With one point left the game is over and the host has won; the agent wins by stalling. (Hironaka
+1967; Spivakovsky 1983. Batched form after hironaka.trainer.)
+
+Letters: B worlds, N points, n dimension. Rows with a negative entry are absent, present rows come first.
+"""
+
+from typing import Annotated, Literal, Self
+
+import numpy as np
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor
+
+from palestra.config import Config, ConfigError, ConfigErrorItem, NonNegativeInt, PositiveInt
+from palestra.games.game import Observation, State, TensorGame
+from palestra.games.polyhedra import game_kernel
+from palestra.games.polyhedra.newton import (
+    Kernel,
+    Reduction,
+    axes_of,
+    blow_up,
+    blow_up_in_place,
+    measure,
+    random_points,
+    reduce_points,
+    refill_points,
+    run_in_chunks,
+    uses_numba,
+)
+from palestra.games.polyhedra.rewards import RewardConfig, SumReward, make_reward
+from palestra.games.spaces import Discrete, Space
+from palestra.randomness import random_integers, runs_on_cpu
+
+__all__ = [
+    "PolyhedraConfig",
+    "PolyhedraGame",
+    "decode_host_action",
+    "encode_host_action",
+    "host_subsets",
+]
+
+# Below it sums of up to 8 coordinates stay below 2**53, so float64 holds every coordinate exactly.
+MAX_COORDINATE = 2.0**50
+STATE_NAMES = ("points", "num_points", "largest", "subset", "rounds", "overflow", "exact")
+
+
+class PolyhedraConfig(Config):
+    name: Literal["polyhedra"]
+    """Hironaka's polyhedra game; roles: host, agent"""
+    variant: Literal["basic"]
+    """the rules; basic: shear, then reduce"""
+    dimension: Annotated[int, Field(ge=2, le=8)]
+    """number of coordinates n, 2 to 8"""
+    max_num_points: Annotated[int, Field(ge=2)]
+    """places on a board; a fresh board has as many random points before its reduction"""
+    max_value: NonNegativeInt
+    """coordinates of fresh random points are integers from 0 to this, inclusive"""
+    initial_points: list[list[list[int]]] | None
+    """boards to start from, each a list of points, drawn at random per game; null: random points"""
+    reduction: Reduction
+    """points kept after a move; vertices: of the Newton polyhedron; minimal: the Pareto-minimal ones (as
+    hironaka.trainer)"""
+    rescale: bool
+    """divide what players see by the largest coordinate of the board; the state is not touched"""
+    rescale_state: bool
+    """divide the state itself after every move (as hironaka.trainer does): inexact, games drift from the true ones"""
+    max_rounds: PositiveInt | None
+    """cut a game off (truncated) after so many rounds; null: never"""
+    reward: RewardConfig
+    """what host and agent earn"""
+
+    @model_validator(mode="after")
+    def _check_boards(self) -> Self:
+        errors = []
+        for i, board in enumerate(self.initial_points or []):
+            if not 1 <= len(board) <= self.max_num_points:
+                errors.append(
+                    ConfigErrorItem(f"initial_points.{i}", f"{len(board)} points; expected 1 to {self.max_num_points}")
+                )
+            for j, point in enumerate(board):
+                if len(point) != self.dimension or not all(0 <= x <= MAX_COORDINATE for x in point):
+                    expected = f"{self.dimension} integers from 0 to 2**50"
+                    errors.append(
+                        ConfigErrorItem(f"initial_points.{i}.{j}", f"{point} is no point; expected {expected}")
+                    )
+        if self.initial_points == []:
+            errors.append(ConfigErrorItem("initial_points", "no boards; expected at least one, or null"))
+        if errors:
+            raise ConfigError(errors)
+        return self
+
+
+def host_subsets(dimension: int) -> list[int]:
+    """The host's choices as bitmasks of coordinates, in the order of the action code: all subsets of size >= 2,
+    ascending."""
+    return [mask for mask in range(2**dimension) if mask.bit_count() >= 2]
+
+
+def _codes_of_masks(dimension: int) -> list[int]:
+    """The action code of every bitmask; -1 for those of fewer than two coordinates."""
+    codes = {mask: code for code, mask in enumerate(host_subsets(dimension))}
+    return [codes.get(mask, -1) for mask in range(2**dimension)]
+
+
+def encode_host_action(coordinates: Tensor) -> Tensor:
+    """Action codes of multi-binary choices. coordinates: (..., n) of 0 and 1; int64 (...). ValueError for fewer than
+    two."""
+    dimension = coordinates.shape[-1]
+    bits = (coordinates.long() << torch.arange(dimension, device=coordinates.device)).sum(-1)
+    codes = torch.tensor(_codes_of_masks(dimension), device=coordinates.device)[bits]
+    if (codes < 0).any():
+        raise ValueError("the host chooses at least two coordinates")
+    return codes
+
+
+def decode_host_action(actions: Tensor, dimension: int) -> Tensor:
+    """Multi-binary choices (..., n), int64, of action codes (...). IndexError for a code out of range."""
+    masks = torch.tensor(host_subsets(dimension), device=actions.device)[actions]
+    return (masks.unsqueeze(-1) >> torch.arange(dimension, device=actions.device)) & 1
+
+
+class PolyhedraGame(TensorGame):
+    """State: points float64 (B, N, n); num_points int64 (B,); largest float64 (B,), the largest coordinate; subset
+    int64 (B,), the host's choice as a bitmask, 0 while the host decides; rounds int32 (B,); overflow bool (B,), cut
+    off since a coordinate would leave the exact range of float64; exact int64 (B,), decisions that needed exact
+    integers so far.
+
+    The kernel ("numba" on CPUs, "torch" anywhere) changes speed, never a result.
+    """
+
+    roles = ("host", "agent")
+    turns = (("host",), ("agent",))
+    quiet_turns = (0,)
+    tallies = ("overflow", "exact")
+    lockstep = True
+
+    def __init__(self, config: PolyhedraConfig, device: torch.device, kernel: Kernel) -> None:
+        self.config, self.device, self.kernel = config, device, kernel
+        self.reward = make_reward(config.reward, config.max_num_points)
+        n, N = config.dimension, config.max_num_points
+        masks = host_subsets(n)
+        self.masks = torch.tensor(masks, device=device)
+        self.action_of_mask = torch.tensor(_codes_of_masks(n), device=device)
+        self.every_choice = torch.ones((1, len(masks)), dtype=torch.bool, device=device)
+        self.coordinates = torch.arange(n, device=device)
+        self.action_spaces = {"host": Discrete(len(masks)), "agent": Discrete(n)}
+        points = Space((N, n), torch.float32, padded=True)
+        self.spaces = {
+            "host": {"points": points},
+            "agent": {"points": points, "coords": Space((n,), torch.float32, padded=False)},
+        }
+        self.boards = None if config.initial_points is None else self._reduced_boards(config.initial_points)
+
+    def _reduced_boards(self, boards: list[list[list[int]]]) -> Tensor:
+        n, N = self.config.dimension, self.config.max_num_points
+        points = torch.full((len(boards), N, n), -1.0, dtype=torch.float64)
+        for row, board in zip(points, boards, strict=True):
+            row[: len(board)] = torch.tensor(board, dtype=torch.float64)
+        return reduce_points(points, self.config.reduction, "torch")[0].to(self.device)
+
+    def reset(self, keys: Tensor) -> State:
+        config = self.config
+        if self.boards is None:
+            points = random_points(
+                keys, config.max_num_points, config.dimension, config.max_value, config.reduction, self.kernel
+            )
+        else:
+            points = self.boards[random_integers(keys, 1, len(self.boards)).squeeze(1)]
+        return self.state_of(points)
+
+    def state_of(self, points: Tensor) -> State:
+        """The state in which the host decides on these boards: float64 (B, N, n), already reduced."""
+        zeros = torch.zeros(len(points), dtype=torch.int64, device=points.device)
+        return {
+            **self._board(points),
+            "subset": zeros,
+            "rounds": zeros.int(),
+            "overflow": zeros.bool(),
+            "exact": zeros.clone(),
+        }
+
+    def _board(self, points: Tensor) -> State:
+        """The entries that describe the boards."""
+        num_points, largest = measure(points, self.kernel)
+        if self.config.rescale_state:
+            points, largest = _rescaled(points, largest), largest.clamp(max=1.0)
+        return {"points": points, "num_points": num_points, "largest": largest}
+
+    def refill(self, state: State, where: Tensor, keys: Tensor) -> State:
+        config = self.config
+        if self.boards is not None or config.rescale_state or not uses_numba(self.kernel, keys):
+            return super().refill(state, where, keys)
+        refill_points(state["points"], where, keys, config.max_value, config.reduction)
+        arrays = [where.numpy(), *(state[name].numpy() for name in STATE_NAMES)]
+        run_in_chunks(game_kernel.begin_games, arrays, axes_of(config.dimension))
+        return state
+
+    def deciding(self, state: State) -> Tensor:
+        if uses_numba(self.kernel, state["subset"]):
+            deciding = np.empty((len(state["subset"]), 2), dtype=np.bool_)
+            game_kernel.find_deciding(state["num_points"].numpy(), state["subset"].numpy(), deciding)
+            return torch.from_numpy(deciding)
+        running, host = state["num_points"] > 1, state["subset"] == 0
+        return torch.stack([running & host, running & ~host], dim=1)
+
+    def observe(self, state: State, role: str) -> Observation:
+        points = _rescaled(state["points"], state["largest"]) if self.config.rescale else state["points"]
+        seen = {"points": _to_float32(points)}
+        return seen if role == "host" else seen | {"coords": _to_float32(self._chosen(state["subset"]))}
+
+    def legal(self, state: State, role: str) -> Tensor:
+        if role == "host":
+            return self.every_choice.expand(len(state["subset"]), -1)
+        return self._chosen(state["subset"])
+
+    def transition(
+        self, state: State, actions: dict[str, Tensor], keys: Tensor
+    ) -> tuple[State, Tensor, Tensor, Tensor]:
+        new = dict(state)
+        if "host" in actions:
+            decides = (state["num_points"] > 1) & (state["subset"] == 0)
+            new["subset"] = torch.where(decides, self.masks[actions["host"]], state["subset"])
+        if "agent" not in actions:
+            return new, *self._nothing_earned(state)
+
+        shearing = state["subset"] > 0
+        after, num_exact = blow_up(
+            state["points"], state["subset"], actions["agent"], self.config.reduction, self.kernel
+        )
+        num_points, largest = measure(after, self.kernel)
+        over = num_points <= 1
+        # A negative count: the device could not decide a point and cannot ask for exact integers without a wait.
+        overflow = ((largest > MAX_COORDINATE) | (num_exact < 0)) & ~over
+        new |= {
+            "points": after,
+            "num_points": num_points,
+            "largest": largest,
+            "subset": new["subset"].masked_fill(shearing, 0),
+            "rounds": state["rounds"] + shearing,
+            "overflow": overflow,
+            "exact": state["exact"] + num_exact.clamp(min=0),
+        }
+        truncated = overflow
+        if self.config.max_rounds is not None:
+            truncated = truncated | ((new["rounds"] >= self.config.max_rounds) & ~over)
+        moved = shearing & (state["num_points"] > 1)
+        rewards = self.reward(state["points"], after, over & moved) * moved.unsqueeze(1)
+        if self.config.rescale_state:
+            new |= {"points": _rescaled(after, largest), "largest": largest.clamp(max=1.0)}
+        return new, rewards, over.unsqueeze(1).expand(-1, 2), truncated
+
+    def _nothing_earned(self, state: State) -> tuple[Tensor, Tensor, Tensor]:
+        """Rewards, terminated and truncated of the host's turn."""
+        over = state["num_points"] <= 1
+        rewards = torch.zeros((len(over), 2), device=self.device)
+        return rewards, over.unsqueeze(1).expand(-1, 2), torch.zeros_like(over)
+
+    def transition_in_place(
+        self, state: State, actions: dict[str, Tensor], keys: Tensor
+    ) -> tuple[State, Tensor, Tensor, Tensor]:
+        """`transition`, written over `state`: by numba one pass over the worlds for a turn's bookkeeping."""
+        config, reward = self.config, self.reward
+        if (
+            not uses_numba(self.kernel, state["subset"])
+            or not isinstance(reward, SumReward)
+            or config.rescale_state
+            or len(actions) > 1
+        ):
+            return self.transition(state, actions, keys)
+        if "host" in actions:
+            tensors = (state["num_points"], self.masks, actions["host"], state["subset"])
+            game_kernel.choose_subsets(*(tensor.numpy() for tensor in tensors))
+            return state, *self._nothing_earned(state)
+
+        num_exact = blow_up_in_place(state["points"], state["subset"], actions["agent"], config.reduction)
+        B = len(num_exact)
+        rewards, over = np.empty((B, 2), dtype=np.float32), np.empty((B, 2), dtype=np.bool_)
+        truncated = np.empty(B, dtype=np.bool_)
+        arrays = (num_exact.numpy(), *(state[name].numpy() for name in STATE_NAMES), rewards, over, truncated)
+        limits = (MAX_COORDINATE, -1 if config.max_rounds is None else config.max_rounds)
+        run_in_chunks(game_kernel.end_round, arrays, *limits, *reward.terms, axes_of(config.dimension))
+        return state, torch.from_numpy(rewards), torch.from_numpy(over), torch.from_numpy(truncated)
+
+    def _chosen(self, subset: Tensor) -> Tensor:
+        """The host's choice as multi-binary bool (B, n)."""
+        if uses_numba(self.kernel, subset):
+            chosen = np.empty((len(subset), len(self.coordinates)), dtype=np.bool_)
+            game_kernel.list_chosen(subset.numpy(), chosen)
+            return torch.from_numpy(chosen)
+        return ((subset.unsqueeze(1) >> self.coordinates) & 1).bool()
+
+
+def _to_float32(tensor: Tensor) -> Tensor:
+    if not runs_on_cpu(tensor):
+        return tensor.to(torch.float32)
+    return torch.from_numpy(tensor.numpy().astype(np.float32))  # starts four times faster
+
+
+def _rescaled(points: Tensor, largest: Tensor) -> Tensor:
+    """Boards divided by their largest coordinates (B,); all-zero boards are left alone, absent rows stay -1."""
+    return torch.where(points < 0, points, points / largest.masked_fill(largest <= 0, 1.0)[:, None, None])

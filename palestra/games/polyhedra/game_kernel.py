@@ -1,0 +1,101 @@
+"""The bookkeeping of the polyhedra game for CPUs: one loop over the worlds, compiled by numba, for each of its steps.
+
+polyhedra.py says the same in plain torch, and which is which. Every array has the world as its first axis; shapes and
+types are those of the state.
+"""
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from palestra.games.polyhedra.newton_kernel import measured
+
+Array = np.ndarray[Any, Any]
+
+_compiled = njit(nogil=True, cache=True)
+
+
+@_compiled
+def find_deciding(num_points: Array, subset: Array, deciding: Array) -> None:
+    """deciding: bool (B, 2), host and agent."""
+    for world in range(len(subset)):
+        running, host = num_points[world] > 1, subset[world] == 0
+        deciding[world, 0] = running & host
+        deciding[world, 1] = running & (not host)
+
+
+@_compiled
+def list_chosen(subset: Array, chosen: Array) -> None:
+    """chosen: bool (B, n), the bits of the host's choice."""
+    for world in range(len(subset)):
+        for k in range(chosen.shape[1]):
+            chosen[world, k] = subset[world] >> k & 1
+
+
+@njit(nogil=True, cache=True, boundscheck=True)
+def choose_subsets(num_points: Array, masks: Array, action: Array, subset: Array) -> None:
+    """The host's turn. masks: int64 (A,), what its actions mean. IndexError for an action out of range."""
+    for world in range(len(subset)):
+        if num_points[world] > 1 and subset[world] == 0:
+            subset[world] = masks[action[world]]
+
+
+@_compiled
+def end_round(
+    num_exact: Array,
+    points: Array,
+    num_points: Array,
+    largest: Array,
+    subset: Array,
+    rounds: Array,
+    overflow: Array,
+    exact: Array,
+    rewards: Array,
+    over: Array,
+    truncated: Array,
+    max_coordinate: float,
+    max_rounds: int,
+    per_win: np.float32,
+    per_round: np.float32,
+    per_point: np.float32,
+    axes: Any,
+) -> None:
+    """What follows from the boards after the agent's turn, written over the state; rewards: float32 (B, 2), over: bool
+    (B, 2). max_rounds: -1 if there is no limit."""
+    for world in range(len(points)):
+        num, most = measured(points[world], axes)
+        shearing, removed = subset[world] > 0, num_points[world] - num
+        moved, is_over = shearing & (num_points[world] > 1), num <= 1
+        host = per_win * np.float32(is_over) + per_round + per_point * np.float32(removed)
+        rewards[world, 0] = host if moved else np.float32(0.0)
+        rewards[world, 1] = -rewards[world, 0]
+        num_points[world], largest[world] = num, most
+        if shearing:
+            subset[world] = 0
+        rounds[world] += shearing
+        exact[world] += max(num_exact[world], 0)
+        overflow[world] = (not is_over) & ((most > max_coordinate) | (num_exact[world] < 0))
+        over[world, 0] = over[world, 1] = is_over
+        is_long = (max_rounds >= 0) & (rounds[world] >= max_rounds)
+        truncated[world] = overflow[world] | (is_long & (not is_over))
+
+
+@_compiled
+def begin_games(
+    where: Array,
+    points: Array,
+    num_points: Array,
+    largest: Array,
+    subset: Array,
+    rounds: Array,
+    overflow: Array,
+    exact: Array,
+    axes: Any,
+) -> None:
+    """The state of new games on the boards `where`, bool (B,), in place; the other worlds stay as they are."""
+    for world in range(len(points)):
+        if where[world]:
+            num_points[world], largest[world] = measured(points[world], axes)
+            subset[world] = rounds[world] = exact[world] = 0
+            overflow[world] = False

@@ -1,0 +1,1 @@
+"""Plain mlps on a CPU by hand."""

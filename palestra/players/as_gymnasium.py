@@ -1,0 +1,372 @@
+"""A role of a tensor game as a Gymnasium environment: the other seats are held by given players.
+
+Letters: B worlds, R roles, A flags of the action space.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+import gymnasium
+import numpy as np
+import torch
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode, VectorEnv
+from gymnasium.vector.utils import batch_space
+from torch import Tensor
+
+from palestra.games.game import IllegalMove, State, TensorGame, is_legal
+from palestra.games.policy import Memory, Policy
+from palestra.games.spaces import ActionSpace, Box, Discrete, MultiDiscrete, Space
+from palestra.randomness import base_key, fold, random_choice
+
+if TYPE_CHECKING:
+    from palestra.config import Config
+    from palestra.players.player import Player
+
+Array = np.ndarray[Any, Any]
+Illegal = Literal["raise", "replace"]
+MOST_FRESH_STARTS = 1000  # games in a row that were over before the role's first decision
+
+
+class SeatedWorlds:
+    """B worlds of a game as they look from one seat: they rest where its role decides, or where its game is over.
+
+    The tensors, all (B,): `reward`, what the role has earned since its last decision; `terminated`; `truncated`.
+    """
+
+    def __init__(self, game: TensorGame, role: str, others: Mapping[str, Policy], num_worlds: int) -> None:
+        self.game, self.role, self.others = game, role, others
+        self.column, self.space = game.roles.index(role), game.action_spaces[role]
+        self.is_mine = torch.tensor([role in turn for turn in game.turns], device=game.device)
+        zeros = torch.zeros(num_worlds, dtype=torch.int64, device=game.device)
+        self.keys, self.counters, self.place = zeros, zeros, zeros
+        self.reward = zeros.to(torch.float32)
+        self.terminated = self.truncated = zeros.bool()
+        self.state: State = game.reset(zeros)
+        self.memory: dict[str, Memory] = {}
+
+    def seed(self, seeds: Sequence[int | None]) -> None:
+        """Give worlds new randomness, where there is a number."""
+        keys = [
+            int(old) if seed is None else base_key(int(seed), f"gymnasium/{self.role}")
+            for old, seed in zip(self.keys, seeds, strict=True)
+        ]
+        fresh = torch.tensor([seed is not None for seed in seeds], device=self.game.device)
+        self.keys = torch.tensor(keys, device=self.game.device)
+        self.counters = self.counters.masked_fill(fresh, 0)
+
+    def observe(self) -> dict[str, Array]:
+        seen = self.game.observe(self.state, self.role)
+        return {name: value.cpu().numpy() for name, value in seen.items()}
+
+    def legal(self) -> Tensor:
+        return self.game.legal(self.state, self.role)
+
+    @torch.no_grad()
+    def begin(self, chosen: Tensor) -> None:
+        """New games in the worlds of `chosen`, bool (B,), up to the role's first decision. Games that are over before
+        it are left out."""
+        for _ in range(MOST_FRESH_STARTS):
+            fresh = self.game.reset(self._new_keys(chosen))
+            self.state = {name: _choose(chosen, fresh[name], value) for name, value in self.state.items()}
+            self.place = self.place.masked_fill(chosen, 0)
+            self.terminated, self.truncated = self.terminated & ~chosen, self.truncated & ~chosen
+            self.memory = {
+                role: {name: _choose(chosen, torch.zeros_like(value), value) for name, value in memory.items()}
+                for role, memory in self.memory.items()
+            }
+            self._play_to_decision(chosen)
+            self.reward = self.reward.masked_fill(chosen, 0.0)
+            chosen = chosen & (self.terminated | self.truncated)
+            if not chosen.any():
+                return
+        raise RuntimeError(f"{self.role} never decides: {MOST_FRESH_STARTS} games were over before its first decision")
+
+    @torch.no_grad()
+    def step(self, action: Tensor, chosen: Tensor, illegal: Illegal) -> None:
+        """Play the role's action in the worlds of `chosen`, bool (B,), and on to its next decision.
+
+        A world that is cut off plays on, too: its observation is the one at which the role would have decided next.
+        illegal: `raise` IllegalMove, or `replace` by a random legal action (a number outside of its bounds: by the
+        nearest).
+        """
+        wrong = chosen & ~is_legal(action, self.space, self.legal())
+        if wrong.any():
+            if illegal == "raise":
+                world = int(wrong.nonzero()[0, 0])
+                raise IllegalMove(
+                    f"{self.role} plays {action[world].tolist()} in world {world}, which is illegal there"
+                )
+            action = _choose(wrong, self._some_legal(action, wrong), action)
+        self.reward = self.reward.masked_fill(chosen, 0.0)
+        self._play_turns(chosen, action)
+        self._play_to_decision(chosen)
+
+    def _play_to_decision(self, playing: Tensor) -> None:
+        while True:
+            decides = self.game.deciding(self.state)[:, self.column] & self.is_mine[self.place]
+            playing = playing & ~self.terminated & ~decides
+            if not playing.any():
+                return
+            self._play_turns(playing, None)
+
+    def _play_turns(self, playing: Tensor, action: Tensor | None) -> None:
+        """One turn in every world of `playing`. Worlds may be at different turns of a round."""
+        place = self.place
+        for index, turn in enumerate(self.game.turns):
+            movers = playing & (place == index)
+            if movers.any():
+                self._play_turn(index, turn, movers, action)
+
+    def _play_turn(self, index: int, turn: tuple[str, ...], movers: Tensor, action: Tensor | None) -> None:
+        game, keys = self.game, self._new_keys(movers)
+        actions = {}
+        for role in turn:
+            if role == self.role:
+                idle = torch.zeros((len(keys), *self.space.shape), dtype=self.space.dtype, device=game.device)
+                actions[role] = idle if action is None else action
+                continue
+            policy = self.others[role]
+            observation = game.observe(self.state, role) if policy.sees == "observation" else {}
+            view = self.state if policy.sees == "state" else observation
+            memory = self.memory.get(role, {})
+            legal = game.legal(self.state, role)
+            decision = policy.act(view, legal, keys + game.roles.index(role) + 1, memory)
+            actions[role] = decision.action
+            decides = movers & game.deciding(self.state)[:, game.roles.index(role)]
+            self.memory[role] = {
+                name: _choose(decides, value, memory.get(name, torch.zeros_like(value)))
+                for name, value in decision.memory.items()
+            }
+        state, rewards, terminated, truncated = game.transition(self.state, actions, keys + len(game.roles) + 1)
+        self.state = {name: _choose(movers, value, self.state[name]) for name, value in state.items()}
+        self.place = torch.where(movers, (index + 1) % len(game.turns), self.place)
+        self.reward = self.reward + torch.where(movers, rewards[:, self.column], 0.0)
+        self.terminated = self.terminated | (movers & terminated[:, self.column])
+        self.truncated = (self.truncated | (movers & truncated)) & ~self.terminated
+
+    def _new_keys(self, chosen: Tensor) -> Tensor:
+        """Keys never used before, int64 (B,); those of `chosen` count as used."""
+        keys = fold(self.keys, self.counters)
+        self.counters = self.counters + chosen
+        return keys
+
+    def _some_legal(self, action: Tensor, chosen: Tensor) -> Tensor:
+        keys, legal = self._new_keys(chosen), self.legal()
+        if isinstance(self.space, Box):
+            return action.clamp(action.new_tensor(self.space.low), action.new_tensor(self.space.high))
+        if isinstance(self.space, Discrete):
+            return random_choice(keys, legal)
+        parts = legal.split(list(self.space.nums), dim=1)
+        return torch.stack([random_choice(fold(keys, k), part) for k, part in enumerate(parts)], dim=1)
+
+
+class RoleEnv(gymnasium.Env[Any, Any]):
+    """One world. What `as_gymnasium` gives."""
+
+    metadata = {"render_modes": []}  # noqa: RUF012 (Gymnasium's own)
+
+    def __init__(self, worlds: SeatedWorlds, seed: int, illegal: Illegal) -> None:
+        self.worlds, self.illegal, self.render_mode = worlds, illegal, None
+        self.observation_space = observation_space(worlds.game.spaces[worlds.role])
+        self.action_space = action_space(worlds.space)
+        self.one = torch.ones(1, dtype=torch.bool, device=worlds.game.device)
+        self.is_running = False
+        worlds.seed([seed])
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        """A new game. Without a seed it goes on with the randomness that there was."""
+        super().reset(seed=seed)
+        if seed is not None:
+            self.worlds.seed([seed])
+        self.worlds.begin(self.one)
+        self.is_running = True
+        return self._observation(), self._info()
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        """The role's action, and all that happens until it decides again. Raises IllegalMove as `illegal` says."""
+        if not self.is_running:
+            raise gymnasium.error.ResetNeeded("the game is over or has not begun: call reset")
+        worlds = self.worlds
+        worlds.step(_tensor(action, worlds, 1), self.one, self.illegal)
+        terminated, truncated = bool(worlds.terminated), bool(worlds.truncated)
+        self.is_running = not (terminated or truncated)
+        return self._observation(), float(worlds.reward), terminated, truncated, self._info()
+
+    def _observation(self) -> Any:
+        seen = {name: value[0] for name, value in self.worlds.observe().items()}
+        return next(iter(seen.values())) if len(seen) == 1 else seen
+
+    def _info(self) -> dict[str, Any]:
+        if isinstance(self.worlds.space, Box):
+            return {}
+        return {"action_mask": self.worlds.legal()[0].cpu().numpy().copy()}
+
+
+class RoleVectorEnv(VectorEnv[Any, Any, Any]):
+    """B worlds that step together. What `as_gymnasium_vector` gives.
+
+    With AutoresetMode.NEXT_STEP a world that has ended begins anew at the next step, whose action there is ignored;
+    with DISABLED it must be reset: `reset(options={"reset_mask": bool (B,)})`. World i of seed s plays as the
+    environment of one world does of seed s + i.
+    """
+
+    def __init__(self, worlds: SeatedWorlds, seed: int, illegal: Illegal, autoreset_mode: AutoresetMode) -> None:
+        if autoreset_mode not in (AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED):
+            raise ValueError(f"autoreset_mode is {autoreset_mode}; expected NEXT_STEP or DISABLED")
+        self.worlds, self.illegal, self.render_mode = worlds, illegal, None
+        self.num_envs = len(worlds.keys)
+        self.metadata = {"render_modes": [], "autoreset_mode": autoreset_mode}
+        self.single_observation_space = observation_space(worlds.game.spaces[worlds.role])
+        self.single_action_space = action_space(worlds.space)
+        self.observation_space = batch_space(self.single_observation_space, self.num_envs)
+        self.action_space = batch_space(self.single_action_space, self.num_envs)
+        self.every = torch.ones(self.num_envs, dtype=torch.bool, device=worlds.game.device)
+        self.ended = self.every
+        worlds.seed(range(seed, seed + self.num_envs))
+
+    def reset(
+        self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[Any, dict[str, Any]]:
+        """New games, in all worlds or in those of options["reset_mask"]. Without a seed they go on with the randomness
+        that there was."""
+        super().reset(seed=seed if isinstance(seed, int) else None)
+        chosen = self._reset_mask(options or {})
+        if seed is not None:
+            seeds = range(seed, seed + self.num_envs) if isinstance(seed, int) else seed
+            if len(seeds) != self.num_envs:
+                raise ValueError(f"{len(seeds)} seeds for {self.num_envs} worlds")
+            self.worlds.seed([number if on else None for number, on in zip(seeds, chosen.tolist(), strict=True)])
+        self.worlds.begin(chosen)
+        self.ended = self.ended & ~chosen
+        return self._observation(), self._infos()
+
+    def _reset_mask(self, options: dict[str, Any]) -> Tensor:
+        if "reset_mask" not in options:
+            return self.every
+        mask = options["reset_mask"]
+        if not (isinstance(mask, np.ndarray) and mask.shape == (self.num_envs,) and mask.dtype == np.bool_):
+            raise ValueError(f"reset_mask is {mask!r}; expected a numpy array of {self.num_envs} bools")
+        return torch.from_numpy(mask).to(self.every.device)
+
+    def step(self, actions: Any) -> tuple[Any, Array, Array, Array, dict[str, Any]]:
+        """The role's actions, and all that happens until it decides again. Raises IllegalMove as `illegal` says."""
+        worlds, ended = self.worlds, self.ended
+        if ended.any() and self.metadata["autoreset_mode"] == AutoresetMode.DISABLED:
+            raise gymnasium.error.ResetNeeded(f"worlds {ended.nonzero().flatten().tolist()} are over: reset them")
+        worlds.step(_tensor(actions, worlds, self.num_envs), ~ended, self.illegal)
+        if ended.any():
+            worlds.begin(ended)
+        self.ended = worlds.terminated | worlds.truncated
+        results = (worlds.reward.to(torch.float64), worlds.terminated, worlds.truncated)
+        reward, terminated, truncated = (value.cpu().numpy().copy() for value in results)
+        return self._observation(), reward, terminated, truncated, self._infos()
+
+    def _observation(self) -> Any:
+        seen = self.worlds.observe()
+        return next(iter(seen.values())) if len(seen) == 1 else seen
+
+    def _infos(self) -> dict[str, Any]:
+        if isinstance(self.worlds.space, Box):
+            return {}
+        mask = self.worlds.legal().cpu().numpy().copy()
+        return {"action_mask": mask, "_action_mask": np.ones(self.num_envs, dtype=np.bool_)}
+
+
+def as_gymnasium(
+    game: "TensorGame | Config | dict[str, Any]",
+    role: str,
+    others: Mapping[str, "str | Policy | Player"],
+    seed: int,
+    illegal: Illegal,
+) -> RoleEnv:
+    """A role of a tensor game as a gymnasium.Env.
+
+    game: the rules, or their config, which are then played on the CPU. others: who sits in every other role: a scripted
+    player by name, a policy, or a player (`palestra.load_player`), which does not explore. seed: of the games until
+    `reset(seed=...)` gives another. illegal: `raise` IllegalMove, or `replace` an illegal action by a random legal one,
+    for learners that do not heed info["action_mask"], bool (A,).
+
+    An observation of one entry is its array, one of several is a dict. A step ends where the role decides again, and
+    gives all that the role has earned in between. Games that are over before the role's first decision are left out.
+    Raises ConfigError for a faulty config, ValueError where a seat is empty or its player cannot sit there.
+    """
+    return RoleEnv(_seat(game, role, others, 1), seed, illegal)
+
+
+def as_gymnasium_vector(
+    game: "TensorGame | Config | dict[str, Any]",
+    role: str,
+    others: Mapping[str, "str | Policy | Player"],
+    seed: int,
+    illegal: Illegal,
+    num_worlds: int,
+    autoreset_mode: AutoresetMode,
+) -> RoleVectorEnv:
+    """A role of a tensor game as a gymnasium.vector.VectorEnv of `num_worlds` worlds; else as `as_gymnasium`."""
+    return RoleVectorEnv(_seat(game, role, others, num_worlds), seed, illegal, autoreset_mode)
+
+
+def _seat(
+    game: "TensorGame | Config | dict[str, Any]",
+    role: str,
+    others: Mapping[str, "str | Policy | Player"],
+    num_worlds: int,
+) -> SeatedWorlds:
+    from palestra.games import read_game
+    from palestra.players import make_script, script_error
+    from palestra.players.player import Player
+
+    rules = game if isinstance(game, TensorGame) else read_game(game)
+    if not isinstance(rules, TensorGame):
+        raise ValueError("this game is a Gymnasium environment already; expected a tensor game")
+    if role not in rules.roles or {role, *others} != {*rules.roles} or role in others:
+        there = ", ".join(others) or "nobody"
+        raise ValueError(
+            f"role {role!r}, others: {there}; expected each role of the game once: {', '.join(rules.roles)}"
+        )
+    policies: dict[str, Policy] = {}
+    for other, sitter in others.items():
+        if isinstance(sitter, str):
+            if fault := script_error(sitter, type(rules), other):
+                raise ValueError(f"others[{other!r}]: {fault}")
+            policies[other] = make_script(sitter, rules)
+        else:
+            policies[other] = sitter.policy(explore=False) if isinstance(sitter, Player) else sitter
+    return SeatedWorlds(rules, role, policies, num_worlds)
+
+
+def observation_space(parts: Mapping[str, Space]) -> spaces.Space[Any]:
+    """Gymnasium's space for a role's observations: a Box, or a Dict of several."""
+    boxes: dict[str, spaces.Space[Any]] = {name: _box(part) for name, part in parts.items()}
+    return next(iter(boxes.values())) if len(boxes) == 1 else spaces.Dict(boxes)
+
+
+def _box(part: Space) -> spaces.Box:
+    kind = torch.empty((), dtype=part.dtype).numpy().dtype
+    if np.issubdtype(kind, np.floating):
+        low, high = -np.inf, np.inf
+    else:
+        low, high = (0, 1) if kind == np.bool_ else (np.iinfo(kind).min, np.iinfo(kind).max)
+    return spaces.Box(low, high, part.shape, kind.type)
+
+
+def action_space(space: ActionSpace) -> spaces.Space[Any]:
+    """Gymnasium's space for a role's actions."""
+    match space:
+        case Discrete():
+            return spaces.Discrete(space.num)
+        case MultiDiscrete():
+            return spaces.MultiDiscrete(list(space.nums))
+        case Box():
+            return spaces.Box(np.array(space.low, np.float32), np.array(space.high, np.float32), dtype=np.float32)
+
+
+def _tensor(action: Any, worlds: SeatedWorlds, num_worlds: int) -> Tensor:
+    space = worlds.space
+    tensor = torch.as_tensor(np.asarray(action), dtype=space.dtype, device=worlds.game.device)
+    return tensor.reshape(num_worlds, *space.shape)
+
+
+def _choose(mask: Tensor, yes: Tensor, no: Tensor) -> Tensor:
+    return torch.where(mask.view(-1, *([1] * (yes.dim() - 1))), yes, no)

@@ -1,0 +1,181 @@
+"""What a player holds, and how one learns: the state of a player, and the base of all algorithms."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import nn
+
+from palestra.buffers.replay import ReplayBuffer
+from palestra.config import ConfigError, ConfigErrorItem, replaced
+from palestra.games.game import Game
+from palestra.games.gymnasium import GymnasiumGame
+from palestra.games.policy import Policy
+from palestra.games.spaces import ActionSpace, Space
+from palestra.optimizers import Optimizer
+from palestra.randomness import base_key
+from palestra.recording.values import Recordable
+from palestra.rollouts.fused import Worlds
+from palestra.rollouts.solo import SoloWorlds
+from palestra.schedules import Schedule, read_schedule, schedules_in
+
+Metrics = Mapping[str, Recordable]
+
+
+class Learner(Protocol):
+    """What a player asks of the algorithm by which it learns (palestra.algorithms.algorithm)."""
+
+    config: Any
+
+    def policy(self, explore: bool) -> Policy: ...
+
+    def module(self) -> nn.Module: ...
+
+    def learn(self, turn: Any) -> None: ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+@dataclass
+class Player:
+    """Who sits in one or more roles. A scripted player has a `script`; any other one has an algorithm that filled the
+    rest.
+
+    compile: whether the config asks for torch.compile. learning: whether the trainer gives it turns. opt_steps,
+    env_steps: its own counters; its schedules read opt_steps. worlds: the games in which it gathers experience.
+    num_worlds: how many of them; 0 for a player that does not learn. turns: the role of each of its turns in one round,
+    in order; () where each role has one. game: of a player that was loaded from a run, the game as that run left it.
+    num_choices: calls of `choose`.
+    """
+
+    name: str
+    roles: tuple[str, ...]
+    spaces: dict[str, Space]
+    action_space: ActionSpace
+    device: torch.device
+    seed: int
+    compile: bool
+    turns: tuple[str, ...] = ()
+    num_worlds: int = 0
+    learning: bool = False
+    script: Policy | None = None
+    algorithm: "Learner | None" = None
+    nets: dict[str, nn.Module] = field(default_factory=dict)
+    optimizers: dict[str, Optimizer] = field(default_factory=dict)
+    lr_schedule: Schedule | None = None
+    er_schedule: Schedule | None = None
+    changed_schedules: dict[str, Schedule] = field(default_factory=dict)
+    replay_buffer: ReplayBuffer | None = None
+    worlds: Worlds | SoloWorlds | None = None
+    game: Game | None = None
+    opt_steps: int = 0
+    env_steps: int = 0
+    num_choices: int = 0
+
+    def __post_init__(self) -> None:
+        self.turns = self.turns or self.roles
+
+    def require_actions(self, algorithm: str, *kinds: type[ActionSpace]) -> None:
+        """Raise ConfigError unless the player's actions are of one of these kinds."""
+        if not isinstance(self.action_space, kinds):
+            can = " or ".join(kind.__name__ for kind in kinds)
+            message = f"{algorithm!r} chooses {can} actions; those of {self.roles[0]!r} are {self.action_space}"
+            raise ConfigError([ConfigErrorItem(f"players.{self.name}.algorithm.name", message)])
+
+    def told_to_draw(self) -> str:
+        """Why a player that draws its actions cannot be exported, and what to do."""
+        key = f"players.{self.name}.algorithm.evaluation"
+        return (
+            f"{key}: 'sampled' draws actions, and an exported policy cannot; expected 'deterministic', as in a branch: "
+            f"palestra branch RUN/checkpoints/NUMBER {key}=deterministic"
+        )
+
+    def fits(self, spaces: Mapping[str, Space], action_space: ActionSpace) -> bool:
+        """Whether it can sit where this is seen and done. A scripted player is made for its seat."""
+        return self.script is not None or (self.spaces == spaces and self.action_space == action_space)
+
+    def policy(self, explore: bool) -> Policy:
+        """How this player acts now; with or without exploration."""
+        if self.script is not None:
+            return self.script
+        assert self.algorithm is not None
+        return self.algorithm.policy(explore)
+
+    def choose(self, observations: Any) -> np.ndarray:
+        """Its actions on a batch of observations of the Gymnasium environment that it was trained in, both as a vector
+        environment gives and takes them, without exploration. Of a player that was loaded from a run."""
+        if not isinstance(self.game, GymnasiumGame):
+            raise TypeError(f"{self.name!r} is no player loaded from a run in a Gymnasium environment")
+        self.num_choices += 1
+        key = base_key(self.seed, f"player/{self.name}/choice/{self.num_choices}")
+        return self.game.act(self.policy(explore=False), observations, key)
+
+    def set_training(self, training: bool) -> None:
+        """Switch the networks between training and evaluation mode (batch norm, dropout)."""
+        for net in self.nets.values():
+            net.train(training)
+
+    def rates(self) -> dict[str, float]:
+        """What the schedules say now."""
+        schedules = {"learning_rate": self.lr_schedule, "exploration": self.er_schedule}
+        return {name: schedule(self.opt_steps) for name, schedule in schedules.items() if schedule is not None}
+
+    def schedules(self) -> dict[str, Schedule]:
+        """Those that `change_schedule` can change, by where they stand in the config of its algorithm."""
+        assert self.algorithm is not None
+        found = schedules_in(self.algorithm.config)
+        return {key: value for key, value in found.items() if not key.startswith("replay_buffer.")}  # it has its own
+
+    def change_schedule(self, key: str, schedule: Schedule) -> None:
+        """Go on with another schedule, as change_schedule("learning_rate", ...); checkpoints hold it. It is still a
+        function of all the player's opt steps."""
+        assert self.algorithm is not None
+        before = self.schedules()[key]
+        self.algorithm.config = replaced(self.algorithm.config, key, schedule)
+        self.changed_schedules[key] = schedule
+        if self.lr_schedule is before:
+            self.lr_schedule = schedule
+        if self.er_schedule is before:
+            self.er_schedule = schedule
+
+    def state_dict(self) -> dict[str, Any]:
+        """All but the rows of the replay buffer, which a checkpoint keeps in segments of their own."""
+        assert self.algorithm is not None
+        return self.weights() | {
+            "modes": {name: net.training for name, net in self.nets.items()},
+            "optimizers": {name: optimizer.state_dict() for name, optimizer in self.optimizers.items()},
+            "algorithm": self.algorithm.state_dict(),
+            "schedules": {key: schedule.state_dict() for key, schedule in self.changed_schedules.items()},
+            "replay_buffer": None if self.replay_buffer is None else self.replay_buffer.state_dict(),
+            "worlds": None if self.worlds is None else self.worlds.state_dict(),
+        }
+
+    def weights(self) -> dict[str, Any]:
+        """Of a `state_dict`, what acting without exploration needs."""
+        nets = {name: net.state_dict() for name, net in self.nets.items()}
+        return {"opt_steps": self.opt_steps, "env_steps": self.env_steps, "nets": nets}
+
+    def load_weights(self, state: Mapping[str, Any]) -> None:
+        """The inverse of `weights`."""
+        self.opt_steps, self.env_steps = state["opt_steps"], state["env_steps"]
+        for name, net in self.nets.items():
+            net.load_state_dict(state["nets"][name])
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        assert self.algorithm is not None
+        self.load_weights(state)
+        for name, net in self.nets.items():
+            net.train(state["modes"][name])
+        for name, optimizer in self.optimizers.items():
+            optimizer.load_state_dict(state["optimizers"][name])
+        self.algorithm.load_state_dict(state["algorithm"])
+        for key, schedule in state["schedules"].items():
+            self.change_schedule(key, read_schedule(schedule))
+        if self.replay_buffer is not None:
+            self.replay_buffer.load_state_dict(state["replay_buffer"])
+        if self.worlds is not None:
+            self.worlds.load_state_dict(state["worlds"])

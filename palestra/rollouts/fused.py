@@ -1,0 +1,322 @@
+"""FusedGame: a game together with the players in its seats, played in one batch, worlds refilled in place as they end.
+
+Letters: B worlds, R roles, A actions, T rounds.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from palestra.games.game import Observation, State, TensorGame, expand_mask
+from palestra.games.policy import Decision, Memory, Policy
+from palestra.randomness import base_key, fold, runs_on_cpu, world_keys
+from palestra.rollouts import fused_kernel
+from palestra.rollouts.recent import in_order, no_recent, remember
+from palestra.rollouts.transitions import Transitions
+
+
+@dataclass
+class Seat:
+    """What a role saw and did when it last decided, in every world: tensors (B, ...)."""
+
+    observation: Observation
+    action: Tensor
+    extras: dict[str, Tensor]
+
+
+@dataclass
+class Worlds:
+    """A batch of running games: the state of the rules, of the seats and of the counters. Belongs to one roll-out loop.
+
+    cut: worlds that were truncated and only play on until every collected seat has seen its next observation.
+    open, over, earned: (B, R); a decision of the role waits for its next one, the role's game has terminated since,
+    and what it has earned since. seats: of the roles that are collected.
+    totals: float64, sums over finished games, in the order of `FusedGame.total_names`. recent, num_finished: see
+    palestra.rollouts.recent.
+    """
+
+    keys: Tensor
+    num_turns: int
+    state: State
+    cut: Tensor
+    lengths: Tensor
+    returns: Tensor
+    totals: Tensor
+    recent: Tensor
+    num_finished: Tensor
+    open: Tensor
+    over: Tensor
+    earned: Tensor
+    memory: dict[str, Memory] = field(default_factory=dict)
+    seats: dict[str, Seat] = field(default_factory=dict)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            "keys": self.keys,
+            "num_turns": self.num_turns,
+            "state": self.state,
+            "cut": self.cut,
+            "lengths": self.lengths,
+            "returns": self.returns,
+            "totals": self.totals,
+            "recent": self.recent,
+            "num_finished": self.num_finished,
+            "open": self.open,
+            "over": self.over,
+            "earned": self.earned,
+            "memory": self.memory,
+            "seats": {role: dict(vars(seat)) for role, seat in self.seats.items()},
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        device = self.keys.device
+
+        def moved(value: Any) -> Any:
+            if isinstance(value, dict):
+                return {key: moved(item) for key, item in value.items()}
+            return value.to(device) if isinstance(value, Tensor) else value
+
+        for name in self.__dataclass_fields__:
+            setattr(self, name, moved(state[name]))
+        self.seats = {role: Seat(**moved(seat)) for role, seat in state["seats"].items()}
+
+
+class FusedGame:
+    """Plays a TensorGame with a policy in every seat. The policies may be exchanged between calls."""
+
+    def __init__(self, game: TensorGame, policies: dict[str, Policy]) -> None:
+        self.game = game
+        self.policies = policies
+        self.total_names = (
+            "episodes",
+            "terminated",
+            "truncated",
+            "length",
+            *(f"return/{r}" for r in game.roles),
+            *game.tallies,
+        )
+
+    def new_worlds(self, num_worlds: int, seed: int, stream: str) -> Worlds:
+        """Fresh worlds whose randomness is that of (seed, stream)."""
+        game = self.game
+        keys = world_keys(base_key(seed, stream), num_worlds, game.device)
+        zeros = torch.zeros(num_worlds, device=game.device)
+        seats = torch.zeros(num_worlds, len(game.roles), device=game.device)
+        recent, num_finished = no_recent(len(game.roles), game.device)
+        return Worlds(
+            keys=keys,
+            num_turns=1,
+            state=game.reset(fold(keys, 0)),
+            cut=zeros.bool(),
+            lengths=zeros.int(),
+            returns=seats,
+            totals=torch.zeros(len(self.total_names), dtype=torch.float64, device=game.device),
+            recent=recent,
+            num_finished=num_finished,
+            open=seats.bool(),
+            over=seats.bool(),
+            earned=seats.clone(),
+        )
+
+    @torch.no_grad()
+    def collect(self, worlds: Worlds, roles: tuple[str, ...], num_rounds: int) -> Transitions:
+        """Play `num_rounds` rounds and give what the seats of `roles` have experienced: M = T * B rows per turn of a
+        role."""
+        parts: list[Transitions] = []
+        for _ in range(num_rounds):
+            self._play_round(worlds, roles, parts)
+        return Transitions.concatenate(parts)
+
+    @torch.no_grad()
+    def play(self, worlds: Worlds, num_rounds: int) -> None:
+        """Play without collecting anything."""
+        for _ in range(num_rounds):
+            self._play_round(worlds, (), [])
+
+    def take_totals(self, worlds: Worlds) -> dict[str, float]:
+        """The sums over the games that have finished since the last call, by `total_names`. Waits for the device."""
+        values = dict(zip(self.total_names, worlds.totals.tolist(), strict=True))
+        worlds.totals = torch.zeros_like(worlds.totals)
+        return values
+
+    def recent_returns(self, worlds: Worlds) -> Tensor:
+        """Returns of the last games that have finished, oldest first: float32 (at most 100, R). Waits for the
+        device."""
+        return in_order(worlds.recent, worlds.num_finished)
+
+    def is_exact(self, worlds: Worlds) -> bool:
+        """Whether the games have always gone on as they were: they have."""
+        return True
+
+    # ---- one round -----------------------------------------------------------------------------------
+
+    def _play_round(self, worlds: Worlds, collected: tuple[str, ...], parts: list[Transitions]) -> None:
+        game = self.game
+        for index, turn in enumerate(game.turns):
+            turn_keys = fold(worlds.keys, worlds.num_turns)
+            worlds.num_turns += 1
+            if index == 0 or collected:
+                deciding = game.deciding(worlds.state)
+            if index == 0:
+                _count_round(worlds.lengths, deciding)
+            actions = {}
+            for role in turn:
+                observation, legal, decision = self._decide(worlds, role, role in collected, turn_keys)
+                actions[role] = decision.action
+                if role in collected:
+                    parts.append(self._exchange(worlds, role, deciding, observation, legal, decision))
+            step_keys = turn_keys + (len(game.roles) + 1)
+            worlds.state, rewards, terminated, truncated = game.transition_in_place(worlds.state, actions, step_keys)
+            if index not in game.quiet_turns:
+                self._end_turn(worlds, rewards, terminated, truncated, turn_keys)
+
+    def _decide(
+        self, worlds: Worlds, role: str, observed: bool, turn_keys: Tensor
+    ) -> tuple[Observation, Tensor, Decision]:
+        game, policy = self.game, self.policies[role]
+        observation = game.observe(worlds.state, role) if observed or policy.sees == "observation" else {}
+        view = worlds.state if policy.sees == "state" else observation
+        legal = game.legal(worlds.state, role)
+        keys = turn_keys + (game.roles.index(role) + 1)
+        decision = policy.act(view, legal, keys, worlds.memory.get(role, {}))
+        if decision.memory:  # who does not decide in a world remembers nothing of it
+            before = worlds.memory.get(role, {name: torch.zeros_like(value) for name, value in decision.memory.items()})
+            decides = game.deciding(worlds.state)[:, game.roles.index(role)]
+            worlds.memory[role] = {name: _choose(decides, new, before[name]) for name, new in decision.memory.items()}
+        return observation, legal, decision
+
+    def _exchange(
+        self, worlds: Worlds, role: str, deciding: Tensor, observation: Observation, legal: Tensor, decision: Decision
+    ) -> Transitions:
+        """The role's waiting decisions, which end at its next one or at the end of its game; in their place wait the
+        new ones. Where the role does not decide now, what waited goes on waiting."""
+        exchange = _exchange_on_cpu if runs_on_cpu(legal) else _exchange
+        ended, going_on, waiting = exchange(worlds, self.game.roles.index(role), deciding, legal)
+        new = Seat(observation, decision.action, decision.extras)
+        seat = worlds.seats.get(role, new)  # none waits yet
+        if not self.game.lockstep:
+            new = Seat(
+                observation={key: _choose(waiting, seat.observation[key], value) for key, value in observation.items()},
+                action=_choose(waiting, seat.action, decision.action),
+                extras={key: _choose(waiting, seat.extras[key], value) for key, value in decision.extras.items()},
+            )
+        worlds.seats[role] = new
+        return Transitions(
+            observation=seat.observation,
+            action=seat.action,
+            next_observation={key: _keep(going_on, value) for key, value in observation.items()},
+            extras=seat.extras,
+            **ended,
+        )
+
+    def _end_turn(
+        self, worlds: Worlds, rewards: Tensor, terminated: Tensor, truncated: Tensor, turn_keys: Tensor
+    ) -> None:
+        """Count the games that end, and put new ones in the place of those that nobody waits for."""
+        if runs_on_cpu(truncated):
+            num_refilled, refilled = self._book_on_cpu(worlds, rewards, terminated, truncated)
+            if num_refilled == 0:
+                return
+        else:
+            refilled = self._book(worlds, rewards, terminated, truncated)
+        worlds.state = self.game.refill(worlds.state, refilled, turn_keys + (len(self.game.roles) + 2))
+        for role, memory in worlds.memory.items():
+            worlds.memory[role] = {name: _keep(~refilled, value) for name, value in memory.items()}
+
+    def _book(self, worlds: Worlds, rewards: Tensor, terminated: Tensor, truncated: Tensor) -> Tensor:
+        """Book what a turn has brought, count the games that end, and empty the books of the worlds to be refilled:
+        these, bool (B,)."""
+        running = worlds.open & ~worlds.over
+        worlds.earned += torch.where(running, rewards, 0.0)
+        worlds.over |= running & terminated
+        worlds.returns += rewards
+        is_over, is_waited_for = terminated.all(dim=1), (worlds.open & ~worlds.over).any(dim=1)
+        ended = (is_over | truncated) & ~worlds.cut & (worlds.lengths > 0)
+        worlds.cut |= truncated
+        refilled = is_over | (worlds.cut & ~is_waited_for)
+
+        columns = [torch.ones_like(ended), is_over, truncated, worlds.lengths, *worlds.returns.unbind(1)]
+        columns += [worlds.state[name] for name in self.game.tallies]
+        worlds.totals += ended.double() @ torch.stack([column.double() for column in columns], dim=1)
+        worlds.recent, worlds.num_finished = remember(worlds.recent, worlds.num_finished, ended, worlds.returns)
+        worlds.cut &= ~refilled
+        worlds.lengths.masked_fill_(refilled, 0)
+        worlds.returns.masked_fill_(refilled.unsqueeze(1), 0.0)
+        return refilled
+
+    def _book_on_cpu(
+        self, worlds: Worlds, rewards: Tensor, terminated: Tensor, truncated: Tensor
+    ) -> tuple[int, Tensor]:
+        """`_book` by one loop over the worlds, and how many are to be refilled."""
+        books = [worlds.open, worlds.over, worlds.earned, worlds.cut, worlds.lengths, worlds.returns, worlds.totals]
+        books += [worlds.recent, worlds.num_finished]
+        ended, refilled = np.empty(len(truncated), dtype=np.bool_), np.empty(len(truncated), dtype=np.bool_)
+        brought = (rewards.numpy(), terminated.numpy(), truncated.numpy())
+        num_ended, num_refilled = fused_kernel.book(ended, refilled, *brought, *(book.numpy() for book in books))
+        if num_ended:
+            totals = worlds.totals.numpy()
+            for index, name in enumerate(self.game.tallies, start=len(totals) - len(self.game.tallies)):
+                totals[index] += fused_kernel.sum_where(ended, worlds.state[name].numpy())
+        return num_refilled, torch.from_numpy(refilled)
+
+
+def _count_round(lengths: Tensor, deciding: Tensor) -> None:
+    if runs_on_cpu(lengths):
+        fused_kernel.count_round(lengths.numpy(), deciding.numpy())
+    else:
+        lengths += deciding.any(dim=1)
+
+
+# ---- seats ---------------------------------------------------------------------------------------------
+
+
+def _exchange(worlds: Worlds, role: int, deciding: Tensor, legal: Tensor) -> tuple[dict[str, Tensor], Tensor, Tensor]:
+    """A role's waiting decisions end where it decides or its game is over, and its new ones begin to wait.
+
+    Gives the entries of Transitions that tell how they ended; where the role's game goes on, bool (B,); and where the
+    old decision waits on.
+    """
+    decides, is_open, is_over = deciding[:, role], worlds.open[:, role], worlds.over[:, role].clone()
+    earned = worlds.earned[:, role].clone()
+    going_on, waiting = decides & ~is_over, is_open & ~is_over & ~decides
+    ended = {
+        "reward": earned,
+        "next_legal": legal & going_on.unsqueeze(1),
+        "terminated": is_over,
+        "truncated": worlds.cut & ~is_over,
+        "valid": is_open & (is_over | decides),
+    }
+    worlds.open[:, role] = (decides & ~worlds.cut) | waiting
+    worlds.over[:, role] = False
+    worlds.earned[:, role] = torch.where(waiting, earned, 0.0)
+    return ended, going_on, waiting
+
+
+def _exchange_on_cpu(
+    worlds: Worlds, role: int, deciding: Tensor, legal: Tensor
+) -> tuple[dict[str, Tensor], Tensor, Tensor]:
+    """`_exchange` by one loop over the worlds."""
+    B = len(legal)
+    ended = {"reward": np.empty(B, dtype=np.float32), "next_legal": np.empty(legal.shape, dtype=np.bool_)}
+    ended |= {name: np.empty(B, dtype=np.bool_) for name in ("terminated", "truncated", "valid")}
+    going_on, waiting = np.empty(B, dtype=np.bool_), np.empty(B, dtype=np.bool_)
+    books = [book.numpy() for book in (worlds.cut, worlds.open, worlds.over, worlds.earned)]
+    fused_kernel.exchange(role, deciding.numpy(), legal.numpy(), going_on, waiting, *books, *ended.values())
+    tensors = {name: torch.from_numpy(array) for name, array in ended.items()}
+    return tensors, torch.from_numpy(going_on), torch.from_numpy(waiting)
+
+
+def _keep(mask: Tensor, value: Tensor) -> Tensor:
+    """Rows where `mask`, bool (B,), else zeros: a new tensor."""
+    if runs_on_cpu(value):
+        kept = np.zeros(value.shape, dtype=value.numpy().dtype)
+        fused_kernel.copy_where(mask.numpy(), value.numpy().reshape(len(value), -1), kept.reshape(len(value), -1))
+        return torch.from_numpy(kept)
+    return value.masked_fill(~expand_mask(mask, value), 0)
+
+
+def _choose(mask: Tensor, yes: Tensor, no: Tensor) -> Tensor:
+    return torch.where(expand_mask(mask, yes), yes, no)

@@ -1,0 +1,133 @@
+"""The bookkeeping of FusedGame for CPUs: one loop over the worlds, compiled by numba, for each of its steps.
+
+fused.py says the same in plain torch, and shapes and types. Letters: B worlds, R roles, A actions.
+"""
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from palestra.rollouts.recent import NUM_RECENT
+
+Array = np.ndarray[Any, Any]
+
+_compiled = njit(nogil=True, cache=True)
+
+
+@_compiled
+def count_round(lengths: Array, deciding: Array) -> None:
+    """A round more in every world in which anybody decides."""
+    for world in range(len(lengths)):
+        anybody = False
+        for role in range(deciding.shape[1]):
+            anybody |= deciding[world, role]
+        lengths[world] += anybody
+
+
+@_compiled
+def exchange(
+    role: int,
+    deciding: Array,
+    legal: Array,
+    going_on: Array,
+    waiting: Array,
+    cut: Array,
+    open: Array,
+    over: Array,
+    earned: Array,
+    reward: Array,
+    next_legal: Array,
+    terminated: Array,
+    truncated: Array,
+    valid: Array,
+) -> None:
+    """A role's waiting decisions end, where its next one has come, and its new ones begin to wait: the former's
+    outcome is written to the arrays from `reward` on; open, over and earned change in place."""
+    for world in range(len(cut)):
+        was_open, was_over, decides = open[world, role], over[world, role], deciding[world, role]
+        reward[world] = earned[world, role]
+        going_on[world] = decides and not was_over
+        for action in range(legal.shape[1]):
+            next_legal[world, action] = legal[world, action] and going_on[world]
+        terminated[world] = was_over
+        truncated[world] = cut[world] and not was_over
+        valid[world] = was_open and (was_over or decides)
+        waiting[world] = was_open and not was_over and not decides
+        open[world, role] = (decides and not cut[world]) or waiting[world]
+        over[world, role] = False
+        if not waiting[world]:
+            earned[world, role] = 0.0
+
+
+@_compiled
+def book(
+    ended: Array,
+    refilled: Array,
+    rewards: Array,
+    terminated: Array,
+    truncated: Array,
+    open: Array,
+    over: Array,
+    earned: Array,
+    cut: Array,
+    lengths: Array,
+    returns: Array,
+    totals: Array,
+    recent: Array,
+    num_finished: Array,
+) -> tuple[int, int]:
+    """Book what a turn has brought, count the games that end, and empty the books of worlds to be refilled.
+
+    The books change in place, ended and refilled are written; how many there are of either."""
+    num_ended = num_refilled = 0
+    num_roles = rewards.shape[1]
+    for world in range(len(cut)):
+        is_over, is_waited_for = True, False
+        for role in range(num_roles):
+            returns[world, role] += rewards[world, role]
+            if open[world, role] and not over[world, role]:
+                earned[world, role] += rewards[world, role]
+                over[world, role] = terminated[world, role]
+                is_waited_for |= not terminated[world, role]
+            is_over &= terminated[world, role]
+        ends = (is_over or truncated[world]) and not cut[world] and lengths[world] > 0
+        ended[world] = ends
+        if ends:
+            num_ended += 1
+            totals[0] += 1
+            totals[1] += is_over
+            totals[2] += truncated[world]
+            totals[3] += lengths[world]
+            for role in range(num_roles):
+                totals[4 + role] += returns[world, role]
+                recent[num_finished[()] % NUM_RECENT, role] = returns[world, role]
+            num_finished[()] += 1
+        cut[world] |= truncated[world]
+        leaves = is_over or (cut[world] and not is_waited_for)
+        refilled[world] = leaves
+        if leaves:
+            num_refilled += 1
+            cut[world] = False
+            lengths[world] = 0
+            for role in range(num_roles):
+                returns[world, role] = 0.0
+    return num_ended, num_refilled
+
+
+@_compiled
+def sum_where(where: Array, values: Array) -> float:
+    total = 0.0
+    for world in range(len(where)):
+        if where[world]:
+            total += values[world]
+    return total
+
+
+@_compiled
+def copy_where(where: Array, values: Array, kept: Array) -> None:
+    """values, kept: (B, ...), flat rows."""
+    for world in range(len(where)):
+        if where[world]:
+            for k in range(values.shape[1]):
+                kept[world, k] = values[world, k]

@@ -1,0 +1,158 @@
+"""Producers of transitions, by name: they make the rows of a replay buffer of what roll-outs gave.
+
+Letters: M rows.
+"""
+
+from abc import ABC, abstractmethod
+from typing import Annotated, Any, Literal
+
+import torch
+from torch import Tensor
+
+from palestra.config import ByName, Config, PositiveInt, UserConfig, load_class
+from palestra.rollouts.transitions import Transitions
+
+
+class Producer(ABC):
+    """Makes rows of a replay buffer of roll-outs. A user's own class derives from it and carries its `Config`.
+
+    gamma: discount per decision. num_rounds: of a roll-out. turns: the roles of the player's turns in a round, in
+    order.
+    """
+
+    def __init__(
+        self, config: Config, gamma: float, num_rounds: int, turns: tuple[str, ...], device: torch.device
+    ) -> None:
+        self.config, self.gamma, self.num_rounds, self.turns, self.device = config, gamma, num_rounds, turns, device
+
+    @abstractmethod
+    def __call__(self, experience: Transitions) -> Transitions:
+        """What is to be stored: as many rows at every call, of which those with `valid` count.
+
+        Where the value of the next observation is not to be discounted by gamma, `extras["discount"]`, float32 (M,),
+        says by what.
+        """
+
+    def chains(self, num_rows: int) -> Tensor:
+        """To which chain each row of a roll-out belongs: int64 (num_rows,), from 0 on.
+
+        A chain is one role in one world. Its valid rows come in the order of time, and where one is neither terminated
+        nor truncated, the next one begins with what was seen at its end.
+        """
+        num_worlds, roles = num_rows // (self.num_rounds * len(self.turns)), list(dict.fromkeys(self.turns))
+        role = torch.tensor([roles.index(turn) for turn in self.turns], device=self.device)
+        one_round = role.unsqueeze(1) * num_worlds + torch.arange(num_worlds, device=self.device)
+        return one_round.flatten().repeat(self.num_rounds)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What must be remembered from one roll-out to the next."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027 (most have nothing to remember)
+        """The inverse of `state_dict`."""
+
+
+class OneStepConfig(Config):
+    name: Literal["one_step"]
+    """from a decision to the next one"""
+
+
+class OneStep(Producer):
+    """Every row as it is."""
+
+    def __call__(self, experience: Transitions) -> Transitions:
+        return experience
+
+
+class NStepConfig(Config):
+    name: Literal["n_step"]
+    """from a decision to the n-th one after it, their rewards summed with discounts"""
+    steps: PositiveInt
+    """n; fewer where the game ends or is cut off before"""
+
+
+class NStep(Producer):
+    """Sums of n discounted rewards (Sutton & Barto 2018, chapter 7); after k of them the next value's discount is
+    gamma^k.
+
+    A sum ends where a row is terminated or truncated. Rows that lack rewards of rounds not yet played wait for the next
+    roll-out, at most n - 1 of each chain, in the order of time: `waiting`, part of `state_dict`.
+    """
+
+    config: NStepConfig
+    waiting: dict[str, Tensor] | None = None
+
+    def __call__(self, experience: Transitions) -> Transitions:
+        new = experience.rows() | {"valid": experience.valid, "chain": self.chains(len(experience.valid))}
+        num_chains = new["chain"].max() + 1
+        if self.waiting is None:  # before the first rows; a GPU waits here once
+            room = (self.config.steps - 1) * int(num_chains)
+            self.waiting = {name: value.new_zeros(room, *value.shape[1:]) for name, value in new.items()}
+        rows = {name: torch.cat([self.waiting[name], value]) for name, value in new.items()}
+        order = torch.where(rows["valid"], rows["chain"], num_chains).argsort(stable=True)
+        rows = {name: value[order] for name, value in rows.items()}
+        summed, waits = self._sum(rows)
+        places = (~waits).int().argsort(stable=True)[: len(self.waiting["valid"])]
+        self.waiting = {name: value[places] for name, value in (rows | {"valid": waits}).items()}
+        made = Transitions.from_rows(summed)
+        made.valid = rows["valid"] & ~waits
+        return made
+
+    def _sum(self, rows: dict[str, Tensor]) -> tuple[dict[str, Tensor], Tensor]:
+        """The rows with up to n rewards and what came after these; and which of them wait for more: bool (M,).
+
+        rows: the valid ones first, chain by chain in the order of time.
+        """
+        ended, valid, chain = rows["terminated"] | rows["truncated"], rows["valid"], rows["chain"]
+        has_next = valid & _later(valid, 1) & (_later(chain, 1) == chain)
+        goes_on = has_next & ~ended & _begins_where_the_one_before_ends(rows)
+        reward, sums, last = rows["reward"].clone(), valid, torch.arange(len(valid), device=valid.device)
+        for step in range(1, self.config.steps):
+            sums = sums & _later(goes_on, step - 1)
+            reward += torch.where(sums, self.gamma**step * _later(rows["reward"], step), 0.0)
+            last = last + sums
+        waits = valid & ~sums & ~ended[last] & ~has_next[last]
+        ends = [name for name in rows if name.startswith("next_") or name in ("terminated", "truncated")]
+        after = {name: rows[name][last] for name in ends}
+        num_rewards = last - torch.arange(len(last), device=last.device) + 1
+        discount = torch.pow(self.gamma, num_rewards.float())
+        return rows | after | {"reward": reward, "extras.discount": discount}, waits
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"waiting": self.waiting}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        waiting = state["waiting"]
+        self.waiting = waiting and {name: value.to(self.device) for name, value in waiting.items()}
+
+
+def _later(values: Tensor, steps: int) -> Tensor:
+    """values[i + steps] at place i; zeros where there are none."""
+    return torch.cat([values[steps:], torch.zeros_like(values[:steps])])
+
+
+def _begins_where_the_one_before_ends(rows: dict[str, Tensor]) -> Tensor:
+    """Whether the row after each one begins with the observation at its end: bool (M,).
+
+    It does, unless a world that cannot be played again from its seed began anew when the run was resumed.
+    """
+    begins = rows["valid"]
+    for name, value in rows.items():
+        if name.startswith("observation."):
+            same = rows[f"next_{name}"] == _later(value, 1)
+            begins = begins & same.view(len(same), -1).all(dim=1)
+    return begins
+
+
+TransitionsConfig = Annotated[OneStepConfig | NStepConfig | UserConfig, ByName(user_class=Producer)]
+
+
+def make_producer(
+    config: Config, gamma: float, num_rounds: int, turns: tuple[str, ...], device: torch.device
+) -> Producer:
+    """The producer that a config names."""
+    classes: dict[type[Config], type[Producer]] = {OneStepConfig: OneStep, NStepConfig: NStep}
+    if isinstance(config, UserConfig):
+        made = load_class(config.name, Producer)  # type: ignore[type-abstract]
+        return made(config, gamma, num_rounds, turns, device)
+    return classes[type(config)](config, gamma, num_rounds, turns, device)

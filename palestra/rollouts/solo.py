@@ -1,0 +1,229 @@
+"""SoloGame: a game of one role and the player in its seat. Every step of a world is a decision, and closes at once.
+
+Letters: B worlds, T rounds.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numba
+import numpy as np
+import torch
+from torch import Tensor
+
+from palestra.games.game import Game, expand_mask
+from palestra.games.policy import Memory, Policy
+from palestra.games.world import Outcome, TensorWorld, World
+from palestra.randomness import base_key, fold, world_keys
+from palestra.rollouts.recent import NUM_RECENT, in_order, no_recent, remember
+from palestra.rollouts.transitions import Transitions
+
+
+@dataclass
+class SoloWorlds:
+    """A batch of running games: the world, and the counters around it. Belongs to one roll-out loop.
+
+    totals: float64, sums over finished games, in the order of `SoloGame.total_names`. recent, num_finished: see
+    palestra.rollouts.recent.
+    """
+
+    keys: Tensor
+    num_turns: int
+    world: World
+    lengths: Tensor
+    returns: Tensor
+    totals: Tensor
+    recent: Tensor
+    num_finished: Tensor
+    memory: Memory = field(default_factory=dict)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self._plain()} | {"world": self.world.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        device = self.keys.device
+        for name in self._plain():
+            setattr(self, name, _moved(state[name], device))
+        self.world.load_state_dict(state["world"])
+
+    def _plain(self) -> list[str]:
+        return [name for name in self.__dataclass_fields__ if name != "world"]
+
+
+class SoloGame:
+    """Plays a game of one role with a policy in its seat, as FusedGame does for games of several.
+
+    make_world: fresh worlds from their number, a seed, and keys int64 (B,) that differ from world to world.
+    """
+
+    def __init__(
+        self, game: Game, policies: dict[str, Policy], make_world: Callable[[int, int, Tensor], World]
+    ) -> None:
+        (self.role,) = game.roles
+        self.game, self.policies, self.make_world = game, policies, make_world
+        self.total_names = ("episodes", "terminated", "truncated", "length", f"return/{self.role}", *game.tallies)
+
+    def new_worlds(self, num_worlds: int, seed: int, stream: str) -> SoloWorlds:
+        """Fresh worlds whose randomness is that of (seed, stream)."""
+        key, device = base_key(seed, stream), self.game.device
+        keys = world_keys(key, num_worlds, device)
+        zeros = torch.zeros(num_worlds, device=device)
+        recent, num_finished = no_recent(1, device)
+        return SoloWorlds(
+            keys=keys,
+            num_turns=1,
+            world=self.make_world(num_worlds, key, fold(keys, 0)),
+            lengths=zeros.int(),
+            returns=zeros,
+            totals=torch.zeros(len(self.total_names), dtype=torch.float64, device=device),
+            recent=recent,
+            num_finished=num_finished,
+        )
+
+    @torch.no_grad()
+    def collect(self, worlds: SoloWorlds, roles: tuple[str, ...], num_rounds: int) -> Transitions:
+        """Play `num_rounds` steps in every world and give what the role has experienced: T * B rows, round by round."""
+        world, policy = worlds.world, self.policies[self.role]
+        counters = torch.arange(worlds.num_turns, worlds.num_turns + num_rounds, device=worlds.keys.device)
+        worlds.num_turns += num_rounds
+        keys = fold(worlds.keys, counters.unsqueeze(1))
+        seen, legal, decisions, outcomes = [], [], [], []
+        for act_keys, step_keys in zip((keys + 1).unbind(), (keys + 2).unbind(), strict=True):
+            seen.append(world.observation)
+            legal.append(world.legal)
+            decision = policy.act(self._view(worlds, policy), world.legal, act_keys, worlds.memory)
+            outcome = world.step(decision.action, step_keys)
+            worlds.memory = _kept(decision.memory, outcome) if decision.memory else {}
+            decisions.append(decision)
+            outcomes.append(outcome)
+        rows = Transitions(
+            observation=_join_entries(seen),
+            action=_join([decision.action for decision in decisions]),
+            reward=_join([outcome.reward for outcome in outcomes]),
+            next_observation=_join_entries([outcome.observation for outcome in outcomes]),
+            next_legal=_join([outcome.legal for outcome in outcomes]),
+            terminated=_join([outcome.terminated for outcome in outcomes]),
+            truncated=_join([outcome.truncated for outcome in outcomes]),
+            valid=_join([outcome.valid for outcome in outcomes]),
+            extras=_join_entries([decision.extras for decision in decisions]),
+        )
+        self._count(worlds, rows, outcomes)
+        return rows
+
+    def take_totals(self, worlds: SoloWorlds) -> dict[str, float]:
+        """The sums over the games that have finished since the last call, by `total_names`. Waits for the device."""
+        values = dict(zip(self.total_names, worlds.totals.tolist(), strict=True))
+        worlds.totals = torch.zeros_like(worlds.totals)
+        return values
+
+    def recent_returns(self, worlds: SoloWorlds) -> Tensor:
+        """Returns of the last games that have finished, oldest first: float32 (at most 100, 1). Waits for the
+        device."""
+        return in_order(worlds.recent, worlds.num_finished)
+
+    def is_exact(self, worlds: SoloWorlds) -> bool:
+        """Whether the games have always gone on as they were; see World."""
+        return worlds.world.exact
+
+    def _view(self, worlds: SoloWorlds, policy: Policy) -> Mapping[str, Tensor]:
+        if policy.sees == "state":
+            assert isinstance(worlds.world, TensorWorld)
+            return worlds.world.state
+        return worlds.world.observation
+
+    def _count(self, worlds: SoloWorlds, rows: Transitions, outcomes: list[Outcome]) -> None:
+        """Lengths and returns of the running games, and the sums over those that have ended."""
+        is_plain = all(outcome.raw_reward is outcome.reward for outcome in outcomes)
+        earned = rows.reward if is_plain else _join([outcome.raw_reward for outcome in outcomes])
+        steps = (earned, rows.terminated, rows.truncated, rows.valid)
+        columns: Any = (*steps, worlds.lengths, worlds.returns, worlds.recent, worlds.num_finished)
+        counted: Iterable[Tensor]
+        if earned.is_cpu:
+            counted = map(torch.from_numpy, _count_rows(*(column.numpy() for column in columns)))
+        else:
+            counted = _count_steps(*columns)
+        worlds.lengths, worlds.returns, totals, worlds.recent, worlds.num_finished = counted
+        worlds.totals[: len(totals)] += totals
+        if self.game.tallies:
+            ended = rows.terminated | rows.truncated
+            tallies = [_join(list(values)) for values in zip(*(outcome.tallies for outcome in outcomes), strict=True)]
+            worlds.totals[len(totals) :] += torch.stack([(tally * ended).double().sum() for tally in tallies])
+
+
+def _join(parts: list[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _join_entries(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    return {name: _join([part[name] for part in parts]) for name in parts[0]}
+
+
+def _kept(memory: Memory, outcome: Outcome) -> Memory:
+    """The memory of games that go on. Who has decided while a game only began has seen nothing of it."""
+    begins = ~outcome.valid | outcome.terminated | outcome.truncated
+    return {name: value.masked_fill(expand_mask(begins, value), 0) for name, value in memory.items()}
+
+
+def _count_steps(
+    earned: Tensor,
+    terminated: Tensor,
+    truncated: Tensor,
+    valid: Tensor,
+    lengths: Tensor,
+    returns: Tensor,
+    recent: Tensor,
+    num_finished: Tensor,
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Lengths and returns (B,) after T steps, columns (T * B,); the sums of `SoloGame.total_names`, but for tallies:
+    float64 (5,); and what palestra.rollouts.recent keeps."""
+    ended = terminated | truncated
+    totals = torch.stack([column.double().sum() for column in (ended, terminated, truncated, ended, ended)])
+    earned, ended, valid = (column.view(-1, len(lengths)) for column in (earned, ended, valid))
+    totals[3:] = 0.0
+    so_far = []
+    for step in range(len(ended)):
+        lengths, returns = lengths + valid[step], returns + earned[step]
+        so_far.append(returns)
+        totals[3] += (lengths * ended[step]).double().sum()
+        totals[4] += (returns * ended[step]).double().sum()
+        lengths, returns = lengths.masked_fill(ended[step], 0), returns.masked_fill(ended[step], 0.0)
+    kept = remember(recent, num_finished, ended.flatten(), torch.cat(so_far).unsqueeze(1))
+    return lengths, returns, totals, *kept
+
+
+@numba.njit(cache=True, nogil=True)
+def _count_rows(
+    earned: np.ndarray,
+    terminated: np.ndarray,
+    truncated: np.ndarray,
+    valid: np.ndarray,
+    lengths: np.ndarray,
+    returns: np.ndarray,
+    recent: np.ndarray,
+    num_finished: np.ndarray,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """The same for a CPU."""
+    lengths, returns, totals = lengths.copy(), returns.copy(), np.zeros(5)
+    recent, num_finished = recent.copy(), num_finished.copy()
+    for start in range(0, len(earned), len(lengths)):
+        for world in range(len(lengths)):
+            row = start + world
+            lengths[world] += valid[row]
+            returns[world] += earned[row]
+            if terminated[row] or truncated[row]:
+                totals[0] += 1.0
+                totals[1] += terminated[row]
+                totals[2] += truncated[row]
+                totals[3] += lengths[world]
+                totals[4] += returns[world]
+                recent[num_finished[()] % NUM_RECENT, 0] = returns[world]
+                num_finished[()] += 1
+                lengths[world], returns[world] = 0, 0.0
+    return lengths, returns, totals, recent, num_finished
+
+
+def _moved(value: Any, device: torch.device) -> Any:
+    if isinstance(value, dict):
+        return {name: _moved(item, device) for name, item in value.items()}
+    return value.to(device) if isinstance(value, Tensor) else value

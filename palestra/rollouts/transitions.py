@@ -1,0 +1,73 @@
+"""Experience of one seat, from one of its decisions to its next.
+
+Letters: M rows.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from palestra.games.game import Observation
+
+
+@dataclass
+class Transitions:
+    """Experience of one seat: from one of its decisions to its next. M rows, of which only those with `valid` count.
+
+    reward: float32 (M,), the sum of all rewards in between. next_observation: what the seat saw at its next decision;
+    of no meaning where terminated, for then there is none. next_legal: bool (M, flags of the action space). truncated:
+    the world was cut off in between; the next observation is the true one, and to be bootstrapped from.
+    """
+
+    observation: Observation
+    action: Tensor
+    reward: Tensor
+    next_observation: Observation
+    next_legal: Tensor
+    terminated: Tensor
+    truncated: Tensor
+    valid: Tensor
+    extras: dict[str, Tensor]
+
+    def rows(self) -> dict[str, Tensor]:
+        """All but `valid` as one flat dict, the form in which a buffer stores them."""
+        flat: dict[str, Tensor] = {}
+        for name in ("observation", "next_observation", "extras"):
+            flat |= {f"{name}.{key}": value for key, value in getattr(self, name).items()}
+        names = ("action", "reward", "next_legal", "terminated", "truncated")
+        return flat | {name: getattr(self, name) for name in names}
+
+    @classmethod
+    def from_rows(cls, rows: Mapping[str, Tensor]) -> "Transitions":
+        """The inverse of `rows`; every row is valid."""
+        parts: dict[str, dict[str, Tensor]] = {"observation": {}, "next_observation": {}, "extras": {}}
+        for name, value in rows.items():
+            part, dot, key = name.partition(".")
+            if dot:
+                parts[part][key] = value
+        return cls(
+            **parts,
+            action=rows["action"],
+            reward=rows["reward"],
+            next_legal=rows["next_legal"],
+            terminated=rows["terminated"],
+            truncated=rows["truncated"],
+            valid=torch.ones_like(rows["terminated"]),
+        )
+
+    @staticmethod
+    def concatenate(parts: "list[Transitions]") -> "Transitions":
+        """Join rows; all parts have the same keys."""
+        if len(parts) == 1:
+            return parts[0]
+
+        def join(name: str) -> Any:
+            values = [getattr(part, name) for part in parts]
+            if isinstance(values[0], dict):
+                return {key: torch.cat([value[key] for value in values]) for key in values[0]}
+            return torch.cat(values)
+
+        return Transitions(**{name: join(name) for name in Transitions.__dataclass_fields__})

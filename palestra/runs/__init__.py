@@ -1,0 +1,1 @@
+"""A run as a config, as parts, and as a folder."""

@@ -1,0 +1,203 @@
+"""Evaluations in processes beside training, which does not wait for them until their results count.
+
+What is played is a copy of the players and of what the game has learned, made at the safe point where the evaluation is
+due. Its result counts at the first safe point `results.after` steps later, whenever it has come: so all that depends on
+it is the same every time. What does not count yet is state of the run, and is played again where a run goes on.
+"""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, wait
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from palestra.evaluation.config import BestConfig, EvaluatorsConfig
+from palestra.evaluation.evaluations import Evaluations
+from palestra.evaluation.evaluator import Interrupted
+from palestra.recording.recorders import plain
+from palestra.recording.results import Task
+from palestra.runs.evaluations import Evaluating, InTurn, Occasion, steps_of
+from palestra.runs.evaluator_processes import Answer, Processes, Request
+from palestra.runs.stored import record_name
+from palestra.runtime.intervals import Unit
+from palestra.storage.disk import Folder
+from palestra.storage.facts import to_json
+from palestra.storage.run_folder import RunFolder
+from palestra.storage.states import copied
+from palestra.training.progress import View
+
+if TYPE_CHECKING:
+    from palestra.runs.config import RunConfig
+
+LOOK_S = 0.05  # between two looks for a signal while training waits
+
+
+class Asked(NamedTuple):
+    """An evaluation that was handed over."""
+
+    task: Task
+    answer: Future[Answer]
+
+
+@dataclass
+class Batch:
+    """What was asked at one safe point. state: as in a checkpoint, of the players that learn and the game alone.
+    asked: by the evaluation's name; none before it is handed over."""
+
+    occasion: Occasion
+    state: dict[str, Any]
+    asked: dict[str, Asked] = field(default_factory=dict)
+
+    def records(self) -> list[dict[str, Any]]:
+        return [record_of(name, self.occasion, asked.answer.result()) for name, asked in self.asked.items()]
+
+    def unanswered(self) -> list[str]:
+        return [name for name, asked in self.asked.items() if not asked.answer.done()]
+
+
+class Beside(Evaluating):
+    """Hands evaluations over to processes, and keeps what they say until it counts."""
+
+    def __init__(self, config: EvaluatorsConfig, evaluations: Evaluations, best: BestConfig | None) -> None:
+        self.config, self.evaluations, self.best = config, evaluations, best
+        self.batches: list[Batch] = []  # the oldest first
+        self.folder: Folder | None = None  # where answers are filed
+        self.processes: Processes | None = None
+        self._news: list[str] = []
+
+    # ---- asking, and what comes of it --------------------------------------------------------------------
+
+    def results(self, occasion: Occasion, view: View, interrupted: Callable[[], bool]) -> list[dict[str, Any]]:
+        if occasion.names:
+            self.batches.append(Batch(occasion, self._snapshot()))
+            self._hand_over()
+        now = occasion.counters[self.config.results.unit]
+        due = [batch for batch in self.batches if occasion.is_final or now >= self._due(batch)]
+        try:
+            for batch in due:
+                _wait(batch, view, interrupted)
+        except Interrupted:
+            if occasion.names:
+                self.batches.pop()
+            raise
+        self.batches = self.batches[len(due) :]
+        return [record for batch in due for record in batch.records()]
+
+    def _snapshot(self) -> dict[str, Any]:
+        players = self.evaluations.players.items()
+        weights = {name: player.weights() for name, player in players if player.learning}
+        return copied({"players": weights, "game": self.evaluations.game.state_dict()})
+
+    def due(self) -> Mapping[Unit, float]:
+        if not self.batches:
+            return {}
+        return {self.config.results.unit: self._due(self.batches[0])}
+
+    def _due(self, batch: Batch) -> int:
+        return batch.occasion.counters[self.config.results.unit] + self.config.results.after
+
+    def candidates(self) -> Sequence[Mapping[str, int]]:
+        if self.best is None:
+            return []
+        asked = [batch.occasion for batch in self.batches if self.best.evaluation in batch.occasion.names]
+        return [steps_of(occasion.counters) for occasion in asked]
+
+    def tasks(self) -> Sequence[Task]:
+        return [batch.asked[name].task for batch in self.batches for name in batch.unanswered()]
+
+    def news(self) -> Iterator[str]:
+        while self._news:
+            yield self._news.pop(0)
+
+    # ---- the processes -----------------------------------------------------------------------------------
+
+    @contextmanager
+    def opened(self, run: RunFolder) -> Iterator[None]:
+        """The processes, which are started when there is something to play, and do not outlive this."""
+        self.folder = run.evaluations.make().below("beside").make()
+        self.processes = Processes(run.path, self.folder, self.config, self._news.append)
+        self._hand_over()
+        try:
+            yield
+        finally:
+            self.processes.close()
+            self.processes = None
+            for batch in self.batches:  # in the next `fit` they are played again
+                batch.asked = {}
+
+    def _hand_over(self) -> None:
+        for batch in self.batches if self.processes is not None else ():
+            if not batch.asked:
+                batch.asked = {name: self._ask(name, batch) for name in batch.occasion.names}
+
+    def _ask(self, name: str, batch: Batch) -> Asked:
+        assert self.processes is not None
+        occasion = batch.occasion
+        task = occasion.task(self.evaluations, name)
+        task.name = f"{name} of opt step {occasion.counters['opt_steps']}"
+        state = batch.state | {"counters": occasion.counters}
+        request = Request(name, occasion.num_games(self.evaluations, name), occasion.with_scripted, state, task)
+        if (failed := self._failed_before(name, occasion)) is not None:
+            known: Future[Answer] = Future()
+            known.set_result(failed)
+            return Asked(task, known)
+        answer = self.processes.play(request, lambda found: self._file(record_of(name, occasion, found)))
+        return Asked(task, answer)
+
+    def _failed_before(self, name: str, occasion: Occasion) -> Answer | None:
+        """What has failed once in this run stays so where it goes on: it may have been recorded so."""
+        assert self.folder is not None
+        try:
+            filed = json.loads(self.folder.read(record_name(name, occasion.counters["opt_steps"])))
+            if filed == record_of(name, occasion, Answer(None, 0.0, filed["why"])):
+                return Answer(None, 0.0, filed["why"])
+        except (OSError, ValueError, LookupError, TypeError):
+            pass  # none, or an evaluation
+        return None
+
+    def _file(self, record: dict[str, Any]) -> None:
+        """Called from another thread, as soon as the answer is there and before it is taken."""
+        assert self.folder is not None
+        try:
+            file = record_name(record["evaluation"], record["opt_steps"])
+            self.folder.write(file, to_json(plain(record)).encode())
+        except OSError as error:
+            self._news.append(f"an evaluation could not be written to {self.folder.path}: {error}")
+
+    # ---- state -------------------------------------------------------------------------------------------
+
+    def state_dict(self) -> list[Any]:
+        return [{"occasion": asdict(batch.occasion), **batch.state} for batch in self.batches]
+
+    def load_state_dict(self, state: Sequence[Any]) -> None:
+        self.batches = [
+            Batch(Occasion.from_state(batch["occasion"]), {key: batch[key] for key in ("players", "game")})
+            for batch in state
+        ]
+        self._hand_over()
+
+
+def make_evaluating(config: "RunConfig", evaluations: Evaluations) -> Evaluating:
+    """Who plays the evaluations of a run that trains."""
+    if config.evaluators is None:
+        return InTurn(evaluations)
+    return Beside(config.evaluators, evaluations, config.best)
+
+
+def record_of(name: str, occasion: Occasion, answer: Answer) -> dict[str, Any]:
+    """The record of an evaluation, or of one that has failed."""
+    if answer.result is None:
+        return {"kind": "failed_evaluation", **occasion.counters, "evaluation": name, "why": answer.why}
+    return {"kind": "evaluation", **occasion.counters, **answer.result, "clock": {"seconds": answer.seconds}}
+
+
+def _wait(batch: Batch, view: View, interrupted: Callable[[], bool]) -> None:
+    """Until all is answered. Raises Interrupted."""
+    for name in batch.unanswered():
+        answer = batch.asked[name].answer
+        with view.during("waiting for evaluation", []):
+            while not wait([answer], timeout=LOOK_S).done:
+                if interrupted():
+                    raise Interrupted
+                view.show()

@@ -1,0 +1,166 @@
+"""What becomes of runs: one is extended beyond its end, another branches off a checkpoint with other hyperparameters.
+
+Every change of a key in a run's life stands in its `changes.jsonl`, one JSON object per line: the key, its values
+before and after (null where there was none), and the counters at which it changed.
+"""
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from palestra.config import Config, ConfigError, ConfigErrorItem, load_stored_config, render
+from palestra.storage.checkpoints import CheckpointError, Checkpoints, LoadedCheckpoint
+from palestra.storage.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from palestra.runs.config import RunConfig
+
+# What the state in a checkpoint is made of: with other values it would mean something else, or nothing.
+FIXED_IN_A_BRANCH = r"(game|num_worlds|roles|players)(\..+)?|callbacks(\.\d+\.name)?"
+FREE_IN_A_BRANCH = (
+    r"players\.[^.]+\.algorithm\."
+    r"(?!(name|net|body|policy_net|critic_net|dueling|value(?!\.huber_delta$)|transitions"
+    r"|replay_buffer(?!\.(layout|scratch_folder)$))(\.|$)).+"
+)
+
+
+class Change(NamedTuple):
+    """A key, as a dotted path, and its values before and after."""
+
+    key: str
+    before: Any
+    after: Any
+
+
+def differences(before: Config, after: Config) -> list[Change]:
+    """The keys in which two configs differ, the deepest that tell; null stands for a key that one has not."""
+    return list(tree_differences(before.model_dump(), after.model_dump()))
+
+
+def tree_differences(before: Any, after: Any, path: str = "") -> Iterator[Change]:
+    """In what two trees of dicts and lists differ, down to numbers and tensors."""
+    if isinstance(before, list | tuple) and isinstance(after, list | tuple) and len(before) == len(after):
+        before, after = dict(enumerate(before)), dict(enumerate(after))
+    if isinstance(before, dict) and isinstance(after, dict):
+        for key in dict.fromkeys([*before, *after]):
+            yield from tree_differences(before.get(key), after.get(key), f"{path}.{key}" if path else str(key))
+    elif isinstance(before, Tensor) and isinstance(after, Tensor):
+        if before.dtype != after.dtype or not torch.equal(before, after):
+            yield Change(path, before, after)
+    elif before is not after and (isinstance(before, Tensor) or isinstance(after, Tensor) or before != after):
+        yield Change(path, before, after)
+
+
+def extend(run: Path, overrides: Sequence[str], model: type["RunConfig"]) -> RunFolder:
+    """Give a run another end: its config is rewritten, and the change noted. `Trainer.load(run).fit()` goes on.
+
+    Raises ConfigError for a change of any other key than `stop`, for none, and for an end that lies behind.
+    """
+    folder = RunFolder.open(run)
+    with folder.lock():
+        config = load_stored_config(folder.config, (), model)
+        extended = load_stored_config(folder.config, tuple(overrides), model)
+        changes = differences(config, extended)
+        faults = [
+            ConfigErrorItem(change.key, "cannot change in a run; branch off: palestra branch CHECKPOINT key=value")
+            for change in changes
+            if change.key.split(".")[0] != "stop"
+        ]
+        checkpoints = Checkpoints(folder, config.output.keep_last, config.output.keep_every)
+        latest = checkpoints.load("latest", check_rows=False)
+        with latest.fitting():
+            counters, ended = latest.counters, latest.state["end_reason"]
+        reached = counters.get(extended.stop.unit)
+        if ended is not None:
+            message = f"it is not what ended the run: {ended}; branch off a checkpoint: palestra branch CHECKPOINT"
+            faults.append(ConfigErrorItem("stop", message))
+        elif not changes:
+            faults.append(ConfigErrorItem("stop", "nothing changes; expected another end, as stop.after=100000"))
+        elif reached is not None and reached >= extended.stop.after:
+            expected = f"expected more than the {reached} {extended.stop.unit} that lie behind"
+            faults.append(ConfigErrorItem("stop.after", f"{extended.stop.after:g} is reached already; {expected}"))
+        if faults:
+            raise ConfigError(faults)
+        noted = _noted(folder)
+        note(folder, changes, counters)
+        try:
+            folder.root.write(folder.config.name, render(extended, model).encode())
+        except OSError:
+            file = folder.root.append(folder.changes.name)
+            file.truncate(len(noted))
+            file.close()
+            raise
+    return folder
+
+
+def branched_config(checkpoint: Path, overrides: Sequence[str], model: type["RunConfig"]) -> "RunConfig":
+    """The config of a run that branches off a checkpoint.
+
+    Raises ConfigError for changes that the checkpoint's state does not allow, RunFolderError where there is no run.
+    """
+    folder = run_of(checkpoint)
+    folder.require_rebuildable()
+    branched = load_stored_config(folder.config, tuple(overrides), model)
+    faults = [
+        ConfigErrorItem(change.key, f"cannot change in a branch: the state in {checkpoint} depends on it")
+        for change in changes_since(checkpoint, branched)
+        if re.fullmatch(FIXED_IN_A_BRANCH, change.key) and not re.fullmatch(FREE_IN_A_BRANCH, change.key)
+    ]
+    if faults:
+        raise ConfigError(faults)
+    return branched
+
+
+def run_of(checkpoint: Path) -> RunFolder:
+    """The run that a checkpoint's folder lies in. Raises RunFolderError where there is none."""
+    return RunFolder.of_checkpoint(checkpoint)
+
+
+def begins_anew(folder: RunFolder) -> bool:
+    """Whether a run has no state yet to begin with: no checkpoint, and none that it branches off."""
+    has_checkpoint = bool(Checkpoints(folder, keep_last=1, keep_every=None).numbers())
+    return not has_checkpoint and folder.facts().branched_from is None
+
+
+def changes_since(checkpoint: Path, config: Config) -> list[Change]:
+    """In what a config differs from that of the run that a checkpoint belongs to."""
+    return differences(load_stored_config(run_of(checkpoint).config, (), type(config)), config)
+
+
+def stored_config(config: Config) -> dict[str, Any]:
+    """What a checkpoint keeps of the config that it was written under: all that its bits depend on."""
+    return config.model_dump(mode="json", exclude={"stop", "output"})
+
+
+def require_same_experiment(loaded: LoadedCheckpoint, config: Config) -> None:
+    """Raises CheckpointError, with the keys that differ, for a checkpoint that was written under another config. Other
+    values of `execution` are told elsewhere (palestra.runs.output): they promise no equal bits."""
+    changes = [
+        f"{change.key} was {change.before}, is {change.after}"
+        for change in tree_differences(loaded.state.get("config"), stored_config(config))
+        if change.key.split(".")[0] != "execution"
+    ]
+    if changes:
+        raise CheckpointError(
+            f"checkpoint {loaded.folder} was written under another config: {'; '.join(changes)}. To go on from it "
+            "with other values, branch off: palestra branch CHECKPOINT key=value"
+        )
+
+
+def note(folder: RunFolder, changes: Sequence[Change], counters: Mapping[str, int]) -> None:
+    """Add changes to a run's `changes.jsonl`, all or none; those that a kill has left as its last are there already."""
+    before = _noted(folder)
+    new = "".join(json.dumps({**change._asdict(), "counters": dict(counters)}) + "\n" for change in changes).encode()
+    if not new or not before.endswith(new):
+        folder.root.write(folder.changes.name, before + new)
+
+
+def _noted(folder: RunFolder) -> bytes:
+    """What a run's `changes.jsonl` says."""
+    name = folder.changes.name
+    return b"" if folder.root.kind(name) is None else folder.root.read(name)

@@ -1,0 +1,200 @@
+"""All algorithms, and what a whole run says: the config models are assembled here."""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import AfterValidator, Field, model_validator
+
+from palestra.algorithms.algorithm import Algorithm
+from palestra.algorithms.dqn import DQNConfig
+from palestra.algorithms.ppo import PPOConfig
+from palestra.algorithms.sac import SACConfig
+from palestra.algorithms.td3 import TD3Config
+from palestra.callbacks import AnyCallbackConfig
+from palestra.config import (
+    ByKey,
+    ByName,
+    Config,
+    ConfigError,
+    ConfigErrorItem,
+    NonEmptyStr,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    UnreadConfig,
+    UserConfig,
+    check_overridden,
+    load_config,
+    load_stored_config,
+)
+from palestra.evaluation.config import BestConfig, EvaluationConfig, EvaluatorsConfig, best_errors, evaluation_errors
+from palestra.games import GameConfig, game_class
+from palestra.players import FromRunConfig, ScriptedPlayerConfig, script_error
+from palestra.players.scripted import SCRIPTED
+from palestra.recording import RecorderConfig, check_recorders
+from palestra.recording.aggregates import Statistic
+from palestra.runtime.intervals import Interval, Limit
+from palestra.storage.disk import RunFolderError
+from palestra.storage.mirror import MirrorConfig
+
+AnyAlgorithm = Annotated[DQNConfig | PPOConfig | SACConfig | TD3Config | UserConfig, ByName(user_class=Algorithm)]
+
+
+class LearningPlayerConfig(Config):
+    algorithm: AnyAlgorithm
+    """how the player learns"""
+    warm_start: FromRunConfig | None
+    """begin with the networks of a player of another run; optimizer, memory and schedules begin anew; null: do not"""
+
+
+class ExecutionConfig(Config):
+    device: Annotated[str, Field(pattern=r"^(cpu|cuda|mps|xpu)(:[0-9]+)?$")]
+    """cpu, cuda, cuda:1, ..."""
+    num_threads: Annotated[int, Field(ge=1, le=1024)]
+    """threads of a CPU"""
+    kernel: Literal["numba", "torch"]
+    """of the polyhedra game and of classic control; numba: fast on a CPU; torch: on any device; the results are the
+    same"""
+    compile: bool
+    """compile the update (torch.compile): half a minute at the start, then faster; plain mlps on a CPU need none"""
+
+
+class OutputConfig(Config):
+    display: Literal["auto", "plain", "quiet"]
+    """auto: live on a terminal, plain lines elsewhere; plain; quiet: errors alone"""
+    record: Interval | None
+    """when the metrics of training are recorded; null: at the end alone"""
+    statistics: Annotated[list[Statistic], Field(min_length=1)]
+    """what a record says of the numbers since the last one; mean stands under the bare name, the others as loss/std"""
+    info: list[NonEmptyStr]
+    """fields of the environments' info that are recorded, inner ones as episode/r; of Gymnasium environments alone"""
+    recorders: Annotated[list[RecorderConfig], AfterValidator(check_recorders)]
+    """where the records go besides records.jsonl; []: nowhere"""
+    save: Interval | None
+    """when checkpoints are saved, besides the start and the end; null: never, the run cannot be resumed"""
+    keep_last: PositiveInt
+    """checkpoints kept, counted from the latest"""
+    keep_every: PositiveInt | None
+    """keep every n-th checkpoint for good; null: no such"""
+    checkpoint_folder: Annotated[str, Field(pattern="^/")] | None
+    """an absolute path, on another disk say: checkpoints and replay rows lie there, in a folder of the run's name and
+    id; null: in the run's own folder"""
+    stop_within_s: PositiveFloat
+    """seconds from SIGINT or SIGTERM to the end of the process; who has not saved by then leaves without, and a resume
+    replays what was lost"""
+    mirror: MirrorConfig | None
+    """a copy of the checkpoints elsewhere, from which the run can be resumed; null: none"""
+
+    @model_validator(mode="after")
+    def _check_mirror(self) -> Self:
+        if self.mirror is not None and self.save is None:
+            raise ConfigError([ConfigErrorItem("mirror", "nothing is saved that it could hold; expected null")])
+        return self
+
+
+class RunConfig(Config):
+    """A whole run. Experiment: seed to callbacks. Execution: equal bits only while unchanged. Output: changes no
+    bit."""
+
+    seed: NonNegativeInt
+    """all chance comes from here"""
+    game: GameConfig
+    """the rules"""
+    num_worlds: PositiveInt
+    """games that a learning player plays at a time"""
+    roles: dict[str, str]
+    """who sits in which role"""
+    players: dict[str, Annotated[LearningPlayerConfig | ScriptedPlayerConfig | FromRunConfig, ByKey()]]
+    """the players by name: each learns, is scripted, or comes from a run"""
+    stop: Limit
+    """when the run is done"""
+    evaluations: list[EvaluationConfig]
+    """games apart from training; []: none"""
+    best: BestConfig | None
+    """what makes a checkpoint the best one; null: no best one is kept"""
+    evaluators: EvaluatorsConfig | None
+    """processes that play the evaluations while training goes on; null: training waits for each evaluation"""
+    callbacks: list[AnyCallbackConfig]
+    """what else is done at the trainer's hooks: by name, or classes of your own"""
+    execution: ExecutionConfig
+    """where and how it is computed; equal bits only while unchanged"""
+    output: OutputConfig
+    """what is shown and kept; changes no bit"""
+
+    @model_validator(mode="after")
+    def _check_seats(self) -> Self:
+        if any(isinstance(game, UnreadConfig) for game in (self.game, *(each.game for each in self.evaluations))):
+            return self  # nobody knows its roles
+        scripts = {name: getattr(config, "scripted", None) for name, config in self.players.items()}
+        roles = game_class(self.game.name).roles
+        errors = [
+            *self._role_errors(),
+            *evaluation_errors(self.evaluations, self.game, scripts),
+            *best_errors(self.best, self.evaluations, roles, self.learners()),
+        ]
+        if self.evaluators is not None and not self.evaluations:
+            errors.append(ConfigErrorItem("evaluators", "there are no evaluations; expected null"))
+        if self.output.info and self.game.name != "gymnasium":
+            message = f"{len(self.output.info)} stand there, but the game {self.game.name!r} has none; expected []"
+            errors.append(ConfigErrorItem("output.info", message))
+        if errors:
+            raise ConfigError(errors)
+        return self
+
+    def learners(self) -> list[str]:
+        """The players that learn."""
+        return [name for name, config in self.players.items() if isinstance(config, LearningPlayerConfig)]
+
+    def seats(self, player: str) -> list[str]:
+        """The roles in which a player sits, in the game's order; of a player from a run that sits in none, those in
+        which evaluations want it."""
+        roles = game_class(self.game.name).roles
+        sits = [role for role in roles if self.roles.get(role) == player]
+        if sits or not isinstance(self.players[player], FromRunConfig):
+            return sits
+        pairings = [pairing for evaluation in self.evaluations for pairing in evaluation.pairings]
+        return [role for role in roles if any(pairing.get(role) == player for pairing in pairings)]
+
+    def _role_errors(self) -> list[ConfigErrorItem]:
+        game = game_class(self.game.name)
+        expected = f"expected one of the players: {', '.join(self.players)}"
+        faults: list[tuple[str, str]] = []
+        for role in game.roles:
+            if role not in self.roles:
+                faults.append((f"roles.{role}", f"missing; {expected}"))
+        for role, player in self.roles.items():
+            config = self.players.get(player)
+            if role not in game.roles:
+                faults.append((f"roles.{role}", f"unknown key; the known roles: {', '.join(game.roles)}"))
+            elif config is None:
+                there = ", ".join(self.players)
+                message = f"{player!r} is no player; expected players.{player} in this file, or one of: {there}"
+                faults.append((f"roles.{role}", message))
+            elif isinstance(config, ScriptedPlayerConfig) and (fault := script_error(config.scripted, game, role)):
+                faults.append((f"players.{player}.scripted", fault))
+        for player in self.players:
+            if not self.seats(player):
+                expected = "name it under roles, or one from a run in a pairing, or leave it out"
+                faults.append((f"players.{player}", f"sits in no role; {expected}"))
+            if player in SCRIPTED:
+                faults.append((f"players.{player}", "is the name of a scripted player; choose another"))
+        if not self.learners():
+            faults.append(("players", "nobody learns; expected a player with an algorithm"))
+        return [ConfigErrorItem(*fault) for fault in faults]
+
+
+def read_config(config: "str | Path | dict[str, Any] | RunConfig", overrides: tuple[str, ...] = ()) -> RunConfig:
+    """The config of a run from a path, a mapping or itself. Raises ConfigError with every fault at once."""
+    if isinstance(config, str | Path):
+        return load_config(config, overrides, RunConfig)
+    data = config.model_dump() if isinstance(config, RunConfig) else config
+    return check_overridden(data, overrides, RunConfig)
+
+
+def read_stored_config(path: Path) -> RunConfig:
+    """The config of a run. Raises RunFolderError where it is not what was written, UntrustedError for what it names
+    that the user has not trusted."""
+    try:
+        return load_stored_config(path, (), RunConfig)
+    except ConfigError as error:
+        raise RunFolderError(f"{path} is not what was written:\n{error}") from error

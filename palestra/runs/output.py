@@ -1,0 +1,332 @@
+"""What a run leaves behind and shows: its folder, recorders, checkpoints and display."""
+
+import math
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from palestra.buffers.replay import ReplayBuffer
+from palestra.config import ConfigError, ConfigErrorItem, render, user_class_hashes
+from palestra.recording.display import make_display
+from palestra.recording.feed import Feed
+from palestra.recording.history import History
+from palestra.recording.plots import plot_scores
+from palestra.recording.recorders import JsonlRecorder, Recorder, RunCard, RunEnd, Status, flat_params, plain
+from palestra.recording.results import Evaluation, Progress, by_name, pair_label, standings
+from palestra.recording.summary import render_summary
+from palestra.recording.values import Image, Video, file_media
+from palestra.runs.branching import tree_differences
+from palestra.runtime.timing import summed_times
+from palestra.storage.checkpoints import NOT_OURS, CheckpointError, Checkpoints, LoadedCheckpoint
+from palestra.storage.disk import RunFolderError
+from palestra.storage.facts import RunFacts, machine, versions
+from palestra.storage.mirror import Mirror
+from palestra.storage.records_file import iterate_records, part_of
+from palestra.storage.remote import RemoteError
+from palestra.storage.run_folder import UNFILED, RunFolder
+
+
+class RunOutput:
+    """The folder of one run, open while the run trains. `config` is the RunConfig; its `output` section rules here."""
+
+    def __init__(self, folder: RunFolder, config: Any, console: Console) -> None:
+        self.folder = folder
+        self.config = config
+        self.console = console
+        self.display = make_display(config.output.display, console)
+        self.evaluations: list[Evaluation] = []
+        self.history = History()
+        self.number = -1  # of the last checkpoint that was due
+        self.stands_on = -1  # the checkpoint that was loaded or saved last
+        self.mirror: Mirror | None = None
+        self.env_steps = 0  # the most that a record tells of
+        self.feeds: list[Feed] = []
+        self._told_faults: set[str] = set()
+        self.candidates: Callable[[], Sequence[Mapping[str, int]]] = tuple  # steps of who may turn out to be the best
+
+    @classmethod
+    def create(
+        cls,
+        folder: RunFolder,
+        config: Any,
+        console: Console,
+        origin: Path | None,
+        set_in_python: Sequence[str],
+    ) -> "RunOutput":
+        """A new run: its resolved config and the facts about versions, machine and command are written at once.
+
+        origin: the checkpoint that it branches off, if any. set_in_python: calls that gave it objects which no config
+        names. The mirror's URL is settled here for the run's life.
+        """
+        mirror, run_id, place = config.output.mirror, uuid.uuid4().hex, config.output.checkpoint_folder
+        elsewhere = None if place is None else folder.keep_checkpoints_in(Path(place), run_id)
+        facts = RunFacts.of_now(
+            id=run_id,
+            user_classes=user_class_hashes(config),
+            set_in_python=list(set_in_python),
+            branched_from=None if origin is None else str(origin.resolve()),
+            mirror=None if mirror is None else f"{mirror.url.rstrip('/')}/{folder.path.resolve().name}",
+            checkpoint_folder=None if elsewhere is None else str(elsewhere.resolve()),
+        )
+        try:
+            folder.write_facts(facts)
+            text = render(config, type(config))
+            folder.root.write(folder.config.name, text.encode())  # last: a folder with a config is a run
+        except OSError as error:
+            raise RunFolderError(f"{folder.path} cannot be written: {error}") from error
+        return cls(folder, config, console)
+
+    @contextmanager
+    def opened(self) -> Iterator[None]:
+        """Hold the run's lock, its records, the display and the mirror. A recorder that is still fed when an error
+        comes through hears that the run failed."""
+        output = self.config.output
+        with ExitStack() as stack:
+            stack.enter_context(self.folder.lock())
+            self.checkpoints = Checkpoints(self.folder, output.keep_last, output.keep_every)
+            try:
+                self.jsonl = JsonlRecorder(self.folder.records)
+            except OSError as error:
+                raise RunFolderError(f"{self.folder.records} cannot be written: {error}") from error
+            self.checkpoints.in_use = self._in_use
+            stack.callback(self.jsonl.close)
+            stack.enter_context(self.display)
+            try:
+                self.mirror = self._make_mirror()
+                if self.mirror is not None:
+                    stack.enter_context(self.mirror)
+            except RemoteError as error:
+                raise ConfigError([ConfigErrorItem("output.mirror", str(error))]) from error
+            try:
+                yield
+            except BaseException as error:
+                self.finish("interrupted" if isinstance(error, KeyboardInterrupt) else "failed")
+                raise
+
+    def _make_mirror(self) -> Mirror | None:
+        """Where run.json says."""
+        url, config = self.folder.facts().mirror, self.config.output.mirror
+        if (url is None) != (config is None):
+            which = "names a mirror, and the config none" if config is None else "names no mirror, and the config one"
+            raise RunFolderError(f"{self.folder.run} is damaged: it {which}")
+        return None if url is None else Mirror(url, config, self.folder, self.checkpoints, self.display.error)
+
+    def _in_use(self) -> set[int]:
+        """The numbers of checkpoints that must not be deleted yet."""
+        held = [self.checkpoints.holding(steps) for steps in self.candidates()]
+        sending = set() if self.mirror is None else self.mirror.in_use()
+        return {number for number in held if number is not None} | sending
+
+    def mark_best(self, steps: Mapping[str, int]) -> None:
+        """Let the checkpoint of these steps be the best one. Raises CheckpointError where there is none."""
+        number = self.checkpoints.holding(steps)
+        if number is None:
+            raise CheckpointError(f"the players of opt step {steps['opt_steps']}, the best so far, were not saved")
+        self.checkpoints.mark_best(f"{number:08d}")
+
+    def rewind(self, loaded: LoadedCheckpoint | None) -> None:
+        """Forget the records that came after a checkpoint; all of them where there is none."""
+        length, self.env_steps, self.number, self.stands_on = 0, 0, -1, -1
+        if self.mirror is not None:
+            with suppress(RemoteError):  # it has been told
+                self.mirror.finish()  # it reads what is cut now
+        if loaded is not None:
+            self.env_steps = loaded.counters["env_steps"]
+            self.stands_on = loaded.manifest.number
+            self.number = self.stands_on - (not loaded.manifest.is_due)
+            length = part_of(self.jsonl.file, loaded.records).length
+            fault = self.checkpoints.fault_of_records(loaded, self.jsonl.file, self.folder.records)
+            if fault is not None:
+                self.display.error(fault)
+        self.jsonl.cut(length)
+        self.evaluations, self.history = [], History()
+        for record in self.records():
+            try:
+                self._remember(record)
+            except NOT_OURS as error:
+                self._tell_fault(f"{self.folder.records}: an evaluation is not what was written: {error!r}")
+
+    def feed(self, recorders: Mapping[str, Recorder]) -> None:
+        """Hand the records, those that are there and those that will come, to recorders."""
+        self._note_unfiled(list(recorders))
+        card = RunCard(self.folder.path, flat_params(self.config.model_dump()))
+        self.feeds = [Feed(name, recorder, card, self.folder.records) for name, recorder in recorders.items()]
+
+    def finish(self, status: Status) -> None:
+        """Wait until the recorders have filed all records, and how the run ended."""
+        scores = {
+            f"final/{name}/{pair_label(pair)}/{measure}": score.value
+            for name, evaluations in by_name(self.evaluations).items()
+            for pair in standings(evaluations)
+            if pair.learned
+            for measure, score in pair.scores.items()
+            if math.isfinite(score.value)
+        }
+        for feed in self.feeds:
+            feed.end(RunEnd(status, self.env_steps, scores))
+        for feed in self.feeds:
+            feed.wait()
+        self._tell_news()
+        self._note_unfiled([feed.name for feed in self.feeds if not feed.is_complete])
+        self.feeds = []
+
+    def unfiled(self) -> list[str]:
+        """The recorders that do not have all of the run, by name; for the next process."""
+        is_there = self.folder.root.kind(UNFILED) is not None
+        return self.folder.root.read(UNFILED).decode(errors="replace").split() if is_there else []
+
+    def _note_unfiled(self, names: list[str]) -> None:
+        with suppress(OSError):  # a full disk is told elsewhere
+            if names:
+                self.folder.root.write(UNFILED, ("\n".join(names) + "\n").encode())
+            elif self.feeds:
+                self.folder.root.remove(UNFILED)
+
+    def _tell_news(self) -> None:
+        for feed in self.feeds:
+            for line in feed.news():
+                self.display.error(line)
+
+    def origin(self) -> Path | None:
+        """The checkpoint that the run branched off, if any."""
+        branched_from = self.folder.facts().branched_from
+        return None if branched_from is None else Path(branched_from)
+
+    def records(self) -> list[dict[str, Any]]:
+        """Those that can be read; a damaged line is told once."""
+        return list(iterate_records(self.folder.records, self._tell_fault))
+
+    def _tell_fault(self, fault: str) -> None:
+        if fault not in self._told_faults:
+            self._told_faults.add(fault)
+            self.display.error(f"{fault}; the run goes on without that line")
+
+    def train_seconds(self) -> float:
+        """Seconds of training that the records tell of."""
+        clocks = (record.get("clock", {}) for record in self.records())
+        return max((clock.get("train_seconds", 0.0) for clock in clocks), default=0.0)
+
+    def note_end(self, reason: str) -> None:
+        """Write to run.json why the run ended before its `stop`; the records say it too."""
+        try:
+            self.folder.write_facts(self.folder.facts().model_copy(update={"ended": reason}))
+        except OSError as error:
+            self.display.error(f"{self.folder.run} could not be written: {error}")
+
+    def time_by_phase(self) -> dict[str, float]:
+        """Seconds by phase that the records tell of."""
+        return summed_times(self.records())
+
+    def write(self, record: Mapping[str, Any]) -> None:
+        """Write a record, and before it the files of its images and videos. A disk that refuses is told once, and
+        the records wait."""
+        step = f"{record['env_steps']}-{record['opt_steps']}"
+        record = file_media(record, lambda name, media: self._file(f"{name}-{step}{media.suffix}", media))
+        was_waiting = self.jsonl.is_waiting
+        try:
+            self.jsonl.write(record)
+        except OSError as error:
+            if not was_waiting:
+                self.display.error(f"records wait, for the disk refuses them: {error}; training goes on")
+        self.env_steps = max(self.env_steps, record["env_steps"])
+        for feed in self.feeds:
+            feed.notify(self.jsonl.length)
+        self._tell_news()
+        self._remember(plain(record))
+
+    def _remember(self, record: Mapping[str, Any]) -> None:
+        """What the display shows of all records so far."""
+        if record.get("kind") == "evaluation":
+            self.evaluations.append(Evaluation.from_record(record))
+        elif record.get("kind") == "training":
+            self.history.add(record)
+
+    def _file(self, name: str, media: Image | Video) -> str | None:
+        """Write an image or a video; gives its path in the run's folder, None where the disk refuses."""
+        *folders, last = name.split("/")
+        folder = self.folder.media
+        try:
+            folder.make()
+            for inner in folders:
+                folder = folder.below(inner).make()
+            folder.write(last, media.to_bytes())
+        except OSError as error:
+            path = folder.path / last
+            self.display.error(f"{path} could not be written: {error}; training goes on, and the record has null there")
+            return None
+        return f"media/{name}"
+
+    def save(
+        self,
+        state: Mapping[str, Any],
+        counters: Mapping[str, int],
+        buffers: Mapping[str, ReplayBuffer],
+        best: bool,
+        is_due: bool,
+    ) -> None:
+        """Write the next checkpoint; records are on the disk before it. is_due: one that is not uses up no number; one
+        that fails does, as if it were there. Raises CheckpointError if the disk refuses."""
+        number = self.number + 1
+        self.number += is_due
+        try:
+            self.jsonl.flush()
+        except OSError as error:
+            message = f"checkpoint {number:08d} could not be saved: the records before it cannot be written: {error}"
+            raise CheckpointError(message) from error
+        self._tell_news()
+        name = self.checkpoints.save(number, state, counters, buffers, self.jsonl.then, is_due)
+        self.stands_on = number
+        if best:
+            self.checkpoints.mark_best(name)
+        if self.mirror is not None:
+            self.mirror.send(number)
+
+    def catch_up_mirror(self) -> None:
+        """Send what earlier processes have left undone; not from a checkpoint that is no longer the newest."""
+        if self.mirror is not None and self.stands_on == max(self.checkpoints.numbers()):
+            self.mirror.send(self.stands_on)
+
+    def finish_mirror(self) -> None:
+        """Wait until the mirror has all; raises RemoteError if that fails. What was kept for it goes."""
+        assert self.mirror is not None
+        self.mirror.finish()
+        with suppress(OSError):  # it goes at the next save
+            self.checkpoints.remove_unkept(self.stands_on)
+
+    def differences(self, loaded: LoadedCheckpoint) -> list[str]:
+        """What is not as it was when the checkpoint was written: equal bits are then not promised."""
+        lines = []
+        execution = loaded.state["config"]["execution"], self.config.execution.model_dump(mode="json"), "execution"
+        sources = self.folder.facts().user_classes, user_class_hashes(self.config), "user_classes"
+        for key, was, is_now in [*tree_differences(*execution), *tree_differences(*sources)]:
+            lines.append(f"{key} was {was}, is {is_now}; equal bits are not promised")
+        facts = ("versions", loaded.manifest.versions, versions()), ("machine", loaded.manifest.machine, machine())
+        for kind, before_all, now in facts:
+            for name, before in before_all.items():
+                if now.get(name) != before:
+                    lines.append(f"{kind}: {name} was {before}, is {now.get(name)}; equal bits are not promised")
+        return lines
+
+    def conclude(self, progress: Progress, with_plot: bool) -> None:
+        """The plot, which takes a second or more, and the summary on the console (unless quiet)."""
+        plot = self.folder.path / "scores.png"
+        files = {"records": self.folder.records, "checkpoints": self.folder.checkpoints.path}
+        try:
+            if with_plot and (picture := plot_scores(self.records())) is not None:
+                self.folder.root.write(plot.name, picture)
+                files["plot"] = plot
+        except OSError as error:
+            self.display.error(f"{plot} could not be written: {error}")
+        self.display.update(progress)
+        self.display.close()  # its last state stands above the summary
+        if self.config.output.display != "quiet":
+            render_summary(self.console, progress, files)
+
+
+def default_folder(run: str | Path | None, name: str) -> RunFolder:
+    """`run` if it is given, else runs/<name>-<n> in the working directory. RunFolderError if it exists."""
+    return RunFolder.create(Path("runs"), name) if run is None else RunFolder.create_at(Path(run))

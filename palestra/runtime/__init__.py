@@ -1,0 +1,1 @@
+"""Clock, timing, intervals, signals, threads, statistics: what any long-running program needs."""

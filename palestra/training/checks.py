@@ -1,0 +1,65 @@
+"""What must hold for a training to go on: losses and parameters that are numbers, and places to write to."""
+
+import math
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from palestra.config import ConfigError, ConfigErrorItem
+from palestra.players.player import Player
+from palestra.recording.aggregates import Aggregates
+
+if TYPE_CHECKING:
+    from palestra.runs.config import RunConfig
+
+
+def fault_of_losses(players: Sequence[Player], metrics: Mapping[str, Aggregates], fused_game: Any) -> str | None:
+    """Which player's loss was no number since the last record, if any: a sum keeps a nan."""
+    for player in players:
+        loss = metrics[player.name].total("loss")
+        if not math.isfinite(loss):
+            return _told(player, f"the loss is {loss}", fused_game)
+    return None
+
+
+def fault_of_parameters(players: Sequence[Player], fused_game: Any) -> str | None:
+    """Which player has a parameter that is no finite number, if any."""
+    for player in players:
+        if not all(bool(value.isfinite().all()) for net in player.nets.values() for value in net.parameters()):
+            return _told(player, "a parameter is no finite number", fused_game)
+    return None
+
+
+def _told(player: Player, what: str, fused_game: Any) -> str:
+    assert player.worlds is not None
+    earned = (player.worlds.returns, fused_game.recent_returns(player.worlds))
+    if not all(bool(returns.isfinite().all()) for returns in earned):
+        what += ", after rewards of the game that were no finite numbers"
+    return f"player {player.name!r}, opt step {player.opt_steps}: {what}"
+
+
+def check_checkpoint_folder(config: "RunConfig") -> None:
+    """Raise ConfigError for a checkpoint folder that cannot be made or written to. For runs that begin: what a run has
+    settled stands in its run.json."""
+    place = config.output.checkpoint_folder
+    if place is None:
+        return
+    nearest = next(path for path in (Path(place), *Path(place).parents) if path.exists())
+    if not (nearest.is_dir() and os.access(nearest, os.W_OK)):
+        message = f"expected a folder in which files can be made, got {place!r}"
+        raise ConfigError([ConfigErrorItem("output.checkpoint_folder", message)])
+
+
+def check_scratch_folders(config: "RunConfig") -> None:
+    """Raise ConfigError for a scratch folder in which nothing can be written. Who only plays needs none, so that a run
+    can be evaluated elsewhere; who trains does."""
+    faults = []
+    for name in config.learners():
+        buffer = getattr(config.players[name].algorithm, "replay_buffer", None)  # type: ignore[union-attr]
+        folder = getattr(buffer, "scratch_folder", None)
+        if folder is not None and not (os.path.isdir(folder) and os.access(folder, os.W_OK)):
+            path = f"players.{name}.algorithm.replay_buffer.scratch_folder"
+            faults.append(ConfigErrorItem(path, f"{folder!r} is no folder in which files can be made"))
+    if faults:
+        raise ConfigError(faults)

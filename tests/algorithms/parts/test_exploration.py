@@ -1,0 +1,80 @@
+"""How actions are chosen by their values."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.stats import chi2_contingency, chisquare
+from torch import Tensor
+
+from palestra.algorithms.parts.exploration import EpsilonGreedyConfig, SoftmaxConfig, best_legal
+from palestra.randomness import world_keys
+
+CPU = torch.device("cpu")
+CONSTANT = {"name": "constant", "value": 1.0}
+EPSILON_GREEDY = EpsilonGreedyConfig.model_validate({"name": "epsilon_greedy", "epsilon": CONSTANT})
+SOFTMAX = SoftmaxConfig.model_validate({"name": "softmax", "temperature": CONSTANT})
+VALUES = [0.0, 1.0, 2.0, 3.0]
+
+
+def choices(config: EpsilonGreedyConfig | SoftmaxConfig, amount: float, legal: list[int], keys: Tensor) -> Tensor:
+    """What is chosen by VALUES in as many worlds as there are keys."""
+    mask = torch.tensor(legal, dtype=torch.bool).expand(len(keys), -1)
+    return config.choose(torch.tensor(VALUES).expand(len(keys), -1), mask, keys, amount)
+
+
+def test_best_legal_action_is_the_first_on_ties_and_0_where_there_is_none() -> None:
+    q = torch.tensor([[1.0, 3.0, 2.0], [1.0, 1.0, 1.0], [-5.0, 9.0, -5.0], [1.0, 2.0, 3.0]])
+    legal = torch.tensor([[1, 1, 1], [0, 1, 1], [1, 0, 1], [0, 0, 0]], dtype=torch.bool)
+    assert best_legal(q, legal).tolist() == [1, 1, 0, 0]
+    assert EPSILON_GREEDY.choose(q, legal, torch.arange(4), 0.0).tolist() == [1, 1, 0, 0]
+
+
+@pytest.mark.parametrize("config", [EPSILON_GREEDY, SOFTMAX])
+def test_without_exploration_the_best_legal_action_is_played(config: EpsilonGreedyConfig | SoftmaxConfig) -> None:
+    assert choices(config, 0.0, [1, 1, 1, 0], torch.arange(50)).tolist() == [2] * 50
+
+
+@pytest.mark.parametrize("epsilon", [0.3, 1.0])
+def test_epsilon_greedy_plays_every_legal_action_with_its_probability(epsilon: float) -> None:
+    counts = torch.bincount(choices(EPSILON_GREEDY, epsilon, [1, 1, 0, 1], world_keys(0, 20_000, CPU)), minlength=4)
+    expected = [epsilon / 3, epsilon / 3, 1 - 2 * epsilon / 3]
+    assert counts[2] == 0
+    assert chisquare(counts[[0, 1, 3]], [20_000 * p for p in expected]).pvalue > 1e-4
+
+
+@pytest.mark.parametrize("temperature", [0.5, 2.0])
+def test_softmax_plays_every_legal_action_with_its_probability(temperature: float) -> None:
+    counts = torch.bincount(choices(SOFTMAX, temperature, [1, 1, 0, 1], world_keys(0, 20_000, CPU)), minlength=4)
+    expected = torch.tensor([0.0, 1.0, 3.0]).div(temperature).softmax(0).double()
+    assert counts[2] == 0
+    assert chisquare(counts[[0, 1, 3]], 20_000 * expected / expected.sum()).pvalue > 1e-4
+
+
+@pytest.mark.parametrize(("config", "amount"), [(EPSILON_GREEDY, 0.5), (SOFTMAX, 2.0)])
+def test_seats_that_decide_at_once_explore_independently(
+    config: EpsilonGreedyConfig | SoftmaxConfig, amount: float
+) -> None:
+    """Their keys differ by one."""
+    keys = world_keys(0, 20_000, CPU)
+    here, there = (choices(config, amount, [1, 1, 1, 1], keys + seat) for seat in (0, 1))
+    table = torch.bincount(4 * here + there, minlength=16).view(4, 4)
+    assert chi2_contingency(table).pvalue > 1e-4
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    rows=st.lists(st.lists(st.tuples(st.sampled_from([-1.0, 0.0, 2.0]), st.booleans()), min_size=3, max_size=3)),
+    epsilon=st.sampled_from([0.0, 0.3, 1.0]),
+    seed=st.integers(0, 1000),
+)
+def test_the_loop_of_a_cpu_chooses_what_tensor_operations_choose(
+    rows: list[list[tuple[float, bool]]], epsilon: float, seed: int
+) -> None:
+    q = torch.tensor([[value for value, _ in row] for row in rows]).view(-1, 3)
+    legal = torch.tensor([[flag for _, flag in row] for row in rows], dtype=torch.bool).view(-1, 3)
+    keys = world_keys(seed, len(rows), CPU)
+    chosen = EPSILON_GREEDY.choose(q, legal, keys, epsilon)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("palestra.algorithms.parts.exploration.runs_on_cpu", lambda tensor: False)
+        assert torch.equal(EPSILON_GREEDY.choose(q, legal, keys, epsilon), chosen)

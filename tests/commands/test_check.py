@@ -1,0 +1,235 @@
+"""`palestra check` refuses what `palestra train` would refuse before its first step, in the same words."""
+
+import copy
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner
+
+from palestra import Callback, Trainer
+from palestra.cli import app
+from palestra.commands.check import dry_run
+from palestra.config import ConfigError, load_yaml
+from palestra.games.gymnasium.arguments import known_arguments
+from palestra.games.gymnasium.config import GymnasiumConfig
+from palestra.games.gymnasium.declared import SPACES, NotDeclared, make_stand_in
+from palestra.games.gymnasium.environments import make_environment
+from palestra.runs.config import read_config
+
+CONFIGS = Path(__file__).parents[2] / "configs"
+GAMES = ("dqn-cartpole", "ppo-pendulum", "dqn-lunarlander", "sac-hopper", "dqn-pong", "dqn-nim")
+ALGORITHMS = ("dqn-cartpole", "dqn-pong", "ppo-cartpole", "ppo-pendulum", "ppo-pong", "sac-pendulum", "td3-pendulum")
+NEEDS_AN_EXTRA = re.compile(r"needs an extra: pip install")
+
+pytestmark = pytest.mark.usefixtures("no_plots", "in_tmp_path")
+
+
+class Started(Exception):
+    pass
+
+
+class StopAtOnce(Callback):
+    def __init__(self) -> None:
+        super().__init__(None)
+
+    def before_train(self, trainer: Any) -> None:
+        raise Started
+
+
+@cache
+def shipped(name: str) -> dict[str, Any]:
+    return load_yaml(CONFIGS / f"{name}.yml")
+
+
+def refused_by_train(config: dict[str, Any]) -> list[str]:
+    quiet = copy.deepcopy(config)
+    quiet["output"] |= {"display": "quiet", "recorders": []}
+    try:
+        Trainer(quiet, callbacks=[StopAtOnce()], console=Console(quiet=True)).fit()
+    except Started:
+        return []
+    except ConfigError as error:
+        return str(error).splitlines()
+    raise AssertionError("fit came to its end")
+
+
+def refused_by_check(config: dict[str, Any]) -> list[str]:
+    try:
+        dry_run(config, [])  # type: ignore[arg-type]
+    except ConfigError as error:
+        return str(error).splitlines()
+    return []
+
+
+def learner_of(config: dict[str, Any]) -> dict[str, Any]:
+    return next(player for player in config["players"].values() if "algorithm" in player)
+
+
+def with_values(name: str, **values: Any) -> dict[str, Any]:
+    """A shipped config in which values are replaced; keys with __ in place of dots below the algorithm, if they begin
+    with a lower-case a__."""
+    config = copy.deepcopy(shipped(name))
+    for path, value in values.items():
+        *parents, last = path.split("__")
+        place: Any = config
+        if parents[:1] == ["a"]:
+            place, parents = learner_of(config)["algorithm"], parents[1:]
+        for key in parents:
+            place = place[key]
+        place[last] = value
+    return config
+
+
+def crossed() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Every algorithm in every game."""
+    for game in GAMES:
+        for algorithm in ALGORITHMS:
+            config = copy.deepcopy(shipped(game))
+            learner_of(config)["algorithm"] = copy.deepcopy(learner_of(shipped(algorithm))["algorithm"])
+            yield f"{algorithm} in {game}", config
+
+
+def mutated() -> Iterator[tuple[str, dict[str, Any]]]:
+    def case(name: str, **values: Any) -> tuple[str, dict[str, Any]]:
+        return f"{name} {values}", with_values(name, **values)
+
+    deep_sets = {"name": "deep_sets", "point_widths": [8], "head_widths": [8]}
+    gone = {"from_run": "runs/gone", "player": "agent", "checkpoint": "latest"}
+    freeze = {"name": "freeze", "player": "agent", "net": "value", "weights": ["*"], "num_opt_steps": None}
+    normalized = {"name": "mlp", "net_arch": [{"repeat": 1, "net_arch": ["l", "b", 8]}], "activation": "relu"}
+    reshape = {"name": "reshape", "shape": [7]}
+    for name in ("ppo-cartpole", "ppo-lunarlander", "ppo-pong"):
+        yield case(name, a__num_minibatches=100000)
+        yield case(name, num_worlds=1, a__rollout_length=3)
+        yield case(name, callbacks=[freeze])
+    for name in ("dqn-cartpole", "dqn-pong", "sac-hopper", "td3-pendulum", "dqn-nim"):
+        yield case(name, num_worlds=1000, a__replay_buffer__capacity=999)
+        yield case(name, a__replay_buffer__scratch_folder="no/such/folder")
+        yield case(name, output__checkpoint_folder=f"{__file__}/is/a/file")
+    for name in ("dqn-cartpole", "ppo-pendulum", "dqn-polyhedra", "sac-hopper", "dqn-pong"):
+        yield case(name, execution__device="cuda:77")
+        yield case(name, execution__device="xpu")
+    yield case("dqn-cartpole", a__net=deep_sets)
+    yield case("dqn-cartpole", a__net=normalized)
+    yield case("dqn-pong", a__net=deep_sets)
+    yield case("dqn-nim", a__net=deep_sets)
+    yield case("dqn-cartpole", players__agent__warm_start=gone)
+    yield case("dqn-cartpole", game__wrappers=[reshape])
+    yield case("dqn-cartpole", game__wrappers=[{"name": "clip_action"}])
+    yield case("ppo-cartpole", callbacks=[freeze | {"player": "nobody"}])
+    yield case("dqn-nim", num_worlds=10**15, a__replay_buffer__capacity=10**17)
+    yield case("dqn-nim", game__num_heaps=10**12)
+    yield case("dqn-nim", execution__num_threads=10**12)
+
+
+def assert_refused_alike(cases: Iterator[tuple[str, dict[str, Any]]], at_least: int) -> None:
+    differing, num_refused = {}, 0
+    for name, config in cases:
+        by_train, by_check = refused_by_train(config), refused_by_check(config)
+        if any(map(NEEDS_AN_EXTRA.search, by_train)):
+            continue  # not every machine has them, and `check` asks for none
+        num_refused += bool(by_train)
+        if by_train != by_check:
+            differing[name] = by_train, by_check
+    assert not differing
+    assert num_refused >= at_least
+
+
+def test_every_mutation_of_a_shipped_config_is_refused_alike() -> None:
+    assert_refused_alike(mutated(), at_least=20)
+
+
+def test_every_algorithm_is_refused_alike_in_every_game() -> None:
+    assert_refused_alike(crossed(), at_least=15)
+
+
+def test_check_makes_no_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: Any, **options: Any) -> None:
+        raise AssertionError("an environment is made")
+
+    monkeypatch.setattr(gymnasium, "make", refuse)
+    monkeypatch.setattr(gymnasium, "make_vec", refuse)
+    for file in sorted(CONFIGS.glob("*.yml")):
+        dry_run(file, [])
+
+
+@pytest.mark.parametrize("env_id", SPACES)
+def test_declared_spaces_are_those_of_the_environment(env_id: str) -> None:
+    config = gymnasium_config(env_id)
+    try:
+        made = make_environment(config)
+    except ConfigError as error:
+        if NEEDS_AN_EXTRA.search(str(error)):
+            return
+        raise
+    stand_in = make_stand_in(config)
+    assert stand_in.observation_space.shape == made.observation_space.shape
+    assert stand_in.action_space == made.action_space
+
+
+def gymnasium_config(env_id: str, **changed: Any) -> GymnasiumConfig:
+    known = known_arguments(env_id, vector=False)
+    assert known is not None
+    usual = {name: argument.usual for name, argument in known.items()}
+    game: dict[str, Any] = read_config(CONFIGS / "dqn-cartpole.yml").game.model_dump()
+    return GymnasiumConfig(**game | {"id": env_id, "arguments": usual | changed})
+
+
+@pytest.mark.parametrize(
+    ("env_id", "changed"),
+    [
+        ("LunarLander-v3", {"continuous": True}),
+        ("HalfCheetah-v5", {"exclude_current_positions_from_observation": False}),
+        ("Ant-v5", {"include_cfrc_ext_in_observation": False}),
+        ("FrozenLake-v1", {}),
+    ],
+)
+def test_spaces_that_arguments_change_are_not_declared(env_id: str, changed: dict[str, Any]) -> None:
+    with pytest.raises(NotDeclared):
+        make_stand_in(gymnasium_config(env_id, **changed))
+
+
+def told(*arguments: str) -> tuple[int, list[str]]:
+    result = CliRunner().invoke(app, ["check", *arguments])
+    return result.exit_code, result.output.splitlines()
+
+
+def test_check_says_what_it_could_not_check(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(config: Any) -> None:
+        raise ImportError("No module named 'wandb'")
+
+    monkeypatch.setattr("palestra.recording.WandbRecorder", missing)
+    wandb = "{name: wandb, project: p, entity: null, group: null, run_name: null, tags: [], notes: null, mode: offline}"
+    nim, lander = str(CONFIGS / "dqn-nim.yml"), str(CONFIGS / "ppo-lunarlander.yml")
+    assert told(nim) == (0, [f"{nim}: complete and consistent"])
+    assert told(lander, f"output.recorders=[{wandb}]") == (
+        0,
+        [
+            f"{lander}: complete and consistent",
+            "not checked: the environment LunarLander-v3, which is not made here; output.recorders.0: No module named "
+            "'wandb'; it needs an extra: pip install 'palestra[wandb]'",
+        ],
+    )
+
+
+def test_check_of_an_unknown_environment_finds_what_needs_none() -> None:
+    own = [str(CONFIGS / "ppo-cartpole.yml"), "game.id=tests.gym_probes:Walk-v0", "game.arguments={}"]
+    code, lines = told(*own)
+    assert (code, lines[1]) == (
+        0,
+        "not checked: the environment tests.gym_probes:Walk-v0, which is not made here, and whether actions, networks, "
+        "wrappers, callbacks and players of other runs fit it",
+    )
+    for override, expected in (
+        ("players.agent.algorithm.num_minibatches=100000", "players.agent.algorithm.num_minibatches: 100000 stands"),
+        ("execution.device=cuda:77", "execution.device: 'cuda:77' cannot be used here: "),
+    ):
+        code, lines = told(*own, override)
+        assert (code, len(lines)) == (2, 1)
+        assert lines[0].startswith(expected)

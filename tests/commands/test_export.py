@@ -1,0 +1,154 @@
+"""Exported players run without palestra and act as they did."""
+
+import copy
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from torch import nn
+
+import palestra
+from palestra.algorithms.dqn import DQN
+from palestra.commands.export import ExportError, export_player
+from palestra.config import load_yaml
+from tests.conftest import TINY
+
+ROOT = Path(__file__).parents[2]
+ALONE = """
+import sys, torch
+sys.modules["palestra"] = None
+policy = torch.export.load(sys.argv[1]).module()
+points = torch.full((3, 6, 3), -1.0)
+points[:, :2] = torch.tensor([[0.0, 0.2, 1.0], [1.0, 0.1, 0.0]])
+action, worth = policy({"points": points}, torch.ones(3, 4, dtype=torch.bool))
+print(action.tolist(), worth.shape)
+"""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "tiny"
+    palestra.Trainer(TINY | {"output": TINY["output"] | {"display": "quiet"}}, run=folder).fit()
+    return folder
+
+
+@pytest.mark.parametrize("role", ["host", "agent"])
+def test_exported_files_act_as_the_player(role: str, run: Path, tmp_path: Path) -> None:
+    player = palestra.load_player(run, role)
+    checked = export_player(player, tmp_path / "export", onnx=True)
+    assert checked == {"policy.pt2": 512, "policy.onnx": 512}
+    description = json.loads((tmp_path / "export/policy.json").read_text())
+    assert description["observation"]["points"] == {"shape": ["batch", 6, 3], "dtype": "float32"}
+
+
+@pytest.mark.parametrize("name", ["ppo-cartpole", "sac-pendulum", "td3-pendulum"])
+def test_players_of_every_algorithm_can_be_exported(name: str, tmp_path: Path) -> None:
+    config = load_yaml(ROOT / "configs" / f"{name}.yml")
+    config |= {"stop": {"after": 0.5, "unit": "epochs"}, "evaluations": [], "best": None}
+    config["output"] |= {"display": "quiet", "recorders": []}
+    palestra.Trainer(config, run=tmp_path / "run").fit()
+    player = palestra.load_player(tmp_path / "run")
+    assert export_player(player, tmp_path / "export", onnx=True) == {"policy.pt2": 512, "policy.onnx": 512}
+
+
+VALUES = [
+    {"name": "expected", "huber_delta": 1.0},
+    {"name": "c51", "num_atoms": 11, "low": -1.0, "high": 1.0},
+    {"name": "quantile", "num_quantiles": 4, "huber_delta": 1.0},
+    {
+        "name": "implicit_quantile",
+        "num_quantiles": 4,
+        "num_target_quantiles": 4,
+        "num_acting_quantiles": 8,
+        "num_cosines": 8,
+        "embedding_dim": 8,
+        "huber_delta": 1.0,
+    },
+]
+
+
+@pytest.mark.parametrize("value", VALUES, ids=lambda value: value["name"])
+def test_what_choices_are_worth_on_average_is_exported(value: dict[str, Any], tmp_path: Path) -> None:
+    config = copy.deepcopy(TINY) | {"stop": {"after": 2, "unit": "opt_steps"}, "evaluations": [], "best": None}
+    config["players"]["host"]["algorithm"] |= {"dueling": True, "value": value}
+    palestra.Trainer(config, run=tmp_path / "run").fit()
+    player = palestra.load_player(tmp_path / "run", "host")
+    assert export_player(player, tmp_path / "export", onnx=True) == {"policy.pt2": 512, "policy.onnx": 512}
+    policy = torch.export.load(tmp_path / "export/policy.pt2").module()
+    points = torch.rand(5, 6, 3)
+    _, worth = policy({"points": points}, torch.ones(5, 4, dtype=torch.bool))
+    assert isinstance(player.algorithm, DQN)
+    with torch.no_grad():
+        assert torch.allclose(worth, player.algorithm.values({"points": points}), atol=1e-5)
+
+
+def test_an_export_says_how_observations_were_normalised(tmp_path: Path) -> None:
+    config = load_yaml(ROOT / "configs" / "ppo-cartpole.yml")
+    config |= {"stop": {"after": 0.5, "unit": "epochs"}, "evaluations": [], "best": None}
+    config["game"]["observation"] = {"normalize": {"eps": 1e-8}, "clip": 10.0}
+    config["output"] |= {"display": "quiet", "recorders": []}
+    palestra.Trainer(config, run=tmp_path / "run").fit()
+    player = palestra.load_player(tmp_path / "run")
+    export_player(player, tmp_path / "export", onnx=False)
+    through = json.loads((tmp_path / "export/policy.json").read_text())["seen_through"]
+    raw = np.array([[0.1, -0.2, 0.03, 0.4]], dtype=np.float32)
+    mean, variance = (np.array(through[name]["observation"]) for name in ("mean", "variance"))
+    expected = np.clip((raw - mean) / np.sqrt(variance + through["eps"]), -through["clip"], through["clip"])
+    game: Any = player.game
+    assert np.allclose(game.view(raw)["observation"].numpy(), expected, atol=1e-6)
+    assert (variance > 0).all()
+    assert (variance != 1).all()
+
+
+def test_a_program_runs_where_palestra_is_not(run: Path, tmp_path: Path) -> None:
+    player = palestra.load_player(run, "host")
+    export_player(player, tmp_path / "export", onnx=False)
+    assert not (tmp_path / "export/policy.onnx").exists()
+    command = [sys.executable, "-c", ALONE, str(tmp_path / "export/policy.pt2")]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    points = torch.full((3, 6, 3), -1.0)
+    points[:, :2] = torch.tensor([[0.0, 0.2, 1.0], [1.0, 0.1, 0.0]])
+    legal = torch.ones(3, 4, dtype=torch.bool)
+    own = player.policy(explore=False).act({"points": points}, legal, torch.arange(3), {}).action
+    assert done.stdout.split(" torch")[0] == str(own.tolist())
+
+
+def test_illegal_actions_are_never_exported_ones(run: Path, tmp_path: Path) -> None:
+    player = palestra.load_player(run, "agent")
+    export_player(player, tmp_path / "export", onnx=True)
+    session = onnxruntime.InferenceSession(str(tmp_path / "export/policy.onnx"))
+    rng = np.random.default_rng(0)
+    inputs: dict[str, Any] = {
+        "points": rng.random((50, 6, 3), dtype=np.float32),
+        "coords": np.ones((50, 3), np.float32),
+    }
+    for only in range(3):
+        legal = np.zeros((50, 3), dtype=bool)
+        legal[:, only] = True
+        (action,) = session.run(["action"], inputs | {"legal": legal})
+        assert (action == only).all()
+
+
+def test_files_that_act_otherwise_are_refused_and_removed(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Wrong(nn.Module):
+        def forward(
+            self, observation: dict[str, torch.Tensor], legal: torch.Tensor
+        ) -> tuple[torch.Tensor, torch.Tensor]:
+            action = torch.zeros_like(legal[:, 0], dtype=torch.int64)
+            return action, legal * torch.arange(4)
+
+    module: Callable[[DQN], nn.Module] = lambda dqn: Wrong().eval()  # noqa: E731
+    monkeypatch.setattr(DQN, "module", module)
+    player = palestra.load_player(run, "host")
+    with pytest.raises(ExportError, match=r"policy.pt2 gives other actions than the player in \d+ of 512 decisions"):
+        export_player(player, tmp_path / "export", onnx=False)
+    assert not (tmp_path / "export").exists()

@@ -1,0 +1,61 @@
+"""Complete configs for environments that no shipped config names."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import palestra
+from palestra.cli import app, shipped_configs
+from palestra.commands.suggest_config import fitted_config
+from palestra.config import ConfigError
+
+RUNNER = CliRunner()
+
+
+def test_a_fitted_config_is_complete_and_names_the_usual_arguments(tmp_path: Path) -> None:
+    done = RUNNER.invoke(app, ["config", "ppo", "LunarLander-v3"])
+    assert done.exit_code == 0, done.output
+    (tmp_path / "lander.yml").write_text(done.output)
+    config = palestra.load_config(tmp_path / "lander.yml")
+    game = config.game
+    assert game.arguments["max_episode_steps"] == 1000  # type: ignore[union-attr]
+    assert game.arguments["gravity"] == -10.0  # type: ignore[union-attr]
+    assert [evaluation.max_rounds for evaluation in config.evaluations] == [1000]
+
+
+def test_sac_fits_discrete_actions() -> None:
+    algorithm = fitted_config("sac", "CartPole-v1", shipped_configs()).players["agent"].algorithm  # type: ignore[union-attr]
+    assert algorithm.log_std is None
+    assert algorithm.entropy_coefficient.target_entropy.name == "per_log_actions"
+
+
+def test_networks_fit_what_is_seen() -> None:
+    mixed = fitted_config("ppo", "tests.gym_probes:Mixed-v0", shipped_configs())
+    net = mixed.players["agent"].algorithm.body.policy  # type: ignore[union-attr]
+    kinds = {name: entry.name for name, entry in net.entries.items()}
+    assert {kinds[name] for name in kinds if "pixels" in name} == {"impala_cnn"}
+    assert {kinds[name] for name in kinds if "pixels" not in name} == {"mlp"}
+    pong = fitted_config("ppo", "ALE/Pong-v5", shipped_configs())
+    assert pong.players["agent"].algorithm.body.net.name == "nature_cnn"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("algorithm", ["sac", "td3"])
+def test_critics_that_see_an_image_see_the_action_beside_it(algorithm: str) -> None:
+    game = "tests.gym_probes:Camera-v0"
+    fitted: Any = fitted_config(algorithm, game, shipped_configs()).players["agent"].algorithm
+    assert fitted.policy_net.name == "impala_cnn"
+    assert {name: net.name for name, net in fitted.critic_net.entries.items()} == {
+        "observation": "impala_cnn",
+        "action": "mlp",
+    }
+
+
+def test_a_wrong_name_gets_the_nearest_and_an_algorithm_that_cannot_play_says_why() -> None:
+    with pytest.raises(ConfigError, match="the nearest known: 'CartPole-v1'"):
+        fitted_config("ppo", "CartPol-v1", shipped_configs())
+    done = RUNNER.invoke(app, ["config", "ppo", "CartPol-v1"])
+    assert done.exit_code == 2
+    with pytest.raises(ConfigError, match="no shipped config of this algorithm"):
+        fitted_config("nothing", "CartPole-v1", shipped_configs())

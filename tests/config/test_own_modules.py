@@ -1,0 +1,177 @@
+"""Modules of a user's own: found without running them, imported as they were found, trusted by file and hash."""
+
+import hashlib
+import importlib._bootstrap_external as compiled
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from palestra.config import ConfigError, UntrustedError, admit, import_own, trusting
+from palestra.config.own_modules import Source, enter_trusted, find_sources, read_trusted, reading_stored, trusted_file
+
+SAYS = "said = 'the source'\n"
+
+
+@pytest.fixture
+def here(in_tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The working directory, which is not on Python's path; what is imported from it is forgotten after the test."""
+    monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry != str(in_tmp_path)])
+    monkeypatch.setattr("palestra.config.own_modules._admitted", set())
+    monkeypatch.setenv("XDG_STATE_HOME", str(in_tmp_path / "state"))
+    before = set(sys.modules)
+    yield in_tmp_path
+    for name in set(sys.modules) - before:
+        del sys.modules[name]
+
+
+def package(here: Path) -> list[Source]:
+    """A package with one inside and a module."""
+    (here / "kit" / "parts").mkdir(parents=True)
+    for name in ("kit/__init__.py", "kit/parts/__init__.py", "kit/parts/wheel.py"):
+        (here / name).write_text(f"{SAYS}name = {name!r}\n")
+    return find_sources("kit.parts.wheel")
+
+
+def test_a_module_is_found_with_the_packages_above_it_and_nothing_is_run(here: Path) -> None:
+    sources = package(here)
+    assert [source.module for source in sources] == ["kit", "kit.parts", "kit.parts.wheel"]
+    files = [here / "kit/__init__.py", here / "kit/parts/__init__.py", here / "kit/parts/wheel.py"]
+    assert [source.file for source in sources] == [str(file) for file in files]
+    assert [source.sha256 for source in sources] == [hashlib.sha256(file.read_bytes()).hexdigest() for file in files]
+    assert "kit" not in sys.modules
+
+
+def test_a_folder_without_init_runs_nothing(here: Path) -> None:
+    (here / "loose").mkdir()
+    (here / "loose" / "wheel.py").write_text(SAYS)
+    (source,) = find_sources("loose.wheel")
+    assert source.file == str(here / "loose" / "wheel.py")
+    admit("loose.wheel")
+    assert import_own("loose.wheel").said == "the source"
+
+
+@pytest.mark.parametrize("name", ["itertools", "_zoneinfo"])
+def test_what_has_no_source_is_told(name: str, here: Path) -> None:
+    with pytest.raises(ValueError, match=f"module '{name}' has no source file; expected a module in a .py file"):
+        find_sources(name)
+
+
+@pytest.mark.parametrize("name", ["", ".py", "../mine", "mine:other", "mine-other"])
+def test_what_is_no_modules_name_is_not_looked_for(name: str, here: Path) -> None:
+    (here / ".py").write_text(SAYS)
+    with pytest.raises(ValueError, match="names no module"):
+        find_sources(name)
+
+
+@pytest.mark.parametrize("changed", ["kit/__init__.py", "kit/parts/__init__.py", "kit/parts/wheel.py"])
+def test_every_file_that_an_import_runs_must_be_trusted(changed: str, here: Path) -> None:
+    enter_trusted(package(here))
+    (here / changed).write_text("raise SystemExit('run')")
+    name = changed.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    with pytest.raises(UntrustedError, match=f"module '{name}', file {here / changed}, .* has changed since"):
+        import_own("kit.parts.wheel")
+    with pytest.raises(UntrustedError, match=name), reading_stored(Path("config.yml")):
+        assert not admit("kit.parts.wheel")
+    assert "kit" not in sys.modules
+
+
+def test_what_is_trusted_is_imported_as_any_module_is(here: Path) -> None:
+    enter_trusted(package(here))
+    wheel = import_own("kit.parts.wheel")
+    assert wheel is sys.modules["kit"].parts.wheel
+    assert import_own("kit.parts.wheel") is wheel
+    assert not [finder for finder in sys.meta_path if type(finder).__module__ == "palestra.config.own_modules"]
+
+
+def test_compiled_code_beside_a_source_is_not_run(here: Path) -> None:
+    (here / "mine.py").write_text(SAYS)
+    cached = here / "__pycache__" / f"mine.{sys.implementation.cache_tag}.pyc"
+    cached.parent.mkdir()
+    code = compile("said = 'something else'", "mine.py", "exec")
+    cached.write_bytes(compiled._code_to_hash_pyc(code, b"12345678", False))  # whose source nobody compares
+    admit("mine")
+    assert import_own("mine").said == "the source"
+
+
+def test_a_source_that_changes_before_its_import_is_refused(here: Path) -> None:
+    (here / "mine.py").write_text(SAYS)
+    admit("mine")
+    (here / "mine.py").write_text("raise SystemExit('run')")
+    with pytest.raises(UntrustedError, match="mine"):
+        import_own("mine")
+
+
+def test_neighbours_are_found_after_what_is_installed(here: Path) -> None:
+    (here / "mine.py").write_text("import beside, colorsys\n")
+    (here / "beside.py").write_text(SAYS)
+    (here / "colorsys.py").write_text("raise SystemExit('run')")
+    sys.modules.pop("colorsys", None)
+    admit("mine")
+    mine = import_own("mine")
+    assert mine.beside.said == "the source"
+    assert mine.colorsys.__file__ != str(here / "colorsys.py")
+
+
+def test_nothing_joins_pythons_path_for_what_is_refused_or_installed(here: Path) -> None:
+    (here / "mine.py").write_text(SAYS)
+    with pytest.raises(UntrustedError):
+        import_own("mine")
+    admit("sched")
+    import_own("sched")
+    assert str(here) not in sys.path
+
+
+def test_the_list_is_the_users_alone_and_holds_each_source_once(here: Path) -> None:
+    sources = package(here)
+    with trusting():
+        admit("kit.parts.wheel")
+        admit("kit.parts.wheel")
+    assert read_trusted() == set(sources)
+    assert len(trusted_file().read_text().split("\n\n")) == 1
+    assert trusted_file() == here / "state" / "palestra" / "trusted"
+    assert trusted_file().stat().st_mode & 0o777 == 0o600
+    assert trusted_file().parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_processes_that_enter_sources_at_once_lose_none(here: Path) -> None:
+    sources = [Source(f"m{number}", f"/a b/\udcff{number}.py", "0" * 64) for number in range(40)]
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(lambda source: enter_trusted([source]), sources))
+    assert read_trusted() == set(sources)
+
+
+TORN = [
+    b'{"module": "mi',
+    b"\xff\xfe",
+    b"[" * 100_000,
+    b"7",
+    b'{"module": "a"}',
+    b'{"module": [], "file": "", "sha256": ""}',
+]
+
+
+@pytest.mark.parametrize("torn", TORN, ids=range(len(TORN)))
+def test_a_line_that_was_not_written_so_counts_for_nothing(torn: bytes, here: Path) -> None:
+    (source, *_) = package(here)
+    enter_trusted([source])
+    with open(trusted_file(), "ab") as file:
+        file.write(torn)
+    other = Source("other", "/other.py", "0" * 64)
+    enter_trusted([other])
+    assert read_trusted() == {source, other}
+
+
+def test_a_relative_state_folder_is_none(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would lie in a stranger's folder."""
+    monkeypatch.setenv("XDG_STATE_HOME", "state")
+    monkeypatch.setenv("HOME", str(here / "home"))
+    assert trusted_file() == here / "home" / ".local" / "state" / "palestra" / "trusted"
+
+
+def test_a_list_that_cannot_be_read_is_told(here: Path) -> None:
+    trusted_file().mkdir(parents=True)
+    with pytest.raises(ConfigError, match="the disk refuses: Is a directory; XDG_STATE_HOME says where"):
+        read_trusted()

@@ -1,0 +1,106 @@
+"""Running statistics: exact against numpy over all data at once, taught by training worlds alone."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from palestra.games.gymnasium.normalization import Moments
+from tests.games.gym_worlds import MODES, gym_game, played, rows
+
+KEY, GAMMA, EPS = 11, 0.9, 1e-4
+NORMALIZE = {
+    "observation": {"normalize": {"eps": EPS}, "clip": None},
+    "reward": {"normalize": {"gamma": GAMMA, "eps": EPS}, "clip": None},
+}
+
+every_mode = pytest.mark.parametrize("mode", MODES)
+numbers = st.floats(-1e3, 1e3, width=32)
+
+
+@given(st.lists(arrays(np.float32, st.tuples(st.integers(0, 4), st.just(2)), elements=numbers), max_size=6))
+def test_batches_joined_are_as_one(batches: list[np.ndarray]) -> None:
+    moments = Moments((2,))
+    for batch in batches:
+        moments.update(batch)
+    whole = np.concatenate([np.empty((0, 2)), *batches])
+    assert moments.count == len(whole)
+    if len(whole):
+        assert np.allclose(moments.mean, whole.mean(axis=0), rtol=1e-12, atol=1e-9)
+        assert np.allclose(moments.variance, whole.var(axis=0), rtol=1e-9, atol=1e-8)
+
+
+def test_before_the_first_row_nothing_changes() -> None:
+    assert np.array_equal(Moments((1,)).standardized(np.array([[3.0]]), 1e-12), [[3.0]])
+
+
+@every_mode
+def test_statistics_are_those_of_all_that_was_seen(mode: str) -> None:
+    """Every observation once: the beginnings of episodes, and what followed each action."""
+    plain, game = gym_game("sync", mode), gym_game("sync", mode, **NORMALIZE)
+    raw_world, world = plain.make_world(4, KEY, True), game.make_world(4, KEY, True)
+    seen, returns = [raw_world.observation["observation"]], []
+    so_far, pending = np.zeros(4), torch.zeros(4, dtype=torch.bool)
+    assert world.observation
+    for step in range(40):
+        action = torch.full((4,), step % 3)
+        raw, outcome = raw_world.step(action, action), world.step(action, action)
+        ended = raw.terminated | raw.truncated
+        seen.append(raw.observation["observation"])
+        so_far = so_far * GAMMA + raw.reward.numpy()
+        returns.append(so_far[raw.valid.numpy()])
+        variance = np.concatenate(returns).var()
+        assert np.allclose(outcome.reward, raw.reward / np.sqrt(variance + EPS), rtol=1e-5)
+        all_seen = torch.cat(seen).double().numpy()
+        normal = (raw.observation["observation"].numpy() - all_seen.mean(0)) / np.sqrt(all_seen.var(0) + EPS)
+        assert np.allclose(outcome.observation["observation"], normal, rtol=1e-4, atol=1e-5)
+        if mode != "next_step" and ended.any():
+            seen.append(raw_world.observation["observation"][ended])
+            all_seen = torch.cat(seen).double().numpy()
+            normal = (seen[-1].numpy() - all_seen.mean(0)) / np.sqrt(all_seen.var(0) + EPS)
+            assert np.allclose(world.observation["observation"][ended], normal, rtol=1e-4, atol=1e-5)
+        going_on = ~ended
+        assert torch.equal(world.observation["observation"][going_on], outcome.observation["observation"][going_on])
+        so_far[ended.numpy()] = 0.0
+        assert torch.equal(outcome.raw_reward, raw.reward)
+        pending = ended
+    assert pending is not None
+    moments = game._observation_moments["observation"]
+    assert moments.count == len(all_seen)
+    assert np.allclose(moments.mean, all_seen.mean(0), rtol=1e-12)
+    assert np.allclose(moments.variance, all_seen.var(0), rtol=1e-9)
+    assert np.isclose(game.reward_moments.variance, np.concatenate(returns).var(), rtol=1e-9)
+
+
+def test_other_worlds_use_the_statistics_and_teach_nothing() -> None:
+    game = gym_game(**NORMALIZE)
+    played(game.make_world(4, KEY, training=True), 20)
+    before = str(game.state_dict())
+    raw = rows(played(gym_game().make_world(2, 5, True), 10))
+    world = game.make_world(2, 5, training=False)
+    view = game.view(raw["observation"][0].numpy())
+    assert torch.equal(world.observation["observation"], view["observation"])
+    played(world, 10)
+    assert str(game.state_dict()) == before
+
+
+def test_cuts_come_after_the_normalisation() -> None:
+    changes = {"observation": NORMALIZE["observation"] | {"clip": 0.5}, "reward": {"normalize": None, "clip": 2.0}}
+    free, cut = gym_game(**NORMALIZE), gym_game(**changes)
+    some, others = (game.make_world(4, KEY, True) for game in (free, cut))
+    for _ in range(20):
+        action = torch.zeros(4, dtype=torch.int64)
+        mine, theirs = some.step(action, action), others.step(action, action)
+        assert torch.equal(mine.observation["observation"].clip(-0.5, 0.5), theirs.observation["observation"])
+        assert torch.equal(theirs.reward, theirs.raw_reward.clip(-2.0, 2.0))
+
+
+def test_only_measured_numbers_are_normalised() -> None:
+    game = gym_game(id="tests.gym_probes:Mixed-v0", observation={"normalize": {"eps": EPS}, "clip": 0.1})
+    observation = game.make_world(8, KEY, True).observation
+    assert set(game._observation_moments) == {"inner/number", "matrix"}
+    assert observation["pixels"].dtype == torch.uint8
+    assert set(observation["inner/choice"].flatten().tolist()) == {0.0, 1.0}
+    assert observation["matrix"].abs().max() <= 0.1

@@ -1,0 +1,138 @@
+"""Environments of every allowed kind: episodes of one step, integers, every space, vectors in every mode, faults."""
+
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from palestra.config import ConfigError, check
+from palestra.games.gymnasium import GymnasiumConfig, GymnasiumGame
+from palestra.games.spaces import Discrete, Space
+from tests.games.gym_worlds import CPU, MODES, assert_sound, gym_data, gym_game, played, rows
+
+AUTORESET = {"next_step": "NextStep", "same_step": "SameStep", "disabled": "Disabled"}
+
+every_mode = pytest.mark.parametrize("mode", MODES)
+
+
+def stepped(game: GymnasiumGame, num_steps: int, actions: torch.Tensor) -> list[Any]:
+    """The outcomes of the same actions again and again."""
+    world = game.make_world(len(actions), 3, training=True)
+    return [world.step(actions, torch.zeros(len(actions))) for _ in range(num_steps)]
+
+
+# ---- episodes and rewards --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", ["sync", "async"])
+@every_mode
+def test_episodes_of_one_step_end_with_their_own_observation_and_integer_reward(way: str, mode: str) -> None:
+    game = gym_game(way, mode, id="tests.gym_oddities:Blink-v0")
+    outcomes = stepped(game, 24, torch.zeros(3, dtype=torch.int64))
+    game.close()
+    seen = torch.stack([outcome.observation["observation"] for outcome in outcomes])
+    columns = ("reward", "terminated", "truncated", "valid")
+    reward, terminated, truncated, valid = (torch.stack([getattr(o, name) for o in outcomes]) for name in columns)
+    number = seen[..., 0]
+    assert (seen.dtype, reward.dtype) == (torch.float32, torch.float32)
+    assert torch.equal(valid, (terminated | truncated))
+    assert int(valid.sum()) == (36 if mode == "next_step" else 72)
+    for world in range(3):
+        rows_of_one = valid[:, world]
+        assert torch.equal(number[:, world][rows_of_one], torch.arange(float(rows_of_one.sum())))
+    assert torch.equal(seen[..., 1][valid], torch.ones(int(valid.sum())))
+    assert torch.equal(reward[valid], number[valid])
+    assert torch.equal(terminated[valid], number[valid] % 2 == 0)
+    assert not (terminated & truncated).any()
+
+
+@every_mode
+def test_an_environment_sees_its_own_actions_and_its_entries_say_what_they_show(mode: str) -> None:
+    game = gym_game("sync", mode, id="tests.gym_oddities:Cockpit-v0")
+    assert game.action_space == Discrete(3)
+    assert game.spaces["agent"] == {
+        "camera": Space((3, 36, 40), torch.uint8, False),
+        "deep.er/1": Space((8,), torch.float32, False),
+        "deep.er/wide": Space((1,), torch.float32, False),
+        "gear": Space((4,), torch.float32, False),
+        "lamps": Space((2, 2), torch.float32, False),
+        "speed": Space((2,), torch.float32, False),
+    }
+    outcomes = stepped(game, 20, torch.tensor([0, 1, 2]))
+    for outcome in outcomes:
+        seen, ended = outcome.observation, outcome.terminated | outcome.truncated
+        age = seen["gear"].argmax(dim=1)
+        assert torch.equal(seen["camera"], age.to(torch.uint8).view(3, 1, 1, 1).expand(3, 3, 36, 40))
+        assert torch.equal(seen["speed"], torch.stack([age.float(), -1e9 * age], dim=1))
+        assert torch.equal(seen["lamps"], (age % 2).float().view(3, 1, 1).expand(3, 2, 2))
+        assert torch.equal(seen["deep.er/1"].view(3, 2, 4).argmax(2), torch.stack([age, 3 - age], dim=1))
+        assert torch.equal(seen["deep.er/wide"][:, 0], age.float())
+        assert torch.equal(ended & ~outcome.truncated, torch.zeros(3, dtype=torch.bool))
+        assert bool((age[ended] == 3).all())
+        before = torch.where(ended, 3, age - 1)  # the fourth step shows 3 again
+        assert torch.equal(outcome.reward, (outcome.valid & (before % 3 == torch.arange(3))).float())
+    assert sum(int(outcome.truncated.sum()) for outcome in outcomes) == (12 if mode == "next_step" else 15)
+
+
+# ---- vectors of their own ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("batched", [False, True])
+@every_mode
+def test_a_vector_of_its_own_steps_by_its_mode_and_nothing_crosses_a_reset(mode: str, batched: bool) -> None:
+    arguments = {"mode": AUTORESET[mode], "batched": batched}
+    game = gym_game("entry_point", id="tests.gym_oddities:ManyWalks-v0", arguments=arguments)
+    assert_sound(rows(played(game.make_world(5, 7, training=True), 60)), mode)
+    game.close()
+
+
+# ---- what cannot be ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("space", "why"),
+    [
+        ("sequence", "observation 'observation' is a Sequence"),
+        ("graph", "observation 'inner' is a Graph"),
+        ("text", "observation '1' is a Text"),
+        ("one_of", "observation 'observation' is a OneOf"),
+        ("nothing", "the observation has no entries"),
+        ("no_numbers", "observation 'observation' has no numbers"),
+        ("same_name", "two entries of the observation have the name 'a/b'"),
+    ],
+)
+def test_an_observation_that_nobody_can_see_is_refused(space: str, why: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        gym_game(id="tests.gym_oddities:Unreadable-v0", arguments={"space": space})
+    assert str(caught.value).startswith(f"game.id: 'tests.gym_oddities:Unreadable-v0' cannot be played: {why}")
+    assert len(str(caught.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("Lying", "the observation has shape (3,); expected (2,)"),
+        ("Stillborn", "FileNotFoundError: map.txt"),
+        ("Leaving", "SystemExit: there is no map (gym_oddities.py, line "),
+    ],
+)
+def test_an_environment_without_a_first_observation_is_refused(name: str, why: str) -> None:
+    with pytest.raises(ConfigError, match=f"^game.id: .* gives no first observation: {re.escape(why)}"):
+        gym_game(id=f"tests.gym_oddities:{name}-v0")
+
+
+def test_observations_frozen_in_evaluation_are_those_of_training(tmp_path: Any) -> None:
+    """The statistics of one world are used by another that does not teach them, to the bit."""
+    normalize = {"normalize": {"eps": 1e-8}, "clip": None}
+    game = gym_game(observation=normalize)
+    played(game.make_world(4, 3, training=True), 30)
+    before = str(game.state_dict())
+    moments = game.state_dict()["observation"]["observation"]
+    plain = GymnasiumGame(check(gym_data(), GymnasiumConfig), CPU)
+    raw = rows(played(plain.make_world(3, 9, training=False), 1))["observation"][0].numpy()
+    seen = game.make_world(3, 9, training=False).observation["observation"].numpy()
+    mean, variance = np.asarray(moments["mean"]), np.asarray(game.transformation()["variance"]["observation"])
+    assert np.allclose(seen, (raw - mean) / np.sqrt(variance + 1e-8), rtol=1e-5)
+    assert str(game.state_dict()) == before

@@ -1,0 +1,277 @@
+"""Runs that are extended beyond their end, and runs that branch off a checkpoint."""
+
+import copy
+import errno
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import palestra
+from palestra.callbacks import Callback
+from palestra.config import ConfigError, check
+from palestra.runs.branching import Change, differences, extend
+from palestra.runs.config import RunConfig
+from palestra.storage import CheckpointError, Checkpoints, RunFolder, RunFolderError
+from palestra.storage.disk import Folder
+from palestra.storage.records_file import read_records
+from palestra.storage.segments import MissingCheckpointError
+from palestra.training.trainer import Trainer
+
+MakeConfig = Callable[..., dict[str, Any]]
+
+pytestmark = pytest.mark.usefixtures("no_plots")
+
+
+def state(run: Path, which: str | int = "latest") -> dict[str, Any]:
+    return Checkpoints(RunFolder.open(run), keep_last=1, keep_every=None).load(which).state
+
+
+def changes(run: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (run / "changes.jsonl").read_text().splitlines()]
+
+
+def same(one: Any, two: Any) -> bool:
+    if isinstance(one, dict):
+        return one.keys() == two.keys() and all(same(one[key], two[key]) for key in one)
+    return torch.equal(one, two) if isinstance(one, torch.Tensor) else bool(one == two)
+
+
+@pytest.fixture
+def run(make_config: MakeConfig, tmp_path: Path) -> Path:
+    Trainer(
+        make_config({"output.save": {"every": 8, "unit": "opt_steps"}, "output.keep_last": 9}), run=tmp_path / "run"
+    ).fit()
+    return tmp_path / "run"
+
+
+def test_differences_name_the_deepest_keys(make_config: MakeConfig) -> None:
+    config = make_config()
+    other = copy.deepcopy(config)
+    other["players"]["host"]["algorithm"]["gamma"] = 0.5
+    other["players"]["agent"]["algorithm"]["target"] = {"name": "copy", "interval": 3}
+    other["output"]["keep_every"] = 7
+    found = differences(check(config, RunConfig), check(other, RunConfig))
+    assert Change("players.host.algorithm.gamma", 0.95, 0.5) in found
+    assert Change("players.agent.algorithm.target.interval", None, 3) in found
+    assert Change("output.keep_every", config["output"]["keep_every"], 7) in found
+    assert len(found) == 5
+    assert differences(check(config, RunConfig), check(config, RunConfig)) == []
+
+
+def test_an_extended_run_learns_what_a_longer_one_learns(run: Path, make_config: MakeConfig, tmp_path: Path) -> None:
+    extend(run, ["stop.after=40"], RunConfig)
+    Trainer.load(run).fit()
+    Trainer(make_config({"stop.after": 40}), run=tmp_path / "longer").fit()
+    assert same(state(run)["players"], state(tmp_path / "longer")["players"])
+    assert palestra.load_config(run / "config.yml").stop.after == 40
+    (change,) = changes(run)
+    assert (change["key"], change["before"], change["after"]) == ("stop.after", 24.0, 40.0)
+    assert change["counters"]["opt_steps"] == 24
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("stop.after=20", "stop.after: 20 is reached already; expected more than the 24 opt_steps that lie behind"),
+        ("players.host.algorithm.gamma=0.5", "players.host.algorithm.gamma: cannot change in a run; branch off"),
+        ("seed=0", "stop: nothing changes"),
+    ],
+)
+def test_an_extension_that_is_none_is_refused_and_changes_nothing(run: Path, override: str, message: str) -> None:
+    before = (run / "config.yml").read_text()
+    with pytest.raises(ConfigError, match=message):
+        extend(run, [override], RunConfig)
+    assert (run / "config.yml").read_text() == before
+    assert not (run / "changes.jsonl").exists()
+
+
+@pytest.mark.parametrize("refused", ["changes.jsonl", "config.yml"])
+def test_an_extension_that_the_disk_refuses_changes_nothing(
+    refused: str, run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    extend(run, ["stop.after=30"], RunConfig)
+    before = [(run / name).read_bytes() for name in ("config.yml", "changes.jsonl")]
+
+    original = Folder.write
+
+    def write(folder: Folder, name: str, content: bytes) -> None:
+        if name == refused:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        original(folder, name, content)
+
+    monkeypatch.setattr(Folder, "write", write)
+    with pytest.raises(OSError, match="No space left"):
+        extend(run, ["stop.after=40"], RunConfig)
+    assert [(run / name).read_bytes() for name in ("config.yml", "changes.jsonl")] == before
+
+
+def test_an_extension_that_was_killed_before_the_config_was_written_is_noted_once(
+    run: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = Folder.write
+
+    def write(folder: Folder, name: str, content: bytes) -> None:
+        if name == "config.yml":
+            raise KeyboardInterrupt  # as good as a kill: nothing is put right
+        original(folder, name, content)
+
+    monkeypatch.setattr(Folder, "write", write)
+    with pytest.raises(KeyboardInterrupt):
+        extend(run, ["stop.after=40"], RunConfig)
+    monkeypatch.undo()
+    assert palestra.load_config(run / "config.yml").stop.after == 24
+    extend(run, ["stop.after=40"], RunConfig)
+    assert [(change["before"], change["after"]) for change in changes(run)] == [(24.0, 40.0)]
+
+
+def test_a_branch_without_changes_goes_on_to_the_same_bits(run: Path, tmp_path: Path) -> None:
+    checkpoint = run / "checkpoints/00000001"
+    Trainer.branch(checkpoint, [], run=tmp_path / "branch").fit()
+    assert same(state(tmp_path / "branch")["players"], state(run)["players"])
+    assert json.loads((tmp_path / "branch/run.json").read_text())["branched_from"] == str(checkpoint)
+    assert changes(tmp_path / "branch") == []
+
+
+def test_a_branch_begins_with_the_state_of_its_checkpoint_and_its_own_config(run: Path, tmp_path: Path) -> None:
+    overrides = ["players.host.algorithm.gamma=0.5", "stop.after=30"]
+    Trainer.branch(run / "checkpoints/00000002", overrides, run=tmp_path / "branch").fit()
+    first, origin = state(tmp_path / "branch", 0), state(run, 2)
+    assert same(first["players"], origin["players"])
+    assert state(tmp_path / "branch")["counters"]["opt_steps"] == 30
+    assert [(change["key"], change["after"]) for change in changes(tmp_path / "branch")] == [
+        ("players.host.algorithm.gamma", 0.5),
+        ("stop.after", 30.0),
+    ]
+    assert palestra.load_config(tmp_path / "branch/config.yml").players["host"].algorithm.gamma == 0.5  # type: ignore[union-attr]
+
+
+def test_a_branch_off_the_end_is_evaluated_and_saved(run: Path, tmp_path: Path) -> None:
+    last = state(run)
+    Trainer.branch(run / "checkpoints/00000003", ["players.host.algorithm.gamma=0.5"], run=tmp_path / "branch").fit()
+    assert same(state(tmp_path / "branch")["players"], last["players"])
+    kinds = [record["kind"] for record in read_records(tmp_path / "branch/records.jsonl")]
+    assert kinds.count("evaluation") == 2
+
+
+def test_a_branch_killed_before_its_first_checkpoint_begins_at_its_origin_again(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = Trainer.branch(run / "checkpoints/00000001", ["seed=7"], run=tmp_path / "branch")
+    monkeypatch.setattr(trainer, "save", lambda: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        trainer.fit()
+    Trainer.load(tmp_path / "branch").fit()
+    assert same(state(tmp_path / "branch", 0)["players"], state(run, 1)["players"])
+    assert [change["key"] for change in changes(tmp_path / "branch")] == ["seed"]
+
+
+@pytest.mark.parametrize(
+    ("override", "key"),
+    [
+        ("num_worlds=4", "num_worlds"),
+        ("game.max_value=9", "game.max_value"),
+        ("players.host.algorithm.net.net_arch=[4]", "players.host.algorithm.net.net_arch"),
+        ("players.host.algorithm.dueling=true", "players.host.algorithm.dueling"),
+        ("players.host.algorithm.transitions={name: n_step, steps: 2}", "players.host.algorithm.transitions"),
+        ("players.host.algorithm.replay_buffer.capacity=99", "players.host.algorithm.replay_buffer.capacity"),
+    ],
+)
+def test_a_branch_cannot_change_what_its_state_is_made_of(run: Path, override: str, key: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError) as caught:
+        Trainer.branch(run / "checkpoints/00000001", [override], run=tmp_path / "branch")
+    assert any(
+        error.path.startswith(key) and "cannot change in a branch" in error.message for error in caught.value.errors
+    )
+    assert not (tmp_path / "branch").exists()
+
+
+def test_a_branch_off_nothing_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RunFolderError, match="is not a run"):
+        Trainer.branch(tmp_path / "run/checkpoints/00000001", [], run=tmp_path / "branch")
+
+
+# ---- a branch and its callbacks, a branch that fails -----------------------------------------------------
+
+
+class Counting(Callback):
+    """Counts opt steps, over all the lives of a run."""
+
+    def __init__(self) -> None:
+        super().__init__(None)
+        self.num_steps = 0
+
+    def after_step(self, *_: object) -> None:
+        self.num_steps += 1
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"num_steps": self.num_steps}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.num_steps = state["num_steps"]
+
+
+def test_a_branch_can_be_given_callbacks_that_begin_anew(run: Path, tmp_path: Path) -> None:
+    counting = Counting()
+    origin = run / "checkpoints/00000002"
+    Trainer.branch(origin, [], run=tmp_path / "branch", callbacks=[counting]).fit()
+    assert counting.num_steps == 8
+    again = Counting()
+    extend(tmp_path / "branch", ["stop.after=26"], RunConfig)
+    Trainer.load(tmp_path / "branch", callbacks=[again]).fit()
+    assert again.num_steps == 10
+
+
+def test_callbacks_of_the_run_get_their_state_back_in_its_branch(make_config: MakeConfig, tmp_path: Path) -> None:
+    Trainer(make_config(), run=tmp_path / "run", callbacks=[Counting()]).fit()
+    counting, new = Counting(), Counting()
+    origin = tmp_path / "run/checkpoints/00000002"
+    Trainer.branch(origin, [], run=tmp_path / "branch", callbacks=[counting, new]).fit()
+    assert (counting.num_steps, new.num_steps) == (24, 8)
+    with pytest.raises(CheckpointError, match=r"1 callbacks, 0 are here; give Trainer\.load or Trainer\.branch those"):
+        Trainer.branch(origin, [], run=tmp_path / "without").fit()
+    assert not (tmp_path / "without").exists()
+
+
+def test_the_kinds_of_the_callbacks_cannot_change_in_a_branch(run: Path, tmp_path: Path) -> None:
+    schedule = "{name: constant, value: 0.5}"
+    at = "{after: 6, unit: opt_steps}"
+    callbacks = (
+        f"callbacks=[{{name: change_schedule, player: host, key: learning_rate, at: {at}, schedule: {schedule}}}]"
+    )
+    with pytest.raises(ConfigError, match="callbacks: cannot change in a branch"):
+        Trainer.branch(run / "checkpoints/00000001", [callbacks], run=tmp_path / "branch")
+
+
+def test_a_branch_that_fails_leaves_no_folder(run: Path, tmp_path: Path) -> None:
+    """Whatever fails before the state is there: a damaged file, a state that does not fit, a mirror out of reach."""
+    origin = run / "checkpoints/00000001"
+    (tmp_path / "file").touch()
+    mirror = f"{{url: 'file://{tmp_path}/file/below', options: {{}}, attempts: 1, first_wait_s: 0.0, end_wait_s: 1.0}}"
+    with pytest.raises(ConfigError, match=r"^output\.mirror: "):
+        Trainer.branch(origin, [f"output.mirror={mirror}"], run=tmp_path / "branch").fit()
+    (origin / "tensors.safetensors").write_bytes(b"")
+    with pytest.raises(CheckpointError, match="is damaged"):
+        Trainer.branch(origin, [], run=tmp_path / "branch").fit()
+    assert not (tmp_path / "branch").exists()
+
+
+def test_a_branch_that_finds_its_folder_taken_leaves_what_is_there(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "branch").mkdir()
+    (tmp_path / "branch/mine").touch()
+    with pytest.raises(RunFolderError, match="exists already"):
+        Trainer.branch(run / "checkpoints/00000001", [], run=tmp_path / "branch").fit()
+    assert (tmp_path / "branch/mine").exists()
+
+
+@pytest.mark.parametrize("pointer", ["latest", "best"])
+def test_latest_and_best_are_checkpoints_to_branch_off(pointer: str, run: Path, tmp_path: Path) -> None:
+    path = run / "checkpoints" / pointer
+    Trainer.branch(path, ["stop.after=25"], run=tmp_path / "branch").fit()
+    assert same(state(tmp_path / "branch", 0)["players"], state(run, pointer)["players"])
+    path.unlink()
+    with pytest.raises(MissingCheckpointError, match=f"there is no checkpoint .*{pointer}; expected latest, best, a"):
+        Trainer.branch(path, [], run=tmp_path / "another")

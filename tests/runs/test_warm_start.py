@@ -1,0 +1,101 @@
+"""Players that begin with the networks of another run."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import palestra
+from palestra.players.player import Player
+from palestra.training.trainer import Trainer
+
+MakeConfig = Callable[..., dict[str, Any]]
+
+pytestmark = pytest.mark.usefixtures("no_plots")
+
+
+def weights(player: Player) -> list[Tensor]:
+    return [value.clone() for net in player.nets.values() for value in net.state_dict().values()]
+
+
+def same(one: list[Tensor], two: list[Tensor]) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(one, two, strict=True))
+
+
+def warm(player: str = "host", source: str = "source", checkpoint: str = "latest") -> dict[str, Any]:
+    return {"players.host.warm_start": {"from_run": source, "player": player, "checkpoint": checkpoint}}
+
+
+@pytest.fixture
+def source(make_config: MakeConfig, in_tmp_path: Path) -> Trainer:
+    trainer = Trainer(make_config(), run=in_tmp_path / "source")
+    trainer.fit()
+    return trainer
+
+
+def test_networks_are_those_of_the_run_and_all_else_is_new(source: Trainer, make_config: MakeConfig) -> None:
+    cold, trainer = Trainer(make_config({"seed": 5})), Trainer(make_config({"seed": 5} | warm()))
+    host = trainer.players["host"]
+    assert same(weights(host), weights(source.players["host"]))
+    assert same(weights(trainer.players["agent"]), weights(cold.players["agent"]))
+    assert (host.opt_steps, host.env_steps) == (0, 0)
+    assert host.replay_buffer is not None
+    assert host.replay_buffer.is_empty
+    expected = cold.players["host"].optimizers["q"].state_dict()
+    assert all(torch.equal(value, expected[name]) for name, value in host.optimizers["q"].state_dict().items())
+
+
+def test_a_warm_player_learns_on(source: Trainer, make_config: MakeConfig) -> None:
+    before = weights(source.players["host"])
+    trainer = Trainer(make_config(warm()), run="warm")
+    trainer.fit()
+    assert trainer.players["host"].opt_steps == source.players["host"].opt_steps
+    assert not same(weights(trainer.players["host"]), before)
+    assert same(weights(source.players["host"]), before)
+
+
+def test_a_resumed_run_needs_its_source_no_more(source: Trainer, make_config: MakeConfig) -> None:
+    Trainer(make_config(warm()), run="whole").fit()
+    Trainer(make_config(warm() | {"stop.after": 8}), run="parts").fit()
+    shutil.rmtree("source")
+    palestra.runs.branching.extend(Path("parts"), ["stop.after=24"], palestra.RunConfig)
+    resumed, whole = Trainer.load("parts"), Trainer.load("whole")
+    resumed.fit()
+    whole.fit()
+    for name in ("host", "agent"):
+        assert same(weights(resumed.players[name]), weights(whole.players[name]))
+
+
+def test_a_branch_of_a_warm_run_needs_the_source_no_more(source: Trainer, make_config: MakeConfig) -> None:
+    Trainer(make_config(warm() | {"stop.after": 8}), run="parts").fit()
+    shutil.rmtree("source")
+    branch = Trainer.branch(Path("parts/checkpoints/00000000"), ["seed=7"], run="branch")
+    branch.fit()
+    assert branch.opt_steps == 8
+    shutil.rmtree("branch/checkpoints")  # as if killed before the first one
+    Path("branch/checkpoints").mkdir()
+    Trainer.load("branch").fit()
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        (warm(source="nowhere"), "nowhere is not a run"),
+        (warm(player="hots"), "source has no player 'hots' that learned"),
+        (warm(checkpoint="77"), "there is no checkpoint 00000077"),
+        (warm(player="agent"), "'agent' of source does not fit 'host' of this game"),
+        (warm() | {"players.host.algorithm.net.net_arch": [9]}, "'host' of source does not fit 'host' of this game"),
+    ],
+)
+def test_what_cannot_be_begun_with_is_told(
+    changes: dict[str, Any], message: str, source: Trainer, make_config: MakeConfig
+) -> None:
+    with pytest.raises(palestra.ConfigError) as caught:
+        Trainer(make_config(changes))
+    (error,) = caught.value.errors
+    assert error.path == "players.host.warm_start"
+    assert message in error.message

@@ -1,0 +1,88 @@
+"""SIGINT and SIGTERM: every phase saves and leaves with 128 + n, or leaves without saving within the config's bound."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from resuming import Killed, at_call, fit, kill, records
+
+from palestra.runtime.signals import leaving_at_once
+from palestra.training.trainer import Trainer
+
+ROOT = Path(__file__).parents[2]
+GENEROUS_S = 60.0  # the bound of what is stuck is 0.3 s, that of the others 600 s
+
+MakeConfig = Callable[..., dict[str, Any]]
+
+pytestmark = pytest.mark.usefixtures("no_plots")
+
+
+@pytest.mark.parametrize("options", [[], pytest.param(["--both"], marks=pytest.mark.slow)], ids=["one", "both"])
+def test_a_signal_in_any_phase_leaves_within_the_bound_and_a_resume_gives_the_same_bits(options: list[str]) -> None:
+    command = [sys.executable, "tests/signal_phases.py", *options]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0, done.stderr
+    tried = {(line["phase"], line["signal"]): line for line in map(json.loads, done.stdout.splitlines())}
+    assert len({phase for phase, _ in tried}) == 15
+    for (phase, number), line in tried.items():
+        assert line["status"] == 128 + number, line
+        assert line["seconds"] < GENEROUS_S, line
+        if phase in ("building", "before the first epoch", "first evaluation"):
+            assert line["checkpoints"] == 0, line
+        elif not phase.startswith("stuck"):
+            assert line["checkpoints"] > (phase != "first save"), line
+    assert "not out within output.stop_within_s = 0.3 s; left without saving" in done.stderr
+    assert "not out within output.stop_within_s = 0.3 s; left after saving" in done.stderr
+    assert "a second signal; left without saving" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_signal_while_the_update_is_compiled_leaves_and_the_run_goes_on(
+    make_config: MakeConfig, tmp_path: Path
+) -> None:
+    config, run = make_config({"execution.compile": True, "evaluations": [], "best": None}), tmp_path / "run"
+    (tmp_path / "run.yml").write_text(json.dumps(config))
+    program = "from palestra.cli import main; main()"
+    command = [sys.executable, "-c", program, "train", str(tmp_path / "run.yml"), "--run", str(run), "--quiet"]
+    process = subprocess.Popen(command, cwd=ROOT)
+    deadline = time.monotonic() + 120.0
+    while not (run / "checkpoints" / "latest").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(3.0)  # the compiler is at work
+    assert process.poll() is None
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(120.0) == 128 + signal.SIGTERM
+    assert fit(run).finished
+    fit(tmp_path / "uninterrupted", config)
+    assert records(run) == records(tmp_path / "uninterrupted")
+
+
+def surroundings() -> tuple[Any, ...]:
+    """What signals do in this process."""
+    wakeup = signal.set_wakeup_fd(-1)
+    signal.set_wakeup_fd(wakeup)
+    return signal.getsignal(signal.SIGINT), signal.getsignal(signal.SIGTERM), wakeup, len(os.listdir("/dev/fd"))
+
+
+def test_handlers_are_restored_after_fit(make_config: MakeConfig, tmp_path: Path) -> None:
+    fit(tmp_path / "first", make_config())  # opens what stays open
+    before = surroundings()
+    fit(tmp_path / "run", make_config())
+    assert surroundings() == before
+    with at_call(Trainer, "_roll_out", 3, kill), pytest.raises(Killed):
+        fit(tmp_path / "raises", make_config())
+    assert surroundings() == before
+
+
+def test_handlers_are_restored_after_a_command() -> None:
+    before = surroundings()
+    with leaving_at_once():
+        assert surroundings() != before
+    assert surroundings() == before

@@ -1,0 +1,192 @@
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+from torch import Tensor
+
+from palestra.runtime.statistics import (
+    Estimate,
+    describe,
+    estimate_interquartile_mean,
+    estimate_mean,
+    estimate_probability_of_improvement,
+    estimate_rho,
+    interquartile_mean,
+    probability_of_improvement,
+)
+
+score_lists = st.lists(st.integers(-5, 5).map(float), min_size=1, max_size=12)
+
+
+def games(num: int, chance: float, max_rounds: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Games that end in each round with a chance, and are cut off at `max_rounds`: finished, lengths."""
+    uniform = torch.rand(num, generator=generator, dtype=torch.float64)
+    lengths = (uniform.log() / math.log1p(-chance)).floor().long() + 1
+    return lengths <= max_rounds, lengths.clamp(max=max_rounds)
+
+
+def test_rho_is_games_finished_by_rounds_played() -> None:
+    estimate = estimate_rho(torch.tensor([True, True, False]), torch.tensor([1, 3, 4]))
+    residuals = (1 - 0.25, 1 - 0.75, 0 - 1.0)  # f - rho * l
+    half = 1.959964 * math.sqrt(3 / 2 * sum(r * r for r in residuals)) / 8
+    assert (estimate.value, estimate.high) == (0.25, pytest.approx(0.25 + half))
+    assert estimate.low == max(0.25 - half, 0.0)
+
+
+def test_rho_interval_agrees_with_the_bootstrap() -> None:
+    generator = torch.Generator().manual_seed(0)
+    finished, lengths = games(800, 0.15, 12, generator)
+    estimate = estimate_rho(finished, lengths)
+    drawn = torch.randint(800, (4000, 800), generator=generator)
+    ratios = finished[drawn].sum(1) / lengths[drawn].sum(1)
+    low, high = torch.quantile(ratios, torch.tensor([0.025, 0.975])).tolist()
+    assert estimate.low == pytest.approx(low, abs=0.1 * (high - low))
+    assert estimate.high == pytest.approx(high, abs=0.1 * (high - low))
+
+
+@pytest.mark.parametrize(("chance", "max_rounds"), [(0.3, 100), (0.1, 10), (0.02, 20)])
+def test_rho_interval_covers_the_truth_in_95_of_100_samples(chance: float, max_rounds: int) -> None:
+    """Cutting off does not bias rho here: in every round played the game ends with the same chance."""
+    generator = torch.Generator().manual_seed(1)
+    estimates = [estimate_rho(*games(400, chance, max_rounds, generator)) for _ in range(1000)]
+    coverage = sum(estimate.low <= chance <= estimate.high for estimate in estimates) / 1000
+    assert 0.93 <= coverage <= 0.97
+
+
+def test_mean_interval_covers_the_truth_in_95_of_100_samples() -> None:
+    generator = torch.Generator().manual_seed(2)
+    estimates = [estimate_mean(torch.rand(100, generator=generator)) for _ in range(1000)]
+    coverage = sum(estimate.low <= 0.5 <= estimate.high for estimate in estimates) / 1000
+    assert 0.93 <= coverage <= 0.97
+
+
+def test_without_a_finished_game_the_interval_tells_how_few_there_may_be() -> None:
+    """With a chance at the upper end, so many rounds pass without an end in 2.5 of 100 samples."""
+    estimate = estimate_rho(torch.zeros(10, dtype=torch.bool), torch.full((10,), 100))
+    assert (estimate.value, estimate.low) == (0.0, 0.0)
+    assert (1 - estimate.high) ** 1000 == pytest.approx(0.025, rel=0.01)
+
+
+def test_an_interval_of_rho_stays_between_0_and_1() -> None:
+    one = estimate_rho(torch.tensor([True]), torch.tensor([2]))
+    assert one == Estimate(0.5, 0.0, 1.0)
+    assert estimate_rho(torch.tensor([False]), torch.tensor([2])).high == 1.0
+    few = estimate_rho(torch.tensor([True, False, False]), torch.tensor([1, 9, 9]))
+    assert (few.low, few.value) == (0.0, pytest.approx(1 / 19))
+
+
+def test_the_mean_of_one_value_is_uncertain_without_bound() -> None:
+    assert estimate_mean(torch.tensor([3.0])) == Estimate(3.0, -math.inf, math.inf)
+
+
+def test_mean_computed_by_hand() -> None:
+    estimate = estimate_mean(torch.tensor([1.0, 3.0]))
+    assert (estimate.value, estimate.high) == (2.0, pytest.approx(2.0 + 1.959964 * math.sqrt(2.0 / 2)))
+
+
+def test_nothing_gives_no_estimate() -> None:
+    nothing = torch.zeros(0)
+    for estimate in (estimate_mean(nothing), estimate_rho(nothing.bool(), nothing.long())):
+        assert all(math.isnan(value) for value in (estimate.value, estimate.low, estimate.high))
+
+
+@given(score_lists)
+def test_the_interquartile_mean_is_scipys_mean_trimmed_by_a_quarter(scores: list[float]) -> None:
+    assert float(interquartile_mean(torch.tensor(scores))) == pytest.approx(stats.trim_mean(scores, 0.25))
+
+
+@given(score_lists, score_lists)
+def test_the_probability_of_improvement_is_scipys_u_by_the_number_of_pairs(
+    ours: list[float], theirs: list[float]
+) -> None:
+    u = stats.mannwhitneyu(ours, theirs).statistic
+    value = float(probability_of_improvement(torch.tensor(ours), torch.tensor(theirs)))
+    assert value == pytest.approx(u / (len(ours) * len(theirs)))
+
+
+def test_the_interval_of_the_interquartile_mean_is_that_of_all_possible_draws() -> None:
+    """Two tasks of two runs: each resample is one of 16, equally likely; a draw never crosses tasks."""
+    first, second = [0.0, 1.0], [10.0, 12.0]
+    draws = [sorted([a, b, c, d]) for a in first for b in first for c in second for d in second]
+    means = torch.tensor([(draw[1] + draw[2]) / 2 for draw in draws], dtype=torch.float64).sort().values
+    estimate = estimate_interquartile_mean([torch.tensor(first), torch.tensor(second)], 20_000, seed=0)
+    assert estimate == Estimate(5.5, float(means[0]), float(means[-1]))  # each end is met in 1 of 16 or more
+
+
+def test_the_interval_of_the_probability_of_improvement_is_drawn_task_by_task() -> None:
+    """The first task is won by all, the second by half of ours: the value is 1/2 + 1/4, and every draw has the 1/2."""
+    won = (torch.tensor([3.0, 4.0]), torch.tensor([1.0, 2.0]))
+    open_ = (torch.tensor([0.0, 9.0]), torch.tensor([5.0, 5.0]))
+    assert estimate_probability_of_improvement([won, open_], 2_000, seed=0) == Estimate(0.75, 0.5, 1.0)
+    assert estimate_probability_of_improvement([won], 2_000, seed=0) == Estimate(1.0, 1.0, 1.0)
+
+
+def test_the_bootstrap_interval_covers_the_truth_about_95_times_in_100() -> None:
+    """The percentile interval of 40 runs is a little narrow (Agarwal et al. 2021, figure 5)."""
+    generator = torch.Generator().manual_seed(3)
+    samples = torch.rand(500, 40, generator=generator, dtype=torch.float64)
+    estimates = [estimate_interquartile_mean([scores], 500, seed=0) for scores in samples]
+    coverage = sum(estimate.low <= 0.5 <= estimate.high for estimate in estimates) / 500
+    assert 0.91 <= coverage <= 0.97
+
+
+def test_tasks_with_different_numbers_of_runs_are_taken_as_they_are() -> None:
+    scores = [torch.tensor([1.0]), torch.tensor([1.0, 1.0, 1.0])]
+    assert estimate_interquartile_mean(scores, 100, seed=0) == Estimate(1.0, 1.0, 1.0)
+
+
+def test_a_bootstrap_leaves_the_global_random_state_alone() -> None:
+    before = torch.get_rng_state()
+    estimate_interquartile_mean([torch.rand(3, generator=torch.Generator().manual_seed(0))], 100, seed=0)
+    assert torch.equal(before, torch.get_rng_state())
+
+
+def test_no_runs_give_no_interquartile_mean_and_no_improvement() -> None:
+    for estimate in (
+        estimate_interquartile_mean([torch.zeros(0)], 10, 0),
+        estimate_probability_of_improvement([], 10, 0),
+    ):
+        assert all(math.isnan(value) for value in (estimate.value, estimate.low, estimate.high))
+
+
+# ---- how the games of an evaluation are spread -----------------------------------------------------------
+
+
+def test_the_spread_of_games_is_what_its_names_say() -> None:
+    found = describe(torch.tensor([5.0, 1.0, 2.0, 100.0, 3.0, 4.0, 0.0, 6.0]))
+    spread = {"mean": 121 / 8, "std": stats.tstd([5, 1, 2, 100, 3, 4, 0, 6]), "min": 0.0, "max": 100.0, "median": 3.5}
+    assert {name: found[name] for name in spread} == pytest.approx(spread)
+    assert found["iqm"] == (2 + 3 + 4 + 5) / 4
+    assert found["iqm_low"] <= found["iqm"] <= found["iqm_high"]
+
+
+def test_games_that_are_alike_have_no_spread() -> None:
+    names = ("mean", "min", "max", "median", "iqm", "iqm_low", "iqm_high")
+    assert describe(torch.full((7,), 2.5)) == dict.fromkeys(names, 2.5) | {"std": 0.0}
+
+
+def test_of_one_game_and_of_none_only_what_there_is_is_told() -> None:
+    one = describe(torch.tensor([4]))
+    assert math.isnan(one.pop("std"))
+    assert set(one.values()) == {4.0}
+    assert all(map(math.isnan, describe(torch.tensor([])).values()))
+
+
+def test_the_interval_of_the_interquartile_mean_is_that_of_a_plain_bootstrap() -> None:
+    generator = torch.Generator().manual_seed(5)
+    values = torch.randn(300, generator=generator).exp()
+    plain = interquartile_mean(values[torch.randint(300, (20_000, 300), generator=generator)])
+    low, high = torch.quantile(plain, torch.tensor([0.025, 0.975])).tolist()
+    found = describe(values)
+    assert found["iqm_low"] == pytest.approx(low, abs=0.1 * (high - low))
+    assert found["iqm_high"] == pytest.approx(high, abs=0.1 * (high - low))
+
+
+def test_the_spread_of_many_games_is_no_matter_of_memory() -> None:
+    values = torch.randn(100_000, generator=torch.Generator().manual_seed(6))
+    found = describe(values)
+    assert 0 < found["iqm_high"] - found["iqm_low"] < 0.03
+    assert torch.equal(values, torch.randn(100_000, generator=torch.Generator().manual_seed(6)))
