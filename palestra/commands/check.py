@@ -3,7 +3,7 @@ extra."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from palestra.algorithms.algorithm import Seat
 from palestra.config import ConfigError, checking
@@ -11,13 +11,10 @@ from palestra.games.gymnasium import GymnasiumConfig
 from palestra.games.gymnasium.declared import NotDeclared, has_exact_actions, without_environments
 from palestra.players import FromRunConfig
 from palestra.recording import make_recorders
-from palestra.runs.config import read_config
+from palestra.runs.config import RunConfig, read_config
 from palestra.runs.parts import check_seat
 from palestra.training.checks import check_checkpoint_folder, check_scratch_folders
 from palestra.training.trainer import Trainer, find_device
-
-if TYPE_CHECKING:
-    from palestra.runs.config import RunConfig
 
 
 def dry_run(file: str | Path, overrides: Sequence[str]) -> list[str]:
@@ -35,14 +32,14 @@ def dry_run(file: str | Path, overrides: Sequence[str]) -> list[str]:
     return [*_unmade_environments(config, fit), *_missing_extras(config)]
 
 
-def _can_stand_in(config: "RunConfig") -> bool:
+def _can_stand_in(config: RunConfig) -> bool:
     """Networks of other runs fit the exact number of actions alone."""
     players: list[Any] = list(config.players.values())
     has_nets = any(isinstance(player, FromRunConfig) or getattr(player, "warm_start", None) for player in players)
     return not (has_nets and isinstance(config.game, GymnasiumConfig) and not has_exact_actions(config.game))
 
 
-def _check_apart_from_environment(config: "RunConfig") -> None:
+def _check_apart_from_environment(config: RunConfig) -> None:
     """What a Trainer checks that needs no spaces."""
     find_device(config.execution.device)
     for name in config.learners():  # a lone agent's environment has one turn
@@ -51,14 +48,14 @@ def _check_apart_from_environment(config: "RunConfig") -> None:
     check_checkpoint_folder(config)
 
 
-def _unmade_environments(config: "RunConfig", fit: str) -> Iterator[str]:
+def _unmade_environments(config: RunConfig, fit: str) -> Iterator[str]:
     games = [config.game, *(evaluation.game for evaluation in config.evaluations)]
     ids = dict.fromkeys(game.id for game in games if isinstance(game, GymnasiumConfig))
     for env_id in ids:
         yield f"the environment {env_id}, which is not made here{fit}"
 
 
-def _missing_extras(config: "RunConfig") -> Iterator[str]:
+def _missing_extras(config: RunConfig) -> Iterator[str]:
     """Each with the package to install."""
     try:
         make_recorders(config.output.recorders)

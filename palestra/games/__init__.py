@@ -21,8 +21,6 @@ from palestra.games.nim import NimConfig, NimGame
 from palestra.games.polyhedra.game import PolyhedraConfig, PolyhedraGame
 from palestra.games.polyhedra.newton import Kernel
 from palestra.games.trial import try_game
-from palestra.players.as_gymnasium import as_gymnasium as as_gymnasium
-from palestra.players.as_gymnasium import as_gymnasium_vector as as_gymnasium_vector
 
 GameConfig = Annotated[
     PolyhedraConfig

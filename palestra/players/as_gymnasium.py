@@ -4,7 +4,7 @@ Letters: B worlds, R roles, A flags of the action space.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import gymnasium
 import numpy as np
@@ -14,14 +14,12 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from torch import Tensor
 
+from palestra.config import Config
 from palestra.games.game import IllegalMove, State, TensorGame, is_legal
 from palestra.games.policy import Memory, Policy
 from palestra.games.spaces import ActionSpace, Box, Discrete, MultiDiscrete, Space
+from palestra.players.player import Player
 from palestra.randomness import base_key, fold, random_choice
-
-if TYPE_CHECKING:
-    from palestra.config import Config
-    from palestra.players.player import Player
 
 Array = np.ndarray[Any, Any]
 Illegal = Literal["raise", "replace"]
@@ -274,9 +272,9 @@ class RoleVectorEnv(VectorEnv[Any, Any, Any]):
 
 
 def as_gymnasium(
-    game: "TensorGame | Config | dict[str, Any]",
+    game: TensorGame | Config | dict[str, Any],
     role: str,
-    others: Mapping[str, "str | Policy | Player"],
+    others: Mapping[str, str | Policy | Player],
     seed: int,
     illegal: Illegal,
 ) -> RoleEnv:
@@ -295,9 +293,9 @@ def as_gymnasium(
 
 
 def as_gymnasium_vector(
-    game: "TensorGame | Config | dict[str, Any]",
+    game: TensorGame | Config | dict[str, Any],
     role: str,
-    others: Mapping[str, "str | Policy | Player"],
+    others: Mapping[str, str | Policy | Player],
     seed: int,
     illegal: Illegal,
     num_worlds: int,
@@ -308,9 +306,9 @@ def as_gymnasium_vector(
 
 
 def _seat(
-    game: "TensorGame | Config | dict[str, Any]",
+    game: TensorGame | Config | dict[str, Any],
     role: str,
-    others: Mapping[str, "str | Policy | Player"],
+    others: Mapping[str, str | Policy | Player],
     num_worlds: int,
 ) -> SeatedWorlds:
     from palestra.games import read_game

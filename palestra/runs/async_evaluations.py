@@ -10,13 +10,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from palestra.evaluation.config import BestConfig, EvaluatorsConfig
 from palestra.evaluation.evaluations import Evaluations
 from palestra.evaluation.evaluator import Interrupted
 from palestra.recording.recorders import plain
 from palestra.recording.results import Task
+from palestra.runs.config import RunConfig
 from palestra.runs.evaluations import Evaluating, InTurn, Occasion, steps_of
 from palestra.runs.evaluator_processes import Answer, Processes, Request
 from palestra.runs.stored import record_name
@@ -26,9 +27,6 @@ from palestra.storage.facts import to_json
 from palestra.storage.run_folder import RunFolder
 from palestra.storage.states import copied
 from palestra.training.progress import View
-
-if TYPE_CHECKING:
-    from palestra.runs.config import RunConfig
 
 LOOK_S = 0.05  # between two looks for a signal while training waits
 
@@ -178,7 +176,7 @@ class Beside(Evaluating):
         self._hand_over()
 
 
-def make_evaluating(config: "RunConfig", evaluations: Evaluations) -> Evaluating:
+def make_evaluating(config: RunConfig, evaluations: Evaluations) -> Evaluating:
     """Who plays the evaluations of a run that trains."""
     if config.evaluators is None:
         return InTurn(evaluations)

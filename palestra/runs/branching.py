@@ -8,17 +8,15 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from palestra.config import Config, ConfigError, ConfigErrorItem, load_stored_config, render
+from palestra.runs.config import RunConfig
 from palestra.storage.checkpoints import CheckpointError, Checkpoints, LoadedCheckpoint
 from palestra.storage.run_folder import RunFolder
-
-if TYPE_CHECKING:
-    from palestra.runs.config import RunConfig
 
 # What the state in a checkpoint is made of: with other values it would mean something else, or nothing.
 FIXED_IN_A_BRANCH = r"(game|num_worlds|roles|players)(\..+)?|callbacks(\.\d+\.name)?"
@@ -56,7 +54,7 @@ def tree_differences(before: Any, after: Any, path: str = "") -> Iterator[Change
         yield Change(path, before, after)
 
 
-def extend(run: Path, overrides: Sequence[str], model: type["RunConfig"]) -> RunFolder:
+def extend(run: Path, overrides: Sequence[str], model: type[RunConfig]) -> RunFolder:
     """Give a run another end: its config is rewritten, and the change noted. `Trainer.load(run).fit()` goes on.
 
     Raises ConfigError for a change of any other key than `stop`, for none, and for an end that lies behind.
@@ -98,7 +96,7 @@ def extend(run: Path, overrides: Sequence[str], model: type["RunConfig"]) -> Run
     return folder
 
 
-def branched_config(checkpoint: Path, overrides: Sequence[str], model: type["RunConfig"]) -> "RunConfig":
+def branched_config(checkpoint: Path, overrides: Sequence[str], model: type[RunConfig]) -> RunConfig:
     """The config of a run that branches off a checkpoint.
 
     Raises ConfigError for changes that the checkpoint's state does not allow, RunFolderError where there is no run.

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 from urllib.parse import quote
 
 import torch
@@ -16,6 +16,7 @@ from palestra.games import make_game
 from palestra.games.game import Game
 from palestra.players import FromRunConfig, ScriptedPlayerConfig, make_script
 from palestra.players.player import Player
+from palestra.runs.config import RunConfig
 from palestra.runtime.threads import memory_needed
 from palestra.storage.checkpoints import NOT_OURS, CheckpointError, Checkpoints, LoadedCheckpoint
 from palestra.storage.disk import Folder, RunFolderError
@@ -23,11 +24,8 @@ from palestra.storage.facts import Entry, to_json
 from palestra.storage.run_folder import RunFolder
 from palestra.storage.segments import DamagedError, StoredFile, damage_told, parse_json, read_tensors, tensors_to_bytes
 
-if TYPE_CHECKING:
-    from palestra.runs.config import RunConfig
 
-
-def make_players(run: "RunConfig", game: Game, kept: Folder | None) -> dict[str, Player]:
+def make_players(run: RunConfig, game: Game, kept: Folder | None) -> dict[str, Player]:
     """The players of a run: learning, scripted, or held fixed as another run left them.
 
     kept: where `keep_players` has written the last of these down, for this run or the one that it branches off; None:
@@ -51,7 +49,7 @@ def _turns(game: Game, roles: Sequence[str]) -> tuple[str, ...]:
     return tuple(role for turn in turns for role in turn if role in roles)
 
 
-def _make_player(name: str, run: "RunConfig", game: Game, kept: Folder | None) -> Player:
+def _make_player(name: str, run: RunConfig, game: Game, kept: Folder | None) -> Player:
     config: Config = run.players[name]
     roles = tuple(run.seats(name))
     first = roles[0]
@@ -76,7 +74,7 @@ def _make_player(name: str, run: "RunConfig", game: Game, kept: Folder | None) -
     return player
 
 
-def warm_start(player: Player, run: "RunConfig") -> None:
+def warm_start(player: Player, run: RunConfig) -> None:
     """Give a learning player the networks of another run's player, if its config says so.
 
     Raises ConfigError where there is no such player, or its networks are of another shape.
@@ -101,7 +99,7 @@ def _told_at(path: str, config: FromRunConfig, role: str) -> Iterator[None]:
         raise ConfigError([ConfigErrorItem(path, message)]) from error
 
 
-def load_player(run: str | Path, player: str | None, checkpoint: str, model: type["RunConfig"]) -> Player:
+def load_player(run: str | Path, player: str | None, checkpoint: str, model: type[RunConfig]) -> Player:
     """A player as a run left it, held fixed, with its `game` as the run left that: what the game has learned (running
     statistics, by which the player sees) is part of how it plays.
 
@@ -161,7 +159,7 @@ class _Source:
     game: dict[str, Any]
 
 
-def _read_from_run(model: type["RunConfig"], run: Path, name: str, checkpoint: str) -> _Source:
+def _read_from_run(model: type[RunConfig], run: Path, name: str, checkpoint: str) -> _Source:
     """A player in a checkpoint of a run. Raises RunFolderError if that player did not learn there."""
     folder = RunFolder.open(run)
     folder.require_rebuildable()
@@ -177,7 +175,7 @@ def _load_checkpoint(folder: RunFolder, which: str) -> LoadedCheckpoint:
     return checkpoints.load(which, check_rows=False)
 
 
-def keep_players(run: "RunConfig", players: Mapping[str, Player], folder: Folder, kept: Folder | None) -> None:
+def keep_players(run: RunConfig, players: Mapping[str, Player], folder: Folder, kept: Folder | None) -> None:
     """Write down in a new run's folder the players that come from other runs, so that it needs those no more. kept:
     as `make_players` was given it. Raises RunFolderError if that fails."""
     try:
@@ -211,7 +209,7 @@ class KeptPlayer(Entry):
     weights: StoredFile
 
 
-def _read_kept(model: type["RunConfig"], folder: Folder, name: str, name_there: str) -> _Source:
+def _read_kept(model: type[RunConfig], folder: Folder, name: str, name_there: str) -> _Source:
     """A player that `keep_players` has written. Raises DamagedError."""
     facts, text, weights = _kept_files(name)
     with damage_told(facts):

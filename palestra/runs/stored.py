@@ -2,10 +2,9 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 import torch
 
@@ -14,14 +13,12 @@ from palestra.evaluation.evaluations import Evaluations
 from palestra.games import make_game
 from palestra.games.gymnasium import EnvironmentFailed
 from palestra.recording.recorders import plain
+from palestra.runs.config import RunConfig, read_stored_config
 from palestra.runs.parts import make_players
 from palestra.storage.checkpoints import Checkpoints
 from palestra.storage.disk import write_traceback
 from palestra.storage.facts import to_json
 from palestra.storage.run_folder import RunFolder
-
-if TYPE_CHECKING:
-    from palestra.runs.config import RunConfig
 
 
 class EvaluationFailed(RuntimeError):
@@ -34,7 +31,7 @@ class StoredRun:
     counters: of what was loaded. is_over: whether the run had ended there.
     """
 
-    def __init__(self, folder: RunFolder, config: "RunConfig") -> None:
+    def __init__(self, folder: RunFolder, config: RunConfig) -> None:
         self.folder, self.config = folder, config
         device = torch.device(config.execution.device)
         self.game = make_game(config.game, device, config.execution.kernel)
@@ -51,7 +48,7 @@ class StoredRun:
         with trusting(trust):
             folder = RunFolder.open(Path(run))
             folder.require_rebuildable()
-            config = import_module("palestra.algorithms").read_stored_config(folder.config)  # it knows the trainer
+            config = read_stored_config(folder.config)
             if starts:
                 seeded = [e.model_copy(update={"seed": starts.get(e.name, e.seed)}) for e in config.evaluations]
                 config = config.model_copy(update={"evaluations": seeded})
@@ -114,7 +111,7 @@ def record_name(name: str, opt_steps: int) -> str:
     return f"{name}-opt-step-{opt_steps}.json"
 
 
-def make_evaluations(config: "RunConfig", game: Any, players: Any) -> Evaluations:
+def make_evaluations(config: RunConfig, game: Any, players: Any) -> Evaluations:
     """The evaluations of a run, with its game and players. Raises ConfigError where these do not fit."""
     return Evaluations(
         config.evaluations,

@@ -1,22 +1,18 @@
 """Networks that a program has made, in place of those that a config names (`Trainer.set_model`)."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import nn
 
 from palestra.config import Config, replaced
 from palestra.nets import GivenNets, is_net_config
 from palestra.players.player import Player
+from palestra.runs.config import RunConfig
 from palestra.runs.parts import make_algorithm
 
-if TYPE_CHECKING:
-    from palestra.runs.config import RunConfig
 
-
-def give_nets(
-    player: Player, run: "RunConfig", nets: nn.Module | Mapping[str, nn.Module | Sequence[nn.Module]]
-) -> None:
+def give_nets(player: Player, run: RunConfig, nets: nn.Module | Mapping[str, nn.Module | Sequence[nn.Module]]) -> None:
     """Let a learning player begin with networks that a program has made, in place of those that its config names.
 
     nets: by where their configs stand below the algorithm, as net, body.policy, critic_net (a list for several

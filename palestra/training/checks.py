@@ -4,14 +4,12 @@ import math
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from palestra.config import ConfigError, ConfigErrorItem
 from palestra.players.player import Player
 from palestra.recording.aggregates import Aggregates
-
-if TYPE_CHECKING:
-    from palestra.runs.config import RunConfig
+from palestra.runs.config import RunConfig
 
 
 def fault_of_losses(players: Sequence[Player], metrics: Mapping[str, Aggregates], fused_game: Any) -> str | None:
@@ -39,7 +37,7 @@ def _told(player: Player, what: str, fused_game: Any) -> str:
     return f"player {player.name!r}, opt step {player.opt_steps}: {what}"
 
 
-def check_checkpoint_folder(config: "RunConfig") -> None:
+def check_checkpoint_folder(config: RunConfig) -> None:
     """Raise ConfigError for a checkpoint folder that cannot be made or written to. For runs that begin: what a run has
     settled stands in its run.json."""
     place = config.output.checkpoint_folder
@@ -51,7 +49,7 @@ def check_checkpoint_folder(config: "RunConfig") -> None:
         raise ConfigError([ConfigErrorItem("output.checkpoint_folder", message)])
 
 
-def check_scratch_folders(config: "RunConfig") -> None:
+def check_scratch_folders(config: RunConfig) -> None:
     """Raise ConfigError for a scratch folder in which nothing can be written. Who only plays needs none, so that a run
     can be evaluated elsewhere; who trains does."""
     faults = []

@@ -1,7 +1,7 @@
 """What a run gathers from one record to the next: the players' metrics, fields of the environments' info, notes."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -10,9 +10,7 @@ from palestra.games.gymnasium.info import InfoFields
 from palestra.players.player import Player
 from palestra.recording.aggregates import Aggregates
 from palestra.rollouts.solo import SoloWorlds
-
-if TYPE_CHECKING:
-    from palestra.runs.config import OutputConfig
+from palestra.runs.config import OutputConfig
 
 
 class Gathered:
@@ -21,7 +19,7 @@ class Gathered:
     The worlds of the players give their fields from now on.
     """
 
-    def __init__(self, config: "OutputConfig", learners: Sequence[Player]) -> None:
+    def __init__(self, config: OutputConfig, learners: Sequence[Player]) -> None:
         statistics = config.statistics
         self.metrics = {player.name: Aggregates(statistics) for player in learners}
         self.notes = Aggregates(statistics)

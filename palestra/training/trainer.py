@@ -7,9 +7,8 @@ safe points what is the same for all: evaluation, records, checkpoints, signals,
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from rich.console import Console
@@ -39,6 +38,7 @@ from palestra.runs.branching import (
     run_of,
     stored_config,
 )
+from palestra.runs.config import RunConfig, read_config, read_stored_config
 from palestra.runs.evaluations import COUNTERS, Occasion, steps_of
 from palestra.runs.output import RunOutput, default_folder
 from palestra.runs.parts import keep_players, make_players, warm_start
@@ -62,10 +62,6 @@ from palestra.training.checks import (
 )
 from palestra.training.metrics import Gathered
 from palestra.training.progress import View
-
-if TYPE_CHECKING:
-    from palestra.runs.config import RunConfig
-
 
 LOOK_INTERVAL = Interval(every=256, unit="opt_steps")  # between looks at the loss: on a GPU each is a wait
 PARTS = {
@@ -128,7 +124,7 @@ class Trainer:
 
     def __init__(
         self,
-        config: "str | Path | dict[str, Any] | RunConfig",
+        config: str | Path | dict[str, Any] | RunConfig,
         run: str | Path | RunFolder | None = None,
         overrides: Sequence[str] = (),
         callbacks: Sequence[Callback] = (),
@@ -138,7 +134,7 @@ class Trainer:
         self.run, self.resumed = run, isinstance(run, RunFolder)
         self.origin = origin
         with trusting(not self.resumed and origin is None):  # who trains by a config of their own means what it names
-            self.config: RunConfig = _read_config(config, tuple(overrides))
+            self.config = read_config(config, tuple(overrides))
         self.name = Path(config).stem if isinstance(config, str | Path) else "run"
         self.console = console or Console()
         self.output: RunOutput | None = None
@@ -656,7 +652,7 @@ class Trainer:
         run_of(Path(checkpoint))  # there is one
         origin = checkpoint_folder(Path(checkpoint))
         with trusting(trust):
-            config = branched_config(origin, overrides, import_module("palestra.algorithms").RunConfig)
+            config = branched_config(origin, overrides, RunConfig)
             trainer = cls(config, run=run, callbacks=callbacks, console=console, origin=origin)
         trainer.name = f"{run_of(origin).path.name}-branch"
         return trainer
@@ -687,7 +683,7 @@ class Trainer:
             folder = RunFolder.open(Path(run))
             folder.require_plain()
         with trusting(trust):
-            config = import_module("palestra.algorithms").read_stored_config(folder.config)
+            config = read_stored_config(folder.config)
             trainer = cls(config, run=folder, callbacks=callbacks, console=console)
         trainer.name = folder.path.name
         return trainer
@@ -821,11 +817,6 @@ class Trainer:
         if self.output is None:
             raise RuntimeError("the run has no folder yet: call fit() first")
         return self.output
-
-
-def _read_config(config: Any, overrides: tuple[str, ...]) -> Any:
-    """The one look upwards: only where all algorithms are known can a whole config be read."""
-    return import_module("palestra.algorithms").read_config(config, overrides)
 
 
 class _NoConfig:

@@ -197,7 +197,7 @@ def train(name: str, place: Path, folder: str, kill_at: int | None, is_verified:
 
 def exit_code(*arguments: Any) -> int | None:
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["palestra.algorithms", "palestra.commands.verify"])
+    context.set_forkserver_preload(["palestra.training", "palestra.commands.verify"])
     process = context.Process(target=train, args=arguments)
     process.start()
     process.join(timeout=120.0)

@@ -9,12 +9,11 @@ Letters: B worlds.
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from palestra.recording.aggregates import Aggregates
+from palestra.recording.aggregates import Aggregates
 
 Infos = Mapping[str, Any]
 
@@ -26,7 +25,7 @@ class InfoFields:
     What was asked for and cannot be had is told by `news`.
     """
 
-    def __init__(self, names: Sequence[str], num_worlds: int, gathered: "Aggregates") -> None:
+    def __init__(self, names: Sequence[str], num_worlds: int, gathered: Aggregates) -> None:
         self.paths = {name: name.split("/") for name in names}
         self.num_worlds, self.gathered = num_worlds, gathered
         self._missing, self._unfit, self._told = set(names), set[str](), set[str]()
