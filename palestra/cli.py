@@ -396,7 +396,7 @@ def _told_plainly(quiet: bool = True) -> Iterator[None]:
     quiet: say nothing of the imports, as commands do that print an answer and are done.
     """
     with importing(silent if quiet else errors):
-        import palestra.algorithms  # noqa: F401 (it imports nearly all that the commands do)
+        import palestra.training  # noqa: F401 (it imports nearly all that the commands do)
         from palestra.config import ConfigError, UntrustedError
         from palestra.games.gymnasium import EnvironmentFailed
         from palestra.runs.stored import EvaluationFailed

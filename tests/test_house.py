@@ -1,14 +1,44 @@
 """The arrows of the house: who may know whom, and what no file may hold."""
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-import pytest
-
 HOUSE = Path(__file__).parent.parent / "palestra"
-ROOMS_BELOW_THE_TRAINER = ("games", "nets", "buffers", "storage", "recording", "schedules", "randomness", "intervals")
 FORBIDDEN_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
+# Who may know whom: a room knows itself and those after it. A file at the root is a room of its own.
+ORDER = (
+    ("__main__",),
+    ("cli",),
+    ("commands", "report", "testing"),
+    ("training",),
+    ("runs",),
+    ("callbacks",),
+    ("algorithms",),
+    ("evaluation",),
+    ("players",),
+    ("rollouts",),
+    ("nets",),
+    ("games",),
+    ("recording",),
+    ("storage",),
+    ("buffers",),
+    ("runtime",),
+    ("optimizers", "schedules", "randomness"),
+    ("config",),
+)
+MOST_AT_THE_ROOT = 6
+# Arrows and circles that are still to be mended.
+STILL_UPWARDS = {
+    "palestra.callbacks.callback -> palestra.training.trainer",
+    "palestra.callbacks.change_schedule -> palestra.training.trainer",
+    "palestra.callbacks.freeze -> palestra.training.trainer",
+    "palestra.callbacks.plateau -> palestra.training.trainer",
+    "palestra.runs.async_evaluations -> palestra.training.progress",
+    "palestra.runs.evaluations -> palestra.training.progress",
+}
+STILL_IN_CIRCLES = {"palestra.callbacks.callback", "palestra.algorithms.dqn", "palestra.algorithms.ppo"}
+STILL_IN_CIRCLES |= {"palestra.algorithms.sac", "palestra.games.gymnasium.game"}
 
 
 def module_name(path: Path) -> str:
@@ -19,21 +49,11 @@ def module_name(path: Path) -> str:
 TREES = {module_name(path): ast.parse(path.read_text()) for path in sorted(HOUSE.rglob("*.py"))}
 
 
-def statements(node: ast.AST, into_functions: bool) -> Iterator[ast.AST]:
-    """All nodes below one, without what stands under `if TYPE_CHECKING`; with or without the bodies of functions."""
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.If) and isinstance(child.test, ast.Name) and child.test.id == "TYPE_CHECKING":
-            continue
-        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef) and not into_functions:
-            continue
-        yield child
-        yield from statements(child, into_functions)
-
-
-def imports_of(module: str, tree: ast.Module, into_functions: bool = True) -> set[str]:
-    """The full names of the modules that a module imports; of `from a import b`, a.b where that is a module of ours."""
+def imports_of(module: str, tree: ast.Module) -> set[str]:
+    """The full names of the modules that a module imports, anywhere and for type checkers alone, too; also by name, as
+    text. Of `from a import b`, a.b where that is a module of ours."""
     found = set()
-    for node in statements(tree, into_functions):
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
@@ -42,38 +62,78 @@ def imports_of(module: str, tree: ast.Module, into_functions: bool = True) -> se
             names = {f"{node.module}.{alias.name}" for alias in node.names}
             ours = {name for name in names if name in TREES}
             found |= ours if len(ours) == len(names) else ours | {node.module}
-    return found
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and "." in node.value:
+            found |= {node.value} & TREES.keys()
+    return found - {module}
 
 
 IMPORTS = {module: imports_of(module, tree) for module, tree in TREES.items()}
-IMPORTS_AT_ONCE = {module: imports_of(module, tree, into_functions=False) for module, tree in TREES.items()}
 
 
-def lies_in(module: str, *rooms: str) -> bool:
-    return any(module == f"palestra.{room}" or module.startswith(f"palestra.{room}.") for room in rooms)
+def rank(module: str) -> int:
+    """The place of a module's room in ORDER."""
+    room = module.split(".")[1]
+    return next(number for number, rooms in enumerate(ORDER) if room in rooms)
 
 
 def test_the_imports_of_the_house_are_seen() -> None:
-    assert IMPORTS["palestra.training.trainer"] >= {
-        "palestra.players.player",
-        "palestra.config",
-        "palestra.storage.checkpoints",
+    assert IMPORTS["palestra.training.trainer"] >= {"palestra.runs.config", "palestra.players.player"}
+    source = """
+if TYPE_CHECKING:
+    from palestra.training.trainer import Trainer
+
+def f():
+    return import_module("palestra.runs.config")
+"""
+    assert imports_of("palestra.x", ast.parse(source)) == {"palestra.training.trainer", "palestra.runs.config"}
+
+
+def test_every_room_has_its_place_in_the_order() -> None:
+    rooms = {module.split(".")[1] for module in TREES if "." in module}
+    assert rooms == {room for rooms in ORDER for room in rooms}
+
+
+def test_few_modules_stand_at_the_root() -> None:
+    assert len(list(HOUSE.glob("*.py"))) <= MOST_AT_THE_ROOT
+
+
+def test_no_arrow_points_upwards() -> None:
+    """`palestra` itself gives out names of many rooms, on first use: only the command line, which has them so late,
+    uses it."""
+    upwards = {
+        f"{module} -> {name}"
+        for module in TREES
+        if module != "palestra"
+        for name in IMPORTS[module] & TREES.keys()
+        if (name == "palestra" and module != "palestra.cli") or (name != "palestra" and rank(name) < rank(module))
     }
-    assert "palestra.algorithms" not in IMPORTS["palestra.training.trainer"]  # for type checkers alone
-    assert "palestra.training.trainer" in IMPORTS["palestra.algorithms"]
+    assert upwards == STILL_UPWARDS
 
 
-def test_config_knows_nothing_of_the_rest() -> None:
-    known = {name for module in TREES if lies_in(module, "config") for name in IMPORTS[module]}
-    assert [name for name in known if name.startswith("palestra") and not lies_in(name, "config")] == []
+def circles(graph: Mapping[str, set[str]]) -> list[set[str]]:
+    """The groups of modules that lead to each other."""
+    reached = {module: set(names) for module, names in graph.items()}
+    for middle in graph:
+        for module in graph:
+            if middle in reached[module]:
+                reached[module] |= reached[middle]
+    groups = {
+        frozenset(other for other in reached[module] if module in reached[other])
+        for module in graph
+        if module in reached[module]
+    }
+    return [set(group) for group in groups]
 
 
-@pytest.mark.parametrize("room", ROOMS_BELOW_THE_TRAINER)
-def test_the_parts_know_neither_trainer_nor_algorithms(room: str) -> None:
-    modules = [module for module in TREES if lies_in(module, room)]
-    assert modules
-    above = [(m, name) for m in modules for name in IMPORTS[m] if lies_in(name, "trainer", "algorithms", "cli")]
-    assert above == []
+def test_a_circle_is_found() -> None:
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}}) == [{"b", "c"}]
+
+
+def test_there_is_no_circle_of_files() -> None:
+    graph = {m: names & TREES.keys() - {"palestra"} for m, names in IMPORTS.items() if m != "palestra"}
+    found = circles(graph)
+    assert [circle for circle in found if not circle & STILL_IN_CIRCLES] == []
+    assert [module for module in STILL_IN_CIRCLES if not any(module in circle for circle in found)] == []
 
 
 # who else changes files, and why that cannot harm a run's surroundings
@@ -124,19 +184,6 @@ def test_files_are_changed_through_one_door() -> None:
     others = {module: calls for module, calls in found.items() if calls and module not in WRITERS}
     assert others == {}
     assert [module for module in WRITERS if not found[module]] == [], "no longer writers"
-
-
-def test_nobody_imports_the_command_line() -> None:
-    assert [module for module in TREES if "palestra.cli" in IMPORTS[module]] == []
-
-
-def test_there_is_no_circle_of_imports() -> None:
-    """Packages are their `__init__`: importing a module imports those above it, which may import their own rooms."""
-    graph = {module: {name for name in names if name in TREES} for module, names in IMPORTS_AT_ONCE.items()}
-    while leaves := [module for module, names in graph.items() if not names & graph.keys()]:
-        for module in leaves:
-            del graph[module]
-    assert graph == {}
 
 
 def test_the_config_of_a_stored_run_is_read_as_a_strangers() -> None:

@@ -2,13 +2,13 @@
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from palestra import __version__
 from palestra.recording.results import printable
 from palestra.report.comparison_table import comparison_section
 from palestra.report.evaluations import evaluations_section
@@ -67,7 +67,7 @@ def render_page(groups: Sequence[Group]) -> str:
         sections=sections,
         style=Markup((HERE / "style.css").read_text()),
         written=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
-        version=__version__,
+        version=version("palestra"),
     )
 
 

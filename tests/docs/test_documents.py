@@ -60,7 +60,7 @@ def test_the_five_lines_of_the_readme_train_load_and_play(tmp_path: Path, monkey
     view = {"observation": torch.from_numpy(names["observations"])}
     legal, keys = torch.ones(4, 2, dtype=torch.bool), torch.arange(4)
     assert chosen.tolist() == names["player"].policy(explore=False).act(view, legal, keys, {}).action.tolist()
-    exec(more.partition("from palestra.games.polyhedra.game")[0], names)
+    exec(more.partition("from palestra.games.polyhedra import")[0], names)
     (*_, loop) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "gymnasium.md").read_text(), re.S)
     exec(loop, names)
     assert names["rewards"].tolist() == [1.0] * 4

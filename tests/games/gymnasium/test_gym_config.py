@@ -124,8 +124,9 @@ def test_a_missing_extra_is_named() -> None:
     extras = {"HalfCheetah-v5": "mujoco", "LunarLander-v3": "box2d", "ALE/Pong-v5": "atari"}
     program = (
         "import sys; sys.modules |= {'mujoco': None, 'Box2D': None, 'ale_py': None, 'cv2': None}\n"
-        "sys.path[:0] = ['tests', 'tests/games', '.']\n"
-        "from test_gym_config import refusal; from test_gym_spaces import usual; from gym_worlds import gym_data\n"
+        "sys.path[:0] = ['tests', '.']\n"
+        "from tests.games.gymnasium.test_gym_config import refusal\n"
+        "from tests.games.gymnasium.test_gym_spaces import usual; from tests.games.gym_worlds import gym_data\n"
         f"for env_id in {list(extras)}: print(refusal(gym_data(id=env_id, arguments=usual(env_id))))\n"
         "print(refusal(gym_data(id='tests.gym_probes:Pixels-v0', wrappers=[{'name': 'resize', 'shape': [8, 8]}])))"
     )
