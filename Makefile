@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PEERS ?= .venv-peers
 
-.PHONY: demo test slow chaos lint check bench peers
+.PHONY: demo test slow chaos lint check bits bench peers
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -32,6 +32,12 @@ lint: .venv/ready
 	$(BIN)/mypy
 
 check: lint test
+
+# Do two commits learn the same, to the bit? A folder is a working tree: make bits OLD=cfd467c NEW=main
+OLD ?= HEAD
+NEW ?= .
+bits: .venv/ready
+	$(BIN)/python -m benchmarks.same_bits $(OLD) $(NEW)
 
 bench: .venv/ready
 	$(BIN)/python -m benchmarks.polyhedra
