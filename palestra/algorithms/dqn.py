@@ -215,8 +215,6 @@ class DQN(Algorithm):
         self.fractions_key = torch.tensor(
             [base_key(player.seed, f"player/{player.name}/fractions")], device=player.device
         )
-        self.rolled_out = False
-        self.updates_left = 0
         player.nets = {"q": self.q.net, "target": self.target.net}
         player.optimizers = {"q": self.optimizer}
         player.lr_schedule, player.er_schedule = config.learning_rate, config.exploration.schedule
@@ -257,20 +255,16 @@ class DQN(Algorithm):
         return Deterministic(net, best_legal, self.player.action_space.num_flags)
 
     def learn(self, turn: Turn) -> None:
-        config, player = self.config, self.player
-        if not self.rolled_out:  # counters, not locals, remember where we are: a resumed run goes on right here
+        config = self.config
+        for _ in turn.once("roll_out"):
             transitions = self.producer(turn.collect(config.rollout_length))
             self.buffer.add(transitions.rows(), transitions.valid)
-            warming_up = player.env_steps < config.warmup_env_steps or self.buffer.is_empty
-            self.updates_left = 0 if warming_up else config.updates_per_turn
-            self.rolled_out = True
-            turn.safe_point()
-        while self.updates_left:
+        for _ in turn.times("updates", 0 if self.is_warming_up() else config.updates_per_turn):
             turn.before_step()
-            metrics = self.opt_step(self.buffer.sample(config.batch_size))
-            self.updates_left -= 1
-            turn.after_step(metrics)
-        self.rolled_out = False
+            turn.after_step(self.opt_step(self.buffer.sample(config.batch_size)))
+
+    def is_warming_up(self) -> bool:
+        return self.player.env_steps < self.config.warmup_env_steps or self.buffer.is_empty
 
     def opt_step(self, rows: Mapping[str, Tensor]) -> Metrics:
         config, opt_steps = self.config, self.player.opt_steps
@@ -319,9 +313,7 @@ class DQN(Algorithm):
         return td_loss(*parts)
 
     def state_dict(self) -> dict[str, Any]:
-        remembered = {"rolled_out": self.rolled_out, "updates_left": self.updates_left}
-        return remembered | {"producer": self.producer.state_dict()}
+        return {"producer": self.producer.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.rolled_out, self.updates_left = state["rolled_out"], state["updates_left"]
         self.producer.load_state_dict(state["producer"])

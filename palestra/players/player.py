@@ -49,7 +49,8 @@ class Player:
     env_steps: its own counters; its schedules read opt_steps. worlds: the games in which it gathers experience.
     num_worlds: how many of them; 0 for a player that does not learn. turns: the role of each of its turns in one round,
     in order; () where each role has one. game: of a player that was loaded from a run, the game as that run left it.
-    num_choices: calls of `choose`.
+    num_choices: calls of `choose`. turn_progress: how far the loops of a turn that was begun have come
+    (palestra.algorithms.algorithm.Turn).
     """
 
     name: str
@@ -75,6 +76,7 @@ class Player:
     opt_steps: int = 0
     env_steps: int = 0
     num_choices: int = 0
+    turn_progress: dict[str, dict[str, int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.turns = self.turns or self.roles
@@ -149,6 +151,7 @@ class Player:
             "modes": {name: net.training for name, net in self.nets.items()},
             "optimizers": {name: optimizer.state_dict() for name, optimizer in self.optimizers.items()},
             "algorithm": self.algorithm.state_dict(),
+            "turn_progress": {loop: dict(progress) for loop, progress in self.turn_progress.items()},
             "schedules": {key: schedule.state_dict() for key, schedule in self.changed_schedules.items()},
             "replay_buffer": None if self.replay_buffer is None else self.replay_buffer.state_dict(),
             "worlds": None if self.worlds is None else self.worlds.state_dict(),
@@ -173,6 +176,7 @@ class Player:
         for name, optimizer in self.optimizers.items():
             optimizer.load_state_dict(state["optimizers"][name])
         self.algorithm.load_state_dict(state["algorithm"])
+        self.turn_progress = {loop: dict(progress) for loop, progress in state["turn_progress"].items()}
         for key, schedule in state["schedules"].items():
             self.change_schedule(key, read_schedule(schedule))
         if self.replay_buffer is not None:

@@ -14,6 +14,7 @@ import torch
 from rich.console import Console
 from torch import Tensor, nn
 
+from palestra.algorithms.algorithm import Turn
 from palestra.buffers.memory import NoRoom
 from palestra.callbacks import Callback, make_callback
 from palestra.config import ConfigError, ConfigErrorItem, PartError, trusting
@@ -89,11 +90,12 @@ class TrainingEnds(Exception):
     """Raised by a safe point to leave the loops: the run is done, or a signal asked to leave."""
 
 
-class PlayerTurn:
-    """The trainer, as seen by the algorithm of the player whose turn it is (palestra.algorithms.algorithm.Turn)."""
+class PlayerTurn(Turn):
+    """The trainer, as seen by the algorithm of the player whose turn it is."""
 
     def __init__(self, trainer: "Trainer", player: Player) -> None:
-        self.trainer, self.player = trainer, player
+        super().__init__(player)
+        self.trainer = trainer
 
     def collect(self, num_rounds: int) -> Transitions:
         return self.trainer._roll_out(self.player.roles[0], num_rounds)
@@ -104,7 +106,8 @@ class PlayerTurn:
     def after_step(self, metrics: Metrics, num_opt_steps: int = 1) -> None:
         self.trainer._count_opt_steps(self.player, num_opt_steps - 1)  # the hook counts the last one
         self.trainer.after_step(self.player, metrics)
-        self.trainer.safe_point()
+        if not self._open:
+            self.safe_point()
 
     def safe_point(self) -> None:
         self.trainer.safe_point()
@@ -267,9 +270,7 @@ class Trainer:
     def _train(self) -> None:
         """One epoch: every learning player takes its turn. The attribute `turn` remembers whose it is."""
         while self.turn < len(self.learners):
-            player = self.learners[self.turn]
-            assert player.algorithm is not None
-            player.algorithm.learn(PlayerTurn(self, player))
+            PlayerTurn(self, self.learners[self.turn]).run()
             self.turn += 1
         self.turn = 0
 

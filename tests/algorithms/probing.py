@@ -9,7 +9,7 @@ import torch
 from probes import Kind, Probe
 from torch import Tensor
 
-from palestra.algorithms.algorithm import Algorithm, AlgorithmConfig
+from palestra.algorithms.algorithm import Algorithm, AlgorithmConfig, Turn
 from palestra.games.spaces import ActionSpace, Space
 from palestra.games.world import TensorWorld
 from palestra.players.player import Metrics, Player
@@ -33,11 +33,12 @@ def seat(config: AlgorithmConfig, spaces: dict[str, Space], actions: ActionSpace
     return player.algorithm
 
 
-class ProbeTurn:
+class ProbeTurn(Turn):
     """Plays a probe for the algorithm, and writes down what it is asked for. `visit`: called at every safe point."""
 
     def __init__(self, algorithm: Algorithm, probe: Probe, visit: Callable[[], None] = lambda: None) -> None:
-        self.player, self.visit = algorithm.player, visit
+        super().__init__(algorithm.player)
+        self.visit = visit
         self.game = SoloGame(probe, {}, lambda num, seed, keys: TensorWorld(probe, keys))
         self.player.worlds = self.worlds = self.game.new_worlds(NUM_WORLDS, 0, "play")
         self.calls: list[str] = []
@@ -54,11 +55,12 @@ class ProbeTurn:
     def before_step(self) -> None:
         self.calls.append("before")
 
-    def after_step(self, metrics: Metrics) -> None:
+    def after_step(self, metrics: Metrics, num_opt_steps: int = 1) -> None:
         self.calls.append("after")
         self.metrics.append(metrics)
-        self.player.opt_steps += 1
-        self.visit()
+        self.player.opt_steps += num_opt_steps
+        if not self._open:
+            self.visit()
 
     def safe_point(self) -> None:
         self.calls.append("safe point")
@@ -69,7 +71,7 @@ def learn(algorithm: Any, probe: Probe, opt_steps: int) -> Any:
     """The algorithm after so many opt steps on the probe."""
     turn = ProbeTurn(algorithm, probe)
     while algorithm.player.opt_steps < opt_steps:
-        algorithm.learn(turn)
+        turn.run()
     return algorithm
 
 
@@ -94,12 +96,12 @@ def assert_goes_on_in_a_fresh_object(make_turn: Callable[[Callable[[], None]], A
     num_over = 0
     with suppress(Left):
         while True:
-            left.player.algorithm.learn(left)
+            left.run()
             num_over += 1
     restore(again.player, left.player)
     for turn, num_turns in ((whole, 2), (again, 2 - num_over)):
         for _ in range(num_turns):
-            turn.player.algorithm.learn(turn)
+            turn.run()
     assert left.calls + again.calls == whole.calls
     assert list(tree_differences(whole.player.state_dict(), again.player.state_dict())) == []
 

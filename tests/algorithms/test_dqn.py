@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from palestra.algorithms import dqn as dqn_module
+from palestra.algorithms.algorithm import Turn
 from palestra.algorithms.dqn import DQN, DQNConfig, td_loss, td_target
 from palestra.algorithms.parts.exploration import best_legal
 from palestra.config import check
@@ -340,18 +341,19 @@ def test_training_does_not_touch_the_users_global_random_state() -> None:
     expected = numbers()
     seed()
     dqn = make_dqn(net=WITH_BATCH_NORM)
-    dqn.learn(RecordingTurn(dqn))
+    RecordingTurn(dqn).run()
     assert numbers() == expected
 
 
 # ---- a turn ----------------------------------------------------------------------------------------------------
 
 
-class RecordingTurn:
+class RecordingTurn(Turn):
     """Plays Nim for the algorithm, and writes down what it is asked for. `visit`: called at every safe point."""
 
     def __init__(self, dqn: DQN, visit: Callable[[], None] = lambda: None) -> None:
-        self.player, self.visit = dqn.player, visit
+        super().__init__(dqn.player)
+        self.visit = visit
         self.fused_game = FusedGame(GAME, {})
         self.player.worlds = self.player.worlds or self.fused_game.new_worlds(32, 0, "play")
         self.calls: list[str] = []
@@ -366,10 +368,9 @@ class RecordingTurn:
     def before_step(self) -> None:
         self.calls.append("before")
 
-    def after_step(self, metrics: Metrics) -> None:
+    def after_step(self, metrics: Metrics, num_opt_steps: int = 1) -> None:
         self.calls.append("after")
-        self.player.opt_steps += 1
-        self.visit()
+        self.player.opt_steps += num_opt_steps
 
     def safe_point(self) -> None:
         self.calls.append("safe point")
@@ -379,8 +380,8 @@ class RecordingTurn:
 def test_a_turn_rolls_out_and_then_updates() -> None:
     dqn = make_dqn()
     turn = RecordingTurn(dqn)
-    dqn.learn(turn)
-    assert turn.calls == ["collect 3", "safe point"] + ["before", "after"] * 4
+    turn.run()
+    assert turn.calls == ["collect 3", "safe point"] + ["before", "after", "safe point"] * 4
     assert dqn.buffer.num_added > 0
     assert dqn.buffer.num_samples == 4
 
@@ -389,18 +390,18 @@ def test_warm_up_gathers_and_does_not_update() -> None:
     dqn = make_dqn(warmup_env_steps=200)
     turn = RecordingTurn(dqn)
     before = copy.deepcopy(dqn.player.nets["q"].state_dict())
-    dqn.learn(turn)
-    dqn.learn(turn)
+    turn.run()
+    turn.run()
     assert turn.calls == ["collect 3", "safe point"] * 2
     assert all(torch.equal(value, before[name]) for name, value in dqn.player.nets["q"].state_dict().items())
-    dqn.learn(turn)
-    assert turn.calls[4:] == ["collect 3", "safe point"] + ["before", "after"] * 4
+    turn.run()
+    assert turn.calls[4:] == ["collect 3", "safe point"] + ["before", "after", "safe point"] * 4
 
 
 def test_there_is_no_update_before_the_first_transition() -> None:
     dqn = make_dqn(rollout_length=1)
     turn = RecordingTurn(dqn)
-    dqn.learn(turn)  # one round: nobody has decided twice
+    turn.run()  # one round: nobody has decided twice
     assert len(dqn.buffer) == 0
     assert turn.calls == ["collect 1", "safe point"]
 
@@ -416,7 +417,7 @@ def test_equal_seeds_learn_the_same_to_the_bit() -> None:
         dqn = make_dqn(net=WITH_BATCH_NORM)
         turn = RecordingTurn(dqn)
         for _ in range(3):
-            dqn.learn(turn)
+            turn.run()
         weights.append(dqn.player.nets["q"].state_dict())
     assert all(torch.equal(value, weights[1][name]) for name, value in weights[0].items())
 

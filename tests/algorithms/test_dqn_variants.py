@@ -292,10 +292,10 @@ def test_tails_wait_for_the_next_turn_and_are_part_of_the_state() -> None:
     config = variant_config("n-step", updates_per_turn=1, warmup_env_steps=10**6)
     dqn, again = (seat(config, probe.spaces["agent"], probe.action_spaces["agent"]) for _ in range(2))
     turn = ProbeTurn(dqn, probe)
-    dqn.learn(turn)
+    turn.run()
     assert len(dqn.buffer) == 0
     again.load_state_dict(copy.deepcopy(dqn.state_dict()))
-    dqn.learn(turn)
+    turn.run()
     assert len(dqn.buffer) == 4 * NUM_WORLDS  # games end after 4 steps
     again.buffer.add(*stored(again.producer(turn.collected[-1])))
     assert str(again.buffer.rows(0, 4 * NUM_WORLDS)) == str(dqn.buffer.rows(0, 4 * NUM_WORLDS))
@@ -320,7 +320,7 @@ def test_a_producer_of_ones_own_makes_the_rows(in_tmp_path: Path) -> None:
     probe = make_probe("endless", continuous=False)
     config = variant_config("plain", transitions={"name": "halves:Scaled", "scale": 0.5}, warmup_env_steps=10**6)
     dqn = seat(config, probe.spaces["agent"], probe.action_spaces["agent"])
-    dqn.learn(ProbeTurn(dqn, probe))
+    ProbeTurn(dqn, probe).run()
     assert (dqn.buffer.rows(0, 16)["reward"] == 0.5).all()
     assert user_class_hashes(config).keys() == {"halves:Scaled"}
     with pytest.raises(ConfigError, match=r"transitions.name: 'n_steps' is unknown; did you mean 'n_step'"):

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch import distributions as theirs
 
 import palestra
+from palestra.algorithms.algorithm import Turn
 from palestra.algorithms import ppo as ppo_module
 from palestra.algorithms.parts.advantages import Chains, Experience, _loop_over_steps, generalized_advantages
 from palestra.algorithms.ppo import METRICS, PPO, Pace, PPOConfig, ppo_loss, scaled
@@ -523,7 +524,7 @@ def test_a_pass_sees_every_row_once_in_an_order_of_its_own(monkeypatch: pytest.M
 def test_passes_end_once_the_policy_is_far_away() -> None:
     ppo = make_ppo(target_kl=1e-12)
     turn = RecordingTurn(ppo)
-    ppo.learn(turn)
+    turn.run()
     assert turn.calls == ["collect 6", "safe point", "before", "after 2", "before", "after 2"][:4]
 
 
@@ -531,7 +532,7 @@ def test_passes_end_once_the_policy_is_far_away() -> None:
 def test_the_price_of_divergence_follows_its_target(target: float | None, factor: float) -> None:
     ppo = make_ppo(objective=PENALTY | {"target": target})
     for expected in (0.5 * factor, 0.5 * factor**2):
-        ppo.learn(RecordingTurn(ppo))
+        RecordingTurn(ppo).run()
         assert ppo.kl_price == expected
     other = make_ppo(objective=PENALTY | {"target": target})
     other.load_state_dict(ppo.state_dict())
@@ -541,11 +542,12 @@ def test_the_price_of_divergence_follows_its_target(target: float | None, factor
 # ---- a turn ------------------------------------------------------------------------------------------------------
 
 
-class RecordingTurn:
+class RecordingTurn(Turn):
     """Plays Nim for the algorithm, and writes down what it is asked for. `visit`: called at every safe point."""
 
     def __init__(self, ppo: PPO, visit: Callable[[], None] = lambda: None) -> None:
-        self.player, self.visit = ppo.player, visit
+        super().__init__(ppo.player)
+        self.visit = visit
         self.fused_game = FusedGame(GAME, {})
         self.player.worlds = self.player.worlds or self.fused_game.new_worlds(16, 0, "play")
         self.calls: list[str] = []
@@ -563,7 +565,8 @@ class RecordingTurn:
         assert {"loss", "grad_norm", "explained_variance", *METRICS} == set(metrics)
         self.calls.append(f"after {num_opt_steps}")
         self.player.opt_steps += num_opt_steps
-        self.visit()
+        if not self._open:
+            self.visit()
 
     def safe_point(self) -> None:
         self.calls.append("safe point")
@@ -573,7 +576,7 @@ class RecordingTurn:
 def test_a_turn_rolls_out_and_then_passes_over_it() -> None:
     ppo = make_ppo()
     turn = RecordingTurn(ppo)
-    ppo.learn(turn)
+    turn.run()
     assert turn.calls == ["collect 6", "safe point"] + ["before", "after 2"] * 3
     assert (ppo.experience, ppo.rolled_out) == (None, False)
 
@@ -588,7 +591,7 @@ def test_equal_seeds_learn_the_same_to_the_bit() -> None:
     for ppo in ppos:
         turn = RecordingTurn(ppo)
         for _ in range(3):
-            ppo.learn(turn)
+            turn.run()
     assert torch.equal(ppos[0].weights, ppos[1].weights)
 
 

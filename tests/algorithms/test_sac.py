@@ -469,16 +469,16 @@ def sac_of(turn: ProbeTurn) -> SAC:
 
 def test_a_turn_rolls_out_and_then_updates() -> None:
     turn = make_turn()
-    sac_of(turn).learn(turn)
+    turn.run()
     assert turn.calls == ["collect 3", "safe point"] + ["before", "after"] * 4
     assert sac_of(turn).buffer.num_added == 24
 
 
 def test_warm_up_gathers_and_does_not_update() -> None:
     turn = make_turn(warmup_env_steps=48)
-    sac_of(turn).learn(turn)
+    turn.run()
     assert turn.calls == ["collect 3", "safe point"]
-    sac_of(turn).learn(turn)
+    turn.run()
     assert turn.calls[2:] == ["collect 3", "safe point"] + ["before", "after"] * 4
 
 
@@ -493,7 +493,7 @@ def test_equal_seeds_learn_the_same_to_the_bit(continuous: bool) -> None:
     for _ in range(2):
         turn = make_turn(continuous)
         for _ in range(3):
-            sac_of(turn).learn(turn)
+            turn.run()
         weights.append(sac_of(turn).targets.weights)
     assert torch.equal(*weights)
 
@@ -561,7 +561,7 @@ def test_the_entropy_comes_to_its_target() -> None:
     sac = seat(sac_config(**changes, **rates), probe.spaces["agent"], probe.action_spaces["agent"])
     turn = ProbeTurn(sac, probe)
     while sac.player.opt_steps < 600:
-        sac.learn(turn)
+        turn.run()
     entropies = [float(metrics["entropy"]) for metrics in turn.metrics[-50:]]
     assert sum(entropies) / 50 == pytest.approx(0.2, abs=0.1)
 

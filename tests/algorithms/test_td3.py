@@ -290,9 +290,9 @@ def td3_of(turn: ProbeTurn) -> TD3:
 
 def test_warm_up_gathers_and_does_not_update() -> None:
     turn = make_turn(warmup_env_steps=48)
-    td3_of(turn).learn(turn)
+    turn.run()
     assert turn.calls == ["collect 3", "safe point"]
-    td3_of(turn).learn(turn)
+    turn.run()
     assert turn.calls[2:] == ["collect 3", "safe point"] + ["before", "after"] * 4
     assert td3_of(turn).buffer.num_added == 48
 
