@@ -1,7 +1,7 @@
 """How one player learns: the base of all algorithms, and what they ask of the trainer."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -141,6 +141,22 @@ def capacity_errors(capacity: int, num_transitions: int) -> list[ConfigErrorItem
         f"{capacity} is too small: a roll-out brings up to {num_transitions} transitions; expected at least as many"
     )
     return [ConfigErrorItem("replay_buffer.capacity", message)]
+
+
+def total_loss(terms: Mapping[str, Tensor]) -> Tensor:
+    """The sum of the terms of a loss, in their order: of those whose names begin with `loss_`."""
+    losses = [term for name, term in terms.items() if name.startswith("loss_")]
+    if not losses:
+        raise ValueError(f"expected a loss with at least one term named loss_*, got {sorted(terms)}")
+    total = losses[0]
+    for loss in losses[1:]:
+        total = total + loss
+    return total
+
+
+def metrics_of(terms: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The terms of a loss that are recorded and not learned: all those whose names do not begin with `loss_`."""
+    return {name: term.detach() for name, term in terms.items() if not name.startswith("loss_")}
 
 
 class Algorithm(ABC):

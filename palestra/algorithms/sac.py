@@ -1,25 +1,35 @@
 """SAC, soft actor-critic: an off-policy learner of returns and entropy (Haarnoja et al. 2018, "Soft Actor-Critic
 Algorithms and Applications"); with discrete actions after Christodoulou 2019.
 
-The least of several critics is believed, and one coefficient weighs entropy against reward, fixed or learnt. Actions of
-a Box are measured in half-widths from its centre, by the critics and in log-probabilities alike: what the bounds are
-changes no hyperparameter. Legal-action masks hold in acting, in targets and in the policy's loss.
+The smallest value of several critics counts, and one coefficient weighs entropy against reward, fixed or learned.
+Actions of a Box are measured in half-widths from its centre, by the critics and in log-probabilities alike: what the
+bounds are changes no hyperparameter. Legal-action masks hold in acting, in targets and in the policy's loss.
 Left out on purpose: the state-value network of the first paper, reward scaling (the entropy coefficient does it).
+Letters: B rows of a batch; K actions over which a mean is taken (1 of a Box, all of a Discrete); n dimensions of a Box.
 To run: palestra train configs/sac-pendulum.yml
 """
 
 from collections.abc import Callable, Mapping
 from copy import deepcopy
 from math import isfinite
-from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
+from typing import Annotated, Any, Literal, Self
 
 import torch
 from pydantic import model_validator
 from torch import Tensor, nn
 
-from palestra.algorithms.algorithm import Algorithm, AlgorithmConfig, Deterministic, Seat, Turn, capacity_errors
+from palestra.algorithms.algorithm import (
+    Algorithm,
+    AlgorithmConfig,
+    Deterministic,
+    Seat,
+    Turn,
+    capacity_errors,
+    metrics_of,
+    total_loss,
+)
 from palestra.algorithms.kernels.sac import by_hand_of
-from palestra.algorithms.parts.distributions import ILLEGAL, Categorical, SquashedGaussian
+from palestra.algorithms.parts.sampled_actions import BoxHead, DiscreteHead, SampledActions
 from palestra.buffers.replay import ReplayBuffer, UniformReplayConfig
 from palestra.config import (
     ByName,
@@ -34,13 +44,13 @@ from palestra.config import (
     PositiveInt,
 )
 from palestra.games.policy import Decision, Memory, Sees
-from palestra.games.spaces import Box, Discrete, Space
+from palestra.games.spaces import Box, Discrete
 from palestra.nets import NetConfig, make_net
 from palestra.nets.flat import FlatNet
 from palestra.nets.weights import compiled, evaluation_twin
 from palestra.optimizers import OptimizerConfig
 from palestra.players.player import Metrics, Player
-from palestra.randomness import base_key, fold, random_choice, random_floats, random_normals
+from palestra.randomness import base_key, fold, random_normals
 from palestra.rollouts.transitions import Transitions
 from palestra.schedules import ScheduleConfig
 
@@ -86,7 +96,7 @@ class FixedConfig(Config):
 
 class AutomaticConfig(Config):
     name: Literal["automatic"]
-    """learnt, so that the policy's entropy comes to a target"""
+    """learned, so that the policy's entropy comes to a target"""
     initial: PositiveFloat
     """coefficient at the start: reward that one nat of entropy is worth"""
     target_entropy: Annotated[NumberConfig | PerDimensionConfig | PerLogActionsConfig, ByName()]
@@ -119,7 +129,7 @@ class SACConfig(AlgorithmConfig):
     gamma: Discount
     """discount per decision of the player"""
     num_critics: PositiveInt
-    """critics, of which the least is believed"""
+    """critics, of which the smallest value counts"""
     rollout_length: PositiveInt
     """rounds played in every world per turn"""
     updates_per_turn: PositiveInt
@@ -161,134 +171,11 @@ class SACConfig(AlgorithmConfig):
         return SAC(self, player)
 
 
-# ---- what it learns ----------------------------------------------------------------------------------
-
-
-class Considered(NamedTuple):
-    """The actions over which a policy's means are taken: one drawn from a Box, or all of a Discrete.
-
-    seen: what the critics see of them beside the observation. weights, log_probs: (B, K), for K actions; weights are
-    probabilities, and 1 for an action that was drawn.
-    """
-
-    seen: dict[str, Tensor]
-    weights: Tensor
-    log_probs: Tensor
-
-    def entropy(self) -> Tensor:
-        """(B,): an unbiased estimate, or the exact one."""
-        return -(self.weights * self.log_probs).sum(dim=1)
-
-
-def soft_value(considered: Considered, q: Tensor, alpha: Tensor) -> Tensor:
-    """The mean of Q - alpha log pi over actions: (B,) of q (B, K) (Haarnoja et al. 2018, eq. 3). Policies raise it."""
-    return (considered.weights * (q - alpha * considered.log_probs)).sum(dim=1)
-
-
-def td_target(next_value: Tensor, batch: Transitions, config: SACConfig) -> Tensor:
-    """r + gamma * V(s'); r alone where the game terminated: float32 (B,)."""
-    return batch.reward + config.gamma * torch.where(batch.terminated, 0.0, next_value)
-
-
-def critic_loss(taken: Tensor, target: Tensor) -> Tensor:
-    """Half the mean squared TD error (eq. 5), summed over critics. taken: (critics, B), values of the actions taken."""
-    return 0.5 * (taken - target).square().mean(dim=1).sum()
-
-
-def target_entropy(config: AutomaticConfig, head: "BoxHead | DiscreteHead", legal: Tensor) -> Tensor | float:
-    """In nats; its mean over the rows of `legal` where it depends on them."""
-    match config.target_entropy:
-        case NumberConfig(value=value):
-            return value
-        case PerDimensionConfig(factor=factor):
-            return factor * head.num_noise
-        case PerLogActionsConfig(factor=factor):
-            return factor * legal.sum(dim=1).clamp(min=1).log().mean()
-
-
 # ---- how it plays ------------------------------------------------------------------------------------
 
 
-class BoxHead:
-    """What the nets' numbers mean for a Box of n dimensions. Policy: n means and n log standard deviations, before a
-    tanh. Critics see the observation and an action in half-widths from the centre, and give its value."""
-
-    num_values = 1
-
-    def __init__(self, space: Box, log_std: LogStdConfig, device: torch.device) -> None:
-        low, high = torch.tensor(space.low, device=device), torch.tensor(space.high, device=device)
-        self.center, self.half_width = (high + low) / 2, (high - low) / 2
-        self.unit = SquashedGaussian(torch.zeros_like(low), torch.ones_like(low))
-        self.log_std = log_std
-        self.num_noise = len(low)
-        self.num_outputs = 2 * len(low)
-        self.seen_spaces = {"action": Space(space.shape, torch.float32, padded=False)}
-
-    def uniform(self, legal: Tensor, keys: Tensor) -> Tensor:
-        return self.center + self.half_width * (2.0 * random_floats(keys, self.num_noise) - 1.0)
-
-    def sampled(self, outputs: Tensor, legal: Tensor, keys: Tensor) -> Tensor:
-        mean, log_std = self.parts(outputs)
-        value = mean + log_std.exp() * random_normals(keys, self.num_noise)
-        return self.center + self.half_width * self.unit.action(value)
-
-    def deterministic(self, outputs: Tensor, legal: Tensor) -> Tensor:
-        return self.center + self.half_width * self.unit.action(self.parts(outputs)[0])
-
-    def consider(self, outputs: Tensor, legal: Tensor, noise: Tensor) -> Considered:
-        """One action per row, made of standard normal noise (B, n); differentiable."""
-        mean, log_std = self.parts(outputs)
-        value, log_prob = self.unit.draw(mean, log_std, noise)
-        log_probs = log_prob.unsqueeze(1)
-        return Considered({"action": self.unit.action(value)}, torch.ones_like(log_probs), log_probs)
-
-    def seen(self, action: Tensor) -> dict[str, Tensor]:
-        """What critics see of an action of the game."""
-        return {"action": (action - self.center) / self.half_width}
-
-    def taken(self, q: Tensor, action: Tensor) -> Tensor:
-        """Of the critics' values (critics, B, 1), those of the action: (critics, B)."""
-        return q.squeeze(2)
-
-    def parts(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
-        mean, log_std = outputs.chunk(2, dim=1)
-        return mean, log_std.clamp(self.log_std.min, self.log_std.max)
-
-
-class DiscreteHead:
-    """What the nets' numbers mean for A discrete actions. Policy: logits. Critics see the observation, and give the
-    value of every action."""
-
-    num_noise = 0
-    seen_spaces: ClassVar[dict[str, Space]] = {}
-
-    def __init__(self, space: Discrete) -> None:
-        self.num_outputs = self.num_values = space.num
-        self.categorical = Categorical((space.num,), is_single=True)
-
-    def uniform(self, legal: Tensor, keys: Tensor) -> Tensor:
-        return random_choice(keys, legal)
-
-    def sampled(self, outputs: Tensor, legal: Tensor, keys: Tensor) -> Tensor:
-        return self.categorical.sample(outputs, legal, keys)[0]
-
-    def deterministic(self, outputs: Tensor, legal: Tensor) -> Tensor:
-        return self.categorical.mode(outputs, legal)
-
-    def consider(self, outputs: Tensor, legal: Tensor, noise: Tensor) -> Considered:
-        """All actions; illegal ones have weight 0."""
-        log_probs = outputs.masked_fill(~legal, ILLEGAL).log_softmax(dim=1)
-        return Considered({}, log_probs.exp(), log_probs)
-
-    def seen(self, action: Tensor) -> dict[str, Tensor]:
-        return {}
-
-    def taken(self, q: Tensor, action: Tensor) -> Tensor:
-        return q.gather(2, action.view(1, -1, 1).expand(len(q), -1, 1)).squeeze(2)
-
-
 class SoftPolicy:
-    """Uniformly random actions, or those of the policy net, drawn or the likeliest. Keeps which actions were legal."""
+    """Plays uniformly random actions, or those of the policy net, drawn or the likeliest. Keeps which were legal."""
 
     sees: Sees = "observation"
 
@@ -304,13 +191,10 @@ class SoftPolicy:
         if self.mode == "uniform":
             action = self.head.uniform(legal, keys)
         elif self.mode == "sampled":
-            action = self.head.sampled(self.net(view), legal, keys)
+            action = self.head.sample(self.net(view), legal, keys)
         else:
             action = self.head.deterministic(self.net(view), legal)
         return Decision(action, {"legal": legal}, memory)
-
-
-# ---- how it learns -----------------------------------------------------------------------------------
 
 
 def make_head(config: SACConfig, player: Player) -> BoxHead | DiscreteHead:
@@ -339,9 +223,12 @@ def make_head(config: SACConfig, player: Player) -> BoxHead | DiscreteHead:
         raise ConfigError([ConfigErrorItem(f"{place}.{key}", message) for key, message in faults])
     if isinstance(space, Box):
         assert config.log_std is not None
-        return BoxHead(space, config.log_std, player.device)
+        return BoxHead(space, (config.log_std.min, config.log_std.max), player.device)
     assert isinstance(space, Discrete)
     return DiscreteHead(space)
+
+
+# ---- what it learns, and how -------------------------------------------------------------------------
 
 
 class SAC(Algorithm):
@@ -352,12 +239,12 @@ class SAC(Algorithm):
         self.head = head = make_head(config, player)
         policy = make_net(config.policy_net, player.spaces, head.num_outputs, self.key("policy"))
         critics = nn.ModuleList(
-            make_net(config.critic_net, player.spaces | head.seen_spaces, head.num_values, self.key(f"critic/{i}"))
+            make_net(config.critic_net, player.spaces | head.critic_spaces, head.num_values, self.key(f"critic/{i}"))
             for i in range(config.num_critics)
         )
         self.policy_net, self.critics = FlatNet(policy.to(player.device)), FlatNet(critics.to(player.device))
         self.targets = FlatNet(deepcopy(critics).eval())
-        self.acting, self.judging = self.policy_net.evaluation_twin(), self.critics.evaluation_twin()
+        self.acting, self.frozen_critics = self.policy_net.evaluation_twin(), self.critics.evaluation_twin()
         self.by_hand = by_hand_of(self) if type(self) is SAC else None  # a derived class may have another loss
         self.update_fast = compiled(self.update, player.compile and self.by_hand is None)
         self.policy_optimizer = config.policy_optimizer.build(self.policy_net.weights)
@@ -365,7 +252,7 @@ class SAC(Algorithm):
         player.optimizers = {"policy": self.policy_optimizer, "critics": self.critic_optimizer}
         coefficient = config.entropy_coefficient
         initial = coefficient.initial if isinstance(coefficient, AutomaticConfig) else coefficient.value
-        self.log_alpha = torch.tensor([initial], device=player.device).log()
+        self.log_alpha = torch.tensor([initial], device=player.device).log().requires_grad_()
         if isinstance(coefficient, AutomaticConfig):
             self.alpha_optimizer = coefficient.optimizer.build(self.log_alpha)
             player.optimizers["entropy_coefficient"] = self.alpha_optimizer
@@ -379,17 +266,46 @@ class SAC(Algorithm):
     def key(self, part: str) -> int:
         return base_key(self.player.seed, f"player/{self.player.name}/{part}")
 
-    def policy(self, explore: bool) -> SoftPolicy:
-        if not explore:
-            return SoftPolicy(self.acting, self.head, self.config.evaluation)
-        warming_up = self.player.env_steps < self.config.warmup_env_steps
-        return SoftPolicy(self.acting, self.head, "uniform" if warming_up else "sampled")
+    def target(self, next_q_values: Tensor, next_actions: SampledActions, batch: Transitions, alpha: Tensor) -> Tensor:
+        """The value that the critics come to: r + gamma * the soft value of s' (Haarnoja et al. 2018, eqs. 2 and 3), or
+        r alone where the game terminated: (B,). next_q_values: (critics, B, K), of the target critics. alpha: ()."""
+        least = next_q_values.amin(dim=0)
+        next_value = next_actions.mean(least - alpha * next_actions.log_probs)
+        return batch.reward + self.config.gamma * torch.where(batch.terminated, 0.0, next_value)
 
-    def module(self) -> Deterministic:
-        if self.config.evaluation == "sampled":
-            raise NotImplementedError(self.player.told_to_draw())
-        flags = self.player.action_space.num_flags
-        return Deterministic(evaluation_twin(self.policy_net.net), self.head.deterministic, flags)
+    def critic_loss(self, q_values: Tensor, value_target: Tensor, batch: Transitions) -> dict[str, Tensor]:
+        """Half the mean squared TD error (eq. 5), summed over critics. Terms named loss_* add up to what is learned,
+        the rest is recorded. q_values: (critics, B), of the actions taken. value_target: (B,)."""
+        return {
+            "loss_critics": 0.5 * (q_values - value_target).square().mean(dim=1).sum(),
+            "q_mean": q_values.detach().mean(),
+        }
+
+    def policy_loss(
+        self, q_values: Tensor, actions: SampledActions, batch: Transitions, alpha: Tensor
+    ) -> dict[str, Tensor]:
+        """Minus the soft value (eqs. 3 and 9), by critics that do not learn by it: terms as in `critic_loss`.
+        q_values: (critics, B, K), of the policy's actions at the batch's observations. alpha: ()."""
+        least = q_values.amin(dim=0)
+        value = actions.mean(least - alpha * actions.log_probs)
+        return {"loss_policy": -value.mean(), "entropy": actions.entropy().detach().mean()}
+
+    def coefficient_loss(self, log_alpha: Tensor, entropy: Tensor, batch: Transitions) -> dict[str, Tensor]:
+        """Raises the coefficient where the entropy is below its target (eq. 18, with log alpha in the place of alpha):
+        terms as in `critic_loss`. log_alpha: (). entropy: (), the policy's mean in nats. Of a learned coefficient."""
+        return {"loss_coefficient": log_alpha * (entropy - self.target_entropy(batch))}
+
+    def target_entropy(self, batch: Transitions) -> Tensor | float:
+        """The mean entropy at which a learned coefficient aims, in nats: of the batch's rows where it depends on which
+        actions are legal."""
+        assert isinstance(self.config.entropy_coefficient, AutomaticConfig)
+        match self.config.entropy_coefficient.target_entropy:
+            case NumberConfig(value=value):
+                return value
+            case PerDimensionConfig(factor=factor):
+                return factor * self.head.num_noise
+            case PerLogActionsConfig(factor=factor):
+                return factor * batch.extras["legal"].sum(dim=1).clamp(min=1).log().mean()
 
     def learn(self, turn: Turn) -> None:
         config, player = self.config, self.player
@@ -425,63 +341,81 @@ class SAC(Algorithm):
         whether the targets move.
         """
         config, batch = self.config, Transitions.from_rows(rows)
-        alpha, found = self.log_alpha.exp(), self if self.by_hand is None else self.by_hand
+        alpha = self.log_alpha.detach().exp().squeeze(0)
+        gradients = self if self.by_hand is None else self.by_hand
 
-        gradient, critic_metrics = found.critic_gradient(batch, noise[0], alpha)
+        gradient, critic_metrics = gradients.critic_gradient(batch, noise[0], alpha)
         gradient, critic_norm = self.critic_optimizer.clip(gradient, config.max_grad_norm)
         self.critic_optimizer.step(gradient)
 
-        gradient, policy_metrics = found.policy_gradient(batch, noise[1], alpha)
+        gradient, entropy, policy_metrics = gradients.policy_gradient(batch, noise[1], alpha)
         gradient, policy_norm = self.policy_optimizer.clip(gradient, config.max_grad_norm)
         self.policy_optimizer.step(gradient)
 
+        coefficient_metrics: dict[str, Tensor] = {}
         if isinstance(config.entropy_coefficient, AutomaticConfig):
-            # the gradient of eq. 18 with log alpha in the place of alpha, with respect to log alpha
-            goal = target_entropy(config.entropy_coefficient, self.head, batch.extras["legal"])
-            self.alpha_optimizer.step((policy_metrics["entropy"] - goal).view(1))
+            gradient, coefficient_metrics = self.coefficient_gradient(entropy, batch)
+            self.alpha_optimizer.step(gradient)
         if is_followed:
             self.targets.follow(self.critics, config.target.tau)
         return {
             "loss": critic_metrics["critic_loss"] + policy_metrics["policy_loss"],
             **critic_metrics,
             **policy_metrics,
-            "entropy_coefficient": alpha.squeeze(0),
+            **coefficient_metrics,
+            "entropy_coefficient": alpha,
             "critic_grad_norm": critic_norm,
             "policy_grad_norm": policy_norm,
         }
 
     def critic_gradient(self, batch: Transitions, noise: Tensor, alpha: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """The gradient of the critics' loss with respect to all their weights, as one vector."""
+        """The gradient of the critics' loss by all their weights, as one vector; and metrics."""
         head = self.head
         with torch.no_grad():
-            considered = head.consider(self.acting(batch.next_observation), batch.next_legal, noise)
-            next_q = self.targets(batch.next_observation | considered.seen).amin(dim=0)
-            target = td_target(soft_value(considered, next_q, alpha), batch, self.config)
-        seen = batch.observation | head.seen(batch.action)
-        taken = head.taken(self.critics(seen), batch.action)
-        loss = self.critic_loss(taken, target)
-        metrics = {"critic_loss": loss.detach(), "q_mean": taken.detach().mean()}
-        return self.critics.gradient(loss), metrics
+            next_actions = head.sample_actions(self.acting(batch.next_observation), batch.next_legal, noise)
+            next_q_values = self.targets(batch.next_observation | next_actions.critic_inputs)
+            value_target = self.target(next_q_values, next_actions, batch, alpha)
+        values = self.critics(batch.observation | head.critic_inputs(batch.action))
+        terms = self.critic_loss(head.values_of(batch.action, values), value_target, batch)
+        loss = total_loss(terms)
+        return self.critics.gradient(loss), {"critic_loss": loss.detach(), **metrics_of(terms)}
 
-    def critic_loss(self, taken: Tensor, target: Tensor) -> Tensor:
-        """A class of your own may have another."""
-        return critic_loss(taken, target)
+    def policy_gradient(
+        self, batch: Transitions, noise: Tensor, alpha: Tensor
+    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        """The gradient of the policy's loss by its own weights, as one vector; the mean entropy, (); and metrics."""
+        actions = self.head.sample_actions(self.policy_net(batch.observation), batch.extras["legal"], noise)
+        q_values = self.frozen_critics(batch.observation | actions.critic_inputs)
+        terms = self.policy_loss(q_values, actions, batch, alpha)
+        loss, entropy = total_loss(terms), actions.entropy().detach().mean()
+        return self.policy_net.gradient(loss), entropy, {"policy_loss": loss.detach(), **metrics_of(terms)}
 
-    def policy_gradient(self, batch: Transitions, noise: Tensor, alpha: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """The gradient of the policy's loss (eq. 9) with respect to its own weights alone, as one vector."""
-        considered = self.head.consider(self.policy_net(batch.observation), batch.extras["legal"], noise)
-        q = self.judging(batch.observation | considered.seen).amin(dim=0)
-        loss = -soft_value(considered, q, alpha).mean()
-        metrics = {"policy_loss": loss.detach(), "entropy": considered.entropy().detach().mean()}
-        return self.policy_net.gradient(loss), metrics
+    def coefficient_gradient(self, entropy: Tensor, batch: Transitions) -> tuple[Tensor, dict[str, Tensor]]:
+        """The gradient of the coefficient's loss by its logarithm, (1,); and metrics."""
+        terms = self.coefficient_loss(self.log_alpha.squeeze(0), entropy, batch)
+        loss = total_loss(terms)
+        (gradient,) = torch.autograd.grad(loss, self.log_alpha)
+        return gradient, {"coefficient_loss": loss.detach(), **metrics_of(terms)}
+
+    def policy(self, explore: bool) -> SoftPolicy:
+        if not explore:
+            return SoftPolicy(self.acting, self.head, self.config.evaluation)
+        warming_up = self.player.env_steps < self.config.warmup_env_steps
+        return SoftPolicy(self.acting, self.head, "uniform" if warming_up else "sampled")
+
+    def module(self) -> Deterministic:
+        if self.config.evaluation == "sampled":
+            raise NotImplementedError(self.player.told_to_draw())
+        flags = self.player.action_space.num_flags
+        return Deterministic(evaluation_twin(self.policy_net.net), self.head.deterministic, flags)
 
     def state_dict(self) -> dict[str, Any]:
         return {
             "rolled_out": self.rolled_out,
             "updates_left": self.updates_left,
-            "log_entropy_coefficient": self.log_alpha,
+            "log_entropy_coefficient": self.log_alpha.detach(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.rolled_out, self.updates_left = state["rolled_out"], state["updates_left"]
-        self.log_alpha.copy_(state["log_entropy_coefficient"])
+        self.log_alpha.detach().copy_(state["log_entropy_coefficient"])

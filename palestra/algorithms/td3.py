@@ -1,9 +1,10 @@
-"""TD3, twin delayed deep deterministic policy gradient (Fujimoto et al. 2018): the least of several critics is
-believed, the policy moves less often than they do, and target actions are blurred.
+"""TD3, twin delayed deep deterministic policy gradient (Fujimoto et al. 2018): the smallest value of several critics
+counts, the policy moves less often than they do, and noise smooths the target policy.
 
 Actions are measured in half-widths of the Box from its centre, by the critics and by all noise: what the bounds are
-changes no hyperparameter. With one critic, an interval of 1 and no blur it is DDPG (Lillicrap et al. 2016).
+changes no hyperparameter. With one critic, an interval of 1 and no smoothing it is DDPG (Lillicrap et al. 2016).
 Left out on purpose: correlated exploration noise.
+Letters: B rows of a batch; n dimensions of the Box.
 To run: palestra train configs/td3-pendulum.yml
 """
 
@@ -15,7 +16,16 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import Tensor, nn
 
-from palestra.algorithms.algorithm import Algorithm, AlgorithmConfig, Deterministic, Seat, Turn, capacity_errors
+from palestra.algorithms.algorithm import (
+    Algorithm,
+    AlgorithmConfig,
+    Deterministic,
+    Seat,
+    Turn,
+    capacity_errors,
+    metrics_of,
+    total_loss,
+)
 from palestra.buffers.replay import ReplayBuffer, UniformReplayConfig
 from palestra.config import (
     ByName,
@@ -74,7 +84,7 @@ class TD3Config(AlgorithmConfig):
     gamma: Discount
     """discount per decision of the player"""
     num_critics: PositiveInt
-    """critics, of which the least is believed"""
+    """critics, of which the smallest value counts"""
     rollout_length: PositiveInt
     """rounds played in every world per turn"""
     updates_per_turn: PositiveInt
@@ -116,24 +126,6 @@ class TD3Config(AlgorithmConfig):
         return TD3(self, player)
 
 
-# ---- what it learns ----------------------------------------------------------------------------------
-
-
-def smoothed(action: Tensor, noise: Tensor, config: SmoothingConfig) -> Tensor:
-    """An action in half-widths, blurred by standard normal noise (algorithm 1, clip(epsilon)): (B, n)."""
-    return (action + (config.std * noise).clamp(-config.max_noise, config.max_noise)).clamp(-1.0, 1.0)
-
-
-def td_target(next_value: Tensor, batch: Transitions, config: TD3Config) -> Tensor:
-    """r + gamma * Q(s', a'); r alone where the game terminated: float32 (B,)."""
-    return batch.reward + config.gamma * torch.where(batch.terminated, 0.0, next_value)
-
-
-def critic_loss(taken: Tensor, target: Tensor) -> Tensor:
-    """Mean squared TD error, summed over critics. taken: (critics, B), values of the actions taken."""
-    return (taken - target).square().mean(dim=1).sum()
-
-
 # ---- how it plays ------------------------------------------------------------------------------------
 
 
@@ -160,9 +152,6 @@ class NoisyPolicy:
         return Decision(self.center + self.half_width * unit, {}, memory)
 
 
-# ---- how it learns -----------------------------------------------------------------------------------
-
-
 def bounds(config: TD3Config, player: Player) -> tuple[Tensor, Tensor]:
     """The bounds of the player's Box: float32 (n,) each. ConfigError where TD3 cannot play it."""
     player.require_actions(config.name, Box)
@@ -180,6 +169,9 @@ def bounds(config: TD3Config, player: Player) -> tuple[Tensor, Tensor]:
     return torch.tensor(space.low, device=player.device), torch.tensor(space.high, device=player.device)
 
 
+# ---- what it learns, and how -------------------------------------------------------------------------
+
+
 class TD3(Algorithm):
     config: TD3Config
 
@@ -187,15 +179,15 @@ class TD3(Algorithm):
         super().__init__(config, player)
         self.low, self.high = bounds(config, player)
         self.center, self.half_width = (self.high + self.low) / 2, (self.high - self.low) / 2
-        self.num_actions = num = len(self.low)
-        seen_spaces = player.spaces | {"action": Space((num,), torch.float32, padded=False)}
+        self.num_noise = num = len(self.low)
+        critic_spaces = player.spaces | {"action": Space((num,), torch.float32, padded=False)}
         policy = make_net(config.policy_net, player.spaces, num, self.key("policy")).to(player.device)
         critics = nn.ModuleList(
-            make_net(config.critic_net, seen_spaces, 1, self.key(f"critic/{i}")) for i in range(config.num_critics)
+            make_net(config.critic_net, critic_spaces, 1, self.key(f"critic/{i}")) for i in range(config.num_critics)
         ).to(player.device)
         self.policy_net, self.critics = FlatNet(policy), FlatNet(critics)
         self.target_policy, self.target_critics = FlatNet(deepcopy(policy).eval()), FlatNet(deepcopy(critics).eval())
-        self.acting, self.judging = self.policy_net.evaluation_twin(), self.critics.first()
+        self.acting, self.frozen_critic = self.policy_net.evaluation_twin(), self.critics.first()
         self.update_fast = compiled(self.update, player.compile)
         self.policy_optimizer = config.policy_optimizer.build(self.policy_net.weights)
         self.critic_optimizer = config.critic_optimizer.build(self.critics.weights)
@@ -212,16 +204,35 @@ class TD3(Algorithm):
     def key(self, part: str) -> int:
         return base_key(self.player.seed, f"player/{self.player.name}/{part}")
 
-    def policy(self, explore: bool) -> NoisyPolicy:
-        warming_up = explore and self.player.env_steps < self.config.warmup_env_steps
-        std = self.config.exploration.std(self.player.opt_steps) if explore else 0.0
-        return NoisyPolicy(None if warming_up else self.acting, self.low, self.high, std)
+    def target_actions(self, outputs: Tensor, noise: Tensor) -> Tensor:
+        """The actions at s' that targets value, in half-widths: those of the target policy, smoothed by clipped noise
+        (algorithm 1): (B, n). outputs: (B, n), of the target policy's net. noise: standard normal, (B, n)."""
+        smoothing = self.config.smoothing
+        clipped = (smoothing.std * noise).clamp(-smoothing.max_noise, smoothing.max_noise)
+        return (torch.tanh(outputs) + clipped).clamp(-1.0, 1.0)
 
-    def module(self) -> Deterministic:
-        center, half_width = (self.high + self.low) / 2, (self.high - self.low) / 2
-        return Deterministic(
-            evaluation_twin(self.policy_net.net), lambda outputs, legal: center + half_width * torch.tanh(outputs), 0
-        )
+    def target(self, next_q_values: Tensor, batch: Transitions) -> Tensor:
+        """The value that the critics come to: r + gamma * the smallest value at s', or r alone where the game
+        terminated: (B,). next_q_values: (critics, B), of the target critics and `target_actions`."""
+        next_value = next_q_values.amin(dim=0)
+        return batch.reward + self.config.gamma * torch.where(batch.terminated, 0.0, next_value)
+
+    def critic_loss(self, q_values: Tensor, value_target: Tensor, batch: Transitions) -> dict[str, Tensor]:
+        """The mean squared TD error, summed over critics. Terms named loss_* add up to what is learned, the rest is
+        recorded. q_values: (critics, B), of the actions taken. value_target: (B,)."""
+        return {
+            "loss_critics": (q_values - value_target).square().mean(dim=1).sum(),
+            "q_mean": q_values.detach().mean(),
+        }
+
+    def policy_loss(self, q_values: Tensor, actions: Tensor, batch: Transitions) -> dict[str, Tensor]:
+        """Minus the value of the policy's actions, by a critic that does not learn by it: terms as in `critic_loss`.
+        actions: (B, n), the policy's at the observations, in half-widths. q_values: (B,), of the first critic."""
+        return {"loss_policy": -q_values.mean()}
+
+    def half_widths(self, action: Tensor) -> Tensor:
+        """Actions of the game, (B, n), measured in half-widths from the centre of the Box, as critics see them."""
+        return (action - self.center) / self.half_width
 
     def learn(self, turn: Turn) -> None:
         config, player = self.config, self.player
@@ -245,7 +256,7 @@ class TD3(Algorithm):
         self.policy_optimizer.learning_rate.fill_(config.policy_learning_rate(opt_steps))
         due = [(opt_steps + 1) % interval == 0 for interval in (config.policy_interval, config.target.interval)]
         num_rows = len(rows["reward"])
-        noise = random_normals(fold(self.noise_key, opt_steps), num_rows * self.num_actions).view(num_rows, -1)
+        noise = random_normals(fold(self.noise_key, opt_steps), num_rows * self.num_noise).view(num_rows, -1)
         return self.update_fast(rows, noise, *due)
 
     def update(self, rows: Mapping[str, Tensor], noise: Tensor, is_policy_due: bool, is_followed: bool) -> Metrics:
@@ -260,38 +271,45 @@ class TD3(Algorithm):
         self.critic_optimizer.step(gradient)
         metrics = {"loss": critic_metrics["critic_loss"], **critic_metrics, "critic_grad_norm": norm}
         if is_policy_due:
-            gradient, policy_loss = self.policy_gradient(batch)
+            gradient, policy_metrics = self.policy_gradient(batch)
             gradient, norm = self.policy_optimizer.clip(gradient, config.max_grad_norm)
             self.policy_optimizer.step(gradient)
-            loss = critic_metrics["critic_loss"] + policy_loss
-            metrics |= {"loss": loss, "policy_loss": policy_loss, "policy_grad_norm": norm}
+            loss = critic_metrics["critic_loss"] + policy_metrics["policy_loss"]
+            metrics |= {"loss": loss, **policy_metrics, "policy_grad_norm": norm}
         if is_followed:
             self.target_policy.follow(self.policy_net, config.target.tau)
             self.target_critics.follow(self.critics, config.target.tau)
         return metrics
 
     def critic_gradient(self, batch: Transitions, noise: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """The gradient of the critics' loss with respect to all their weights, as one vector."""
+        """The gradient of the critics' loss by all their weights, as one vector; and metrics."""
         with torch.no_grad():
-            action = smoothed(torch.tanh(self.target_policy(batch.next_observation)), noise, self.config.smoothing)
-            next_q = self.target_critics(batch.next_observation | {"action": action})
-            target = td_target(next_q.squeeze(2).amin(dim=0), batch, self.config)
-        seen = batch.observation | {"action": (batch.action - self.center) / self.half_width}
-        taken = self.critics(seen).squeeze(2)
-        loss = self.critic_loss(taken, target)
-        metrics = {"critic_loss": loss.detach(), "q_mean": taken.detach().mean()}
-        return self.critics.gradient(loss), metrics
+            next_actions = self.target_actions(self.target_policy(batch.next_observation), noise)
+            next_q_values = self.target_critics(batch.next_observation | {"action": next_actions}).squeeze(2)
+            value_target = self.target(next_q_values, batch)
+        q_values = self.critics(batch.observation | {"action": self.half_widths(batch.action)}).squeeze(2)
+        terms = self.critic_loss(q_values, value_target, batch)
+        loss = total_loss(terms)
+        return self.critics.gradient(loss), {"critic_loss": loss.detach(), **metrics_of(terms)}
 
-    def critic_loss(self, taken: Tensor, target: Tensor) -> Tensor:
-        """A class of your own may have another."""
-        return critic_loss(taken, target)
+    def policy_gradient(self, batch: Transitions) -> tuple[Tensor, dict[str, Tensor]]:
+        """The gradient of the policy's loss by its own weights, as one vector; and metrics."""
+        actions = torch.tanh(self.policy_net(batch.observation))
+        q_values = self.frozen_critic(batch.observation | {"action": actions}).squeeze(1)
+        terms = self.policy_loss(q_values, actions, batch)
+        loss = total_loss(terms)
+        return self.policy_net.gradient(loss), {"policy_loss": loss.detach(), **metrics_of(terms)}
 
-    def policy_gradient(self, batch: Transitions) -> tuple[Tensor, Tensor]:
-        """The gradient of minus the first critic's value with respect to the policy's weights, as one vector; and the
-        loss."""
-        action = torch.tanh(self.policy_net(batch.observation))
-        loss = -self.judging(batch.observation | {"action": action}).mean()
-        return self.policy_net.gradient(loss), loss.detach()
+    def policy(self, explore: bool) -> NoisyPolicy:
+        warming_up = explore and self.player.env_steps < self.config.warmup_env_steps
+        std = self.config.exploration.std(self.player.opt_steps) if explore else 0.0
+        return NoisyPolicy(None if warming_up else self.acting, self.low, self.high, std)
+
+    def module(self) -> Deterministic:
+        center, half_width = self.center, self.half_width
+        return Deterministic(
+            evaluation_twin(self.policy_net.net), lambda outputs, legal: center + half_width * torch.tanh(outputs), 0
+        )
 
     def state_dict(self) -> dict[str, Any]:
         return {"rolled_out": self.rolled_out, "updates_left": self.updates_left}

@@ -11,7 +11,8 @@ from probes import Kind
 from scipy.stats import kstest
 from torch import Tensor, nn
 
-from palestra.algorithms.td3 import TD3, NoisyPolicy, SmoothingConfig, TD3Config, critic_loss, smoothed, td_target
+from palestra.algorithms.algorithm import total_loss
+from palestra.algorithms.td3 import TD3, NoisyPolicy, TD3Config
 from palestra.config import ConfigError, check
 from palestra.games.spaces import ActionSpace, Box, Discrete, Space
 from palestra.randomness import fold, random_normals, world_keys
@@ -92,22 +93,113 @@ def batch_of(num: int, seed: int = 0) -> Transitions:
 
 
 def test_targets_bootstrap_where_a_game_was_cut_off_and_not_where_it_terminated() -> None:
-    batch = batch_of(6)
-    target = td_target(torch.full((6,), 10.0), batch, td3_config())
+    batch, td3 = batch_of(6), make_td3()
+    target = td3.target(torch.tensor([[11.0], [10.0]]).expand(-1, 6), batch)
     assert torch.allclose(target, batch.reward + torch.tensor([0.0, 8.0, 8.0] * 2))
-    nothing_known = td_target(torch.full((6,), torch.nan), batch, td3_config())
+    nothing_known = td3.target(torch.full((2, 6), torch.nan), batch)
     assert torch.equal(nothing_known.isnan(), ~batch.terminated)
 
 
-def test_target_actions_are_blurred_by_clipped_noise_and_stay_within_bounds() -> None:
-    config = SmoothingConfig(std=0.2, max_noise=0.5)
-    blurred = smoothed(torch.tensor([[0.0, 0.3, -0.8, 0.9]]), torch.tensor([[1.0, -9.0, -9.0, 2.0]]), config)
-    assert blurred.tolist() == [pytest.approx([0.2, -0.2, -1.0, 1.0])]
+def test_target_actions_are_smoothed_by_clipped_noise_and_stay_within_bounds() -> None:
+    td3 = make_td3(smoothing={"std": 0.2, "max_noise": 0.5})
+    outputs = torch.atanh(torch.tensor([[0.0, 0.3, -0.8, 0.9]]))
+    smoothed = td3.target_actions(outputs, torch.tensor([[1.0, -9.0, -9.0, 2.0]]))
+    assert smoothed.tolist() == [pytest.approx([0.2, -0.2, -1.0, 1.0])]
 
 
 def test_the_critics_losses_are_mean_squares_added_up() -> None:
-    taken = torch.tensor([[1.0, 2.0], [0.0, 4.0]])
-    assert float(critic_loss(taken, torch.tensor([0.0, 2.0]))) == pytest.approx((1 + 0) / 2 + (0 + 4) / 2)
+    q_values = torch.tensor([[1.0, 2.0], [0.0, 4.0]])
+    terms = make_td3().critic_loss(q_values, torch.tensor([0.0, 2.0]), batch_of(2))
+    assert {name: float(term) for name, term in terms.items()} == pytest.approx(
+        {"loss_critics": (1 + 0) / 2 + (0 + 4) / 2, "q_mean": 7 / 4}
+    )
+
+
+# ---- a changed term --------------------------------------------------------------------------------------
+
+
+class ClampedTargets(TD3):
+    """Values lie between -1 and 1, whatever the target critics say."""
+
+    def target(self, next_q_values: Tensor, batch: Transitions) -> Tensor:
+        return super().target(next_q_values.clamp(-1.0, 1.0), batch)
+
+
+class HuberCritics(TD3):
+    """Large TD errors count linearly; the largest one is recorded."""
+
+    def critic_loss(self, q_values: Tensor, value_target: Tensor, batch: Transitions) -> dict[str, Tensor]:
+        errors = q_values - value_target
+        loss = nn.functional.huber_loss(q_values, value_target.expand_as(q_values))
+        return {"loss_critics": loss, "largest_td_error": errors.detach().abs().max()}
+
+
+class NearTheData(TD3):
+    """TD3+BC (Fujimoto and Gu 2021): the policy also stays near the actions that were taken."""
+
+    def policy_loss(self, q_values: Tensor, actions: Tensor, batch: Transitions) -> dict[str, Tensor]:
+        scale = 2.5 / q_values.abs().mean().detach()
+        distance = (actions - self.half_widths(batch.action)).square().mean()
+        return {"loss_policy": -scale * q_values.mean(), "loss_distance": distance, "distance": distance}
+
+
+def critics_parts(td3: TD3, batch: Transitions) -> tuple[Tensor, Tensor]:
+    """Values of the actions taken, (critics, B), and the smallest ones at s', (B,), without smoothing."""
+    q_values = td3.critics(batch.observation | {"action": td3.half_widths(batch.action)}).squeeze(2)
+    with torch.no_grad():
+        next_actions = torch.tanh(td3.target_policy(batch.next_observation))
+        next_q_values = td3.target_critics(batch.next_observation | {"action": next_actions}).squeeze(2)
+    return q_values, next_q_values.amin(0)
+
+
+def test_a_changed_target_is_the_one_that_is_learned() -> None:
+    changed, batch = ClampedTargets(td3_config(), make_td3().player), batch_of(32)
+    with torch.no_grad():
+        changed.target_critics.weights.mul_(5.0)
+    gradient, metrics = changed.critic_gradient(batch, torch.zeros(32, 2))
+    q_values, next_value = critics_parts(changed, batch)
+    assert (next_value.abs() > 1.0).any()
+    value_target = batch.reward + 0.8 * next_value.clamp(-1.0, 1.0) * ~batch.terminated
+    loss = sum(nn.functional.mse_loss(row, value_target) for row in q_values)
+    assert isinstance(loss, Tensor)
+    assert torch.allclose(gradient, changed.critics.gradient(loss), atol=1e-6)
+    assert float(metrics["critic_loss"]) == pytest.approx(float(loss.detach()))
+
+
+def test_a_changed_loss_of_the_critics_is_learned_and_its_metrics_are_recorded() -> None:
+    changed, batch = HuberCritics(td3_config(), make_td3().player), batch_of(32)
+    gradient, metrics = changed.critic_gradient(batch, torch.zeros(32, 2))
+    q_values, next_value = critics_parts(changed, batch)
+    value_target = (batch.reward + 0.8 * next_value * ~batch.terminated).expand_as(q_values)
+    loss = nn.functional.huber_loss(q_values, value_target)
+    assert torch.allclose(gradient, changed.critics.gradient(loss), atol=1e-6)
+    assert float(metrics["critic_loss"]) == pytest.approx(float(loss.detach()))
+    assert float(metrics["largest_td_error"]) == pytest.approx(float((q_values - value_target).detach().abs().max()))
+    assert "largest_td_error" in changed.opt_step(batch.rows())
+    assert "q_mean" not in metrics
+
+
+def test_a_term_added_to_the_policys_loss_is_learned_and_recorded() -> None:
+    changed, batch = NearTheData(td3_config(), make_td3().player), batch_of(32)
+    gradient, metrics = changed.policy_gradient(batch)
+    actions = torch.tanh(changed.policy_net(batch.observation))
+    q_values = changed.frozen_critic(batch.observation | {"action": actions})
+    distance = (actions - (batch.action - CENTER) / HALF_WIDTH).square().mean()
+    loss = distance - 2.5 * q_values.mean() / q_values.abs().mean().detach()
+    assert torch.allclose(gradient, changed.policy_net.gradient(loss), atol=1e-6)
+    assert float(metrics["policy_loss"]) == pytest.approx(float(loss.detach()))
+    assert float(metrics["distance"]) == pytest.approx(float(distance.detach()))
+
+
+def test_a_method_replaced_on_an_instance_is_the_one_that_is_learned() -> None:
+    changed, stock, batch = make_td3(), make_td3(), batch_of(32)
+    original = changed.critic_loss
+    changed.critic_loss = lambda *arguments: {"loss_double": 2.0 * total_loss(original(*arguments))}
+    (gradient, metrics), (before, metrics_before) = (
+        td3.critic_gradient(batch, torch.zeros(32, 2)) for td3 in (changed, stock)
+    )
+    assert torch.allclose(gradient, 2.0 * before)
+    assert float(metrics["critic_loss"]) == pytest.approx(2.0 * float(metrics_before["critic_loss"]))
 
 
 # ---- acting --------------------------------------------------------------------------------------------------
@@ -243,7 +335,7 @@ def test_opt_steps_are_those_of_plain_torch(changes: dict[str, Any]) -> None:
         assert all(torch.allclose(state[name], value, atol=1e-5) for name, value in expected.state_dict().items()), net
 
 
-def test_the_policy_moves_at_its_interval_alone_and_its_metrics_are_told_then() -> None:
+def test_the_policy_moves_at_its_interval_alone_and_its_metrics_are_recorded_then() -> None:
     td3 = make_td3(policy_interval=3)
     always = ["critic_grad_norm", "critic_loss", "loss", "q_mean"]
     for step in range(1, 7):
@@ -259,7 +351,7 @@ def test_the_policy_moves_at_its_interval_alone_and_its_metrics_are_told_then() 
 
 @pytest.mark.slow
 def test_a_compiled_opt_step_is_the_eager_one_within_rounding() -> None:
-    """Steps so large that a policy judged by the critics as they were before would be another."""
+    """Steps so large that a policy that follows the critics as they were before would be another."""
     changes: dict[str, Any] = {"critic_learning_rate": rate(0.3, 10), "critic_optimizer": SGD}
     eager, fast = make_td3(**changes), make_td3(compiled=True, **changes)
     for step in range(4):

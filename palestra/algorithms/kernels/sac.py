@@ -33,8 +33,8 @@ def by_hand_of(sac: "SAC") -> "ByHand | None":
     if policy is None or critics is None or targets is None or not isinstance(sac.player.action_space, Box):
         return None
     head: Any = sac.head  # a BoxHead, then
-    log_std, box = head.log_std, (head.center, head.half_width)
-    by_hand = ByHand(policy[0], critics, targets, (log_std.min, log_std.max), box, sac.config.gamma)
+    box = (head.center, head.half_width)
+    by_hand = ByHand(policy[0], critics, targets, head.log_std, box, sac.config.gamma)
     return by_hand if agrees(by_hand, sac) else None
 
 
@@ -42,18 +42,18 @@ def agrees(by_hand: "ByHand", sac: "SAC") -> bool:
     """Whether its gradients are those of the losses as they stand in sac.py, on a batch made up: a loss that was
     changed there is the one that is learned."""
     keys, num = torch.arange(NUM_ROWS_COMPARED), sac.head.num_noise
-    noise, kept = random_normals(keys, 2 * num + 1), torch.zeros(NUM_ROWS_COMPARED, 0, dtype=torch.bool)
-    alpha = torch.tensor([0.3])
+    noise, no_flags = random_normals(keys, 2 * num + 1), torch.zeros(NUM_ROWS_COMPARED, 0, dtype=torch.bool)
+    alpha = torch.tensor(0.3)
     batch = Transitions(
         observation=made_up(sac.player.spaces, fold(keys, 0)),
-        action=sac.head.uniform(kept, fold(keys, 1)),
+        action=sac.head.uniform(no_flags, fold(keys, 1)),
         reward=noise[:, -1],
         next_observation=made_up(sac.player.spaces, fold(keys, 2)),
-        next_legal=kept,
+        next_legal=no_flags,
         terminated=keys % 5 == 0,
         truncated=keys % 7 == 0,
         valid=torch.ones_like(keys, dtype=torch.bool),
-        extras={"legal": kept},
+        extras={"legal": no_flags},
     )
     for size in (0.01, 1.0, 100.0):
         batch.reward = size * noise[:, -1]
@@ -90,43 +90,46 @@ class ByHand:
         next_q = _stacked([target.outputs(next_x) for target in self.targets])
         unit = (batch.action.numpy() - self.center) / self.half_width
         x = np.hstack([self.policy.read(batch.observation), unit])
-        passed = [critic.forward(x) for critic in self.critics]
-        q = _stacked([told for told, _ in passed])
-        slopes = np.empty_like(q)
-        rest: Any = (batch.reward.numpy(), batch.terminated.numpy(), alpha.item(), self.gamma, slopes)
-        loss = _critic_slopes(q, next_q, log_prob, *rest)
+        passes = [critic.forward(x) for critic in self.critics]
+        q = _stacked([outputs for outputs, _ in passes])
+        output_grads = np.empty_like(q)
+        rest: Any = (batch.reward.numpy(), batch.terminated.numpy(), alpha.item(), self.gamma, output_grads)
+        loss = _critic_output_grads(q, next_q, log_prob, *rest)
         gradient, start = torch.empty(sum(len(critic.weights) for critic in self.critics)), 0
-        for critic, (_, room), slope in zip(self.critics, passed, slopes, strict=True):
+        for critic, (_, workspace), output_grad in zip(self.critics, passes, output_grads, strict=True):
             part = gradient.numpy()[start : start + len(critic.weights)]
-            critic.backward(slope[:, None], x, room, part, adds=False)
-            critic.release(room)
+            critic.backward(output_grad[:, None], x, workspace, part, adds=False)
+            critic.release(workspace)
             start += len(part)
         return gradient, {"critic_loss": torch.tensor(loss), "q_mean": torch.tensor(float(q.mean()))}
 
-    def policy_gradient(self, batch: Transitions, noise: Tensor, alpha: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    def policy_gradient(
+        self, batch: Transitions, noise: Tensor, alpha: Tensor
+    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """As SAC's."""
         policy, num_rows, num = self.policy, *noise.shape
         x = policy.read(batch.observation)
-        outputs, policy_room = policy.forward(x)
+        outputs, policy_workspace = policy.forward(x)
         action, log_prob = _draw(outputs, noise.numpy(), self.low, self.high)
-        passed = [critic.forward(np.hstack([x, action])) for critic in self.critics]
-        q = _stacked([told for told, _ in passed])
-        least, by_action = q.argmin(axis=0), np.zeros_like(action)
-        for number, (critic, (_, room)) in enumerate(zip(self.critics, passed, strict=True)):
-            slopes = np.where(least == number, np.float32(-1.0 / num_rows), np.float32(0.0))
-            by_action += critic.backward_to_inputs(slopes[:, None], room)[:, -num:]
-            critic.release(room)
-        slopes = _policy_slopes(outputs, noise.numpy(), action, by_action, alpha.item(), self.low, self.high)
-        gradient, entropy = torch.empty(len(policy.weights)), -log_prob.mean()
-        policy.backward(slopes, x, policy_room, gradient.numpy(), adds=False)
-        policy.release(policy_room)
+        passes = [critic.forward(np.hstack([x, action])) for critic in self.critics]
+        q = _stacked([values for values, _ in passes])
+        least, action_grads = q.argmin(axis=0), np.zeros_like(action)
+        for number, (critic, (_, workspace)) in enumerate(zip(self.critics, passes, strict=True)):
+            output_grads = np.where(least == number, np.float32(-1.0 / num_rows), np.float32(0.0))
+            action_grads += critic.backward_to_inputs(output_grads[:, None], workspace)[:, -num:]
+            critic.release(workspace)
+        numbers = (alpha.item(), self.low, self.high)
+        output_grads = _policy_output_grads(outputs, noise.numpy(), action, action_grads, *numbers)
+        gradient, entropy = torch.empty(len(policy.weights)), torch.tensor(-log_prob.mean())
+        policy.backward(output_grads, x, policy_workspace, gradient.numpy(), adds=False)
+        policy.release(policy_workspace)
         loss = -float(q.min(axis=0).mean()) - alpha.item() * float(entropy)
-        return gradient, {"policy_loss": torch.tensor(loss), "entropy": torch.tensor(entropy)}
+        return gradient, entropy, {"policy_loss": torch.tensor(loss), "entropy": entropy}
 
 
-def _stacked(told: list[Array]) -> Array:
+def _stacked(outputs: list[Array]) -> Array:
     """(critics, B) of (B, 1) each."""
-    return np.hstack(told).T.copy()
+    return np.hstack(outputs).T.copy()
 
 
 @numba.njit(cache=True, nogil=True)
@@ -147,7 +150,7 @@ def _draw(outputs: Array, noise: Array, low: float, high: float) -> tuple[Array,
 
 
 @numba.njit(cache=True, nogil=True)
-def _critic_slopes(
+def _critic_output_grads(
     q: Array,
     next_q: Array,
     next_log_prob: Array,
@@ -155,36 +158,36 @@ def _critic_slopes(
     terminated: Array,
     alpha: float,
     gamma: float,
-    slopes: Array,
+    output_grads: Array,
 ) -> float:
-    """The derivatives of the critics' loss by their values, (critics, B), into `slopes`; gives the loss."""
+    """The derivatives of the critics' loss by their values, (critics, B), into `output_grads`; gives the loss."""
     loss, num_rows = 0.0, q.shape[1]
     for row in range(num_rows):
-        goal = float(reward[row])
+        value_target = float(reward[row])
         if not terminated[row]:
-            goal += gamma * (next_q[:, row].min() - alpha * next_log_prob[row])
+            value_target += gamma * (next_q[:, row].min() - alpha * next_log_prob[row])
         for critic in range(len(q)):
-            error = q[critic, row] - goal
-            slopes[critic, row] = error / num_rows
+            error = q[critic, row] - value_target
+            output_grads[critic, row] = error / num_rows
             loss += 0.5 * error * error / num_rows
     return loss
 
 
 @numba.njit(cache=True, nogil=True)
-def _policy_slopes(
-    outputs: Array, noise: Array, action: Array, by_action: Array, alpha: float, low: float, high: float
+def _policy_output_grads(
+    outputs: Array, noise: Array, action: Array, action_grads: Array, alpha: float, low: float, high: float
 ) -> Array:
     """The derivatives of the policy's loss by means and log standard deviations, (B, 2n).
 
-    by_action: those of the critics' part. That of log pi by the value before the tanh is 2 * action.
+    action_grads: those of the critics' part. That of log pi by the value before the tanh is 2 * action.
     """
     num_rows, num = noise.shape
-    price, slopes = alpha / num_rows, np.empty((num_rows, 2 * num), np.float32)
+    entropy_grad, output_grads = alpha / num_rows, np.empty((num_rows, 2 * num), np.float32)
     for row in range(num_rows):
         for k in range(num):
             a, raw = action[row, k], outputs[row, num + k]
-            by_value = by_action[row, k] * (1.0 - a * a) + price * 2.0 * a
-            slopes[row, k] = by_value
-            by_log_std = by_value * np.exp(min(max(raw, low), high)) * noise[row, k] - price
-            slopes[row, num + k] = by_log_std if low <= raw <= high else 0.0
-    return slopes
+            value_grad = action_grads[row, k] * (1.0 - a * a) + entropy_grad * 2.0 * a
+            output_grads[row, k] = value_grad
+            log_std_grad = value_grad * np.exp(min(max(raw, low), high)) * noise[row, k] - entropy_grad
+            output_grads[row, num + k] = log_std_grad if low <= raw <= high else 0.0
+    return output_grads

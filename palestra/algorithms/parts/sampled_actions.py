@@ -1,0 +1,124 @@
+"""Heads for actor-critic learners whose critics see actions: what a policy net's outputs mean, and what critics see.
+
+Actions of a Box are measured in half-widths from its centre, by critics and in log-probabilities alike.
+Letters: B rows, K actions over which a mean is taken, n dimensions of a Box, A discrete actions.
+"""
+
+from typing import ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from palestra.algorithms.parts.distributions import ILLEGAL, Categorical, SquashedGaussian
+from palestra.games.spaces import Box, Discrete, Space
+from palestra.randomness import random_choice, random_floats, random_normals
+
+
+class SampledActions(NamedTuple):
+    """The actions over which means under a policy are taken: one drawn from a Box, or all of a Discrete.
+
+    critic_inputs: what critics see of the actions beside the observation. weights, log_probs: (B, K); weights are
+    probabilities, and 1 for an action that was drawn.
+    """
+
+    critic_inputs: dict[str, Tensor]
+    weights: Tensor
+    log_probs: Tensor
+
+    def mean(self, values: Tensor) -> Tensor:
+        """The mean under the policy of a value per action, (B, K): an unbiased estimate, or the exact mean, (B,)."""
+        return (self.weights * values).sum(dim=1)
+
+    def entropy(self) -> Tensor:
+        """The policy's entropy in nats: an unbiased estimate, or the exact one, (B,)."""
+        return -self.mean(self.log_probs)
+
+
+class BoxHead:
+    """Actions of a Box. The policy net puts out n means and n log standard deviations, of normal numbers before a
+    tanh. Critics see the observation and an action in half-widths from the centre, and put out its value.
+
+    log_std: the bounds to which log standard deviations are clamped.
+    """
+
+    num_values = 1
+
+    def __init__(self, space: Box, log_std: tuple[float, float], device: torch.device) -> None:
+        low, high = torch.tensor(space.low, device=device), torch.tensor(space.high, device=device)
+        self.center, self.half_width = (high + low) / 2, (high - low) / 2
+        self.unit = SquashedGaussian(torch.zeros_like(low), torch.ones_like(low))
+        self.log_std = log_std
+        self.num_noise = len(low)
+        self.num_outputs = 2 * len(low)
+        self.critic_spaces = {"action": Space(space.shape, torch.float32, padded=False)}
+
+    def uniform(self, legal: Tensor, keys: Tensor) -> Tensor:
+        """Uniformly random actions of the game."""
+        return self.center + self.half_width * (2.0 * random_floats(keys, self.num_noise) - 1.0)
+
+    def sample(self, outputs: Tensor, legal: Tensor, keys: Tensor) -> Tensor:
+        """Actions of the game, drawn from the policy."""
+        mean, log_std = self.mean_and_log_std(outputs)
+        value = mean + log_std.exp() * random_normals(keys, self.num_noise)
+        return self.center + self.half_width * self.unit.action(value)
+
+    def deterministic(self, outputs: Tensor, legal: Tensor) -> Tensor:
+        """The policy's actions of the game without chance: those of the means."""
+        return self.center + self.half_width * self.unit.action(self.mean_and_log_std(outputs)[0])
+
+    def sample_actions(self, outputs: Tensor, legal: Tensor, noise: Tensor) -> SampledActions:
+        """One action per row, made of standard normal noise (B, n); differentiable."""
+        mean, log_std = self.mean_and_log_std(outputs)
+        value, log_prob = self.unit.draw(mean, log_std, noise)
+        log_probs = log_prob.unsqueeze(1)
+        return SampledActions({"action": self.unit.action(value)}, torch.ones_like(log_probs), log_probs)
+
+    def critic_inputs(self, action: Tensor) -> dict[str, Tensor]:
+        """What critics see of an action of the game."""
+        return {"action": (action - self.center) / self.half_width}
+
+    def values_of(self, action: Tensor, values: Tensor) -> Tensor:
+        """Of what critics put out, (critics, B, 1), the values of the actions taken: (critics, B)."""
+        return values.squeeze(2)
+
+    def mean_and_log_std(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
+        """(B, n) each, of normal numbers before the tanh."""
+        mean, log_std = outputs.chunk(2, dim=1)
+        return mean, log_std.clamp(*self.log_std)
+
+
+class DiscreteHead:
+    """A discrete actions. The policy net puts out logits. Critics see the observation, and put out the value of every
+    action."""
+
+    num_noise = 0
+    critic_spaces: ClassVar[dict[str, Space]] = {}
+
+    def __init__(self, space: Discrete) -> None:
+        self.num_outputs = self.num_values = space.num
+        self.categorical = Categorical((space.num,), is_single=True)
+
+    def uniform(self, legal: Tensor, keys: Tensor) -> Tensor:
+        """Uniformly random legal actions."""
+        return random_choice(keys, legal)
+
+    def sample(self, outputs: Tensor, legal: Tensor, keys: Tensor) -> Tensor:
+        """Legal actions, drawn from the policy."""
+        return self.categorical.sample(outputs, legal, keys)[0]
+
+    def deterministic(self, outputs: Tensor, legal: Tensor) -> Tensor:
+        """The policy's likeliest legal actions."""
+        return self.categorical.mode(outputs, legal)
+
+    def sample_actions(self, outputs: Tensor, legal: Tensor, noise: Tensor) -> SampledActions:
+        """All actions; illegal ones have weight 0."""
+        log_probs = outputs.masked_fill(~legal, ILLEGAL).log_softmax(dim=1)
+        return SampledActions({}, log_probs.exp(), log_probs)
+
+    def critic_inputs(self, action: Tensor) -> dict[str, Tensor]:
+        """Critics see nothing of an action: they value all of them."""
+        return {}
+
+    def values_of(self, action: Tensor, values: Tensor) -> Tensor:
+        """Of what critics put out, (critics, B, A), the values of the actions taken: (critics, B)."""
+        return values.gather(2, action.view(1, -1, 1).expand(len(values), -1, 1)).squeeze(2)
