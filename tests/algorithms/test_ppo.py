@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch import distributions as theirs
 
 import palestra
-from palestra.algorithms.algorithm import Turn
 from palestra.algorithms import ppo as ppo_module
+from palestra.algorithms.algorithm import Turn
 from palestra.algorithms.parts.advantages import Chains, Experience, _loop_over_steps, generalized_advantages
 from palestra.algorithms.ppo import METRICS, PPO, Pace, PPOConfig, ppo_loss, scaled
 from palestra.config import ConfigError, check

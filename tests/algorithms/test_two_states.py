@@ -159,7 +159,7 @@ def test_the_best_values_of_actions_that_are_numbers_are_learned(name: str, mode
             "exploration": {"name": "gaussian", "std": constant(0.5)},
         },
     }[name]
-    critics = off_policy({"name": "test_two_states:Quadratic"}, 0.1)
+    critics = off_policy({"name": "tests.algorithms.test_two_states:Quadratic"}, 0.1)
     player = trained(critics | own | {"name": name}, "TwoStatesBox", mode, tmp_path / "run")
     values = [[9.0, 10.0], [2.0, 1.0]]
     assert np.allclose(critics_of(player, [-0.5, 0.5]), values, atol=1e-2)
