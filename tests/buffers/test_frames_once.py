@@ -145,6 +145,22 @@ def test_every_batch_is_that_of_a_buffer_of_whole_rows(
         assert_same_draws(into[0], into[1], 2)
 
 
+def test_rows_that_are_loaded_over_others_let_their_frames_go() -> None:
+    def rows_of(shade: int) -> Rows:
+        return {
+            "observation.camera": torch.arange(shade, shade + 4, dtype=torch.uint8).view(4, 1, 1, 1).expand(4, 1, 2, 3)
+        }
+
+    buffer = make_buffer("uniform", 4, "frames_once")
+    buffer.add(rows_of(0), torch.ones(4, dtype=torch.bool))
+    other = make_buffer("uniform", 4, "whole")
+    other.add(rows_of(100), torch.ones(4, dtype=torch.bool))
+    buffer.load_rows(0, other.packed_rows(0, 4))
+    assert_same_rows(buffer.rows(0, 4), rows_of(100))
+    (store,) = buffer._planes.stores.values()  # type: ignore[union-attr]
+    assert store.num_frames == 4
+
+
 @settings(deadline=None, max_examples=200)
 @given(data=st.data())
 def test_a_store_holds_a_frame_as_long_as_a_place_shows_it(data: st.DataObject) -> None:

@@ -67,6 +67,8 @@ def test_the_tree_depends_on_its_leaves_alone() -> None:
         tree.set(places, torch.from_numpy(generator.random(20)))
     again.fill(tree.leaves)
     assert torch.equal(again.nodes, tree.nodes)
+    again.fill(tree.leaves[:7].clone())
+    assert again.total().item() == pytest.approx(tree.leaves[:7].sum().item()), "what stood there before is gone"
 
 
 # ---- the buffer ----------------------------------------------------------------------------------------
@@ -91,6 +93,16 @@ def test_rows_that_are_gone_or_not_valid_are_never_drawn(on_cpu: bool) -> None:
     fill(buffer, range(3))
     buffer.add({"number": torch.tensor([3, 4, 5])}, torch.tensor([True, False, True]))
     assert set(buffer.sample(200)["number"].tolist()) == {1, 2, 3, 5}
+
+
+@ON_CPU_OR_GPU_PATH
+def test_a_priority_is_the_size_of_the_td_error_and_eps_to_the_power_of_alpha(on_cpu: bool) -> None:
+    buffer = make_buffer(2, alpha=0.5, on_cpu=on_cpu)
+    buffer.config = buffer.config.model_copy(update={"eps": 0.25})
+    fill(buffer, range(2))
+    buffer.drawn = torch.arange(2)
+    buffer.learn_surprise(torch.tensor([-2.0, 0.0]))
+    assert buffer.tree.leaves[:2].tolist() == pytest.approx([1.5, 0.5])
 
 
 def test_a_new_row_has_the_largest_priority_that_there_has_been() -> None:
@@ -157,6 +169,8 @@ def test_a_restored_buffer_goes_on_to_the_bit(num: int, later: int, seed: int) -
     buffer = make_buffer(8, alpha=0.6, beta=0.4)
     for number in range(num):
         fill(buffer, range(number, number + 1))
+    go_on(buffer)
+    buffer.learn_surprise(torch.full((6,), 9.0))  # larger than what comes later
     go_on(buffer)
     restored = make_buffer(8, alpha=0.6, beta=0.4)
     first = max(0, buffer.num_added - 8)

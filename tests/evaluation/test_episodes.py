@@ -1,16 +1,21 @@
 """Evaluation in Gymnasium environments: exactly so many episodes, from the same seeds, none favoured."""
 
+from collections.abc import Mapping
+
 import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
 from palestra.config import check
 from palestra.evaluation.episodes import play_episodes
 from palestra.evaluation.evaluator import STREAM, Interrupted
 from palestra.games.gymnasium import GymnasiumConfig, GymnasiumGame
 from palestra.games.gymnasium.seeding import episode_seed
+from palestra.games.gymnasium.world import GymnasiumWorld
+from palestra.games.policy import Decision, Memory, Sees
 from palestra.players import make_script
-from palestra.randomness import base_key
+from palestra.randomness import base_key, random_choice
 from tests.games.gym_worlds import CPU, MODES, cart_pole, gym_game, played
 
 
@@ -69,6 +74,25 @@ def test_long_episodes_are_cut_off_and_the_next_ones_begin(mode: str) -> None:
     assert games.finished.any()
 
 
+@pytest.mark.parametrize("mode", ["same_step", "next_step"])
+def test_a_memory_begins_anew_with_every_episode(mode: str) -> None:
+    remembered: list[Tensor] = []
+
+    class Counting:
+        sees: Sees = "nothing"
+
+        def act(self, view: Mapping[str, Tensor], legal: Tensor, keys: Tensor, memory: Memory) -> Decision:
+            remembered.append(memory.get("count", torch.zeros_like(keys)))
+            return Decision(random_choice(keys, legal), {}, {"count": remembered[-1] + 1})
+
+    play_episodes(gym_game("sync", mode), Counting(), 12, 3, 100, 0)
+    between = [0] if mode == "next_step" else []  # a step in which a world only begins anew
+    for world, lengths in enumerate(torch.tensor(walk_lengths(12, 3)).view(3, 4).tolist()):
+        expected = [count for length in lengths for count in (*range(length), *between)]
+        found = torch.stack(remembered)[:, world].tolist()
+        assert found[: len(expected)] == expected[: len(found)]
+
+
 def test_an_entry_point_environment_plays_every_episode_beside_the_others() -> None:
     game = GymnasiumGame(check(cart_pole(vectorization={"name": "entry_point"}), GymnasiumConfig), CPU)
     games = [play_episodes(game, make_script("random", game), 30, 4, 25, 0) for _ in range(2)]
@@ -84,13 +108,15 @@ def test_returns_are_the_environments_own_rewards() -> None:
 
 
 def test_an_interrupted_evaluation_closes_its_environments() -> None:
-    game = gym_game("async")
+    game, worlds = gym_game("async"), list[GymnasiumWorld]()
     steps = iter(range(4))
 
     def watch(num_over: int) -> None:
+        worlds.extend(game._worlds)  # a world that is gone closes by itself
         if next(steps, None) is None:
             raise Interrupted
 
     with pytest.raises(Interrupted):
         play_episodes(game, make_script("random", game), 50, 2, 100, 0, watch)
-    assert not any("_vector" in world.__dict__ for world in game._worlds)
+    assert worlds
+    assert not any("_vector" in world.__dict__ for world in worlds)

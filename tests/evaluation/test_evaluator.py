@@ -13,6 +13,7 @@ from palestra.games.polyhedra.game import MAX_COORDINATE, PolyhedraGame
 from palestra.players import make_script
 from palestra.randomness import base_key, fold, random_choice, world_keys
 from tests.games.plain_polyhedra import polyhedra_config
+from tests.games.tag_game import TagGame
 
 CPU = torch.device("cpu")
 
@@ -47,6 +48,9 @@ GAMES: dict[str, TensorGame] = {
         reward={"name": "length"},
     ),
     "nim": nim(),
+    "two together": TagGame(2, "together"),
+    "two in turn": TagGame(2, "in turn"),
+    "three at will": TagGame(3, "at will"),
 }
 
 
@@ -166,6 +170,12 @@ def starts_of(game: PolyhedraGame, num: int) -> Tensor:
     points = game.reset(fold(world_keys(base_key(0, STREAM), num, CPU), 0))["points"]
     assert game.boards is not None
     return (points.unsqueeze(1) == game.boards).all((2, 3)).to(torch.int8).argmax(1)
+
+
+def test_of_two_roles_each_wins_its_share_and_equal_returns_count_half() -> None:
+    returns = {"host": torch.tensor([1.0, 1.0, 0.0, 2.0]), "agent": torch.tensor([0.0, -1.0, 0.0, 3.0])}
+    games = Games(torch.ones(4, dtype=torch.bool), torch.ones(4, dtype=torch.int64), returns, 0, {}, {})
+    assert games.summary()["won"] == {"host": 0.625, "agent": 0.375}
 
 
 def test_games_that_overflow_are_truncated_and_counted() -> None:

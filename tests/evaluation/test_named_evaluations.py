@@ -8,11 +8,13 @@ from typing import Any
 
 import pytest
 import torch
+from conftest import LEARNER
 
 import palestra
 from palestra.games.polyhedra.game import PolyhedraGame
 from palestra.runs.stored import StoredRun
 from palestra.storage.records_file import read_records
+from tests.games.gym_worlds import cart_pole
 
 MakeConfig = Callable[..., dict[str, Any]]
 
@@ -73,6 +75,30 @@ def test_an_evaluation_may_be_played_in_another_game(make_config: MakeConfig, tm
     main, other = evaluations_of(tmp_path / "run")[:2]
     assert all(pair["statistics"]["episode_length"]["max"] == 1 for pair in other["pairs"])
     assert any(pair["statistics"]["episode_length"]["max"] > 1 for pair in main["pairs"])
+
+
+def test_exploration_plays_no_part_in_evaluations(make_config: MakeConfig) -> None:
+    found = []
+    for epsilon in (0.0, 1.0):
+        exploration = {"name": "epsilon_greedy", "epsilon": {"name": "constant", "value": epsilon}}
+        config = make_config({f"players.{name}.algorithm.exploration": exploration for name in ("host", "agent")})
+        found.append(palestra.Trainer(config).evaluations.play("main", 30, with_scripted=False))
+    assert found[0] == found[1]
+
+
+def test_another_game_is_seen_through_what_the_runs_game_has_learned(make_config: MakeConfig, tmp_path: Path) -> None:
+    normalized = {"observation": {"normalize": {"eps": 1e-8}, "clip": None}}
+    changes = {
+        "game": cart_pole(**normalized),
+        "roles": {"agent": "agent"},
+        "players": {"agent": LEARNER},
+        "best": None,
+    }
+    config = make_config(changes | {"evaluations.0.pairings": [{"agent": "agent"}]})
+    short = config["game"] | {"wrappers": [{"name": "time_limit", "max_episode_steps": 5}]}
+    trainer = fit(named(config, "short", game=short), tmp_path / "run")
+    assert trainer.game.state_dict()["observation"]
+    assert str(trainer.evaluations.games["short"].state_dict()) == str(trainer.game.state_dict())
 
 
 def test_a_game_in_which_the_players_do_not_fit_is_one_clear_error(make_config: MakeConfig) -> None:
