@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PEERS ?= .venv-peers
 
-.PHONY: demo test slow chaos lint check bits bench peers
+.PHONY: demo test slow chaos mutants lint check bits bench peers
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -25,6 +25,10 @@ slow: .venv/ready
 # The proof by kill -9: every algorithm, killed at random moments, compared with runs that were left alone.
 chaos: .venv/ready
 	$(BIN)/python tests/chaos.py --kills 200
+
+# Do the tests notice what a careful engineer fears? Each of the mistakes in tests/mutants is made in a copy of the tree.
+mutants: .venv/ready
+	$(BIN)/python -m tests.mutants.run
 
 lint: .venv/ready
 	$(BIN)/ruff format --check

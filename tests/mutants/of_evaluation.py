@@ -1,0 +1,141 @@
+"""Mistakes in evaluations and their figures."""
+
+from tests.mutants.mutant import mutants
+
+STATISTICS = "runtime/test_statistics.py"
+GAMES = "evaluation/test_evaluator.py"
+EPISODES = "evaluation/test_episodes.py"
+NAMED = "evaluation/test_named_evaluations.py evaluation/test_best_score.py"
+BESIDE = "runs/test_async_evaluations.py runs/test_evaluator_processes.py"
+
+EVALUATION = [
+    *mutants(
+        "runtime/statistics.py",
+        STATISTICS,
+        ("math.sqrt(float(values.double().var()) / n)", "math.sqrt(float(values.double().var()))"),
+        ("T_QUANTILES[min(n - 1, len(T_QUANTILES)) - 1]", "T_QUANTILES[min(n, len(T_QUANTILES)) - 1]"),
+        ("rho = num_finished / steps", "rho = num_finished / n"),
+        ("residuals = finished.double() - rho * lengths.double()", "residuals = finished.double() - rho"),
+        ("/ (n - 1) * n) / steps", "/ (n - 1)) / steps"),
+        (
+            "return Estimate(rho, max(rho - half, 0.0), min(rho + half, 1.0))",
+            "return Estimate(rho, rho - half, rho + half)",
+        ),
+        ("(ranked[(n - 1) // 2] + ranked[n // 2]) / 2", "ranked[n // 2]"),
+        (
+            "return scores.sort(dim=-1).values[..., n // 4 : n - n // 4].mean(dim=-1)",
+            "return scores[..., n // 4 : n - n // 4].mean(dim=-1)",
+        ),
+        ("0.5 * (difference == 0).double()", "0.0 * (difference == 0).double()"),
+        (
+            "return scores.double()[torch.randint(len(scores), (num_resamples, len(scores)), generator=generator)]",
+            "return scores.double().expand(num_resamples, -1)",
+        ),
+    ),
+    *mutants(
+        "evaluation/evaluator.py",
+        GAMES,
+        ("    worlds.retire(torch.ones_like(worlds.running))\n", ""),
+        ("played = worlds.lengths > 0", "played = worlds.lengths >= 0"),
+        ("self.returns[self.index] += rewards * self.running.unsqueeze(1)", "self.returns[self.index] += rewards"),
+        (
+            "self.finished[self.index] |= over & self.running",
+            "self.finished[self.index] |= (over | truncated) & self.running",
+        ),
+        ("self.running = self.running & ~over & ~truncated", "self.running = self.running & ~over"),
+        ("self.lengths[self.index] += self.running\n", "self.lengths[self.index] += 1\n"),
+        ("            self.num_turns += 1\n", ""),
+        (
+            "self.index[staying], self.keys[staying], self.running[staying]",
+            "self.index[staying], self.keys[: int(staying.sum())], self.running[staying]",
+        ),
+        (
+            "{k: v[staying] for k, v in memory.items()}",
+            "{k: v[: len(self.index)] for k, v in memory.items()}",
+        ),
+        (
+            "self.state: State = game.reset(fold(self.keys, 0))",
+            "self.state: State = game.reset(fold(self.keys[:1].expand(num_games), 0))",
+        ),
+        ("name: _where(decides, value, before.get(name, torch.zeros_like(value)))", "name: value"),
+        (
+            "self.actions[role].scatter_add_(0, decision.action, decides.long())",
+            "self.actions[role].scatter_add_(0, decision.action, torch.ones_like(decides).long())",
+        ),
+        ("share = float(((one > other).double()", "share = float(((one < other).double()"),
+        ("            net.train(training)", "            net.train()"),
+    ),
+    *mutants(
+        "evaluation/episodes.py",
+        EPISODES,
+        (
+            "(torch.arange(num_worlds, device=device) < num_games % num_worlds).long()",
+            "torch.zeros(num_worlds, dtype=torch.int64, device=device)",
+        ),
+        ("results.returns += outcome.raw_reward", "results.returns += outcome.reward"),
+        ("results.lengths += outcome.valid", "results.lengths += 1"),
+        (
+            "cut = (results.lengths >= max_rounds) & ~outcome.terminated & ~outcome.truncated",
+            "cut = (results.lengths > max_rounds) & ~outcome.terminated & ~outcome.truncated",
+        ),
+        ("results.write(ended & running, outcome.terminated)", "results.write(ended & running, ended)"),
+        ("                world.restart(leaving)", "                pass"),
+        ("memory = _forget(decision.memory, ended | ~outcome.valid)", "memory = decision.memory"),
+        ("        self.lengths[worlds], self.returns[worlds] = 0, 0.0", "        self.lengths[worlds] = 0"),
+        ("training=False", "training=True"),
+        ("(running & outcome.valid).long()", "outcome.valid.long()"),
+        ("        world.close()", "        pass"),
+    ),
+    *mutants(
+        "evaluation/evaluations.py",
+        f"{NAMED} test_gym_training.py",
+        ("            game.load_state_dict(self.game.state_dict())", "            pass"),
+        ("return self.seed if config.seed is None else config.seed", "return self.seed"),
+        ("return player.policy(explore=False)\n\n\nclass", "return player.policy(explore=True)\n\n\nclass"),
+        ("sign * score <= sign * self.value", "sign * score < sign * self.value"),
+        ('sign = 1.0 if self.config.goal == "max" else -1.0', "sign = 1.0"),
+        ("if math.isnan(score) or (self.value", "if (self.value"),
+        ('if record["evaluation"] != self.config.evaluation:', "if False:"),
+        ("        self.value = self._before", "        pass"),
+    ),
+    *mutants(
+        "evaluation/ratings.py",
+        "evaluation/test_ratings.py",
+        (
+            'return first, second, pair["won"][first[0]] * pair["games"], float(pair["games"])',
+            'return first, second, pair["won"][second[0]] * pair["games"], float(pair["games"])',
+        ),
+        ("for edges in (won, {(b, a) for a, b in won})", "for edges in (won,)"),
+        ("return strengths - strengths.mean()", "return strengths"),
+        ("slope = sides.T @ (wins - contests * share)", "slope = sides.T @ (wins - share)"),
+    ),
+    *mutants(
+        "runs/evaluations.py",
+        "training/test_trainer.py",
+        ("return config.final_num_games if self.is_final else config.num_games", "return config.num_games"),
+        (
+            "            if interrupted():\n                raise Interrupted\n            task.done",
+            "            task.done",
+        ),
+    ),
+    *mutants(
+        "runs/async_evaluations.py",
+        BESIDE,
+        (
+            'return copied({"players": weights, "game": self.evaluations.game.state_dict()})',
+            'return {"players": weights, "game": self.evaluations.game.state_dict()}',
+        ),
+        (
+            "due = [batch for batch in self.batches if occasion.is_final or now >= self._due(batch)]",
+            "due = [batch for batch in self.batches if now >= self._due(batch)]",
+        ),
+        ("occasion.is_final or now >= self._due(batch)", "occasion.is_final or now > self._due(batch)"),
+        ("        self.batches = self.batches[len(due) :]\n", "        self.batches = []\n"),
+        ("                self.batches.pop()", "                pass"),
+        ("                batch.asked = {}", "                pass"),
+        (
+            '            if filed == record_of(name, occasion, Answer(None, 0.0, filed["why"])):',
+            "            if False:",
+        ),
+    ),
+]

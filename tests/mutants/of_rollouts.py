@@ -1,0 +1,153 @@
+"""Mistakes in roll-outs and in what becomes a row of them."""
+
+from tests.mutants.mutant import mutants
+
+N_STEP = "rollouts/test_n_step.py"
+SOLO = "rollouts/test_solo.py"
+FUSED = "rollouts/test_fused.py"
+GYM = "games/gymnasium/test_gym_worlds.py games/gymnasium/test_gym_sync.py games/gymnasium/test_gym_oddities.py"
+NORMALIZATION = "games/gymnasium/test_gym_normalization.py test_gym_training.py"
+
+ROLLOUTS = [
+    *mutants(
+        "rollouts/n_step.py",
+        N_STEP,
+        ("for step in range(1, self.config.steps):", "for step in range(1, self.config.steps + 1):"),
+        ("for step in range(1, self.config.steps):", "for step in range(1, max(self.config.steps - 1, 1)):"),
+        ("self.gamma**step * _later", "self.gamma ** (step - 1) * _later"),
+        ("goes_on = has_next & ~ended &", "goes_on = has_next &"),
+        ("goes_on = has_next & ~ended & _begins_where_the_one_before_ends(rows)", "goes_on = has_next & ~ended"),
+        ('ended, valid, chain = rows["terminated"] | rows["truncated"],', 'ended, valid, chain = rows["terminated"],'),
+        ("has_next = valid & _later(valid, 1) & (_later(chain, 1) == chain)", "has_next = valid & _later(valid, 1)"),
+        (
+            "num_rewards = last - torch.arange(len(last), device=last.device) + 1",
+            "num_rewards = last - torch.arange(len(last), device=last.device)",
+        ),
+        ('if name.startswith("next_") or name in ("terminated", "truncated")]', 'if name.startswith("next_")]'),
+        (
+            'if name.startswith("next_") or name in ("terminated", "truncated")]',
+            'if name in ("terminated", "truncated")]',
+        ),
+        ("waits = valid & ~sums & ~ended[last] & ~has_next[last]", "waits = valid & ~sums & ~ended[last]"),
+        ("waits = valid & ~sums & ~ended[last] & ~has_next[last]", "waits = valid & ~sums & ~has_next[last]"),
+        ('        made.valid = rows["valid"] & ~waits\n', '        made.valid = rows["valid"]\n'),
+        ('return {"waiting": self.waiting}', 'return {"waiting": None}'),
+        ("argsort(stable=True)\n        rows", "flip(0).argsort(stable=True)\n        rows"),
+        ("one_round = role.unsqueeze(1) * num_worlds", "one_round = role.unsqueeze(1) * 0"),
+    ),
+    *mutants(
+        "rollouts/solo.py",
+        SOLO,
+        ("worlds.num_turns += num_rounds", "worlds.num_turns += 1"),
+        ("seen.append(world.observation)", "seen.insert(0, world.observation)"),
+        ("begins = ~outcome.valid | outcome.terminated | outcome.truncated", "begins = outcome.terminated"),
+        ("terminated=_join([outcome.terminated", "terminated=_join([outcome.truncated"),
+        ("truncated=_join([outcome.truncated", "truncated=_join([outcome.terminated"),
+        ("            lengths[world] += valid[row]", "            lengths[world] += 1"),
+        ("                lengths[world], returns[world] = 0, 0.0", "                lengths[world] = 0"),
+        ("                totals[2] += truncated[row]", "                totals[2] += terminated[row]"),
+        ("            if terminated[row] or truncated[row]:", "            if terminated[row]:"),
+        (
+            "recent[num_finished[()] % NUM_RECENT, 0] = returns[world]\n                num_finished[()] += 1",
+            "num_finished[()] += 1\n                recent[num_finished[()] % NUM_RECENT, 0] = returns[world]",
+        ),
+        (
+            "        lengths, returns = lengths + valid[step], returns + earned[step]",
+            "        lengths, returns = lengths + 1, returns + earned[step]",
+        ),
+        ("        worlds.totals = torch.zeros_like(worlds.totals)\n", ""),
+    ),
+    *mutants(
+        "rollouts/recent.py",
+        f"{FUSED} {SOLO}",
+        ("is_kept = ended & (numbers >= num_finished - NUM_RECENT)", "is_kept = ended"),
+        ("recent[:-1].roll(-(num % NUM_RECENT), 0)", "recent[:-1]"),
+    ),
+    *mutants(
+        "rollouts/fused.py",
+        FUSED,
+        ("            worlds.num_turns += 1\n", ""),
+        ("keys = turn_keys + (game.roles.index(role) + 1)", "keys = turn_keys"),
+        ('"truncated": worlds.cut & ~is_over,', '"truncated": worlds.cut,'),
+        ('"valid": is_open & (is_over | decides),', '"valid": is_open & decides,'),
+        (
+            "going_on, waiting = decides & ~is_over, is_open & ~is_over & ~decides",
+            "going_on, waiting = decides, is_open & ~is_over & ~decides",
+        ),
+        ("worlds.earned[:, role] = torch.where(waiting, earned, 0.0)", "worlds.earned[:, role] = 0.0"),
+        ("refilled = is_over | (worlds.cut & ~is_waited_for)", "refilled = is_over | worlds.cut"),
+        ("worlds.memory[role] = {name: _keep(~refilled, value) for name, value in memory.items()}", "pass"),
+        (
+            "{name: _choose(decides, new, before[name]) for name, new in decision.memory.items()}",
+            "decision.memory",
+        ),
+        (
+            "next_observation={key: _keep(going_on, value) for key, value in observation.items()}",
+            "next_observation=seat.observation",
+        ),
+    ),
+    *mutants(
+        "rollouts/fused_kernel.py",
+        FUSED,
+        ("        truncated[world] = cut[world] and not was_over", "        truncated[world] = cut[world]"),
+        ("        valid[world] = was_open and (was_over or decides)", "        valid[world] = was_open and decides"),
+        ("        if not waiting[world]:\n            earned", "        if True:\n            earned"),
+        (
+            "        open[world, role] = (decides and not cut[world]) or waiting[world]",
+            "        open[world, role] = decides or waiting[world]",
+        ),
+        ("            if open[world, role] and not over[world, role]:", "            if open[world, role]:"),
+        (
+            "ends = (is_over or truncated[world]) and not cut[world] and lengths[world] > 0",
+            "ends = (is_over or truncated[world]) and lengths[world] > 0",
+        ),
+        ("leaves = is_over or (cut[world] and not is_waited_for)", "leaves = is_over or cut[world]"),
+        ("                over[world, role] = terminated[world, role]", "                over[world, role] = is_over"),
+        (
+            "next_legal[world, action] = legal[world, action] and going_on[world]",
+            "next_legal[world, action] = going_on[world]",
+        ),
+        ("            totals[3] += lengths[world]", "            totals[3] += 1"),
+    ),
+    *mutants(
+        "games/gymnasium/world.py",
+        GYM,
+        (
+            "            truncated=self._tensor(truncated & ~terminated),",
+            "            truncated=self._tensor(truncated),",
+        ),
+        (
+            "            valid=self._always if valid is None else self._tensor(valid),",
+            "            valid=self._always,",
+        ),
+        (
+            "outcome = self._look({name: _replaced(value, ended, last[name]) for name, value in seen.items()})",
+            "outcome = self._look(seen)",
+        ),
+        ("        self._episodes += which\n", "        self._episodes += 1\n"),
+        ('            "starts": self._starts - first,', '            "starts": self._starts,'),
+        ("            self._over = self._over & ~mask", "            pass"),
+        ("                terminated, truncated = terminated & valid, truncated & valid", "                pass"),
+    ),
+    *mutants(
+        "games/gymnasium/world.py",
+        NORMALIZATION,
+        ("                self._returns[ended] = 0.0", "                pass"),
+        (
+            "game.learn_returns(self._returns if began is None else self._returns[~began])",
+            "game.learn_returns(self._returns)",
+        ),
+        (
+            "        if self.training:\n            game.learn_observations(begun)",
+            "        if True:\n            game.learn_observations(begun)",
+        ),
+        (
+            "        if self.training:\n            self.game.learn_observations(seen)",
+            "        self.game.learn_observations(seen)",
+        ),
+        (
+            "rewards = rewards.clip(-game.config.reward.clip, game.config.reward.clip)",
+            "rewards = rewards.clip(0.0, game.config.reward.clip)",
+        ),
+    ),
+]

@@ -1,0 +1,183 @@
+"""Mistakes in checkpoints, replay segments, records and the run's folder."""
+
+from tests.mutants.mutant import mutants
+
+CHECKPOINTS = "storage/test_checkpoints.py"
+SEGMENTS = "storage/test_replay_segments.py"
+RETENTION = "storage/test_retention.py storage/test_checkpoints.py"
+POWER_LOSS = "storage/test_power_loss.py"
+DAMAGE = "storage/test_checkpoints.py storage/test_damage.py"
+MIRROR = "storage/test_mirror.py storage/test_fetching.py"
+RECORDS = "recording/test_recorders.py test_damaged_runs.py"
+RUN_FOLDER = "storage/test_run_folder.py test_links.py"
+
+STORAGE = [
+    *mutants(
+        "storage/checkpoints.py",
+        RETENTION,
+        ("return {*due[-keep_last:], *every}", "return {*due[:keep_last], *every}"),
+        ("number % keep_every == 0}", "number % keep_every == 1}"),
+        (
+            "for number in (best, between_dues) if number is not None}",
+            "for number in (between_dues,) if number is not None}",
+        ),
+        ("due = [number for number in past if number != between_dues]", "due = list(past)"),
+        ("kept = self.kept(past) | self.in_use()", "kept = self.kept(past)"),
+        ("numbers = [number for number in numbers if number < int(latest)] + [int(latest)]", "pass"),
+        (
+            "return [self._place(number) for number in reversed(numbers)]",
+            "return [self._place(number) for number in numbers]",
+        ),
+    ),
+    *mutants(
+        "storage/checkpoints.py",
+        POWER_LOSS,
+        ("            unfinished.sync()\n", ""),
+        (
+            "        self.folder.rename(unfinished.path.name, name)\n        self.folder.sync()\n",
+            "        self.folder.rename(unfinished.path.name, name)\n",
+        ),
+    ),
+    *mutants(
+        "storage/checkpoints.py",
+        DAMAGE,
+        ("int(folder.path.name) != manifest.number", "False"),
+        ("        for rows in manifest.buffers.values():\n            rows.check(place)\n", "        pass\n"),
+        (
+            '                damaged.append(f"checkpoint {place.folder.path} is damaged: {error}")',
+            "                pass",
+        ),
+    ),
+    *mutants(
+        "storage/checkpoints.py",
+        SEGMENTS,
+        (
+            "self._known_segments, self._written_ahead = {key: rows.segments for key, rows in stored.items()}, {}",
+            "self._known_segments, self._written_ahead = {}, {}",
+        ),
+        (
+            '                named |= Manifest.read(self.folder.below(f"{number:08d}")).segments().keys()',
+            '                named = set(Manifest.read(self.folder.below(f"{number:08d}")).segments())',
+        ),
+        ("if stored.start != max(0, stored.num_added - buffers[key].capacity):", "if False:"),
+        ("        if set(buffers) != set(loaded.buffers):", "        if not set(buffers) <= set(loaded.buffers):"),
+    ),
+    *mutants(
+        "storage/segments.py",
+        SEGMENTS,
+        ("(start // segment_rows + 1) * segment_rows", "(start // segment_rows) * segment_rows + segment_rows - 1"),
+        (
+            "return max(0, num_added - buffer.capacity), num_added",
+            "return max(0, num_added - buffer.capacity + 1), num_added",
+        ),
+        ("if stop in on_disk and on_disk[stop].start <= start:", "if stop in on_disk:"),
+        ("start = max(first, num_added - num_added % segment_rows)", "start = num_added - num_added % segment_rows"),
+        (
+            "yield start, part(rows, start - segment.start, num_rows(rows))",
+            "yield start, part(rows, 0, num_rows(rows))",
+        ),
+        ("-{stored.sha256[:8]}.safetensors", "-00000000.safetensors"),
+        ("return min(at_most, 1 << fitting.bit_length() - 1)", "return at_most"),
+    ),
+    *mutants(
+        "storage/segments.py",
+        DAMAGE,
+        ("    if sha256 != stored.sha256:", "    if False:"),
+        ("        if reached != self.num_added:", "        if False:"),
+        ("            if any(value.shape[:1] != (expected,) for", "            if any(value.dim() < 0 for"),
+    ),
+    *mutants(
+        "storage/segments.py",
+        CHECKPOINTS,
+        ("torch.empty(t.shape, dtype=t.dtype).copy_(t.detach())", "t.detach()"),
+    ),
+    *mutants(
+        "storage/states.py",
+        CHECKPOINTS,
+        ("if abs(value) < 1 << 63 else", "if abs(value) < 1 << 80 else"),
+        ("if math.isfinite(value) else", "if not math.isnan(value) else"),
+        ('return {"$tuple": items} if isinstance(value, tuple) else items', "return items"),
+        ('key.replace("~", "~0").replace("/", "~1")', "key"),
+        ("            return int(text, 16)", "            return int(text, 10)"),
+        ("for key in sorted(value)]", "for key in value]"),
+    ),
+    *mutants(
+        "storage/manifest.py",
+        DAMAGE,
+        (
+            '        if document.pop("sha256", "") != _digest(document):',
+            '        document.pop("sha256", "")\n        if False:',
+        ),
+        ("if isinstance(found, int) and found > FORMAT:", "if isinstance(found, int) and found > FORMAT + 1:"),
+        ("    if not {STATE, TENSORS} <= files.keys():", "    if not files:"),
+    ),
+    *mutants(
+        "storage/disk.py",
+        POWER_LOSS,
+        ("                raise\n            DISK.sync(folder)", "                raise"),
+        ("        _write_all(file, content)\n        DISK.sync(file)", "        _write_all(file, content)"),
+    ),
+    *mutants(
+        "storage/disk.py",
+        f"{RUN_FOLDER} storage/test_damage.py",
+        ("        if not stat.S_ISREG(os.fstat(descriptor).st_mode):", "        if False:"),
+        ("            if os.fstat(descriptor).st_nlink > 1:", "            if False:"),
+        ("            if file.size > max_bytes:", "            if False:"),
+        ("            if file.size != size:", "            if file.size > size:"),
+        ('                if (kind := _kind(folder, name)) not in ("folder", None):', "                if False:"),
+    ),
+    *mutants(
+        "storage/disk.py",
+        "recording/test_recorders.py test_full_disk.py test_resume.py",
+        (
+            "        except OSError:\n            self.truncate(before)\n            raise",
+            "        except OSError:\n            raise",
+        ),
+    ),
+    *mutants(
+        "storage/records_file.py",
+        RECORDS,
+        ("        self.num_lines += len(others)", "        self.num_lines += len(others) + 1"),
+        (
+            "            self._last, self._line = self._line, hashlib.sha256(part)",
+            "            self._last, self._line = self._line, hashlib.sha256()",
+        ),
+        ("            return Part(line.stop, False, 0)", "            return Part(counted.length, False, 0)"),
+        ("            stop += len(part) + 1\n", "            stop += len(part)\n"),
+        ('            begun, is_too_long = b"", False\n        stop', '            begun = b""\n        stop'),
+    ),
+    *mutants(
+        "recording/recorders.py",
+        RECORDS,
+        ("for line in lines_of(self.file, length) if line.is_whole", "for line in lines_of(self.file, length)"),
+        ("default=0))\n        self._measure = None", "default=0))"),
+        ("        self._put()\n        self.file.sync()", "        self._put()"),
+        ("return float(value) if math.isfinite(value) else None", "return float(value)"),
+    ),
+    *mutants(
+        "storage/run_folder.py",
+        RUN_FOLDER,
+        ("n = 1 + max((int(match[1])", "n = max((int(match[1])"),
+        (
+            "fcntl.flock(file.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)",
+            "fcntl.flock(file.descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)",
+        ),
+        ("        self.require_plain()\n        try:\n            file", "        try:\n            file"),
+    ),
+    *mutants(
+        "storage/mirror.py",
+        MIRROR,
+        ('if self._there.get(f"buffers/{segment}") != stored.size:', 'if f"buffers/{segment}" not in self._there:'),
+        ("records.pieces(manifest.records.length)", "records.pieces(records.size)"),
+        ("first = (job.latest,) if job.best is None else (job.best, job.latest)", "first = (job.latest,)"),
+        (
+            'for path in sorted(files, key=lambda path: not path.endswith(f"/{CONTENTS}")):',
+            'for path in sorted(files, key=lambda path: path.endswith(f"/{CONTENTS}")):',
+        ),
+        (
+            'elif not isinstance(claimed, dict) or claimed.get("id") != json.loads(own)["id"]:',
+            "elif not isinstance(claimed, dict):",
+        ),
+        ("        if ahead > here:", "        if False:"),
+    ),
+]
