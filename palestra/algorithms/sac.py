@@ -258,8 +258,6 @@ class SAC(Algorithm):
             player.optimizers["entropy_coefficient"] = self.alpha_optimizer
         self.buffer = ReplayBuffer(config.replay_buffer, player.device, player.seed, f"player/{player.name}/replay")
         self.noise_key = torch.tensor([self.key("noise")], device=player.device)
-        self.rolled_out = False
-        self.updates_left = 0
         player.nets = {"policy": self.policy_net.net, "critics": self.critics.net, "targets": self.targets.net}
         player.lr_schedule, player.replay_buffer = config.policy_learning_rate, self.buffer
 
@@ -308,20 +306,16 @@ class SAC(Algorithm):
                 return factor * batch.extras["legal"].sum(dim=1).clamp(min=1).log().mean()
 
     def learn(self, turn: Turn) -> None:
-        config, player = self.config, self.player
-        if not self.rolled_out:  # counters, not locals, remember where we are: a resumed run goes on right here
+        config = self.config
+        for _ in turn.once("roll_out"):
             transitions = turn.collect(config.rollout_length)
             self.buffer.add(transitions.rows(), transitions.valid)
-            warming_up = player.env_steps < config.warmup_env_steps or self.buffer.is_empty
-            self.updates_left = 0 if warming_up else config.updates_per_turn
-            self.rolled_out = True
-            turn.safe_point()
-        while self.updates_left:
+        for _ in turn.times("updates", 0 if self.is_warming_up() else config.updates_per_turn):
             turn.before_step()
-            metrics = self.opt_step(self.buffer.sample(config.batch_size))
-            self.updates_left -= 1
-            turn.after_step(metrics)
-        self.rolled_out = False
+            turn.after_step(self.opt_step(self.buffer.sample(config.batch_size)))
+
+    def is_warming_up(self) -> bool:
+        return self.player.env_steps < self.config.warmup_env_steps or self.buffer.is_empty
 
     def opt_step(self, rows: Mapping[str, Tensor]) -> Metrics:
         config, opt_steps = self.config, self.player.opt_steps
@@ -410,12 +404,7 @@ class SAC(Algorithm):
         return Deterministic(evaluation_twin(self.policy_net.net), self.head.deterministic, flags)
 
     def state_dict(self) -> dict[str, Any]:
-        return {
-            "rolled_out": self.rolled_out,
-            "updates_left": self.updates_left,
-            "log_entropy_coefficient": self.log_alpha.detach(),
-        }
+        return {"log_entropy_coefficient": self.log_alpha.detach()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.rolled_out, self.updates_left = state["rolled_out"], state["updates_left"]
         self.log_alpha.detach().copy_(state["log_entropy_coefficient"])

@@ -193,8 +193,6 @@ class TD3(Algorithm):
         self.critic_optimizer = config.critic_optimizer.build(self.critics.weights)
         self.buffer = ReplayBuffer(config.replay_buffer, player.device, player.seed, f"player/{player.name}/replay")
         self.noise_key = torch.tensor([self.key("noise")], device=player.device)
-        self.rolled_out = False
-        self.updates_left = 0
         player.nets = {"policy": self.policy_net.net, "critics": self.critics.net}
         player.nets |= {"target_policy": self.target_policy.net, "target_critics": self.target_critics.net}
         player.optimizers = {"policy": self.policy_optimizer, "critics": self.critic_optimizer}
@@ -235,20 +233,16 @@ class TD3(Algorithm):
         return (action - self.center) / self.half_width
 
     def learn(self, turn: Turn) -> None:
-        config, player = self.config, self.player
-        if not self.rolled_out:  # counters, not locals, remember where we are: a resumed run goes on right here
+        config = self.config
+        for _ in turn.once("roll_out"):
             transitions = turn.collect(config.rollout_length)
             self.buffer.add(transitions.rows(), transitions.valid)
-            warming_up = player.env_steps < config.warmup_env_steps or self.buffer.is_empty
-            self.updates_left = 0 if warming_up else config.updates_per_turn
-            self.rolled_out = True
-            turn.safe_point()
-        while self.updates_left:
+        for _ in turn.times("updates", 0 if self.is_warming_up() else config.updates_per_turn):
             turn.before_step()
-            metrics = self.opt_step(self.buffer.sample(config.batch_size))
-            self.updates_left -= 1
-            turn.after_step(metrics)
-        self.rolled_out = False
+            turn.after_step(self.opt_step(self.buffer.sample(config.batch_size)))
+
+    def is_warming_up(self) -> bool:
+        return self.player.env_steps < self.config.warmup_env_steps or self.buffer.is_empty
 
     def opt_step(self, rows: Mapping[str, Tensor]) -> Metrics:
         config, opt_steps = self.config, self.player.opt_steps
@@ -312,7 +306,7 @@ class TD3(Algorithm):
         )
 
     def state_dict(self) -> dict[str, Any]:
-        return {"rolled_out": self.rolled_out, "updates_left": self.updates_left}
+        return {}  # all that it remembers lies in the player's parts
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.rolled_out, self.updates_left = state["rolled_out"], state["updates_left"]
+        return

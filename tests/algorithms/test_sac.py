@@ -515,7 +515,7 @@ def sac_of(turn: ProbeTurn) -> SAC:
 def test_a_turn_rolls_out_and_then_updates() -> None:
     turn = make_turn()
     turn.run()
-    assert turn.calls == ["collect 3", "safe point"] + ["before", "after"] * 4
+    assert turn.calls == ["collect 3", "safe point"] + ["before", "after", "safe point"] * 4
     assert sac_of(turn).buffer.num_added == 24
 
 
@@ -524,7 +524,7 @@ def test_warm_up_gathers_and_does_not_update() -> None:
     turn.run()
     assert turn.calls == ["collect 3", "safe point"]
     turn.run()
-    assert turn.calls[2:] == ["collect 3", "safe point"] + ["before", "after"] * 4
+    assert turn.calls[2:] == ["collect 3", "safe point"] + ["before", "after", "safe point"] * 4
 
 
 @pytest.mark.parametrize("leave_at", range(1, 11))

@@ -385,7 +385,7 @@ def test_warm_up_gathers_and_does_not_update() -> None:
     turn.run()
     assert turn.calls == ["collect 3", "safe point"]
     turn.run()
-    assert turn.calls[2:] == ["collect 3", "safe point"] + ["before", "after"] * 4
+    assert turn.calls[2:] == ["collect 3", "safe point"] + ["before", "after", "safe point"] * 4
     assert td3_of(turn).buffer.num_added == 48
 
 
