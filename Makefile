@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PEERS ?= .venv-peers
 
-.PHONY: demo test slow chaos mutants lint check bits bench peers
+.PHONY: demo test slow chaos mutants kernels lint check bits bench peers
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -29,6 +29,10 @@ chaos: .venv/ready
 # Do the tests notice what a careful engineer fears? Each of the mistakes in tests/mutants is made in a copy of the tree.
 mutants: .venv/ready
 	$(BIN)/python -m tests.mutants.run
+
+# After a change of what a hand-written kernel stands in for: compares both, and renews the hashes if they agree.
+kernels: .venv/ready
+	$(BIN)/python -m tests.algorithms.kernels.renew
 
 lint: .venv/ready
 	$(BIN)/ruff format --check

@@ -37,7 +37,7 @@ def make_sac(by_hand: bool, is_compiled: bool) -> SAC:
     assert isinstance(config, SACConfig)
     spaces = {"observation": Space((OBSERVATION_SIZE,), torch.float32, padded=False)}
     actions = Box((-1.0,) * ACTION_SIZE, (1.0,) * ACTION_SIZE)
-    sac = config.build(Player("agent", ("agent",), spaces, actions, CPU, seed=0, compile=False))
+    sac = config.build(Player("agent", ("agent",), spaces, actions, CPU, seed=0, compile=False, by_hand=True))
     if not by_hand:
         sac.by_hand, sac.update_fast = None, compiled(sac.update, is_compiled)
     no_flags, never = torch.ones(NUM_STORED, 0, dtype=torch.bool), torch.zeros(NUM_STORED, dtype=torch.bool)

@@ -137,7 +137,7 @@ TINY: Data = {
     "best": {"evaluation": "main", "pairing": 0, "measure": "rho", "goal": "max"},
     "evaluators": None,
     "callbacks": [],
-    "execution": {"device": "cpu", "num_threads": 1, "kernel": "numba", "compile": False},
+    "execution": {"device": "cpu", "num_threads": 1, "kernel": "numba", "gradients": "by_hand", "compile": False},
     "output": {
         "display": "quiet",
         "record": {"every": 4, "unit": "opt_steps"},

@@ -37,7 +37,7 @@ STILL_UPWARDS = {
     "palestra.runs.async_evaluations -> palestra.training.progress",
     "palestra.runs.evaluations -> palestra.training.progress",
 }
-STILL_IN_CIRCLES = {"palestra.callbacks.callback", "palestra.algorithms.dqn", "palestra.algorithms.ppo"}
+STILL_IN_CIRCLES = {"palestra.callbacks.callback", "palestra.algorithms.ppo"}
 STILL_IN_CIRCLES |= {"palestra.algorithms.sac", "palestra.games.gymnasium.game"}
 
 

@@ -129,7 +129,7 @@ def sample_replay(work: Work) -> dict[str, Any]:
     def draw() -> None:
         prioritized.sample(size)
         prioritized.importance(0)
-        prioritized.learn_surprise(errors)
+        prioritized.update_priorities(errors)
 
     return time_batches(draw, work["timed_seconds"])
 

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from types import FunctionType, MethodType
 from typing import Any
 
 from torch import Tensor, nn
@@ -11,6 +12,7 @@ from palestra.config import Config, ConfigErrorItem
 from palestra.games.policy import Policy
 from palestra.players.player import Metrics, Player
 from palestra.rollouts.transitions import Transitions
+from palestra.runtime.guard import Kernel, find_edit, forget_kernels, kernel_properties
 
 
 class Deterministic(nn.Module):
@@ -164,9 +166,14 @@ class Algorithm(ABC):
 
     Must be implemented: `policy`, `learn`, `state_dict`, `load_state_dict`; may be: `module`. `__init__` fills the
     player's `nets`, `optimizers`, `lr_schedule`, `er_schedule`, `replay_buffer`.
+
+    Hand-written kernels that stand in for methods are attributes of type `kernel_property`, named `..._kernel`, and
+    None where the methods themselves run. They are chosen when they are first asked for, and anew when a run begins and
+    when somebody assigns to a method.
     """
 
     def __init__(self, config: Any, player: Player) -> None:
+        self._edits: dict[str, str] = {}
         self.config = config
         self.player = player
 
@@ -191,3 +198,31 @@ class Algorithm(ABC):
     @abstractmethod
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """The inverse of `state_dict`."""
+
+    # ---- hand-written kernels ------------------------------------------------------------------------------
+
+    def may_run(self, kernel: Kernel) -> bool:
+        """Whether a kernel computes what the methods say that it stands in for. Ask it last: where somebody has changed
+        these, `begin_run` says so."""
+        edit = find_edit(kernel, self)
+        if edit is not None:
+            self._edits[kernel.name] = f"{edit}: {kernel.cost}"
+        return edit is None
+
+    def begin_run(self) -> list[str]:
+        """Choose kernels anew; called when a run begins, for by then methods may have been changed. Gives a line for
+        each kernel that steps aside for that."""
+        forget_kernels(self)
+        self._edits = {}
+        self.kernels_in_use()
+        return list(self._edits.values())
+
+    def kernels_in_use(self) -> dict[str, str]:
+        """What computes: by the name of the kernel "by hand", or "torch"."""
+        names = [name for name in kernel_properties(type(self)) if name.endswith("_kernel")]
+        return {name: "torch" if getattr(self, name) is None else "by hand" for name in names}
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if isinstance(getattr(type(self), name, None), FunctionType | MethodType):
+            forget_kernels(self)

@@ -1,9 +1,11 @@
 """DQN: Q-learning with a replay buffer and a target network (Mnih et al. 2015). Where the config says so: double (van
 Hasselt et al. 2016), dueling (Wang et al. 2016), with prioritized replay (Schaul et al. 2016), n-step, distributional.
 
-What a network tells of an action (value_heads.py) are K numbers: (B, A, K); where that is its expected return, (B, A).
-Legal-action masks hold in acting and in targets. Left out on purpose: reward clipping, frame stacking.
-To run: palestra train configs/dqn-polyhedra.yml
+Of another loss of your own, override `target`, `loss` or `priorities` in a subclass. Legal-action masks hold in acting
+and in targets. Left out on purpose: reward clipping, frame stacking. To run: palestra train configs/dqn-polyhedra.yml
+
+Letters: B rows, A actions, K numbers that a network gives for every action: outputs are (B, A, K), or (B, A) where they
+are Q-values, the expected returns (`value: {name: expected}`).
 """
 
 from collections.abc import Callable, Mapping
@@ -13,19 +15,29 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import Tensor, nn
 
-from palestra.algorithms.algorithm import Algorithm, AlgorithmConfig, Deterministic, Seat, Turn, capacity_errors
-from palestra.algorithms.kernels.dqn import by_hand_of
-from palestra.algorithms.parts.exploration import EpsilonGreedyConfig, ExplorationConfig, best_legal, choose_by_mlp
+from palestra.algorithms.algorithm import (
+    Algorithm,
+    AlgorithmConfig,
+    Deterministic,
+    Seat,
+    Turn,
+    capacity_errors,
+    metrics_of,
+    total_loss,
+)
+from palestra.algorithms.kernels import dqn as kernels
+from palestra.algorithms.kernels import greedy
+from palestra.algorithms.parts.exploration import EpsilonGreedyConfig, ExplorationConfig, best_legal
 from palestra.algorithms.parts.return_distributions import (
     FRACTIONS,
     ExpectedConfig,
     ImplicitQuantileConfig,
     ImplicitQuantileNet,
-    MeanValues,
+    QValues,
     ValueConfig,
-    joined_streams,
+    dueling_outputs,
     of_action,
-    seen_at,
+    with_fractions,
 )
 from palestra.buffers.prioritized import PrioritizedReplay, PrioritizedReplayConfig
 from palestra.buffers.replay import ReplayBuffer, UniformReplayConfig
@@ -45,14 +57,13 @@ from palestra.games.policy import Decision, Memory, Sees
 from palestra.games.spaces import Discrete
 from palestra.nets import NetConfig, make_net
 from palestra.nets.flat import FlatNet
-from palestra.nets.inputs import made_up
-from palestra.nets.kernels.acting import QuickMLP
 from palestra.nets.weights import compiled
 from palestra.optimizers import OptimizerConfig
 from palestra.players.player import Metrics, Player
 from palestra.randomness import base_key, fold, seeded_global_state
 from palestra.rollouts.n_step import NStepConfig, TransitionsConfig, make_producer
 from palestra.rollouts.transitions import Transitions
+from palestra.runtime.guard import kernel_property
 from palestra.schedules import ScheduleConfig
 
 # ---- what a run must say -----------------------------------------------------------------------------
@@ -127,12 +138,15 @@ def make_buffer(
     return ReplayBuffer(config, device, seed, stream)
 
 
+# ---- how it learns and plays ---------------------------------------------------------------------------
+
+
 def make_q_net(config: DQNConfig, player: Player) -> nn.Module:
-    """The network, with as many outputs as it tells of all actions, and of the state where it is dueling."""
+    """The network, with outputs for all actions, and for the state where it is dueling."""
     place = f"player/{player.name}"
     num_outputs, key = player.action_space.num_flags + config.dueling, base_key(player.seed, f"{place}/net")
     if not isinstance(config.value, ImplicitQuantileConfig):
-        return make_net(config.net, player.spaces, num_outputs * config.value.num_told, key)
+        return make_net(config.net, player.spaces, num_outputs * config.value.num_outputs, key)
     if FRACTIONS in player.spaces:
         message = f"the observation has an entry {FRACTIONS!r}, beside which the network sees fractions; rename it"
         raise ConfigError([ConfigErrorItem(f"players.{player.name}.algorithm.value", message)])
@@ -141,55 +155,26 @@ def make_q_net(config: DQNConfig, player: Player) -> nn.Module:
         return ImplicitQuantileNet(config.value, body, num_outputs)
 
 
-# ---- what it learns ----------------------------------------------------------------------------------
-
-
-def td_target(next_choosing: Tensor, next_target: Tensor, batch: Transitions, config: DQNConfig) -> Tensor:
-    """r + discount * Q_target(s', a*), a* the best legal action at s'; r alone where the game terminated: (B,) or, as
-    the law of the return, (B, K). What networks tell of all actions at s': next_choosing by which a* is chosen,
-    next_target of the target network."""
-    best = best_legal(config.value.mean(next_choosing), batch.next_legal)
-    told = of_action(next_target, best)
-    told = told.masked_fill(expand_mask(batch.terminated, told), 0.0)
-    discount = ~batch.terminated * batch.extras.get("discount", config.gamma)
-    return config.value.target(told, batch.reward, discount)
-
-
-def td_loss(told: Tensor, target: Tensor, batch: Transitions, config: DQNConfig) -> tuple[Tensor, Tensor, Metrics]:
-    """The mean loss of what is told of the actions taken, and how much every row surprises: (B,).
-
-    That is the TD error or, of a law of the return, the row's loss. Rows drawn by priority carry their weights in the
-    loss as an extra.
-    """
-    taken = of_action(told, batch.action)
-    losses, td_error = config.value.losses(taken, target, batch.extras)
-    loss = (losses * batch.extras["weight"] if "weight" in batch.extras else losses).mean()
-    q_mean = config.value.mean(taken.detach()).mean()
-    metrics = {"loss": loss.detach(), "q_mean": q_mean, "td_error": td_error.abs().mean()}
-    return loss, td_error if isinstance(config.value, ExpectedConfig) else losses.detach(), metrics
-
-
-# ---- how it plays and learns ---------------------------------------------------------------------------
-
-
 class ByValue:
     """Plays the best legal action, but where it explores. exploration: how much, 0: never.
 
-    quick: what finds the same values, for epsilon_greedy alone; there a single kernel acts.
+    kernel: what chooses the same actions faster.
     """
 
     sees: Sees = "observation"
 
     def __init__(
-        self, values: Callable[[Any], Tensor], config: ExplorationConfig, exploration: float, quick: QuickMLP | None
+        self,
+        values: Callable[[Any], Tensor],
+        config: ExplorationConfig,
+        exploration: float,
+        kernel: greedy.Greedy | None,
     ) -> None:
-        self.values, self.config, self.exploration, self.quick = values, config, exploration, quick
+        self.values, self.config, self.exploration, self.kernel = values, config, exploration, kernel
 
     def act(self, view: Mapping[str, Tensor], legal: Tensor, keys: Tensor, memory: Memory) -> Decision:
-        seen = None if self.quick is None else self.quick.arguments(view)
-        if seen is not None:
-            arguments: Any = (*seen, legal.numpy(), keys.numpy(), self.exploration)
-            return Decision(torch.from_numpy(choose_by_mlp(*arguments)), {}, memory)
+        if self.kernel is not None:
+            return Decision(self.kernel(view, legal, keys, self.exploration), {}, memory)
         return Decision(self.config.choose(self.values(view), legal, keys, self.exploration), {}, memory)
 
 
@@ -200,13 +185,11 @@ class DQN(Algorithm):
         super().__init__(config, player)
         player.require_actions(config.name, Discrete)
         net = make_q_net(config, player).to(player.device)
-        self.q, self.target = FlatNet(net), FlatNet(deepcopy(net).eval())
-        self.acting = self.q.evaluation_twin()
-        self.act_fast = compiled(self.acting, player.compile and self.acting.quick is None)
-        self.quick = self.quick_values() if type(self) is DQN else None
-        self.optimizer = config.optimizer.build(self.q.weights)
-        self.by_hand = by_hand_of(self) if type(self) is DQN else None  # a derived class may have another loss
-        self.update_fast = compiled(self.update, player.compile and self.by_hand is None)
+        self.online = FlatNet(net, player.by_hand)
+        self.target_net = FlatNet(deepcopy(net).eval(), player.by_hand)
+        self.acting = self.online.evaluation_twin()
+        self.act_fast = compiled(self.acting, player.compile and self.acting.acting_mlps is None)
+        self.optimizer = config.optimizer.build(self.online.weights)
         stream = f"player/{player.name}/replay"
         self.buffer = make_buffer(config.replay_buffer, player.device, player.seed, stream)
         self.producer = make_producer(
@@ -215,44 +198,107 @@ class DQN(Algorithm):
         self.fractions_key = torch.tensor(
             [base_key(player.seed, f"player/{player.name}/fractions")], device=player.device
         )
-        player.nets = {"q": self.q.net, "target": self.target.net}
+        player.nets = {"q": self.online.net, "target": self.target_net.net}
         player.optimizers = {"q": self.optimizer}
         player.lr_schedule, player.er_schedule = config.learning_rate, config.exploration.schedule
         player.replay_buffer = self.buffer
 
+    # ---- what it learns ------------------------------------------------------------------------------------
+
+    def target(self, next_outputs: Tensor, choosing_outputs: Tensor, batch: Transitions) -> Tensor:
+        """The value target of every row: r + discount * Q_target(s', a*), a* the best legal action at s', r alone where
+        the game terminated: (B,), or as a return distribution (B, K).
+
+        next_outputs: of the target network at s', for all actions. choosing_outputs: those by which a* is chosen, of
+        the online network where the config says double.
+        """
+        value, terminated = self.config.value, batch.terminated
+        best = best_legal(value.q_values(choosing_outputs), batch.next_legal)
+        best_outputs = of_action(next_outputs, best)
+        best_outputs = best_outputs.masked_fill(expand_mask(terminated, best_outputs), 0.0)
+        return value.target(best_outputs, batch.reward, self.discount(batch))
+
+    def discount(self, batch: Transitions) -> Tensor:
+        """What the value of the next observation counts: gamma, or after n steps gamma^n, and 0 where the game
+        terminated: (B,)."""
+        return ~batch.terminated * batch.extras.get("discount", self.config.gamma)
+
+    def loss(self, outputs: Tensor, value_target: Tensor, batch: Transitions) -> dict[str, Tensor]:
+        """Terms by name: those named loss_* add up to the loss, the others are recorded.
+
+        outputs: of the online network, for all actions. Rows drawn by priority carry their weights in the mean.
+        """
+        value, taken = self.config.value, of_action(outputs, batch.action)
+        losses = value.losses(taken, value_target, batch.extras)
+        if "weight" in batch.extras:
+            losses = losses * batch.extras["weight"]
+        taken = taken.detach()
+        return {
+            "loss_td": losses.mean(),
+            "q_mean": value.q_values(taken).mean(),
+            "td_error": value.td_error(taken, value_target).abs().mean(),
+        }
+
+    def priorities(self, outputs: Tensor, value_target: Tensor, batch: Transitions) -> Tensor:
+        """By how much prioritized replay draws the rows again, (B,): the TD error, of a return distribution the
+        loss."""
+        return self.config.value.priorities(of_action(outputs, batch.action), value_target, batch.extras)
+
+    def gradient(self, batch: Transitions) -> tuple[Tensor, Metrics, Tensor | None]:
+        """The gradient of the loss by all weights of the online network, as one vector; metrics; the rows'
+        priorities, where the buffer wants any."""
+        with torch.no_grad():
+            next_outputs, choosing_outputs = self.next_outputs(batch)
+            value_target = self.target(next_outputs, choosing_outputs, batch)
+        outputs = self.outputs(self.online(with_fractions(batch.observation, batch.extras.get(FRACTIONS))))
+        terms = self.loss(outputs, value_target, batch)
+        loss, priorities = total_loss(terms), None
+        if isinstance(self.buffer, PrioritizedReplay):
+            priorities = self.priorities(outputs.detach(), value_target, batch)
+        return self.online.gradient(loss), {"loss": loss.detach(), **metrics_of(terms)}, priorities
+
+    def next_outputs(self, batch: Transitions) -> tuple[Tensor, Tensor]:
+        """At the next observations: the outputs of the target network, and those by which an action is chosen there.
+
+        Never by the fractions of an implicit target: where these are large by chance, the riskier action is chosen.
+        """
+        next_observation, fractions = batch.next_observation, batch.extras.get(f"target_{FRACTIONS}")
+        next_outputs = self.outputs(self.target_net(with_fractions(next_observation, fractions)))
+        if self.config.double:
+            return next_outputs, self.outputs(self.acting(next_observation))
+        if fractions is not None:
+            return next_outputs, self.outputs(self.target_net(next_observation))
+        return next_outputs, next_outputs
+
+    # ---- how it plays --------------------------------------------------------------------------------------
+
     def policy(self, explore: bool) -> ByValue:
         config = self.config.exploration
-        quick = self.quick if type(config) is EpsilonGreedyConfig else None
-        return ByValue(self.values, config, config.schedule(self.player.opt_steps) if explore else 0.0, quick)
-
-    @torch.no_grad()
-    def quick_values(self) -> QuickMLP | None:
-        """The network's kernel, if its outputs are what `values` says as it stands, on observations made up."""
-        if self.acting.quick is None:
-            return None
-        (quick,) = self.acting.quick
-        seen = made_up(self.player.spaces, torch.arange(8, device=self.player.device))
-        return quick if torch.equal(quick(seen), self.values(seen)) else None
+        exploration = config.schedule(self.player.opt_steps) if explore else 0.0
+        return ByValue(self.values, config, exploration, self.acting_kernel)
 
     def values(self, observation: Observation) -> Tensor:
-        return self.worth(self.act_fast(observation))
+        """The Q-values of all actions: (B, A)."""
+        return self.q_values(self.act_fast(observation))
 
-    def worth(self, outputs: Tensor) -> Tensor:
-        """What every action is worth, by the network's outputs: (B, A)."""
-        return self.config.value.mean(self.told(outputs))
+    def q_values(self, net_outputs: Tensor) -> Tensor:
+        """The same of what a network puts out."""
+        return self.config.value.q_values(self.outputs(net_outputs))
 
-    def told(self, outputs: Tensor) -> Tensor:
-        """The network's outputs as what they tell of every action: (B, A) or (B, A, K)."""
-        expected, dueling = isinstance(self.config.value, ExpectedConfig), self.config.dueling
-        if expected and not dueling:
-            return outputs
-        told = outputs.reshape(outputs.shape[0], self.player.action_space.num_flags + dueling, -1)
-        told = joined_streams(told) if dueling else told
-        return told.squeeze(2) if expected else told
+    def outputs(self, net_outputs: Tensor) -> Tensor:
+        """What a network puts out, ordered by action: (B, A) or (B, A, K)."""
+        is_expected, is_dueling = isinstance(self.config.value, ExpectedConfig), self.config.dueling
+        if is_expected and not is_dueling:
+            return net_outputs
+        outputs = net_outputs.reshape(net_outputs.shape[0], self.player.action_space.num_flags + is_dueling, -1)
+        outputs = dueling_outputs(outputs) if is_dueling else outputs
+        return outputs.squeeze(2) if is_expected else outputs
 
     def module(self) -> Deterministic:
-        net = MeanValues(self.acting.net, self.worth)
+        net = QValues(self.acting.net, self.q_values)
         return Deterministic(net, best_legal, self.player.action_space.num_flags)
+
+    # ---- a turn --------------------------------------------------------------------------------------------
 
     def learn(self, turn: Turn) -> None:
         config = self.config
@@ -275,42 +321,57 @@ class DQN(Algorithm):
         if isinstance(config.value, ImplicitQuantileConfig):
             drawn = config.value.draw(fold(self.fractions_key, opt_steps), config.batch_size)
             rows |= {f"extras.{name}": value for name, value in drawn.items()}
-        metrics, surprise = self.update_fast(rows)
+        metrics, priorities = self.update_fast(rows)
         if isinstance(self.buffer, PrioritizedReplay):
-            self.buffer.learn_surprise(surprise)
+            assert priorities is not None
+            self.buffer.update_priorities(priorities)
         if isinstance(config.target, CopyConfig) and (opt_steps + 1) % config.target.interval == 0:
-            self.target.follow(self.q, share=1.0)
+            self.target_net.follow(self.online, share=1.0)
         return metrics
 
-    def update(self, rows: Mapping[str, Tensor]) -> tuple[Metrics, Tensor]:
-        """What an opt step does to the weights: tensor operations alone, one graph where it is compiled.
-
-        Gives beside the metrics how much the rows surprise."""
-        find_gradient = self.gradient if self.by_hand is None else self.by_hand.find_gradient
-        gradient, surprise, metrics = find_gradient(Transitions.from_rows(rows))
+    def update(self, rows: Mapping[str, Tensor]) -> tuple[Metrics, Tensor | None]:
+        """What an opt step does to the weights: tensor operations alone, one graph where it is compiled. Gives metrics
+        and the rows' priorities."""
+        gradient, metrics, priorities = self.find_gradient(Transitions.from_rows(rows))
         gradient, grad_norm = self.optimizer.clip(gradient, self.config.max_grad_norm)
         self.optimizer.step(gradient)
         if isinstance(self.config.target, PolyakConfig):
-            self.target.follow(self.q, share=self.config.target.tau)
-        return {**metrics, "grad_norm": grad_norm}, surprise
+            self.target_net.follow(self.online, share=self.config.target.tau)
+        return {**metrics, "grad_norm": grad_norm}, priorities
 
-    def gradient(self, batch: Transitions) -> tuple[Tensor, Tensor, Metrics]:
-        """The gradient of the loss with respect to all weights, as one vector."""
-        next_seen, extras, is_implicit = batch.next_observation, batch.extras, FRACTIONS in batch.extras
-        with torch.no_grad():
-            next_target = self.told(self.target(seen_at(next_seen, extras.get(f"target_{FRACTIONS}"))))
-            if self.config.double:
-                next_choosing = self.told(self.acting(next_seen))
-            else:  # never by the fractions of the target: where these are large by chance, the riskier action is chosen
-                next_choosing = self.told(self.target(next_seen)) if is_implicit else next_target
-            target = td_target(next_choosing, next_target, batch, self.config)
-        told = self.told(self.q(seen_at(batch.observation, extras.get(FRACTIONS))))
-        loss, surprise, metrics = self.loss(told, target, batch, self.config)
-        return self.q.gradient(loss), surprise, metrics
+    # ---- what stands in for these methods where nobody has changed them (palestra.runtime.guard) ------------
 
-    def loss(self, *parts: Any) -> tuple[Tensor, Tensor, Metrics]:
-        """A class of your own may have another."""
-        return td_loss(*parts)
+    def find_gradient(self, batch: Transitions) -> tuple[Tensor, Metrics, Tensor | None]:
+        """`gradient`, by a kernel where there is one."""
+        kernel, config = self.gradient_kernel, self.config
+        if kernel is None:
+            return self.gradient(batch)
+        assert isinstance(config.value, ExpectedConfig)
+        return kernel(batch, config.double, config.gamma, config.value.huber_delta)
+
+    @kernel_property
+    def gradient_kernel(self) -> kernels.DQNGradient | None:
+        online, target = self.online.learning_mlps, self.target_net.learning_mlps
+        if online is None or target is None or not isinstance(self.config.value, ExpectedConfig) or self.config.dueling:
+            return None
+        return kernels.DQNGradient(online[0], target[0]) if self.may_run(kernels.KERNEL) else None
+
+    @kernel_property
+    def update_fast(self) -> Callable[[Mapping[str, Tensor]], tuple[Metrics, Tensor | None]]:
+        return compiled(self.update, self.player.compile and self.gradient_kernel is None)
+
+    @kernel_property
+    def acting_kernel(self) -> greedy.Greedy | None:
+        is_greedy, is_on_cpu = (
+            isinstance(self.config.exploration, EpsilonGreedyConfig),
+            self.player.device.type == "cpu",
+        )
+        if not (is_greedy and is_on_cpu and self.may_run(greedy.CHOICE)):
+            return None
+        mlps, is_expected = self.acting.acting_mlps, isinstance(self.config.value, ExpectedConfig)
+        if mlps is None or not is_expected or self.config.dueling or not self.may_run(greedy.KERNEL):
+            return greedy.Greedy(self.values)
+        return greedy.GreedyMLP(mlps[0], self.values)
 
     def state_dict(self) -> dict[str, Any]:
         return {"producer": self.producer.state_dict()}

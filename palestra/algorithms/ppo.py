@@ -49,7 +49,7 @@ from palestra.config import (
 )
 from palestra.games.policy import Decision, Memory, Sees
 from palestra.nets import is_recurrent_config
-from palestra.nets.kernels.acting import QuickMLP, acting_twin
+from palestra.nets.kernels.acting import ActingMLP, acting_net
 from palestra.nets.recurrent import Part
 from palestra.nets.weights import compiled, evaluation_twin, flat_gradient, flatten_weights
 from palestra.optimizers import OptimizerConfig
@@ -205,8 +205,8 @@ class Acting:
     ) -> None:
         self.policy, self.value, self.head, self.is_shared, self.draws = policy, value, head, is_shared, draws
         self.remembering = [part for part in (policy, value) if part is not None and part.remembers]
-        self.quick: tuple[QuickMLP, DiscreteHead] | None = None  # where a single kernel acts
-        if draws and not is_shared and isinstance(policy.net, QuickMLP) and type(head) is DiscreteHead:
+        self.quick: tuple[ActingMLP, DiscreteHead] | None = None  # where a single kernel acts
+        if draws and not is_shared and isinstance(policy.net, ActingMLP) and type(head) is DiscreteHead:
             self.quick = policy.net, head
 
     def act(self, view: Mapping[str, Tensor], legal: Tensor, keys: Tensor, memory: Memory) -> Decision:
@@ -247,8 +247,8 @@ class PPO(Algorithm):
         self.weights = flatten_weights(self.net)
         self.parameters = list(self.net.parameters())  # asking a module each time costs as much as a small layer
         self.refuse_batch_norm()
-        self.acting = Part("policy", acting_twin(self.net.policy))
-        self.valuing = self.acting if self.net.value is None else Part("value", acting_twin(self.net.value))
+        self.acting = Part("policy", acting_net(self.net.policy))
+        self.valuing = self.acting if self.net.value is None else Part("value", acting_net(self.net.value))
         self.remembers = self.acting.remembers or self.valuing.remembers
         self.gradient = torch.zeros_like(self.weights)
         self.by_hand = by_hand_of(self) if type(self) is PPO else None  # a derived class may have another loss

@@ -242,8 +242,8 @@ class SAC(Algorithm):
             make_net(config.critic_net, player.spaces | head.critic_spaces, head.num_values, self.key(f"critic/{i}"))
             for i in range(config.num_critics)
         )
-        self.policy_net, self.critics = FlatNet(policy.to(player.device)), FlatNet(critics.to(player.device))
-        self.targets = FlatNet(deepcopy(critics).eval())
+        self.policy_net, self.critics = (FlatNet(net.to(player.device), player.by_hand) for net in (policy, critics))
+        self.targets = FlatNet(deepcopy(critics).eval(), player.by_hand)
         self.acting, self.frozen_critics = self.policy_net.evaluation_twin(), self.critics.evaluation_twin()
         self.by_hand = by_hand_of(self) if type(self) is SAC else None  # a derived class may have another loss
         self.update_fast = compiled(self.update, player.compile and self.by_hand is None)

@@ -185,8 +185,10 @@ class TD3(Algorithm):
         critics = nn.ModuleList(
             make_net(config.critic_net, critic_spaces, 1, self.key(f"critic/{i}")) for i in range(config.num_critics)
         ).to(player.device)
-        self.policy_net, self.critics = FlatNet(policy), FlatNet(critics)
-        self.target_policy, self.target_critics = FlatNet(deepcopy(policy).eval()), FlatNet(deepcopy(critics).eval())
+        self.policy_net, self.critics = FlatNet(policy, player.by_hand), FlatNet(critics, player.by_hand)
+        self.target_policy, self.target_critics = (
+            FlatNet(deepcopy(net).eval(), player.by_hand) for net in (policy, critics)
+        )
         self.acting, self.frozen_critic = self.policy_net.evaluation_twin(), self.critics.first()
         self.update_fast = compiled(self.update, player.compile)
         self.policy_optimizer = config.policy_optimizer.build(self.policy_net.weights)

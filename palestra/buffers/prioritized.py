@@ -84,7 +84,7 @@ class PrioritizedReplay(ReplayBuffer):
         return (priorities.min() / priorities).pow(beta).float()
 
     @timed("memory")
-    def learn_surprise(self, td_error: Tensor) -> None:
+    def update_priorities(self, td_error: Tensor) -> None:
         """Give the rows drawn last the priorities that follow from their TD errors: float32 (batch,)."""
         config, tree = self.config, self.tree
         if self._on_cpu:

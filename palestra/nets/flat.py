@@ -7,10 +7,12 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from palestra.games.spaces import Space
 from palestra.nets.inputs import flat_size
-from palestra.nets.kernels.acting import QuickMLP, acting_twin
-from palestra.nets.kernels.learning import MLPTwin, learning_twin
+from palestra.nets.kernels.acting import ActingMLP, acting_net
+from palestra.nets.kernels.learning import LearningMLP, Pass, learning_mlp
 from palestra.nets.weights import evaluation_twin, flat_gradient, flatten_buffers, flatten_weights
+from palestra.runtime.guard import kernel_property
 
 
 class FlatNet:
@@ -18,12 +20,12 @@ class FlatNet:
     in an nn.ModuleList, give (networks, B, K).
 
     weights: float32 (P,), a parameter. buffers: a vector per type. Compiled code is given these vectors and not every
-    parameter, for each argument of a graph costs time at each call. Elsewhere plain mlps on a CPU are computed by hand
-    (acting.py, learning.py).
+    parameter, for each argument of a graph costs time at each call. Elsewhere plain mlps on a CPU are computed by the
+    kernels of palestra.nets.kernels. by_hand: whether their gradients are, too.
     """
 
-    def __init__(self, net: nn.Module) -> None:
-        self.net, self.is_fixed = net, False
+    def __init__(self, net: nn.Module, by_hand: bool) -> None:
+        self.net, self.by_hand, self.is_fixed = net, by_hand, False
         self.weights: Tensor = flatten_weights(net)
         self.buffers = flatten_buffers(net)
         self._prepare()
@@ -33,10 +35,18 @@ class FlatNet:
         self.nets = list(self.net.children()) if self.several else [self.net]
         self.parameters = list(self.net.parameters())  # asking a module each time costs as much as a small layer
         self.layouts = self._layouts()
-        quick = [twin for twin in map(acting_twin, self.nets) if isinstance(twin, QuickMLP)]
-        self.quick = quick if len(quick) == len(self.nets) else None
-        twins = [twin for twin in map(learning_twin, self.nets) if twin is not None]
-        self.by_hand = twins if len(twins) == len(self.nets) else None
+
+    @kernel_property
+    def acting_mlps(self) -> list[ActingMLP] | None:
+        """What the networks say without gradients, by kernels, if all are plain mlps."""
+        mlps = [mlp for mlp in map(acting_net, self.nets) if isinstance(mlp, ActingMLP)]
+        return mlps if len(mlps) == len(self.nets) else None
+
+    @kernel_property
+    def learning_mlps(self) -> list[LearningMLP] | None:
+        """The networks forward and backward, by kernels, if all are plain mlps and `by_hand` says so."""
+        mlps = [mlp for mlp in map(learning_mlp, self.nets) if mlp is not None]
+        return mlps if self.by_hand and len(mlps) == len(self.nets) else None
 
     def evaluation_twin(self) -> "FlatNet":
         """The same weights and buffers, for ever in evaluation mode. Gradients are to be asked for by what it sees
@@ -50,6 +60,7 @@ class FlatNet:
     def _twin(self, net: nn.Module) -> "FlatNet":
         twin = FlatNet.__new__(FlatNet)
         twin.net, twin.weights, twin.buffers, twin.is_fixed = net, self.weights, self.buffers, True
+        twin.by_hand = self.by_hand
         twin._prepare()
         return twin
 
@@ -58,9 +69,10 @@ class FlatNet:
             parts = [self._parts(layout) for layout in self.layouts]
             outputs = [functional_call(net, part, (observation,)) for net, part in zip(self.nets, parts, strict=True)]
         elif not torch.is_grad_enabled():
-            outputs = [net(observation) for net in (self.quick or self.nets)]
-        elif self.by_hand is not None:
-            outputs = list(_ByHand.apply(self._weights(), self.by_hand, tuple(observation), *observation.values()))
+            outputs = [net(observation) for net in (self.acting_mlps or self.nets)]
+        elif self.learning_mlps is not None:
+            entries = tuple(observation), *observation.values()
+            outputs = list(_ByHand.apply(self._weights(), self.learning_mlps, *entries))
         else:
             outputs = [net(observation) for net in self.nets]
         return torch.stack(outputs) if self.several else outputs[0]
@@ -91,7 +103,7 @@ class FlatNet:
 
     def gradient(self, loss: Tensor) -> Tensor:
         """The gradient of a loss, made of the outputs, by the vector of weights: (P,)."""
-        if torch.compiler.is_compiling() or self.by_hand is not None:
+        if torch.compiler.is_compiling() or self.learning_mlps is not None:
             return torch.autograd.grad(loss, self.weights)[0]
         return flat_gradient(loss, self.parameters)
 
@@ -108,42 +120,33 @@ class _ByHand(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, weights: Tensor, twins: list[MLPTwin], names: tuple[str, ...], *entries: Tensor
+        ctx: Any, weights: Tensor, mlps: list[LearningMLP], names: tuple[str, ...], *entries: Tensor
     ) -> tuple[Tensor, ...]:
-        x = twins[0].read({name: entry.detach() for name, entry in zip(names, entries, strict=True)})
-        passed = [twin.forward(x) for twin in twins]
-        ctx.twins, ctx.names, ctx.x, ctx.rooms = twins, names, x, [room for _, room in passed]
-        ctx.shapes = [entry.shape for entry in entries]
-        return tuple(torch.from_numpy(outputs) for outputs, _ in passed)
+        x = mlps[0].read({name: entry.detach() for name, entry in zip(names, entries, strict=True)})
+        ctx.passed, ctx.names, ctx.shapes = Pass(mlps, x), names, [entry.shape for entry in entries]
+        return tuple(map(torch.from_numpy, ctx.passed.outputs))
 
     @staticmethod
-    def backward(ctx: Any, *slopes: Tensor) -> tuple[Tensor | None, ...]:
-        arrays = [slope.contiguous().numpy() for slope in slopes]
+    def backward(ctx: Any, *output_grads: Tensor) -> tuple[Tensor | None, ...]:
+        passed: Pass = ctx.passed
+        arrays = [grads.contiguous().numpy() for grads in output_grads]
         asks, _, _, *of_entries = ctx.needs_input_grad
         gradient: Tensor | None = None
         by_entry: list[Tensor | None] = [None] * len(of_entries)
         if asks:
-            gradient, start = torch.empty(sum(len(twin.weights) for twin in ctx.twins)), 0
-            for twin, room, array in zip(ctx.twins, ctx.rooms, arrays, strict=True):
-                part = gradient.numpy()[start : start + len(twin.weights)]
-                twin.backward(array, ctx.x, room, part, adds=False)
-                start += len(part)
+            gradient = torch.empty(sum(len(mlp.weights) for mlp in passed.mlps))
+            passed.backward(arrays, gradient.numpy())
         if any(of_entries):
-            by_x = sum(
-                twin.backward_to_inputs(array, room)
-                for twin, room, array in zip(ctx.twins, ctx.rooms, arrays, strict=True)
-            )
-            by_entry = _by_entries(ctx, by_x, of_entries)
-        for twin, room in zip(ctx.twins, ctx.rooms, strict=True):
-            twin.release(room)
-        del ctx.rooms  # a second backward pass would find another's numbers there
+            by_entry = _by_entries(ctx, passed.mlps[0].spaces, passed.backward_to_inputs(arrays), of_entries)
+        passed.release()
+        del ctx.passed  # a second backward pass would find another's numbers there
         return gradient, None, None, *by_entry
 
 
-def _by_entries(ctx: Any, by_x: Any, needed: list[bool]) -> list[Tensor | None]:
+def _by_entries(ctx: Any, spaces: dict[str, Space], by_x: Any, needed: list[bool]) -> list[Tensor | None]:
     """From the gradient by what networks see to those by the entries of an observation that need one."""
     starts, start = {}, 0
-    for name, space in ctx.twins[0].spaces.items():
+    for name, space in spaces.items():
         starts[name] = start
         start += flat_size({name: space})
     return [

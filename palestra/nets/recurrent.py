@@ -94,7 +94,7 @@ class Recurrent(RecurrentNet):
 class Part:
     """One of a player's networks, with a memory or without, step by step or along whole sequences.
 
-    net: a module, or what acts in its place (see `acting_twin`). `remembers`: whether it has a memory, which lies in
+    net: a module, or what acts in its place (see `acting_net`). `remembers`: whether it has a memory, which lies in
     the player's under `name`.
     """
 

@@ -39,18 +39,22 @@ class Learner(Protocol):
 
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
+    def begin_run(self) -> list[str]: ...
+
+    def kernels_in_use(self) -> dict[str, str]: ...
+
 
 @dataclass
 class Player:
     """Who sits in one or more roles. A scripted player has a `script`; any other one has an algorithm that filled the
     rest.
 
-    compile: whether the config asks for torch.compile. learning: whether the trainer gives it turns. opt_steps,
-    env_steps: its own counters; its schedules read opt_steps. worlds: the games in which it gathers experience.
-    num_worlds: how many of them; 0 for a player that does not learn. turns: the role of each of its turns in one round,
-    in order; () where each role has one. game: of a player that was loaded from a run, the game as that run left it.
-    num_choices: calls of `choose`. turn_progress: how far the loops of a turn that was begun have come
-    (palestra.algorithms.algorithm.Turn).
+    compile: whether the config asks for torch.compile. by_hand: whether it asks for gradients by hand. learning:
+    whether the trainer gives it turns. opt_steps, env_steps: its own counters; its schedules read opt_steps. worlds:
+    the games in which it gathers experience. num_worlds: how many of them; 0 for a player that does not learn. turns:
+    the role of each of its turns in one round, in order; () where each role has one. game: of a player that was loaded
+    from a run, the game as that run left it. num_choices: calls of `choose`. turn_progress: how far the loops of a turn
+    that was begun have come (palestra.algorithms.algorithm.Turn).
     """
 
     name: str
@@ -60,6 +64,7 @@ class Player:
     device: torch.device
     seed: int
     compile: bool
+    by_hand: bool
     turns: tuple[str, ...] = ()
     num_worlds: int = 0
     learning: bool = False
@@ -151,6 +156,7 @@ class Player:
             "modes": {name: net.training for name, net in self.nets.items()},
             "optimizers": {name: optimizer.state_dict() for name, optimizer in self.optimizers.items()},
             "algorithm": self.algorithm.state_dict(),
+            "kernels": self.algorithm.kernels_in_use(),
             "turn_progress": {loop: dict(progress) for loop, progress in self.turn_progress.items()},
             "schedules": {key: schedule.state_dict() for key, schedule in self.changed_schedules.items()},
             "replay_buffer": None if self.replay_buffer is None else self.replay_buffer.state_dict(),

@@ -55,6 +55,9 @@ class ExecutionConfig(Config):
     kernel: Literal["numba", "torch"]
     """of the polyhedra game and of classic control; numba: fast on a CPU; torch: on any device; the results are the
     same"""
+    gradients: Literal["by_hand", "autograd"]
+    """by_hand: on a CPU, the gradients of plain mlps and of the stock losses come from kernels, which are several times
+    as fast; where a loss was changed, torch's autograd runs all the same; autograd: always"""
     compile: bool
     """compile the update (torch.compile): half a minute at the start, then faster; plain mlps on a CPU need none"""
 

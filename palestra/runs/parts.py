@@ -58,7 +58,9 @@ def _make_player(name: str, run: RunConfig, game: Game, kept: Folder | None) -> 
             message = f"{name!r} sits there and as {first!r}, but the two see or do different things"
             raise ConfigError([ConfigErrorItem(f"roles.{role}", message)])
     spaces, actions = game.spaces[first], game.action_spaces[first]
-    player = Player(name, roles, spaces, actions, game.device, run.seed, run.execution.compile)
+    player = Player(
+        name, roles, spaces, actions, game.device, run.seed, run.execution.compile, run.execution.gradients == "by_hand"
+    )
     if isinstance(config, ScriptedPlayerConfig):
         player.script = make_script(config.scripted, game, first)
     elif isinstance(config, FromRunConfig):
@@ -117,7 +119,7 @@ def load_player(run: str | Path, player: str | None, checkpoint: str, model: typ
     game = make_game(config.game, torch.device(config.execution.device), config.execution.kernel)
     roles = tuple(role for role in game.roles if config.roles[role] == name)
     spaces, actions = game.spaces[roles[0]], game.action_spaces[roles[0]]
-    loaded = Player(name, roles, spaces, actions, game.device, config.seed, False)
+    loaded = Player(name, roles, spaces, actions, game.device, config.seed, False, False)
     loaded.game = game
     stored = _load_checkpoint(folder, checkpoint)
     with stored.fitting():

@@ -271,7 +271,7 @@ def _run_config(algorithm: Data, game: Data) -> Data:
         "best": None,
         "evaluators": None,
         "callbacks": [],
-        "execution": {"device": "cpu", "num_threads": 1, "kernel": "numba", "compile": False},
+        "execution": {"device": "cpu", "num_threads": 1, "kernel": "numba", "gradients": "by_hand", "compile": False},
         "output": {
             "display": "quiet",
             "record": {"every": 1, "unit": "epochs"},

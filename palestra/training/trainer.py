@@ -38,6 +38,7 @@ from palestra.runs.branching import (
     require_same_experiment,
     run_of,
     stored_config,
+    tree_differences,
 )
 from palestra.runs.config import RunConfig, read_config, read_stored_config
 from palestra.runs.evaluations import COUNTERS, Occasion, steps_of
@@ -343,6 +344,10 @@ class Trainer:
         """Restore the last checkpoint, or evaluate once and write checkpoint 0. A second `fit` finds all in memory."""
         self.view.begin()
         output = self._output()
+        for player in self.learners:
+            assert player.algorithm is not None
+            for line in player.algorithm.begin_run():
+                output.display.log(f"players.{player.name}: {line}")
         is_fresh = self.opt_steps == 0 and self.env_steps == 0
         if output.checkpoints.numbers() and is_fresh:
             self.restore("latest")
@@ -591,10 +596,19 @@ class Trainer:
         require_same_experiment(loaded, self.config)
         with loaded.fitting():
             self._go_back_to(loaded)
-        for line in [*loaded.warnings, *output.differences(loaded)]:
+        for line in [*loaded.warnings, *output.differences(loaded), *self._other_kernels(loaded)]:
             output.display.warn(line)
         end = "it is finished" if self.finished else "it goes on from there"
         output.display.log(f"{output.folder.path}: checkpoint {loaded.folder.name}, opt step {self.opt_steps}; {end}")
+
+    def _other_kernels(self, loaded: LoadedCheckpoint) -> Iterator[str]:
+        """A line for each of a player's kernels that ran when the checkpoint was written and does not now, or the other
+        way round."""
+        for player in self.learners:
+            assert player.algorithm is not None
+            before, now = loaded.state["players"][player.name]["kernels"], player.algorithm.kernels_in_use()
+            for key, was, is_now in tree_differences(before, now, f"players.{player.name}"):
+                yield f"{key} was {was}, is {is_now}; equal bits are not promised"
 
     def _go_back_to(self, loaded: LoadedCheckpoint) -> None:
         output = self._output()

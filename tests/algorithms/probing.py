@@ -28,7 +28,7 @@ def make_probe(kind: Kind, continuous: bool) -> Probe:
 
 def seat(config: AlgorithmConfig, spaces: dict[str, Space], actions: ActionSpace, compiled: bool = False) -> Any:
     """The algorithm of a player of its own."""
-    player = Player("player", ("agent",), spaces, actions, CPU, seed=1, compile=compiled)
+    player = Player("player", ("agent",), spaces, actions, CPU, seed=1, compile=compiled, by_hand=True)
     player.algorithm = config.build(player)
     return player.algorithm
 

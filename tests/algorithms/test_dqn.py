@@ -8,9 +8,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from palestra.algorithms import dqn as dqn_module
 from palestra.algorithms.algorithm import Turn
-from palestra.algorithms.dqn import DQN, DQNConfig, td_loss, td_target
+from palestra.algorithms.dqn import DQN, DQNConfig
+from palestra.algorithms.kernels.greedy import Greedy, GreedyMLP
 from palestra.algorithms.parts.exploration import best_legal
 from palestra.config import check
 from palestra.games.game import Observation
@@ -55,7 +55,7 @@ def dqn_config(**changes: Any) -> DQNConfig:
 
 def make_dqn(compiled: bool = False, **changes: Any) -> DQN:
     spaces, actions = GAME.spaces["first"], GAME.action_spaces["first"]
-    player = Player("player", GAME.roles, spaces, actions, CPU, seed=1, compile=compiled)
+    player = Player("player", GAME.roles, spaces, actions, CPU, seed=1, compile=compiled, by_hand=True)
     dqn = dqn_config(**changes).build(player)
     player.algorithm = dqn
     return dqn
@@ -100,20 +100,20 @@ BATCH = batch_by_hand([[1, 1, 1, 0], [1, 1, 0, 0], [0, 0, 0, 0]], [0.0, 1.0, -1.
 )
 def test_target_computed_by_hand(choosing: Tensor, expected: list[float]) -> None:
     """Of three rows, all cut off but the last, which is terminated; double chooses action 1 in the first, worth 2."""
-    assert td_target(choosing, TARGET, BATCH, dqn_config()).tolist() == expected
+    assert make_dqn().target(TARGET, choosing, BATCH).tolist() == expected
 
 
 def test_illegal_actions_never_enter_the_target() -> None:
-    batch, config = batch_of(60), dqn_config()
+    batch, dqn = batch_of(60), make_dqn()
     choosing, target = torch.randn(60, 4), torch.randn(60, 4)
-    expected = td_target(choosing, target, batch, config)
+    expected = dqn.target(target, choosing, batch)
     wild_choosing, wild_target = (torch.where(batch.next_legal, q, 1e9) for q in (choosing, target))
-    assert torch.equal(td_target(wild_choosing, wild_target, batch, config), expected)
+    assert torch.equal(dqn.target(wild_target, wild_choosing, batch), expected)
 
 
 def test_nothing_after_a_terminated_game_enters_the_target() -> None:
     batch = batch_of(60)
-    target = td_target(torch.full((60, 4), 1e9), torch.full((60, 4), 1e9), batch, dqn_config())
+    target = make_dqn().target(torch.full((60, 4), 1e9), torch.full((60, 4), 1e9), batch)
     assert torch.equal(target[batch.terminated], batch.reward[batch.terminated])
     assert (target[~batch.terminated] > 1e8).all()
 
@@ -121,15 +121,14 @@ def test_nothing_after_a_terminated_game_enters_the_target() -> None:
 def test_loss_is_the_huber_loss_of_the_actions_taken() -> None:
     """TD errors 0.5, 3 and 1 with delta 2: 0.125, 2 * (3 - 1) and 0.5."""
     q = torch.tensor([[0.5, 9.0], [9.0, 3.0], [9.0, -1.0]], requires_grad=True)
-    batch = batch_of(3)
+    batch, dqn = batch_of(3), make_dqn(value={"name": "expected", "huber_delta": 2.0})
     batch.action = torch.tensor([0, 1, 1])
-    loss, td_error, metrics = td_loss(
-        q, torch.zeros(3), batch, dqn_config(value={"name": "expected", "huber_delta": 2.0})
-    )
-    loss.backward()
-    assert loss.item() == metrics["loss"] == pytest.approx((0.125 + 4.0 + 0.5) / 3)
-    assert td_error.tolist() == [0.5, 3.0, -1.0]
-    assert float(metrics["q_mean"]) == pytest.approx(2.5 / 3)
+    terms = dqn.loss(q, torch.zeros(3), batch)
+    terms["loss_td"].backward()
+    assert terms["loss_td"].item() == pytest.approx((0.125 + 4.0 + 0.5) / 3)
+    assert dqn.priorities(q.detach(), torch.zeros(3), batch).tolist() == [0.5, 3.0, -1.0]
+    assert float(terms["q_mean"]) == pytest.approx(2.5 / 3)
+    assert float(terms["td_error"]) == pytest.approx(4.5 / 3)
     assert q.grad is not None
     assert torch.allclose(q.grad, torch.tensor([[0.5, 0.0], [0.0, 2.0], [0.0, -1.0]]) / 3)
 
@@ -149,10 +148,10 @@ def test_acting_uses_the_newest_weights_in_evaluation_mode() -> None:
     dqn = make_dqn(net=WITH_BATCH_NORM)
     batch = batch_of(16)
     for step in range(3):
-        dqn.q.net.train()
+        dqn.online.net.train()
         before = copy.deepcopy(dqn.player.nets["q"].state_dict())
         q = dqn.policy(explore=False).values(batch.observation)
-        assert torch.equal(q, copy.deepcopy(dqn.q.net).eval()(batch.observation))
+        assert torch.equal(q, copy.deepcopy(dqn.online.net).eval()(batch.observation))
         assert all(torch.equal(value, before[name]) for name, value in dqn.player.nets["q"].state_dict().items())
         dqn.opt_step(batch_of(16, seed=step).rows())
 
@@ -164,12 +163,12 @@ def test_one_kernel_acts_as_the_exploration_does_by_the_values(net_arch: list[An
     exploration = {"name": "epsilon_greedy", "epsilon": {"name": "constant", "value": epsilon}}
     dqn = make_dqn(net=net, exploration=exploration)
     policy = dqn.policy(explore=True)
-    assert policy.quick is not None
+    assert type(policy.kernel) is GreedyMLP
     for seed in range(3):
         dqn.opt_step(batch_of(16, seed).rows())  # it sees the weights of today
         batch, keys = batch_of(300, seed), world_keys(seed, 300, CPU)
         action = policy.act(batch.observation, batch.next_legal, keys, {}).action
-        values = copy.deepcopy(dqn.q.net).eval()(batch.observation)
+        values = copy.deepcopy(dqn.online.net).eval()(batch.observation)
         assert torch.equal(action, policy.config.choose(values, batch.next_legal, keys, epsilon))
 
 
@@ -182,15 +181,9 @@ def test_one_kernel_acts_as_the_exploration_does_by_the_values(net_arch: list[An
         {"net": {"name": "mlp", "net_arch": [16], "activation": "gelu"}},
     ],
 )
-def test_where_outputs_are_not_the_values_or_chosen_otherwise_no_kernel_acts(changes: dict[str, Any]) -> None:
-    assert make_dqn(**changes).policy(explore=True).quick is None
-
-
-def test_values_that_were_changed_are_those_that_are_acted_by(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(DQN, "worth", lambda self, outputs: -outputs)
-    dqn, batch = make_dqn(), batch_of(50)
-    action = dqn.policy(explore=False).act(batch.observation, batch.next_legal, torch.arange(50), {}).action
-    assert torch.equal(action, best_legal(-dqn.q.net(batch.observation), batch.next_legal))
+def test_where_outputs_are_not_the_values_or_chosen_otherwise_no_kernel_finds_them(changes: dict[str, Any]) -> None:
+    kernel = make_dqn(**changes).policy(explore=True).kernel
+    assert (kernel is None) if "exploration" in changes else type(kernel) is Greedy
 
 
 def test_a_class_of_ones_own_acts_by_its_own_values() -> None:
@@ -202,7 +195,7 @@ def test_a_class_of_ones_own_acts_by_its_own_values() -> None:
     contrary = Contrary(stock.config, stock.player)
     batch = batch_of(50)
     action = contrary.policy(explore=False).act(batch.observation, batch.next_legal, torch.arange(50), {}).action
-    assert torch.equal(action, best_legal(-contrary.q.net(batch.observation), batch.next_legal))
+    assert torch.equal(action, best_legal(-contrary.online.net(batch.observation), batch.next_legal))
 
 
 # ---- an opt step ---------------------------------------------------------------------------------------------
@@ -219,7 +212,7 @@ class PlainDQN:
     """The same update, written with torch's own parts: autograd, AdamW or SGD, clip_grad_norm_."""
 
     def __init__(self, dqn: DQN) -> None:
-        self.config, self.q, self.target = dqn.config, copy.deepcopy(dqn.q.net), copy.deepcopy(dqn.target.net)
+        self.config, self.q, self.target = dqn.config, copy.deepcopy(dqn.online.net), copy.deepcopy(dqn.target_net.net)
         for net in (self.q, self.target):
             for parameter in net.parameters():
                 parameter.data = parameter.data.clone()
@@ -325,7 +318,7 @@ def test_the_target_starts_equal_and_learns_nothing_by_itself() -> None:
     assert all(torch.equal(value, before[name]) for name, value in dqn.player.nets["q"].state_dict().items())
     dqn.opt_step(batch_of(16).rows())
     assert all(torch.equal(value, before[name]) for name, value in dqn.player.nets["target"].state_dict().items())
-    assert not dqn.target.net.training
+    assert not dqn.target_net.net.training
 
 
 def test_training_does_not_touch_the_users_global_random_state() -> None:
@@ -422,36 +415,6 @@ def test_equal_seeds_learn_the_same_to_the_bit() -> None:
     assert all(torch.equal(value, weights[1][name]) for name, value in weights[0].items())
 
 
-@pytest.mark.parametrize("double", [True, False])
-@pytest.mark.parametrize("extras", [(), ("weight",), ("discount",), ("weight", "discount")])
-@pytest.mark.parametrize("huber_delta", [0.1, 1.0, 100.0])
-def test_gradients_by_hand_are_those_of_autograd(double: bool, extras: tuple[str, ...], huber_delta: float) -> None:
-    dqn = make_dqn(double=double, value={"name": "expected", "huber_delta": huber_delta})
-    with torch.no_grad():
-        dqn.target.weights.mul_(1.5)
-    batch = batch_of(50)
-    batch.extras = {name: torch.rand(50) for name in extras}
-    assert dqn.by_hand is not None
-    gradient, surprise, metrics = dqn.by_hand.find_gradient(batch)
-    wanted, wanted_surprise, wanted_metrics = dqn.gradient(batch)
-    assert torch.allclose(gradient, wanted, rtol=1e-4, atol=1e-5 * float(wanted.abs().max()))
-    assert torch.allclose(surprise, wanted_surprise, atol=1e-5)
-    assert metrics == pytest.approx({name: float(value) for name, value in wanted_metrics.items()}, abs=1e-5)
-
-
-@pytest.mark.parametrize("part", ["td_target", "td_loss"])
-def test_a_loss_that_was_changed_is_the_one_that_is_learned(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Gradients by hand are left out as soon as they are not those of `td_target` and `td_loss`."""
-    original = getattr(dqn_module, part)
-
-    def changed(*arguments: Any) -> Any:
-        result = original(*arguments)
-        return 1.01 * result if part == "td_target" else (1.01 * result[0], *result[1:])
-
-    monkeypatch.setattr(dqn_module, part, changed)
-    assert make_dqn().by_hand is None
-
-
 @pytest.mark.parametrize(
     "changes",
     [
@@ -462,13 +425,5 @@ def test_a_loss_that_was_changed_is_the_one_that_is_learned(part: str, monkeypat
     ],
 )
 def test_other_networks_learn_by_autograd(changes: dict[str, Any]) -> None:
-    assert make_dqn(**changes).by_hand is None
-
-
-def test_a_class_of_ones_own_learns_by_autograd() -> None:
-    class Own(DQN):
-        pass
-
-    stock = make_dqn()
-    assert stock.by_hand is not None
-    assert Own(stock.config, stock.player).by_hand is None
+    assert make_dqn(**changes).gradient_kernel is None
+    assert make_dqn().gradient_kernel is not None

@@ -23,7 +23,7 @@ class PlainDQN:
     """Mnih et al. 2015 by torch.autograd and torch.optim, on contiguous weights."""
 
     def __init__(self, dqn: DQN) -> None:
-        self.q, self.target = deepcopy(dqn.q.net), deepcopy(dqn.target.net)
+        self.q, self.target = deepcopy(dqn.online.net), deepcopy(dqn.target_net.net)
         for weights in (*self.q.parameters(), *self.target.parameters()):
             weights.data = weights.data.contiguous()
         self.optimizer = torch.optim.Adam(self.q.parameters(), lr=1e-4, eps=1e-8)
@@ -65,7 +65,7 @@ def test_opt_steps_on_images_are_those_of_plain_torch(monkeypatch: pytest.Monkey
     def both(rows: dict[str, Tensor]) -> Metrics:
         plain.opt_step(rows)
         metrics = opt_step(rows)
-        for net, other in ((dqn.q.net, plain.q), (dqn.target.net, plain.target)):
+        for net, other in ((dqn.online.net, plain.q), (dqn.target_net.net, plain.target)):
             for weights, wanted in zip(net.parameters(), other.parameters(), strict=True):
                 # a hundredth of what Adam moves a weight by: rounding is felt where a gradient is near its eps
                 torch.testing.assert_close(weights, wanted, rtol=0.0, atol=1e-6)

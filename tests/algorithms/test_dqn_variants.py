@@ -10,8 +10,8 @@ import torch
 from probes import Kind
 from torch import Tensor
 
-from palestra.algorithms.dqn import DQN, DQNConfig, td_loss, td_target
-from palestra.algorithms.parts.return_distributions import of_action, seen_at
+from palestra.algorithms.dqn import DQN, DQNConfig
+from palestra.algorithms.parts.return_distributions import of_action, with_fractions
 from palestra.config import ConfigError, check, user_class_hashes
 from palestra.games.spaces import Discrete, Space
 from palestra.rollouts.transitions import Transitions
@@ -93,63 +93,63 @@ def batch_of(num: int, seed: int = 0) -> Transitions:
 # ---- targets -------------------------------------------------------------------------------------------------
 
 
-def told_of(head: dict[str, Any], seed: int) -> Tensor:
-    """Something that a network could tell of 4 actions in 60 rows."""
+def outputs_of(head: dict[str, Any], seed: int) -> Tensor:
+    """Something that a network could give for 4 actions in 60 rows."""
     shape = (60, 4) if head is EXPECTED else (60, 4, 41 if head is C51 else 8)
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
 @pytest.mark.parametrize("head", HEADS, ids=lambda head: head["name"])
 def test_targets_are_of_the_best_legal_action_and_of_none_after_the_end(head: dict[str, Any]) -> None:
-    config, batch = variant_config("plain", value=head), batch_of(60)
-    choosing, target = told_of(head, 1), told_of(head, 2)
-    found = td_target(choosing, target, batch, config)
-    worth = config.value.mean(choosing)
+    dqn, batch = make_dqn("plain", value=head), batch_of(60)
+    value, choosing, next_outputs = dqn.config.value, outputs_of(head, 1), outputs_of(head, 2)
+    found = dqn.target(next_outputs, choosing, batch)
+    q_values = value.q_values(choosing)
     for row in range(60):
         legal = batch.next_legal[row].nonzero().squeeze(1).tolist()
-        best = max(legal, key=lambda action: float(worth[row, action]), default=0)
-        value = 0.0 if batch.terminated[row] else float(config.value.mean(target)[row, best])
-        expected = float(batch.reward[row]) + float(batch.extras["discount"][row]) * value
+        best = max(legal, key=lambda action: float(q_values[row, action]), default=0)
+        next_value = 0.0 if batch.terminated[row] else float(value.q_values(next_outputs)[row, best])
+        expected = float(batch.reward[row]) + float(batch.extras["discount"][row]) * next_value
         mean = float(found[row] @ torch.linspace(-2.0, 6.0, 41)) if head is C51 else float(found[row].mean())
         assert mean == pytest.approx(expected, abs=1e-4)
 
 
 @pytest.mark.parametrize("head", HEADS, ids=lambda head: head["name"])
-def test_nothing_that_is_told_after_the_end_enters_the_target(head: dict[str, Any]) -> None:
-    config, batch = variant_config("plain", value=head), batch_of(60)
-    nothing = torch.full_like(told_of(head, 1), torch.nan)
-    target = td_target(nothing, nothing, batch, config)
+def test_no_output_after_the_end_enters_the_target(head: dict[str, Any]) -> None:
+    batch, nothing = batch_of(60), torch.full_like(outputs_of(head, 1), torch.nan)
+    target = make_dqn("plain", value=head).target(nothing, nothing, batch)
     assert torch.equal(target.view(60, -1).isnan().any(dim=1), ~batch.terminated)
 
 
 @pytest.mark.parametrize("double", [True, False])
 @pytest.mark.parametrize("head", HEADS, ids=lambda head: head["name"])
-def test_the_next_action_is_chosen_by_the_mean_values_of_the_network_that_the_config_says(
+def test_the_next_action_is_chosen_by_the_q_values_of_the_network_that_the_config_says(
     head: dict[str, Any], double: bool
 ) -> None:
     """Those by which a player acts; not the means over the fractions that were drawn for the target."""
     dqn, batch, found = make_dqn("plain", value=head, double=double, batch_size=60), batch_of(60), list[Tensor]()
-    dqn.loss = lambda told, target, *others: found.append(target) or td_loss(told, target, *others)
+    loss = dqn.loss
+    dqn.loss = lambda outputs, value_target, batch: found.append(value_target) or loss(outputs, value_target, batch)
     for _ in range(5):  # the networks come apart
         dqn.opt_step(batch.rows())
         dqn.player.opt_steps += 1
     found.clear()
     batch.extras |= {"fractions": torch.rand(60, 8), "target_fractions": torch.rand(60, 8) ** 8}  # near 0, most of them
-    next_seen = batch.next_observation
+    observation = batch.next_observation
     with torch.no_grad():
-        next_choosing = dqn.told((dqn.q if double else dqn.target)(next_seen))
-        drawn = seen_at(next_seen, batch.extras["target_fractions"] if head is IMPLICIT else None)
-        expected = td_target(next_choosing, dqn.told(dqn.target(drawn)), batch, dqn.config)
+        choosing = dqn.outputs((dqn.online if double else dqn.target_net)(observation))
+        drawn = with_fractions(observation, batch.extras["target_fractions"] if head is IMPLICIT else None)
+        expected = dqn.target(dqn.outputs(dqn.target_net(drawn)), choosing, batch)
     dqn.gradient(batch)
     assert torch.allclose(found[0], expected, atol=1e-5)
 
 
 def test_rows_without_a_discount_of_their_own_have_gamma() -> None:
-    config, batch, told = variant_config("plain"), batch_of(60), told_of(EXPECTED, 1)
+    dqn, batch, outputs = make_dqn("plain"), batch_of(60), outputs_of(EXPECTED, 1)
     batch.extras = {"discount": torch.full((60,), 0.8)}
-    expected = td_target(told, told, batch, config)
+    expected = dqn.target(outputs, outputs, batch)
     batch.extras = {}
-    assert torch.equal(td_target(told, told, batch, config), expected)
+    assert torch.equal(dqn.target(outputs, outputs, batch), expected)
 
 
 # ---- acting and learning -------------------------------------------------------------------------------------
@@ -178,7 +178,7 @@ def test_an_opt_step_lowers_the_loss_of_its_rows(variant: str) -> None:
 
 
 @pytest.mark.parametrize("head", HEADS, ids=lambda head: head["name"])
-def test_priorities_follow_the_td_error_or_the_loss_of_a_law(head: dict[str, Any]) -> None:
+def test_priorities_follow_the_td_error_or_the_loss_of_a_distribution(head: dict[str, Any]) -> None:
     prioritized = {
         "name": "prioritized",
         "capacity": 100,
@@ -195,16 +195,16 @@ def test_priorities_follow_the_td_error_or_the_loss_of_a_law(head: dict[str, Any
     update = dqn.update_fast
 
     def watched(rows: Any) -> Any:
-        found.extend([rows["extras.weight"].clone(), *td_loss_of(dqn, Transitions.from_rows(rows))])
+        found.extend([rows["extras.weight"].clone(), *losses_of(dqn, Transitions.from_rows(rows))])
         return update(rows)
 
     dqn.update_fast = watched
     loss = dqn.opt_step(dqn.buffer.sample(60))["loss"]
     weight, losses, td_error = found
     assert float(loss) == pytest.approx(float((weight * losses).mean()), rel=1e-5)
-    surprise = td_error.abs() if head is EXPECTED else losses
+    expected = td_error.abs() if head is EXPECTED else losses
     priorities = dqn.buffer.tree.leaves[dqn.buffer.drawn]
-    assert torch.allclose(priorities.float(), surprise + 1e-6, atol=1e-6)
+    assert torch.allclose(priorities.float(), expected + 1e-6, atol=1e-6)
 
 
 def rows_of_opt_steps(dqn: DQN, num: int) -> list[dict[str, Tensor]]:
@@ -254,13 +254,15 @@ def test_fractions_are_drawn_anew_for_every_opt_step() -> None:
     )
 
 
-def td_loss_of(dqn: DQN, batch: Transitions) -> tuple[Tensor, Tensor]:
-    """The losses of rows, and the differences of their means, before an opt step."""
+def losses_of(dqn: DQN, batch: Transitions) -> tuple[Tensor, Tensor]:
+    """The losses of rows, and their TD errors, before an opt step."""
     with torch.no_grad():
-        next_target = dqn.told(dqn.target(seen_at(batch.next_observation, batch.extras.get("target_fractions"))))
-        target = td_target(dqn.told(dqn.acting(batch.next_observation)), next_target, batch, dqn.config)
-        told = dqn.told(dqn.q(seen_at(batch.observation, batch.extras.get("fractions"))))
-        return dqn.config.value.losses(of_action(told, batch.action), target, batch.extras)
+        fractions = batch.extras.get("fractions"), batch.extras.get("target_fractions")
+        next_outputs = dqn.outputs(dqn.target_net(with_fractions(batch.next_observation, fractions[1])))
+        target = dqn.target(next_outputs, dqn.outputs(dqn.acting(batch.next_observation)), batch)
+        outputs = dqn.outputs(dqn.online(with_fractions(batch.observation, fractions[0])))
+        taken, value = of_action(outputs, batch.action), dqn.config.value
+        return value.losses(taken, target, batch.extras), value.td_error(taken, target)
 
 
 @pytest.mark.slow

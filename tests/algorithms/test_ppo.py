@@ -85,7 +85,7 @@ def make_ppo(actions: ActionSpace | None = None, compiled: bool = False, **chang
         seats: Any = (GAME.roles, GAME.spaces["first"], GAME.action_spaces["first"])
     else:
         seats = (("agent",), SEEN, actions)
-    player = Player("player", *seats, CPU, seed=1, compile=compiled)
+    player = Player("player", *seats, CPU, seed=1, compile=compiled, by_hand=True)
     player.algorithm = ppo_config(**changes).build(player)
     return player.algorithm  # type: ignore[return-value]
 
@@ -639,7 +639,7 @@ def probe_config(kind: str, continuous: bool, **changes: Any) -> dict[str, Any]:
         "best": None,
         "evaluators": None,
         "callbacks": [],
-        "execution": {"device": "cpu", "num_threads": 1, "kernel": "torch", "compile": False},
+        "execution": {"device": "cpu", "num_threads": 1, "kernel": "torch", "gradients": "by_hand", "compile": False},
         "output": {
             "display": "quiet",
             "record": None,

@@ -57,7 +57,9 @@ def game_of(name: str) -> Game:
 def make_ppo(game: Game, **changes: Any) -> PPO:
     """A player in all seats of a game, with weights large enough for its memory to matter."""
     first = game.roles[0]
-    player = Player("player", game.roles, game.spaces[first], game.action_spaces[first], CPU, seed=1, compile=False)
+    player = Player(
+        "player", game.roles, game.spaces[first], game.action_spaces[first], CPU, seed=1, compile=False, by_hand=True
+    )
     player.num_worlds = NUM_WORLDS
     box = {"box_actions": CLIPPED} if game.action_spaces[first].num_flags == 0 else {}
     stock = {"initialization": {"name": "stock"}, "rollout_length": 7}

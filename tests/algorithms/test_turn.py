@@ -63,7 +63,7 @@ class LeavingTurn(Turn):
 
 
 def made(learn: Learn) -> Listed:
-    player = Player("player", ("agent",), {}, Discrete(2), torch.device("cpu"), seed=1, compile=False)
+    player = Player("player", ("agent",), {}, Discrete(2), torch.device("cpu"), seed=1, compile=False, by_hand=True)
     player.algorithm = algorithm = Listed(player, learn)
     return algorithm
 

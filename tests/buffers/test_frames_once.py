@@ -51,8 +51,8 @@ def assert_same_draws(one: ReplayBuffer, other: ReplayBuffer, num: int) -> None:
         if isinstance(one, PrioritizedReplay) and isinstance(other, PrioritizedReplay):
             assert torch.equal(one.importance(0), other.importance(0))
             surprise = torch.randn(5, generator=torch.Generator().manual_seed(step))
-            one.learn_surprise(surprise)
-            other.learn_surprise(surprise)
+            one.update_priorities(surprise)
+            other.update_priorities(surprise)
 
 
 def held(buffer: ReplayBuffer) -> tuple[int, int]:

@@ -81,7 +81,7 @@ def test_rows_are_drawn_in_proportion_to_their_priorities(alpha: float, on_cpu: 
     fill(buffer, range(5))
     buffer.drawn = torch.arange(5)
     td_error = torch.tensor([0.1, -0.2, 0.4, -1.0, 2.0])
-    buffer.learn_surprise(td_error)
+    buffer.update_priorities(td_error)
     counts = torch.bincount(torch.cat([buffer.sample(7)["number"].clone() for _ in range(2000)]), minlength=5)
     priorities = (td_error.abs().double() + 1e-3).pow(alpha)
     assert chisquare(counts, 14_000 * priorities / priorities.sum()).pvalue > 1e-4
@@ -110,8 +110,8 @@ def test_a_new_row_has_the_largest_priority_that_there_has_been() -> None:
     fill(buffer, range(2))
     assert buffer.tree.leaves[:2].tolist() == [1.0, 1.0]
     buffer.drawn = torch.tensor([0, 1])
-    buffer.learn_surprise(torch.tensor([2.0, 0.5]))
-    buffer.learn_surprise(torch.tensor([0.5, 0.5]))
+    buffer.update_priorities(torch.tensor([2.0, 0.5]))
+    buffer.update_priorities(torch.tensor([0.5, 0.5]))
     fill(buffer, range(2, 3))
     assert buffer.tree.leaves[2].item() == pytest.approx(2.001)
 
@@ -122,7 +122,7 @@ def test_weights_make_up_for_the_drawing(beta: float) -> None:
     buffer = make_buffer(3, beta=beta)
     fill(buffer, range(3))
     buffer.drawn = torch.arange(3)
-    buffer.learn_surprise(torch.tensor([0.5, 1.0, 2.0]))
+    buffer.update_priorities(torch.tensor([0.5, 1.0, 2.0]))
     numbers = buffer.sample(20)["number"].numpy()
     probability = np.array([0.501, 1.001, 2.001]) / 3.503
     expected = (3 * probability[numbers]) ** -beta
@@ -136,7 +136,7 @@ def test_weights_follow_the_schedule_of_beta(on_cpu: bool) -> None:
     buffer.config = PrioritizedReplayConfig.model_validate(buffer.config.model_dump() | {"beta": rising})
     fill(buffer, range(3))
     buffer.drawn = torch.arange(3)
-    buffer.learn_surprise(torch.tensor([0.5, 1.0, 2.0]))
+    buffer.update_priorities(torch.tensor([0.5, 1.0, 2.0]))
     buffer.drawn = torch.arange(3)
     for opt_steps, beta in ((0, 0.0), (5, 0.5), (10, 1.0), (2, 0.2)):
         expected = (0.501 / np.array([0.501, 1.001, 2.001])) ** beta
@@ -149,7 +149,7 @@ def test_the_loop_of_a_cpu_draws_what_tensor_operations_draw() -> None:
         buffer = make_buffer(40, on_cpu=on_cpu)
         fill(buffer, range(40))
         buffer.drawn = torch.arange(40)
-        buffer.learn_surprise(torch.arange(40) / 8)  # sums of these are exact
+        buffer.update_priorities(torch.arange(40) / 8)  # sums of these are exact
         samples.append([buffer.sample(16)["number"].tolist() for _ in range(3)])
     assert samples[0] == samples[1]
 
@@ -161,7 +161,7 @@ def test_a_restored_buffer_goes_on_to_the_bit(num: int, later: int, seed: int) -
         samples = []
         for step in range(4):
             samples.append(buffer.sample(6)["number"].tolist())
-            buffer.learn_surprise(torch.randn(6, generator=torch.Generator().manual_seed(seed + step)))
+            buffer.update_priorities(torch.randn(6, generator=torch.Generator().manual_seed(seed + step)))
         if later:
             fill(buffer, range(100, 100 + later))
         return [*samples, buffer.sample(6)["number"].tolist()], buffer.importance(0).tolist()

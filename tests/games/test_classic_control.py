@@ -329,7 +329,7 @@ def dqn_run(game: Config, **values: Any) -> dict[str, Any]:
         "best": None,
         "evaluators": None,
         "callbacks": [],
-        "execution": {"device": "cpu", "num_threads": 1, "kernel": "numba", "compile": False},
+        "execution": {"device": "cpu", "num_threads": 1, "kernel": "numba", "gradients": "by_hand", "compile": False},
         "output": {
             "display": "quiet",
             "record": {"every": 10, "unit": "opt_steps"},

@@ -24,7 +24,7 @@ from palestra.algorithms.parts.distributions import (
     SquashedGaussian,
 )
 from palestra.nets.inputs import made_up
-from palestra.nets.kernels.learning import MLPTwin, learning_twin
+from palestra.nets.kernels.learning import LearningMLP, learning_mlp
 from palestra.randomness import fold, random_normals
 
 if TYPE_CHECKING:
@@ -76,7 +76,9 @@ def by_hand_of(ppo: "PPO") -> "ByHand | None":
     config, net = ppo.config, ppo.net
     parts = ppo.gradient.split([sum(p.numel() for p in part.parameters()) for part in net.children()])
     nets = [net.policy] if net.value is None else [net.policy, net.value]
-    twins = [twin for twin in map(learning_twin, nets) if twin is not None]
+    if not ppo.player.by_hand:
+        return None
+    twins = [twin for twin in map(learning_mlp, nets) if twin is not None]
     if len(twins) < len(nets):
         return None
     terms = Terms(
@@ -132,7 +134,7 @@ class ByHand:
 
     def __init__(
         self,
-        twins: list[MLPTwin],
+        twins: list[LearningMLP],
         parts: Sequence[Tensor],
         distribution: Any,
         log_std: Tensor | None,

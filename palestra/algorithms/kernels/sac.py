@@ -15,7 +15,7 @@ from torch import Tensor
 from palestra.algorithms.parts.distributions import LOG_ROOT_2_PI
 from palestra.games.spaces import Box
 from palestra.nets.inputs import made_up
-from palestra.nets.kernels.learning import MLPTwin
+from palestra.nets.kernels.learning import LearningMLP
 from palestra.nets.kernels.mlp import Array
 from palestra.randomness import fold, random_normals
 from palestra.rollouts.transitions import Transitions
@@ -29,7 +29,7 @@ NUM_ROWS_COMPARED = 40
 
 def by_hand_of(sac: "SAC") -> "ByHand | None":
     """What finds the gradients without autograd, where networks, actions and losses allow it."""
-    policy, critics, targets = sac.policy_net.by_hand, sac.critics.by_hand, sac.targets.by_hand
+    policy, critics, targets = sac.policy_net.learning_mlps, sac.critics.learning_mlps, sac.targets.learning_mlps
     if policy is None or critics is None or targets is None or not isinstance(sac.player.action_space, Box):
         return None
     head: Any = sac.head  # a BoxHead, then
@@ -70,9 +70,9 @@ class ByHand:
 
     def __init__(
         self,
-        policy: MLPTwin,
-        critics: list[MLPTwin],
-        targets: list[MLPTwin],
+        policy: LearningMLP,
+        critics: list[LearningMLP],
+        targets: list[LearningMLP],
         log_std: tuple[float, float],
         box: tuple[Tensor, Tensor],
         gamma: float,

@@ -1,9 +1,10 @@
-"""What DQN's network tells of an action, by name: the expected return, or the law of the return in one of three forms.
+"""What DQN's network says of an action, by name: the expected return, or the return distribution in one of three forms.
 
-A head says: `num_told`, numbers per action; `mean`, what these are worth; `target`, r + discount * what is told of the
-next action; `losses`, of what was told against the target, and the difference of their means, both (B,).
+Each form has: `num_outputs`, numbers per action; `q_values`, the expected returns; `target`, r + discount * what is
+said of the next action; `losses` of predictions against targets, their `td_error`, and the `priorities` of the rows,
+all (B,).
 
-Letters: B rows, A actions, K numbers told of an action, N predicted and M target quantiles.
+Letters: B rows, A actions, K numbers per action, N predicted and M target quantiles.
 """
 
 import math
@@ -29,22 +30,36 @@ class ExpectedConfig(Config):
     """TD error at which the loss turns from a parabola into a line"""
 
     @property
-    def num_told(self) -> int:
+    def num_outputs(self) -> int:
         return 1
 
-    def mean(self, told: Tensor) -> Tensor:
-        return told
+    def q_values(self, outputs: Tensor) -> Tensor:
+        return outputs
 
-    def target(self, told: Tensor, reward: Tensor, discount: Tensor) -> Tensor:
-        return reward + discount * told
+    def target(self, next_outputs: Tensor, reward: Tensor, discount: Tensor) -> Tensor:
+        return reward + discount * next_outputs
 
-    def losses(self, told: Tensor, target: Tensor, extras: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        return huber_loss(told, target, delta=self.huber_delta, reduction="none"), (told - target).detach()
+    def losses(self, outputs: Tensor, target: Tensor, extras: Mapping[str, Tensor]) -> Tensor:
+        return huber_loss(outputs, target, delta=self.huber_delta, reduction="none")
+
+    def td_error(self, outputs: Tensor, target: Tensor) -> Tensor:
+        return outputs - target
+
+    def priorities(self, outputs: Tensor, target: Tensor, extras: Mapping[str, Tensor]) -> Tensor:
+        return self.td_error(outputs, target)
 
 
-class CategoricalConfig(Config):
+class _Distribution:
+    """A row of which a return distribution says little is drawn often, however well its mean is met."""
+
+    def priorities(self, outputs: Tensor, target: Tensor, extras: Mapping[str, Tensor]) -> Tensor:
+        losses: Tensor = self.losses(outputs, target, extras)  # type: ignore[attr-defined]
+        return losses
+
+
+class CategoricalConfig(_Distribution, Config):
     name: Literal["c51"]
-    """the law of the return as probabilities of fixed values, the atoms (Bellemare et al. 2017)"""
+    """the return distribution as probabilities of fixed values, the atoms (Bellemare et al. 2017)"""
     num_atoms: Annotated[int, Field(ge=2)]
     """atoms per action, evenly spaced; 51 in the paper"""
     low: float
@@ -60,39 +75,43 @@ class CategoricalConfig(Config):
         return self
 
     @property
-    def num_told(self) -> int:
+    def num_outputs(self) -> int:
         return self.num_atoms
 
     def atoms(self, device: torch.device) -> Tensor:
         return torch.linspace(self.low, self.high, self.num_atoms, device=device)
 
-    def mean(self, told: Tensor) -> Tensor:
-        return told.softmax(-1) @ self.atoms(told.device)
+    def q_values(self, outputs: Tensor) -> Tensor:
+        return outputs.softmax(-1) @ self.atoms(outputs.device)
 
-    def target(self, told: Tensor, reward: Tensor, discount: Tensor) -> Tensor:
-        atoms = self.atoms(told.device)
-        return projected(told.softmax(-1), reward.unsqueeze(1) + discount.unsqueeze(1) * atoms, atoms)
+    def target(self, next_outputs: Tensor, reward: Tensor, discount: Tensor) -> Tensor:
+        atoms = self.atoms(next_outputs.device)
+        return projected(next_outputs.softmax(-1), reward.unsqueeze(1) + discount.unsqueeze(1) * atoms, atoms)
 
-    def losses(self, told: Tensor, target: Tensor, extras: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+    def losses(self, outputs: Tensor, target: Tensor, extras: Mapping[str, Tensor]) -> Tensor:
         """The divergence of Kullback and Leibler: the paper's cross-entropy without what no weight moves."""
-        log_probs = told.log_softmax(-1)
-        td_error = (log_probs.detach().exp() - target) @ self.atoms(told.device)
-        return kl_div(log_probs, target, reduction="none").sum(1), td_error
+        return kl_div(outputs.log_softmax(-1), target, reduction="none").sum(1)
+
+    def td_error(self, outputs: Tensor, target: Tensor) -> Tensor:
+        return (outputs.log_softmax(-1).exp() - target) @ self.atoms(outputs.device)
 
 
-class _Quantiles:
+class _Quantiles(_Distribution):
     """What both kinds of quantiles share."""
 
-    def mean(self, told: Tensor) -> Tensor:
-        return told.mean(-1)
+    def q_values(self, outputs: Tensor) -> Tensor:
+        return outputs.mean(-1)
 
-    def target(self, told: Tensor, reward: Tensor, discount: Tensor) -> Tensor:
-        return reward.unsqueeze(1) + discount.unsqueeze(1) * told
+    def target(self, next_outputs: Tensor, reward: Tensor, discount: Tensor) -> Tensor:
+        return reward.unsqueeze(1) + discount.unsqueeze(1) * next_outputs
+
+    def td_error(self, outputs: Tensor, target: Tensor) -> Tensor:
+        return outputs.mean(1) - target.mean(1)
 
 
 class QuantileConfig(_Quantiles, Config):
     name: Literal["quantile"]
-    """the law of the return as quantiles at even fractions: QR-DQN (Dabney et al. 2018, "Distributional RL with
+    """the return distribution as quantiles at even fractions: QR-DQN (Dabney et al. 2018, "Distributional RL with
     Quantile Regression")"""
     num_quantiles: PositiveInt
     """quantiles per action; 200 in the paper"""
@@ -100,18 +119,17 @@ class QuantileConfig(_Quantiles, Config):
     """difference of two quantiles at which the loss turns from a parabola into a line; kappa in the paper"""
 
     @property
-    def num_told(self) -> int:
+    def num_outputs(self) -> int:
         return self.num_quantiles
 
-    def losses(self, told: Tensor, target: Tensor, extras: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        fractions = middles(self.num_quantiles, told.device)
-        return quantile_losses(told, fractions, target, self.huber_delta)
+    def losses(self, outputs: Tensor, target: Tensor, extras: Mapping[str, Tensor]) -> Tensor:
+        return quantile_losses(outputs, middles(self.num_quantiles, outputs.device), target, self.huber_delta)
 
 
 class ImplicitQuantileConfig(_Quantiles, Config):
     name: Literal["implicit_quantile"]
-    """the law of the return as quantiles at fractions that the network is asked for: IQN (Dabney et al. 2018, "Implicit
-    Quantile Networks")"""
+    """the return distribution as quantiles at fractions that the network is asked for: IQN (Dabney et al. 2018,
+    "Implicit Quantile Networks")"""
     num_quantiles: PositiveInt
     """fractions drawn per row for the prediction; N in the paper"""
     num_target_quantiles: PositiveInt
@@ -132,8 +150,8 @@ class ImplicitQuantileConfig(_Quantiles, Config):
         drawn = random_floats(key, batch_size * num).view(batch_size, num) + 2.0**-25
         return {FRACTIONS: drawn[:, : self.num_quantiles], f"target_{FRACTIONS}": drawn[:, self.num_quantiles :]}
 
-    def losses(self, told: Tensor, target: Tensor, extras: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        return quantile_losses(told, extras[FRACTIONS], target, self.huber_delta)
+    def losses(self, outputs: Tensor, target: Tensor, extras: Mapping[str, Tensor]) -> Tensor:
+        return quantile_losses(outputs, extras[FRACTIONS], target, self.huber_delta)
 
 
 ValueConfig = Annotated[ExpectedConfig | CategoricalConfig | QuantileConfig | ImplicitQuantileConfig, ByName()]
@@ -159,18 +177,18 @@ class ImplicitQuantileNet(nn.Module):
         return self.output(features.unsqueeze(1) * embedded).transpose(1, 2)
 
 
-class MeanValues(nn.Module):
-    """What every action is worth, float32 (B, A), as a module."""
+class QValues(nn.Module):
+    """The expected return of every action, float32 (B, A), as a module."""
 
-    def __init__(self, net: nn.Module, worth: Callable[[Tensor], Tensor]) -> None:
+    def __init__(self, net: nn.Module, q_values: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
-        self.net, self.worth = net, worth
+        self.net, self.q_values = net, q_values
 
     def forward(self, observation: Observation) -> Tensor:
-        return self.worth(self.net(observation))
+        return self.q_values(self.net(observation))
 
 
-def seen_at(observation: Observation, fractions: Tensor | None) -> Observation:
+def with_fractions(observation: Observation, fractions: Tensor | None) -> Observation:
     """An observation, beside it the fractions at which quantiles are asked for, if they are."""
     return observation if fractions is None else observation | {FRACTIONS: fractions}
 
@@ -178,13 +196,13 @@ def seen_at(observation: Observation, fractions: Tensor | None) -> Observation:
 # ---- the mathematics -----------------------------------------------------------------------------------
 
 
-def of_action(told: Tensor, action: Tensor) -> Tensor:
-    """What is told of one action per row: (B,) of (B, A), or (B, K) of (B, A, K)."""
-    index = action.unsqueeze(1) if told.dim() == 2 else action.view(-1, 1, 1).expand(-1, 1, told.shape[2])
-    return told.gather(1, index).squeeze(1)
+def of_action(outputs: Tensor, action: Tensor) -> Tensor:
+    """What is said of one action per row: (B,) of (B, A), or (B, K) of (B, A, K)."""
+    index = action.unsqueeze(1) if outputs.dim() == 2 else action.view(-1, 1, 1).expand(-1, 1, outputs.shape[2])
+    return outputs.gather(1, index).squeeze(1)
 
 
-def joined_streams(streams: Tensor) -> Tensor:
+def dueling_outputs(streams: Tensor) -> Tensor:
     """A dueling network's values (Wang et al. 2016): the state's value, the last stream, plus every action's advantage
     less their mean: (B, A, K) of (B, A + 1, K)."""
     advantage, value = streams[:, :-1], streams[:, -1:]
@@ -192,8 +210,8 @@ def joined_streams(streams: Tensor) -> Tensor:
 
 
 def projected(probabilities: Tensor, values: Tensor, atoms: Tensor) -> Tensor:
-    """The law that has these probabilities at these values, (B, K), brought onto evenly spaced atoms (K,): what lies
-    between two atoms is shared by them so that the mean stays, what lies outside goes to the nearest: (B, K).
+    """The distribution that has these probabilities at these values, (B, K), brought onto evenly spaced atoms (K,):
+    what lies between two atoms is shared by them so that the mean stays, what lies outside goes to the nearest: (B, K).
 
     Sums of products, not scattered additions: they have one order on a GPU, too.
     """
@@ -207,13 +225,13 @@ def middles(num: int, device: torch.device) -> Tensor:
     return (torch.arange(num, device=device) + 0.5) / num
 
 
-def quantile_losses(predicted: Tensor, fractions: Tensor, target: Tensor, delta: float) -> tuple[Tensor, Tensor]:
+def quantile_losses(predicted: Tensor, fractions: Tensor, target: Tensor, delta: float) -> Tensor:
     """|fraction - 1{target < predicted}| * huber(target - predicted) / delta (Dabney et al. 2018), the mean over
-    targets (B, M), the sum over predictions (B, N): (B,); and the differences of their means: (B,).
+    targets (B, M), the sum over predictions (B, N): (B,).
 
     fractions: of the predictions, (N,) or (B, N).
     """
     above = target.unsqueeze(1) - predicted.unsqueeze(2)
     weight = (fractions.unsqueeze(-1) - (above.detach() < 0).float()).abs()
     losses = huber_loss(above, torch.zeros_like(above), delta=delta, reduction="none")
-    return (weight * losses).mean(2).sum(1) / delta, (predicted.detach().mean(1) - target.mean(1))
+    return (weight * losses).mean(2).sum(1) / delta

@@ -1,4 +1,4 @@
-"""A network's twin for acting on a CPU, where starting an operation of torch costs more than many an operation."""
+"""Plain mlps for acting on a CPU, where starting an operation of torch costs more than many an operation."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -11,13 +11,14 @@ from torch import Tensor, nn
 from palestra.nets.activations import Tanh
 from palestra.nets.inputs import flatten_on_cpu
 from palestra.nets.kernels.mlp import Array, evaluate
+from palestra.nets.kernels.plain import is_edited, is_plain
 from palestra.nets.mlp import MLP
 from palestra.nets.weights import evaluation_twin, one_vector
 
 LETTERS: dict[type[nn.Module], str] = {nn.Linear: "L", nn.BatchNorm1d: "B", nn.ReLU: "r", Tanh: "t"}
 
 
-def acting_twin(net: nn.Module) -> Callable[[Mapping[str, Tensor]], Tensor]:
+def acting_net(net: nn.Module) -> Callable[[Mapping[str, Tensor]], Tensor]:
     """What a network says in evaluation mode, without gradients, as quickly as possible; observation -> outputs.
 
     It reads the network's very weights, so it follows every change of them in place and every load of a state dict. A
@@ -27,15 +28,16 @@ def acting_twin(net: nn.Module) -> Callable[[Mapping[str, Tensor]], Tensor]:
     depend on the number of rows.
     """
     twin = evaluation_twin(net)
-    if isinstance(twin, MLP):
-        letters = "".join(LETTERS.get(type(layer), "?") for layer in twin.layers)
+    if is_plain(twin, *LETTERS) and not is_edited(twin):
+        assert isinstance(twin, MLP)
+        letters = "".join(LETTERS[type(layer)] for layer in twin.layers)
         if re.fullmatch(r"(LB?r)*L|(LB?t)*L", letters):
-            return QuickMLP(twin)
+            return ActingMLP(twin)
     return twin
 
 
-class QuickMLP:
-    """A plain `mlp` in one kernel; see `acting_twin`."""
+class ActingMLP:
+    """A plain `mlp` in one kernel; see `acting_net`."""
 
     def __init__(self, net: MLP) -> None:
         self.net = net

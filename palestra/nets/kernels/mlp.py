@@ -46,17 +46,17 @@ def evaluate(
 
 
 @compiled
-def forward(x: Array, weights: Array, widths: Array, is_tanh: bool, room: Array) -> Array:
+def forward(x: Array, weights: Array, widths: Array, is_tanh: bool, workspace: Array) -> Array:
     """The outputs, float32 (B, widths[-1]), of x (B, widths[0]).
 
-    room: B * room_of(widths) numbers, where a backward pass finds what hidden layers put out.
+    workspace: B * workspace_size(widths) numbers, where a backward pass finds what hidden layers put out.
     """
     start = at = 0
     for layer in range(len(widths) - 2):
         num_in, num_out = widths[layer], widths[layer + 1]
         weight = weights[start : start + num_in * num_out].reshape(num_out, num_in)
         start += (num_in + 1) * num_out
-        y = room[at : at + len(x) * num_out].reshape(len(x), num_out)
+        y = workspace[at : at + len(x) * num_out].reshape(len(x), num_out)
         at += y.size
         apply_linear(x, weight, weights[start - num_out : start], y)
         apply_activation(y, is_tanh)
@@ -70,53 +70,53 @@ def forward(x: Array, weights: Array, widths: Array, is_tanh: bool, room: Array)
 
 @compiled
 def backward(
-    slopes: Array, x: Array, weights: Array, widths: Array, is_tanh: bool, room: Array, gradient: Array, adds: bool
+    grads: Array, x: Array, weights: Array, widths: Array, is_tanh: bool, workspace: Array, gradient: Array, adds: bool
 ) -> None:
     """The derivatives by the weights, written into `gradient` or added to it.
 
-    slopes: those by the outputs, (B, widths[-1]). x, room: of the forward pass.
+    grads: those by the outputs, (B, widths[-1]). x, workspace: of the forward pass.
     """
     start, at = len(weights), len(x) * _num_hidden(widths)
-    spare = room[at:]
+    spare = workspace[at:]
     for layer in range(len(widths) - 2, -1, -1):
         num_in, num_out = widths[layer], widths[layer + 1]
         start -= (num_in + 1) * num_out
         below = x
         if layer > 0:
             at -= len(x) * num_in
-            below = room[at : at + len(x) * num_in].reshape(len(x), num_in)
+            below = workspace[at : at + len(x) * num_in].reshape(len(x), num_in)
         of_weight = gradient[start : start + num_in * num_out].reshape(num_out, num_in)
         of_bias = gradient[start + num_in * num_out : start + (num_in + 1) * num_out]
         if adds:
             more = np.empty((num_out, num_in), np.float32)
-            np.dot(slopes.T, below, more)
+            np.dot(grads.T, below, more)
             for o in range(num_out):
                 for i in range(num_in):
                     of_weight[o, i] += more[o, i]
         else:
-            np.dot(slopes.T, below, of_weight)
+            np.dot(grads.T, below, of_weight)
             for o in range(num_out):
                 of_bias[o] = 0.0
         for row in range(len(x)):
             for o in range(num_out):
-                of_bias[o] += slopes[row, o]
+                of_bias[o] += grads[row, o]
         if layer > 0:
-            slopes = _pass_down(slopes, layer, weights[start : start + num_in * num_out], spare)
-            bend(slopes, below, is_tanh)
+            grads = _backward_linear(grads, layer, weights[start : start + num_in * num_out], spare)
+            activation_backward(grads, below, is_tanh)
 
 
 @compiled
-def backward_to_inputs(slopes: Array, weights: Array, widths: Array, is_tanh: bool, room: Array) -> Array:
+def backward_to_inputs(grads: Array, weights: Array, widths: Array, is_tanh: bool, workspace: Array) -> Array:
     """The derivatives by what went in: (B, widths[0])."""
-    num, start, at = len(slopes), len(weights), len(slopes) * _num_hidden(widths)
-    spare = room[at:]
+    num, start, at = len(grads), len(weights), len(grads) * _num_hidden(widths)
+    spare = workspace[at:]
     for layer in range(len(widths) - 2, 0, -1):
         num_in, num_out = widths[layer], widths[layer + 1]
         start -= (num_in + 1) * num_out
-        slopes = _pass_down(slopes, layer, weights[start : start + num_in * num_out], spare)
+        grads = _backward_linear(grads, layer, weights[start : start + num_in * num_out], spare)
         at -= num * num_in
-        bend(slopes, room[at : at + num * num_in].reshape(num, num_in), is_tanh)
-    return np.dot(slopes, weights[: widths[0] * widths[1]].reshape(widths[1], widths[0]))
+        activation_backward(grads, workspace[at : at + num * num_in].reshape(num, num_in), is_tanh)
+    return np.dot(grads, weights[: widths[0] * widths[1]].reshape(widths[1], widths[0]))
 
 
 @compiled
@@ -129,9 +129,9 @@ def _num_hidden(widths: Array) -> int:
 
 
 @compiled
-def room_of(widths: Array) -> int:
-    """Numbers per row that the passes through a network need: what hidden layers put out, and twice the slopes of the
-    widest."""
+def workspace_size(widths: Array) -> int:
+    """Numbers per row that the passes through a network need: what hidden layers put out, and twice the
+    gradients of the widest."""
     widest = 0
     for layer in range(1, len(widths) - 1):
         widest = max(widest, widths[layer])
@@ -139,13 +139,13 @@ def room_of(widths: Array) -> int:
 
 
 @compiled
-def _pass_down(slopes: Array, layer: int, weight: Array, spare: Array) -> Array:
-    """slopes @ weight, in the halves of `spare` in turns."""
-    num, num_out = slopes.shape
+def _backward_linear(grads: Array, layer: int, weight: Array, spare: Array) -> Array:
+    """grads @ weight, in the halves of `spare` in turns."""
+    num, num_out = grads.shape
     num_in = len(weight) // num_out
     start = layer % 2 * (len(spare) // 2)
     below = spare[start : start + num * num_in].reshape(num, num_in)
-    np.dot(slopes, weight.reshape(num_out, num_in), below)
+    np.dot(grads, weight.reshape(num_out, num_in), below)
     return below
 
 
@@ -170,9 +170,9 @@ def apply_activation(y: Array, is_tanh: bool) -> None:
 
 
 @compiled
-def bend(slopes: Array, y: Array, is_tanh: bool) -> None:
-    """From slopes by what an activation put out, y, to slopes by what went in, in place."""
-    flat, values = slopes.reshape(-1), y.reshape(-1)
+def activation_backward(grads: Array, y: Array, is_tanh: bool) -> None:
+    """From the gradient by what an activation put out, y, to that by what went in, in place."""
+    flat, values = grads.reshape(-1), y.reshape(-1)
     if is_tanh:
         for k in range(len(flat)):
             flat[k] *= np.float32(1.0) - values[k] * values[k]

@@ -2,8 +2,6 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from scipy.stats import chi2_contingency, chisquare
 from torch import Tensor
 
@@ -60,21 +58,3 @@ def test_seats_that_decide_at_once_explore_independently(
     here, there = (choices(config, amount, [1, 1, 1, 1], keys + seat) for seat in (0, 1))
     table = torch.bincount(4 * here + there, minlength=16).view(4, 4)
     assert chi2_contingency(table).pvalue > 1e-4
-
-
-@settings(deadline=None, max_examples=50)
-@given(
-    rows=st.lists(st.lists(st.tuples(st.sampled_from([-1.0, 0.0, 2.0]), st.booleans()), min_size=3, max_size=3)),
-    epsilon=st.sampled_from([0.0, 0.3, 1.0]),
-    seed=st.integers(0, 1000),
-)
-def test_the_loop_of_a_cpu_chooses_what_tensor_operations_choose(
-    rows: list[list[tuple[float, bool]]], epsilon: float, seed: int
-) -> None:
-    q = torch.tensor([[value for value, _ in row] for row in rows]).view(-1, 3)
-    legal = torch.tensor([[flag for _, flag in row] for row in rows], dtype=torch.bool).view(-1, 3)
-    keys = world_keys(seed, len(rows), CPU)
-    chosen = EPSILON_GREEDY.choose(q, legal, keys, epsilon)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("palestra.algorithms.parts.exploration.runs_on_cpu", lambda tensor: False)
-        assert torch.equal(EPSILON_GREEDY.choose(q, legal, keys, epsilon), chosen)

@@ -15,7 +15,7 @@ from palestra.algorithms.parts.return_distributions import (
     ImplicitQuantileConfig,
     ImplicitQuantileNet,
     QuantileConfig,
-    joined_streams,
+    dueling_outputs,
     middles,
     of_action,
     projected,
@@ -90,20 +90,20 @@ def test_a_projection_keeps_the_mean_of_what_lies_between_the_atoms() -> None:
 def test_the_loss_of_c51_has_the_gradient_of_the_cross_entropy_and_is_0_at_the_target() -> None:
     told = torch.randn(6, 5, generator=torch.Generator().manual_seed(0)).requires_grad_()
     target = torch.tensor([[0.0, 0.5, 0.5, 0.0, 0.0]]).expand(6, -1)
-    losses, td_error = C51.losses(told, target, {})
+    losses, td_error = C51.losses(told, target, {}), C51.td_error(told.detach(), target)
     found = torch.autograd.grad(losses.sum(), told)[0]
     expected = torch.autograd.grad(-(target * told.log_softmax(1)).sum(), told)[0]
     assert torch.allclose(found, expected, atol=1e-6)
-    assert torch.allclose(td_error, C51.mean(told).detach() - 0.5, atol=1e-6)
-    at_target, no_error = C51.losses(target.clamp(min=1e-30).log(), target, {})
-    assert torch.allclose(at_target, torch.zeros(6), atol=1e-6)
-    assert torch.allclose(no_error, torch.zeros(6), atol=1e-6)
+    assert torch.allclose(td_error, C51.q_values(told).detach() - 0.5, atol=1e-6)
+    at_target = target.clamp(min=1e-30).log()
+    assert torch.allclose(C51.losses(at_target, target, {}), torch.zeros(6), atol=1e-6)
+    assert torch.allclose(C51.td_error(at_target, target), torch.zeros(6), atol=1e-6)
 
 
 def test_the_mean_of_c51_is_that_of_its_atoms() -> None:
     assert C51.atoms(CPU).tolist() == [-1.0, 0.0, 1.0, 2.0, 3.0]
     told = torch.tensor([0.1, 0.2, 0.3, 0.0, 0.4]).log().expand(2, 3, -1)
-    assert torch.allclose(C51.mean(told), torch.full((2, 3), 1.4))
+    assert torch.allclose(C51.q_values(told), torch.full((2, 3), 1.4))
 
 
 def test_atoms_the_wrong_way_round_are_refused() -> None:
@@ -137,13 +137,13 @@ def test_the_quantile_loss_is_that_of_a_plain_double_sum(num: int, num_targets: 
     generator = torch.Generator().manual_seed(seed)
     predicted = torch.randn(3, num, generator=generator)
     target, fractions = torch.randn(3, num_targets, generator=generator), torch.rand(3, num, generator=generator)
-    losses, td_error = quantile_losses(predicted, fractions, target, delta)
+    losses = quantile_losses(predicted, fractions, target, delta)
     for row in range(3):
         told = [values[row].tolist() for values in (predicted, fractions, target)]
         assert float(losses[row]) == pytest.approx(plain_quantile_loss(*told, delta), rel=1e-4, abs=1e-6)
-    assert torch.allclose(td_error, predicted.mean(1) - target.mean(1), atol=1e-6)
-    even = quantile_losses(predicted, middles(num, CPU), target, delta)[0]
-    assert torch.equal(even, quantile_losses(predicted, middles(num, CPU).expand(3, -1), target, delta)[0])
+    assert torch.allclose(QUANTILE.td_error(predicted, target), predicted.mean(1) - target.mean(1), atol=1e-6)
+    even = quantile_losses(predicted, middles(num, CPU), target, delta)
+    assert torch.equal(even, quantile_losses(predicted, middles(num, CPU).expand(3, -1), target, delta))
 
 
 def test_descending_the_quantile_loss_finds_the_quantiles() -> None:
@@ -151,7 +151,7 @@ def test_descending_the_quantile_loss_finds_the_quantiles() -> None:
     told, target = torch.zeros(1, 4, requires_grad=True), torch.arange(10.0).unsqueeze(0)
     config = QUANTILE.model_copy(update={"huber_delta": 0.01})
     for step in range(1500):
-        (slope,) = torch.autograd.grad(config.losses(told, target, {})[0].sum(), told)
+        (slope,) = torch.autograd.grad(config.losses(told, target, {}).sum(), told)
         with torch.no_grad():
             told -= (0.5 if step < 700 else 0.02) * slope
     assert told.tolist() == [pytest.approx([1.0, 3.0, 6.0, 8.0], abs=0.05)]
@@ -165,16 +165,16 @@ def test_the_mean_of_quantiles_is_biased_where_huber_delta_is_not_small_beside_t
     config = QuantileConfig(name="quantile", num_quantiles=32, huber_delta=huber_delta)
     told, target = torch.zeros(1, 32, requires_grad=True), torch.tensor([[0.0, 1.0, 1.0, 1.0, 1.0]])
     for step in range(1500):
-        (slope,) = torch.autograd.grad(config.losses(told, target, {})[0].sum(), told)
+        (slope,) = torch.autograd.grad(config.losses(told, target, {}).sum(), told)
         with torch.no_grad():
             told -= (0.5 if step < 700 else 0.02) * slope
-    assert config.mean(told).item() == pytest.approx(mean, abs=0.005)
+    assert config.q_values(told).item() == pytest.approx(mean, abs=0.005)
 
 
 def test_targets_of_quantiles_are_moved_and_shrunk() -> None:
     told, reward, discount = torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([1.0, -1.0]), torch.tensor([0.5, 0.0])
     assert QUANTILE.target(told, reward, discount).tolist() == [[1.5, 2.0], [-1.0, -1.0]]
-    assert QUANTILE.mean(told).tolist() == [1.5, 3.5]
+    assert QUANTILE.q_values(told).tolist() == [1.5, 3.5]
 
 
 # ---- implicit quantiles ------------------------------------------------------------------------------------------
@@ -231,8 +231,8 @@ def test_fractions_are_drawn_evenly_and_anew_for_every_key() -> None:
 def test_dueling_streams_are_joined_by_the_mean_of_the_advantages() -> None:
     """Advantages 1, 2, 6 with mean 3; the state's value 10."""
     streams = torch.tensor([[1.0, 2.0, 6.0, 10.0]]).unsqueeze(2).expand(2, 4, 5)
-    assert joined_streams(streams)[0, :, 0].tolist() == [8.0, 9.0, 13.0]
-    assert joined_streams(streams).shape == (2, 3, 5)
+    assert dueling_outputs(streams)[0, :, 0].tolist() == [8.0, 9.0, 13.0]
+    assert dueling_outputs(streams).shape == (2, 3, 5)
 
 
 def test_what_is_told_of_an_action_is_found_in_both_shapes() -> None:

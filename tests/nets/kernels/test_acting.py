@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from palestra.games.game import Observation
 from palestra.games.spaces import Space
-from palestra.nets.kernels.acting import acting_twin
+from palestra.nets.kernels.acting import acting_net
 from palestra.nets.kernels.mlp import apply_tanh
 from palestra.nets.weights import flatten_buffers, flatten_weights, one_vector
 from tests.nets.making import build, observe, space
@@ -21,7 +21,7 @@ PLAIN = {"name": "mlp", "net_arch": [64, 32], "activation": "tanh"}
 def flat_twin(data: dict[str, Any]) -> Callable[[Observation], Tensor]:
     net = build(data, VECTOR)
     flatten_weights(net)
-    return acting_twin(net)
+    return acting_net(net)
 
 
 def agree(twin: Callable[..., Tensor], net: nn.Module, seen: Observation) -> bool:
@@ -38,9 +38,9 @@ def agree(twin: Callable[..., Tensor], net: nn.Module, seen: Observation) -> boo
 @pytest.mark.parametrize("net_arch", [[], [5], [64, 64], [64, "b"], [8, "l", "r8"]])
 def test_a_twin_says_what_its_network_says(net_arch: list[Any], activation: str, num_worlds: int) -> None:
     net = build({"name": "mlp", "net_arch": net_arch, "activation": activation}, VECTOR)
-    assert agree(acting_twin(net), net, observe(VECTOR, num_worlds))
+    assert agree(acting_net(net), net, observe(VECTOR, num_worlds))
     flatten_weights(net)
-    assert agree(acting_twin(net), net, observe(VECTOR, num_worlds))
+    assert agree(acting_net(net), net, observe(VECTOR, num_worlds))
 
 
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
@@ -49,7 +49,7 @@ def test_a_twin_follows_the_statistics_of_batch_norm(net_arch: list[Any], activa
     net = build({"name": "mlp", "net_arch": net_arch, "activation": activation}, VECTOR)
     flatten_weights(net)
     flatten_buffers(net)
-    twin = acting_twin(net)
+    twin = acting_net(net)
     assert not isinstance(twin, nn.Module)
     generator = torch.Generator().manual_seed(0)
     for _ in range(3):
@@ -63,7 +63,7 @@ def test_a_twin_follows_the_statistics_of_batch_norm(net_arch: list[Any], activa
 def test_a_twin_sees_every_kind_of_observation(spaces: dict[str, Space]) -> None:
     net = build(PLAIN, spaces)
     flatten_weights(net)
-    assert agree(acting_twin(net), net, observe(spaces, 8))
+    assert agree(acting_net(net), net, observe(spaces, 8))
 
 
 def test_a_flat_network_sees_pixels_between_0_and_1() -> None:
@@ -72,20 +72,20 @@ def test_a_flat_network_sees_pixels_between_0_and_1() -> None:
     (layer,) = net.layers  # type: ignore[misc]
     pixels = torch.randint(0, 256, (5, 1, 3, 2), dtype=torch.uint8)
     expected = layer(pixels.flatten(1) / 255.0)  # type: ignore[operator]
-    for see in (net, acting_twin(net)):
+    for see in (net, acting_net(net)):
         assert torch.allclose(see({"image": pixels}), expected, atol=1e-6)
 
 
 def test_networks_of_other_kinds_have_twins_too() -> None:
     net = build({"name": "deep_sets", "point_widths": [8], "head_widths": [8]}, SEVERAL)
-    assert agree(acting_twin(net), net, observe(SEVERAL, 8))
+    assert agree(acting_net(net), net, observe(SEVERAL, 8))
 
 
 @pytest.mark.parametrize("flat_before", [True, False])
 def test_a_twin_follows_every_change_of_the_weights(flat_before: bool) -> None:
     net = build(PLAIN, VECTOR)
     weights = flatten_weights(net) if flat_before else None
-    twin, seen = acting_twin(net), observe(VECTOR, 8)
+    twin, seen = acting_net(net), observe(VECTOR, 8)
     before = twin(seen)
     if weights is None:
         weights = flatten_weights(net)

@@ -1,0 +1,49 @@
+"""Kernels compiled by numba, and their cache.
+
+numba keeps machine code beside a function's file, and compiles anew when that file has changed; a function in another
+file that was compiled into it may change unseen. Here the code of all our kernels is one: where one of their files has
+changed, or a file from which one of them imports, none of the machine code is used any more.
+"""
+
+import hashlib
+import re
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numba
+
+HOUSE = Path(__file__).parent.parent
+KERNELS = re.compile(rb"^(import numba|from numba|from palestra\.runtime\.compiling)", re.MULTILINE)
+IMPORT = re.compile(rb"^from (palestra[\w.]*) import", re.MULTILINE)
+
+
+def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
+    """`numba.njit(cache=True, nogil=True, **options)`, whose cache knows when another kernel was edited."""
+
+    def compiled(function: Callable[..., Any]) -> Any:
+        kernel = numba.njit(cache=True, nogil=True, **options)(function)
+        if (held := getattr(kernel, "_cache", None)) is not None:  # there is none where NUMBA_DISABLE_JIT says so
+            held._cache_file._source_stamp = (held._cache_file._source_stamp, digest_of_kernels())
+        return kernel
+
+    return compiled
+
+
+@cache
+def digest_of_kernels() -> str:
+    """The SHA-256 of all files that kernels stand in or import from, as they are when the first kernel is defined."""
+    texts = {path: path.read_bytes() for path in HOUSE.rglob("*.py")}
+    chosen = {path for path, text in texts.items() if KERNELS.search(text)}
+    modules = {name for path in chosen for name in IMPORT.findall(texts[path])}
+    chosen |= {path for path in texts if _module_of(path) in modules}
+    digest = hashlib.sha256()
+    for path in sorted(chosen):
+        digest.update(b"%s\0%d\0" % (path.relative_to(HOUSE).as_posix().encode(), len(texts[path])) + texts[path])
+    return digest.hexdigest()
+
+
+def _module_of(path: Path) -> bytes:
+    parts = path.relative_to(HOUSE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts).encode()

@@ -1,0 +1,291 @@
+"""Whether functions are still those that a hand-written kernel was written for.
+
+A kernel computes what some methods of an object say, much faster. Somebody may have edited one of these methods or a
+function that they call, overridden it in a subclass, or assigned another one; then the kernel would be wrong, and must
+step aside. So a file beside the kernels, mirrors.json, holds the SHA-256 of all these functions, by kernel. `make
+kernels` writes it, after the tests have shown that kernels and methods give the same numbers.
+
+A function's SHA-256 is that of its source, its defaults, and what the global names in it stand for. Functions are
+looked up as they would be called: methods through every object that can be reached from the one that owns the kernel.
+"""
+
+import hashlib
+import inspect
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import _lru_cache_wrapper, cache
+from importlib import import_module
+from itertools import chain
+from pathlib import Path
+from types import CodeType, FunctionType, MethodType, ModuleType
+from typing import Any, Generic, Self, TypeVar, overload
+
+import numpy as np
+from torch import Tensor, nn
+
+PACKAGE = __name__.partition(".")[0]
+SIMPLE = (bool, int, float, complex, str, bytes, type(None), type(...))
+T = TypeVar("T")
+Hashes = Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel, and what it stands in for.
+
+    module: where it is written. mirrors: methods of its owner, also of the owner's parts ("config.exploration.choose").
+    cost: what it costs to do without, a clause such as "updates take about 3 times as long".
+    """
+
+    module: str
+    name: str
+    mirrors: tuple[str, ...]
+    cost: str
+
+    @property
+    def file(self) -> Path:
+        """Where the hashes lie."""
+        source = import_module(self.module).__file__
+        assert source is not None
+        return Path(source).with_name("mirrors.json")
+
+    @property
+    def hashes(self) -> Hashes:
+        """The SHA-256 of every function, by its name."""
+        return _read(self.file).get(self.name, {})
+
+
+@cache
+def _read(file: Path) -> dict[str, dict[str, str]]:
+    found: dict[str, dict[str, str]] = json.loads(file.read_text(encoding="utf-8"))
+    return found
+
+
+class kernel_property(Generic[T]):  # noqa: N801 (it is used as `property` is)
+    """An attribute that is computed when it is first asked for, and again after `forget_kernels`."""
+
+    def __init__(self, choose: Callable[[Any], T]) -> None:
+        self.choose, self.__doc__ = choose, choose.__doc__
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> Self: ...
+    @overload
+    def __get__(self, instance: object, owner: type) -> T: ...
+    def __get__(self, instance: object | None, owner: type) -> Self | T:
+        if instance is None:
+            return self
+        value = instance.__dict__[self.name] = self.choose(instance)
+        return value
+
+
+def kernel_properties(cls: type) -> list[str]:
+    """The names of those that a class has, its own last."""
+    names = [name for base in reversed(cls.__mro__) for name, value in vars(base).items() if _is_chosen(value)]
+    return list(dict.fromkeys(names))
+
+
+def _is_chosen(value: object) -> bool:
+    return isinstance(value, kernel_property)
+
+
+def forget_kernels(owner: object) -> None:
+    """Let every kernel_property of an object, and of all that can be reached from it, be computed again."""
+    for part in reachable(owner):
+        for name in kernel_properties(type(part)):
+            vars(part).pop(name, None)
+
+
+# ---- is something edited? ----------------------------------------------------------------------------
+
+
+def find_edit(kernel: Kernel, owner: object) -> str | None:
+    """The first function that is not what the kernel was written for, in words; None: all are."""
+    hashes = kernel.hashes
+    if not hashes:
+        return f"{kernel.file.name} has no hashes for {kernel.name}; `make kernels` writes them"
+    known: dict[FunctionType, bool] = {}
+    looked_up = ((_called(owner, path), f"{type(owner).__name__}.{path}") for path in kernel.mirrors)
+    defined = ((_defined(name), name.partition(":")[2]) for name in hashes)
+    for function, name in chain(looked_up, defined, _methods(hashes, owner)):
+        if function is None:
+            return f"{name} is no function with a source"
+        if function not in known:
+            key = name_of(function)
+            known[function] = key in hashes and fingerprint(function) == hashes[key]
+        if not known[function]:
+            code = function.__code__
+            what = "was edited" if name_of(function) in hashes else "is another one"
+            return f"{name} {what} ({Path(code.co_filename).name}, line {code.co_firstlineno})"
+    return None
+
+
+def _methods(names: Iterable[str], owner: object) -> Iterator[tuple[FunctionType | None, str]]:
+    """Those of the functions that are methods, as they are called on the objects that can be reached."""
+    methods: dict[str, list[str]] = {}
+    for name in names:
+        place, _, method = name.rpartition(".")
+        if ":" in place:
+            methods.setdefault(place, []).append(method)
+    for part in reachable(owner):
+        for cls in type(part).__mro__:
+            for method in methods.get(f"{cls.__module__}:{cls.__qualname__}", ()):
+                yield _called(part, method), f"{type(part).__name__}.{method}"
+
+
+def _called(owner: object, path: str) -> FunctionType | None:
+    """The function behind owner.path, as it would be called."""
+    *parts, method = path.split(".")
+    for part in parts:
+        owner = getattr(owner, part)
+    static = inspect.getattr_static(type(owner), method, None)
+    is_special = method.startswith("__")  # Python looks these up in the class
+    if not is_special and isinstance(static, FunctionType | MethodType | staticmethod | classmethod):
+        return _function(getattr(owner, method, None))
+    if not is_special and static is None:
+        return _function(getattr(owner, method, None))
+    return _function(static)
+
+
+def _defined(name: str) -> FunctionType | None:
+    """The function of that name, where it is defined."""
+    module, _, path = name.partition(":")
+    found: Any = sys.modules.get(module) or import_module(module)
+    for part in path.split("."):
+        found = inspect.getattr_static(found, part, None)
+    return _function(found)
+
+
+def _function(value: Any) -> FunctionType | None:
+    """The plain function in a method, a property or a compiled kernel."""
+    if isinstance(value, MethodType | staticmethod | classmethod):
+        value = value.__func__
+    if isinstance(value, property):
+        value = value.fget
+    if isinstance(value, _lru_cache_wrapper):
+        value = value.__wrapped__
+    value = getattr(value, "py_func", value)
+    return value if isinstance(value, FunctionType) else None
+
+
+def reachable(owner: object) -> Iterator[Any]:
+    """The object, and those among its attributes, and so on: ours, networks, and objects of classes that derive from
+    these."""
+    found, waiting = set(), [owner]
+    while waiting:
+        value = waiting.pop()
+        if id(value) in found or isinstance(value, Tensor | np.ndarray | type | FunctionType):
+            continue
+        found.add(id(value))
+        if isinstance(value, dict):
+            waiting += value.values()
+        elif isinstance(value, list | tuple | set):
+            waiting += value
+        elif _is_ours(type(value)) and hasattr(value, "__dict__"):
+            yield value
+            waiting += vars(value).values()
+
+
+@cache
+def _is_ours(cls: Any) -> bool:
+    return any(base is nn.Module or _is_of_ours(base.__module__) for base in cls.__mro__)
+
+
+# ---- what a function is ------------------------------------------------------------------------------
+
+
+def name_of(function: FunctionType) -> str:
+    """By its code, for names can be lent: package.module:Class.method."""
+    return f"{function.__globals__.get('__name__')}:{function.__code__.co_qualname}"
+
+
+def fingerprint(function: FunctionType) -> str | None:
+    """The SHA-256 of all that a function computes by, other functions aside; None where it has no source."""
+    source = _source(function)
+    if source is None:
+        return None
+    cells = [cell.cell_contents for cell in function.__closure__ or ()]
+    known = [_described(value) for value in (function.__defaults__, function.__kwdefaults__, cells)]
+    named = [f"{name} = {_described(value)}" for name, value in sorted(globals_of(function).items())]
+    return hashlib.sha256("\n".join([source, *known, *named]).encode()).hexdigest()
+
+
+def globals_of(function: FunctionType) -> dict[str, Any]:
+    """What the global names in a function stand for."""
+    names = {name for code in _codes(function.__code__) for name in code.co_names}
+    return {name: function.__globals__[name] for name in names if name in function.__globals__}
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _codes(constant)
+
+
+def _described(value: Any) -> str:
+    """What a global name stands for, in words that are the same in every process."""
+    if isinstance(value, SIMPLE):
+        return repr(value)
+    if isinstance(value, list | tuple):
+        return f"{type(value).__name__}({', '.join(map(_described, value))})"
+    if isinstance(value, set | frozenset):
+        return f"{type(value).__name__}({', '.join(sorted(map(_described, value)))})"
+    if isinstance(value, dict):
+        return f"dict({', '.join(f'{_described(key)}: {_described(item)}' for key, item in value.items())})"
+    if isinstance(value, Tensor):
+        value = value.detach().cpu().numpy()
+    if isinstance(value, np.ndarray | np.generic):
+        return f"{value.dtype}{value.shape} {hashlib.sha256(value.tobytes()).hexdigest()}"
+    if isinstance(value, ModuleType):
+        return f"module {value.__name__}"
+    function = _function(value)
+    if function is not None:
+        return f"function {_place(function.__globals__.get('__name__'))}:{function.__code__.co_qualname}"
+    named: Any = value if callable(value) and hasattr(value, "__name__") else type(value)
+    return f"{_place(getattr(named, '__module__', None))}:{getattr(named, '__qualname__', named.__name__)}"
+
+
+def _place(module: str | None) -> str:
+    """A module of ours, or the library of another one, in which things may move from module to module."""
+    return "" if module is None else module if _is_of_ours(module) else module.partition(".")[0]
+
+
+def _is_of_ours(module: str) -> bool:
+    return module.partition(".")[0] == PACKAGE
+
+
+_sources: dict[int, tuple[CodeType, str | None]] = {}
+
+
+def _source(function: FunctionType) -> str | None:
+    """The text that its code was compiled from; None where there is none, or the file has changed since."""
+    code = function.__code__
+    if id(code) not in _sources:
+        try:
+            text = inspect.getsource(code)
+            same = _codes_in(function.__globals__["__name__"]).get((code.co_qualname, code.co_firstlineno))
+            is_whole = same is not None and _computed(same) == _computed(code)
+        except (OSError, TypeError, ImportError, AttributeError):
+            is_whole = False
+        _sources[id(code)] = code, text if is_whole else None  # with the code, whose id no other one gets now
+    return _sources[id(code)][1]
+
+
+@cache
+def _codes_in(module: str) -> dict[tuple[str, int], CodeType]:
+    """All code of a module, as its file stands now, by name and line."""
+    loader: Any = getattr(sys.modules[module], "__loader__", None)
+    return {(code.co_qualname, code.co_firstlineno): code for code in _codes(loader.get_code(module))}
+
+
+def _computed(code: CodeType) -> tuple[Any, ...]:
+    """All of a code object that says what it computes."""
+    constants = [_computed(each) if isinstance(each, CodeType) else _described(each) for each in code.co_consts]
+    names = (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)
+    kind = code.co_flags & ~inspect.CO_OPTIMIZED  # numba takes this flag away
+    return code.co_code, constants, names, code.co_argcount, code.co_kwonlyargcount, kind

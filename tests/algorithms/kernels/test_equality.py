@@ -1,0 +1,24 @@
+"""Hand-written kernels give the numbers of the methods that they stand in for."""
+
+import pytest
+import torch
+
+from palestra.runtime.guard import find_edit
+from tests.algorithms.kernels.variants import VARIANTS, Variant, without_kernels
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=str)
+def test_a_kernel_gives_the_numbers_of_the_methods(variant: Variant) -> None:
+    """Gradients, metrics and priorities alike, under the same names."""
+    owner = variant.make()
+    assert find_edit(variant.kernel, owner) is None
+    found = variant.by_hand(owner, variant.data())
+    expected = variant.by_torch(without_kernels(variant.make()), variant.data())
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        value, other = torch.as_tensor(value), torch.as_tensor(found[name], dtype=torch.as_tensor(value).dtype)
+        assert torch.allclose(other, value, rtol=1e-4, atol=1e-5 * max(1.0, float(value.abs().max()))), name
+
+
+def test_every_variant_of_a_kernel_has_a_name_of_its_own() -> None:
+    assert len({str(variant) for variant in VARIANTS}) == len(VARIANTS)

@@ -1,0 +1,130 @@
+"""Whether functions are those that a kernel was written for; edits of losses and choices: tests/algorithms/kernels."""
+
+import json
+from functools import cache
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from palestra.randomness import fold, random_choice
+from palestra.runtime import guard
+from palestra.runtime.guard import Kernel, find_edit, fingerprint, forget_kernels, kernel_properties, kernel_property
+from palestra.schedules import ConstantSchedule
+
+NAME = "palestra.randomness:fold"
+
+
+def test_a_function_is_named_by_its_code() -> None:
+    assert guard.name_of(fold) == NAME
+    assert guard.name_of(ConstantSchedule.__call__) == "palestra.schedules:ConstantSchedule.__call__"
+
+
+def test_a_fingerprint_is_the_same_in_every_process_and_changes_with_the_source(tmp_path: Path) -> None:
+    first = fingerprint(fold)
+    assert first == fingerprint(fold)
+    assert first is not None
+    assert len(first) == 64
+    assert first != fingerprint(random_choice)
+
+
+@pytest.mark.parametrize(
+    "value", [7, -0.0, "text", (1, 2.0), {"a": 1}, [True], {1, 2}, None, np.arange(3), torch.ones(2)]
+)
+def test_what_a_global_name_stands_for_is_part_of_a_fingerprint(value: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = fingerprint(fold)
+    monkeypatch.setitem(fold.__globals__, "GAMMA", value)
+    assert fingerprint(fold) != before
+
+
+def test_defaults_are_part_of_a_fingerprint(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = fingerprint(fold)
+    monkeypatch.setattr(fold, "__defaults__", (3,))
+    assert fingerprint(fold) != before
+
+
+def test_a_name_that_was_lent_by_wraps_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    def other(*arguments: Any) -> Any: ...
+
+    other.__module__, other.__qualname__ = fold.__module__, fold.__qualname__
+    assert guard._described(other) != guard._described(fold)
+    assert guard._described(cache(fold)) == guard._described(fold)
+
+
+def test_code_that_no_file_holds_has_no_fingerprint() -> None:
+    function = FunctionType(compile("lambda: 1", "<string>", "eval").co_consts[0], fold.__globals__)
+    assert fingerprint(function) is None
+
+
+class Part:
+    def double(self, x: int) -> int:
+        return 2 * x
+
+
+class Owner(Part):
+    __module__ = "palestra.runtime.guard"  # as ours
+
+    def __init__(self) -> None:
+        self.parts = {"first": [ConstantSchedule(name="constant", value=1.0)]}
+        self.num_choices = 0
+
+    def act(self) -> Any: ...
+
+    @kernel_property
+    def act_kernel(self) -> int:
+        self.num_choices += 1
+        return self.num_choices
+
+
+def kernel_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: list[str], mirrors: tuple[str, ...]) -> Kernel:
+    hashes = {}
+    for name in names:
+        function = guard._defined(name)
+        assert function is not None
+        hashes[name] = fingerprint(function)
+    file = tmp_path / "mirrors.json"
+    file.write_text(json.dumps({"made_up": hashes}))
+    monkeypatch.setattr(Kernel, "file", file)
+    return Kernel(__name__, "made_up", mirrors, "much")
+
+
+def test_methods_of_all_that_can_be_reached_are_looked_up_as_they_are_called(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "palestra.schedules:ConstantSchedule.__call__"
+    kernel, owner = kernel_of(tmp_path, monkeypatch, [name, NAME], ()), Owner()
+    assert find_edit(kernel, owner) is None
+
+    class Other(ConstantSchedule):
+        def __call__(self, step: int) -> float:
+            return 2.0
+
+    owner.parts["first"].append(Other(name="constant", value=1.0))
+    edit = find_edit(kernel, owner)
+    assert edit is not None
+    assert edit.startswith("Other.__call__ is another one (test_guard.py, line ")
+
+
+def test_a_mirror_that_is_no_function_is_an_edit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    owner = Owner()
+    owner.act = 3  # type: ignore[assignment, method-assign]
+    assert find_edit(kernel_of(tmp_path, monkeypatch, [NAME], ("act",)), owner) == (
+        "Owner.act is no function with a source"
+    )
+
+
+def test_a_kernel_without_hashes_steps_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    edit = find_edit(kernel_of(tmp_path, monkeypatch, [], ()), Owner())
+    assert edit == "mirrors.json has no hashes for made_up; `make kernels` writes them"
+
+
+def test_a_kernel_is_chosen_at_first_use_and_again_when_it_was_forgotten() -> None:
+    owner = Owner()
+    assert (owner.act_kernel, owner.act_kernel) == (1, 1)
+    forget_kernels([owner])
+    assert owner.act_kernel == 2
+    assert kernel_properties(Owner) == ["act_kernel"]
+    assert isinstance(Owner.act_kernel, kernel_property)
