@@ -229,9 +229,9 @@ ACTIONS = {
             f"{ALGORITHM}.box_actions: the actions are Discrete(num=2), no Box; expected null",
         ),
         ("sac-pendulum", "multi_discrete", f"{ALGORITHM}.name: 'sac' chooses Box or Discrete actions"),
-        ("sac-pendulum", "unbounded", f"{ALGORITHM}.name: 'sac' needs a Box with finite bounds"),
+        ("sac-pendulum", "unbounded", f"{ALGORITHM}.name: expected a Box with finite bounds"),
         ("td3-pendulum", "discrete", f"{ALGORITHM}.name: 'td3' chooses Box actions; those of 'agent' are Discrete"),
-        ("td3-pendulum", "unbounded", f"{ALGORITHM}.name: 'td3' needs a Box with finite bounds"),
+        ("td3-pendulum", "unbounded", f"{ALGORITHM}.name: expected a Box with finite bounds"),
     ],
 )
 def test_actions_that_an_algorithm_cannot_choose_are_told(name: str, actions: str, expected: str) -> None:

@@ -11,7 +11,6 @@ To run: palestra train configs/sac-pendulum.yml
 
 from collections.abc import Callable, Mapping
 from copy import deepcopy
-from math import isfinite
 from typing import Annotated, Any, Literal, Self
 
 import torch
@@ -29,7 +28,7 @@ from palestra.algorithms.algorithm import (
     total_loss,
 )
 from palestra.algorithms.kernels.sac import by_hand_of
-from palestra.algorithms.parts.sampled_actions import BoxHead, DiscreteHead, SampledActions
+from palestra.algorithms.parts.sampled_actions import BoxHead, DiscreteHead, SampledActions, box_errors
 from palestra.buffers.replay import ReplayBuffer, UniformReplayConfig
 from palestra.config import (
     ByName,
@@ -116,7 +115,7 @@ class LogStdConfig(Config):
     @model_validator(mode="after")
     def _check_order(self) -> Self:
         if self.min >= self.max:
-            message = f"{self.min} is not below max, {self.max}; expected a smaller number"
+            message = f"expected a number below max, {self.max}, got {self.min}"
             raise ConfigError([ConfigErrorItem("min", message)])
         return self
 
@@ -200,27 +199,23 @@ class SoftPolicy:
 def make_head(config: SACConfig, player: Player) -> BoxHead | DiscreteHead:
     """The head for the player's actions. ConfigError with all that does not fit them."""
     player.require_actions(config.name, Box, Discrete)
-    space, coefficient, faults = player.action_space, config.entropy_coefficient, []
+    space, coefficient, errors = player.action_space, config.entropy_coefficient, {}
+    kind_key = "entropy_coefficient.target_entropy.name"
     kind = coefficient.target_entropy.name if isinstance(coefficient, AutomaticConfig) else None
     if isinstance(space, Box):
-        if not all(map(isfinite, (*space.low, *space.high))):
-            faults.append(("name", f"'sac' needs a Box with finite bounds; those of {player.roles[0]!r} are {space}"))
+        errors |= box_errors(player)
         if config.log_std is None:
-            faults.append(("log_std", "null; actions of a Box need a mapping with min and max"))
+            errors["log_std"] = "expected a mapping with min and max (the actions are a Box), got null"
         if kind == "per_log_actions":
-            message = f"{kind!r} is for discrete actions; for a Box expected per_dimension or number"
-            faults.append(("entropy_coefficient.target_entropy.name", message))
-        if "action" in player.spaces:
-            faults.append(("critic_net", "the observation has an entry 'action', as which the critics see the action"))
+            errors[kind_key] = f"expected per_dimension or number (the actions are a Box), got {kind!r}"
     else:
         if config.log_std is not None:
-            faults.append(("log_std", "discrete actions have no standard deviation; expected null"))
+            errors["log_std"] = "expected null (the actions are discrete), got a mapping"
         if kind == "per_dimension":
-            message = f"{kind!r} is for actions of a Box; for discrete ones expected per_log_actions or number"
-            faults.append(("entropy_coefficient.target_entropy.name", message))
-    if faults:
+            errors[kind_key] = f"expected per_log_actions or number (the actions are discrete), got {kind!r}"
+    if errors:
         place = f"players.{player.name}.algorithm"
-        raise ConfigError([ConfigErrorItem(f"{place}.{key}", message) for key, message in faults])
+        raise ConfigError([ConfigErrorItem(f"{place}.{key}", message) for key, message in errors.items()])
     if isinstance(space, Box):
         assert config.log_std is not None
         return BoxHead(space, (config.log_std.min, config.log_std.max), player.device)

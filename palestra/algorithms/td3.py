@@ -10,7 +10,6 @@ To run: palestra train configs/td3-pendulum.yml
 
 from collections.abc import Callable, Mapping
 from copy import deepcopy
-from math import isfinite
 from typing import Annotated, Any, Literal
 
 import torch
@@ -26,6 +25,7 @@ from palestra.algorithms.algorithm import (
     metrics_of,
     total_loss,
 )
+from palestra.algorithms.parts.sampled_actions import box_errors
 from palestra.buffers.replay import ReplayBuffer, UniformReplayConfig
 from palestra.config import (
     ByName,
@@ -157,15 +157,9 @@ def bounds(config: TD3Config, player: Player) -> tuple[Tensor, Tensor]:
     player.require_actions(config.name, Box)
     space = player.action_space
     assert isinstance(space, Box)
-    place, faults = f"players.{player.name}.algorithm", []
-    if not all(map(isfinite, (*space.low, *space.high))):
-        message = f"'td3' needs a Box with finite bounds; those of {player.roles[0]!r} are {space}"
-        faults.append(ConfigErrorItem(f"{place}.name", message))
-    if "action" in player.spaces:
-        message = "the observation has an entry 'action', as which the critics see the action"
-        faults.append(ConfigErrorItem(f"{place}.critic_net", message))
-    if faults:
-        raise ConfigError(faults)
+    place = f"players.{player.name}.algorithm"
+    if errors := [ConfigErrorItem(f"{place}.{key}", message) for key, message in box_errors(player).items()]:
+        raise ConfigError(errors)
     return torch.tensor(space.low, device=player.device), torch.tensor(space.high, device=player.device)
 
 

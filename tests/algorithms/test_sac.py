@@ -270,7 +270,9 @@ KEYS = world_keys(0, 5, CPU)
 
 
 @pytest.mark.parametrize("actions", [BOX, DISCRETE])
-def test_players_act_at_random_in_warm_up_then_by_their_policy_and_are_evaluated_as_told(actions: ActionSpace) -> None:
+def test_players_act_at_random_in_warm_up_then_by_their_policy_or_as_evaluation_says(
+    actions: ActionSpace,
+) -> None:
     legal = torch.ones(5, actions.num_flags, dtype=torch.bool)
     view, keys = {"seen": torch.randn(5, 3)}, KEYS
     for evaluation in ("deterministic", "sampled"):
@@ -615,39 +617,43 @@ def test_the_entropy_comes_to_its_target() -> None:
 
 
 @pytest.mark.parametrize(
-    ("actions", "changes", "told"),
+    ("actions", "changes", "message"),
     [
         (MultiDiscrete((2, 3)), {}, "algorithm.name: 'sac' chooses Box or Discrete actions"),
-        (Box((0.0,), (math.inf,)), {}, "algorithm.name: 'sac' needs a Box with finite bounds"),
-        (BOX, {"log_std": None}, "algorithm.log_std: null; actions of a Box need a mapping with min and max"),
-        (DISCRETE, {"log_std": LOG_STD}, "algorithm.log_std: discrete actions have no standard deviation"),
+        (Box((0.0,), (math.inf,)), {}, "algorithm.name: expected a Box with finite bounds"),
+        (
+            BOX,
+            {"log_std": None},
+            "algorithm.log_std: expected a mapping with min and max (the actions are a Box), got null",
+        ),
+        (DISCRETE, {"log_std": LOG_STD}, "algorithm.log_std: expected null (the actions are discrete), got a mapping"),
         (
             BOX,
             {"entropy_coefficient": automatic({"name": "per_log_actions", "factor": 0.5})},
-            "algorithm.entropy_coefficient.target_entropy.name: 'per_log_actions' is for discrete actions",
+            "algorithm.entropy_coefficient.target_entropy.name: expected per_dimension or number",
         ),
         (
             DISCRETE,
             {"entropy_coefficient": automatic({"name": "per_dimension", "factor": -1.0})},
-            "algorithm.entropy_coefficient.target_entropy.name: 'per_dimension' is for actions of a Box",
+            "algorithm.entropy_coefficient.target_entropy.name: expected per_log_actions or number",
         ),
     ],
 )
-def test_actions_that_the_config_does_not_fit_are_told(
-    actions: ActionSpace, changes: dict[str, Any], told: str
+def test_actions_that_the_config_does_not_fit_are_refused(
+    actions: ActionSpace, changes: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ConfigError) as raised:
         make_sac(actions, **changes)
-    assert f"players.player.{told}" in str(raised.value)
+    assert f"players.player.{message}" in str(raised.value)
 
 
-def test_an_observation_with_an_entry_action_is_told() -> None:
-    with pytest.raises(ConfigError, match=r"critic_net: the observation has an entry 'action'"):
+def test_an_observation_with_an_entry_action_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"critic_net: expected no entry 'action' in the observation"):
         seat(sac_config(), {"action": SPACES["seen"]}, BOX)
 
 
-def test_bounds_out_of_order_are_told() -> None:
-    with pytest.raises(ConfigError, match=r"log_std.min: 2.0 is not below max, 2.0; expected a smaller number"):
+def test_bounds_out_of_order_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"log_std.min: expected a number below max, 2.0, got 2.0"):
         sac_config(log_std={"min": 2.0, "max": 2.0})
 
 

@@ -443,14 +443,14 @@ def test_probe_games_are_learnt(kind: Kind) -> None:
 
 
 @pytest.mark.parametrize(
-    ("actions", "spaces", "told"),
+    ("actions", "spaces", "message"),
     [
         (Discrete(3), SPACES, "algorithm.name: 'td3' chooses Box actions"),
-        (Box((0.0,), (math.inf,)), SPACES, "algorithm.name: 'td3' needs a Box with finite bounds"),
-        (BOX, {"action": SPACES["seen"]}, "algorithm.critic_net: the observation has an entry 'action'"),
+        (Box((0.0,), (math.inf,)), SPACES, "algorithm.name: expected a Box with finite bounds"),
+        (BOX, {"action": SPACES["seen"]}, "algorithm.critic_net: expected no entry 'action' in the observation"),
     ],
 )
-def test_players_that_td3_cannot_be_are_told(actions: ActionSpace, spaces: dict[str, Space], told: str) -> None:
+def test_players_that_td3_cannot_be_are_refused(actions: ActionSpace, spaces: dict[str, Space], message: str) -> None:
     with pytest.raises(ConfigError) as raised:
         seat(td3_config(), spaces, actions)
-    assert f"players.player.{told}" in str(raised.value)
+    assert f"players.player.{message}" in str(raised.value)

@@ -4,6 +4,7 @@ Actions of a Box are measured in half-widths from its centre, by critics and in 
 Letters: B rows, K actions over which a mean is taken, n dimensions of a Box, A discrete actions.
 """
 
+from math import isfinite
 from typing import ClassVar, NamedTuple
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 
 from palestra.algorithms.parts.distributions import ILLEGAL, Categorical, SquashedGaussian
 from palestra.games.spaces import Box, Discrete, Space
+from palestra.players.player import Player
 from palestra.randomness import random_choice, random_floats, random_normals
 
 
@@ -32,6 +34,17 @@ class SampledActions(NamedTuple):
     def entropy(self) -> Tensor:
         """The policy's entropy in nats: an unbiased estimate, or the exact one, (B,)."""
         return -self.mean(self.log_probs)
+
+
+def box_errors(player: Player) -> dict[str, str]:
+    """Why critics cannot see the actions of a player's Box in half-widths: messages by key of its algorithm."""
+    space, errors = player.action_space, {}
+    assert isinstance(space, Box)
+    if not all(map(isfinite, (*space.low, *space.high))):
+        errors["name"] = f"expected a Box with finite bounds for the actions of {player.roles[0]!r}, got {space}"
+    if "action" in player.spaces:
+        errors["critic_net"] = "expected no entry 'action' in the observation (critics see the action under that name)"
+    return errors
 
 
 class BoxHead:
