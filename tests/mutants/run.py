@@ -1,10 +1,11 @@
 """Makes every mutant in a copy of the tree, and expects the tests that it names to fail.
 
-    python -m tests.mutants.run [--only PATTERN] [--sample N] [--jobs N]
+    python -m tests.mutants.run [--only PATTERN] [--sample N] [--jobs N] [--untried]
 
-Before that the tests must pass in the copies. A mutant in what numba compiles starts with an empty cache: numba looks
-at the file of a compiled function alone, not at those of the functions that it calls. Exit code 1 if one survives that
-is to be noticed, if one is noticed that is said to be equal, or if the tests could not run.
+Before that the tests must pass in the copies, unless --untried says that they need not be tried. A mutant in what numba
+compiles starts with an empty cache: numba looks at the file of a compiled function alone, not at those of the functions
+that it calls. Exit code 1 if one survives that is to be noticed, if one is noticed that is said to be equal, or if the
+tests could not run.
 """
 
 import argparse
@@ -111,6 +112,7 @@ def main() -> None:
     parser.add_argument("--only", default="", metavar="PATTERN", help="a regular expression, as palestra/buffers")
     parser.add_argument("--sample", type=int, metavar="N", help="so many of them, drawn at random")
     parser.add_argument("--jobs", type=int, default=2, metavar="N", help="copies that are tested side by side")
+    parser.add_argument("--untried", action="store_true", help="take it that the tests pass as the tree stands")
     options = parser.parse_args()
     chosen = [mutant for mutant in MUTANTS if re.search(options.only, str(mutant))]
     if options.sample is not None:
@@ -120,8 +122,9 @@ def main() -> None:
     started = time.perf_counter()
     with TemporaryDirectory() as folder:
         workplaces = [Workplace(Path(folder) / str(number)) for number in range(options.jobs)]
-        require_passing(workplaces, chosen)
-        print(f"the tests pass as the tree stands ({time.perf_counter() - started:.0f} s)", flush=True)
+        if not options.untried:
+            require_passing(workplaces, chosen)
+            print(f"the tests pass as the tree stands ({time.perf_counter() - started:.0f} s)", flush=True)
         free: Queue[Workplace] = Queue()
         for workplace in workplaces:
             free.put(workplace)

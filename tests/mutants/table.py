@@ -1,9 +1,10 @@
 """All mutants."""
 
+from tests.mutants.of_algorithms import ALGORITHMS
 from tests.mutants.of_buffers import BUFFERS
 from tests.mutants.of_evaluation import EVALUATION
 from tests.mutants.of_parts import PARTS
 from tests.mutants.of_rollouts import ROLLOUTS
 from tests.mutants.of_storage import STORAGE
 
-MUTANTS = [*BUFFERS, *ROLLOUTS, *STORAGE, *EVALUATION, *PARTS]
+MUTANTS = [*ALGORITHMS, *BUFFERS, *ROLLOUTS, *STORAGE, *EVALUATION, *PARTS]
