@@ -199,7 +199,8 @@ class SoftPolicy:
 def make_head(config: SACConfig, player: Player) -> BoxHead | DiscreteHead:
     """The head for the player's actions. ConfigError with all that does not fit them."""
     player.require_actions(config.name, Box, Discrete)
-    space, coefficient, errors = player.action_space, config.entropy_coefficient, {}
+    space, coefficient = player.action_space, config.entropy_coefficient
+    errors: dict[str, str] = {}
     kind_key = "entropy_coefficient.target_entropy.name"
     kind = coefficient.target_entropy.name if isinstance(coefficient, AutomaticConfig) else None
     if isinstance(space, Box):

@@ -178,6 +178,7 @@ def reachable(owner: object) -> Iterator[Any]:
     found, waiting = set(), [owner]
     while waiting:
         value = waiting.pop()
+        cls: Any = type(value)
         if id(value) in found or isinstance(value, Tensor | np.ndarray | type | FunctionType):
             continue
         found.add(id(value))
@@ -185,7 +186,7 @@ def reachable(owner: object) -> Iterator[Any]:
             waiting += value.values()
         elif isinstance(value, list | tuple | set):
             waiting += value
-        elif _is_ours(type(value)) and hasattr(value, "__dict__"):
+        elif _is_ours(cls) and hasattr(value, "__dict__"):
             yield value
             waiting += vars(value).values()
 

@@ -475,7 +475,7 @@ def test_source_of_a_users_own_class_is_hashed(data: dict[str, Any], user_module
         ),
         ("my_broken:Bonus", "importing 'my_broken' failed: ZeroDivisionError: division by zero"),
         ("my_rewards:Bonsu", "module 'my_rewards' has no class 'Bonsu'; it has 'Reward', 'Bonus', 'Bare'"),
-        ("my_rewards:Stranger", "'my_rewards:Stranger' is no subclass of test_config.Reward"),
+        ("my_rewards:Stranger", "'my_rewards:Stranger' is no subclass of tests.config.test_config.Reward"),
         ("my_rewards:Bare", "'my_rewards:Bare' carries no config model; expected an attribute Config"),
         ("my rewards:Bonus", "'my rewards:Bonus' names no class; expected 'package.module:Class'"),
         ("lose", "'lose' is unknown; known names: 'win', or a class of your own as 'package.module:Class'"),

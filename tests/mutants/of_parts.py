@@ -133,11 +133,15 @@ PARTS = [
         "algorithms/parts/exploration.py",
         EXPLORATION,
         ("return q.masked_fill(~legal, -torch.inf).argmax(dim=1)", "return q.masked_fill(~legal, 0.0).argmax(dim=1)"),
+        ("return best_legal(q + temperature * gumbel, legal)", "return best_legal(q + gumbel, legal)"),
+        ("random_choice(fold(keys, 1), legal)", "random_choice(fold(keys, 0), legal)"),
+    ),
+    *mutants(
+        "algorithms/kernels/greedy.py",
+        "algorithms/parts/test_exploration.py algorithms/test_dqn.py",
         ("            if legal[world, action] and q[world, action] > best:", "            if q[world, action] > best:"),
         ("if uniform < np.float32(epsilon):", "if uniform > np.float32(epsilon):"),
         ("choice(mix(key + U_GAMMA + U_GAMMA), legal[world])", "choice(mix(key + U_GAMMA), legal[world])"),
-        ("return best_legal(q + temperature * gumbel, legal)", "return best_legal(q + gumbel, legal)"),
-        ("random_choice(fold(keys, 1), legal)", "random_choice(fold(keys, 0), legal)"),
     ),
     *mutants(
         "nets/deep_sets.py",
@@ -182,7 +186,7 @@ PARTS = [
         ("            old.lerp_(new, share) if old.is_floating_point() else old.copy_(new)", "            pass"),
         ("self.weights.lerp_(other.weights, share)", "self.weights.lerp_(other.weights, 1.0 - share)"),
         ("return self.weights.detach() if self.is_fixed else self.weights", "return self.weights"),
-        ("                start += len(part)\n", ""),
+        ("        start += flat_size({name: space})\n", ""),
     ),
     *mutants(
         "nets/kernels/mlp.py",
