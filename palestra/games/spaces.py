@@ -17,6 +17,11 @@ class Space:
     padded: bool
 
     @property
+    def empty(self) -> int:
+        """What stands where nobody sees anything (after the end of a game): a set without members, else zeros."""
+        return -1 if self.padded else 0
+
+    @property
     def is_image(self) -> bool:
         """Whether it holds pixels, uint8 (C, H, W), which networks divide by 255."""
         return self.dtype == torch.uint8 and len(self.shape) == 3 and not self.padded

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from palestra.config import Config, ConfigError, ConfigErrorItem, PositiveInt
 from palestra.games.spaces import Space
-from palestra.nets.inputs import flat_size, flatten_observation, presence, trim
+from palestra.nets.inputs import flat_size, flatten_observation
+from palestra.nets.sets import PackedSets, PaddedSets, make_sets
 
 
 class DeepSetsConfig(Config):
@@ -45,21 +46,18 @@ class DeepSets(nn.Module):
         self.output = nn.Linear([pooled + rest, *config.head_widths][-1], num_outputs)
 
     def forward(self, observation: Mapping[str, Tensor]) -> Tensor:
-        points = trim(observation[self.set_name])
-        present = presence(points).unsqueeze(-1)
-        x = self.coordinates(points, present)
-        if self.rest:
-            rest = flatten_observation(observation, self.rest)
-            x = torch.cat([x, rest.unsqueeze(1).expand(-1, points.shape[1], -1)], dim=-1)
-        x = self.point_layers(x) * present  # after a ReLU 0 is the least value, so absent points never win the maximum
-        mean = x.sum(1) / present.sum(1).clamp(min=1.0)
-        pooled = [x.amax(1), mean, *([rest] if self.rest else [])]
-        return self.output(self.head(torch.cat(pooled, dim=-1)))
+        sets = make_sets(observation[self.set_name])
+        x = self.coordinates(sets)
+        if not self.rest:
+            return self.output(self.head(sets.pool(self.point_layers(x))))
+        rest = flatten_observation(observation, self.rest)
+        x = torch.cat([x, sets.spread(rest)], dim=-1)
+        return self.output(self.head(torch.cat([sets.pool(self.point_layers(x)), rest], dim=-1)))
 
-    def coordinates(self, points: Tensor, present: Tensor) -> Tensor:
-        """How points are seen: float32 (B, N, n), 0 in absent rows. present: (B, N, 1), 1.0 or 0.0."""
-        return points * present
+    def coordinates(self, sets: PackedSets | PaddedSets) -> Tensor:
+        """How members are seen: float32, of the shape of `sets.members`, 0 in absent places."""
+        return sets.members
 
 
 def _layers(widths: list[int]) -> nn.Sequential:
-    return nn.Sequential(*(m for a, b in pairwise(widths) for m in (nn.Linear(a, b), nn.ReLU())))
+    return nn.Sequential(*(m for a, b in pairwise(widths) for m in (nn.Linear(a, b), nn.ReLU(inplace=True))))

@@ -86,14 +86,3 @@ def made_up(spaces: dict[str, Space], keys: Tensor) -> dict[str, Tensor]:
 def presence(points: Tensor) -> Tensor:
     """1.0 for present rows, 0.0 for absent ones: float32 (B, N) of (B, N, n)."""
     return (points.amin(-1) >= 0).to(torch.float32)
-
-
-def trim(points: Tensor) -> Tensor:
-    """Without the places at the end that are empty in every world: (B, N, n) to (B, M, n), 1 <= M <= N.
-
-    On a CPU alone: a GPU would have to wait to learn M, and its shapes would change.
-    """
-    if points.device.type != "cpu" or torch.compiler.is_compiling():
-        return points
-    occupied = (points[..., 0] >= 0).any(dim=0).nonzero()
-    return points[:, : int(occupied[-1]) + 1 if len(occupied) else 1]

@@ -2,11 +2,11 @@
 
 from typing import Literal
 
-import torch
 from torch import Tensor
 
 from palestra.config import Config, PositiveInt
 from palestra.nets.deep_sets import DeepSets
+from palestra.nets.sets import PackedSets, PaddedSets
 
 
 class NewtonSetsConfig(Config):
@@ -27,7 +27,6 @@ class NewtonSets(DeepSets):
     logarithm keeps small differences in sight while the coordinates grow exponentially.
     """
 
-    def coordinates(self, points: Tensor, present: Tensor) -> Tensor:
-        is_present = present > 0
-        corner = torch.where(is_present, points, torch.inf).amin(dim=1, keepdim=True)
-        return torch.where(is_present, points - corner, 0.0).log1p()
+    def coordinates(self, sets: PackedSets | PaddedSets) -> Tensor:
+        corner = sets.minimum(sets.members)
+        return sets.clear_absent(sets.members - sets.spread(corner)).log1p()

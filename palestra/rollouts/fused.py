@@ -204,10 +204,11 @@ class FusedGame:
                 extras={key: _choose(waiting, seat.extras[key], value) for key, value in decision.extras.items()},
             )
         worlds.seats[role] = new
+        spaces = self.game.spaces[role]
         return Transitions(
             observation=seat.observation,
             action=seat.action,
-            next_observation={key: _keep(going_on, value) for key, value in observation.items()},
+            next_observation={key: _keep(going_on, value, spaces[key].empty) for key, value in observation.items()},
             extras=seat.extras,
             **ended,
         )
@@ -224,7 +225,7 @@ class FusedGame:
             refilled = self._book(worlds, rewards, terminated, truncated)
         worlds.state = self.game.refill(worlds.state, refilled, turn_keys + (len(self.game.roles) + 2))
         for role, memory in worlds.memory.items():
-            worlds.memory[role] = {name: _keep(~refilled, value) for name, value in memory.items()}
+            worlds.memory[role] = {name: _keep(~refilled, value, 0) for name, value in memory.items()}
 
     def _book(self, worlds: Worlds, rewards: Tensor, terminated: Tensor, truncated: Tensor) -> Tensor:
         """Book what a turn has brought, count the games that end, and empty the books of the worlds to be refilled:
@@ -309,13 +310,13 @@ def _exchange_on_cpu(
     return tensors, torch.from_numpy(going_on), torch.from_numpy(waiting)
 
 
-def _keep(mask: Tensor, value: Tensor) -> Tensor:
-    """Rows where `mask`, bool (B,), else zeros: a new tensor."""
+def _keep(mask: Tensor, value: Tensor, filling: int) -> Tensor:
+    """Rows where `mask`, bool (B,), and `filling` in all others: a new tensor."""
     if runs_on_cpu(value):
-        kept = np.zeros(value.shape, dtype=value.numpy().dtype)
+        kept = np.full(value.shape, filling, dtype=value.numpy().dtype)
         fused_kernel.copy_where(mask.numpy(), value.numpy().reshape(len(value), -1), kept.reshape(len(value), -1))
         return torch.from_numpy(kept)
-    return value.masked_fill(~expand_mask(mask, value), 0)
+    return value.masked_fill(~expand_mask(mask, value), filling)
 
 
 def _choose(mask: Tensor, yes: Tensor, no: Tensor) -> Tensor:

@@ -66,16 +66,8 @@ def test_networks_do_not_see_what_stands_in_absent_rows(data: dict[str, Any], fi
 def test_networks_of_sets_do_not_see_the_number_of_empty_places(num_extra: int, data: dict[str, Any]) -> None:
     net, seen = build(data), boards(40)
     empty = torch.full((40, num_extra, DIMENSION), -1.0)
-    empty_then_full = torch.cat([empty, seen["points"]], dim=1)  # at the front, where nothing trims them
+    empty_then_full = torch.cat([empty, seen["points"]], dim=1)
     assert same(net(seen), net(seen | {"points": empty_then_full}))
-
-
-@pytest.mark.parametrize("data", [DEEP_SETS, NEWTON_SETS])
-def test_leaving_out_empty_places_changes_nothing(data: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    net, seen = build(data), boards(40)
-    trimmed = net(seen)
-    monkeypatch.setattr("palestra.nets.deep_sets.trim", lambda points: points)
-    assert same(trimmed, net(seen))
 
 
 @pytest.mark.parametrize("data", [DEEP_SETS, NEWTON_SETS, MLP])

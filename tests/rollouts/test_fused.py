@@ -162,7 +162,11 @@ def plain_transitions(game: TensorGame, games: list[list[Move]], collected: tupl
                     continue
                 observation, _, decision = moves[i].seen[role]
                 if is_end:
-                    nothing = {name: torch.zeros_like(value) for name, value in observation.items()}
+                    spaces = game.spaces[role]
+                    nothing = {
+                        name: torch.full_like(value, -1 if spaces[name].padded else 0)
+                        for name, value in observation.items()
+                    }
                     following, next_legal = (
                         nothing,
                         torch.zeros(1, game.action_spaces[role].num_flags, dtype=torch.bool),

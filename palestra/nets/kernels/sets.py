@@ -1,0 +1,78 @@
+"""Loops over sets whose members lie one after another: on a CPU several times faster than operations of torch.
+
+Letters: B sets, N places, P members, d features. The members of set b are rows starts[b] to starts[b + 1] - 1.
+"""
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+Array = np.ndarray[Any, Any]
+
+compiled = njit(nogil=True, cache=True, error_model="numpy")
+
+
+@compiled
+def find_members(points: Array) -> tuple[Array, Array, Array]:
+    """The places of the present rows of points (B, N, n) among all B * N places, the set of each, and `starts`: int64
+    (P,), (P,) and (B + 1,)."""
+    B, N, n = points.shape
+    places, sets, starts = np.empty(B * N, np.int64), np.empty(B * N, np.int64), np.empty(B + 1, np.int64)
+    num = 0
+    for b in range(B):
+        starts[b] = num
+        for i in range(N):
+            k = 0
+            while k < n and points[b, i, k] >= 0:
+                k += 1
+            if k == n:
+                places[num] = b * N + i
+                sets[num] = b
+                num += 1
+    starts[B] = num
+    return places[:num], sets[:num], starts
+
+
+@compiled
+def pool(features: Array, starts: Array, pooled: Array) -> None:
+    """The maximum and then the mean of every feature over the members of each set, 0 for a set without members.
+
+    features: (P, d). pooled: (B, 2 d), to be written.
+    """
+    d = features.shape[1]
+    for b in range(len(starts) - 1):
+        start, end = starts[b], starts[b + 1]
+        maximum, mean = pooled[b, :d], pooled[b, d:]
+        for k in range(d):
+            maximum[k] = mean[k] = features[start, k] if start < end else features.dtype.type(0)
+        for i in range(start + 1, end):
+            for k in range(d):
+                maximum[k] = features[i, k] if features[i, k] > maximum[k] else maximum[k]
+                mean[k] += features[i, k]
+        count = features.dtype.type(max(end - start, 1))
+        for k in range(d):
+            mean[k] /= count
+
+
+@compiled
+def pool_backward(output_grads: Array, features: Array, starts: Array, pooled: Array, gradient: Array) -> None:
+    """The derivatives by the features, (P, d), from those by what `pool` gave, (B, 2 d). Members that share a maximum
+    share its derivative evenly."""
+    d = features.shape[1]
+    zero, one = features.dtype.type(0), features.dtype.type(1)
+    by_maximum, by_mean = np.empty(d, features.dtype), np.empty(d, features.dtype)
+    for b in range(len(starts) - 1):
+        start, end = starts[b], starts[b + 1]
+        for k in range(d):
+            by_maximum[k] = zero
+        for i in range(start, end):
+            for k in range(d):
+                by_maximum[k] += one if features[i, k] == pooled[b, k] else zero
+        count = features.dtype.type(end - start)
+        for k in range(d):
+            by_maximum[k] = output_grads[b, k] / by_maximum[k]
+            by_mean[k] = output_grads[b, d + k] / count
+        for i in range(start, end):
+            for k in range(d):
+                gradient[i, k] = by_mean[k] + (by_maximum[k] if features[i, k] == pooled[b, k] else zero)
