@@ -199,3 +199,23 @@ def test_equal_keys_make_equal_networks_and_others_do_not(data: dict[str, Any]) 
 
     assert torch.equal(weights(1), weights(1))
     assert not torch.equal(weights(1), weights(2))
+
+
+@pytest.mark.parametrize("data", [DEEP_SETS, NEWTON_SETS])
+@pytest.mark.parametrize("spaces", [POINTS, SPACES])
+def test_networks_of_sets_are_exported_for_any_number_of_boards(spaces: dict[str, Space], data: dict[str, Any]) -> None:
+    net, seen = build(data, spaces), {name: boards(40)[name] for name in spaces}
+    batch = {name: {0: torch.export.Dim("batch", min=1)} for name in seen}
+    program = torch.export.export(net, (seen,), dynamic_shapes=(batch,)).module()
+    for num in (40, 3):
+        some = {name: value[:num] for name, value in seen.items()}
+        assert same(net(some), program(some))
+
+
+@pytest.mark.parametrize("data", [DEEP_SETS, NEWTON_SETS])
+def test_networks_of_sets_learn_the_same_in_graphs(data: dict[str, Any]) -> None:
+    net, seen = build(data), boards(40)
+    parameters = list(net.parameters())
+    own = torch.autograd.grad(net(seen).square().sum(), parameters)
+    in_graph = torch.autograd.grad(torch.compile(net, backend="aot_eager")(seen).square().sum(), parameters)
+    assert all(torch.allclose(one, other, rtol=1e-4, atol=1e-5) for one, other in zip(own, in_graph, strict=True))
