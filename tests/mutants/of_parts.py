@@ -146,20 +146,27 @@ PARTS = [
     *mutants(
         "nets/deep_sets.py",
         NETS,
-        ("x = self.point_layers(x) * present", "x = self.point_layers(x)"),
-        ("mean = x.sum(1) / present.sum(1).clamp(min=1.0)", "mean = x.mean(1)"),
-        (
-            "pooled = [x.amax(1), mean, *([rest] if self.rest else [])]",
-            "pooled = [x.amax(1), mean, *([torch.zeros_like(rest)] if self.rest else [])]",
-        ),
+        ("x = torch.cat([x, sets.spread(rest)], dim=-1)", "x = torch.cat([x, 0 * sets.spread(rest)], dim=-1)"),
+        ("torch.cat([sets.pool(self.point_layers(x)), rest], dim=-1)", "torch.cat([sets.pool(x), rest], dim=-1)"),
     ),
     *mutants(
         "nets/newton_sets.py",
         NETS,
-        (
-            "corner = torch.where(is_present, points, torch.inf).amin(dim=1, keepdim=True)",
-            "corner = points.amin(dim=1, keepdim=True)",
-        ),
+        ("sets.clear_absent(sets.members - sets.spread(corner)).log1p()", "sets.members.log1p()"),
+    ),
+    *mutants(
+        "nets/sets.py",
+        "nets/test_sets.py",
+        ("self.clear_absent(features).sum(1) / self.num_members", "features.sum(1) / self.num_members"),
+        ("torch.where(self.present, features, -torch.inf)", "torch.where(self.present, features, 0.0)"),
+        ("(points.amin(-1) >= 0)", "(points.amin(-1) > 0)"),
+    ),
+    *mutants(
+        "nets/kernels/sets.py",
+        "nets/test_sets.py",
+        ("        for i in range(start + 1, end):", "        for i in range(start + 2, end):"),
+        ("by_maximum[k] = output_grads[b, k] / by_maximum[k]", "by_maximum[k] = output_grads[b, k]"),
+        ("by_mean[k] = output_grads[b, d + k] / count", "by_mean[k] = output_grads[b, d + k]"),
     ),
     *mutants(
         "nets/recurrent.py",
@@ -218,10 +225,6 @@ PARTS = [
         ),
         ("            start += size + space.shape[0]\n", "            start += size\n"),
         ("            value = value / 255.0 if space.is_image else value\n", ""),
-        (
-            "return points[:, : int(occupied[-1]) + 1 if len(occupied) else 1]",
-            "return points[:, : int(occupied[-1]) if len(occupied) else 1]",
-        ),
     ),
     *mutants(
         "games/gymnasium/normalization.py",
