@@ -29,7 +29,7 @@ from palestra import Trainer
 from palestra.callbacks import Callback
 from palestra.recording.display import LiveDisplay
 from palestra.recording.results import Progress
-from palestra.training.progress import View
+from palestra.training.progress import ProgressReporter
 
 ALONE = (
     *("evaluations=[]", "best=null", "callbacks=[]", "output.recorders=[]", "output.save=null"),
@@ -59,14 +59,14 @@ class Cost:
     opt_steps: int
 
 
-class CountingView(View):
+class CountingReporter(ProgressReporter):
     """Counts what telling takes."""
 
     cpu_s = 0.0
 
-    def progress(self) -> Progress:
+    def now(self) -> Progress:
         started = time.thread_time()
-        found = super().progress()
+        found = super().now()
         self.cpu_s += time.thread_time() - started
         return found
 
@@ -74,10 +74,10 @@ class CountingView(View):
 class Meter(Callback):
     """The processor's seconds of the whole process, while it trains."""
 
-    def before_train(self, trainer: Trainer) -> None:
+    def before_train(self, trainer: object) -> None:
         self._started = time.process_time()
 
-    def after_train(self, trainer: Trainer) -> None:
+    def after_train(self, trainer: object) -> None:
         self.cpu_s = time.process_time() - self._started
 
 
@@ -99,12 +99,12 @@ def train(name: str, overrides: tuple[str, ...], display: str, seconds: float) -
         config, changes = ROOT / "configs" / f"{name}.yml", [*ALONE, *overrides, stop, f"output.display={display}"]
         meter = Meter(None)
         trainer = Trainer(config, run=f"{folder}/run", overrides=changes, callbacks=[meter], console=console)
-        trainer.view = view = CountingView(trainer)
+        trainer.progress = reporter = CountingReporter(trainer)
         trainer.fit()
         assert trainer.output is not None
-        shown, telling_s = trainer.output.display, view.cpu_s
+        shown, telling_s = trainer.output.display, reporter.cpu_s
         drawing_s = shown.cpu_s if isinstance(shown, LiveDisplay) else 0.0
-        asking_s = timeit.timeit(view.show, number=10_000) / 10_000
+        asking_s = timeit.timeit(reporter.show, number=10_000) / 10_000
         return Cost(drawing_s, telling_s, asking_s, meter.cpu_s, trainer.clock.seconds, trainer.opt_steps)
 
 

@@ -273,11 +273,11 @@ class Stopwatch(Callback):
         self.skipped_opt_steps = skipped_opt_steps
         self.started = self.seconds = 0.0
 
-    def after_step(self, trainer: Trainer, player: Player, metrics: Metrics) -> None:
+    def after_step(self, trainer: Any, player: Player, metrics: Metrics) -> None:
         if trainer.opt_steps == self.skipped_opt_steps:
             self.started = time.perf_counter()
 
-    def after_train(self, trainer: Trainer) -> None:
+    def after_train(self, trainer: Any) -> None:
         self.seconds = time.perf_counter() - self.started
 
 

@@ -13,8 +13,9 @@ if TYPE_CHECKING:
     from palestra.players.player import Player
     from palestra.runs.config import RunConfig
     from palestra.runs.stored import StoredRun
-    from palestra.training import DQNTrainer, PPOTrainer, SACTrainer, TD3Trainer
-    from palestra.training.trainer import Trainer, TrainingFailed
+    from palestra.training import DQNTrainer, PPOTrainer, SACTrainer, TD3Trainer, make_trainer
+    from palestra.training.checks import TrainingFailed
+    from palestra.training.trainer import Trainer
 
     __version__: str
 
@@ -33,6 +34,7 @@ __all__ = [
     "UntrustedError",
     "load_config",
     "load_player",
+    "make_trainer",
 ]
 
 

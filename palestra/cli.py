@@ -50,7 +50,7 @@ def train(
 
         shown = silent if quiet else console
         if seeds is None:
-            _fit(palestra.Trainer(file, run=run, overrides=overrides or [], console=shown))
+            _fit(palestra.make_trainer(file, run=run, overrides=overrides or [], console=shown))
         else:
             _train_seeds(file, overrides or [], run, _parse_seeds(seeds), shown)
 
@@ -62,7 +62,7 @@ def _train_seeds(file: Path, overrides: list[str], run: Path | None, seeds: list
     evaluations: dict[int, Any] = {}
     for seed in seeds:
         folder = None if run is None else run / f"seed-{seed}"
-        trainer = palestra.Trainer(file, run=folder, overrides=[*overrides, f"seed={seed}"], console=shown)
+        trainer = palestra.make_trainer(file, run=folder, overrides=[*overrides, f"seed={seed}"], console=shown)
         _fit(trainer)
         assert trainer.output is not None
         evaluations[seed] = trainer.output.evaluations
@@ -92,10 +92,11 @@ def extend(run: Run, overrides: Overrides = None, trust: Trust = False, quiet: Q
         import palestra
         from palestra.config import trusting
         from palestra.runs.branching import extend as extend_run
-        from palestra.runs.config import RunConfig
+        from palestra.storage.run_folder import RunFolder
 
+        RunFolder.open(run).require_named_trainer()
         with trusting(trust):
-            extend_run(run, overrides or [], RunConfig)
+            extend_run(run, overrides or [])
             trainer = palestra.Trainer.load(run, console=silent if quiet else console)
         _fit(trainer)
 
@@ -346,7 +347,7 @@ def config(
 
 @app.command(name="list")
 def list_parts() -> None:
-    """List games, algorithms, nets, players, schedules, rewards and optimizers, one line each."""
+    """List games, algorithms, trainers, nets, players, schedules, rewards and optimizers, one line each."""
     with _told_plainly():
         from palestra.commands.catalogue import catalogue
 
@@ -404,7 +405,7 @@ def _told_plainly(quiet: bool = True) -> Iterator[None]:
         from palestra.storage.disk import RunFolderError
         from palestra.storage.secrets import redacted
         from palestra.storage.segments import MissingCheckpointError
-        from palestra.training.trainer import TrainingFailed
+        from palestra.training.checks import TrainingFailed
 
     try:
         yield

@@ -101,6 +101,7 @@ LEARNER: Data = {
 }
 TINY: Data = {
     "seed": 0,
+    "trainer": {"name": "in_turn"},
     "game": {
         "name": "polyhedra",
         "variant": "basic",

@@ -28,6 +28,7 @@ import palestra.runs.output
 import palestra.training.trainer
 from palestra.cli import main
 from palestra.evaluation.evaluations import Evaluations
+from palestra.training.checkpointing import Checkpointing
 from palestra.training.trainer import Trainer
 
 Stop = Callable[[Callable[..., None]], AbstractContextManager[Any]]
@@ -42,7 +43,7 @@ PHASES: dict[str, Stop] = {
     "update": lambda deed: at_call(Trainer, "before_step", 11, deed),
     "evaluation": lambda deed: at_call(Evaluations, "_play", 6, deed),
     "save": lambda deed: at_call(os, "fsync", 40, deed),
-    "restoring": lambda deed: at_call(Trainer, "restore", 1, deed),
+    "restoring": lambda deed: at_call(Checkpointing, "restore", 1, deed),
     "stuck in a roll-out": lambda deed: at_call(Trainer, "_roll_out", 9, deed),
     "stuck in an update": lambda deed: at_call(Trainer, "before_step", 11, deed),
     "stuck in a save": lambda deed: at_call(os, "fsync", 40, deed),

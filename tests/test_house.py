@@ -29,15 +29,8 @@ ORDER = (
 )
 MOST_AT_THE_ROOT = 6
 # Arrows and circles that are still to be mended.
-STILL_UPWARDS = {
-    "palestra.callbacks.callback -> palestra.training.trainer",
-    "palestra.callbacks.change_schedule -> palestra.training.trainer",
-    "palestra.callbacks.freeze -> palestra.training.trainer",
-    "palestra.callbacks.plateau -> palestra.training.trainer",
-    "palestra.runs.async_evaluations -> palestra.training.progress",
-    "palestra.runs.evaluations -> palestra.training.progress",
-}
-STILL_IN_CIRCLES = {"palestra.callbacks.callback", "palestra.algorithms.ppo"}
+STILL_UPWARDS: set[str] = set()
+STILL_IN_CIRCLES = {"palestra.algorithms.ppo"}
 STILL_IN_CIRCLES |= {"palestra.algorithms.sac", "palestra.games.gymnasium.game"}
 
 

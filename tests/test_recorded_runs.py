@@ -21,7 +21,8 @@ from palestra.recording.recorders import Recorder, RunCard, RunEnd, numbers_of, 
 from palestra.runs.config import RunConfig, read_config
 from palestra.storage import Folder
 from palestra.storage.records_file import read_records
-from palestra.training.trainer import Trainer, TrainingFailed
+from palestra.training.checks import TrainingFailed
+from palestra.training.trainer import Trainer
 
 MakeConfig = Callable[..., dict[str, Any]]
 TENSORBOARD_AND_CSV = [{"name": "tensorboard"}, {"name": "csv"}]
@@ -230,7 +231,7 @@ class Broken(Recorder):
 
 
 def use(recorders: dict[str, Recorder], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("palestra.training.trainer.make_recorders", lambda configs: recorders)
+    monkeypatch.setattr("palestra.training.run.make_recorders", lambda configs: recorders)
 
 
 @pytest.mark.parametrize("call", ["open", "write", "flush", "close"])
@@ -329,7 +330,7 @@ def test_verify_tells_no_recorder_of_its_replay(
 ) -> None:
     Trainer(make_config({"output.recorders": [{"name": "csv"}]}), run=tmp_path / "run").fit()
     asked: list[Any] = []
-    monkeypatch.setattr("palestra.training.trainer.make_recorders", lambda configs: asked.append(configs) or {})
+    monkeypatch.setattr("palestra.training.run.make_recorders", lambda configs: asked.append(configs) or {})
     assert verify(tmp_path / "run", None).difference is None
     assert asked == [[]]
 

@@ -31,7 +31,7 @@ from palestra.evaluation import evaluator
 from palestra.storage import RunFolder
 from palestra.storage.records_file import read_records
 from palestra.training import DQNTrainer
-from palestra.training.progress import View
+from palestra.training.progress import ProgressReporter
 from palestra.training.trainer import Trainer
 
 PALESTRA = (sys.executable, "-c", "from palestra.cli import main; main()")
@@ -200,7 +200,7 @@ def test_a_run_stopped_once_anywhere_ends_in_the_same_bits(
 
 def test_a_signal_that_comes_at_the_end_of_a_safe_point_loses_nothing(make_config: MakeConfig, tmp_path: Path) -> None:
     config = make_config({"output.save": {"every": 1000, "unit": "opt_steps"}, "evaluations": [], "best": None})
-    with at_call(View, "show", 20, send_signal):
+    with at_call(ProgressReporter, "show", 20, send_signal):
         trainer = fit(tmp_path / "run", config)
     assert 0 < trainer.opt_steps < 24
     latest = pointed_at(tmp_path / "run", "latest")

@@ -28,7 +28,7 @@ class Curve(palestra.Callback):
         self.interval, self.due = interval, interval
         self.points: list[tuple[int, float]] = []
 
-    def after_epoch(self, trainer: palestra.Trainer) -> None:
+    def after_epoch(self, trainer: Any) -> None:
         if trainer.env_steps >= self.due and (returns := trainer.recent_returns("agent")):
             self.points.append((trainer.env_steps, fmean(returns)))
             self.due = (trainer.env_steps // self.interval + 1) * self.interval

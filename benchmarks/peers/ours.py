@@ -78,11 +78,11 @@ class Watch(palestra.Callback):
         super().__init__(None)
         self.stopwatch = stopwatch
 
-    def after_step(self, trainer: palestra.Trainer, player: Player, metrics: Metrics) -> None:
+    def after_step(self, trainer: Any, player: Player, metrics: Metrics) -> None:
         for _ in range(trainer.opt_steps - self.stopwatch.opt_steps):
             self.stopwatch.opt_step()
 
-    def after_epoch(self, trainer: palestra.Trainer) -> None:
+    def after_epoch(self, trainer: Any) -> None:
         returns = () if self.stopwatch.solved_at is None else trainer.recent_returns("agent")
         if self.stopwatch.mark(trainer.env_steps, returns):
             raise Done

@@ -5,12 +5,11 @@ import os
 from palestra.callbacks import Callback
 from palestra.config import UserConfig
 from palestra.players.player import Metrics, Player
-from palestra.training.trainer import Trainer
 
 
 class Leave(Callback):
     class Config(UserConfig): ...
 
-    def after_step(self, trainer: Trainer, player: Player, metrics: Metrics) -> None:
+    def after_step(self, trainer: object, player: Player, metrics: Metrics) -> None:
         os.write(1, b"first opt step\n")
         os._exit(0)

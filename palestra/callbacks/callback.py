@@ -1,17 +1,18 @@
 """The base of callbacks."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
+from palestra.callbacks.training import PlayingTraining, Training
 from palestra.config import Config, ConfigErrorItem, PartError
 from palestra.players.player import Metrics, Player
-
-if TYPE_CHECKING:
-    from palestra.training.trainer import Trainer
+from palestra.rollouts.transitions import Transitions
 
 
 class Callback:
-    """Override any hook. Each receives the trainer; `trainer.epoch_counts` says what the running epoch has done so far.
+    """Override any hook. Each receives the training: the trainer, of which a callback uses what
+    palestra.callbacks.training lists.
 
     A callback that keeps state gives it by `state_dict` and takes it back by `load_state_dict`.
     """
@@ -19,23 +20,30 @@ class Callback:
     def __init__(self, config: Any) -> None:
         self.config = config
 
-    def check(self, trainer: "Trainer") -> None:
+    def check(self, training: Training) -> None:
         """Called at the beginning of `fit`, before anything is written: raise PartError(self.config, ...) where the
         config does not fit the run."""
 
-    def before_train(self, trainer: "Trainer") -> None: ...
+    def before_train(self, training: Training) -> None: ...
 
-    def before_epoch(self, trainer: "Trainer") -> None: ...
+    def before_epoch(self, training: Training) -> None: ...
 
-    def before_step(self, trainer: "Trainer", player: Player) -> None: ...
+    def after_roll_out(self, training: Training, player: Player, transitions: Transitions) -> None:
+        """transitions: what the player has just experienced; to be looked at, not changed."""
 
-    def after_step(self, trainer: "Trainer", player: Player, metrics: Metrics) -> None: ...
+    def before_step(self, training: Training, player: Player) -> None: ...
 
-    def after_evaluation(self, trainer: "Trainer", record: Mapping[str, Any]) -> None: ...
+    def after_step(self, training: Training, player: Player, metrics: Metrics) -> None: ...
 
-    def after_epoch(self, trainer: "Trainer") -> None: ...
+    def after_evaluation(self, training: Training, record: Mapping[str, Any]) -> None: ...
 
-    def after_train(self, trainer: "Trainer") -> None: ...
+    def after_save(self, training: Training, checkpoint: Path) -> None:
+        """checkpoint: its folder. What this changes in the callback lies in the next checkpoint only, and a run that
+        goes on from this one does not call it again: for copies and messages."""
+
+    def after_epoch(self, training: Training) -> None: ...
+
+    def after_train(self, training: Training) -> None: ...
 
     def begin_branch(self) -> None:
         """Called after `load_state_dict` where a run branches off another: forget what belongs to that one alone."""
@@ -55,11 +63,18 @@ class CallbackConfig(Config):
         raise NotImplementedError
 
 
-def learner_named(name: str, config: CallbackConfig, trainer: "Trainer") -> Player:
+def playing(training: Training, config: CallbackConfig) -> PlayingTraining:
+    """The training, as one of players. Raises PartError for one in which nobody plays."""
+    if not isinstance(training, PlayingTraining):
+        message = f"expected a run in which players play, got one of {type(training).__name__}"
+        raise PartError(config, [ConfigErrorItem("name", message)])
+    return training
+
+
+def learner_named(name: str, config: CallbackConfig, training: Training) -> Player:
     """The learning player that the key `player` of a callback names. Raises PartError if there is none."""
-    for player in trainer.learners:
-        if player.name == name:
-            return player
-    learners = ", ".join(player.name for player in trainer.learners)
-    message = f"{name!r} is no player that learns here; expected one of: {learners}"
-    raise PartError(config, [ConfigErrorItem("player", message)])
+    learners = {player.name: player for player in playing(training, config).learners}
+    if name not in learners:
+        message = f"expected the name of a player that learns: {', '.join(learners)}; got {name!r}"
+        raise PartError(config, [ConfigErrorItem("player", message)])
+    return learners[name]

@@ -1,15 +1,13 @@
 """`change_schedule`: another schedule from a moment on."""
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from palestra.callbacks.callback import Callback, CallbackConfig, learner_named
+from palestra.callbacks.training import Training
 from palestra.config import ConfigErrorItem, NonEmptyStr, PartError
 from palestra.players.player import Player
 from palestra.runtime.intervals import Limit
 from palestra.schedules import Schedule, ScheduleConfig
-
-if TYPE_CHECKING:
-    from palestra.training.trainer import Trainer
 
 
 class ChangeScheduleConfig(CallbackConfig):
@@ -35,19 +33,20 @@ class ChangeSchedule(Callback):
         super().__init__(config)
         self.is_done = False
 
-    def check(self, trainer: "Trainer") -> None:
-        schedule_at(self.config.key, self.config.player, self.config, trainer)
+    def check(self, training: Training) -> None:
+        schedule_at(self.config.key, self.config.player, self.config, training)
 
-    def before_epoch(self, trainer: "Trainer") -> None:
-        self._change_when_due(trainer)
+    def before_epoch(self, training: Training) -> None:
+        self._change_when_due(training)
 
-    def before_step(self, trainer: "Trainer", player: Player) -> None:
-        self._change_when_due(trainer)
+    def before_step(self, training: Training, player: Player) -> None:
+        self._change_when_due(training)
 
-    def _change_when_due(self, trainer: "Trainer") -> None:
-        if not self.is_done and self.config.at.share(trainer.counters) >= 1.0:
+    def _change_when_due(self, training: Training) -> None:
+        if not self.is_done and self.config.at.share(training.counters) >= 1.0:
             self.is_done = True
-            trainer.players[self.config.player].change_schedule(self.config.key, self.config.schedule)
+            player = learner_named(self.config.player, self.config, training)
+            player.change_schedule(self.config.key, self.config.schedule)
 
     def begin_branch(self) -> None:
         self.is_done = False  # a branch begins with the schedules of its config
@@ -59,9 +58,9 @@ class ChangeSchedule(Callback):
         self.is_done = state["is_done"]
 
 
-def schedule_at(key: str, player: str, config: CallbackConfig, trainer: "Trainer") -> Schedule:
+def schedule_at(key: str, player: str, config: CallbackConfig, training: Training) -> Schedule:
     """The schedule that the key `key` of a callback names. Raises PartError if there is none."""
-    schedules = learner_named(player, config, trainer).schedules()
+    schedules = learner_named(player, config, training).schedules()
     if key not in schedules:
         message = f"{key!r} is no schedule of {player!r} that can change; expected one of: {', '.join(schedules)}"
         raise PartError(config, [ConfigErrorItem("key", message)])

@@ -1,18 +1,16 @@
 """`freeze`: weights that stay as they are, by name, for some opt steps or all."""
 
 from fnmatch import fnmatchcase
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from palestra.callbacks.callback import Callback, CallbackConfig, learner_named
+from palestra.callbacks.training import Training
 from palestra.config import ConfigErrorItem, NonEmptyStr, PartError, PositiveInt
 from palestra.config.errors import listed
 from palestra.players.player import Player
-
-if TYPE_CHECKING:
-    from palestra.training.trainer import Trainer
 
 
 class FreezeConfig(CallbackConfig):
@@ -43,30 +41,30 @@ class Freeze(Callback):
         super().__init__(config)
         self.mask: Tensor | None = None  # while they are held
 
-    def check(self, trainer: "Trainer") -> None:
-        self._mask(trainer)
+    def check(self, training: Training) -> None:
+        self._mask(training)
 
-    def before_train(self, trainer: "Trainer") -> None:
-        self._hold_or_release(trainer, learner_named(self.config.player, self.config, trainer))
+    def before_train(self, training: Training) -> None:
+        self._hold_or_release(training, learner_named(self.config.player, self.config, training))
 
-    def before_step(self, trainer: "Trainer", player: Player) -> None:
+    def before_step(self, training: Training, player: Player) -> None:
         if player.name == self.config.player:
-            self._hold_or_release(trainer, player)
+            self._hold_or_release(training, player)
 
-    def _hold_or_release(self, trainer: "Trainer", player: Player) -> None:
+    def _hold_or_release(self, training: Training, player: Player) -> None:
         until = self.config.num_opt_steps
         is_held = until is None or player.opt_steps < until
         if is_held and self.mask is None:
-            self.mask = self._mask(trainer)
+            self.mask = self._mask(training)
             player.optimizers[self.config.net].freeze(self.mask)
         elif not is_held and self.mask is not None:
             player.optimizers[self.config.net].thaw(self.mask)
             self.mask = None
 
-    def _mask(self, trainer: "Trainer") -> Tensor:
+    def _mask(self, training: Training) -> Tensor:
         """Which of the weights of the network, as one vector: bool (P,). Raises PartError for what is not there."""
         config = self.config
-        player = learner_named(config.player, config, trainer)
+        player = learner_named(config.player, config, training)
         learned = [name for name in player.optimizers if name in player.nets]
         if config.net not in learned:
             message = f"{config.net!r} is no network of {player.name!r} that learns; expected one of {listed(learned)}"

@@ -3,10 +3,11 @@
 import math
 from collections.abc import Mapping
 from statistics import fmean
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
-from palestra.callbacks.callback import Callback, CallbackConfig, learner_named
+from palestra.callbacks.callback import Callback, CallbackConfig, learner_named, playing
 from palestra.callbacks.change_schedule import schedule_at
+from palestra.callbacks.training import Training
 from palestra.config import (
     ByName,
     Config,
@@ -20,9 +21,6 @@ from palestra.config import (
 )
 from palestra.runtime.intervals import Counters, Interval
 from palestra.schedules import Schedule
-
-if TYPE_CHECKING:
-    from palestra.training.trainer import Trainer
 
 
 class EvaluationMeasureConfig(Config):
@@ -92,17 +90,17 @@ class Plateau(Callback):
         self.num_waited = 0
         self.looked: Counters = {"opt_steps": 0, "env_steps": 0, "epochs": 0}  # counters at the last look
 
-    def on_plateau(self, trainer: "Trainer") -> None:
+    def on_plateau(self, training: Training) -> None:
         raise NotImplementedError
 
-    def check(self, trainer: "Trainer") -> None:
-        of, roles = self.config.of, trainer.game.roles
+    def check(self, training: Training) -> None:
+        of, roles = self.config.of, playing(training, self.config).game.roles
         faults: list[ConfigErrorItem] = []
         if isinstance(of, TrainingMeasureConfig):
             if of.role not in roles:
                 faults.append(ConfigErrorItem("role", f"{of.role!r} is unknown; expected one of: {', '.join(roles)}"))
         else:
-            evaluations = {each.name: each for each in trainer.config.evaluations}
+            evaluations = {each.name: each for each in training.config.evaluations}
             measures = ["rho", *(f"return/{role}" for role in roles)]
             if of.evaluation not in evaluations:
                 known = ", ".join(evaluations) or "none; the run has no evaluations"
@@ -115,27 +113,30 @@ class Plateau(Callback):
         if faults:
             raise PartError(of, faults)
 
-    def before_train(self, trainer: "Trainer") -> None:
-        self.looked["minutes"] = trainer.counters["minutes"]  # those of the clock do not stand in a checkpoint
+    def before_train(self, training: Training) -> None:
+        self.looked = {
+            **self.looked,
+            "minutes": training.counters["minutes"],
+        }  # those of the clock do not stand in a checkpoint
 
-    def after_evaluation(self, trainer: "Trainer", record: Mapping[str, Any]) -> None:
+    def after_evaluation(self, training: Training, record: Mapping[str, Any]) -> None:
         of = self.config.of
         if isinstance(of, EvaluationMeasureConfig) and record["evaluation"] == of.evaluation:
-            (config,) = (each for each in trainer.config.evaluations if each.name == of.evaluation)
+            (config,) = (each for each in training.config.evaluations if each.name == of.evaluation)
             found = [pair for pair in record["pairs"] if pair["players"] == config.pairings[of.pairing]]
             for pair in found:  # one, or none: scripted players alone are not evaluated every time
                 role = of.measure.removeprefix("return/")
-                self._look(trainer, pair["rho"] if of.measure == "rho" else pair["returns"][role])
+                self._look(training, pair["rho"] if of.measure == "rho" else pair["returns"][role])
 
-    def after_epoch(self, trainer: "Trainer") -> None:
+    def after_epoch(self, training: Training) -> None:
         of = self.config.of
-        if isinstance(of, TrainingMeasureConfig) and of.interval.due(self.looked, trainer.counters):
-            self.looked = trainer.counters
-            returns = trainer.recent_returns(of.role)
+        if isinstance(of, TrainingMeasureConfig) and of.interval.due(self.looked, training.counters):
+            self.looked = training.counters
+            returns = playing(training, self.config).recent_returns(of.role)
             if returns:
-                self._look(trainer, fmean(returns))
+                self._look(training, fmean(returns))
 
-    def _look(self, trainer: "Trainer", value: float) -> None:
+    def _look(self, training: Training, value: float) -> None:
         sign = 1.0 if self.config.goal == "max" else -1.0
         best = -math.inf if self.best is None else sign * self.best
         if sign * value > best + self.config.min_delta:
@@ -144,7 +145,7 @@ class Plateau(Callback):
         self.num_waited += 1
         if self.num_waited >= self.config.patience:
             self.num_waited = 0
-            self.on_plateau(trainer)
+            self.on_plateau(training)
 
     def told(self) -> str:
         """What has not improved."""
@@ -171,8 +172,8 @@ class EarlyStopping(Plateau):
 
     config: EarlyStoppingConfig
 
-    def on_plateau(self, trainer: "Trainer") -> None:
-        trainer.end_run(f"early stopping: {self.told()}")
+    def on_plateau(self, training: Training) -> None:
+        training.end_run(f"early stopping: {self.told()}")
 
 
 class ReduceOnPlateau(Plateau):
@@ -180,15 +181,15 @@ class ReduceOnPlateau(Plateau):
 
     config: ReduceOnPlateauConfig
 
-    def check(self, trainer: "Trainer") -> None:
-        super().check(trainer)
-        self._schedule(trainer)
+    def check(self, training: Training) -> None:
+        super().check(training)
+        self._schedule(training)
 
-    def on_plateau(self, trainer: "Trainer") -> None:
+    def on_plateau(self, training: Training) -> None:
         config = self.config
-        schedule = self._schedule(trainer).scaled(config.factor)
-        learner_named(config.player, config, trainer).change_schedule(config.key, schedule)
-        trainer.log(f"{config.key} of {config.player} times {config.factor:g}: {self.told()}")
+        schedule = self._schedule(training).scaled(config.factor)
+        learner_named(config.player, config, training).change_schedule(config.key, schedule)
+        training.log(f"{config.key} of {config.player} times {config.factor:g}: {self.told()}")
 
-    def _schedule(self, trainer: "Trainer") -> Schedule:
-        return schedule_at(self.config.key, self.config.player, self.config, trainer)
+    def _schedule(self, training: Training) -> Schedule:
+        return schedule_at(self.config.key, self.config.player, self.config, training)

@@ -15,7 +15,7 @@ from palestra.optimizers import OptimizerConfig
 from palestra.players.scripted import SCRIPTED
 from palestra.recording import RecorderConfig
 from palestra.rollouts.n_step import TransitionsConfig
-from palestra.runs.config import AnyAlgorithm
+from palestra.runs.config import AnyAlgorithm, AnyTrainerConfig
 from palestra.schedules import ScheduleConfig
 
 
@@ -24,6 +24,7 @@ def catalogue() -> dict[str, dict[str, str]]:
     return {
         "games": _variants(GameConfig),
         "algorithms": _variants(AnyAlgorithm),
+        "trainers": _variants(AnyTrainerConfig),
         "nets": _variants(AnyNetConfig),
         "players": {name: _first_line(policy) for name, policy in SCRIPTED.items()},
         "schedules": _variants(ScheduleConfig),

@@ -13,8 +13,9 @@ from palestra.players import FromRunConfig
 from palestra.recording import make_recorders
 from palestra.runs.config import RunConfig, read_config
 from palestra.runs.parts import check_seat
+from palestra.runtime.device import find_device
+from palestra.training import make_trainer
 from palestra.training.checks import check_checkpoint_folder, check_scratch_folders
-from palestra.training.trainer import Trainer, find_device
 
 
 def dry_run(file: str | Path, overrides: Sequence[str]) -> list[str]:
@@ -24,7 +25,7 @@ def dry_run(file: str | Path, overrides: Sequence[str]) -> list[str]:
         try:
             if not _can_stand_in(config):
                 raise NotDeclared
-            Trainer(config).require_ready()
+            make_trainer(config).require_ready()
             fit = ""
         except NotDeclared:
             _check_apart_from_environment(config)

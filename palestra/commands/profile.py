@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, ClassVar
+from typing import Any
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -19,7 +19,10 @@ from palestra.recording.results import count_text
 from palestra.runs.config import RunConfig, read_config
 from palestra.runtime.intervals import Limit
 from palestra.runtime.timing import Phase, TimeLog
-from palestra.training.trainer import Trainer, TrainingEnds, TrainingFailed
+from palestra.training import make_trainer
+from palestra.training.checks import TrainingFailed
+from palestra.training.lifecycle import TrainingEnds
+from palestra.training.trainer import Trainer
 
 NUM_WARM_EPOCHS = 3  # with updates: the first ones compile
 RANGE = "palestra."
@@ -64,36 +67,40 @@ class Ranges(TimeLog):
             self.range.__enter__()
 
 
-class ProfiledTrainer(Trainer):
-    """Trains until the last of the three stretches is over. num_opt_steps: the least of each of the other two."""
+class Profiling:
+    """Watches a training, and ends it when the last of the three stretches is over. num_opt_steps: the least of each of
+    the other two."""
 
-    time_log_type: ClassVar[type[TimeLog]] = Ranges
-    time_log: Ranges
-    num_opt_steps: int
-    trace: Path
-    num_warm_epochs = 0
-    first: tuple[int, int] | None = None  # opt steps and env steps at the second stretch's beginning
-    timed: tuple[int, int] | None = None  # at its end
-    seconds: Mapping[str, float]
-    profiler: profile | None = None
-    result: Profile | None = None
+    def __init__(self, trainer: Trainer, num_opt_steps: int, trace: Path) -> None:
+        self.trainer, self.num_opt_steps, self.trace = trainer, num_opt_steps, trace
+        self.time_log = Ranges(trainer.device)
+        self.num_warm_epochs = 0
+        self.first: tuple[int, int] | None = None  # opt steps and env steps at the second stretch's beginning
+        self.timed: tuple[int, int] | None = None  # at its end
+        self.seconds: Mapping[str, float] = {}
+        self.profiler: profile | None = None
+        self.result: Profile | None = None
+        trainer.use_time_log(self.time_log)
+        trainer.watcher = self
 
-    def safe_point(self) -> None:
-        super().safe_point()
-        if not self.in_epoch:
+    def before_safe_point(self) -> None:
+        pass
+
+    def after_safe_point(self) -> None:
+        if not self.trainer.in_epoch:
             self._next_stretch()
 
     def _next_stretch(self) -> None:
-        here = self.opt_steps, self.env_steps
+        here = self.trainer.opt_steps, self.trainer.env_steps
         if self.first is None:
-            self.num_warm_epochs += all(player.opt_steps for player in self.learners)
+            self.num_warm_epochs += all(player.opt_steps for player in self.trainer.learners)
             if self.num_warm_epochs == NUM_WARM_EPOCHS:
                 self.first = here
                 self.time_log.take()
         elif self.timed is None:
-            if self.opt_steps - self.first[0] >= self.num_opt_steps:
+            if self.trainer.opt_steps - self.first[0] >= self.num_opt_steps:
                 self.timed, self.seconds = here, self.time_log.take()
-                is_cuda = self.device.type == "cuda"
+                is_cuda = self.trainer.device.type == "cuda"
                 self.profiler = profile(
                     activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if is_cuda else [])]
                 )
@@ -101,7 +108,7 @@ class ProfiledTrainer(Trainer):
                 self.profiler.start()
                 self.time_log.is_profiled = True
                 self.time_log.switch("other")
-        elif self.opt_steps - self.timed[0] >= self.num_opt_steps:
+        elif self.trainer.opt_steps - self.timed[0] >= self.num_opt_steps:
             self._conclude(self.first, self.timed)
             raise TrainingEnds
 
@@ -119,7 +126,7 @@ class ProfiledTrainer(Trainer):
         operators.sort(key=lambda operator: -(operator.gpu_s or operator.cpu_s))
         self.profiler = None
         opt_steps, env_steps = timed[0] - first[0], timed[1] - first[1]
-        self.result = Profile(self.seconds, env_steps, opt_steps, operators, self.opt_steps - timed[0])
+        self.result = Profile(self.seconds, env_steps, opt_steps, operators, self.trainer.opt_steps - timed[0])
 
 
 def profile_config(
@@ -137,21 +144,21 @@ def profile_config(
     was_there = trace.exists()
     open(trace, "ab").close()  # what cannot be written is told now, not after the work
     with TemporaryDirectory(prefix="palestra-profile-") as place:
-        trainer = ProfiledTrainer(given.model_copy(update=changes), run=Path(place) / "run")
-        trainer.num_opt_steps, trainer.trace = num_opt_steps, trace
+        trainer: Trainer = make_trainer(given.model_copy(update=changes), run=Path(place) / "run")
+        profiling = Profiling(trainer, num_opt_steps, trace)
         try:
             trainer.fit()
         except TrainingFailed as failed:  # nothing of the run is kept
             raise TrainingFailed(failed.why) from failed
         finally:
-            if trainer.profiler is not None:
-                trainer.profiler.stop()
-            if trainer.result is None and not was_there:
+            if profiling.profiler is not None:
+                profiling.profiler.stop()
+            if profiling.result is None and not was_there:
                 trace.unlink()
         if trainer.signals.received is not None:
             return trainer.signals.received
-    assert trainer.result is not None
-    return trainer.result
+    assert profiling.result is not None
+    return profiling.result
 
 
 def render_profile(found: Profile, num_operators: int) -> RenderableType:

@@ -15,7 +15,7 @@ from palestra.games.gymnasium.environments import make_environment
 from palestra.games.gymnasium.wrappers import has_fire
 from palestra.games.spaces import Box, Discrete, Space
 from palestra.runs.config import RunConfig, read_config
-from palestra.training.trainer import Trainer
+from palestra.training import make_trainer
 
 NATURE_CNN = {
     "name": "nature_cnn",
@@ -77,7 +77,7 @@ def fitted_config(algorithm: str, env_id: str, shipped: Sequence[Path]) -> RunCo
         max_rounds = game["arguments"].get("max_episode_steps") or MAX_ROUNDS
         data["evaluations"] = [each | {"max_rounds": max_rounds} for each in data["evaluations"]]
         try:
-            Trainer(data)
+            make_trainer(data)
             return read_config(data)
         except ConfigError as error:
             errors = errors or list(error.errors)

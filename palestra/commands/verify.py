@@ -6,7 +6,6 @@ counted in minutes follows the clock, and comes at other steps each time: it is 
 
 import io
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,19 +14,20 @@ from typing import Any, NamedTuple
 from rich.console import Console
 from torch import Tensor
 
-from palestra.config import render, trusting
-from palestra.evaluation.evaluations import BestScore
+from palestra.config import render, trusting, walk
 from palestra.recording.recorders import without_clock
 from palestra.runs.branching import Change, tree_differences
-from palestra.runs.config import RunConfig, read_stored_config
-from palestra.runtime.intervals import Limit
+from palestra.runs.config import BaseRunConfig, read_stored_config
+from palestra.runtime.intervals import Interval, Limit
 from palestra.storage.checkpoints import Checkpoints, LoadedCheckpoint
 from palestra.storage.disk import Folder, RunFolderError
 from palestra.storage.manifest import MANIFEST
 from palestra.storage.records_file import parse_record
 from palestra.storage.run_folder import RunFolder
 from palestra.storage.segments import CheckpointPlace, read_checked
-from palestra.training.trainer import Trainer, TrainingEnds, TrainingFailed
+from palestra.training.checks import TrainingFailed
+from palestra.training.lifecycle import Lifecycle, TrainingEnds
+from palestra.training.trainer import Trainer
 
 BEGINNING = "beginning"
 NEVER = 1e12  # minutes
@@ -78,6 +78,7 @@ def verify(run: Path, start: str | None, trust: bool = False) -> Verdict:
 def _verify(run: Path, start: str | None) -> Verdict:
     folder = RunFolder.open(run)
     folder.require_rebuildable()
+    folder.require_named_trainer()
     config = read_stored_config(folder.config)
     clocked = _clocked(config)
     if recording := [key for key in clocked if key not in ("stop", "output.save")]:
@@ -89,26 +90,27 @@ def _verify(run: Path, start: str | None) -> Verdict:
     later = (checkpoints.load(later, check_rows=False) for later in checkpoints.numbers() if later > number)
     end = next((checkpoint for checkpoint in later if checkpoint.records.length > first), None)
     expected = _records(folder, first, None if end is None else end.records.length)
-    if "stop" in clocked and end is None:  # what was recorded at its end
-        expected = [record for record in expected if record["opt_steps"] < expected[-1]["opt_steps"]]
+    if "stop" in clocked and (end is None or end.state["finished"]):  # what was recorded and saved at its end
+        end = None
+        moments = [(record["opt_steps"], record["epochs"]) for record in expected]
+        expected = [record for record, moment in zip(expected, moments, strict=True) if moment != moments[-1]]
     if "output.save" in clocked:
         end = None
     if not expected:
         raise RunFolderError(f"{run} has recorded nothing after that checkpoint; expected an earlier one")
     with TemporaryDirectory(prefix="palestra-verify-") as place:
-        replay = _beside(folder, config, loaded, Path(place) / "run")
+        trainer = _beside(folder, config, loaded, Path(place) / "run")
         # a checkpoint that was not due, where somebody stopped, does not come again
-        replay.expected = expected
-        replay.end = end.manifest.number if end is not None and end.manifest.is_due else None
+        due_end = end.manifest.number if end is not None and end.manifest.is_due else None
+        replay = Replay(trainer, first, expected, due_end)
         try:
-            replay.fit()
+            trainer.fit()
         except TrainingFailed as failed:  # what stands in the replay's own folder is of no use to anybody
             raise TrainingFailed(f"{run} could not be trained again: {failed.why}") from failed
-        if replay.signals.received is not None:
-            sys.exit(128 + replay.signals.received)
+        if trainer.signals.received is not None:
+            sys.exit(128 + trainer.signals.received)
         replay.compare()
-        output, difference = replay.output, replay.difference
-        assert output is not None
+        output, difference = trainer.opened_output(), replay.difference
         compared = end if difference is None and end is not None and output.number == replay.end else None
         if compared is not None:
             difference = _first_difference_of_states(compared, output.checkpoints.load("latest", check_rows=False))
@@ -128,48 +130,46 @@ def _damage(folder: RunFolder, checkpoints: Checkpoints, newest: LoadedCheckpoin
         return f"{folder.records} cannot be read: {error}"
 
 
-def _clocked(config: RunConfig) -> list[str]:
+def _clocked(config: BaseRunConfig) -> list[str]:
     """The keys of the config that count minutes."""
-    intervals = {
-        "stop": config.stop,
-        **{f"evaluations.{index}.interval": each.interval for index, each in enumerate(config.evaluations)},
-        "output.record": config.output.record,
-        "output.save": config.output.save,
-    }
-    return [key for key, interval in intervals.items() if interval is not None and interval.unit == "minutes"]
+    counting = ((keys, value) for keys, value in walk(config) if isinstance(value, Interval | Limit))
+    return [".".join(keys) for keys, value in counting if value.unit == "minutes"]
 
 
-class Replay(Trainer):
-    """A run that is trained again. It leaves off at the first record that differs, or at the end of the stretch: the
-    checkpoint `end`, or where that was not due (a signal had asked for it), after the last record."""
+class Replay:
+    """A run that is trained again, watched at its safe points. It leaves off at the first record that differs, or at
+    the end of the stretch: the checkpoint `end`, or where that was not due (a signal had asked for it), after the last
+    record.
 
-    expected: list[dict[str, Any]]
-    end: int | None
-    first: int
-    difference: Difference | None = None
-    num_bytes = num_new = 0
+    first: how many bytes of records.jsonl lie before the stretch. expected: the records of the stretch.
+    """
 
-    def safe_point(self) -> None:
-        super().safe_point()
-        assert self.output is not None
-        length = self.output.jsonl.length
-        if length > self.num_bytes:
-            self.num_bytes = length
+    def __init__(self, trainer: Lifecycle, first: int, expected: list[dict[str, Any]], end: int | None) -> None:
+        self.trainer, self.first, self.expected, self.end = trainer, first, expected, end
+        self.difference: Difference | None = None
+        self.num_bytes = self.num_new = 0
+        trainer.watcher = self
+        trainer.evaluating.marks_earlier = False  # earlier checkpoints lie in the run that is trained again
+
+    def before_safe_point(self) -> None:
+        pass
+
+    def after_safe_point(self) -> None:
+        output = self.trainer.opened_output()
+        if output.jsonl.length > self.num_bytes:
+            self.num_bytes = output.jsonl.length
             self.compare()
-        is_saved = self.end is None or self.output.number == self.end
+        is_saved = self.end is None or output.number == self.end
         if self.difference is not None or self.num_new > len(self.expected) - is_saved:
             raise TrainingEnds
 
-    def _mark_best(self, best: BestScore, steps: Mapping[str, int]) -> None:
-        """It lies in the run that is trained again."""
-
     def compare(self) -> None:
         """Look for a difference in the records so far."""
-        assert self.output is not None
-        new = _records(self.output.folder, self.first, None)
+        new = _records(self.trainer.opened_output().folder, self.first, None)
         self.num_new = len(new)
         for before, now in zip(self.expected, new, strict=False):
-            where = f"{before['kind']} at opt step {before['opt_steps']}, env step {before['env_steps']}"
+            env_step = f", env step {before['env_steps']}" if "env_steps" in before else ""
+            where = f"{before['kind']} at opt step {before['opt_steps']}{env_step}"
             for change in tree_differences(before, now):
                 self.difference = Difference(where, change)
                 return
@@ -189,18 +189,18 @@ def _start(folder: RunFolder, checkpoints: Checkpoints, start: str | None) -> Lo
     raise RunFolderError(f"{folder.path} has {there}; to train all of it again: --from {BEGINNING}")
 
 
-def _beside(folder: RunFolder, config: RunConfig, loaded: LoadedCheckpoint | None, path: Path) -> Replay:
-    """The replay of a run in a folder of its own, which holds what the run held at that checkpoint. The clock does not
-    end it."""
+def _beside(folder: RunFolder, config: BaseRunConfig, loaded: LoadedCheckpoint | None, path: Path) -> Trainer:
+    """A trainer of the same run in a folder of its own, which holds what the run held at that checkpoint. The clock
+    does not end it."""
     copy = RunFolder.create_at(path)
     if config.stop.unit == "minutes":
         config = config.model_copy(update={"stop": Limit(after=NEVER, unit="minutes")})
     alone: dict[str, Any] = {"recorders": [], "mirror": None, "checkpoint_folder": None}  # it writes nowhere else
     config = config.model_copy(update={"output": config.output.model_copy(update=alone)})
-    copy.root.write(copy.config.name, render(config, RunConfig).encode())
+    copy.root.write(copy.config.name, render(config, type(config)).encode())
     copy.write_facts(folder.facts().model_copy(update={"mirror": None, "checkpoint_folder": None}))
     _copy_files(folder.players, copy.players)
-    _copy_files(folder.evaluations.below("beside"), copy.evaluations.below("beside"))  # what has failed stays failed
+    _copy_files(folder.evaluations.below("async"), copy.evaluations.below("async"))  # what has failed stays failed
     if loaded is not None:
         kept = CheckpointPlace(copy.checkpoints.below(loaded.folder.name).make(), copy.buffers)
         for name in (MANIFEST, *loaded.manifest.files):
@@ -209,9 +209,7 @@ def _beside(folder: RunFolder, config: RunConfig, loaded: LoadedCheckpoint | Non
             kept.buffers.write(name, read_checked(loaded.place.buffers, name, stored))
         copy.checkpoints.write("latest", f"{loaded.folder.name}\n".encode())
         copy.root.write(copy.records.name, _content(folder)[: loaded.records.length])
-    replay = Replay.load(path, console=Console(file=io.StringIO()))  # what it tells is not about the run itself
-    replay.first = 0 if loaded is None else loaded.records.length
-    return replay
+    return Trainer.load(path, console=Console(file=io.StringIO()))  # what it shows is not about the run itself
 
 
 def _copy_files(source: Folder, target: Folder) -> None:

@@ -25,11 +25,20 @@ from palestra.config.own_modules import (
     importing_nothing,
     trusting,
 )
-from palestra.config.parts import PartError, below, replaced
+from palestra.config.parts import PartError, below, replaced, walk
 from palestra.config.places import find_defaults, find_undescribed
 from palestra.config.rendering import render
 from palestra.config.validation import check, check_overridden, load_config, load_stored_config
-from palestra.config.variants import ByKey, ByName, UnreadConfig, UserConfig, failure, load_class, user_class_hashes
+from palestra.config.variants import (
+    ByKey,
+    ByName,
+    UnreadConfig,
+    UserConfig,
+    admitted_class,
+    failure,
+    load_class,
+    user_class_hashes,
+)
 
 __all__ = [
     "IMPORT_PATH",
@@ -51,6 +60,7 @@ __all__ = [
     "UntrustedError",
     "UserConfig",
     "admit",
+    "admitted_class",
     "apply_overrides",
     "below",
     "check",
@@ -69,4 +79,5 @@ __all__ = [
     "replaced",
     "trusting",
     "user_class_hashes",
+    "walk",
 ]

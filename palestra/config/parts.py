@@ -19,7 +19,7 @@ class PartError(ConfigError):
 
     def within(self, whole: Config, path: str) -> ConfigError:
         """The same, told by paths from where `path` says that the whole lies."""
-        place = next((keys for keys, value in _walk(whole, ()) if value is self.part), ())
+        place = next((keys for keys, value in walk(whole, ()) if value is self.part), ())
         return ConfigError(_moved(self.errors, (path, *place)))
 
 
@@ -36,7 +36,8 @@ def _moved(errors: Sequence[ConfigErrorItem], keys: tuple[str, ...]) -> list[Con
     return [ConfigErrorItem(".".join(filter(None, (*keys, error.path))), error.message) for error in errors]
 
 
-def _walk(value: Any, keys: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+def walk(value: Any, keys: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """All that a config is made of, each with the keys that lead there."""
     yield keys, value
     items: Any = ()
     if isinstance(value, Config | dict):
@@ -44,7 +45,7 @@ def _walk(value: Any, keys: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], 
     elif isinstance(value, list | tuple):
         items = enumerate(value)
     for key, inner in items:
-        yield from _walk(inner, (*keys, str(key)))
+        yield from walk(inner, (*keys, str(key)))
 
 
 def replaced(config: C, path: str, value: Any) -> C:

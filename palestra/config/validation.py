@@ -1,6 +1,6 @@
 """From a plain mapping to a checked config, or to all of its errors, in our own words."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, get_args
 
@@ -15,6 +15,8 @@ from palestra.config.places import Place, bounds, describe, noun_of, place_of
 from palestra.config.variants import ByKey, members_of
 
 M = TypeVar("M", bound=Config)
+Model = type[M] | Callable[[Any], type[M]]
+"""A model, or what tells it from the data."""
 
 PASSED_THROUGH = ("value_error", "assertion_error")
 UNKNOWN_KEY = ("extra_forbidden", "invalid_key")
@@ -22,19 +24,19 @@ OUT_OF_RANGE = ("greater_than", "less_than", "multiple_of", "too_short", "too_lo
 KINDS = {bool: "a boolean", int: "an integer", float: "a float", str: "a string"}
 
 
-def load_config(path: str | Path, overrides: Iterable[str], model: type[M]) -> M:
+def load_config(path: str | Path, overrides: Iterable[str], model: Model[M]) -> M:
     """The config in a YAML file, with overrides `dotted.key=value`, checked. Raises ConfigError with all errors."""
     return check_overridden(load_yaml(Path(path)), overrides, model)
 
 
-def load_stored_config(path: Path, overrides: Iterable[str], model: type[M]) -> M:
+def load_stored_config(path: Path, overrides: Iterable[str], model: Model[M]) -> M:
     """The config of a run, which may be a stranger's: as `load_config`, but what it names is only imported if the user
     has trusted it. Raises UntrustedError for what else it names."""
     with reading_stored(path):
         return load_config(path, overrides, model)
 
 
-def check_overridden(data: dict[str, Any], overrides: Iterable[str], model: type[M]) -> M:
+def check_overridden(data: dict[str, Any], overrides: Iterable[str], model: Model[M]) -> M:
     """The config that plain data describe after the overrides. Raises ConfigError with the errors of both at once."""
     errors: list[ConfigErrorItem] = []
     for override in overrides:
@@ -43,7 +45,8 @@ def check_overridden(data: dict[str, Any], overrides: Iterable[str], model: type
         except ConfigError as error:
             errors += error.errors
     try:
-        config = check(data, model)
+        chosen: type[M] = model if isinstance(model, type) else model(data)
+        config = check(data, chosen)
     except ConfigError as error:
         errors += error.errors
     if errors:

@@ -189,6 +189,11 @@ def _admits(name: str) -> bool:
     return match is None or admit(match[1])
 
 
+def admitted_class(name: str, base: type[T]) -> type[T] | None:
+    """As `load_class`; None for a class whose module may not be imported here."""
+    return load_class(name, base) if _admits(name) else None
+
+
 def load_class(name: str, base: type[T]) -> type[T]:
     """The class that `package.module:Class` names, imported if it may be (palestra.config.own_modules).
 

@@ -17,10 +17,6 @@ from palestra.runtime.statistics import describe, estimate_mean, estimate_rho
 STREAM = "evaluation"
 
 
-class Interrupted(Exception):
-    """An evaluation was left in the middle; nothing of it is kept."""
-
-
 @dataclass(frozen=True)
 class Games:
     """What came out of games played once each. Tensors (n,), games that were over at their start left out.

@@ -38,7 +38,7 @@ class History:
 
     def add(self, record: Mapping[str, Any]) -> None:
         """record: one of training, where null stands for NaN."""
-        for player, told in record["players"].items():
+        for player, told in record.get("players", {}).items():
             curves = self.curves.setdefault(player, {})
             episodes = told.get("episodes", {})
             for name, value in (episodes | told).items():

@@ -37,11 +37,17 @@ class RunCard:
 
 @dataclass(frozen=True)
 class RunEnd:
-    """How a run ended. scores: of the last evaluation, by name."""
+    """How a run ended. step: `step_of` its last record. scores: of the last evaluation, by name."""
 
     status: Status
-    env_steps: int
+    step: int
     scores: Mapping[str, float]
+
+
+def step_of(counts: Mapping[str, Any]) -> int:
+    """Where a record stands on the axis of a run: its env steps or, in a run that counts none, its opt steps."""
+    step: int = counts["env_steps"] if "env_steps" in counts else counts["opt_steps"]
+    return step
 
 
 class Recorder(ABC):

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator
 
 from palestra.config import Config, NonEmptyStr
-from palestra.recording.recorders import Recorder, RunCard, RunEnd, kept_id, numbers_of
+from palestra.recording.recorders import Recorder, RunCard, RunEnd, kept_id, numbers_of, step_of
 from palestra.recording.values import Histogram, Media, values_of
 from palestra.storage.disk import Folder
 from palestra.storage.secrets import MAY_HOLD, may_hold_secret
@@ -77,7 +77,7 @@ class MlflowRecorder(Recorder):
         return str(made.info.run_id)
 
     def write(self, number: int, record: Mapping[str, Any]) -> None:
-        metrics = self._metrics({**numbers_of(record), COUNT: number + 1}, record["env_steps"])
+        metrics = self._metrics({**numbers_of(record), COUNT: number + 1}, step_of(record))
         if len(self._waiting) + len(metrics) > MAX_METRICS:
             self.flush()
         self._waiting += metrics
@@ -100,7 +100,7 @@ class MlflowRecorder(Recorder):
         self._waiting = []
 
     def close(self, end: RunEnd) -> None:
-        self._waiting += self._metrics(end.scores, end.env_steps)
+        self._waiting += self._metrics(end.scores, end.step)
         self.flush()
         self._client.set_tag(self._id, "status", end.status)
         self._client.set_terminated(self._id, STATUS[end.status])

@@ -15,7 +15,7 @@ from typing import Any, Literal
 import numpy as np
 
 from palestra.config import Config
-from palestra.recording.recorders import Recorder, RunCard, RunEnd, Status, numbers_of
+from palestra.recording.recorders import Recorder, RunCard, RunEnd, Status, numbers_of, step_of
 from palestra.recording.values import Histogram, Media, values_of
 from palestra.storage.disk import Folder
 
@@ -53,7 +53,7 @@ class TensorBoardRecorder(Recorder):
         from torch.utils.tensorboard.summary import scalar, text
 
         assert self._events is not None
-        step = record["env_steps"]
+        step = step_of(record)
         for name, value in numbers_of(record).items():
             self._events.add(scalar(name, value), step)
         for name, other in values_of(record, self._folder):
@@ -74,9 +74,9 @@ class TensorBoardRecorder(Recorder):
 
         assert self._events is not None
         for name, value in end.scores.items():
-            self._events.add(scalar(name, value), end.env_steps)
+            self._events.add(scalar(name, value), end.step)
         self._events.add(_session_end(end.status), 0)
-        self._events.add(text("status", end.status), end.env_steps)
+        self._events.add(text("status", end.status), end.step)
         self._events.close()
         self._events = None
 

@@ -6,27 +6,26 @@ it is the same every time. What does not count yet is state of the run, and is p
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple
 
+from palestra.callbacks.training import Training
 from palestra.evaluation.config import BestConfig, EvaluatorsConfig
 from palestra.evaluation.evaluations import Evaluations
-from palestra.evaluation.evaluator import Interrupted
 from palestra.recording.recorders import plain
 from palestra.recording.results import Task
 from palestra.runs.config import RunConfig
-from palestra.runs.evaluations import Evaluating, InTurn, Occasion, steps_of
-from palestra.runs.evaluator_processes import Answer, Processes, Request
+from palestra.runs.evaluations import EvaluationRequest, Evaluator, SyncEvaluator, steps_of
+from palestra.runs.evaluator_processes import Answer, Processes, ProcessRequest
 from palestra.runs.stored import record_name
-from palestra.runtime.intervals import Unit
+from palestra.runtime.signals import Interrupted
 from palestra.storage.disk import Folder
 from palestra.storage.facts import to_json
 from palestra.storage.run_folder import RunFolder
 from palestra.storage.states import copied
-from palestra.training.progress import View
 
 LOOK_S = 0.05  # between two looks for a signal while training waits
 
@@ -43,18 +42,18 @@ class Batch:
     """What was asked at one safe point. state: as in a checkpoint, of the players that learn and the game alone.
     asked: by the evaluation's name; none before it is handed over."""
 
-    occasion: Occasion
+    request: EvaluationRequest
     state: dict[str, Any]
     asked: dict[str, Asked] = field(default_factory=dict)
 
     def records(self) -> list[dict[str, Any]]:
-        return [record_of(name, self.occasion, asked.answer.result()) for name, asked in self.asked.items()]
+        return [record_of(name, self.request, asked.answer.result()) for name, asked in self.asked.items()]
 
     def unanswered(self) -> list[str]:
         return [name for name, asked in self.asked.items() if not asked.answer.done()]
 
 
-class Beside(Evaluating):
+class AsyncEvaluator(Evaluator):
     """Hands evaluations over to processes, and keeps what they say until it counts."""
 
     def __init__(self, config: EvaluatorsConfig, evaluations: Evaluations, best: BestConfig | None) -> None:
@@ -66,17 +65,17 @@ class Beside(Evaluating):
 
     # ---- asking, and what comes of it --------------------------------------------------------------------
 
-    def results(self, occasion: Occasion, view: View, interrupted: Callable[[], bool]) -> list[dict[str, Any]]:
-        if occasion.names:
-            self.batches.append(Batch(occasion, self._snapshot()))
+    def results(self, request: EvaluationRequest, training: Training) -> list[dict[str, Any]]:
+        if request.names:
+            self.batches.append(Batch(request, self._snapshot()))
             self._hand_over()
-        now = occasion.counters[self.config.results.unit]
-        due = [batch for batch in self.batches if occasion.is_final or now >= self._due(batch)]
+        now = request.counters[self.config.results.unit]
+        due = [batch for batch in self.batches if request.is_final or now >= self._due(batch)]
         try:
             for batch in due:
-                _wait(batch, view, interrupted)
+                _wait(batch, training)
         except Interrupted:
-            if occasion.names:
+            if request.names:
                 self.batches.pop()
             raise
         self.batches = self.batches[len(due) :]
@@ -87,19 +86,19 @@ class Beside(Evaluating):
         weights = {name: player.weights() for name, player in players if player.learning}
         return copied({"players": weights, "game": self.evaluations.game.state_dict()})
 
-    def due(self) -> Mapping[Unit, float]:
+    def due(self) -> Mapping[str, float]:
         if not self.batches:
             return {}
         return {self.config.results.unit: self._due(self.batches[0])}
 
     def _due(self, batch: Batch) -> int:
-        return batch.occasion.counters[self.config.results.unit] + self.config.results.after
+        return batch.request.counters[self.config.results.unit] + self.config.results.after
 
     def candidates(self) -> Sequence[Mapping[str, int]]:
         if self.best is None:
             return []
-        asked = [batch.occasion for batch in self.batches if self.best.evaluation in batch.occasion.names]
-        return [steps_of(occasion.counters) for occasion in asked]
+        asked = [batch.request for batch in self.batches if self.best.evaluation in batch.request.names]
+        return [steps_of(request.counters) for request in asked]
 
     def tasks(self) -> Sequence[Task]:
         return [batch.asked[name].task for batch in self.batches for name in batch.unanswered()]
@@ -113,7 +112,7 @@ class Beside(Evaluating):
     @contextmanager
     def opened(self, run: RunFolder) -> Iterator[None]:
         """The processes, which are started when there is something to play, and do not outlive this."""
-        self.folder = run.evaluations.make().below("beside").make()
+        self.folder = run.evaluations.make().below("async").make()
         self.processes = Processes(run.path, self.folder, self.config, self._news.append)
         self._hand_over()
         try:
@@ -127,28 +126,29 @@ class Beside(Evaluating):
     def _hand_over(self) -> None:
         for batch in self.batches if self.processes is not None else ():
             if not batch.asked:
-                batch.asked = {name: self._ask(name, batch) for name in batch.occasion.names}
+                batch.asked = {name: self._ask(name, batch) for name in batch.request.names}
 
     def _ask(self, name: str, batch: Batch) -> Asked:
         assert self.processes is not None
-        occasion = batch.occasion
-        task = occasion.task(self.evaluations, name)
-        task.name = f"{name} of opt step {occasion.counters['opt_steps']}"
-        state = batch.state | {"counters": occasion.counters}
-        request = Request(name, occasion.num_games(self.evaluations, name), occasion.with_scripted, state, task)
-        if (failed := self._failed_before(name, occasion)) is not None:
+        request = batch.request
+        task = request.task(self.evaluations, name)
+        task.name = f"{name} of opt step {request.counters['opt_steps']}"
+        state = batch.state | {"counters": request.counters}
+        num_games = request.num_games(self.evaluations, name)
+        handed_over = ProcessRequest(name, num_games, request.with_scripted, state, task)
+        if (failed := self._failed_before(name, request)) is not None:
             known: Future[Answer] = Future()
             known.set_result(failed)
             return Asked(task, known)
-        answer = self.processes.play(request, lambda found: self._file(record_of(name, occasion, found)))
+        answer = self.processes.play(handed_over, lambda found: self._file(record_of(name, request, found)))
         return Asked(task, answer)
 
-    def _failed_before(self, name: str, occasion: Occasion) -> Answer | None:
+    def _failed_before(self, name: str, request: EvaluationRequest) -> Answer | None:
         """What has failed once in this run stays so where it goes on: it may have been recorded so."""
         assert self.folder is not None
         try:
-            filed = json.loads(self.folder.read(record_name(name, occasion.counters["opt_steps"])))
-            if filed == record_of(name, occasion, Answer(None, 0.0, filed["why"])):
+            filed = json.loads(self.folder.read(record_name(name, request.counters["opt_steps"])))
+            if filed == record_of(name, request, Answer(None, 0.0, filed["why"])):
                 return Answer(None, 0.0, filed["why"])
         except (OSError, ValueError, LookupError, TypeError):
             pass  # none, or an evaluation
@@ -166,36 +166,36 @@ class Beside(Evaluating):
     # ---- state -------------------------------------------------------------------------------------------
 
     def state_dict(self) -> list[Any]:
-        return [{"occasion": asdict(batch.occasion), **batch.state} for batch in self.batches]
+        return [{"request": asdict(batch.request), **batch.state} for batch in self.batches]
 
     def load_state_dict(self, state: Sequence[Any]) -> None:
         self.batches = [
-            Batch(Occasion.from_state(batch["occasion"]), {key: batch[key] for key in ("players", "game")})
+            Batch(EvaluationRequest.from_state(batch["request"]), {key: batch[key] for key in ("players", "game")})
             for batch in state
         ]
         self._hand_over()
 
 
-def make_evaluating(config: RunConfig, evaluations: Evaluations) -> Evaluating:
+def make_evaluator(config: RunConfig, evaluations: Evaluations) -> Evaluator:
     """Who plays the evaluations of a run that trains."""
     if config.evaluators is None:
-        return InTurn(evaluations)
-    return Beside(config.evaluators, evaluations, config.best)
+        return SyncEvaluator(evaluations)
+    return AsyncEvaluator(config.evaluators, evaluations, config.best)
 
 
-def record_of(name: str, occasion: Occasion, answer: Answer) -> dict[str, Any]:
+def record_of(name: str, request: EvaluationRequest, answer: Answer) -> dict[str, Any]:
     """The record of an evaluation, or of one that has failed."""
     if answer.result is None:
-        return {"kind": "failed_evaluation", **occasion.counters, "evaluation": name, "why": answer.why}
-    return {"kind": "evaluation", **occasion.counters, **answer.result, "clock": {"seconds": answer.seconds}}
+        return {"kind": "failed_evaluation", **request.counters, "evaluation": name, "why": answer.why}
+    return {"kind": "evaluation", **request.counters, **answer.result, "clock": {"seconds": answer.seconds}}
 
 
-def _wait(batch: Batch, view: View, interrupted: Callable[[], bool]) -> None:
+def _wait(batch: Batch, training: Training) -> None:
     """Until all is answered. Raises Interrupted."""
     for name in batch.unanswered():
         answer = batch.asked[name].answer
-        with view.during("waiting for evaluation", []):
+        with training.during("waiting for evaluation", []):
             while not wait([answer], timeout=LOOK_S).done:
-                if interrupted():
+                if training.is_asked_to_leave():
                     raise Interrupted
-                view.show()
+                training.show()

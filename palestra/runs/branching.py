@@ -13,13 +13,13 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from palestra.config import Config, ConfigError, ConfigErrorItem, load_stored_config, render
-from palestra.runs.config import RunConfig
+from palestra.config import Config, ConfigError, ConfigErrorItem, render
+from palestra.runs.config import BaseRunConfig, read_stored_config
 from palestra.storage.checkpoints import CheckpointError, Checkpoints, LoadedCheckpoint
 from palestra.storage.run_folder import RunFolder
 
 # What the state in a checkpoint is made of: with other values it would mean something else, or nothing.
-FIXED_IN_A_BRANCH = r"(game|num_worlds|roles|players)(\..+)?|callbacks(\.\d+\.name)?"
+FIXED_IN_A_BRANCH = r"trainer(\.name)?|(game|num_worlds|roles|players)(\..+)?|callbacks(\.\d+\.name)?"
 FREE_IN_A_BRANCH = (
     r"players\.[^.]+\.algorithm\."
     r"(?!(name|net|body|policy_net|critic_net|dueling|value(?!\.huber_delta$)|transitions"
@@ -54,15 +54,15 @@ def tree_differences(before: Any, after: Any, path: str = "") -> Iterator[Change
         yield Change(path, before, after)
 
 
-def extend(run: Path, overrides: Sequence[str], model: type[RunConfig]) -> RunFolder:
+def extend(run: Path, overrides: Sequence[str]) -> RunFolder:
     """Give a run another end: its config is rewritten, and the change noted. `Trainer.load(run).fit()` goes on.
 
     Raises ConfigError for a change of any other key than `stop`, for none, and for an end that lies behind.
     """
     folder = RunFolder.open(run)
     with folder.lock():
-        config = load_stored_config(folder.config, (), model)
-        extended = load_stored_config(folder.config, tuple(overrides), model)
+        config = read_stored_config(folder.config)
+        extended = read_stored_config(folder.config, overrides)
         changes = differences(config, extended)
         faults = [
             ConfigErrorItem(change.key, "cannot change in a run; branch off: palestra branch CHECKPOINT key=value")
@@ -87,7 +87,7 @@ def extend(run: Path, overrides: Sequence[str], model: type[RunConfig]) -> RunFo
         noted = _noted(folder)
         note(folder, changes, counters)
         try:
-            folder.root.write(folder.config.name, render(extended, model).encode())
+            folder.root.write(folder.config.name, render(extended, type(extended)).encode())
         except OSError:
             file = folder.root.append(folder.changes.name)
             file.truncate(len(noted))
@@ -96,14 +96,14 @@ def extend(run: Path, overrides: Sequence[str], model: type[RunConfig]) -> RunFo
     return folder
 
 
-def branched_config(checkpoint: Path, overrides: Sequence[str], model: type[RunConfig]) -> RunConfig:
+def branched_config(checkpoint: Path, overrides: Sequence[str]) -> BaseRunConfig:
     """The config of a run that branches off a checkpoint.
 
     Raises ConfigError for changes that the checkpoint's state does not allow, RunFolderError where there is no run.
     """
     folder = run_of(checkpoint)
     folder.require_rebuildable()
-    branched = load_stored_config(folder.config, tuple(overrides), model)
+    branched: BaseRunConfig = read_stored_config(folder.config, overrides)
     faults = [
         ConfigErrorItem(change.key, f"cannot change in a branch: the state in {checkpoint} depends on it")
         for change in changes_since(checkpoint, branched)
@@ -127,7 +127,7 @@ def begins_anew(folder: RunFolder) -> bool:
 
 def changes_since(checkpoint: Path, config: Config) -> list[Change]:
     """In what a config differs from that of the run that a checkpoint belongs to."""
-    return differences(load_stored_config(run_of(checkpoint).config, (), type(config)), config)
+    return differences(read_stored_config(run_of(checkpoint).config), config)
 
 
 def stored_config(config: Config) -> dict[str, Any]:

@@ -1,7 +1,12 @@
-"""All algorithms, and what a whole run says: the config models are assembled here."""
+"""All algorithms, and what a whole run says: the config models are assembled here.
 
+There may be several kinds of run; the class of the trainer says which one it trains. Each kind is a BaseRunConfig with
+keys of its own. RunConfig is the one in which players play games.
+"""
+
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -23,10 +28,13 @@ from palestra.config import (
     PositiveInt,
     UnreadConfig,
     UserConfig,
+    admitted_class,
     check_overridden,
     load_config,
     load_stored_config,
+    walk,
 )
+from palestra.config.errors import listed
 from palestra.evaluation.config import BestConfig, EvaluationConfig, EvaluatorsConfig, best_errors, evaluation_errors
 from palestra.games import GameConfig, game_class
 from palestra.players import FromRunConfig, ScriptedPlayerConfig, script_error
@@ -95,12 +103,69 @@ class OutputConfig(Config):
         return self
 
 
-class RunConfig(Config):
-    """A whole run. Experiment: seed to callbacks. Execution: equal bits only while unchanged. Output: changes no
-    bit."""
+class TrainerBase:
+    """What the classes that `trainer` may name have in common: `palestra.training.lifecycle.Lifecycle` derives from it.
+
+    run_config: the kind of run that it trains. A class of one's own carries its own keys as `Config`, a UserConfig.
+    """
+
+    run_config: ClassVar[type["BaseRunConfig"]]
+
+
+class InTurnConfig(Config):
+    name: Literal["in_turn"]
+    """in each epoch every learning player takes one turn, in the order of `players`"""
+
+
+AnyTrainerConfig = Annotated[InTurnConfig | UserConfig, ByName(user_class=TrainerBase)]
+
+
+class BaseRunConfig(Config):
+    """What every run says, whatever it trains. The keys that a kind of run adds stand between `trainer` and `stop`.
+
+    units: what intervals and limits of this kind of run may count.
+    """
+
+    units: ClassVar[tuple[str, ...]] = ("opt_steps", "epochs", "minutes")
 
     seed: NonNegativeInt
     """all chance comes from here"""
+    trainer: AnyTrainerConfig
+    """who learns when: by name, or a class of your own"""
+    stop: Limit
+    """when the run is done"""
+    callbacks: list[AnyCallbackConfig]
+    """what else is done at the trainer's hooks: by name, or classes of your own"""
+    execution: ExecutionConfig
+    """where and how it is computed; equal bits only while unchanged"""
+    output: OutputConfig
+    """what is shown and kept; changes no bit"""
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        for name in ("stop", "callbacks", "execution", "output"):  # last, wherever the keys of the kind were added
+            cls.__pydantic_fields__[name] = cls.__pydantic_fields__.pop(name)
+
+    @model_validator(mode="after")
+    def _check_units(self) -> Self:
+        expected = f"expected one of {listed(self.units)}"
+        counting = ((keys, value) for keys, value in walk(self) if isinstance(value, Interval | Limit))
+        errors = [
+            ConfigErrorItem(".".join((*keys, "unit")), f"{value.unit!r} is unknown; {expected}")
+            for keys, value in counting
+            if value.unit not in self.units
+        ]
+        if errors:
+            raise ConfigError(errors)
+        return self
+
+
+class RunConfig(BaseRunConfig):
+    """A run in which players play games. Experiment: seed to callbacks. Execution: equal bits only while unchanged.
+    Output: changes no bit."""
+
+    units = ("opt_steps", "env_steps", "epochs", "minutes")
+
     game: GameConfig
     """the rules"""
     num_worlds: PositiveInt
@@ -109,20 +174,12 @@ class RunConfig(Config):
     """who sits in which role"""
     players: dict[str, Annotated[LearningPlayerConfig | ScriptedPlayerConfig | FromRunConfig, ByKey()]]
     """the players by name: each learns, is scripted, or comes from a run"""
-    stop: Limit
-    """when the run is done"""
     evaluations: list[EvaluationConfig]
     """games apart from training; []: none"""
     best: BestConfig | None
     """what makes a checkpoint the best one; null: no best one is kept"""
     evaluators: EvaluatorsConfig | None
     """processes that play the evaluations while training goes on; null: training waits for each evaluation"""
-    callbacks: list[AnyCallbackConfig]
-    """what else is done at the trainer's hooks: by name, or classes of your own"""
-    execution: ExecutionConfig
-    """where and how it is computed; equal bits only while unchanged"""
-    output: OutputConfig
-    """what is shown and kept; changes no bit"""
 
     @model_validator(mode="after")
     def _check_seats(self) -> Self:
@@ -186,18 +243,36 @@ class RunConfig(Config):
         return [ConfigErrorItem(*fault) for fault in faults]
 
 
-def read_config(config: "str | Path | dict[str, Any] | RunConfig", overrides: tuple[str, ...] = ()) -> RunConfig:
-    """The config of a run from a path, a mapping or itself. Raises ConfigError with every fault at once."""
-    if isinstance(config, str | Path):
-        return load_config(config, overrides, RunConfig)
-    data = config.model_dump() if isinstance(config, RunConfig) else config
-    return check_overridden(data, overrides, RunConfig)
-
-
-def read_stored_config(path: Path) -> RunConfig:
-    """The config of a run. Raises RunFolderError where it is not what was written, UntrustedError for what it names
-    that the user has not trusted."""
+def kind_of_run(data: Any) -> type[BaseRunConfig]:
+    """The kind of run that plain data describe, which their trainer tells. Where nothing tells, or the trainer may not
+    be imported, players play: checking the data says what is wrong."""
+    trainer = data.get("trainer") if isinstance(data, dict) else None
+    name = trainer.get("name") if isinstance(trainer, dict) else None
+    if not isinstance(name, str) or ":" not in name:
+        return RunConfig
     try:
-        return load_stored_config(path, (), RunConfig)
+        found = admitted_class(name, TrainerBase)
+    except ValueError:
+        return RunConfig
+    return RunConfig if found is None else found.run_config
+
+
+def read_config(config: str | Path | dict[str, Any] | BaseRunConfig, overrides: Sequence[str] = ()) -> Any:
+    """The config of a run from a path, a mapping or itself: a BaseRunConfig, a RunConfig where players play. Raises
+    ConfigError with every fault at once."""
+    if isinstance(config, str | Path):
+        return load_config(config, overrides, kind_of_run)
+    data = config.model_dump() if isinstance(config, BaseRunConfig) else config
+    return check_overridden(data, overrides, kind_of_run)
+
+
+def read_stored_config(path: Path, overrides: Sequence[str] = ()) -> Any:
+    """The config of a run, as `read_config`. Raises RunFolderError where it is not what was written, ConfigError for
+    overrides that do not fit it, UntrustedError for what it names that the user has not trusted."""
+    if overrides:
+        read_stored_config(path)
+        return load_stored_config(path, overrides, kind_of_run)
+    try:
+        return load_stored_config(path, (), kind_of_run)
     except ConfigError as error:
         raise RunFolderError(f"{path} is not what was written:\n{error}") from error

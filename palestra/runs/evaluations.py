@@ -2,23 +2,22 @@
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+from palestra.callbacks.training import Training
 from palestra.evaluation.evaluations import Evaluations
-from palestra.evaluation.evaluator import Interrupted
 from palestra.recording.results import Task
-from palestra.runtime.intervals import Unit
+from palestra.runtime.signals import Interrupted
 from palestra.storage.run_folder import RunFolder
-from palestra.training.progress import View
 
 COUNTERS = ("env_steps", "opt_steps", "epochs", "episodes")  # in the order in which records have them
 
 
 @dataclass(frozen=True)
-class Occasion:
+class EvaluationRequest:
     """A safe point, and what is due there.
 
     names: of the evaluations; there may be none. with_scripted: also pairings in which nobody learns. is_final: the run
@@ -31,7 +30,7 @@ class Occasion:
     counters: dict[str, int]
 
     @classmethod
-    def from_state(cls, state: Mapping[str, Any]) -> "Occasion":
+    def from_state(cls, state: Mapping[str, Any]) -> "EvaluationRequest":
         """What `asdict` gave. A checkpoint's keys are sorted."""
         return cls(**{**state, "counters": {name: state["counters"][name] for name in COUNTERS}})
 
@@ -46,15 +45,15 @@ class Occasion:
         return Task(name, 0, num_pairings * self.num_games(evaluations, name), "games")
 
 
-class Evaluating(ABC):
+class Evaluator(ABC):
     """Plays the evaluations of a run that trains. What most have no use for is given here."""
 
     @abstractmethod
-    def results(self, occasion: Occasion, view: View, interrupted: Callable[[], bool]) -> list[dict[str, Any]]:
+    def results(self, request: EvaluationRequest, training: Training) -> list[dict[str, Any]]:
         """The records that count from this safe point on, each with the counters of the players that it tells of.
 
-        view: shows what training waits for. Raises Interrupted if `interrupted` says so; then nothing has happened,
-        and the same is asked again.
+        training: shows what it waits for. Raises Interrupted if it is asked to leave; then nothing has happened, and
+        the same is asked again.
         """
 
     @contextmanager
@@ -62,7 +61,7 @@ class Evaluating(ABC):
         """For the time of one `fit`."""
         yield
 
-    def due(self) -> Mapping[Unit, float]:
+    def due(self) -> Mapping[str, float]:
         """At which counts results are due, whatever else is."""
         return {}
 
@@ -92,28 +91,28 @@ def steps_of(counters: Mapping[str, Any]) -> dict[str, int]:
     return {unit: counters[unit] for unit in ("env_steps", "opt_steps", "epochs")}
 
 
-class InTurn(Evaluating):
+class SyncEvaluator(Evaluator):
     """Training waits for each evaluation, whose results count at once."""
 
     def __init__(self, evaluations: Evaluations) -> None:
         self.evaluations = evaluations
 
-    def results(self, occasion: Occasion, view: View, interrupted: Callable[[], bool]) -> list[dict[str, Any]]:
-        tasks = [occasion.task(self.evaluations, name) for name in occasion.names]
+    def results(self, request: EvaluationRequest, training: Training) -> list[dict[str, Any]]:
+        tasks = [request.task(self.evaluations, name) for name in request.names]
         if not tasks:
             return []
-        with view.during("evaluating", tasks):
-            return [self._record(task, occasion, view, interrupted) for task in tasks]
+        with training.during("evaluating", tasks):
+            return [self._record(task, request, training) for task in tasks]
 
-    def _record(self, task: Task, occasion: Occasion, view: View, interrupted: Callable[[], bool]) -> dict[str, Any]:
+    def _record(self, task: Task, request: EvaluationRequest, training: Training) -> dict[str, Any]:
         def watch(num_over: int) -> None:
-            if interrupted():
+            if training.is_asked_to_leave():
                 raise Interrupted
             task.done = num_over
-            view.show()
+            training.show()
 
-        num_games, started = occasion.num_games(self.evaluations, task.name), time.perf_counter()
-        result = self.evaluations.play(task.name, num_games, occasion.with_scripted, watch)
+        num_games, started = request.num_games(self.evaluations, task.name), time.perf_counter()
+        result = self.evaluations.play(task.name, num_games, request.with_scripted, watch)
         task.done = task.total
         clock = {"seconds": time.perf_counter() - started}
-        return {"kind": "evaluation", **occasion.counters, **result, "clock": clock}
+        return {"kind": "evaluation", **request.counters, **result, "clock": clock}

@@ -1,7 +1,7 @@
 """Processes that play evaluations (palestra.runs.evaluator_worker): started, handed requests, watched, killed.
 
 One thread per process does this, so that training waits for none of it. What a process prints goes to
-`evaluations/beside/evaluator-N.log`. It ends with the process that started it, also if that is killed.
+`evaluations/async/evaluator-N.log`. It ends with the process that started it, also if that is killed.
 """
 
 import json
@@ -32,7 +32,7 @@ CLOSE_S = 5.0  # for the threads to see that their processes are gone
 
 
 @dataclass(frozen=True)
-class Request:
+class ProcessRequest:
     """One evaluation, by name. state: as in a checkpoint; players, game, counters. task: shows how far it is."""
 
     evaluation: str
@@ -62,7 +62,7 @@ class Answer:
 class Job(NamedTuple):
     """A request, and where its answer goes: to `file` first."""
 
-    request: Request
+    request: ProcessRequest
     file: Callable[[Answer], None]
     answer: Future[Answer]
 
@@ -81,7 +81,7 @@ class Processes:
             for number in range(config.num_processes)
         ]
 
-    def play(self, request: Request, file: Callable[[Answer], None]) -> Future[Answer]:
+    def play(self, request: ProcessRequest, file: Callable[[Answer], None]) -> Future[Answer]:
         """The answer to come: of a process, or that the evaluation has failed. file: is given it first, in another
         thread."""
         answer: Future[Answer] = Future()
@@ -212,7 +212,7 @@ class EvaluatorProcess:
         finally:
             os.close(watched)
 
-    def answer(self, request: Request) -> Answer:
+    def answer(self, request: ProcessRequest) -> Answer:
         """Raises ProcessLost where none comes in time."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None

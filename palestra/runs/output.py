@@ -15,7 +15,7 @@ from palestra.recording.display import make_display
 from palestra.recording.feed import Feed
 from palestra.recording.history import History
 from palestra.recording.plots import plot_scores
-from palestra.recording.recorders import JsonlRecorder, Recorder, RunCard, RunEnd, Status, flat_params, plain
+from palestra.recording.recorders import JsonlRecorder, Recorder, RunCard, RunEnd, Status, flat_params, plain, step_of
 from palestra.recording.results import Evaluation, Progress, by_name, pair_label, standings
 from palestra.recording.summary import render_summary
 from palestra.recording.values import Image, Video, file_media
@@ -43,7 +43,7 @@ class RunOutput:
         self.number = -1  # of the last checkpoint that was due
         self.stands_on = -1  # the checkpoint that was loaded or saved last
         self.mirror: Mirror | None = None
-        self.env_steps = 0  # the most that a record tells of
+        self.step = 0  # the furthest that a record stands
         self.feeds: list[Feed] = []
         self._told_faults: set[str] = set()
         self.candidates: Callable[[], Sequence[Mapping[str, int]]] = tuple  # steps of who may turn out to be the best
@@ -56,11 +56,13 @@ class RunOutput:
         console: Console,
         origin: Path | None,
         set_in_python: Sequence[str],
+        trainer_in_python: str | None,
     ) -> "RunOutput":
         """A new run: its resolved config and the facts about versions, machine and command are written at once.
 
         origin: the checkpoint that it branches off, if any. set_in_python: calls that gave it objects which no config
-        names. The mirror's URL is settled here for the run's life.
+        names. trainer_in_python: the class that trains it, where the config does not name that. The mirror's URL is
+        settled here for the run's life.
         """
         mirror, run_id, place = config.output.mirror, uuid.uuid4().hex, config.output.checkpoint_folder
         elsewhere = None if place is None else folder.keep_checkpoints_in(Path(place), run_id)
@@ -68,6 +70,7 @@ class RunOutput:
             id=run_id,
             user_classes=user_class_hashes(config),
             set_in_python=list(set_in_python),
+            trainer_in_python=trainer_in_python,
             branched_from=None if origin is None else str(origin.resolve()),
             mirror=None if mirror is None else f"{mirror.url.rstrip('/')}/{folder.path.resolve().name}",
             checkpoint_folder=None if elsewhere is None else str(elsewhere.resolve()),
@@ -130,12 +133,12 @@ class RunOutput:
 
     def rewind(self, loaded: LoadedCheckpoint | None) -> None:
         """Forget the records that came after a checkpoint; all of them where there is none."""
-        length, self.env_steps, self.number, self.stands_on = 0, 0, -1, -1
+        length, self.step, self.number, self.stands_on = 0, 0, -1, -1
         if self.mirror is not None:
             with suppress(RemoteError):  # it has been told
                 self.mirror.finish()  # it reads what is cut now
         if loaded is not None:
-            self.env_steps = loaded.counters["env_steps"]
+            self.step = step_of(loaded.counters)
             self.stands_on = loaded.manifest.number
             self.number = self.stands_on - (not loaded.manifest.is_due)
             length = part_of(self.jsonl.file, loaded.records).length
@@ -167,7 +170,7 @@ class RunOutput:
             if math.isfinite(score.value)
         }
         for feed in self.feeds:
-            feed.end(RunEnd(status, self.env_steps, scores))
+            feed.end(RunEnd(status, self.step, scores))
         for feed in self.feeds:
             feed.wait()
         self._tell_news()
@@ -224,7 +227,7 @@ class RunOutput:
     def write(self, record: Mapping[str, Any]) -> None:
         """Write a record, and before it the files of its images and videos. A disk that refuses is told once, and
         the records wait."""
-        step = f"{record['env_steps']}-{record['opt_steps']}"
+        step = f"{step_of(record)}-{record['opt_steps']}"
         record = file_media(record, lambda name, media: self._file(f"{name}-{step}{media.suffix}", media))
         was_waiting = self.jsonl.is_waiting
         try:
@@ -232,7 +235,7 @@ class RunOutput:
         except OSError as error:
             if not was_waiting:
                 self.display.error(f"records wait, for the disk refuses them: {error}; training goes on")
-        self.env_steps = max(self.env_steps, record["env_steps"])
+        self.step = max(self.step, step_of(record))
         for feed in self.feeds:
             feed.notify(self.jsonl.length)
         self._tell_news()
@@ -267,9 +270,12 @@ class RunOutput:
         buffers: Mapping[str, ReplayBuffer],
         best: bool,
         is_due: bool,
-    ) -> None:
-        """Write the next checkpoint; records are on the disk before it. is_due: one that is not uses up no number; one
-        that fails does, as if it were there. Raises CheckpointError if the disk refuses."""
+    ) -> Path:
+        """Write the next checkpoint, and give its folder; records are on the disk before it. Raises CheckpointError if
+        the disk refuses.
+
+        is_due: one that is not uses up no number; one that fails does, as if it were there.
+        """
         number = self.number + 1
         self.number += is_due
         try:
@@ -284,6 +290,7 @@ class RunOutput:
             self.checkpoints.mark_best(name)
         if self.mirror is not None:
             self.mirror.send(number)
+        return self.checkpoints.folder.path / name
 
     def catch_up_mirror(self) -> None:
         """Send what earlier processes have left undone; not from a checkpoint that is no longer the newest."""

@@ -16,7 +16,7 @@ from palestra.recording.recorders import plain
 from palestra.runs.config import RunConfig, read_stored_config
 from palestra.runs.parts import make_players
 from palestra.storage.checkpoints import Checkpoints
-from palestra.storage.disk import write_traceback
+from palestra.storage.disk import RunFolderError, write_traceback
 from palestra.storage.facts import to_json
 from palestra.storage.run_folder import RunFolder
 
@@ -49,6 +49,8 @@ class StoredRun:
             folder = RunFolder.open(Path(run))
             folder.require_rebuildable()
             config = read_stored_config(folder.config)
+            if not isinstance(config, RunConfig):
+                raise RunFolderError(f"expected a run in which players play, got {folder.path}")
             if starts:
                 seeded = [e.model_copy(update={"seed": starts.get(e.name, e.seed)}) for e in config.evaluations]
                 config = config.model_copy(update={"evaluations": seeded})

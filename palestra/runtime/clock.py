@@ -1,7 +1,7 @@
 """The clock of a run: seconds of training alone, over all its processes."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import NamedTuple
 
@@ -46,16 +46,12 @@ class TrainingClock:
 
 
 class Mark(NamedTuple):
-    """A moment to count from. seconds: of training."""
+    """A moment to count from. seconds: of training. counts: what had been counted by then."""
 
     seconds: float
-    env_steps: int
-    opt_steps: int
+    counts: Mapping[str, int]
 
     def rates(self, now: "Mark") -> dict[str, float]:
-        """Env steps and opt steps per second of training since this moment."""
+        """What was counted per second of training since this moment."""
         seconds = max(now.seconds - self.seconds, 1e-9)
-        return {
-            "env_steps": (now.env_steps - self.env_steps) / seconds,
-            "opt_steps": (now.opt_steps - self.opt_steps) / seconds,
-        }
+        return {name: (now.counts[name] - count) / seconds for name, count in self.counts.items()}

@@ -1,20 +1,19 @@
-"""When something is due: intervals and limits, counted in opt steps, env steps, epochs or minutes of training."""
+"""When something is due: intervals and limits. Their units are what a trainer counts, and minutes of training: each
+kind of run says which (`palestra.runs.config.BaseRunConfig.units`)."""
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Literal
 
-from palestra.config import Config, PositiveFloat
+from palestra.config import Config, NonEmptyStr, PositiveFloat
 from palestra.runtime.clock import TrainingClock
 
-Unit = Literal["opt_steps", "env_steps", "epochs", "minutes"]
-Counters = dict[Unit, float]
+Counters = Mapping[str, float]
 
 
 class Interval(Config):
     every: PositiveFloat
     """how much lies between"""
-    unit: Unit
+    unit: NonEmptyStr
     """opt_steps, env_steps, epochs or minutes (of training alone)"""
 
     def next(self, after: Counters) -> float:
@@ -29,12 +28,17 @@ class Interval(Config):
 class Limit(Config):
     after: PositiveFloat
     """how much is enough"""
-    unit: Unit
+    unit: NonEmptyStr
     """opt_steps, env_steps, epochs or minutes (of training alone)"""
 
     def share(self, now: Counters) -> float:
         """How much of the way lies behind, 0..1."""
         return min(now[self.unit] / self.after, 1.0)
+
+
+def is_due(interval: Interval | None, before: Counters, now: Counters) -> bool:
+    """Whether a multiple of an interval was reached after `before`, up to `now`; never where there is none."""
+    return interval is not None and interval.due(before, now)
 
 
 class Agenda:
@@ -43,22 +47,20 @@ class Agenda:
     def __init__(self, limit: Limit, intervals: Sequence[Interval | None]) -> None:
         self.limit = limit
         self.intervals = [interval for interval in intervals if interval is not None]
-        self.set({"opt_steps": 0, "env_steps": 0, "epochs": 0, "minutes": 0.0}, {})
+        self._next: list[tuple[str, float]] = []
+        self._minutes = math.inf
 
-    def set(self, checked: Counters, once: Mapping[Unit, float]) -> None:
+    def set(self, checked: Counters, once: Mapping[str, float]) -> None:
         """All that was due up to these counters is done. once: what is due at some counts, and then no more."""
-        next_counts = {unit: once.get(unit, math.inf) for unit in checked}
-        next_counts[self.limit.unit] = min(next_counts[self.limit.unit], self.limit.after)
-        for interval in self.intervals:
-            next_counts[interval.unit] = min(next_counts[interval.unit], interval.next(checked))
-        self.opt_steps, self.env_steps = next_counts["opt_steps"], next_counts["env_steps"]
-        self.epochs, self.minutes = next_counts["epochs"], next_counts["minutes"]
+        due = dict(once)
+        for unit, count in [(self.limit.unit, self.limit.after), *((i.unit, i.next(checked)) for i in self.intervals)]:
+            due[unit] = min(due.get(unit, math.inf), count)
+        self._minutes = due.pop("minutes", math.inf)
+        self._next = list(due.items())
 
-    def waits(self, opt_steps: int, env_steps: int, epochs: int, clock: TrainingClock) -> bool:
+    def waits(self, counts: Mapping[str, int], clock: TrainingClock) -> bool:
         """Whether nothing is due yet."""
-        return (
-            opt_steps < self.opt_steps
-            and env_steps < self.env_steps
-            and epochs < self.epochs
-            and (self.minutes == math.inf or clock.seconds / 60 < self.minutes)
-        )
+        for unit, count in self._next:
+            if counts[unit] >= count:
+                return False
+        return self._minutes == math.inf or clock.seconds / 60 < self._minutes

@@ -16,6 +16,10 @@ from types import FrameType
 STOPPING = (signal.SIGINT, signal.SIGTERM)
 
 
+class Interrupted(Exception):
+    """A signal came while something went on that cannot be saved in the middle; nothing of it is kept."""
+
+
 class StopSignals:
     """While caught: the first signal is kept in `received`, for a safe point to see. The process ends at once at the
     second one, or when the first is older than its bound, wherever it is: what lies on the disk is whole.

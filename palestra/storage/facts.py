@@ -10,12 +10,14 @@ import sys
 from functools import cache
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Literal, Self
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field
 
 from palestra.storage.secrets import redacted
+
+RUN_FORMAT: Literal[1] = 1  # of run.json and config.yml; runs before 1 name no trainer
 
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
@@ -27,11 +29,13 @@ class Entry(BaseModel):
 
 
 class RunFacts(Entry):
-    """What run.json says of a run. id: its own. versions, machine, commit, command: what it began on. user_classes: the
-    SHA-256 of the sources of the user's own classes. set_in_python: calls that gave it objects which no config names.
-    branched_from: the checkpoint that it branches off. mirror: the URL of its mirror. checkpoint_folder: where its
-    checkpoints and replay rows lie, if not in the run's folder. ended: why it ended before its `stop`."""
+    """What run.json says of a run. format: of run.json and config.yml. id: its own. versions, machine, commit, command:
+    what it began on. user_classes: the SHA-256 of the sources of the user's own classes. set_in_python: calls that gave
+    it objects which no config names. trainer_in_python: the class that trains it, where that is not the one which its
+    config names. branched_from: the checkpoint that it branches off. mirror: the URL of its mirror. checkpoint_folder:
+    where its checkpoints and replay rows lie, if not in the run's folder. ended: why it ended before its `stop`."""
 
+    format: Literal[1]
     id: Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
     versions: dict[str, str | None]
     machine: dict[str, str | int | None]
@@ -39,6 +43,7 @@ class RunFacts(Entry):
     command: str
     user_classes: dict[str, Sha256]
     set_in_python: list[str]
+    trainer_in_python: str | None
     branched_from: str | None
     mirror: str | None
     checkpoint_folder: str | None
@@ -47,7 +52,7 @@ class RunFacts(Entry):
     @classmethod
     def of_now(cls, **facts: Any) -> Self:
         """Of a run that begins: here, now, by this command."""
-        return cls(**run_facts(), ended=None, **facts)
+        return cls(**run_facts(), format=RUN_FORMAT, ended=None, **facts)
 
 
 def run_facts() -> dict[str, Any]:

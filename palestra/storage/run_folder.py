@@ -13,7 +13,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from palestra.storage.disk import FAILURE, WORDS, Folder, RunFolderError
-from palestra.storage.facts import RunFacts, to_json
+from palestra.storage.facts import RUN_FORMAT, RunFacts, to_json
 
 MAX_CONFIG_BYTES = 16 << 20
 OUR_FOLDERS = (
@@ -119,7 +119,22 @@ class RunFolder:
             folder.root.read(folder.config.name, MAX_CONFIG_BYTES)
         except OSError as error:
             raise RunFolderError(f"{path} cannot be used: {error}") from None
+        folder._require_format()
         return folder
+
+    def _require_format(self) -> None:
+        """Raise RunFolderError for a run of another format than ours. What is damaged shows when it is needed."""
+        try:
+            found = json.loads(self.root.read(self.run.name))
+            version = found["versions"]["palestra"]
+        except (OSError, ValueError, LookupError, TypeError, RecursionError):
+            return
+        number = found.get("format", 0)
+        if isinstance(number, int) and number != RUN_FORMAT:
+            raise RunFolderError(
+                f"{self.path} is a run of format {number}, written by palestra {version}; this palestra reads format "
+                f"{RUN_FORMAT}: use the version that wrote it"
+            )
 
     def facts(self) -> RunFacts:
         """What run.json says. Raises RunFolderError if that is not what was written."""
@@ -181,6 +196,18 @@ class RunFolder:
         return RunFolderError(
             f"{self.path} was trained with objects that no config names; it can go on from Python alone, with the same "
             f"ones: {'; '.join([*steps, 'trainer.fit()'])}"
+        )
+
+    def require_named_trainer(self) -> None:
+        """Raise RunFolderError for a run that a class trains which its config does not name."""
+        if self.facts().trainer_in_python is not None:
+            raise self.other_trainer_needed()
+
+    def other_trainer_needed(self) -> RunFolderError:
+        module, _, name = str(self.facts().trainer_in_python).partition(":")
+        return RunFolderError(
+            f"{self.path} is trained by {name} of {module}, which its config does not name; it can go on from Python "
+            f"alone: {name.rpartition('.')[2]}.load({str(self.path)!r}).fit()"
         )
 
     @classmethod

@@ -25,6 +25,7 @@ from palestra.recording.recorders import without_clock
 from palestra.runs.branching import tree_differences
 from palestra.storage.records_file import read_records
 from palestra.testing.sample_config import sample_config
+from palestra.training import make_trainer
 from palestra.training.trainer import Trainer
 
 Data = dict[str, Any]
@@ -72,25 +73,29 @@ def check_algorithm(
 # ---- one game --------------------------------------------------------------------------------------------
 
 
-class StoppingTrainer(Trainer):
-    """Remembers what the player was at every safe point, and leaves at one of them. stop_at: its number, from 1.
+class Stopping:
+    """Remembers what the player was at every safe point of a training, and leaves at one of them. stop_at: its number,
+    from 1.
 
     Of its worlds nothing is remembered: records, which come later after a stop, empty their counters.
     """
 
-    states: list[Data]
-    stop_at: int | None = None
+    def __init__(self, trainer: Trainer, stop_at: int | None) -> None:
+        self.trainer, self.stop_at = trainer, stop_at
+        self.states: list[Data] = []
+        trainer.watcher = self
 
-    def safe_point(self) -> None:
-        if "states" not in self.__dict__:
-            self.states = []
-        state = {key: value for key, value in self.players[LEARNER].state_dict().items() if key != "worlds"}
+    def before_safe_point(self) -> None:
+        trainer = self.trainer
+        state = {key: value for key, value in trainer.players[LEARNER].state_dict().items() if key != "worlds"}
         self.states.append(deepcopy(state))
         if len(self.states) > MOST_SAFE_POINTS:
-            raise RuntimeError(f"{MOST_SAFE_POINTS} safe points in {self.epochs} turns, and no end")
+            raise RuntimeError(f"{MOST_SAFE_POINTS} safe points in {trainer.epochs} turns, and no end")
         if len(self.states) == self.stop_at:
-            self.signals.received = SIGTERM
-        super().safe_point()
+            trainer.signals.received = SIGTERM
+
+    def after_safe_point(self) -> None:
+        pass
 
 
 class _Unable(Exception):
@@ -102,13 +107,13 @@ def _faults(cls: type[Algorithm], algorithm: Data, game: Data) -> list[ConfigErr
     config = _run_config(algorithm, game)
     with TemporaryDirectory(prefix="palestra-check-") as place:
         alone = _train(cls, Path(place) / "alone", config)
-        if alone.opt_steps == 0:
+        if alone.trainer.opt_steps == 0:
             return [_fault(cls, "learn", "an opt step (turn.after_step)", f"none in {NUM_TURNS} turns")]
         torch.manual_seed(1)
         return _faults_of_chance(cls, alone, Path(place), config) + _faults_of_stops(cls, alone, Path(place), config)
 
 
-def _faults_of_chance(cls: type[Algorithm], alone: StoppingTrainer, place: Path, config: Data) -> list[ConfigErrorItem]:
+def _faults_of_chance(cls: type[Algorithm], alone: Stopping, place: Path, config: Data) -> list[ConfigErrorItem]:
     """The same seed gives the same bits, wherever the global generators are by now."""
     again = _train(cls, place / "again", config)
     for number, (one, other) in enumerate(zip(alone.states, again.states, strict=False)):
@@ -119,45 +124,44 @@ def _faults_of_chance(cls: type[Algorithm], alone: StoppingTrainer, place: Path,
     return []
 
 
-def _faults_of_stops(cls: type[Algorithm], alone: StoppingTrainer, place: Path, config: Data) -> list[ConfigErrorItem]:
+def _faults_of_stops(cls: type[Algorithm], alone: Stopping, place: Path, config: Data) -> list[ConfigErrorItem]:
     """A fresh object goes on from every safe point to the next one as if nothing had been stopped."""
     run = place / "stopped"
     _train(cls, run, config, stop_at=1)
     for number, (before, after) in enumerate(zip(alone.states, [*alone.states[1:], None], strict=True)):
-        trainer = _train(cls, run, None, stop_at=2)
-        if told := _difference(before, trainer.states[0], number):
+        again = _train(cls, run, None, stop_at=2)
+        if told := _difference(before, again.states[0], number):
             return [_fault(cls, "load_state_dict", "a fresh object to be what state_dict has told", told)]
-        told = "another number of safe points" if (after is None) != (len(trainer.states) == 1) else None
-        if after is not None and len(trainer.states) > 1:
-            told = _difference(after, trainer.states[1], number + 1)
+        told = "another number of safe points" if (after is None) != (len(again.states) == 1) else None
+        if after is not None and len(again.states) > 1:
+            told = _difference(after, again.states[1], number + 1)
         if told:
             expected = f"a fresh object to go on from safe point {number} as if nothing had been stopped"
             return [_fault(cls, "learn", f"{expected}, by what state_dict remembers", told)]
-    if told := _difference(_records(alone), _records(trainer), None):
+    if told := _difference(_records(alone), _records(again), None):
         return [_fault(cls, "learn", "the same records with stops as without", told)]
     return []
 
 
-def _train(cls: type[Algorithm], run: Path, config: Data | None, stop_at: int | None = None) -> StoppingTrainer:
+def _train(cls: type[Algorithm], run: Path, config: Data | None, stop_at: int | None = None) -> Stopping:
     """A run that has begun, or gone on. Raises _Unable."""
     console = Console(quiet=True)
     try:
-        if config is None:
-            trainer = StoppingTrainer.load(run, console=console)
-        else:
-            trainer = StoppingTrainer(config, run=run, console=console)
+        trainer = (
+            Trainer.load(run, console=console) if config is None else make_trainer(config, run=run, console=console)
+        )
         made = type(trainer.players[LEARNER].algorithm)
         if made is not cls:
             raise TypeError(
                 f"{cls.__name__} has no Config of its own, a subclass of UserConfig: {made.__name__} is made"
             )
-        trainer.stop_at = stop_at
+        stopping = Stopping(trainer, stop_at)
         trainer.fit()
     except ConfigError as error:
         raise _Unable(f"{cls.__name__}.__init__: refuses: {'; '.join(str(error).splitlines())}") from error
     except Exception as error:
         raise _Unable(f"{cls.__name__}.{_method_of(cls, error)}: raises {failure(error)}") from error
-    return trainer
+    return stopping
 
 
 def _method_of(cls: type[Algorithm], error: Exception) -> str:
@@ -184,9 +188,9 @@ def _difference(before: Any, after: Any, number: int | None) -> str | None:
     return str(Difference(where, change))
 
 
-def _records(trainer: StoppingTrainer) -> list[Data]:
-    assert trainer.output is not None
-    return [without_clock(record) for record in read_records(trainer.output.folder.records)]
+def _records(stopping: Stopping) -> list[Data]:
+    folder = stopping.trainer.opened_output().folder
+    return [without_clock(record) for record in read_records(folder.records)]
 
 
 # ---- what is trained -------------------------------------------------------------------------------------
@@ -251,6 +255,7 @@ def _run_config(algorithm: Data, game: Data) -> Data:
     pairing = {role: LEARNER if role in alike else "random" for role in made.roles}
     return {
         "seed": 0,
+        "trainer": {"name": "in_turn"},
         "game": game,
         "num_worlds": 4,
         "roles": roles,

@@ -1,15 +1,21 @@
-"""Trainers by name."""
+"""Trainers by name: the one place where the key `trainer` of a file meets its class."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar, get_args
+
+from rich.console import Console
 
 from palestra.algorithms.algorithm import AlgorithmConfig
 from palestra.algorithms.dqn import DQNConfig
 from palestra.algorithms.ppo import PPOConfig
 from palestra.algorithms.sac import SACConfig
 from palestra.algorithms.td3 import TD3Config
-from palestra.config import ConfigError, ConfigErrorItem
-from palestra.runs.config import LearningPlayerConfig, read_config
+from palestra.callbacks import Callback
+from palestra.config import ConfigError, ConfigErrorItem, trusting
+from palestra.runs.config import BaseRunConfig, LearningPlayerConfig, read_config
+from palestra.storage.run_folder import RunFolder
+from palestra.training.naming import TRAINERS, named_class
 from palestra.training.trainer import Trainer
 
 
@@ -56,3 +62,23 @@ class TD3Trainer(OneAlgorithmTrainer):
     """The Trainer whose players learn by TD3."""
 
     algorithm = TD3Config
+
+
+TRAINERS["in_turn"] = (Trainer, DQNTrainer, PPOTrainer, SACTrainer, TD3Trainer)
+
+
+def make_trainer(
+    config: str | Path | dict[str, Any] | BaseRunConfig,
+    run: str | Path | RunFolder | None = None,
+    overrides: Sequence[str] = (),
+    callbacks: Sequence[Callback] = (),
+    console: Console | None = None,
+) -> Any:
+    """A trainer of the class that a config names under `trainer`: a Trainer, or what a class of your own derives from.
+    Arguments as those of Trainer. Raises ConfigError."""
+    with trusting():
+        read = read_config(config, overrides)
+    trainer = named_class(read)(read, run=run, callbacks=callbacks, console=console)
+    if isinstance(config, str | Path):
+        trainer.name = Path(config).stem
+    return trainer

@@ -9,7 +9,19 @@ from typing import Any
 from palestra.config import ConfigError, ConfigErrorItem
 from palestra.players.player import Player
 from palestra.recording.aggregates import Aggregates
-from palestra.runs.config import RunConfig
+from palestra.runs.config import BaseRunConfig, RunConfig
+
+
+class TrainingFailed(RuntimeError):
+    """Training cannot go on (a loss that is no number, a disk without room, an environment that raised). The last
+    checkpoint stands.
+
+    why: what has happened. left: what stands, and where more is written.
+    """
+
+    def __init__(self, why: str, *left: str) -> None:
+        super().__init__("; ".join([why, *left]))
+        self.why = why
 
 
 def fault_of_losses(players: Sequence[Player], metrics: Mapping[str, Aggregates], fused_game: Any) -> str | None:
@@ -17,7 +29,7 @@ def fault_of_losses(players: Sequence[Player], metrics: Mapping[str, Aggregates]
     for player in players:
         loss = metrics[player.name].total("loss")
         if not math.isfinite(loss):
-            return _told(player, f"the loss is {loss}", fused_game)
+            return _fault(player, f"the loss is {loss}", fused_game)
     return None
 
 
@@ -25,19 +37,19 @@ def fault_of_parameters(players: Sequence[Player], fused_game: Any) -> str | Non
     """Which player has a parameter that is no finite number, if any."""
     for player in players:
         if not all(bool(value.isfinite().all()) for net in player.nets.values() for value in net.parameters()):
-            return _told(player, "a parameter is no finite number", fused_game)
+            return _fault(player, "a parameter is no finite number", fused_game)
     return None
 
 
-def _told(player: Player, what: str, fused_game: Any) -> str:
+def _fault(player: Player, what: str, fused_game: Any) -> str:
     assert player.worlds is not None
-    earned = (player.worlds.returns, fused_game.recent_returns(player.worlds))
-    if not all(bool(returns.isfinite().all()) for returns in earned):
+    returns = (player.worlds.returns, fused_game.recent_returns(player.worlds))
+    if not all(bool(each.isfinite().all()) for each in returns):
         what += ", after rewards of the game that were no finite numbers"
     return f"player {player.name!r}, opt step {player.opt_steps}: {what}"
 
 
-def check_checkpoint_folder(config: RunConfig) -> None:
+def check_checkpoint_folder(config: BaseRunConfig) -> None:
     """Raise ConfigError for a checkpoint folder that cannot be made or written to. For runs that begin: what a run has
     settled stands in its run.json."""
     place = config.output.checkpoint_folder

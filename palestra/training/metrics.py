@@ -1,4 +1,4 @@
-"""What a run gathers from one record to the next: the players' metrics, fields of the environments' info, notes."""
+"""What becomes part of the next record: the metrics of players, and fields of their environments' info."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -13,16 +13,16 @@ from palestra.rollouts.solo import SoloWorlds
 from palestra.runs.config import OutputConfig
 
 
-class Gathered:
-    """metrics, info: by learning player; info is empty where no field is asked for. notes: what was noted of the run.
+class PendingMetrics:
+    """What has come since the last record. by_player, info: by learning player; info is empty where the config asks for
+    no field.
 
     The worlds of the players give their fields from now on.
     """
 
     def __init__(self, config: OutputConfig, learners: Sequence[Player]) -> None:
         statistics = config.statistics
-        self.metrics = {player.name: Aggregates(statistics) for player in learners}
-        self.notes = Aggregates(statistics)
+        self.by_player = {player.name: Aggregates(statistics) for player in learners}
         self.info: dict[str, InfoFields] = {}
         for player in learners if config.info else ():
             assert isinstance(player.worlds, SoloWorlds)
@@ -32,21 +32,21 @@ class Gathered:
 
     def take(self, player: str) -> dict[str, Any]:
         """What a record says of a player."""
-        told = self.info[player].gathered.take() if self.info else {}
-        return self.metrics[player].take() | told
+        info = self.info[player].gathered.take() if self.info else {}
+        return self.by_player[player].take() | info
 
-    def news(self) -> Iterator[str]:
+    def missing_info(self) -> Iterator[str]:
         """Which fields of info have not come, or not as numbers; each once."""
         yield from dict.fromkeys(line for fields in self.info.values() for line in fields.news())
 
     def state_dict(self) -> dict[str, Any]:
-        return {name: gathered.state_dict() for name, gathered in self._all().items()}
+        return {name: aggregates.state_dict() for name, aggregates in self._all().items()}
 
     def load_state_dict(self, state: Mapping[str, Any], device: torch.device) -> None:
-        for name, gathered in self._all().items():
+        for name, aggregates in self._all().items():
             if name in state:  # a branch may ask for more
-                gathered.load_state_dict(state[name], device)
+                aggregates.load_state_dict(state[name], device)
 
     def _all(self) -> dict[str, Aggregates]:
-        metrics = {f"metrics/{name}": gathered for name, gathered in self.metrics.items()}
-        return metrics | {f"info/{name}": fields.gathered for name, fields in self.info.items()} | {"notes": self.notes}
+        metrics = {f"metrics/{name}": aggregates for name, aggregates in self.by_player.items()}
+        return metrics | {f"info/{name}": fields.gathered for name, fields in self.info.items()}

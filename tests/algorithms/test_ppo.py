@@ -630,6 +630,7 @@ def probe_config(kind: str, continuous: bool, **changes: Any) -> dict[str, Any]:
     )
     return {
         "seed": 0,
+        "trainer": {"name": "in_turn"},
         "game": {"name": "tests.probes:Probe", "kind": kind, "continuous": continuous, "limit": 4},
         "num_worlds": 32,
         "roles": {"agent": "agent"},

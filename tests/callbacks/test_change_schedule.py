@@ -11,7 +11,6 @@ from palestra.callbacks.callback import Callback
 from palestra.config import ConfigError, load_yaml
 from palestra.players.player import Metrics, Player
 from palestra.runs.branching import extend
-from palestra.runs.config import RunConfig
 from palestra.schedules import (
     ConstantSchedule,
     CosineSchedule,
@@ -85,7 +84,7 @@ def test_a_schedule_changes_at_its_moment_and_stays_changed_after_a_resume(
         for number, stop in enumerate(stops):
             rates = Rates()
             if number:
-                extend(run, [f"stop.after={stop}"], RunConfig)
+                extend(run, [f"stop.after={stop}"])
                 trainer = Trainer.load(run, callbacks=[rates])
             else:
                 trainer = Trainer(make_config(changes | {"stop.after": stop}), run=run, callbacks=[rates])
@@ -106,7 +105,7 @@ def test_a_schedule_that_has_been_replaced_since_does_not_come_back_with_a_resum
     earlier = change(at={"after": 4, "unit": "opt_steps"}, schedule={"name": "constant", "value": 0.5})
     changes = {"callbacks": [later, earlier], "players.agent": {"scripted": "random"}, "stop.after": 7}
     Trainer(make_config(changes), run=tmp_path / "run", callbacks=[Rates()]).fit()
-    extend(tmp_path / "run", ["stop.after=9"], RunConfig)
+    extend(tmp_path / "run", ["stop.after=9"])
     rates = Rates()
     Trainer.load(tmp_path / "run", callbacks=[rates]).fit()
     assert rates.seen == [0.75, 0.75]
@@ -151,7 +150,10 @@ def test_every_schedule_of_every_algorithm_can_change_and_rules_at_once(file: st
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"player": "nobody"}, "callbacks.0.player: 'nobody' is no player that learns here"),
+        (
+            {"player": "nobody"},
+            "callbacks.0.player: expected the name of a player that learns: host, agent; got 'nobody'",
+        ),
         (
             {"key": "gamma"},
             "callbacks.0.key: 'gamma' is no schedule of 'host' that can change; expected one of: learning_rate, "

@@ -13,7 +13,6 @@ from palestra.config import ConfigError, load_yaml
 from palestra.optimizers import AdamConfig, SGDConfig
 from palestra.players.player import Metrics, Player
 from palestra.runs.branching import extend
-from palestra.runs.config import RunConfig
 from palestra.training.trainer import Trainer
 
 MakeConfig = Callable[..., dict[str, Any]]
@@ -152,7 +151,7 @@ def test_a_resumed_run_freezes_for_the_rest_alone(make_config: MakeConfig, tmp_p
         trainer.fit()
         for stop in stops[1:]:
             assert all(torch.equal(a, b) for a, b in zip(start, trainer.host_net.parameters(), strict=True))
-            extend(run, [f"stop.after={2 * stop}"], RunConfig)
+            extend(run, [f"stop.after={2 * stop}"])
             trainer = Trainer.load(run)
             trainer.fit()
         assert not all(torch.equal(a, b) for a, b in zip(start, trainer.host_net.parameters(), strict=True))
@@ -163,7 +162,7 @@ def test_a_resumed_run_freezes_for_the_rest_alone(make_config: MakeConfig, tmp_p
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"player": "agnt"}, "callbacks.0.player: 'agnt' is no player that learns here; expected one of: host, agent"),
+        ({"player": "agnt"}, "callbacks.0.player: expected the name of a player that learns: host, agent; got 'agnt'"),
         ({"net": "target"}, "callbacks.0.net: 'target' is no network of 'host' that learns; expected one of 'q'"),
         ({"weights": ["layers.0.*", "body.*"]}, "callbacks.0.weights.1: 'body.*' is no parameter; expected some of 'l"),
         ({"num_opt_steps": 0}, "callbacks.0.num_opt_steps: 0"),

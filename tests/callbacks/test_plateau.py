@@ -15,7 +15,6 @@ from palestra.callbacks.callback import Callback
 from palestra.callbacks.plateau import EarlyStoppingConfig, Plateau
 from palestra.config import ConfigError, check
 from palestra.runs.branching import extend
-from palestra.runs.config import RunConfig
 from palestra.storage import Checkpoints, RunFolder
 from palestra.storage.records_file import read_records
 from palestra.training.trainer import Trainer
@@ -86,7 +85,7 @@ def test_early_stopping_ends_the_run_as_complete_and_says_why(make_config: MakeC
     again.fit()
     assert (again.finished, again.opt_steps) == (True, 16)
     with pytest.raises(ConfigError, match="stop: it is not what ended the run: early stopping: rho"):
-        extend(tmp_path / "run", ["stop.after=200"], RunConfig)
+        extend(tmp_path / "run", ["stop.after=200"])
     folder = tmp_path / "run" / "checkpoints" / manifest.folder.name
     branch = Trainer.branch(folder, ["stop.after=20"], run=tmp_path / "branch")
     branch.fit()

@@ -20,6 +20,7 @@ from palestra.commands.verify import BEGINNING, verify
 from palestra.config import load_yaml
 from palestra.testing import check_algorithm
 from palestra.testing.algorithms import CARTPOLE
+from palestra.training import make_trainer
 from palestra.training.trainer import Trainer
 
 ROOT = Path(__file__).parents[2]
@@ -70,6 +71,11 @@ def listed_callbacks(config: Data) -> None:
     config |= yaml.safe_load(block("callbacks.md", "my_callbacks", "yaml"))
     config["callbacks"][2]["at"]["after"] = 64
     config["callbacks"][1]["of"]["interval"]["every"] = 32
+
+
+def alternating(config: Data) -> None:
+    config |= yaml.safe_load(block("own-trainer.md", "alternating", "yaml"))
+    config["trainer"]["num_turns"] = 2
 
 
 def pennies(config: Data) -> None:
@@ -144,6 +150,7 @@ EXAMPLES = {
         "dqn-cartpole",
         lambda config: config["game"]["wrappers"].append({"name": "scale:Scale", "factor": 0.5}),
     ),
+    "trainer": Example("own-trainer.md", "class Alternating", "alternating", "dqn-polyhedra", alternating),
     "game": Example("games.md", "class Pennies", "pennies", "dqn-cartpole", pennies),
 }
 
@@ -182,7 +189,7 @@ def train(name: str, place: Path, folder: str, kill_at: int | None, is_verified:
     if run.exists():
         trainer = Trainer.load(run, callbacks=callbacks)
     else:
-        trainer = Trainer(small(example), run=run, callbacks=callbacks)
+        trainer = make_trainer(small(example), run=run, callbacks=callbacks)
     if example.give:
         example.give(trainer, names)
     with at_call(Trainer, "safe_point", kill_at or 0, lambda *_: os.kill(os.getpid(), signal.SIGKILL)) as safe_points:

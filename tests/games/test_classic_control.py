@@ -320,6 +320,7 @@ def dqn_run(game: Config, **values: Any) -> dict[str, Any]:
     }
     return {
         "seed": 0,
+        "trainer": {"name": "in_turn"},
         "game": game.model_dump(),
         "num_worlds": 16,
         "roles": {"agent": "agent"},

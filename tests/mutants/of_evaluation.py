@@ -6,7 +6,7 @@ STATISTICS = "runtime/test_statistics.py"
 GAMES = "evaluation/test_evaluator.py"
 EPISODES = "evaluation/test_episodes.py"
 NAMED = "evaluation/test_named_evaluations.py evaluation/test_best_score.py"
-BESIDE = "runs/test_async_evaluations.py runs/test_evaluator_processes.py"
+ASYNC = "runs/test_async_evaluations.py runs/test_evaluator_processes.py"
 
 EVALUATION = [
     *mutants(
@@ -114,27 +114,27 @@ EVALUATION = [
         "training/test_trainer.py",
         ("return config.final_num_games if self.is_final else config.num_games", "return config.num_games"),
         (
-            "            if interrupted():\n                raise Interrupted\n            task.done",
+            "            if training.is_asked_to_leave():\n                raise Interrupted\n            task.done",
             "            task.done",
         ),
     ),
     *mutants(
         "runs/async_evaluations.py",
-        BESIDE,
+        ASYNC,
         (
             'return copied({"players": weights, "game": self.evaluations.game.state_dict()})',
             'return {"players": weights, "game": self.evaluations.game.state_dict()}',
         ),
         (
-            "due = [batch for batch in self.batches if occasion.is_final or now >= self._due(batch)]",
+            "due = [batch for batch in self.batches if request.is_final or now >= self._due(batch)]",
             "due = [batch for batch in self.batches if now >= self._due(batch)]",
         ),
-        ("occasion.is_final or now >= self._due(batch)", "occasion.is_final or now > self._due(batch)"),
+        ("request.is_final or now >= self._due(batch)", "request.is_final or now > self._due(batch)"),
         ("        self.batches = self.batches[len(due) :]\n", "        self.batches = []\n"),
         ("                self.batches.pop()", "                pass"),
         ("                batch.asked = {}", "                pass"),
         (
-            '            if filed == record_of(name, occasion, Answer(None, 0.0, filed["why"])):',
+            '            if filed == record_of(name, request, Answer(None, 0.0, filed["why"])):',
             "            if False:",
         ),
     ),

@@ -253,8 +253,8 @@ PARTS = [
             "return now[self.unit] - before[self.unit] >= self.every",
         ),
         (
-            "next_counts[interval.unit] = min(next_counts[interval.unit], interval.next(checked))",
-            "next_counts[interval.unit] = interval.next(checked)",
+            "due[unit] = min(due.get(unit, math.inf), count)",
+            "due[unit] = count",
         ),
     ),
     *mutants(
@@ -271,8 +271,8 @@ PARTS = [
         ("if self.num_waited >= self.config.patience:", "if self.num_waited > self.config.patience:"),
         ("if sign * value > best + self.config.min_delta:", "if sign * value > best:"),
         (
-            "            self.num_waited = 0\n            self.on_plateau(trainer)",
-            "            self.on_plateau(trainer)",
+            "            self.num_waited = 0\n            self.on_plateau(training)",
+            "            self.on_plateau(training)",
         ),
         ("self.best, self.num_waited = value, 0", "self.best = value"),
     ),

@@ -45,6 +45,6 @@ def test_a_resumed_run_shows_the_whole_curve(make_config: MakeConfig, tmp_path: 
     trainer.fit()
     resumed = Trainer.load(tmp_path / "run")
     resumed.fit()
-    one, other = trainer.view.progress(), resumed.view.progress()
+    one, other = trainer.progress.now(), resumed.progress.now()
     assert len(one.curves["host"]["loss"]) == 6
     assert one.curves == other.curves

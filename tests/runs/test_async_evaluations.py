@@ -12,7 +12,7 @@ from conftest import LEARNER
 from resuming import fit, pointed_at, records
 
 import palestra
-from palestra.runs.evaluations import Occasion
+from palestra.runs.evaluations import EvaluationRequest
 from palestra.storage.facts import to_json
 from tests.games.gym_worlds import gym_data
 
@@ -60,7 +60,7 @@ def test_two_roles_and_two_evaluations_come_out_as_in_turn_and_count_when_they_a
     found = [(record["kind"], record["opt_steps"]) for record in records(beside)]
     for name, step in (("main", 0), ("main", 8), ("main", 16)):
         assert found.index(("evaluation", step)) == found.index(("training", step + 3)) - 2  # and that of "more"
-        filed = json.loads((beside / "evaluations" / "beside" / f"{name}-opt-step-{step}.json").read_text())
+        filed = json.loads((beside / "evaluations" / "async" / f"{name}-opt-step-{step}.json").read_text())
         del filed["clock"]
         assert filed in of_kind(beside, "evaluation")
     assert [step for kind, step in found if kind == "evaluation"] == [0, 0, 8, 8, 16, 16, 24, 24]
@@ -68,8 +68,8 @@ def test_two_roles_and_two_evaluations_come_out_as_in_turn_and_count_when_they_a
 
 
 def test_a_record_has_its_keys_in_the_same_order_after_a_resume() -> None:
-    occasion = Occasion(["main"], False, False, {"env_steps": 4, "opt_steps": 3, "epochs": 2, "episodes": 1})
-    again = Occasion.from_state(json.loads(to_json(asdict(occasion))))
+    occasion = EvaluationRequest(["main"], False, False, {"env_steps": 4, "opt_steps": 3, "epochs": 2, "episodes": 1})
+    again = EvaluationRequest.from_state(json.loads(to_json(asdict(occasion))))
     assert list(again.counters.items()) == list(occasion.counters.items())
 
 

@@ -63,7 +63,7 @@ def test_differences_name_the_deepest_keys(make_config: MakeConfig) -> None:
 
 
 def test_an_extended_run_learns_what_a_longer_one_learns(run: Path, make_config: MakeConfig, tmp_path: Path) -> None:
-    extend(run, ["stop.after=40"], RunConfig)
+    extend(run, ["stop.after=40"])
     Trainer.load(run).fit()
     Trainer(make_config({"stop.after": 40}), run=tmp_path / "longer").fit()
     assert same(state(run)["players"], state(tmp_path / "longer")["players"])
@@ -84,7 +84,7 @@ def test_an_extended_run_learns_what_a_longer_one_learns(run: Path, make_config:
 def test_an_extension_that_is_none_is_refused_and_changes_nothing(run: Path, override: str, message: str) -> None:
     before = (run / "config.yml").read_text()
     with pytest.raises(ConfigError, match=message):
-        extend(run, [override], RunConfig)
+        extend(run, [override])
     assert (run / "config.yml").read_text() == before
     assert not (run / "changes.jsonl").exists()
 
@@ -93,7 +93,7 @@ def test_an_extension_that_is_none_is_refused_and_changes_nothing(run: Path, ove
 def test_an_extension_that_the_disk_refuses_changes_nothing(
     refused: str, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    extend(run, ["stop.after=30"], RunConfig)
+    extend(run, ["stop.after=30"])
     before = [(run / name).read_bytes() for name in ("config.yml", "changes.jsonl")]
 
     original = Folder.write
@@ -105,7 +105,7 @@ def test_an_extension_that_the_disk_refuses_changes_nothing(
 
     monkeypatch.setattr(Folder, "write", write)
     with pytest.raises(OSError, match="No space left"):
-        extend(run, ["stop.after=40"], RunConfig)
+        extend(run, ["stop.after=40"])
     assert [(run / name).read_bytes() for name in ("config.yml", "changes.jsonl")] == before
 
 
@@ -121,10 +121,10 @@ def test_an_extension_that_was_killed_before_the_config_was_written_is_noted_onc
 
     monkeypatch.setattr(Folder, "write", write)
     with pytest.raises(KeyboardInterrupt):
-        extend(run, ["stop.after=40"], RunConfig)
+        extend(run, ["stop.after=40"])
     monkeypatch.undo()
     assert palestra.load_config(run / "config.yml").stop.after == 24
-    extend(run, ["stop.after=40"], RunConfig)
+    extend(run, ["stop.after=40"])
     assert [(change["before"], change["after"]) for change in changes(run)] == [(24.0, 40.0)]
 
 
@@ -220,7 +220,7 @@ def test_a_branch_can_be_given_callbacks_that_begin_anew(run: Path, tmp_path: Pa
     Trainer.branch(origin, [], run=tmp_path / "branch", callbacks=[counting]).fit()
     assert counting.num_steps == 8
     again = Counting()
-    extend(tmp_path / "branch", ["stop.after=26"], RunConfig)
+    extend(tmp_path / "branch", ["stop.after=26"])
     Trainer.load(tmp_path / "branch", callbacks=[again]).fit()
     assert again.num_steps == 10
 

@@ -167,7 +167,7 @@ def test_training_and_results_are_the_same_where_evaluators_misbehave_and_are_re
         assert num_restarts == len(restarts)
         assert sorted(fakes.tried()) == sorted(["main/0", "main/8", "main/16", "main/24", *restarts])
     if deed == "talk":
-        assert (tmp_path / "run/evaluations/beside/evaluator-0.log").stat().st_size > 20_000
+        assert (tmp_path / "run/evaluations/async/evaluator-0.log").stat().st_size > 20_000
 
 
 def test_training_is_that_of_a_run_without_evaluations(fakes: Fakes, make_config: MakeConfig, tmp_path: Path) -> None:
@@ -206,7 +206,7 @@ def test_an_evaluation_that_fails_is_filed_and_told_and_decides_nothing(
     [failed] = of_kind(tmp_path / "run", "failed_evaluation")
     assert (failed["evaluation"], failed["opt_steps"]) == ("main", 8)
     assert failed["why"] == "its process ended with SIGSEGV"
-    assert json.loads((tmp_path / "run/evaluations/beside/main-opt-step-8.json").read_text()) == failed
+    assert json.loads((tmp_path / "run/evaluations/async/main-opt-step-8.json").read_text()) == failed
     # Of 0, 16 and 24 the second and the third improve on nothing; with 8 the run would have ended at 19.
     assert records(tmp_path / "run")[-1]["opt_steps"] == 24
     assert content(tmp_path / "run") == content(fakes.in_turn)
@@ -316,13 +316,13 @@ def test_a_branch_begins_without_what_its_origin_waits_for(
 ) -> None:
     fit(tmp_path / "run", with_evaluators(make_config, {"output.save": {"every": 9, "unit": "opt_steps"}}))
     checkpoints = Checkpoints(RunFolder.open(tmp_path / "run"), 1, None)
-    pending = [n for n in checkpoints.numbers() if checkpoints.load(n).state["evaluating"]]
+    pending = [n for n in checkpoints.numbers() if checkpoints.load(n).state["evaluating"]["requests"]]
     assert pending
     origin = tmp_path / "run/checkpoints" / f"{pending[-1]:08d}"
     branch = Trainer.branch(origin, ["stop.after=19"], run=tmp_path / "branch")
     branch.fit()
     assert branch.opt_steps == 19
-    asked = checkpoints.load(pending[-1]).state["evaluating"][0]["occasion"]["counters"]["opt_steps"]
+    asked = checkpoints.load(pending[-1]).state["evaluating"]["requests"][0]["request"]["counters"]["opt_steps"]
     assert asked not in [record["opt_steps"] for record in records(tmp_path / "branch")]
 
 

@@ -85,7 +85,7 @@ def test_a_run_with_a_network_of_ones_own_goes_on_from_python_alone(make_config:
                 config["output"]["display"] = "plain"
                 trainer = Trainer(config, run=run, console=console)
             else:
-                extend(run, [f"stop.after={stop}"], palestra.RunConfig)
+                extend(run, [f"stop.after={stop}"])
                 trainer = Trainer.load(run)
             trainer.set_model("host", given)
             trainer.fit()
@@ -161,7 +161,7 @@ def test_a_recorder_of_ones_own_files_every_record_once(make_config: MakeConfig,
     assert logger.filed == read_records(tmp_path / "run" / "records.jsonl")
     assert logger.end is not None
     assert logger.end.status == "complete"
-    extend(tmp_path / "run", ["stop.after=16"], palestra.RunConfig)
+    extend(tmp_path / "run", ["stop.after=16"])
     with pytest.raises(RunFolderError, match=r"trainer.set_logger\(Listed\(...\)\); trainer.fit\(\)"):
         Trainer.load(tmp_path / "run").fit()
     resumed = Trainer.load(tmp_path / "run")

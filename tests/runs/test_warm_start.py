@@ -62,7 +62,7 @@ def test_a_resumed_run_needs_its_source_no_more(source: Trainer, make_config: Ma
     Trainer(make_config(warm()), run="whole").fit()
     Trainer(make_config(warm() | {"stop.after": 8}), run="parts").fit()
     shutil.rmtree("source")
-    palestra.runs.branching.extend(Path("parts"), ["stop.after=24"], palestra.RunConfig)
+    palestra.runs.branching.extend(Path("parts"), ["stop.after=24"])
     resumed, whole = Trainer.load("parts"), Trainer.load("whole")
     resumed.fit()
     whole.fit()

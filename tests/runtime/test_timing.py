@@ -12,7 +12,7 @@ from palestra.buffers.replay import ReplayBuffer
 from palestra.callbacks import Callback
 from palestra.recording.results import time_text
 from palestra.rollouts.fused import FusedGame
-from palestra.runs.evaluations import InTurn
+from palestra.runs.evaluations import SyncEvaluator
 from palestra.runtime.timing import PHASES, TimeLog, timed
 from palestra.storage.records_file import read_records
 from palestra.training.trainer import Trainer
@@ -116,7 +116,7 @@ def test_a_run_records_where_its_time_went(
     slowed(ReplayBuffer, "_append", 0.25)
     slowed(ReplayBuffer, "_draw", 0.25)
     slowed(DQN, "opt_step", 3.0)
-    slowed(InTurn, "_record", 50.0)
+    slowed(SyncEvaluator, "_record", 50.0)
     slowed(Trainer, "state_dict", 7.0)
 
     class Idle(Callback):
@@ -133,10 +133,10 @@ def test_a_run_records_where_its_time_went(
     then = {"play": 2.0, "memory": 2 * 0.25 + 4 * 0.25, "update": 12.0, "evaluation": 50.0, "saving": 0.0}
     assert times == [first | {"other": 2.0}, then | {"other": 2.0}]
     seconds = {phase: times[0][phase] + times[1][phase] for phase in PHASES}
-    assert trainer.view.progress().time == seconds | {"saving": 14.0}  # the last checkpoint comes after the last record
+    assert trainer.progress.now().time == seconds | {"saving": 14.0}  # the last checkpoint comes after the last record
     resumed = Trainer.load(tmp_path / "run", callbacks=[Idle(None)])
     resumed.fit()
-    assert resumed.view.progress().time == seconds
+    assert resumed.progress.now().time == seconds
 
 
 def test_phases_are_told_as_shares() -> None:

@@ -90,7 +90,7 @@ class Odd(Callback):
 
     def after_step(self, trainer: Trainer, player: Any, metrics: Any) -> None:
         if trainer.opt_steps in (6, 18):
-            trainer.gathered.metrics["host"].add({"odd": math.nan})
+            trainer.metrics.by_player["host"].add({"odd": math.nan})
 
 
 def test_a_metric_that_is_no_number_is_told_once(told: list[Any], make_config: MakeConfig, tmp_path: Path) -> None:

@@ -32,7 +32,8 @@ from palestra.runtime.intervals import Interval
 from palestra.runtime.timing import PHASES
 from palestra.storage import CheckpointError, Checkpoints, Folder, RunFolder
 from palestra.storage.records_file import read_records
-from palestra.training.trainer import Trainer, TrainingFailed
+from palestra.training.checks import TrainingFailed
+from palestra.training.trainer import Trainer
 
 MakeConfig = Callable[..., dict[str, Any]]
 
@@ -206,13 +207,18 @@ def test_the_docstring_lists_what_may_be_overridden_and_what_must_be(interface: 
         hooks = {name for name in vars(Callback) if name.startswith(("before_", "after_"))}
         assert set(re.findall(r"`(\w+)`", may[1])) == hooks | {"_train"}
         assert all(callable(getattr(Trainer, name)) for name in hooks)
+    else:
+        may = re.search(r"may be: ([^.]*)\.", document)
+        assert may is not None
+        own = {name for name, value in vars(Algorithm).items() if callable(value) and not name.startswith("_")}
+        assert set(re.findall(r"`(\w+)`", may[1])) == own - listed
 
 
 @pytest.mark.parametrize("hook", [name for name in vars(Callback) if name.startswith(("before_", "after_"))])
 def test_a_hook_of_the_trainer_takes_what_that_of_a_callback_takes(hook: str) -> None:
     of_trainer = list(inspect.signature(getattr(Trainer, hook)).parameters)
     of_callback = list(inspect.signature(getattr(Callback, hook)).parameters)
-    assert [name for name in of_callback if name != "trainer"] == of_trainer
+    assert [name for name in of_callback if name != "training"] == of_trainer
 
 
 # ---- counters and intervals ----------------------------------------------------------------------------
@@ -400,7 +406,7 @@ def test_the_mean_of_a_metric_is_over_the_steps_since_the_last_record(make_confi
 
 
 def without_best(state: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in state.items() if key not in ("best_score", "is_best", "config")}
+    return {key: value for key, value in state.items() if key not in ("evaluating", "is_best", "config")}
 
 
 def assert_same_state(one: Any, two: Any) -> None:
@@ -742,7 +748,7 @@ def test_the_best_checkpoint_is_that_of_the_best_evaluation(make_config: MakeCon
     trainer = trained(make_config({"stop": {"after": 60, "unit": "opt_steps"}}), tmp_path / "run")
     rho = {record["opt_steps"]: record["pairs"][0]["rho"] for record in records(trainer, "evaluation")}
     best = saved_state(trainer, "best")
-    assert rho[best["counters"]["opt_steps"]] == best["best_score"] == max(rho.values())
+    assert rho[best["counters"]["opt_steps"]] == best["evaluating"]["best_score"] == max(rho.values())
 
 
 def test_plain_lines_tell_where_the_run_is(make_config: MakeConfig, tmp_path: Path) -> None:

@@ -1,0 +1,81 @@
+"""What callbacks and evaluations may use of a training."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol, runtime_checkable
+
+from palestra.games.game import Game
+from palestra.players.player import Player
+from palestra.recording.results import Task
+from palestra.recording.values import Recordable
+from palestra.runtime.intervals import Counters
+
+
+class Training(Protocol):
+    """A training of any kind. docs/callbacks.md lists what stands here and in PlayingTraining."""
+
+    @property
+    def config(self) -> Any:
+        """The run's config."""
+
+    @property
+    def opt_steps(self) -> int:
+        """Opt steps of the whole run."""
+
+    @property
+    def epochs(self) -> int:
+        """Epochs of the whole run."""
+
+    @property
+    def epoch_counts(self) -> Mapping[str, int]:
+        """What the running epoch has done so far: `updates` and, where players play, `roll_outs`."""
+
+    @property
+    def counters(self) -> Counters:
+        """All that intervals and limits count, `minutes` of training with it."""
+
+    def end_run(self, reason: str) -> None:
+        """End the run before its `stop`, as complete, at the next safe point; the first reason counts."""
+
+    def log(self, line: str) -> None:
+        """Show a line that stays."""
+
+    def note(self, name: str, value: Recordable) -> None:
+        """Put a value into the next record, as notes/NAME."""
+
+    def during(self, message: str, tasks: Sequence[Task]) -> AbstractContextManager[None]:
+        """Let the display show what goes on in place of training, and its tasks."""
+
+    def show(self) -> None:
+        """Bring the display up to date where it is time: to be called now and then while something takes long."""
+
+    def is_asked_to_leave(self) -> bool:
+        """Whether a signal asks the run to leave."""
+
+
+@runtime_checkable
+class PlayingTraining(Training, Protocol):
+    """A training of players in a game."""
+
+    @property
+    def game(self) -> Game:
+        """The run's game."""
+
+    @property
+    def players(self) -> Mapping[str, Player]:
+        """The players by name."""
+
+    @property
+    def learners(self) -> Sequence[Player]:
+        """Those of them that learn, in the order of their turns."""
+
+    @property
+    def env_steps(self) -> int:
+        """Env steps of the whole run."""
+
+    @property
+    def episodes(self) -> int:
+        """Episodes of training that have finished, up to the last record."""
+
+    def recent_returns(self, role: str) -> list[float]:
+        """Returns of the last 100 games of training that have finished, oldest first."""

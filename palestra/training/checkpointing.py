@@ -1,0 +1,132 @@
+"""Saves a training, and brings it back: from its own checkpoint, or as a branch of another run's."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from palestra.runs.branching import changes_since, note, require_same_experiment, stored_config
+from palestra.storage.checkpoints import CheckpointError, LoadedCheckpoint
+from palestra.storage.remote import RemoteError
+from palestra.storage.run_folder import RunFolder
+from palestra.training.interface import RunningTraining
+
+
+class Checkpointing:
+    """The checkpoints of one training. failure: of the last save. has_branched_off: whether it has taken over the state
+    of another run's checkpoint."""
+
+    def __init__(self, training: RunningTraining) -> None:
+        self.training = training
+        self.failure: CheckpointError | None = None
+        self.has_branched_off = False
+
+    # ---- saving ----------------------------------------------------------------------------------------
+
+    def save(self, is_best: bool, is_due: bool) -> None:
+        """Write a checkpoint. Where the disk refuses, the display says so, and training goes on; a failed last save
+        makes `fit` raise at the end.
+
+        is_best: it becomes the best one. is_due: one that is not, since somebody stops here, uses up no number: the
+        next one that is takes its place.
+        """
+        training = self.training
+        training.require_finite(with_parameters=True)
+        output = training.opened_output()
+        with training.during("saving", []), training.clock.paused(), training.time_log.during("saving"):
+            try:
+                state = training.state_dict() | {"is_best": is_best, "config": stored_config(training.config)}
+                folder = output.save(state, training.counts(), training.buffers(), is_best, is_due)
+                self.failure = None
+            except CheckpointError as error:  # the disk may have room again by the next time
+                self.failure = error
+                if is_best:
+                    training.evaluating.best_was_not_saved()
+                output.display.error(f"{error}; training goes on")
+                return
+            training.after_save(folder)
+
+    def write_ahead(self) -> None:
+        """Write rows of replay buffers that the next checkpoint will need."""
+        training = self.training
+        with training.clock.paused(), training.time_log.during("saving"):
+            training.opened_output().checkpoints.write_ahead(training.buffers())
+
+    def finish_mirror(self) -> RemoteError | None:
+        """Wait for the last upload, if there is a mirror; gives its error, if it failed."""
+        training, output = self.training, self.training.opened_output()
+        if output.mirror is None:
+            return None
+        waiting = training.during("waiting for the mirror", [])
+        with waiting, training.clock.paused(), training.time_log.during("saving"):
+            try:
+                output.finish_mirror()
+            except RemoteError as error:
+                return error
+        return None
+
+    # ---- bringing back ---------------------------------------------------------------------------------
+
+    def restore_or_begin(self) -> None:
+        """Begin `fit`: go back to the last checkpoint, or take over that of the run that this one branches off."""
+        output = self.training.opened_output()
+        if output.checkpoints.numbers():
+            self.restore("latest")
+            return
+        output.rewind(None)
+        origin = output.origin()
+        if origin is not None:
+            self._branch_off(origin)
+        elif self.training.resumed:
+            output.display.log(f"{output.folder.path} has no checkpoint: it starts at 0")
+
+    def restore(self, which: str) -> None:
+        """Go back to a checkpoint of this run: state, buffers, and the records up to it."""
+        training, output = self.training, self.training.opened_output()
+        loaded = output.checkpoints.load(which)
+        require_same_experiment(loaded, training.config)
+        with loaded.fitting():
+            self._go_back_to(loaded)
+        for line in [*loaded.warnings, *output.differences(loaded), *training.differences(loaded.state)]:
+            output.display.warn(line)
+        end = "it is finished" if training.finished else "it goes on from there"
+        where = f"checkpoint {loaded.folder.name}, opt step {training.opt_steps}"
+        output.display.log(f"{output.folder.path}: {where}; {end}")
+
+    def _go_back_to(self, loaded: LoadedCheckpoint) -> None:
+        training, output = self.training, self.training.opened_output()
+        output.rewind(loaded)
+        training.clock.set_before(output.train_seconds())
+        training.time_log.set_before(output.time_by_phase())
+        output.checkpoints.restore_buffers(loaded, training.buffers())
+        training.load_state_dict(loaded.state)
+        if loaded.state["is_best"]:  # a kill may have come before it was marked
+            output.checkpoints.mark_best(loaded.folder.name)
+        output.catch_up_mirror()
+        training.begin_rates()
+
+    @contextmanager
+    def no_failed_branch(self) -> Iterator[None]:
+        """Remove the new folder of a branch that could not take over the state of its checkpoint."""
+        training = self.training
+        try:
+            yield
+        except BaseException:
+            is_new = training.origin is not None and not training.resumed
+            if is_new and not self.has_branched_off and isinstance(training.run, RunFolder):
+                training.run.discard()
+            raise
+
+    def _branch_off(self, origin: Path) -> None:
+        """Begin with the state of another run's checkpoint; records and best score are this run's own."""
+        training, output = self.training, self.training.opened_output()
+        loaded = output.checkpoints.load(origin)
+        with loaded.fitting():
+            output.checkpoints.restore_buffers(loaded, training.buffers())
+            training.load_state_dict(training.state_of_branch(loaded.state))
+        for callback in training.callbacks:
+            callback.begin_branch()
+        training.finished = False  # who branches off a run's end gets a run of one evaluation
+        training.begin_rates()
+        note(output.folder, changes_since(origin, training.config), loaded.counters)
+        self.has_branched_off = True
+        output.display.log(f"{output.folder.path} branches off {origin}, opt step {training.opt_steps}")

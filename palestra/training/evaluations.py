@@ -1,0 +1,85 @@
+"""Games that players play apart from training: when, and which checkpoint is the best by them."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any
+
+from palestra.evaluation.evaluations import BestScore
+from palestra.recording.results import Task
+from palestra.runs.config import RunConfig
+from palestra.runs.evaluations import EvaluationRequest, Evaluator, steps_of
+from palestra.runs.output import RunOutput
+from palestra.runtime.intervals import Counters, Interval, is_due
+from palestra.storage.checkpoints import CheckpointError
+from palestra.training.evaluating import Evaluating
+from palestra.training.interface import RunningTraining
+
+
+class PlayedEvaluations(Evaluating):
+    """The evaluations that a config names. evaluator: who plays them."""
+
+    def __init__(self, training: RunningTraining, config: RunConfig, evaluator: Evaluator) -> None:
+        self.training, self.config, self.evaluator = training, config, evaluator
+        self.best = None if config.best is None else BestScore(config.best, config.evaluations)
+
+    def intervals(self) -> Sequence[Interval | None]:
+        return [evaluation.interval for evaluation in self.config.evaluations]
+
+    def due(self, before: Counters, now: Counters, at_all_events: bool) -> list[str]:
+        return [each.name for each in self.config.evaluations if at_all_events or is_due(each.interval, before, now)]
+
+    def due_once(self) -> Mapping[str, float]:
+        return self.evaluator.due()
+
+    def results(self, names: Sequence[str], is_final: bool) -> list[dict[str, Any]]:
+        """Pairings of scripted players alone are played at the start and at the end: they do not change."""
+        with_scripted = is_final or self.training.opt_steps == 0
+        request = EvaluationRequest(list(names), with_scripted, is_final, self.training.counts())
+        return self.evaluator.results(request, self.training)
+
+    def take_in(self, record: Mapping[str, Any]) -> None:
+        """If it is better than all before, let the checkpoint of its players be the best: the one that is saved at this
+        safe point, or an earlier one that was kept until now."""
+        if self.best is None or not self.best.improves(record):
+            return
+        if steps_of(record) == steps_of(self.training.counts()):
+            self.is_best = True
+        elif self.config.output.save is not None and self.marks_earlier:
+            self._mark_earlier(self.best, steps_of(record))
+
+    def _mark_earlier(self, best: BestScore, steps: Mapping[str, int]) -> None:
+        output = self.training.opened_output()
+        try:
+            output.mark_best(steps)
+        except CheckpointError as error:
+            best.take_back()
+            output.display.error(f"{error}; training goes on")
+
+    def must_save(self) -> bool:
+        return self.is_best or steps_of(self.training.counts()) in self.evaluator.candidates()
+
+    def best_was_not_saved(self) -> None:
+        if self.best is not None:
+            self.best.take_back()
+
+    def tasks(self) -> Sequence[Task]:
+        return self.evaluator.tasks()
+
+    def news(self) -> Iterator[str]:
+        return self.evaluator.news()
+
+    def opened(self, output: RunOutput) -> AbstractContextManager[None]:
+        output.candidates = self.evaluator.candidates
+        return self.evaluator.opened(output.folder)
+
+    def state_dict(self) -> dict[str, Any]:
+        best_score = None if self.best is None else self.best.value
+        return {"best_score": best_score, "requests": self.evaluator.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.evaluator.load_state_dict(state["requests"])
+        if self.best is not None:
+            self.best.value = state["best_score"]
+
+    def state_of_branch(self) -> dict[str, Any]:
+        return {"best_score": None, "requests": []}

@@ -1,0 +1,56 @@
+"""A training as its own parts see it: what saves it, shows it and evaluates it."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+
+from palestra.buffers.replay import ReplayBuffer
+from palestra.callbacks import Callback
+from palestra.callbacks.training import Training
+from palestra.runs.output import RunOutput
+from palestra.runtime.clock import Mark, TrainingClock
+from palestra.runtime.timing import TimeLog
+from palestra.storage.run_folder import RunFolder
+from palestra.training.evaluating import Evaluating
+
+
+class RunningTraining(Training, Protocol):
+    """More than what callbacks may use."""
+
+    name: str
+    run: str | Path | RunFolder | None
+    origin: Path | None
+    resumed: bool
+    finished: bool
+    end_reason: str | None
+    clock: TrainingClock
+    time_log: TimeLog
+    device: torch.device
+    callbacks: list[Callback]
+    evaluating: Evaluating
+
+    def opened_output(self) -> RunOutput: ...
+
+    def counts(self) -> dict[str, int]: ...
+
+    def mark(self) -> Mark: ...
+
+    def begin_rates(self) -> None: ...
+
+    def require_finite(self, with_parameters: bool) -> None: ...
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+    def state_of_branch(self, state: dict[str, Any]) -> dict[str, Any]: ...
+
+    def differences(self, state: Mapping[str, Any]) -> Iterable[str]: ...
+
+    def buffers(self) -> dict[str, ReplayBuffer]: ...
+
+    def shown_metrics(self) -> Mapping[str, Mapping[str, float]]: ...
+
+    def after_save(self, checkpoint: Path) -> None: ...

@@ -1,0 +1,400 @@
+"""The lifecycle of a training: fit, hooks, safe points, counters, records. It knows no game and no player.
+
+Whoever derives from it says what an epoch does (`_train`), what is counted (`counter_names`), and what is evaluated,
+recorded and saved beside what stands here. `palestra.training.trainer.Trainer` trains players in games.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+from palestra.buffers.memory import NoRoom
+from palestra.buffers.replay import ReplayBuffer
+from palestra.config import PartError
+from palestra.recording.aggregates import Aggregates
+from palestra.recording.recorders import Status
+from palestra.recording.results import Task
+from palestra.recording.values import Recordable
+from palestra.runs.config import BaseRunConfig
+from palestra.runs.output import RunOutput
+from palestra.runtime.clock import Mark
+from palestra.runtime.intervals import Agenda, Counters, Interval, is_due
+from palestra.runtime.signals import Interrupted
+from palestra.storage.checkpoints import CheckpointError
+from palestra.storage.disk import write_traceback
+from palestra.training.checkpointing import Checkpointing
+from palestra.training.checks import TrainingFailed, check_checkpoint_folder
+from palestra.training.evaluating import Evaluating
+from palestra.training.progress import ProgressReporter
+from palestra.training.run import RunOwner
+
+LOOK_INTERVAL = Interval(every=256, unit="opt_steps")  # between looks at the loss: on a GPU each is a wait
+
+
+class TrainingEnds(Exception):
+    """Raised by a safe point to leave the loops: the run is done, or a signal asked to leave."""
+
+
+class Watcher(Protocol):
+    """Who looks on at every safe point without being part of the run, as `palestra verify` and `profile` do. Both
+    methods may raise TrainingEnds."""
+
+    def before_safe_point(self) -> None: ...
+
+    def after_safe_point(self) -> None: ...
+
+
+class Lifecycle(RunOwner):
+    """What every training does, whatever it trains.
+
+    counter_names: what is counted in whole numbers, each an attribute, in the order in which records have them. rated:
+    those whose rates per second are recorded. epoch_counter_names: the keys of `epoch_counts`, which begins anew with
+    every epoch. failures: exceptions of parts (an environment, say) that end the run as failed.
+    extra_state: what a `_train` of one's own remembers from one safe point to the next: numbers, texts, tensors, lists
+    and dicts of these. Checkpoints hold it.
+    """
+
+    run_config: ClassVar[type[BaseRunConfig]] = BaseRunConfig
+    counter_names: ClassVar[tuple[str, ...]] = ("opt_steps", "epochs")
+    rated: ClassVar[tuple[str, ...]] = ("opt_steps",)
+    epoch_counter_names: ClassVar[tuple[str, ...]] = ("updates",)
+    failures: ClassVar[tuple[type[Exception], ...]] = ()
+
+    opt_steps: int
+    epochs: int
+
+    def _build(self) -> None:
+        self.watcher: Watcher | None = None
+        for name in self.counter_names:
+            setattr(self, name, 0)
+        self.in_epoch = False
+        self.epoch_counts = dict.fromkeys(self.epoch_counter_names, 0)
+        self.extra_state: dict[str, Any] = {}
+        self.notes = Aggregates(self.config.output.statistics)
+        self.finished = self._has_left = False
+        self.end_reason: str | None = None  # of an end before the config's `stop`
+        self.evaluating: Evaluating = Evaluating()
+        self.checkpointing = Checkpointing(self)
+        self.checked: Counters = self.counters  # at the last safe point where anything was due
+        self._recorded = self.mark()
+        self.progress = ProgressReporter(self)
+
+    # ---- the lifecycle ---------------------------------------------------------------------------------
+
+    def fit(self) -> None:
+        """Train until the config's `stop`, `end_run`, or until a signal asks to leave; `signals.received` tells which.
+
+        A run that was loaded goes on where its last checkpoint stands. Raises TrainingFailed if a loss is no number or
+        an environment fails (its traceback stands in the run's failure.txt), RunFolderError or CheckpointError where
+        the disk refuses; if that was the last checkpoint, after all is done.
+        """
+        self.require_ready()
+        self._has_left = False
+        with self.checkpointing.no_failed_branch(), self._opened() as output:
+            try:
+                self.before_train()
+                while not self.finished:
+                    if not self.in_epoch:
+                        self.in_epoch = True
+                        self.epoch_counts = dict.fromkeys(self.epoch_counter_names, 0)
+                        self.before_epoch()
+                    self._train()
+                    self.epochs += 1
+                    self.in_epoch = False
+                    self.after_epoch()
+                    self.safe_point()
+            except TrainingEnds:
+                self._end(output)
+            except NoRoom as error:
+                raise TrainingFailed(str(error), self.what_stands()) from error
+            except self.failures as error:
+                traceback = write_traceback(output.folder.root, error)
+                raise TrainingFailed(str(error), self.what_stands(), traceback) from error
+
+    def _end(self, output: RunOutput) -> None:
+        self.after_train()
+        self._note_end()
+        output.finish(self._status())
+        unsent = self.checkpointing.finish_mirror()
+        output.conclude(self.progress.now(), with_plot=self.signals.received is None)
+        failure = self.checkpointing.failure or unsent
+        if failure is not None:
+            raise failure from None
+
+    def require_ready(self) -> None:
+        """Raise ConfigError for what training would fail at, before anything is written."""
+        if not self.resumed:
+            check_checkpoint_folder(self.config)
+        for callback in self.callbacks:
+            try:
+                callback.check(self)
+            except PartError as error:
+                raise error.within(self.config, "") from error
+
+    def safe_point(self) -> None:
+        """Do what is due: evaluate, record, save; then leave if the run is done or a signal came.
+
+        Only called where all state lies in objects. Due is what has an interval of which a multiple was reached since
+        the last safe point. A signal does not wait for an evaluation: the run is saved as it was before this safe
+        point, and a resumed run begins with it.
+        """
+        if self.watcher is not None:
+            self.watcher.before_safe_point()
+        self.time_log.switch("other")
+        is_asked = self.signals.received is not None or self.end_reason is not None
+        if is_asked or not self._agenda.waits(self.counts(), self.clock):
+            self._do_what_is_due()
+        self.progress.show()
+        if self._has_left:
+            raise TrainingEnds
+        if self.watcher is not None:
+            self.watcher.after_safe_point()
+
+    def _do_what_is_due(self) -> None:
+        output, before, now = self.config.output, self.checked, self.counters
+        done = self.end_reason is not None or self.config.stop.share(now) >= 1.0
+        self.require_finite(with_parameters=False)
+        try:
+            self.evaluate(self.evaluating.due(before, now, done), done)
+            if done or is_due(output.record, before, now):
+                self.record(self.end_reason if done else None)
+            self.checked, self.finished = now, done
+            self._agenda.set(now, self.evaluating.due_once())
+            save_is_due = done or self.evaluating.must_save() or is_due(output.save, before, now)
+        except Interrupted:
+            save_is_due = False
+        leaving = self.signals.received is not None  # asked once: who leaves has saved
+        if output.save is not None and (save_is_due or leaving):
+            self.save(save_is_due)
+        elif output.save is not None:
+            self.checkpointing.write_ahead()
+        self._has_left = self.finished or leaving
+
+    def end_run(self, reason: str) -> None:
+        """End the run before its `stop`, as complete, at the next safe point; the first reason counts."""
+        if self.end_reason is None and self.config.stop.share(self.counters) < 1.0:
+            self.end_reason = reason
+            self.log(reason)
+
+    def _note_end(self) -> None:
+        if self.finished and self.end_reason is not None:
+            self.opened_output().note_end(self.end_reason)
+
+    def _status(self) -> Status:
+        """How the run ends, where nothing was raised on the way."""
+        if self.checkpointing.failure is not None:
+            return "failed"
+        return "complete" if self.finished else "interrupted"
+
+    # ---- hooks: an override calls its parent -------------------------------------------------------------
+
+    def before_train(self) -> None:
+        """Restore the last checkpoint, or evaluate once and write checkpoint 0. A second `fit` finds all in memory."""
+        self.progress.begin()
+        output = self.opened_output()
+        is_fresh = not any(self.counts().values())
+        if is_fresh:
+            self.checkpointing.restore_or_begin()
+        for callback in self.callbacks:
+            callback.before_train(self)
+        if self.finished:  # but a recorder may not have heard it
+            self._note_end()
+            output.feed({name: self._recorders[name] for name in output.unfiled() if name in self._recorders})
+            output.finish(self._status())
+            return
+        output.feed(self._recorders)
+        if is_fresh and not output.checkpoints.numbers():
+            try:
+                self.evaluate(self.evaluating.due(self.checked, self.checked, True), False)
+            except Interrupted:
+                raise TrainingEnds from None
+            if self.config.output.save is not None:
+                self.save()
+        intervals = [*self.evaluating.intervals(), self.config.output.record, self.config.output.save, LOOK_INTERVAL]
+        self._agenda = Agenda(self.config.stop, intervals)
+        self._agenda.set(self.checked, self.evaluating.due_once())
+        self.safe_point()
+
+    def before_epoch(self) -> None:
+        for callback in self.callbacks:
+            callback.before_epoch(self)
+
+    def after_evaluation(self, record: Mapping[str, Any]) -> None:
+        for callback in self.callbacks:
+            callback.after_evaluation(self, record)
+
+    def after_save(self, checkpoint: Path) -> None:
+        for callback in self.callbacks:
+            callback.after_save(self, checkpoint)
+
+    def after_epoch(self) -> None:
+        for callback in self.callbacks:
+            callback.after_epoch(self)
+
+    def after_train(self) -> None:
+        for callback in self.callbacks:
+            callback.after_train(self)
+
+    # ---- what a kind of training adds --------------------------------------------------------------------
+
+    def _train(self) -> None:
+        """One epoch. Re-entrant: a run resumed at any safe point begins it again, and goes on where it was."""
+        raise NotImplementedError
+
+    def fault(self, with_parameters: bool) -> str | None:
+        """What is no finite number: a loss or, where asked for, a parameter; None: all is well."""
+        return None
+
+    def differences(self, state: Mapping[str, Any]) -> Iterable[str]:
+        """What keeps a run that goes on from a state from having equal bits, a line each."""
+        return []
+
+    def buffers(self) -> dict[str, ReplayBuffer]:
+        """Those whose rows checkpoints hold, by name."""
+        return {}
+
+    def shown_metrics(self) -> Mapping[str, Mapping[str, float]]:
+        """What the display shows, by who learns."""
+        return {}
+
+    def _record_fields(self) -> dict[str, Any]:
+        """What a record says beside counters, notes and clock."""
+        return {}
+
+    def _errors_after_record(self, has_ended: bool) -> Sequence[str]:
+        """What the user should know of what was recorded, or was not. has_ended: before the config's `stop`."""
+        return []
+
+    # ---- what is done at safe points -------------------------------------------------------------------
+
+    def evaluate(self, names: Sequence[str], is_final: bool) -> None:
+        """Evaluate apart from training, and write the records of those results that count now. Raises Interrupted, and
+        writes none, if a signal comes."""
+        with self.clock.paused(), self.time_log.during("evaluation"):
+            records = self.evaluating.results(names, is_final)
+        for record in records:
+            self.opened_output().write(record)
+            if record["kind"] == "evaluation":  # not one that has failed
+                self.evaluating.take_in(record)
+                self.after_evaluation(record)
+        self.progress.show_news()
+
+    def record(self, ended: str | None = None) -> None:
+        """Write what has come since the last record. ended: why the run ends before its `stop`."""
+        fields = self._record_fields()
+        rates = {f"{name}_per_s": rate for name, rate in self._recorded.rates(self.mark()).items()}
+        clock = {"train_seconds": self.clock.seconds, **rates, "time": self.time_log.take()}
+        self._recorded = self.mark()
+        notes = self.notes.take()
+        noted = {"notes": notes} if notes else {}
+        why = {} if ended is None else {"ended": ended}
+        output = self.opened_output()
+        output.write({"kind": "training", **self.counts(), **fields, **noted, **why, "clock": clock})
+        for line in self._errors_after_record(ended is not None):
+            output.display.error(line)
+
+    def save(self, is_due: bool = True) -> None:
+        """Write a checkpoint; the best one, if the last evaluation was better than all before. Where the disk refuses,
+        the display says so, and training goes on; a failed last save makes `fit` raise at the end.
+
+        is_due: one that is not, since somebody stops here, uses up no number: the next one that is takes its place.
+        """
+        is_best, self.evaluating.is_best = self.evaluating.is_best, False
+        self.checkpointing.save(is_best, is_due)
+
+    def note(self, name: str, value: Recordable) -> None:
+        """Put a value into the next record, as notes/NAME: a number (of several the statistics of `output.statistics`),
+        an array (a histogram), a text, a date-time, an Image or a Video of palestra.recording (the last one). Raises
+        TypeError or ValueError for what cannot be recorded."""
+        self.notes.add({name: value})
+
+    def require_finite(self, with_parameters: bool) -> None:
+        """Raise TrainingFailed where a loss or a parameter is no finite number."""
+        if (fault := self.fault(with_parameters)) is not None:
+            raise TrainingFailed(fault, self.what_stands())
+
+    def what_stands(self) -> str:
+        """What is left when the run fails."""
+        folder, numbers = self.opened_output().folder.path, self.opened_output().checkpoints.numbers()
+        return f"checkpoint {numbers[-1]:08d} stands: palestra resume {folder}" if numbers else "nothing was saved"
+
+    # ---- state -----------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything but the rows of replay buffers."""
+        return {
+            "counters": self.counts(),
+            "checked": {name: value for name, value in self.checked.items() if name != "minutes"},
+            "in_epoch": self.in_epoch,
+            "epoch_counts": dict(self.epoch_counts),
+            "extra_state": self.extra_state,
+            "notes": self.notes.state_dict(),
+            "evaluating": self.evaluating.state_dict(),
+            "finished": self.finished,
+            "end_reason": self.end_reason,
+            "callbacks": [callback.state_dict() for callback in self.callbacks],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for name in self.counter_names:
+            setattr(self, name, state["counters"][name])
+        self.checked = {**state["checked"], "minutes": self.clock.seconds / 60}
+        self.in_epoch, self.epoch_counts = state["in_epoch"], state["epoch_counts"]
+        self.extra_state = state["extra_state"]
+        self.notes.load_state_dict(state["notes"], self.device)
+        self.evaluating.load_state_dict(state["evaluating"])
+        self.end_reason = state["end_reason"]
+        is_over = self.end_reason is not None or self.config.stop.share(self.checked) >= 1.0  # or it was extended
+        self.finished = state["finished"] and is_over
+        if len(state["callbacks"]) != len(self.callbacks):
+            raise CheckpointError(
+                f"the run was saved with {len(state['callbacks'])} callbacks, {len(self.callbacks)} are here; "
+                "give Trainer.load or Trainer.branch those that the run was started with"
+            )
+        for callback, callback_state in zip(self.callbacks, state["callbacks"], strict=True):
+            callback.load_state_dict(callback_state)
+
+    def state_of_branch(self, state: dict[str, Any]) -> dict[str, Any]:
+        """What a run that branches off begins with, of the state of a checkpoint."""
+        new_callbacks = self.callbacks[len(state["callbacks"]) :]
+        callbacks = [*state["callbacks"], *(callback.state_dict() for callback in new_callbacks)]
+        return state | {"evaluating": self.evaluating.state_of_branch(), "end_reason": None, "callbacks": callbacks}
+
+    # ---- counters, time, output --------------------------------------------------------------------------
+
+    def counts(self) -> dict[str, int]:
+        return {name: getattr(self, name) for name in self.counter_names}
+
+    @property
+    def counters(self) -> Counters:
+        """What intervals and limits count."""
+        counts = self.counts()
+        return {unit: self.clock.seconds / 60 if unit == "minutes" else counts[unit] for unit in self.config.units}
+
+    def mark(self) -> Mark:
+        """The moment, to count rates from."""
+        return Mark(self.clock.seconds, {name: getattr(self, name) for name in self.rated})
+
+    def begin_rates(self) -> None:
+        """Rates count from here on: a checkpoint was taken over."""
+        self._recorded = self.mark()
+        self.progress.begin()
+
+    def during(self, message: str, tasks: Sequence[Task]) -> AbstractContextManager[None]:
+        """Let the display show what goes on in place of training, and its tasks."""
+        return self.progress.during(message, tasks)
+
+    def show(self) -> None:
+        """Bring the display up to date, unless it was a moment ago."""
+        self.progress.show()
+
+    def is_asked_to_leave(self) -> bool:
+        """Whether a signal asks the run to leave."""
+        return self.signals.received is not None
+
+    def _parts_opened(self, output: RunOutput) -> AbstractContextManager[None]:
+        return self.evaluating.opened(output)
+
+    def _is_saved(self) -> bool:
+        return self._has_left and self.config.output.save is not None and self.checkpointing.failure is None

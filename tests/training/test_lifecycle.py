@@ -1,0 +1,160 @@
+"""The lifecycle without a game: it trains whatever derives from it. And what it must not know."""
+
+import ast
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from resuming import Killed, assert_same_bits, at_call, kill
+from typer.testing import CliRunner
+
+import palestra
+from palestra.cli import app
+from palestra.config import ConfigError
+from palestra.storage import Checkpoints, RunFolder
+from palestra.storage.records_file import read_records
+from palestra.training import make_trainer
+from palestra.training.lifecycle import Lifecycle
+
+TRAINING = Path(palestra.__file__).parent / "training"
+
+REGRESSION = '''
+import torch
+
+from palestra.config import PositiveFloat, PositiveInt, UserConfig
+from palestra.recording.aggregates import Aggregates
+from palestra.runs.config import BaseRunConfig
+from palestra.training.lifecycle import Lifecycle
+
+
+class RegressionConfig(BaseRunConfig):
+    units = (*BaseRunConfig.units, "rows")
+
+    num_rows: PositiveInt
+    """rows of data"""
+
+
+class Regression(Lifecycle):
+    """A linear regression, a row at a time."""
+
+    run_config = RegressionConfig
+    counter_names = ("rows", "opt_steps", "epochs")
+    rated = ("rows",)
+
+    class Config(UserConfig):
+        learning_rate: PositiveFloat
+        """step size"""
+
+    def _build(self):
+        super()._build()
+        generator = torch.Generator().manual_seed(self.config.seed)
+        self.inputs = torch.randn(self.config.num_rows, 3, generator=generator)
+        self.targets = self.inputs @ torch.tensor([1.0, -2.0, 3.0])
+        self.weights = torch.zeros(3)
+        self.row = 0
+        self.errors = Aggregates(self.config.output.statistics)
+
+    def _train(self):
+        while self.row < self.config.num_rows:
+            error = self.inputs[self.row] @ self.weights - self.targets[self.row]
+            self.weights = self.weights - self.config.trainer.learning_rate * error * self.inputs[self.row]
+            self.errors.add({"error": error.abs()})
+            self.row += 1
+            self.rows += 1
+            self.opt_steps += 1
+            self.epoch_counts["updates"] += 1
+            self.safe_point()
+        self.row = 0
+
+    def _record_fields(self):
+        return self.errors.take()
+
+    def fault(self, with_parameters):
+        return None if self.weights.isfinite().all() else "a weight is no finite number"
+
+    def state_dict(self):
+        own = {"row": self.row, "weights": self.weights, "errors": self.errors.state_dict()}
+        return super().state_dict() | own
+
+    def load_state_dict(self, state):
+        super().load_state_dict(state)
+        self.row, self.weights = state["row"], state["weights"]
+        self.errors.load_state_dict(state["errors"], self.device)
+'''
+
+
+@pytest.fixture
+def config(make_config: Any, in_tmp_path: Path) -> dict[str, Any]:
+    (in_tmp_path / "regression.py").write_text(REGRESSION)
+    whole = make_config()
+    return {
+        "seed": 0,
+        "trainer": {"name": "regression:Regression", "learning_rate": 0.1},
+        "num_rows": 10,
+        "stop": {"after": 55, "unit": "rows"},
+        "callbacks": [],
+        "execution": whole["execution"],
+        "output": whole["output"]
+        | {"record": {"every": 15, "unit": "rows"}, "save": {"every": 20, "unit": "rows"}, "display": "plain"},
+    }
+
+
+def test_a_training_without_games_counts_and_records_what_it_declares(config: dict[str, Any], no_plots: None) -> None:
+    trainer = make_trainer(config, run="run")
+    trainer.fit()
+    assert (trainer.rows, trainer.opt_steps, trainer.epochs) == (55, 55, 5)
+    records = read_records(Path("run") / "records.jsonl")
+    assert [record["rows"] for record in records] == [15, 30, 45, 55]
+    assert records[-1]["error"] < records[0]["error"] / 5
+    assert "env_steps" not in records[-1]
+    assert records[-1]["clock"].keys() == {"train_seconds", "rows_per_s", "time"}
+    numbers = Checkpoints(RunFolder.open(Path("run")), 1, None).numbers()
+    assert len(numbers) == 4
+
+
+def test_a_training_without_games_that_is_killed_goes_on_from_the_shell(config: dict[str, Any], no_plots: None) -> None:
+    make_trainer(config, run="alone").fit()
+    Path("run.yml").write_text(yaml.safe_dump(config, sort_keys=False))
+    with at_call(Lifecycle, "safe_point", 37, kill), pytest.raises(Killed):
+        make_trainer("run.yml", run="run").fit()
+    result = CliRunner().invoke(app, ["resume", "run"])
+    assert result.exit_code == 0, result.output
+    assert_same_bits(Path("run"), Path("alone"))
+    result = CliRunner().invoke(app, ["verify", "run"])
+    assert result.exit_code == 0, result.output
+    result = CliRunner().invoke(app, ["evaluate", "run"])
+    assert (result.exit_code, result.output) == (2, "expected a run in which players play, got run\n")
+
+
+def test_a_kind_of_run_says_which_units_there_are(config: dict[str, Any]) -> None:
+    config["stop"]["unit"] = "env_steps"
+    message = r"stop\.unit: 'env_steps' is unknown; expected one of 'opt_steps', 'epochs', 'minutes', 'rows'"
+    with pytest.raises(ConfigError, match=message):
+        make_trainer(config)
+
+
+def test_a_key_that_the_kind_of_run_does_not_have_is_told(config: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match=r"num_worlds: unknown key"):
+        make_trainer(config | {"num_worlds": 4})
+
+
+def test_a_callback_of_players_is_refused_where_nobody_plays(config: dict[str, Any]) -> None:
+    freeze = {"name": "freeze", "player": "agent", "net": "q", "weights": ["*"], "num_opt_steps": None}
+    trainer = make_trainer(config | {"callbacks": [freeze]})
+    with pytest.raises(ConfigError, match=r"callbacks\.0\.name: expected a run in which players play, got one of Regr"):
+        trainer.fit()
+
+
+def test_the_lifecycle_knows_no_game_player_or_roll_out() -> None:
+    for name in ("lifecycle", "run", "checkpointing", "progress", "naming", "evaluating", "interface"):
+        tree = ast.parse((TRAINING / f"{name}.py").read_text())
+        modules = {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+        rooms = {module.split(".")[1] for module in modules if module.startswith("palestra.")}
+        assert not rooms & {"games", "players", "rollouts", "algorithms", "evaluation", "nets"}, name
+
+
+def test_no_file_of_the_room_is_longer_than_400_lines() -> None:
+    lengths = {path.name: len(path.read_text().splitlines()) for path in TRAINING.glob("*.py")}
+    assert lengths
+    assert {name: length for name, length in lengths.items() if length > 400} == {}
