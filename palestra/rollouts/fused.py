@@ -31,9 +31,9 @@ class Seat:
 class Worlds:
     """A batch of running games: the state of the rules, of the seats and of the counters. Belongs to one roll-out loop.
 
-    cut: worlds that were truncated and only play on until every collected seat has seen its next observation.
-    open, over, earned: (B, R); a decision of the role waits for its next one, the role's game has terminated since,
-    and what it has earned since. seats: of the roles that are collected.
+    truncated_pending: worlds that were truncated and only play on until every collected seat has seen its next
+    observation. awaiting, done, pending_reward: (B, R); whether a decision of the role waits for its next one, whether
+    the role's game has terminated since, and the sum of its rewards since. seats: of the roles that are collected.
     totals: float64, sums over finished games, in the order of `FusedGame.total_names`. recent, num_finished: see
     palestra.rollouts.recent.
     """
@@ -41,15 +41,15 @@ class Worlds:
     keys: Tensor
     num_turns: int
     state: State
-    cut: Tensor
+    truncated_pending: Tensor
     lengths: Tensor
     returns: Tensor
     totals: Tensor
     recent: Tensor
     num_finished: Tensor
-    open: Tensor
-    over: Tensor
-    earned: Tensor
+    awaiting: Tensor
+    done: Tensor
+    pending_reward: Tensor
     memory: dict[str, Memory] = field(default_factory=dict)
     seats: dict[str, Seat] = field(default_factory=dict)
 
@@ -58,15 +58,15 @@ class Worlds:
             "keys": self.keys,
             "num_turns": self.num_turns,
             "state": self.state,
-            "cut": self.cut,
+            "truncated_pending": self.truncated_pending,
             "lengths": self.lengths,
             "returns": self.returns,
             "totals": self.totals,
             "recent": self.recent,
             "num_finished": self.num_finished,
-            "open": self.open,
-            "over": self.over,
-            "earned": self.earned,
+            "awaiting": self.awaiting,
+            "done": self.done,
+            "pending_reward": self.pending_reward,
             "memory": self.memory,
             "seats": {role: dict(vars(seat)) for role, seat in self.seats.items()},
         }
@@ -110,15 +110,15 @@ class FusedGame:
             keys=keys,
             num_turns=1,
             state=game.reset(fold(keys, 0)),
-            cut=zeros.bool(),
+            truncated_pending=zeros.bool(),
             lengths=zeros.int(),
             returns=seats,
             totals=torch.zeros(len(self.total_names), dtype=torch.float64, device=game.device),
             recent=recent,
             num_finished=num_finished,
-            open=seats.bool(),
-            over=seats.bool(),
-            earned=seats.clone(),
+            awaiting=seats.bool(),
+            done=seats.bool(),
+            pending_reward=seats.clone(),
         )
 
     @torch.no_grad()
@@ -126,6 +126,7 @@ class FusedGame:
         """Play `num_rounds` rounds and give what the seats of `roles` have experienced: M = T * B rows per turn of a
         role."""
         parts: list[Transitions] = []
+        self._drop_uncollected(worlds, roles)
         for _ in range(num_rounds):
             self._play_round(worlds, roles, parts)
         return Transitions.concatenate(parts)
@@ -133,6 +134,7 @@ class FusedGame:
     @torch.no_grad()
     def play(self, worlds: Worlds, num_rounds: int) -> None:
         """Play without collecting anything."""
+        self._drop_uncollected(worlds, ())
         for _ in range(num_rounds):
             self._play_round(worlds, (), [])
 
@@ -172,6 +174,14 @@ class FusedGame:
             worlds.state, rewards, terminated, truncated = game.transition_in_place(worlds.state, actions, step_keys)
             if index not in game.quiet_turns:
                 self._end_turn(worlds, rewards, terminated, truncated, turn_keys)
+
+    def _drop_uncollected(self, worlds: Worlds, collected: tuple[str, ...]) -> None:
+        """Of a role that is no longer collected nothing waits any more, and no world waits for it."""
+        for role in worlds.seats.keys() - set(collected):
+            index = self.game.roles.index(role)
+            worlds.awaiting[:, index] = worlds.done[:, index] = False
+            worlds.pending_reward[:, index] = 0.0
+            del worlds.seats[role]
 
     def _decide(
         self, worlds: Worlds, role: str, observed: bool, turn_keys: Tensor
@@ -218,45 +228,55 @@ class FusedGame:
     ) -> None:
         """Count the games that end, and put new ones in the place of those that nobody waits for."""
         if runs_on_cpu(truncated):
-            num_refilled, refilled = self._book_on_cpu(worlds, rewards, terminated, truncated)
+            num_refilled, refilled = self._update_statistics_on_cpu(worlds, rewards, terminated, truncated)
             if num_refilled == 0:
                 return
         else:
-            refilled = self._book(worlds, rewards, terminated, truncated)
+            refilled = self._update_statistics(worlds, rewards, terminated, truncated)
         worlds.state = self.game.refill(worlds.state, refilled, turn_keys + (len(self.game.roles) + 2))
         for role, memory in worlds.memory.items():
             worlds.memory[role] = {name: _keep(~refilled, value, 0) for name, value in memory.items()}
 
-    def _book(self, worlds: Worlds, rewards: Tensor, terminated: Tensor, truncated: Tensor) -> Tensor:
-        """Book what a turn has brought, count the games that end, and empty the books of the worlds to be refilled:
-        these, bool (B,)."""
-        running = worlds.open & ~worlds.over
-        worlds.earned += torch.where(running, rewards, 0.0)
-        worlds.over |= running & terminated
+    def _update_statistics(self, worlds: Worlds, rewards: Tensor, terminated: Tensor, truncated: Tensor) -> Tensor:
+        """Add what a turn has brought, count the games that end, and clear the statistics of the worlds to be refilled:
+        gives these, bool (B,)."""
+        running = worlds.awaiting & ~worlds.done
+        worlds.pending_reward += torch.where(running, rewards, 0.0)
+        worlds.done |= running & terminated
         worlds.returns += rewards
-        is_over, is_waited_for = terminated.all(dim=1), (worlds.open & ~worlds.over).any(dim=1)
-        ended = (is_over | truncated) & ~worlds.cut & (worlds.lengths > 0)
-        worlds.cut |= truncated
-        refilled = is_over | (worlds.cut & ~is_waited_for)
+        is_over, is_waited_for = terminated.all(dim=1), (worlds.awaiting & ~worlds.done).any(dim=1)
+        ended = (is_over | truncated) & ~worlds.truncated_pending & (worlds.lengths > 0)
+        worlds.truncated_pending |= truncated
+        refilled = is_over | (worlds.truncated_pending & ~is_waited_for)
 
         columns = [torch.ones_like(ended), is_over, truncated, worlds.lengths, *worlds.returns.unbind(1)]
         columns += [worlds.state[name] for name in self.game.tallies]
         worlds.totals += ended.double() @ torch.stack([column.double() for column in columns], dim=1)
         worlds.recent, worlds.num_finished = remember(worlds.recent, worlds.num_finished, ended, worlds.returns)
-        worlds.cut &= ~refilled
+        worlds.truncated_pending &= ~refilled
         worlds.lengths.masked_fill_(refilled, 0)
         worlds.returns.masked_fill_(refilled.unsqueeze(1), 0.0)
         return refilled
 
-    def _book_on_cpu(
+    def _update_statistics_on_cpu(
         self, worlds: Worlds, rewards: Tensor, terminated: Tensor, truncated: Tensor
     ) -> tuple[int, Tensor]:
-        """`_book` by one loop over the worlds, and how many are to be refilled."""
-        books = [worlds.open, worlds.over, worlds.earned, worlds.cut, worlds.lengths, worlds.returns, worlds.totals]
-        books += [worlds.recent, worlds.num_finished]
+        """`_update_statistics` by one loop over the worlds, and how many are to be refilled."""
+        statistics = [
+            worlds.awaiting,
+            worlds.done,
+            worlds.pending_reward,
+            worlds.truncated_pending,
+            worlds.lengths,
+            worlds.returns,
+            worlds.totals,
+        ]
+        statistics += [worlds.recent, worlds.num_finished]
         ended, refilled = np.empty(len(truncated), dtype=np.bool_), np.empty(len(truncated), dtype=np.bool_)
         brought = (rewards.numpy(), terminated.numpy(), truncated.numpy())
-        num_ended, num_refilled = fused_kernel.book(ended, refilled, *brought, *(book.numpy() for book in books))
+        num_ended, num_refilled = fused_kernel.update_statistics(
+            ended, refilled, *brought, *(each.numpy() for each in statistics)
+        )
         if num_ended:
             totals = worlds.totals.numpy()
             for index, name in enumerate(self.game.tallies, start=len(totals) - len(self.game.tallies)):
@@ -280,19 +300,19 @@ def _exchange(worlds: Worlds, role: int, deciding: Tensor, legal: Tensor) -> tup
     Gives the entries of Transitions that tell how they ended; where the role's game goes on, bool (B,); and where the
     old decision waits on.
     """
-    decides, is_open, is_over = deciding[:, role], worlds.open[:, role], worlds.over[:, role].clone()
-    earned = worlds.earned[:, role].clone()
-    going_on, waiting = decides & ~is_over, is_open & ~is_over & ~decides
+    decides, is_awaiting, is_over = deciding[:, role], worlds.awaiting[:, role], worlds.done[:, role].clone()
+    earned = worlds.pending_reward[:, role].clone()
+    going_on, waiting = decides & ~is_over, is_awaiting & ~is_over & ~decides
     ended = {
         "reward": earned,
         "next_legal": legal & going_on.unsqueeze(1),
         "terminated": is_over,
-        "truncated": worlds.cut & ~is_over,
-        "valid": is_open & (is_over | decides),
+        "truncated": worlds.truncated_pending & ~is_over,
+        "valid": is_awaiting & (is_over | decides),
     }
-    worlds.open[:, role] = (decides & ~worlds.cut) | waiting
-    worlds.over[:, role] = False
-    worlds.earned[:, role] = torch.where(waiting, earned, 0.0)
+    worlds.awaiting[:, role] = (decides & ~worlds.truncated_pending) | waiting
+    worlds.done[:, role] = False
+    worlds.pending_reward[:, role] = torch.where(waiting, earned, 0.0)
     return ended, going_on, waiting
 
 
@@ -304,8 +324,10 @@ def _exchange_on_cpu(
     ended = {"reward": np.empty(B, dtype=np.float32), "next_legal": np.empty(legal.shape, dtype=np.bool_)}
     ended |= {name: np.empty(B, dtype=np.bool_) for name in ("terminated", "truncated", "valid")}
     going_on, waiting = np.empty(B, dtype=np.bool_), np.empty(B, dtype=np.bool_)
-    books = [book.numpy() for book in (worlds.cut, worlds.open, worlds.over, worlds.earned)]
-    fused_kernel.exchange(role, deciding.numpy(), legal.numpy(), going_on, waiting, *books, *ended.values())
+    statistics = [
+        each.numpy() for each in (worlds.truncated_pending, worlds.awaiting, worlds.done, worlds.pending_reward)
+    ]
+    fused_kernel.exchange(role, deciding.numpy(), legal.numpy(), going_on, waiting, *statistics, *ended.values())
     tensors = {name: torch.from_numpy(array) for name, array in ended.items()}
     return tensors, torch.from_numpy(going_on), torch.from_numpy(waiting)
 

@@ -1,4 +1,4 @@
-"""The bookkeeping of FusedGame for CPUs: one loop over the worlds, compiled by numba, for each of its steps.
+"""The inner loops of FusedGame for CPUs: one loop over the worlds, compiled by numba, for each of its steps.
 
 fused.py says the same in plain torch, and shapes and types. Letters: B worlds, R roles, A actions.
 """
@@ -32,10 +32,10 @@ def exchange(
     legal: Array,
     going_on: Array,
     waiting: Array,
-    cut: Array,
-    open: Array,
-    over: Array,
-    earned: Array,
+    truncated_pending: Array,
+    awaiting: Array,
+    done: Array,
+    pending_reward: Array,
     reward: Array,
     next_legal: Array,
     terminated: Array,
@@ -43,55 +43,55 @@ def exchange(
     valid: Array,
 ) -> None:
     """A role's waiting decisions end, where its next one has come, and its new ones begin to wait: the former's
-    outcome is written to the arrays from `reward` on; open, over and earned change in place."""
-    for world in range(len(cut)):
-        was_open, was_over, decides = open[world, role], over[world, role], deciding[world, role]
-        reward[world] = earned[world, role]
-        going_on[world] = decides and not was_over
+    outcome is written to the arrays from `reward` on; awaiting, done and pending_reward change in place."""
+    for world in range(len(truncated_pending)):
+        was_awaiting, was_done, decides = awaiting[world, role], done[world, role], deciding[world, role]
+        reward[world] = pending_reward[world, role]
+        going_on[world] = decides and not was_done
         for action in range(legal.shape[1]):
             next_legal[world, action] = legal[world, action] and going_on[world]
-        terminated[world] = was_over
-        truncated[world] = cut[world] and not was_over
-        valid[world] = was_open and (was_over or decides)
-        waiting[world] = was_open and not was_over and not decides
-        open[world, role] = (decides and not cut[world]) or waiting[world]
-        over[world, role] = False
+        terminated[world] = was_done
+        truncated[world] = truncated_pending[world] and not was_done
+        valid[world] = was_awaiting and (was_done or decides)
+        waiting[world] = was_awaiting and not was_done and not decides
+        awaiting[world, role] = (decides and not truncated_pending[world]) or waiting[world]
+        done[world, role] = False
         if not waiting[world]:
-            earned[world, role] = 0.0
+            pending_reward[world, role] = 0.0
 
 
 @_compiled
-def book(
+def update_statistics(
     ended: Array,
     refilled: Array,
     rewards: Array,
     terminated: Array,
     truncated: Array,
-    open: Array,
-    over: Array,
-    earned: Array,
-    cut: Array,
+    awaiting: Array,
+    done: Array,
+    pending_reward: Array,
+    truncated_pending: Array,
     lengths: Array,
     returns: Array,
     totals: Array,
     recent: Array,
     num_finished: Array,
 ) -> tuple[int, int]:
-    """Book what a turn has brought, count the games that end, and empty the books of worlds to be refilled.
+    """Add what a turn has brought, count the games that end, and clear the statistics of worlds to be refilled.
 
-    The books change in place, ended and refilled are written; how many there are of either."""
+    The statistics change in place, ended and refilled are written; gives how many there are of either."""
     num_ended = num_refilled = 0
     num_roles = rewards.shape[1]
-    for world in range(len(cut)):
+    for world in range(len(truncated_pending)):
         is_over, is_waited_for = True, False
         for role in range(num_roles):
             returns[world, role] += rewards[world, role]
-            if open[world, role] and not over[world, role]:
-                earned[world, role] += rewards[world, role]
-                over[world, role] = terminated[world, role]
+            if awaiting[world, role] and not done[world, role]:
+                pending_reward[world, role] += rewards[world, role]
+                done[world, role] = terminated[world, role]
                 is_waited_for |= not terminated[world, role]
             is_over &= terminated[world, role]
-        ends = (is_over or truncated[world]) and not cut[world] and lengths[world] > 0
+        ends = (is_over or truncated[world]) and not truncated_pending[world] and lengths[world] > 0
         ended[world] = ends
         if ends:
             num_ended += 1
@@ -103,12 +103,12 @@ def book(
                 totals[4 + role] += returns[world, role]
                 recent[num_finished[()] % NUM_RECENT, role] = returns[world, role]
             num_finished[()] += 1
-        cut[world] |= truncated[world]
-        leaves = is_over or (cut[world] and not is_waited_for)
+        truncated_pending[world] |= truncated[world]
+        leaves = is_over or (truncated_pending[world] and not is_waited_for)
         refilled[world] = leaves
         if leaves:
             num_refilled += 1
-            cut[world] = False
+            truncated_pending[world] = False
             lengths[world] = 0
             for role in range(num_roles):
                 returns[world, role] = 0.0

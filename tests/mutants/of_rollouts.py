@@ -68,14 +68,17 @@ ROLLOUTS = [
         FUSED,
         ("            worlds.num_turns += 1\n", ""),
         ("keys = turn_keys + (game.roles.index(role) + 1)", "keys = turn_keys"),
-        ('"truncated": worlds.cut & ~is_over,', '"truncated": worlds.cut,'),
-        ('"valid": is_open & (is_over | decides),', '"valid": is_open & decides,'),
+        ('"truncated": worlds.truncated_pending & ~is_over,', '"truncated": worlds.truncated_pending,'),
+        ('"valid": is_awaiting & (is_over | decides),', '"valid": is_awaiting & decides,'),
         (
-            "going_on, waiting = decides & ~is_over, is_open & ~is_over & ~decides",
-            "going_on, waiting = decides, is_open & ~is_over & ~decides",
+            "going_on, waiting = decides & ~is_over, is_awaiting & ~is_over & ~decides",
+            "going_on, waiting = decides, is_awaiting & ~is_over & ~decides",
         ),
-        ("worlds.earned[:, role] = torch.where(waiting, earned, 0.0)", "worlds.earned[:, role] = 0.0"),
-        ("refilled = is_over | (worlds.cut & ~is_waited_for)", "refilled = is_over | worlds.cut"),
+        ("worlds.pending_reward[:, role] = torch.where(waiting, earned, 0.0)", "worlds.pending_reward[:, role] = 0.0"),
+        (
+            "refilled = is_over | (worlds.truncated_pending & ~is_waited_for)",
+            "refilled = is_over | worlds.truncated_pending",
+        ),
         ("worlds.memory[role] = {name: _keep(~refilled, value) for name, value in memory.items()}", "pass"),
         (
             "{name: _choose(decides, new, before[name]) for name, new in decision.memory.items()}",
@@ -89,20 +92,29 @@ ROLLOUTS = [
     *mutants(
         "rollouts/fused_kernel.py",
         FUSED,
-        ("        truncated[world] = cut[world] and not was_over", "        truncated[world] = cut[world]"),
-        ("        valid[world] = was_open and (was_over or decides)", "        valid[world] = was_open and decides"),
-        ("        if not waiting[world]:\n            earned", "        if True:\n            earned"),
         (
-            "        open[world, role] = (decides and not cut[world]) or waiting[world]",
-            "        open[world, role] = decides or waiting[world]",
+            "        truncated[world] = truncated_pending[world] and not was_done",
+            "        truncated[world] = truncated_pending[world]",
         ),
-        ("            if open[world, role] and not over[world, role]:", "            if open[world, role]:"),
         (
-            "ends = (is_over or truncated[world]) and not cut[world] and lengths[world] > 0",
+            "        valid[world] = was_awaiting and (was_done or decides)",
+            "        valid[world] = was_awaiting and decides",
+        ),
+        ("        if not waiting[world]:\n            pending_reward", "        if True:\n            pending_reward"),
+        (
+            "        awaiting[world, role] = (decides and not truncated_pending[world]) or waiting[world]",
+            "        awaiting[world, role] = decides or waiting[world]",
+        ),
+        ("            if awaiting[world, role] and not done[world, role]:", "            if awaiting[world, role]:"),
+        (
+            "ends = (is_over or truncated[world]) and not truncated_pending[world] and lengths[world] > 0",
             "ends = (is_over or truncated[world]) and lengths[world] > 0",
         ),
-        ("leaves = is_over or (cut[world] and not is_waited_for)", "leaves = is_over or cut[world]"),
-        ("                over[world, role] = terminated[world, role]", "                over[world, role] = is_over"),
+        (
+            "leaves = is_over or (truncated_pending[world] and not is_waited_for)",
+            "leaves = is_over or truncated_pending[world]",
+        ),
+        ("                done[world, role] = terminated[world, role]", "                done[world, role] = is_over"),
         (
             "next_legal[world, action] = legal[world, action] and going_on[world]",
             "next_legal[world, action] = going_on[world]",

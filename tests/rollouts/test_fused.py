@@ -338,8 +338,10 @@ def test_the_way_of_a_gpu_plays_the_same_games(
 @given(
     seed=st.integers(0, 2**32), num_worlds=st.integers(1, 6), num_roles=st.integers(1, 3), num_actions=st.integers(1, 4)
 )
-def test_loops_and_tensors_keep_the_same_books(seed: int, num_worlds: int, num_roles: int, num_actions: int) -> None:
-    """Any books, also those that no game would lead to."""
+def test_loops_and_tensors_keep_the_same_statistics(
+    seed: int, num_worlds: int, num_roles: int, num_actions: int
+) -> None:
+    """Any statistics, also those that no game would lead to."""
     generator = torch.Generator().manual_seed(seed)
 
     def any_of(high: int, *shape: int) -> Tensor:
@@ -347,9 +349,9 @@ def test_loops_and_tensors_keep_the_same_books(seed: int, num_worlds: int, num_r
 
     game = TagGame(num_roles, "together")
     worlds = FusedGame(game, {}).new_worlds(num_worlds, seed, STREAM)
-    worlds.cut, worlds.lengths = any_of(2).bool(), any_of(3).int()
-    worlds.open, worlds.over = any_of(2, num_roles).bool(), any_of(2, num_roles).bool()
-    worlds.earned, worlds.returns = any_of(9, num_roles) - 4.0, any_of(9, num_roles) - 4.0
+    worlds.truncated_pending, worlds.lengths = any_of(2).bool(), any_of(3).int()
+    worlds.awaiting, worlds.done = any_of(2, num_roles).bool(), any_of(2, num_roles).bool()
+    worlds.pending_reward, worlds.returns = any_of(9, num_roles) - 4.0, any_of(9, num_roles) - 4.0
     worlds.num_finished = any_of(300)[0]
     turn = any_of(9, num_roles) - 4.0, any_of(2, num_roles).bool(), any_of(2).bool()
     deciding, legal = any_of(2, num_roles).bool(), any_of(2, num_actions).bool()
@@ -362,8 +364,8 @@ def test_loops_and_tensors_keep_the_same_books(seed: int, num_worlds: int, num_r
         dict(enumerate(fused._exchange(others, role, deciding, legal))),
     )
     assert equal(worlds.state_dict(), others.state_dict())
-    num_refilled, refilled = by_loops._book_on_cpu(worlds, *turn)
-    assert torch.equal(refilled, by_tensors._book(others, *turn))
+    num_refilled, refilled = by_loops._update_statistics_on_cpu(worlds, *turn)
+    assert torch.equal(refilled, by_tensors._update_statistics(others, *turn))
     assert num_refilled == refilled.sum()
     assert equal(worlds.state_dict(), others.state_dict())
 
@@ -393,10 +395,31 @@ def test_playing_without_collecting_plays_the_same_totals(name: str) -> None:
     """Where nothing is collected, nothing waits; games that are never cut off are the same."""
     fused_game, worlds = start(name, 30)
     fused_game.play(worlds, 25)
-    assert not worlds.cut.any()
+    assert not worlds.truncated_pending.any()
     assert worlds.seats == {}
     totals = fused_game.take_totals(worlds)
     assert totals["episodes"] == totals["terminated"] + totals["truncated"] > 30
+
+
+@pytest.mark.parametrize("name", GAMES)
+def test_whoever_is_no_longer_collected_leaves_nothing_open(name: str) -> None:
+    """Worlds that were cut off while they waited for such a role are refilled, and play on like the others."""
+    fused_game, worlds = start(name, 30)
+    first, *others = roles = fused_game.game.roles
+    collected_rows(fused_game, worlds, roles, 7)
+    assert worlds.seats.keys() == set(roles)
+    fused_game.take_totals(worlds)
+    collected_rows(fused_game, worlds, (first,), 25)
+    assert worlds.seats.keys() == {first}
+    indices = [roles.index(role) for role in others]
+    assert not worlds.awaiting[:, indices].any()
+    assert not worlds.done[:, indices].any()
+    assert not worlds.pending_reward[:, indices].any()
+    fused_game.play(worlds, 1)
+    assert worlds.seats == {}
+    assert not worlds.awaiting.any()
+    assert not worlds.truncated_pending.any()
+    assert fused_game.take_totals(worlds)["episodes"] > 30
 
 
 def test_rows_come_back_from_their_flat_form() -> None:
