@@ -79,13 +79,13 @@ ROLLOUTS = [
             "refilled = is_over | (worlds.truncated_pending & ~is_waited_for)",
             "refilled = is_over | worlds.truncated_pending",
         ),
-        ("worlds.memory[role] = {name: _keep(~refilled, value) for name, value in memory.items()}", "pass"),
+        ("worlds.memory[role] = {name: _keep(~refilled, value, 0) for name, value in memory.items()}", "pass"),
         (
             "{name: _choose(decides, new, before[name]) for name, new in decision.memory.items()}",
             "decision.memory",
         ),
         (
-            "next_observation={key: _keep(going_on, value) for key, value in observation.items()}",
+            "next_observation={key: _keep(going_on, value, spaces[key].empty) for key, value in observation.items()}",
             "next_observation=seat.observation",
         ),
     ),
