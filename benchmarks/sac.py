@@ -20,7 +20,6 @@ from benchmarks.peers.floor import products_of_update
 from palestra.algorithms.sac import SAC, SACConfig
 from palestra.config import load_config
 from palestra.games.spaces import Box, Space
-from palestra.nets.weights import compiled
 from palestra.players.player import Player
 from palestra.runs.config import RunConfig
 from palestra.runtime.threads import limited_threads
@@ -37,9 +36,7 @@ def make_sac(by_hand: bool, is_compiled: bool) -> SAC:
     assert isinstance(config, SACConfig)
     spaces = {"observation": Space((OBSERVATION_SIZE,), torch.float32, padded=False)}
     actions = Box((-1.0,) * ACTION_SIZE, (1.0,) * ACTION_SIZE)
-    sac = config.build(Player("agent", ("agent",), spaces, actions, CPU, seed=0, compile=False, by_hand=True))
-    if not by_hand:
-        sac.by_hand, sac.update_fast = None, compiled(sac.update, is_compiled)
+    sac = config.build(Player("agent", ("agent",), spaces, actions, CPU, seed=0, compile=is_compiled, by_hand=by_hand))
     no_flags, never = torch.ones(NUM_STORED, 0, dtype=torch.bool), torch.zeros(NUM_STORED, dtype=torch.bool)
     rows = {
         "observation.observation": torch.randn(NUM_STORED, OBSERVATION_SIZE),

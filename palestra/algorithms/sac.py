@@ -27,7 +27,6 @@ from palestra.algorithms.algorithm import (
     metrics_of,
     total_loss,
 )
-from palestra.algorithms.kernels.sac import by_hand_of
 from palestra.algorithms.parts.sampled_actions import BoxHead, DiscreteHead, SampledActions, box_errors
 from palestra.buffers.replay import ReplayBuffer, UniformReplayConfig
 from palestra.config import (
@@ -224,7 +223,7 @@ def make_head(config: SACConfig, player: Player) -> BoxHead | DiscreteHead:
     return DiscreteHead(space)
 
 
-# ---- what it learns, and how -------------------------------------------------------------------------
+# ---- how it learns ----------------------------------------------------------------------------------
 
 
 class SAC(Algorithm):
@@ -241,8 +240,7 @@ class SAC(Algorithm):
         self.policy_net, self.critics = (FlatNet(net.to(player.device), player.by_hand) for net in (policy, critics))
         self.targets = FlatNet(deepcopy(critics).eval(), player.by_hand)
         self.acting, self.frozen_critics = self.policy_net.evaluation_twin(), self.critics.evaluation_twin()
-        self.by_hand = by_hand_of(self) if type(self) is SAC else None  # a derived class may have another loss
-        self.update_fast = compiled(self.update, player.compile and self.by_hand is None)
+        self.update_fast = compiled(self.update, player.compile)
         self.policy_optimizer = config.policy_optimizer.build(self.policy_net.weights)
         self.critic_optimizer = config.critic_optimizer.build(self.critics.weights)
         player.optimizers = {"policy": self.policy_optimizer, "critics": self.critic_optimizer}
@@ -259,6 +257,8 @@ class SAC(Algorithm):
 
     def key(self, part: str) -> int:
         return base_key(self.player.seed, f"player/{self.player.name}/{part}")
+
+    # ---- what it learns ------------------------------------------------------------------------------
 
     def target(self, next_q_values: Tensor, next_actions: SampledActions, batch: Transitions, alpha: Tensor) -> Tensor:
         """The value that the critics come to: r + gamma * the soft value of s' (Haarnoja et al. 2018, eqs. 2 and 3), or
@@ -286,7 +286,7 @@ class SAC(Algorithm):
 
     def coefficient_loss(self, log_alpha: Tensor, entropy: Tensor, batch: Transitions) -> dict[str, Tensor]:
         """Raises the coefficient where the entropy is below its target (eq. 18, with log alpha in the place of alpha):
-        terms as in `critic_loss`. log_alpha: (). entropy: (), the policy's mean in nats. Of a learned coefficient."""
+        terms as in `critic_loss`. log_alpha: (). entropy: (), the policy's mean in nats."""
         return {"loss_coefficient": log_alpha * (entropy - self.target_entropy(batch))}
 
     def target_entropy(self, batch: Transitions) -> Tensor | float:
@@ -300,6 +300,8 @@ class SAC(Algorithm):
                 return factor * self.head.num_noise
             case PerLogActionsConfig(factor=factor):
                 return factor * batch.extras["legal"].sum(dim=1).clamp(min=1).log().mean()
+
+    # ---- a turn --------------------------------------------------------------------------------------
 
     def learn(self, turn: Turn) -> None:
         config = self.config
@@ -332,13 +334,12 @@ class SAC(Algorithm):
         """
         config, batch = self.config, Transitions.from_rows(rows)
         alpha = self.log_alpha.detach().exp().squeeze(0)
-        gradients = self if self.by_hand is None else self.by_hand
 
-        gradient, critic_metrics = gradients.critic_gradient(batch, noise[0], alpha)
+        gradient, critic_metrics = self.critic_gradient(batch, noise[0], alpha)
         gradient, critic_norm = self.critic_optimizer.clip(gradient, config.max_grad_norm)
         self.critic_optimizer.step(gradient)
 
-        gradient, entropy, policy_metrics = gradients.policy_gradient(batch, noise[1], alpha)
+        gradient, entropy, policy_metrics = self.policy_gradient(batch, noise[1], alpha)
         gradient, policy_norm = self.policy_optimizer.clip(gradient, config.max_grad_norm)
         self.policy_optimizer.step(gradient)
 
@@ -386,6 +387,8 @@ class SAC(Algorithm):
         loss = total_loss(terms)
         (gradient,) = torch.autograd.grad(loss, self.log_alpha)
         return gradient, {"coefficient_loss": loss.detach(), **metrics_of(terms)}
+
+    # ---- how it plays, and what it remembers -------------------------------------------------------------
 
     def policy(self, explore: bool) -> SoftPolicy:
         if not explore:

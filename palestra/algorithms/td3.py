@@ -48,6 +48,7 @@ from palestra.optimizers import OptimizerConfig
 from palestra.players.player import Metrics, Player
 from palestra.randomness import base_key, fold, random_floats, random_normals
 from palestra.rollouts.transitions import Transitions
+from palestra.runtime.guard import kernel_property
 from palestra.schedules import ScheduleConfig
 
 # ---- what a run must say -----------------------------------------------------------------------------
@@ -163,7 +164,7 @@ def bounds(config: TD3Config, player: Player) -> tuple[Tensor, Tensor]:
     return torch.tensor(space.low, device=player.device), torch.tensor(space.high, device=player.device)
 
 
-# ---- what it learns, and how -------------------------------------------------------------------------
+# ---- how it learns ----------------------------------------------------------------------------------
 
 
 class TD3(Algorithm):
@@ -184,7 +185,6 @@ class TD3(Algorithm):
             FlatNet(deepcopy(net).eval(), player.by_hand) for net in (policy, critics)
         )
         self.acting, self.frozen_critic = self.policy_net.evaluation_twin(), self.critics.first()
-        self.update_fast = compiled(self.update, player.compile)
         self.policy_optimizer = config.policy_optimizer.build(self.policy_net.weights)
         self.critic_optimizer = config.critic_optimizer.build(self.critics.weights)
         self.buffer = ReplayBuffer(config.replay_buffer, player.device, player.seed, f"player/{player.name}/replay")
@@ -197,6 +197,8 @@ class TD3(Algorithm):
 
     def key(self, part: str) -> int:
         return base_key(self.player.seed, f"player/{self.player.name}/{part}")
+
+    # ---- what it learns ------------------------------------------------------------------------------
 
     def target_actions(self, outputs: Tensor, noise: Tensor) -> Tensor:
         """The actions at s' that targets value, in half-widths: those of the target policy, smoothed by clipped noise
@@ -227,6 +229,8 @@ class TD3(Algorithm):
     def half_widths(self, action: Tensor) -> Tensor:
         """Actions of the game, (B, n), measured in half-widths from the centre of the Box, as critics see them."""
         return (action - self.center) / self.half_width
+
+    # ---- a turn --------------------------------------------------------------------------------------
 
     def learn(self, turn: Turn) -> None:
         config = self.config
@@ -289,6 +293,12 @@ class TD3(Algorithm):
         terms = self.policy_loss(q_values, actions, batch)
         loss = total_loss(terms)
         return self.policy_net.gradient(loss), {"policy_loss": loss.detach(), **metrics_of(terms)}
+
+    @kernel_property
+    def update_fast(self) -> Callable[[Mapping[str, Tensor], Tensor, bool, bool], Metrics]:
+        return compiled(self.update, self.player.compile)
+
+    # ---- how it plays, and what it remembers ---------------------------------------------------------
 
     def policy(self, explore: bool) -> NoisyPolicy:
         warming_up = explore and self.player.env_steps < self.config.warmup_env_steps

@@ -459,47 +459,6 @@ def test_a_compiled_opt_step_is_the_eager_one_within_rounding(actions: ActionSpa
     assert torch.allclose(eager.log_alpha, fast.log_alpha)
 
 
-# ---- gradients by hand -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("num_critics", [1, 2, 3])
-@pytest.mark.parametrize("net", [MLP, MLP | {"net_arch": [16, 8], "activation": "tanh"}], ids=["relu", "tanh"])
-@pytest.mark.parametrize("log_std", [LOG_STD, {"min": -0.05, "max": 0.05}], ids=["wide", "narrow"])
-def test_gradients_by_hand_are_those_of_autograd(num_critics: int, net: dict[str, Any], log_std: Any) -> None:
-    sac = make_sac(num_critics=num_critics, policy_net=net, critic_net=net, log_std=log_std)
-    assert sac.by_hand is not None
-    with torch.no_grad():
-        sac.policy_net.weights.mul_(2.0)
-        sac.targets.weights.mul_(1.5)
-    batch, noise, alpha = batch_of(50), random_normals(torch.arange(100), 2).view(2, 50, 2), torch.tensor(0.4)
-    for name, drawn in (("critic_gradient", noise[0]), ("policy_gradient", noise[1])):
-        (wanted, *others, metrics), (found, *own_others, own_metrics) = (
-            getattr(way, name)(batch, drawn, alpha) for way in (sac, sac.by_hand)
-        )
-        assert torch.allclose(found, wanted, rtol=1e-4, atol=1e-5 * float(wanted.abs().max()))
-        assert own_others == [pytest.approx(float(other), rel=1e-4) for other in others]
-        assert own_metrics == pytest.approx({key: float(value) for key, value in metrics.items()}, rel=1e-4)
-
-
-@pytest.mark.parametrize("part", ["target", "critic_loss", "policy_loss"])
-def test_a_loss_that_was_changed_is_the_one_that_is_learned(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Gradients by hand are left out as soon as they are not those of sac.py."""
-    original = getattr(SAC, part)
-
-    def changed(*arguments: Any) -> Any:
-        found = original(*arguments)
-        return 1.01 * found if isinstance(found, Tensor) else {name: 1.01 * term for name, term in found.items()}
-
-    monkeypatch.setattr(SAC, part, changed)
-    assert make_sac().by_hand is None
-
-
-@pytest.mark.parametrize("changes", [{"policy_net": WITH_BATCH_NORM}, {"critic_net": MLP | {"activation": "gelu"}}])
-def test_other_networks_learn_by_autograd(changes: dict[str, Any]) -> None:
-    assert make_sac(**changes).by_hand is None
-    assert make_sac(DISCRETE).by_hand is None
-
-
 # ---- a turn ----------------------------------------------------------------------------------------------------
 
 
@@ -655,12 +614,3 @@ def test_an_observation_with_an_entry_action_is_refused() -> None:
 def test_bounds_out_of_order_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"log_std.min: expected a number below max, 2.0, got 2.0"):
         sac_config(log_std={"min": 2.0, "max": 2.0})
-
-
-def test_a_class_of_ones_own_learns_by_autograd() -> None:
-    class Own(SAC):
-        pass
-
-    stock = make_sac()
-    assert stock.by_hand is not None
-    assert Own(stock.config, stock.player).by_hand is None
