@@ -8,11 +8,11 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
-from numba import njit
 from torch import Tensor
 
 from palestra.config import ByName, Config, Fraction, NonNegativeFloat, PositiveFloat
 from palestra.randomness import runs_on_cpu
+from palestra.runtime.compiling import njit
 
 
 class Optimizer(ABC):
@@ -175,7 +175,7 @@ def clip(gradient: Tensor, max_norm: float | None) -> tuple[Tensor, Tensor | flo
     return gradient, norm
 
 
-@njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract", "reassoc"})
+@njit(error_model="numpy", fastmath={"contract", "reassoc"})
 def _clip(gradient: np.ndarray[Any, Any], max_norm: float) -> Any:
     """Scales in place, and gives the length that there was."""
     square = np.float32(0.0)

@@ -20,6 +20,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from palestra.runtime.compiling import njit
+
 
 def _signed(value: int) -> int:
     return value - (1 << 64) if value >= 1 << 63 else value
@@ -142,13 +144,13 @@ def _mix_on_cpu(x: Tensor, step: int) -> Tensor:
     return torch.from_numpy(mixed)
 
 
-@numba.njit(cache=True, nogil=True)
+@njit()
 def _mix_all(numbers: np.ndarray, step: int, mixed: np.ndarray) -> None:
     for i in range(len(numbers)):
         mixed[i] = np.int64(mix(np.uint64(numbers[i] + step)))
 
 
-@numba.njit(cache=True, nogil=True)
+@njit()
 def _draw_floats(keys: np.ndarray, floats: np.ndarray) -> None:
     for row in range(len(keys)):
         state = np.uint64(keys[row])
@@ -157,7 +159,7 @@ def _draw_floats(keys: np.ndarray, floats: np.ndarray) -> None:
             floats[row, i] = np.float32(mix(state) >> np.uint64(40)) * np.float32(2.0**-24)
 
 
-@numba.njit(cache=True, nogil=True)
+@njit()
 def _draw_normals(keys: np.ndarray, normals: np.ndarray) -> None:
     num = normals.shape[1]
     half = (num + 1) // 2
@@ -173,7 +175,7 @@ def _draw_normals(keys: np.ndarray, normals: np.ndarray) -> None:
                 normals[row, half + i] = radius * np.sin(angle)
 
 
-@numba.njit(cache=True, nogil=True)
+@njit()
 def _choose(keys: np.ndarray, legal: np.ndarray) -> np.ndarray:
     chosen = np.zeros(len(keys), dtype=np.int64)
     for row in range(len(keys)):

@@ -23,8 +23,8 @@ ORDER = (
     ("recording",),
     ("storage",),
     ("buffers",),
-    ("runtime",),
     ("optimizers", "schedules", "randomness"),
+    ("runtime",),
     ("config",),
 )
 MOST_AT_THE_ROOT = 6

@@ -8,12 +8,12 @@ K frames, S slots.
 from pathlib import Path
 from typing import Any
 
-import numba
 import numpy as np
 import torch
 from torch import Tensor
 
 from palestra.buffers.memory import Reserved, room_for
+from palestra.runtime.compiling import njit
 
 WORDS = (np.uint64, np.uint32, np.uint16, np.uint8)
 
@@ -68,7 +68,7 @@ class FrameStore:
         return self._words, self._factors, self._first, self._next, self._num_places, self._free
 
 
-@numba.njit(cache=True, nogil=True)
+@njit()
 def _hold(
     new: np.ndarray,
     held: np.ndarray,
@@ -102,7 +102,7 @@ def _hold(
         slots[k] = slot
 
 
-@numba.njit(cache=True, nogil=True)
+@njit()
 def _release(
     slots: np.ndarray,
     words: np.ndarray,
@@ -128,7 +128,7 @@ def _release(
                 free[0] = slot
 
 
-@numba.njit(cache=True, nogil=True)
+@njit()
 def _hash(frame: np.ndarray, factors: np.ndarray, first: np.ndarray) -> Any:
     """A place in `first`. A sum without branches, so that the processor takes many words at once."""
     total = np.uint64(0)
@@ -137,7 +137,7 @@ def _hash(frame: np.ndarray, factors: np.ndarray, first: np.ndarray) -> Any:
     return np.int64((total >> np.uint64(32)) & np.uint64(len(first) - 1))
 
 
-@numba.njit(cache=True, nogil=True)
+@njit()
 def _equal(one: np.ndarray, two: np.ndarray) -> bool:
     differs = one[0] ^ two[0]
     for i in range(1, len(one)):

@@ -2,7 +2,6 @@
 
 from typing import Any, Literal
 
-import numba
 import numpy as np
 import torch
 from torch import Tensor
@@ -20,6 +19,7 @@ from palestra.config import (
     PositiveInt,
 )
 from palestra.randomness import U_GAMMA, fold, mix, random_floats
+from palestra.runtime.compiling import njit
 from palestra.runtime.timing import timed
 from palestra.schedules import ScheduleConfig
 
@@ -108,7 +108,7 @@ class PrioritizedReplay(ReplayBuffer):
 # ---- the same on a CPU: loops that start many times faster than operations of torch -------------------
 
 
-@numba.njit(cache=True, nogil=True)
+@njit()
 def _draw_places(nodes: np.ndarray, starts: np.ndarray, key: int, num_samples: int, places: np.ndarray) -> None:
     """One place from each of as many equal shares of the sum, by the numbers that random_floats draws."""
     amounts, total = np.empty(len(places)), nodes[starts[-2] :].sum()
@@ -119,7 +119,7 @@ def _draw_places(nodes: np.ndarray, starts: np.ndarray, key: int, num_samples: i
     find(nodes, starts, amounts, places)
 
 
-@numba.njit(cache=True, nogil=True)
+@njit()
 def _weigh(leaves: np.ndarray, drawn: np.ndarray, beta: float) -> np.ndarray:
     weights, least = np.empty(len(drawn), np.float32), np.inf
     for place in drawn:
@@ -129,7 +129,7 @@ def _weigh(leaves: np.ndarray, drawn: np.ndarray, beta: float) -> np.ndarray:
     return weights
 
 
-@numba.njit(cache=True, nogil=True)
+@njit()
 def _prioritize(
     nodes: np.ndarray,
     starts: np.ndarray,

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 
-import numba
 import numpy as np
 import torch
 from torch import Tensor
@@ -15,6 +14,7 @@ from palestra.buffers.planes import PlaneStores
 from palestra.buffers.rows import BYTES_PER_WORD, RowLayout
 from palestra.config import Config, NonEmptyStr, PositiveInt
 from palestra.randomness import U_GAMMA, base_key, fold, mix, random_integers
+from palestra.runtime.compiling import njit
 from palestra.runtime.timing import TimeLog, timed
 
 Layout = Literal["whole", "frames_once"]
@@ -242,7 +242,7 @@ class ReplayBuffer:
 # ---- the same on a CPU: loops that start many times faster than operations of torch -------------------
 
 
-@numba.njit(cache=True, nogil=True)
+@njit()
 def _append(storage: np.ndarray, staged: np.ndarray, valid: np.ndarray, places: np.ndarray, added: np.ndarray) -> None:
     capacity = len(storage) - 1
     for row in range(len(valid)):
@@ -254,7 +254,7 @@ def _append(storage: np.ndarray, staged: np.ndarray, valid: np.ndarray, places: 
                 storage[places[row], word] = staged[row, word]
 
 
-@numba.njit(cache=True, nogil=True)
+@njit()
 def _draw(key: int, num_samples: int, high: int, places: np.ndarray) -> None:
     state = mix(np.uint64(key) + np.uint64(num_samples + 1) * U_GAMMA)
     for i in range(len(places)):

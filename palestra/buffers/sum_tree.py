@@ -10,6 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from palestra.runtime.compiling import njit
+
 NUM_CHILDREN = 16
 
 
@@ -77,7 +79,7 @@ def _rounded_up(num: int) -> int:
 # ---- the same on a CPU: loops that start many times faster than operations of torch -------------------
 
 
-@numba.njit(cache=True, nogil=True)
+@njit()
 def set_leaves(nodes: np.ndarray, starts: np.ndarray, places: np.ndarray, values: np.ndarray) -> None:
     """Level by level, so that a processor is at several sums at once; neighbours that share a parent sum it once."""
     changed = places.copy()
@@ -96,7 +98,7 @@ def set_leaves(nodes: np.ndarray, starts: np.ndarray, places: np.ndarray, values
             nodes[starts[level] + parent] = total
 
 
-@numba.njit(cache=True, nogil=True)
+@njit()
 def find(nodes: np.ndarray, starts: np.ndarray, amounts: np.ndarray, places: np.ndarray) -> None:
     """`SumTree.find`, into `places`; `amounts` are used up.
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from numba import njit
 from torch import Tensor
 
 from palestra.games.spaces import Space
 from palestra.randomness import fold, random_normals
+from palestra.runtime.compiling import njit
 
 Array = np.ndarray[Any, Any]
 
@@ -56,7 +56,7 @@ def flatten_on_cpu(observation: Mapping[str, Tensor], spaces: dict[str, Space]) 
     return flat
 
 
-@njit(nogil=True, cache=True)
+@njit()
 def _flatten_padded(rows: Array, flat: Array) -> None:
     """rows: (B, N, n); flat: (B, at least N * n + N)."""
     B, N, n = rows.shape

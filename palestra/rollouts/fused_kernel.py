@@ -6,13 +6,13 @@ fused.py says the same in plain torch, and shapes and types. Letters: B worlds, 
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from palestra.rollouts.recent import NUM_RECENT
+from palestra.runtime.compiling import njit
 
 Array = np.ndarray[Any, Any]
 
-_compiled = njit(nogil=True, cache=True)
+_compiled = njit()
 
 
 @_compiled

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numba
 import numpy as np
 import torch
 from torch import Tensor
@@ -18,6 +17,7 @@ from palestra.games.world import Outcome, TensorWorld, World
 from palestra.randomness import base_key, fold, world_keys
 from palestra.rollouts.recent import NUM_RECENT, in_order, no_recent, remember
 from palestra.rollouts.transitions import Transitions
+from palestra.runtime.compiling import njit
 
 
 @dataclass
@@ -192,7 +192,7 @@ def _count_steps(
     return lengths, returns, totals, *kept
 
 
-@numba.njit(cache=True, nogil=True)
+@njit()
 def _count_rows(
     earned: np.ndarray,
     terminated: np.ndarray,

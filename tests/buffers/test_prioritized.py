@@ -101,7 +101,7 @@ def test_a_priority_is_the_size_of_the_td_error_and_eps_to_the_power_of_alpha(on
     buffer.config = buffer.config.model_copy(update={"eps": 0.25})
     fill(buffer, range(2))
     buffer.drawn = torch.arange(2)
-    buffer.learn_surprise(torch.tensor([-2.0, 0.0]))
+    buffer.update_priorities(torch.tensor([-2.0, 0.0]))
     assert buffer.tree.leaves[:2].tolist() == pytest.approx([1.5, 0.5])
 
 
@@ -170,7 +170,7 @@ def test_a_restored_buffer_goes_on_to_the_bit(num: int, later: int, seed: int) -
     for number in range(num):
         fill(buffer, range(number, number + 1))
     go_on(buffer)
-    buffer.learn_surprise(torch.full((6,), 9.0))  # larger than what comes later
+    buffer.update_priorities(torch.full((6,), 9.0))  # larger than what comes later
     go_on(buffer)
     restored = make_buffer(8, alpha=0.6, beta=0.4)
     first = max(0, buffer.num_added - 8)

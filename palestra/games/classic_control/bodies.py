@@ -13,9 +13,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
 
+import numba
 import numpy as np
 import torch
-from numba import njit
 from numba.extending import overload
 from pydantic import model_validator
 from torch import Tensor
@@ -26,6 +26,7 @@ from palestra.games.game import Observation, State, Stepper, TensorGame
 from palestra.games.polyhedra.newton import Kernel
 from palestra.games.spaces import ActionSpace, Space
 from palestra.randomness import U_GAMMA, mix, random_floats
+from palestra.runtime.compiling import njit
 
 Array = np.ndarray[Any, Any]
 Body = tuple[Number, ...]  # the variables, of a batch or of one world
@@ -164,7 +165,7 @@ def compiled(rules: Rules) -> Callable[..., None]:
     sources = {Path(inspect.getfile(part)).read_bytes() for part in (move, sin_cos, advance_worlds)}
     digest = hashlib.sha256(b"".join(sorted(sources))).hexdigest()
 
-    @njit(nogil=True, cache=True, error_model="numpy")
+    @njit(error_model="numpy")
     def advance(*worlds: Any) -> None:
         digest  # noqa: B018 (numba compiles anew where what a function holds has changed; by itself it knows one file)
         advance_worlds(move, is_over, look, *worlds)
@@ -227,7 +228,7 @@ def advance_worlds(
                 next_seen[world, k] = numbers[k]
 
 
-@njit(nogil=True)
+@numba.njit(nogil=True)
 def _float(key: Any) -> Any:
     """What randomness.random_floats makes of one number of a key: uniform in [0, 1)."""
     return np.float64(mix(key) >> np.uint64(40)) * 2.0**-24

@@ -7,13 +7,13 @@ types are those of the state.
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from palestra.games.polyhedra.newton_kernel import measured
+from palestra.runtime.compiling import njit
 
 Array = np.ndarray[Any, Any]
 
-_compiled = njit(nogil=True, cache=True)
+_compiled = njit()
 
 
 @_compiled
@@ -33,7 +33,7 @@ def list_chosen(subset: Array, chosen: Array) -> None:
             chosen[world, k] = subset[world] >> k & 1
 
 
-@njit(nogil=True, cache=True, boundscheck=True)
+@njit(boundscheck=True)
 def choose_subsets(num_points: Array, masks: Array, action: Array, subset: Array) -> None:
     """The host's turn. masks: int64 (A,), what its actions mean. IndexError for an action out of range."""
     for world in range(len(subset)):

@@ -14,10 +14,11 @@ happens once per call. Everything releases the GIL; nothing uses numba's own thr
 
 from typing import Any
 
+import numba
 import numpy as np
-from numba import njit
 
 from palestra.randomness import U_GAMMA, mix
+from palestra.runtime.compiling import njit
 
 Array = np.ndarray[Any, Any]
 
@@ -28,8 +29,8 @@ EXACT_FLOAT = 2.0**53  # integer arithmetic in float64 is exact below
 RELATIVE_ERROR = 2.0**-46  # of a decision, beyond EXACT_FLOAT: n(n + 3)/2 <= 44 roundings of 2**-53, with room
 MAX_TOLERANCE = 2.0**61  # below it a decision smaller than the tolerance fits int64
 
-_compiled = njit(nogil=True, cache=True, error_model="numpy")
-_inlined = njit(nogil=True, error_model="numpy", forceinline=True)
+_compiled = njit(error_model="numpy")
+_inlined = numba.njit(nogil=True, error_model="numpy", forceinline=True)
 
 
 # ---- the three passes ----------------------------------------------------------------------------

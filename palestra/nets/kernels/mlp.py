@@ -10,11 +10,12 @@ all the rest.
 from typing import Any
 
 import numpy as np
-from numba import njit
+
+from palestra.runtime.compiling import njit
 
 Array = np.ndarray[Any, Any]
 
-compiled = njit(nogil=True, cache=True, error_model="numpy", fastmath={"contract", "reassoc", "nsz", "arcp"})
+compiled = njit(error_model="numpy", fastmath={"contract", "reassoc", "nsz", "arcp"})
 
 
 @compiled

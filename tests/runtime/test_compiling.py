@@ -1,0 +1,71 @@
+"""Kernels that numba has compiled are those that their files say."""
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import palestra
+from palestra.runtime.compiling import HOUSE, digest_of_kernels
+
+STILL_BY_THEMSELVES = {f"algorithms/{name}.py" for name in ("kernels/ppo", "kernels/sac")}
+STILL_BY_THEMSELVES |= {f"algorithms/parts/{name}.py" for name in ("advantages", "distributions")}
+CHILD = """
+import numpy as np
+from palestra.algorithms.kernels.greedy import choose_by_mlp
+
+arguments = (np.ones((1, 1), np.float32), np.array([-1, 0, 1, -1, 0, 0], np.float32), None, np.array([1, 1, 2]))
+actions = choose_by_mlp(
+    *arguments, np.zeros(2, np.bool_), np.float32(0), False, np.ones((1, 2), np.bool_), np.array([7]), 0.0
+)
+print(int(actions[0]), sum(choose_by_mlp.stats.cache_hits.values()))
+"""
+
+
+@pytest.fixture
+def copied(tmp_path: Path) -> Path:
+    """A copy of palestra without compiled code."""
+    here = Path(palestra.__file__).parent
+    shutil.copytree(here, tmp_path / "palestra", ignore=shutil.ignore_patterns("__pycache__"))
+    return tmp_path
+
+
+def chosen(place: Path) -> tuple[int, int]:
+    """By a network of one hidden unit, the action; and how often its kernel came from the cache."""
+    ran = subprocess.run([sys.executable, "-c", CHILD], cwd=place, capture_output=True, text=True, check=True)
+    action, hits = ran.stdout.split()
+    return int(action), int(hits)
+
+
+def edit(file: Path, old: str, new: str) -> None:
+    text = file.read_text()
+    assert text.count(old) == 1
+    file.write_text(text.replace(old, new))
+
+
+def test_a_kernel_is_compiled_anew_when_a_function_in_another_file_has_changed(copied: Path) -> None:
+    """The choice and the network lie in two files; what relu makes of -1 decides which action is chosen."""
+    assert chosen(copied) == (0, 0)
+    assert chosen(copied) == (0, 1), "compiled once"
+    edit(
+        copied / "palestra/nets/kernels/mlp.py", "flat[k] = max(flat[k], np.float32(0.0))", "flat[k] = -np.abs(flat[k])"
+    )
+    assert chosen(copied) == (1, 0)
+    edit(copied / "palestra/cli.py", '"""The command line', '"""The  command line')
+    assert chosen(copied) == (1, 1), "what no kernel knows of is no reason"
+
+
+def test_every_cached_kernel_knows_of_the_others() -> None:
+    """Whoever caches takes `njit` from palestra.runtime.compiling."""
+    files = {str(path.relative_to(HOUSE)): path.read_text() for path in HOUSE.rglob("*.py")}
+    caching = {name for name, text in files.items() if re.search(r"njit\(.*cache=True", text)}
+    assert caching == {"runtime/compiling.py"} | STILL_BY_THEMSELVES
+
+
+def test_the_digest_is_of_files_and_not_of_the_place(copied: Path) -> None:
+    script = "from palestra.runtime.compiling import digest_of_kernels; print(digest_of_kernels())"
+    ran = subprocess.run([sys.executable, "-c", script], cwd=copied, capture_output=True, text=True, check=True)
+    assert ran.stdout.strip() == digest_of_kernels()
