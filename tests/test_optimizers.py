@@ -89,3 +89,8 @@ def test_a_gradient_that_is_no_number_is_not_hidden(odd: float, max_norm: float 
     clipped, norm = clip(torch.tensor([3.0, odd, -4.0]), max_norm)
     assert not np.isfinite(norm)
     assert not torch.isfinite(clipped).all()
+
+
+def test_a_norm_that_is_no_number_spoils_the_whole_gradient() -> None:
+    clipped, _ = clip(torch.tensor([3.0, torch.nan, -4.0]), 1.0)
+    assert clipped.isnan().all()

@@ -106,7 +106,6 @@ EVALUATION = [
             'return first, second, pair["won"][second[0]] * pair["games"], float(pair["games"])',
         ),
         ("for edges in (won, {(b, a) for a, b in won})", "for edges in (won,)"),
-        ("return strengths - strengths.mean()", "return strengths"),
         ("slope = sides.T @ (wins - contests * share)", "slope = sides.T @ (wins - share)"),
     ),
     *mutants(

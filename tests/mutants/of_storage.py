@@ -10,6 +10,7 @@ DAMAGE = "storage/test_checkpoints.py storage/test_damage.py"
 MIRROR = "storage/test_mirror.py storage/test_fetching.py"
 RECORDS = "recording/test_recorders.py test_damaged_runs.py"
 RUN_FOLDER = "storage/test_run_folder.py test_links.py"
+DISK = "storage/test_disk.py storage/test_run_folder.py test_links.py"
 
 STORAGE = [
     *mutants(
@@ -119,7 +120,7 @@ STORAGE = [
     ),
     *mutants(
         "storage/disk.py",
-        f"{RUN_FOLDER} storage/test_damage.py",
+        DISK,
         ("        if not stat.S_ISREG(os.fstat(descriptor).st_mode):", "        if False:"),
         ("            if os.fstat(descriptor).st_nlink > 1:", "            if False:"),
         ("            if file.size > max_bytes:", "            if False:"),

@@ -97,6 +97,15 @@ def test_cuts_come_after_the_normalisation() -> None:
         assert torch.equal(theirs.reward, theirs.raw_reward.clip(-2.0, 2.0))
 
 
+def test_rewards_are_cut_below_zero_too() -> None:
+    pendulum = {"id": "Pendulum-v1", "arguments": {"max_episode_steps": 200, "g": 10.0}}
+    world = gym_game(**pendulum, reward={"normalize": None, "clip": 0.5}).make_world(4, KEY, True)
+    outcomes = [world.step(torch.zeros(4, 1), torch.zeros(4, dtype=torch.int64)) for _ in range(20)]
+    earned = torch.cat([outcome.raw_reward for outcome in outcomes])
+    assert earned.min() < -0.5
+    assert torch.equal(torch.cat([outcome.reward for outcome in outcomes]), earned.clip(-0.5, 0.5))
+
+
 def test_only_measured_numbers_are_normalised() -> None:
     game = gym_game(id="tests.gym_probes:Mixed-v0", observation={"normalize": {"eps": EPS}, "clip": 0.1})
     observation = game.make_world(8, KEY, True).observation
