@@ -152,8 +152,12 @@ STORAGE = [
         RECORDS,
         ("for line in lines_of(self.file, length) if line.is_whole", "for line in lines_of(self.file, length)"),
         ("default=0))\n        self._measure = None", "default=0))"),
-        ("        self._put()\n        self.file.sync()", "        self._put()"),
         ("return float(value) if math.isfinite(value) else None", "return float(value)"),
+    ),
+    *mutants(
+        "recording/recorders.py",
+        POWER_LOSS,
+        ("        self._put()\n        self.file.sync()", "        self._put()"),
     ),
     *mutants(
         "storage/run_folder.py",

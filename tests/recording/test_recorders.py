@@ -18,7 +18,7 @@ from palestra.recording.to_csv import CsvConfig, CsvRecorder
 from palestra.recording.to_mlflow import MlflowConfig
 from palestra.recording.to_tensorboard import TensorBoardConfig, TensorBoardRecorder
 from palestra.recording.values import Histogram, Image, Media, Video, values_of
-from palestra.storage.records_file import read_records
+from palestra.storage.records_file import RecordsThen, read_records
 
 
 def test_a_record_is_one_line_with_its_keys_in_the_order_given(tmp_path: Path) -> None:
@@ -86,6 +86,16 @@ def test_cut_back_to_a_checkpoint_and_written_again_gives_the_same_bytes(tmp_pat
     resumed.flush()
     assert (tmp_path / "cut").read_bytes() == (tmp_path / "whole").read_bytes()
     assert resumed.length == whole.length
+
+
+def test_what_a_checkpoint_says_of_the_records_is_what_a_cut_has_left(tmp_path: Path) -> None:
+    recorder = JsonlRecorder(tmp_path / "r")
+    recorder.write({"a": 1})
+    before = recorder.then
+    recorder.write({"a": 2})
+    assert recorder.then == RecordsThen.of((tmp_path / "r").read_bytes()) != before
+    recorder.cut(before.length)
+    assert recorder.then == before
 
 
 def test_cut_repairs_a_last_line_that_is_half_written(tmp_path: Path) -> None:
