@@ -224,6 +224,21 @@ def many_walks(num_envs: int, mode: str, batched: bool) -> VectorEnv:
     return Batched(walks) if batched else walks
 
 
+class Babbling(VectorWrapper):
+    """Says of worlds that only begin anew in a step that they end, with a reward."""
+
+    over: np.ndarray | bool = False
+
+    def step(self, actions: Any) -> Any:
+        observations, rewards, terminated, truncated, infos = super().step(actions)
+        began, self.over = self.over, terminated | truncated
+        return observations, np.where(began, 99.0, rewards), terminated | began, truncated, infos
+
+
+def babbling_walks(num_envs: int) -> VectorEnv:
+    return Babbling(SyncVectorEnv([Walk] * num_envs, autoreset_mode=AutoresetMode.NEXT_STEP))
+
+
 class BreakingVector(SyncVectorEnv):
     """Walks, of which in the third step something is wrong."""
 
@@ -250,4 +265,5 @@ class BreakingVector(SyncVectorEnv):
 for oddity in (Blink, Cockpit, Unreadable, Lying, Stillborn, Leaving, Breaking, NotANumber, Drawn):
     gymnasium.register(f"{oddity.__name__}-v0", entry_point=f"{__name__}:{oddity.__name__}")
 gymnasium.register("ManyWalks-v0", vector_entry_point=f"{__name__}:many_walks")
+gymnasium.register("BabblingWalks-v0", vector_entry_point=f"{__name__}:babbling_walks")
 gymnasium.register("BreakingVector-v0", vector_entry_point=f"{__name__}:BreakingVector")

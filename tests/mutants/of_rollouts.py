@@ -6,7 +6,7 @@ N_STEP = "rollouts/test_n_step.py"
 SOLO = "rollouts/test_solo.py"
 FUSED = "rollouts/test_fused.py"
 GYM = "games/gymnasium/test_gym_worlds.py games/gymnasium/test_gym_sync.py games/gymnasium/test_gym_oddities.py"
-NORMALIZATION = "games/gymnasium/test_gym_normalization.py test_gym_training.py"
+NORMALIZATION = "games/gymnasium/test_gym_normalization.py"
 
 ROLLOUTS = [
     *mutants(

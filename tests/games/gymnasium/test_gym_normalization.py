@@ -74,8 +74,9 @@ def test_statistics_are_those_of_all_that_was_seen(mode: str) -> None:
     assert np.isclose(game.reward_moments.variance, np.concatenate(returns).var(), rtol=1e-9)
 
 
-def test_other_worlds_use_the_statistics_and_teach_nothing() -> None:
-    game = gym_game(**NORMALIZE)
+@every_mode
+def test_other_worlds_use_the_statistics_and_teach_nothing(mode: str) -> None:
+    game = gym_game("sync", mode, **NORMALIZE)
     played(game.make_world(4, KEY, training=True), 20)
     before = str(game.state_dict())
     raw = rows(played(gym_game().make_world(2, 5, True), 10))

@@ -10,7 +10,7 @@ import torch
 from palestra.config import ConfigError, check
 from palestra.games.gymnasium import GymnasiumConfig, GymnasiumGame
 from palestra.games.spaces import Discrete, Space
-from tests.games.gym_worlds import CPU, MODES, assert_sound, gym_data, gym_game, played, rows
+from tests.games.gym_worlds import CPU, MODES, assert_sound, gym_data, gym_game, played, rows, same_rows
 
 AUTORESET = {"next_step": "NextStep", "same_step": "SameStep", "disabled": "Disabled"}
 
@@ -86,6 +86,15 @@ def test_a_vector_of_its_own_steps_by_its_mode_and_nothing_crosses_a_reset(mode:
     game = gym_game("entry_point", id="tests.gym_oddities:ManyWalks-v0", arguments=arguments)
     assert_sound(rows(played(game.make_world(5, 7, training=True), 60)), mode)
     game.close()
+
+
+def test_what_a_vector_of_its_own_says_of_worlds_that_only_begin_is_not_heard() -> None:
+    arguments = {"mode": AUTORESET["next_step"], "batched": False}
+    plain = gym_game("entry_point", id="tests.gym_oddities:ManyWalks-v0", arguments=arguments)
+    babbling = gym_game("entry_point", id="tests.gym_oddities:BabblingWalks-v0")
+    found, expected = (rows(played(game.make_world(5, 7, training=True), 60)) for game in (babbling, plain))
+    assert not expected["valid"].all()
+    assert same_rows(found, expected)
 
 
 # ---- what cannot be ----------------------------------------------------------------------------------------
