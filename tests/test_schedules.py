@@ -52,6 +52,12 @@ def test_falling_schedules_fall_and_stay_above_zero(falling: Schedule) -> None:
     assert min(values) > 0.0
 
 
+@pytest.mark.parametrize("moving", [schedule("constant", value=0.3), LINEAR, EXPONENTIAL, INVERSE, COSINE, PIECEWISE])
+def test_all_values_of_a_scaled_schedule_are_those_times_the_factor(moving: Schedule) -> None:
+    scaled = moving.scaled(0.5)
+    assert [scaled(step) for step in range(12)] == pytest.approx([0.5 * moving(step) for step in range(12)])
+
+
 @pytest.mark.parametrize("moving", [LINEAR, EXPONENTIAL, INVERSE, COSINE, PIECEWISE])
 def test_a_schedule_comes_back_from_its_own_data(moving: Schedule) -> None:
     again = schedule(**moving.state_dict())

@@ -49,7 +49,7 @@ PARTS = [
     ),
     *mutants(
         "schedules.py",
-        "callbacks/test_plateau.py",
+        SCHEDULES,
         (
             "{name: factor * getattr(self, name) for name in self.in_proportion}",
             "{name: factor * getattr(self, name) for name in self.in_proportion[:1]}",
