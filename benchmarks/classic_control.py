@@ -18,10 +18,9 @@ import torch
 from gymnasium.vector import VectorEnv
 
 from benchmarks.measuring import Row, markdown, rate_of, take_turns
-from palestra.games import AcrobotConfig, CartPoleConfig, MountainCarConfig, PendulumConfig, make_game
+from palestra.games.classic_control import AcrobotConfig, CartPoleConfig, MountainCarConfig, PendulumConfig
 from palestra.games.classic_control.bodies import ClassicControlConfig
-from palestra.games.game import TensorGame
-from palestra.games.polyhedra.newton import Kernel
+from palestra.games.game import Kernel, TensorGame
 from palestra.games.spaces import Box
 from palestra.games.world import TensorWorld
 from palestra.randomness import base_key, fold, random_floats, random_integers, world_keys
@@ -71,7 +70,7 @@ def gymnasium_steps(name: str, mode: str, batch: int) -> Callable[[], float]:
 
 
 def our_steps(config: ClassicControlConfig, batch: int, kernel: Kernel) -> Callable[[], float]:
-    game = make_game(config, CPU, kernel)
+    game = config.build(CPU, kernel)
     assert isinstance(game, TensorGame)
     keys = world_keys(base_key(0, "play"), batch, CPU)
     world, space = TensorWorld(game, keys), game.action_spaces["agent"]

@@ -25,14 +25,13 @@ from benchmarks.measuring import ROOT, Row, in_fresh_process, markdown, peak_gro
 from palestra import Callback, RunConfig, Trainer, load_config
 from palestra.algorithms.dqn import DQN
 from palestra.config import load_yaml
-from palestra.games import make_game
-from palestra.games.game import TensorGame
-from palestra.games.polyhedra.newton import Kernel, Reduction, reduce_points
+from palestra.games.game import Kernel, TensorGame
+from palestra.games.polyhedra.newton import Reduction, reduce_points
 from palestra.players import make_script
 from palestra.players.player import Metrics, Player
 from palestra.rollouts.fused import FusedGame
 from palestra.runs.config import read_config
-from palestra.runs.parts import make_players
+from palestra.runs.parts import build_parts
 from palestra.storage.facts import run_facts
 
 CONFIG = ROOT / "configs" / "dqn-polyhedra.yml"
@@ -111,7 +110,7 @@ def legacy_play(num_games: int, device: torch.device) -> Callable[[], float]:
 
 def random_play(reduction: Reduction, kernel: Kernel, num_worlds: int, device: torch.device) -> Callable[[], float]:
     """A call that plays some rounds and gives their live env steps; worlds are refilled as they end. Warmed up."""
-    game = make_game(load_config(CONFIG, (f"game.reduction={reduction}",)).game, device, kernel)
+    game = load_config(CONFIG, (f"game.reduction={reduction}",)).game.build(device, kernel)
     assert isinstance(game, TensorGame)
     fused_game = FusedGame(game, {role: make_script("random", game) for role in game.roles})
     worlds = fused_game.new_worlds(num_worlds, 0, "benchmark")
@@ -293,9 +292,9 @@ def train(config: RunConfig, steps: Steps) -> Training:
 def train_bare(config: RunConfig, steps: Steps) -> Training:
     """The same players, games and opt steps in the same order, and nothing else. Players must all learn by DQN."""
     device = torch.device(config.execution.device)
-    game = make_game(config.game, device, config.execution.kernel)
+    parts = build_parts(config, device, None)
+    game, players = parts.game, parts.players
     assert isinstance(game, TensorGame)
-    players = make_players(config, game, None)
     fused_game = FusedGame(game, {})
     worlds = {n: fused_game.new_worlds(config.num_worlds, config.seed, f"player/{n}/play") for n in players}
     num_opt_steps, started = 0, 0.0

@@ -17,7 +17,6 @@ from torch import Tensor
 from benchmarks.measuring import ROOT, Row, markdown, rate_of, take_turns
 from palestra import load_config
 from palestra.algorithms.dqn import DQNConfig
-from palestra.games import make_game
 from palestra.games.game import Observation, TensorGame
 from palestra.nets import deep_sets, make_net
 from palestra.nets.sets import PackedSets, PaddedSets
@@ -29,7 +28,7 @@ BATCH_SIZE, NUM_BATCHES = 256, 40
 
 def boards() -> list[Observation]:
     """What the agent sees in random play."""
-    game = make_game(load_config(ROOT / "configs" / "dqn-polyhedra.yml").game, torch.device("cpu"), "numba")
+    game = load_config(ROOT / "configs" / "dqn-polyhedra.yml").game.build(torch.device("cpu"), "numba")
     assert isinstance(game, TensorGame)
     fused_game = FusedGame(game, {role: make_script("random", game) for role in game.roles})
     worlds = fused_game.new_worlds(BATCH_SIZE, 0, "benchmark")
@@ -50,7 +49,7 @@ def layout(kind: type[PackedSets | PaddedSets]) -> Iterator[None]:
 def rows(num_threads: int, min_seconds: float, num_turns: int) -> list[Row]:
     torch.set_num_threads(num_threads)
     config = load_config(ROOT / "configs" / "dqn-polyhedra.yml")
-    game = make_game(config.game, torch.device("cpu"), "numba")
+    game = config.game.build(torch.device("cpu"), "numba")
     algorithm = config.players["agent"].algorithm  # type: ignore[union-attr]
     assert isinstance(algorithm, DQNConfig)
     net = make_net(algorithm.net, game.spaces["agent"], 3, 0)

@@ -70,12 +70,9 @@ def load_player(
     player: its name; may be left out where only one learned. checkpoint: latest, best, or a number. trust: whether the
     modules that the run names are trusted from now on. Raises UntrustedError for those that are not.
     """
-    from palestra.config import trusting
-    from palestra.runs import parts
-    from palestra.runs.config import RunConfig
+    from palestra.runs import stored
 
-    with trusting(trust):
-        return parts.load_player(run, player, checkpoint, RunConfig)
+    return stored.load_player(run, player, checkpoint, trust)
 
 
 def __getattr__(name: str) -> Any:

@@ -399,7 +399,7 @@ def _told_plainly(quiet: bool = True) -> Iterator[None]:
     with importing(silent if quiet else errors):
         import palestra.training  # noqa: F401 (it imports nearly all that the commands do)
         from palestra.config import ConfigError, UntrustedError
-        from palestra.games.gymnasium import EnvironmentFailed
+        from palestra.games.world import EnvironmentFailed
         from palestra.runs.stored import EvaluationFailed
         from palestra.storage.checkpoints import CheckpointError
         from palestra.storage.disk import RunFolderError

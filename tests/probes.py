@@ -8,7 +8,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from palestra.config import PositiveInt, UserConfig
+from palestra.config import PositiveInt
+from palestra.games import UserGameConfig
 from palestra.games.game import Observation, State, TensorGame
 from palestra.games.spaces import Box, Discrete, Space
 from palestra.randomness import random_integers
@@ -34,7 +35,7 @@ class Probe(TensorGame):
     | memory | three steps; sign is seen in the first; 1 if the last move matches it, else -1 | V = g^2, g, 1 at best |
     """
 
-    class Config(UserConfig):
+    class Config(UserGameConfig):
         kind: Kind
         """which probe"""
         continuous: bool

@@ -28,13 +28,14 @@ import palestra.runs.output
 import palestra.training.trainer
 from palestra.cli import main
 from palestra.evaluation.evaluations import Evaluations
+from palestra.games.polyhedra.game import PolyhedraConfig
 from palestra.training.checkpointing import Checkpointing
 from palestra.training.trainer import Trainer
 
 Stop = Callable[[Callable[..., None]], AbstractContextManager[Any]]
 
 PHASES: dict[str, Stop] = {
-    "building": lambda deed: at_call(palestra.training.trainer, "make_game", 1, deed),
+    "building": lambda deed: at_call(PolyhedraConfig, "build", 1, deed),
     "before the first epoch": lambda deed: at_call(Trainer, "before_train", 1, deed),
     "first evaluation": lambda deed: at_call(Evaluations, "_play", 1, deed),
     "first save": lambda deed: at_call(palestra.runs.output.RunOutput, "save", 1, deed),

@@ -17,13 +17,13 @@ OWN = '''
 import gymnasium
 import torch
 from palestra.config import UserConfig
-from palestra.nets.own import RecurrentNet
+from palestra.nets import RecurrentNet, UserNetConfig
 
 
 class Remembering(RecurrentNet):
     """Counts its steps."""
 
-    Config = UserConfig
+    Config = UserNetConfig
 
     def __init__(self, config, spaces, num_outputs):
         super().__init__()
@@ -40,7 +40,7 @@ class Remembering(RecurrentNet):
 
 
 class TooWide(torch.nn.Module):
-    Config = UserConfig
+    Config = UserNetConfig
 
     def __init__(self, config, spaces, num_outputs):
         super().__init__()
@@ -51,7 +51,7 @@ class TooWide(torch.nn.Module):
 
 
 class Refusing(torch.nn.Module):
-    Config = UserConfig
+    Config = UserNetConfig
 
     def __init__(self, config, spaces, num_outputs):
         raise KeyError("sonar")

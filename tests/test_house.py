@@ -118,6 +118,26 @@ def circles(graph: Mapping[str, set[str]]) -> list[set[str]]:
     return [set(group) for group in groups]
 
 
+# Who may know one game, and which: its scripted players, and commands that are about it.
+KNOWS_A_GAME = {
+    "palestra.players.scripted_nim": {"nim"},
+    "palestra.players.scripted_polyhedra": {"polyhedra"},
+    "palestra.commands.catalogue": {"polyhedra"},  # the names of its rewards
+    "palestra.commands.suggest_config": {"gymnasium"},  # a config for an environment of Gymnasium
+    "palestra.testing.environments": {"gymnasium"},  # a check of an environment of one's own
+}
+
+
+def test_nothing_generic_knows_one_game() -> None:
+    games = ("gymnasium", "polyhedra", "nim", "classic_control")
+    known = {
+        module: {game for game in games for name in names if f"{name}.".startswith(f"palestra.games.{game}.")}
+        for module, names in IMPORTS.items()
+        if not module.startswith("palestra.games")
+    }
+    assert {module: rooms for module, rooms in known.items() if rooms} == KNOWS_A_GAME
+
+
 def test_a_circle_is_found() -> None:
     assert circles({"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": {"a"}}) == [{"b", "c"}]
 

@@ -337,5 +337,5 @@ def test_verify_tells_no_recorder_of_its_replay(
 
 def test_a_recorder_named_twice_is_an_error(make_config: MakeConfig) -> None:
     config = make_config({"output.recorders": [{"name": "csv"}, {"name": "tensorboard"}, {"name": "csv"}]})
-    with pytest.raises(ConfigError, match=r"^output\.recorders\.2\.name: 'csv' stands there twice"):
+    with pytest.raises(ConfigError, match=r"^output\.recorders\.2\.name: expected each recorder once, got 'csv' twice"):
         read_config(config)

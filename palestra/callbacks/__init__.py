@@ -6,7 +6,7 @@ from palestra.callbacks.callback import Callback, CallbackConfig
 from palestra.callbacks.change_schedule import ChangeScheduleConfig
 from palestra.callbacks.freeze import FreezeConfig
 from palestra.callbacks.plateau import EarlyStoppingConfig, ReduceOnPlateauConfig
-from palestra.config import ByName, Config, UserConfig, check, load_class
+from palestra.config import ByName, Config, UserConfig, check
 
 AnyCallbackConfig = Annotated[
     EarlyStoppingConfig | ReduceOnPlateauConfig | ChangeScheduleConfig | FreezeConfig | UserConfig,
@@ -23,7 +23,8 @@ def make_callback(config: CallbackConfig | UserConfig | dict[str, Any]) -> Callb
     """A callback, by its config or what stands in a file. Raises ConfigError."""
     if isinstance(config, dict):
         config = check({"callback": config}, _Holder).callback
-    return config.build() if isinstance(config, CallbackConfig) else load_class(config.name, Callback)(config)
+    callback: Callback = config.build()
+    return callback
 
 
 __all__ = ["AnyCallbackConfig", "Callback", "make_callback"]

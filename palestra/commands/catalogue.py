@@ -1,18 +1,19 @@
 """What there is to choose from, by kind: names with one line each, read off the config models and classes
 themselves."""
 
-from typing import Any, get_args, get_origin
+from typing import Any
 
 from palestra.algorithms.parts.exploration import ExplorationConfig
 from palestra.algorithms.parts.return_distributions import ValueConfig
 from palestra.callbacks import AnyCallbackConfig
 from palestra.config import UserConfig
 from palestra.config.comments import description_of
-from palestra.games import GameConfig
+from palestra.config.variants import members_of, names_of
+from palestra.games import AnyGameConfig
 from palestra.games.polyhedra.rewards import RewardConfig
 from palestra.nets import AnyNetConfig
 from palestra.optimizers import OptimizerConfig
-from palestra.players.scripted import SCRIPTED
+from palestra.players import SCRIPTED
 from palestra.recording import RecorderConfig
 from palestra.rollouts.n_step import TransitionsConfig
 from palestra.runs.config import AnyAlgorithm, AnyTrainerConfig
@@ -22,7 +23,7 @@ from palestra.schedules import ScheduleConfig
 def catalogue() -> dict[str, dict[str, str]]:
     """{kind: {name: one line}} of everything that a config can name."""
     return {
-        "games": _variants(GameConfig),
+        "games": _variants(AnyGameConfig),
         "algorithms": _variants(AnyAlgorithm),
         "trainers": _variants(AnyTrainerConfig),
         "nets": _variants(AnyNetConfig),
@@ -39,17 +40,10 @@ def catalogue() -> dict[str, dict[str, str]]:
 
 
 def _variants(union: Any) -> dict[str, str]:
-    lines = {}
-    inner = get_args(union)[0]
-    for model in get_args(inner) or (inner,):
-        if model is UserConfig:
-            lines["package.module:Class"] = "a class of your own"
-            continue
-        field = model.model_fields["name"]
-        assert get_origin(field.annotation) is not None
-        for name in get_args(field.annotation):
-            lines[name] = description_of(model, "name") or _first_line(model)
-    return lines
+    members = members_of(union)
+    lines = {name: description_of(model, "name") or _first_line(model) for name, model in names_of(members).items()}
+    has_own = any(issubclass(model, UserConfig) for model in members)
+    return lines | ({"package.module:Class": "a class of your own"} if has_own else {})
 
 
 def _first_line(thing: type) -> str:

@@ -7,8 +7,7 @@ from typing import Any
 
 from palestra.algorithms.algorithm import Seat
 from palestra.config import ConfigError, checking
-from palestra.games.gymnasium import GymnasiumConfig
-from palestra.games.gymnasium.declared import NotDeclared, has_exact_actions, without_environments
+from palestra.games.config import GameConfig, NotDeclared, without_environments
 from palestra.players import FromRunConfig
 from palestra.recording import make_recorders
 from palestra.runs.config import RunConfig, read_config
@@ -37,7 +36,7 @@ def _can_stand_in(config: RunConfig) -> bool:
     """Networks of other runs fit the exact number of actions alone."""
     players: list[Any] = list(config.players.values())
     has_nets = any(isinstance(player, FromRunConfig) or getattr(player, "warm_start", None) for player in players)
-    return not (has_nets and isinstance(config.game, GymnasiumConfig) and not has_exact_actions(config.game))
+    return config.game.declares_actions() or not has_nets
 
 
 def _check_apart_from_environment(config: RunConfig) -> None:
@@ -50,10 +49,10 @@ def _check_apart_from_environment(config: RunConfig) -> None:
 
 
 def _unmade_environments(config: RunConfig, fit: str) -> Iterator[str]:
-    games = [config.game, *(evaluation.game for evaluation in config.evaluations)]
-    ids = dict.fromkeys(game.id for game in games if isinstance(game, GymnasiumConfig))
-    for env_id in ids:
-        yield f"the environment {env_id}, which is not made here{fit}"
+    games: list[GameConfig | None] = [config.game, *(evaluation.game for evaluation in config.evaluations)]
+    for env_id in dict.fromkeys(game.made_environment() for game in games if game is not None):
+        if env_id is not None:
+            yield f"the environment {env_id}, which is not made here{fit}"
 
 
 def _missing_extras(config: RunConfig) -> Iterator[str]:

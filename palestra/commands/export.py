@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from palestra.games.gymnasium import GymnasiumGame
 from palestra.games.policy import Decision, Memory, Policy
 from palestra.games.spaces import ActionSpace, Box, MultiDiscrete
 from palestra.players import make_script
@@ -154,9 +153,8 @@ def _description(player: Player, example: tuple[Mapping[str, Tensor], Tensor]) -
     def entry(value: Tensor) -> dict[str, Any]:
         return {"shape": ["batch", *value.shape[1:]], "dtype": str(value.dtype).removeprefix("torch.")}
 
-    game = player.game
     return {
-        "seen_through": game.transformation() if isinstance(game, GymnasiumGame) else None,
+        "seen_through": None if player.game is None else player.game.transformation(),
         "player": player.name,
         "role": player.roles[0],
         "opt_steps": player.opt_steps,

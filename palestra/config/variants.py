@@ -1,10 +1,15 @@
 """Unions of configs: members told by their `name` or by the keys they have, and classes of the user's own.
 
-    Algorithm = Annotated[DQNConfig | PPOConfig, ByName()]
-    Reward = Annotated[HostReward | UserConfig, ByName(user_class=rewards.Reward)]
+    Optimizer = Annotated[AdamConfig | SGDConfig, ByName()]
+    Reward = Annotated[WinConfig | UserConfig, ByName(user_class=rewards.Reward)]
     Player = Annotated[LearningPlayer | ScriptedPlayer, ByKey()]
 
-Where there may be none, `| None` stands outside: `Algorithm | None`.
+Where there may be none, `| None` stands outside: `Optimizer | None`.
+
+Such a union is the register of the parts of one kind: a line in it, and a part can be named in a file. Each config
+stands beside its part and makes it by its method `build`, with the arguments of its kind. A part may also be a class of
+the user's own, named as package.module:Class, a subclass of `user_class`, which carries its keys as its attribute
+`Config`.
 """
 
 import traceback
@@ -12,7 +17,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeVar, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 from pydantic import ConfigDict, GetCoreSchemaHandler
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
@@ -32,6 +37,11 @@ class UserConfig(Config):
     name: str
     """The user's class, as package.module:Class."""
 
+    def build(self, *arguments: Any, **named: Any) -> Any:
+        """An object of the user's class, called with this config and then the arguments of its kind."""
+        made: Any = load_class(self.name, object)
+        return made(self, *arguments, **named)
+
 
 class UnreadConfig(UserConfig):
     """A section of a class that was not imported: the mapping as it stands in the file."""
@@ -40,7 +50,9 @@ class UnreadConfig(UserConfig):
 
 
 def members_of(union: Any) -> tuple[type[Config], ...]:
-    """The config models that a union (or a single model) is made of."""
+    """The config models that a union (or a single model) is made of; it may stand in its annotation."""
+    if get_origin(union) is Annotated:
+        union = get_args(union)[0]
     members = (union,) if isinstance(union, type) else get_args(union)
     for member in members:
         if not (isinstance(member, type) and issubclass(member, Config)):
@@ -107,7 +119,7 @@ class ByName(Variants):
             if not _admits(name):
                 return UnreadConfig
             try:
-                model = user_config_model(name, self.user_class)
+                model = user_config_model(name, self.user_class, user_member(members))
             except ValueError as error:
                 raise ConfigError([ConfigErrorItem("name", str(error))]) from error
             if self.but_not is not None and issubclass(load_class(name, self.user_class), self.but_not):
@@ -155,11 +167,16 @@ class ByKey(Variants):
         return f"either {', or '.join(kinds)}"
 
 
+def user_member(members: tuple[type[Config], ...]) -> type[UserConfig]:
+    """The member that stands for the user's own classes: what their `Config` derives from."""
+    return next((member for member in members if issubclass(member, UserConfig)), UserConfig)
+
+
 def names_of(members: tuple[type[Config], ...]) -> dict[str, type[Config]]:
     """The members by each of their names, in the order of the union. The user's own are not among them."""
     by_name: dict[str, type[Config]] = {}
     for member in members:
-        if member is UserConfig:
+        if issubclass(member, UserConfig):
             continue
         kind: Any = member.model_fields["name"].annotation if "name" in member.model_fields else None
         if get_origin(kind) is not Literal:
@@ -220,11 +237,17 @@ def failure(error: BaseException) -> str:
     return f"{text} ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else text
 
 
-def user_config_model(name: str, base: type) -> type[UserConfig]:
-    """The config model that a user's own class carries as its attribute `Config`. Raises ValueError."""
+def user_config_model(name: str, base: type, config_base: type[UserConfig] = UserConfig) -> type[UserConfig]:
+    """The config model that a user's own class, a subclass of `base`, carries as its attribute `Config`, a subclass of
+    `config_base`. Raises ValueError."""
     model = getattr(load_class(name, base), "Config", None)
-    if not (isinstance(model, type) and issubclass(model, UserConfig)):
-        raise ValueError(f"{name!r} carries no config model; expected an attribute Config, a subclass of UserConfig")
+    if not (isinstance(model, type) and issubclass(model, config_base)):
+        expected = f"{config_base.__module__}.{config_base.__name__}"
+        raise ValueError(f"{name!r} carries no config model; expected an attribute Config, a subclass of {expected}")
+    builder = next(owner for owner in model.__mro__ if "build" in vars(owner))
+    if not issubclass(builder, UserConfig):  # it would build the class that it stands beside, not the user's
+        expected = f"class Config({config_base.__name__}, {builder.__name__})"
+        raise ValueError(f"{name!r} carries a config model that builds another class; expected {expected}")
     return model
 
 

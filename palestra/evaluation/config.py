@@ -5,10 +5,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from palestra.config import Config, ConfigErrorItem, NonEmptyStr, NonNegativeInt, PositiveFloat, PositiveInt
-from palestra.games import GameConfig, game_class
-from palestra.games.game import Game
-from palestra.games.gymnasium import GymnasiumConfig
+from palestra.config import Config, ConfigErrorItem, NonEmptyStr, NonNegativeInt, PositiveFloat, PositiveInt, below
+from palestra.games import AnyGameConfig, GameConfig
 from palestra.players import script_error
 from palestra.runtime.intervals import Interval
 
@@ -26,7 +24,7 @@ class EvaluationConfig(Config):
     """a game is cut off (truncated) after so many rounds"""
     seed: NonNegativeInt | None
     """the starts come from here, the same for every pairing; null: the run's seed"""
-    game: GameConfig | None
+    game: AnyGameConfig | None
     """other rules, parameters or another environment, with the same roles, observations and actions; null: the run's
     game"""
     pairings: list[dict[str, str]]
@@ -64,53 +62,52 @@ class BestConfig(Config):
 
 
 def evaluation_errors(
-    evaluations: Sequence[EvaluationConfig], game: Config, players: Mapping[str, str | None]
+    evaluations: Sequence[EvaluationConfig],
+    game: GameConfig,
+    roles: Sequence[str],
+    players: Mapping[str, str | None],
 ) -> Iterator[ConfigErrorItem]:
-    """What is wrong with the evaluations of a run. game: the config of its game. players: of the file; with their
-    script, if they have one."""
+    """What is wrong with the evaluations of a run. game, roles: the config of its game, and its roles. players: of the
+    file; with their script, if they have one."""
     names = [evaluation.name for evaluation in evaluations]
     for index, evaluation in enumerate(evaluations):
         path = f"evaluations.{index}"
         if evaluation.name in names[:index]:
             yield ConfigErrorItem(f"{path}.name", f"{evaluation.name!r} stands there twice; expected another name")
-        played = game if evaluation.game is None else evaluation.game
-        fault = _game_fault(played, game)
+        played: GameConfig = game if evaluation.game is None else evaluation.game
+        fault = None if evaluation.game is None else _game_fault(index, evaluation.game, game, roles)
         if fault is not None:
-            yield ConfigErrorItem(f"{path}.game.{fault[0]}", fault[1])
+            yield ConfigErrorItem(f"{path}.game.{fault.path}", fault.message)
         else:
-            yield from _pairing_errors(f"{path}.pairings", evaluation.pairings, game_class(_name_of(played)), players)
+            yield from _pairing_errors(f"{path}.pairings", evaluation.pairings, played, roles, players)
 
 
-def _game_fault(played: Config, game: Config) -> tuple[str, str] | None:
-    """Why an evaluation cannot be played in a game other than the run's, or None: the key and what is wrong."""
-    roles, own = game_class(_name_of(game)).roles, game_class(_name_of(played)).roles
+def _game_fault(index: int, played: GameConfig, game: GameConfig, roles: Sequence[str]) -> ConfigErrorItem | None:
+    """Why an evaluation cannot be played in a game other than the run's, or None. roles: of the run's game."""
+    with below(f"evaluations.{index}"):
+        own = played.declared_roles()
     if set(own) != set(roles):
-        return "name", f"{_name_of(played)!r} has the roles {', '.join(own)}; expected those of the run's game: " + (
-            ", ".join(roles)
-        )
-    if not isinstance(played, GymnasiumConfig) or not isinstance(game, GymnasiumConfig):
-        return None
-    if played.observation != game.observation:
-        return "observation", "players see by it; expected the same as in the run's game"
-    return None
-
-
-def _name_of(game: Config) -> str:
-    return str(game.name)  # type: ignore[attr-defined]
+        message = f"expected a game with the roles of the run's game, {', '.join(roles)}, got {played.name!r} with the"
+        return ConfigErrorItem("name", f"{message} roles {', '.join(own)}")
+    return game.misfit(played)
 
 
 def _pairing_errors(
-    path: str, pairings: Sequence[dict[str, str]], game: type[Game], players: Mapping[str, str | None]
+    path: str,
+    pairings: Sequence[dict[str, str]],
+    game: GameConfig,
+    roles: Sequence[str],
+    players: Mapping[str, str | None],
 ) -> Iterator[ConfigErrorItem]:
     known = f"players of this file: {', '.join(players)}"
     for index, pairing in enumerate(pairings):
-        for role in game.roles:
+        for role in roles:
             if role not in pairing:
                 message = f"missing; expected a scripted player, or one of the {known}"
                 yield ConfigErrorItem(f"{path}.{index}.{role}", message)
         for role, player in pairing.items():
-            if role not in game.roles:
-                message = f"unknown key; the known roles: {', '.join(game.roles)}"
+            if role not in roles:
+                message = f"unknown key; the known roles: {', '.join(roles)}"
                 yield ConfigErrorItem(f"{path}.{index}.{role}", message)
                 continue
             script = players.get(player, player)

@@ -1,4 +1,4 @@
-"""Evaluation in Gymnasium environments: a fixed number of episodes, each from its own seed."""
+"""Evaluation in environments: a fixed number of episodes, each from its own seed."""
 
 from collections.abc import Callable, Mapping
 
@@ -7,15 +7,15 @@ from torch import Tensor
 
 from palestra.evaluation.evaluator import STREAM, Games
 from palestra.games.game import expand_mask
-from palestra.games.gymnasium import GymnasiumGame
 from palestra.games.policy import Memory, Policy
 from palestra.games.spaces import Discrete
+from palestra.games.world import WorldGame
 from palestra.randomness import base_key, fold, world_keys
 
 
 @torch.no_grad()
 def play_episodes(
-    game: GymnasiumGame,
+    game: WorldGame,
     policy: Policy,
     num_games: int,
     num_worlds: int,
@@ -28,14 +28,16 @@ def play_episodes(
 
     Every world plays its share of the episodes, whatever their lengths: to take those that end first would favour
     short ones. Episode e of world w begins from the same seed at every evaluation of one `seed`, in environments that
-    are made anew and closed at the end. Returns are the environment's own rewards, summed up. An environment's own
-    vector environment plays all episodes side by side, one each.
+    are made anew and closed at the end. Returns are the environment's own rewards, summed up. Where single
+    worlds cannot be begun anew, all episodes are played side by side, one each.
     """
-    num_worlds = num_games if game.config.is_vector else min(num_worlds, num_games)
+    (role,) = game.roles
+    action_space = game.action_spaces[role]
+    num_worlds = min(num_worlds, num_games) if game.can_restart else num_games
     key, device = base_key(seed, STREAM), game.device
     quotas = num_games // num_worlds + (torch.arange(num_worlds, device=device) < num_games % num_worlds).long()
     results = _Results(num_worlds, int(quotas.max()), device)
-    actions = torch.zeros(game.action_space.num_flags, dtype=torch.int64, device=device)
+    actions = torch.zeros(action_space.num_flags, dtype=torch.int64, device=device)
     keys, num_rounds, memory = world_keys(key, num_worlds, device), 1, dict[str, Tensor]()
     world = game.make_world(num_worlds, key, training=False)
     try:
@@ -47,7 +49,7 @@ def play_episodes(
             view = world.observation if policy.sees == "observation" else {}
             decision = policy.act(view, world.legal, round_keys, memory)
             outcome = world.step(decision.action, round_keys + 1)
-            if isinstance(game.action_space, Discrete):
+            if isinstance(action_space, Discrete):
                 actions.scatter_add_(0, decision.action, (running & outcome.valid).long())
             results.lengths += outcome.valid
             results.returns += outcome.raw_reward
@@ -59,7 +61,7 @@ def play_episodes(
             memory = _forget(decision.memory, ended | ~outcome.valid)
     finally:
         world.close()
-    return results.games(quotas, actions if isinstance(game.action_space, Discrete) else None)
+    return results.games(quotas, role, actions if isinstance(action_space, Discrete) else None)
 
 
 class _Results:
@@ -82,15 +84,15 @@ class _Results:
         self.played[worlds] += 1
         self.lengths[worlds], self.returns[worlds] = 0, 0.0
 
-    def games(self, quotas: Tensor, actions: Tensor | None) -> Games:
+    def games(self, quotas: Tensor, role: str, actions: Tensor | None) -> Games:
         wanted = torch.arange(self.all_lengths.shape[1], device=quotas.device) < quotas.unsqueeze(1)
         return Games(
             finished=self.all_finished[wanted],
             lengths=self.all_lengths[wanted],
-            returns={"agent": self.all_returns[wanted].float()},
+            returns={role: self.all_returns[wanted].float()},
             started_over=0,
             tallies={},
-            actions={} if actions is None else {"agent": actions},
+            actions={} if actions is None else {role: actions},
         )
 
 

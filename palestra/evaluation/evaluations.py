@@ -6,16 +6,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from palestra.config import Config, ConfigError, ConfigErrorItem, below
+from palestra.config import ConfigError, ConfigErrorItem, below
 from palestra.evaluation.config import BestConfig, EvaluationConfig
 from palestra.evaluation.episodes import play_episodes
 from palestra.evaluation.evaluator import Games, evaluation_mode, play_games
 from palestra.evaluation.ratings import rate
-from palestra.evaluation.trace import Trace, trace_game
+from palestra.evaluation.trace import trace_game
 from palestra.evaluation.video import film_episodes
+from palestra.games.config import GameConfig
 from palestra.games.game import Game, TensorGame
-from palestra.games.gymnasium import GymnasiumGame
 from palestra.games.policy import Policy
+from palestra.games.trace import Trace
+from palestra.games.world import WorldGame
 from palestra.players import make_script
 from palestra.players.player import Player
 from palestra.players.scripted import ScriptedPolicy
@@ -26,8 +28,8 @@ NUM_FILMED = 3
 class Evaluations:
     """The evaluations of a run, which share its players.
 
-    make_game: of an evaluation's own game. seed: the run's, of evaluations that have none. num_worlds: environments of
-    Gymnasium at a time. Raises ConfigError where a player does not fit the game of a pairing.
+    build_game: of an evaluation's own game. seed: the run's, of evaluations that have none. num_worlds: environments
+    at a time. Raises ConfigError where a player does not fit the game of a pairing.
     """
 
     def __init__(
@@ -35,7 +37,7 @@ class Evaluations:
         configs: Sequence[EvaluationConfig],
         game: Game,
         players: Mapping[str, Player],
-        make_game: Callable[[Config], Game],
+        build_game: Callable[[GameConfig], Game],
         seed: int,
         num_worlds: int,
     ) -> None:
@@ -44,7 +46,7 @@ class Evaluations:
         self.games: dict[str, Game] = {}
         for index, config in enumerate(configs):
             with below(f"evaluations.{index}"):
-                self.games[config.name] = game if config.game is None else make_game(config.game)
+                self.games[config.name] = game if config.game is None else build_game(config.game)
         errors = [item for index, config in enumerate(configs) for item in self._misfits(index, config)]
         if errors:
             raise ConfigError(errors)
@@ -88,8 +90,9 @@ class Evaluations:
     def film(self, name: str, path: Path) -> list[float]:
         """Write a video of NUM_FILMED episodes of the lone agent, and give their returns."""
         config, game = self.configs[name], self._game(name)
-        if not isinstance(game, GymnasiumGame):
-            raise ConfigError([ConfigErrorItem("--video", "only evaluations of Gymnasium environments can be filmed")])
+        if not isinstance(game, WorldGame):
+            message = "expected an evaluation in an environment, which can be filmed, got one in a game of tensors"
+            raise ConfigError([ConfigErrorItem("--video", message)])
         [player] = [player for player in self.players.values() if player.roles == game.roles]
         with evaluation_mode(list(player.nets.values())):
             policy = player.policy(explore=False)
@@ -131,11 +134,11 @@ class Evaluations:
     ) -> Games:
         seed = self._seed(config)
         with self._policies(game, pairing) as policies:
-            if isinstance(game, GymnasiumGame):
-                policy = policies["agent"]
-                return play_episodes(game, policy, num_games, self.num_worlds, config.max_rounds, seed, watch)
-            assert isinstance(game, TensorGame)
-            return play_games(game, policies, num_games, config.max_rounds, seed, watch)
+            if isinstance(game, TensorGame):
+                return play_games(game, policies, num_games, config.max_rounds, seed, watch)
+            assert isinstance(game, WorldGame)
+            policy = policies[game.roles[0]]
+            return play_episodes(game, policy, num_games, self.num_worlds, config.max_rounds, seed, watch)
 
     def _policy(self, name: str, game: Game, role: str) -> Policy:
         player = self.players.get(name)

@@ -1,7 +1,6 @@
 """One game told move by move."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -9,27 +8,9 @@ from torch import Tensor
 from palestra.evaluation.evaluator import Batch
 from palestra.games.game import State, TensorGame
 from palestra.games.policy import Decision, Memory, Policy
+from palestra.games.trace import Choice, Trace
 
 NUM_CANDIDATES = 9
-
-
-@dataclass(frozen=True)
-class Choice:
-    """What a role chose, and in which state of its world: tensors without the axis of worlds."""
-
-    role: str
-    state: State
-    action: Tensor
-
-
-@dataclass(frozen=True)
-class Trace:
-    """A game from its start on. choices: in order. end: the last state. is_finished: it ended by the rules."""
-
-    choices: tuple[Choice, ...]
-    end: State
-    length: int
-    is_finished: bool
 
 
 @torch.no_grad()

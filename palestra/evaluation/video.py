@@ -1,6 +1,5 @@
-"""Videos of players in Gymnasium environments."""
+"""Videos of players in environments."""
 
-import os
 from collections.abc import Generator
 from contextlib import closing
 from pathlib import Path
@@ -11,12 +10,9 @@ import torch
 
 from palestra.config import ConfigError, ConfigErrorItem
 from palestra.evaluation.evaluator import STREAM
-from palestra.games.gymnasium import GymnasiumGame, GymnasiumWorld
-from palestra.games.gymnasium.config import SyncConfig
 from palestra.games.policy import Memory, Policy
+from palestra.games.world import WorldGame
 from palestra.randomness import base_key, fold, world_keys
-
-FRAMES_PER_SECOND = 30  # where the environment does not say
 
 
 class Frame(NamedTuple):
@@ -29,7 +25,7 @@ class Frame(NamedTuple):
 
 
 def film_episodes(
-    game: GymnasiumGame, policy: Policy, num_games: int, max_rounds: int, seed: int, path: Path
+    game: WorldGame, policy: Policy, num_games: int, max_rounds: int, seed: int, path: Path
 ) -> list[float]:
     """Write the first episodes of an evaluation into an MP4 (see `episode_frames`); gives their returns.
 
@@ -58,63 +54,37 @@ def film_episodes(
 
 @torch.no_grad()
 def episode_frames(
-    game: GymnasiumGame, policy: Policy, num_games: int, max_rounds: int, seed: int
+    game: WorldGame, policy: Policy, num_games: int, max_rounds: int, seed: int
 ) -> Generator[Frame, None, None]:
     """What the first episodes of an evaluation look like, in one world, one after the other: their starts, and the
     outcome of every step.
 
     Raises ConfigError where the environment cannot be drawn as pixels.
     """
-    if game.config.is_vector:
-        message = "an environment's own vector environment cannot be filmed; expected 'sync' or 'async'"
-        raise ConfigError([ConfigErrorItem("game.vectorization.name", message)])
-    if not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
-        os.environ.setdefault("MUJOCO_GL", "egl")  # MuJoCo would look for a screen
-        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # and so would pygame
-    drawn = GymnasiumGame(
-        game.config.model_copy(
-            update={
-                "arguments": {**game.config.arguments, "render_mode": "rgb_array"},
-                "vectorization": SyncConfig(name="sync", autoreset="next_step"),  # which shows the last frame too
-            }
-        ),
-        game.device,
-    )
-    drawn.load_state_dict(game.state_dict())
+    drawn = game.drawn()
     key = base_key(seed, STREAM)
     keys, num_rounds = world_keys(key, 1, game.device), 0
     memory: Memory = {}
     world = drawn.make_world(1, key, training=False)
     num_ended, length, total, ended = 0, 0, 0.0, False
     try:
-        fps = world.vector.metadata.get("render_fps", FRAMES_PER_SECOND)
+        fps = world.frames_per_second
         while num_ended < num_games:
             num_rounds += 1
             round_keys = fold(keys, num_rounds)
             view = world.observation if policy.sees == "observation" else {}
             if not ended:  # else it was shown, and the next step begins an episode
-                yield Frame(_frame(world, game.config.id), fps, total, False)
+                yield Frame(world.picture(), fps, total, False)
             decision = policy.act(view, world.legal, round_keys, memory)
             outcome = world.step(decision.action, round_keys + 1)
             memory = decision.memory if bool(outcome.valid[0]) else {}
             length, total = length + int(outcome.valid[0]), total + float(outcome.raw_reward[0])
             ended = bool(outcome.terminated[0] | outcome.truncated[0])
             if ended or length >= max_rounds:
-                yield Frame(_frame(world, game.config.id), fps, total, True)
+                yield Frame(world.picture(), fps, total, True)
                 num_ended += 1
                 length, total, memory = 0, 0.0, {}
                 if not ended:
                     world.restart(torch.ones(1, dtype=torch.bool))
     finally:
         world.close()
-
-
-def _frame(world: GymnasiumWorld, env_id: str) -> np.ndarray:
-    """What the environment looks like now: uint8 (height, width, 3), both even, as the usual coding of video wants."""
-    try:
-        (frame,) = world.vector.render()
-    except Exception as error:  # every library of drawing has its own
-        message = f"{env_id!r} cannot be drawn here: {error}"
-        raise ConfigError([ConfigErrorItem("game.id", message)]) from error
-    height, width = frame.shape[0] // 2 * 2, frame.shape[1] // 2 * 2
-    return np.ascontiguousarray(frame[:height, :width, :3])

@@ -9,16 +9,18 @@ in one turn and tells them apart by `deciding`.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from palestra.games.spaces import ActionSpace, Box, MultiDiscrete, Space
+from palestra.games.trace import Storyboard, Trace
 from palestra.randomness import runs_on_cpu
 
 State = dict[str, Tensor]
 Observation = dict[str, Tensor]
+Kernel = Literal["numba", "torch"]
 Stepper = Callable[[Tensor, Tensor], tuple[Observation, Observation, Tensor, Tensor, Tensor]]
 
 
@@ -53,6 +55,11 @@ class Game(ABC):
         if state:
             raise ValueError(f"{type(self).__name__} keeps nothing, but is given {', '.join(state)}")
 
+    def transformation(self) -> dict[str, Any] | None:
+        """What is done with an environment's own observations before players see them, as plain data for who acts
+        without palestra; None where there is nothing to know."""
+        return None
+
     def close(self) -> None:
         """Let go of processes and the like; called at the end of a training. Who plays on gets them back."""
         return None
@@ -65,8 +72,8 @@ class TensorGame(Game):
     `quiet_turns`, those by number in which nothing is earned and no running game ends (never the last of a round);
     `lockstep`, whether a role that waits in a world decides there whenever its turn comes, until the game is over.
     `tallies` are state entries of shape (B,). Must be implemented: `reset`, `deciding`, `observe`, `legal`,
-    `transition`; may be: `refill`, `transition_in_place`. With one role, that role decides in every world that is not
-    over.
+    `transition`; may be: `refill`, `transition_in_place`, `stepper`, `storyboard`. With one role, that role decides in
+    every world that is not over.
     """
 
     turns: tuple[tuple[str, ...], ...]
@@ -129,6 +136,10 @@ class TensorGame(Game):
         observed before that and after it, rewards (B,), terminated (B,) and truncated (B,), all of them new, and writes
         into the tensors of `state`, which are contiguous.
         """
+        return None
+
+    def storyboard(self, trace: Trace) -> Storyboard | None:
+        """A game as pictures, which a report shows; None: it shows the moves as a table."""
         return None
 
     def step(self, state: State, actions: dict[str, Tensor], keys: Tensor) -> tuple[State, Tensor, Tensor, Tensor]:

@@ -10,19 +10,23 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from palestra.config import Config, PositiveInt
-from palestra.games.game import Observation, State, TensorGame
+from palestra.config import PositiveInt
+from palestra.games.config import GameConfig
+from palestra.games.game import Kernel, Observation, State, TensorGame
 from palestra.games.spaces import Discrete, Space
 from palestra.randomness import random_integers
 
 
-class NimConfig(Config):
+class NimConfig(GameConfig):
     name: Literal["nim"]
     """Nim, turn by turn; roles: first, second; who takes the last stone wins"""
     num_heaps: PositiveInt
     """number of heaps"""
     max_stones: PositiveInt
     """a fresh heap holds 0 to this many stones, at random"""
+
+    def build(self, device: torch.device, kernel: Kernel) -> "NimGame":
+        return NimGame(self, device)
 
 
 class NimGame(TensorGame):

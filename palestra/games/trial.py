@@ -44,6 +44,15 @@ def try_game(game: TensorGame, num_turns: int) -> list[ConfigErrorItem]:
     return [ConfigErrorItem(f"{name}.{method}", message) for method, message in trial.faults.values()]
 
 
+def faults_of_roles(game: TensorGame) -> list[ConfigErrorItem]:
+    """What is wrong with a game's `roles`, which are asked for before it is tried."""
+    roles = getattr(game, "roles", None)
+    if _is_tuple_of(roles, str) and roles and len(set(roles)) == len(roles):
+        return []
+    message = f"expected a tuple of different names, got {roles!r}"
+    return [ConfigErrorItem(f"{type(game).__name__}.roles", message)]
+
+
 class _CannotGoOn(Exception):
     """What a method gave is of no use to those that come after it."""
 
@@ -117,10 +126,10 @@ class Trial:
     def check_attributes(self) -> None:
         """What must be set, in its types."""
         game, num = self.game, len(self.faults)
-        roles = getattr(game, "roles", None)
-        if not (_is_tuple_of(roles, str) and roles and len(set(roles)) == len(roles)):
-            self.fault("roles", "a tuple of different names", repr(roles))
+        if faults_of_roles(game):
+            self.fault("roles", "a tuple of different names", repr(getattr(game, "roles", None)))
             raise _CannotGoOn
+        roles = game.roles
         actions = (Discrete, MultiDiscrete, Box)
         for name, fits in {
             "spaces": lambda value: all(isinstance(space, Space) for space in value.values()) and value,

@@ -4,12 +4,16 @@ Letters: B worlds.
 """
 
 from abc import ABC, abstractmethod
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from palestra.games.game import Observation, State, TensorGame
+from palestra.games.game import Game, Observation, State, TensorGame
+from palestra.games.policy import Policy
+from palestra.recording.aggregates import Aggregates
 
 
 class Outcome(NamedTuple):
@@ -52,6 +56,78 @@ class World(ABC):
 
     @abstractmethod
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+class EnvironmentFailed(Exception):
+    """An environment has raised, exited or given something wrong, or its process has ended. It cannot be stepped on.
+
+    fault: what happened, in one line. world: the environment's index among those that step together; None where that
+    cannot be told. place: which environment it was and what it was doing; its world fills it in.
+    """
+
+    def __init__(self, fault: str, world: int | None = None, place: str = "") -> None:
+        super().__init__(fault, world, place)  # all: where it crosses processes it is made again from them
+        self.fault, self.world, self.place = fault, world, place
+
+    def __str__(self) -> str:
+        return f"{self.place}: {self.fault}" if self.place else self.fault
+
+
+class InfoFields(Protocol):
+    """Numbers that environments tell beside observations and rewards, as they are gathered from one record to the
+    next."""
+
+    gathered: Aggregates
+
+    def news(self) -> Iterator[str]:
+        """What the user should know of the fields that were asked for; each line once."""
+
+
+class EnvironmentWorld(World):
+    """Environments that step together: what can be done with them beside playing."""
+
+    frames_per_second: float
+
+    @abstractmethod
+    def restart(self, where: Tensor) -> None:
+        """Leave the running games of some worlds, bool (B,), and begin the next ones."""
+
+    @abstractmethod
+    def picture(self) -> np.ndarray:
+        """What the first world looks like now: uint8 (height, width, 3), both even, as the usual coding of video wants.
+        Raises ConfigError where it cannot be drawn."""
+
+    @abstractmethod
+    def gather_info(self, names: Sequence[str], gathered: Aggregates) -> InfoFields:
+        """Gather fields of what the environments tell beside observations and rewards, from now on."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of the environments, which may be played on afterwards."""
+
+
+class WorldGame(Game):
+    """A game of one role whose worlds keep their state to themselves: an environment that others have written.
+
+    Must be set, beside what every game tells: `can_restart`, whether single worlds can be begun anew before their end.
+    """
+
+    can_restart: bool
+
+    @abstractmethod
+    def make_world(self, num_worlds: int, key: int, training: bool) -> EnvironmentWorld:
+        """Fresh worlds; their chance comes from `key`. training: whether the game may learn from them (running
+        statistics, say)."""
+
+    @abstractmethod
+    def act(self, policy: Policy, observations: Any, key: int) -> np.ndarray:
+        """What a policy does on a batch of the environment's own observations, as the environment takes it. What it
+        draws comes from `key`."""
+
+    @abstractmethod
+    def drawn(self) -> "WorldGame":
+        """The same game, whose worlds have a `picture`; it knows what this one has learned. Raises ConfigError where
+        there is none."""
 
 
 class TensorWorld(World):

@@ -39,6 +39,9 @@ class NatureCNNConfig(Config):
             raise ConfigError(errors)
         return self
 
+    def build(self, spaces: dict[str, Space], num_outputs: int) -> "NatureCNN":
+        return NatureCNN(self, spaces, num_outputs)
+
 
 class ImpalaCNNConfig(Config):
     name: Literal["impala_cnn"]
@@ -47,6 +50,9 @@ class ImpalaCNNConfig(Config):
     """of every block, each of which halves the image; the paper's: [16, 32, 32]"""
     hidden_widths: list[PositiveInt]
     """of the layers after the blocks; the paper's: [256]"""
+
+    def build(self, spaces: dict[str, Space], num_outputs: int) -> "ImpalaCNN":
+        return ImpalaCNN(self, spaces, num_outputs)
 
 
 class NatureCNN(nn.Module):

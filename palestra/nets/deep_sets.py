@@ -13,13 +13,22 @@ from palestra.nets.inputs import flat_size, flatten_observation
 from palestra.nets.sets import PackedSets, PaddedSets, make_sets
 
 
-class DeepSetsConfig(Config):
-    name: Literal["deep_sets"]
-    """each point through the same layers, then maximum and mean over the points: their order means nothing"""
+class SetsConfig(Config):
+    """Base of the configs of networks that see a set."""
+
+    name: str
     point_widths: list[PositiveInt]
     """widths of the layers that every point goes through"""
     head_widths: list[PositiveInt]
     """widths of the layers after the points are pooled"""
+
+
+class DeepSetsConfig(SetsConfig):
+    name: Literal["deep_sets"]
+    """each point through the same layers, then maximum and mean over the points: their order means nothing"""
+
+    def build(self, spaces: dict[str, Space], num_outputs: int) -> "DeepSets":
+        return DeepSets(self, spaces, num_outputs)
 
 
 class DeepSets(nn.Module):
@@ -29,7 +38,7 @@ class DeepSets(nn.Module):
     with exactly one padded entry. Output: float32 (B, num_outputs).
     """
 
-    def __init__(self, config: DeepSetsConfig, spaces: dict[str, Space], num_outputs: int) -> None:
+    def __init__(self, config: SetsConfig, spaces: dict[str, Space], num_outputs: int) -> None:
         super().__init__()
         sets = [name for name, space in spaces.items() if space.padded]
         if len(sets) != 1:

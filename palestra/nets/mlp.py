@@ -61,6 +61,9 @@ class MLPConfig(Config):
     activation: Activation
     """after every hidden layer: relu, tanh, silu, elu or gelu"""
 
+    def build(self, spaces: dict[str, Space], num_outputs: int) -> "MLP":
+        return MLP(self, spaces, num_outputs)
+
 
 class MLP(nn.Module):
     """A flat network. Input: the observation, flattened, absent rows zeroed and flagged. Output: float32 (B,

@@ -10,7 +10,7 @@ from palestra.config import Config, ConfigError, ConfigErrorItem, PositiveInt, b
 from palestra.games.spaces import Space
 from palestra.nets.activations import ACTIVATIONS, Activation
 from palestra.nets.mlp import NetArch, make_layers
-from palestra.nets.plain import PlainNetConfig, make_plain_net
+from palestra.nets.plain import PlainNetConfig
 
 
 class MultiInputConfig(Config):
@@ -24,6 +24,9 @@ class MultiInputConfig(Config):
     """the layers after them, as in mlp"""
     activation: Activation
     """of the outputs of the entries' networks, and after every hidden layer: relu, tanh, silu, elu or gelu"""
+
+    def build(self, spaces: dict[str, Space], num_outputs: int) -> "MultiInput":
+        return MultiInput(self, spaces, num_outputs)
 
 
 class MultiInput(nn.Module):
@@ -40,7 +43,7 @@ class MultiInput(nn.Module):
         self.entries = nn.ModuleList()
         for name, space in spaces.items():
             with below(f"entries.{name}"):
-                self.entries.append(make_plain_net(config.entries[name], {name: space}, config.entry_width))
+                self.entries.append(config.entries[name].build({name: space}, config.entry_width))
         body, width = make_layers(config.net_arch, config.activation, len(spaces) * config.entry_width)
         self.head = nn.Sequential(ACTIVATIONS[config.activation](), *body, nn.Linear(width, num_outputs))
 

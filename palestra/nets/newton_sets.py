@@ -4,19 +4,18 @@ from typing import Literal
 
 from torch import Tensor
 
-from palestra.config import Config, PositiveInt
-from palestra.nets.deep_sets import DeepSets
+from palestra.games.spaces import Space
+from palestra.nets.deep_sets import DeepSets, SetsConfig
 from palestra.nets.sets import PackedSets, PaddedSets
 
 
-class NewtonSetsConfig(Config):
+class NewtonSetsConfig(SetsConfig):
     name: Literal["newton_sets"]
     """deep_sets that sees points from the least corner of their set, on a log scale; for boards of plain integers
     (rescale: false)"""
-    point_widths: list[PositiveInt]
-    """widths of the layers that every point goes through"""
-    head_widths: list[PositiveInt]
-    """widths of the layers after the points are pooled"""
+
+    def build(self, spaces: dict[str, Space], num_outputs: int) -> "NewtonSets":
+        return NewtonSets(self, spaces, num_outputs)
 
 
 class NewtonSets(DeepSets):

@@ -41,14 +41,18 @@ class RecurrentNet(nn.Module, ABC):
         """
 
 
-def make_own_net(config: UserConfig, spaces: dict[str, Space], num_outputs: int) -> nn.Module:
-    """A network of the class that a config names, tried once. Raises ConfigError where it fails, has other outputs than
-    it should, or parameters that cannot learn."""
-    made = load_class(config.name, nn.Module)
-    with _told_of(repr(config.name), "name"):
-        net: nn.Module = made(config, spaces, num_outputs)
-        _require_fit(net, spaces, num_outputs)
-    return net
+class UserNetConfig(UserConfig):
+    """Base of the `Config` of a user's own network, which is called as (config, spaces, num_outputs) and maps an
+    observation to float32 (B, num_outputs)."""
+
+    def build(self, spaces: dict[str, Space], num_outputs: int) -> nn.Module:
+        """The network, tried once. Raises ConfigError where it fails, has other outputs than it should, or parameters
+        that cannot learn."""
+        made = load_class(self.name, nn.Module)
+        with _blaming(repr(self.name), "name"):
+            net: nn.Module = made(self, spaces, num_outputs)
+            _require_fit(net, spaces, num_outputs)
+        return net
 
 
 class GivenNets:
@@ -58,7 +62,7 @@ class GivenNets:
         self.nets = list(nets)
         self.num_made = 0
 
-    def make(self, spaces: dict[str, Space], num_outputs: int) -> nn.Module:
+    def build(self, spaces: dict[str, Space], num_outputs: int) -> nn.Module:
         """The next one, tried once. Raises ConfigError where there is none, it fails, has other outputs, or parameters
         that cannot learn."""
         self.num_made += 1
@@ -66,14 +70,14 @@ class GivenNets:
             message = f"{len(self.nets)} given by set_model; expected a list of more of them"
             raise ConfigError([ConfigErrorItem("", message)])
         net = self.nets[self.num_made - 1]
-        with _told_of(f"the {type(net).__name__} given by set_model", ""):
+        with _blaming(f"the {type(net).__name__} given by set_model", ""):
             _require_fit(net, spaces, num_outputs)
         return net
 
 
 @contextmanager
-def _told_of(what: str, path: str) -> Iterator[None]:
-    """Whatever a network raises is an error of the config, at a path."""
+def _blaming(what: str, path: str) -> Iterator[None]:
+    """Whatever a network raises inside is an error of the config, at a path."""
     try:
         yield
     except ConfigError:

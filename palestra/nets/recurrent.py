@@ -17,7 +17,7 @@ from palestra.config import Config, PositiveInt, below
 from palestra.games.policy import Memory
 from palestra.games.spaces import Space
 from palestra.nets.activations import ACTIVATIONS, Activation
-from palestra.nets.feed_forward import NetConfig, make_feed_forward
+from palestra.nets.feed_forward import NetConfig
 from palestra.nets.mlp import NetArch, make_layers
 from palestra.nets.own import RecurrentNet
 
@@ -38,6 +38,9 @@ class RecurrentConfig(Config):
     activation: Activation
     """of the encoder's outputs, and after every hidden layer: relu, tanh, silu, elu or gelu"""
 
+    def build(self, spaces: dict[str, Space], num_outputs: int) -> "Recurrent":
+        return Recurrent(self, spaces, num_outputs)
+
 
 class Recurrent(RecurrentNet):
     """Memory: `hidden`, with an LSTM `cell` too, float32 (B, hidden_size)."""
@@ -45,7 +48,7 @@ class Recurrent(RecurrentNet):
     def __init__(self, config: RecurrentConfig, spaces: dict[str, Space], num_outputs: int) -> None:
         super().__init__()
         with below("encoder"):
-            self.encoder = make_feed_forward(config.encoder, spaces, config.encoder_width)
+            self.encoder = config.encoder.build(spaces, config.encoder_width)
         self.activation = ACTIVATIONS[config.activation]()
         self.is_lstm = config.cell == "lstm"
         self.core = (nn.LSTM if self.is_lstm else nn.GRU)(config.encoder_width, config.hidden_size)

@@ -1,8 +1,27 @@
-"""Who sits in a seat: players that learn, that are held fixed, and scripted ones."""
+"""Who sits in a seat: players that learn, that are held fixed, and scripted ones. To register one of the latter, add it
+to SCRIPTED."""
 
 from palestra.config import Config
+from palestra.config.variants import names_of
+from palestra.games.config import GameConfig
 from palestra.games.game import Game
-from palestra.players.scripted import SCRIPTED, ScriptedPolicy
+from palestra.players.scripted import ChooseFirstPolicy, ChooseLastPolicy, RandomPolicy, ScriptedPolicy
+from palestra.players.scripted_nim import NimOptimal
+from palestra.players.scripted_polyhedra import AllCoordinatesHost, GreedyAgent, LookAheadHost, ZeillingerHost
+
+SCRIPTED: dict[str, type[ScriptedPolicy]] = {
+    policy.name: policy
+    for policy in (
+        RandomPolicy,
+        ChooseFirstPolicy,
+        ChooseLastPolicy,
+        AllCoordinatesHost,
+        ZeillingerHost,
+        LookAheadHost,
+        GreedyAgent,
+        NimOptimal,
+    )
+}
 
 
 class ScriptedPlayerConfig(Config):
@@ -21,13 +40,14 @@ class FromRunConfig(Config):
     """latest, best, or the number of a checkpoint"""
 
 
-def script_error(name: str, game: type[Game], role: str) -> str | None:
-    """Why a scripted player cannot sit there, or None."""
+def script_error(name: str, game: GameConfig | None, role: str) -> str | None:
+    """Why a scripted player cannot sit there, or None. game: its config, if it has one."""
     policy = SCRIPTED.get(name)
     if policy is None:
         return f"{name!r} is no scripted player; known: {', '.join(SCRIPTED)}"
-    if policy.game_class not in (None, game):
-        return f"{name!r} does not play this game; it plays {policy.game_class.__name__}"
+    if policy.game_config is not None and not isinstance(game, policy.game_config):
+        (played,) = names_of((policy.game_config,))
+        return f"{name!r} does not play this game; it plays {played!r}"
     if policy.roles is not None and role not in policy.roles:
         return f"{name!r} does not sit as {role!r}; it sits as {', '.join(policy.roles)}"
     return None

@@ -14,10 +14,11 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from torch import Tensor
 
-from palestra.config import Config
+from palestra.games import GameConfig, read_game
 from palestra.games.game import IllegalMove, State, TensorGame, is_legal
 from palestra.games.policy import Memory, Policy
 from palestra.games.spaces import ActionSpace, Box, Discrete, MultiDiscrete, Space
+from palestra.players import make_script, script_error
 from palestra.players.player import Player
 from palestra.randomness import base_key, fold, random_choice
 
@@ -272,7 +273,7 @@ class RoleVectorEnv(VectorEnv[Any, Any, Any]):
 
 
 def as_gymnasium(
-    game: TensorGame | Config | dict[str, Any],
+    game: TensorGame | GameConfig | dict[str, Any],
     role: str,
     others: Mapping[str, str | Policy | Player],
     seed: int,
@@ -293,7 +294,7 @@ def as_gymnasium(
 
 
 def as_gymnasium_vector(
-    game: TensorGame | Config | dict[str, Any],
+    game: TensorGame | GameConfig | dict[str, Any],
     role: str,
     others: Mapping[str, str | Policy | Player],
     seed: int,
@@ -306,15 +307,11 @@ def as_gymnasium_vector(
 
 
 def _seat(
-    game: TensorGame | Config | dict[str, Any],
+    game: TensorGame | GameConfig | dict[str, Any],
     role: str,
     others: Mapping[str, str | Policy | Player],
     num_worlds: int,
 ) -> SeatedWorlds:
-    from palestra.games import read_game
-    from palestra.players import make_script, script_error
-    from palestra.players.player import Player
-
     rules = game if isinstance(game, TensorGame) else read_game(game)
     if not isinstance(rules, TensorGame):
         raise ValueError("this game is a Gymnasium environment already; expected a tensor game")
@@ -326,7 +323,7 @@ def _seat(
     policies: dict[str, Policy] = {}
     for other, sitter in others.items():
         if isinstance(sitter, str):
-            if fault := script_error(sitter, type(rules), other):
+            if fault := script_error(sitter, getattr(rules, "config", None), other):
                 raise ValueError(f"others[{other!r}]: {fault}")
             policies[other] = make_script(sitter, rules)
         else:

@@ -11,9 +11,9 @@ from torch import nn
 from palestra.buffers.replay import ReplayBuffer
 from palestra.config import ConfigError, ConfigErrorItem, replaced
 from palestra.games.game import Game
-from palestra.games.gymnasium import GymnasiumGame
 from palestra.games.policy import Policy
 from palestra.games.spaces import ActionSpace, Space
+from palestra.games.world import WorldGame
 from palestra.optimizers import Optimizer
 from palestra.randomness import base_key
 from palestra.recording.values import Recordable
@@ -115,8 +115,8 @@ class Player:
     def choose(self, observations: Any) -> np.ndarray:
         """Its actions on a batch of observations of the Gymnasium environment that it was trained in, both as a vector
         environment gives and takes them, without exploration. Of a player that was loaded from a run."""
-        if not isinstance(self.game, GymnasiumGame):
-            raise TypeError(f"{self.name!r} is no player loaded from a run in a Gymnasium environment")
+        if not isinstance(self.game, WorldGame):
+            raise TypeError(f"expected a player loaded from a run in an environment, got {self.name!r}, which is none")
         self.num_choices += 1
         key = base_key(self.seed, f"player/{self.name}/choice/{self.num_choices}")
         return self.game.act(self.policy(explore=False), observations, key)

@@ -3,44 +3,37 @@
 from collections.abc import Sequence
 from typing import Annotated
 
-from palestra.config import ByName, ConfigError, ConfigErrorItem
-from palestra.recording.recorders import Recorder
-from palestra.recording.to_csv import CsvConfig, CsvRecorder
-from palestra.recording.to_mlflow import MlflowConfig, MlflowRecorder
-from palestra.recording.to_tensorboard import TensorBoardConfig, TensorBoardRecorder
-from palestra.recording.to_trackio import TrackioConfig, TrackioRecorder
-from palestra.recording.to_wandb import WandbConfig, WandbRecorder
+from palestra.config import ByName, ConfigError, ConfigErrorItem, UserConfig, failure
+from palestra.recording.recorders import Recorder as Recorder
+from palestra.recording.recorders import RunCard as RunCard
+from palestra.recording.recorders import RunEnd as RunEnd
+from palestra.recording.to_csv import CsvConfig
+from palestra.recording.to_mlflow import MlflowConfig
+from palestra.recording.to_tensorboard import TensorBoardConfig
+from palestra.recording.to_trackio import TrackioConfig
+from palestra.recording.to_wandb import WandbConfig
 from palestra.recording.values import Image as Image
 from palestra.recording.values import Video as Video
 
-AnyRecorder = TensorBoardConfig | CsvConfig | WandbConfig | MlflowConfig | TrackioConfig
-RecorderConfig = Annotated[AnyRecorder, ByName()]
-
-
-def make_recorder(config: AnyRecorder) -> Recorder:
-    """Raises ImportError where an extra is missing."""
-    match config:
-        case TensorBoardConfig():
-            return TensorBoardRecorder(config)
-        case CsvConfig():
-            return CsvRecorder(config)
-        case WandbConfig():
-            return WandbRecorder(config)
-        case MlflowConfig():
-            return MlflowRecorder(config)
-        case TrackioConfig():
-            return TrackioRecorder(config)
+AnyRecorder = TensorBoardConfig | CsvConfig | WandbConfig | MlflowConfig | TrackioConfig | UserConfig
+RecorderConfig = Annotated[AnyRecorder, ByName(user_class=Recorder)]
 
 
 def make_recorders(configs: Sequence[AnyRecorder]) -> dict[str, Recorder]:
-    """The recorders by name. Raises ConfigError, with the extra to install, where a library is missing."""
+    """The recorders by name. Raises ConfigError where a library is missing, with the extra to install, and where a
+    user's own recorder cannot be made."""
     recorders: dict[str, Recorder] = {}
     faults = []
     for index, config in enumerate(configs):
         try:
-            recorders[config.name] = make_recorder(config)
-        except ImportError as error:
-            message = f"{error}; it needs an extra: pip install 'palestra[{config.name}]'"
+            recorders[config.name] = config.build()
+        except Exception as error:
+            if isinstance(config, UserConfig):
+                message = f"{config.name!r} cannot be made: {failure(error)}"
+            elif isinstance(error, ImportError):
+                message = f"{error}; it needs an extra: pip install 'palestra[{config.name}]'"
+            else:
+                raise
             faults.append(ConfigErrorItem(f"output.recorders.{index}", message))
     if faults:
         raise ConfigError(faults)
@@ -48,10 +41,10 @@ def make_recorders(configs: Sequence[AnyRecorder]) -> dict[str, Recorder]:
 
 
 def check_recorders(configs: Sequence[AnyRecorder]) -> Sequence[AnyRecorder]:
-    """Refuse two of one kind: they would write the same files."""
+    """Refuse two of one name: they would write the same files."""
     names = [config.name for config in configs]
     faults = [
-        ConfigErrorItem(f"{index}.name", f"{name!r} stands there twice; expected each recorder once")
+        ConfigErrorItem(f"{index}.name", f"expected each recorder once, got {name!r} twice")
         for index, name in enumerate(names)
         if name in names[:index]
     ]

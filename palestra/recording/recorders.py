@@ -56,6 +56,10 @@ class Recorder(ABC):
     All else is called in a thread of its own, and may raise anything or hang: training does not wait.
     """
 
+    def __init__(self, config: Any = None) -> None:
+        """config: its section of the run's file, where it stands in one."""
+        self.config = config
+
     @abstractmethod
     def open(self, run: RunCard) -> int:
         """Connect, say that the run is running, and file its hyperparameters. Gives how many of the run's records,

@@ -18,6 +18,9 @@ class CsvConfig(Config):
     name: Literal["csv"]
     """tables in the run's csv/, one for each kind of record"""
 
+    def build(self) -> "CsvRecorder":
+        return CsvRecorder(self)
+
 
 class CsvRecorder(Recorder):
     """Its files are written anew each time that the run goes on. A column that comes later is empty in earlier rows."""

@@ -42,6 +42,9 @@ class MlflowConfig(Config):
     tags: dict[str, str]
     """tags of the run, besides `status`: running, complete, failed or interrupted"""
 
+    def build(self) -> "MlflowRecorder":
+        return MlflowRecorder(self)
+
 
 class MlflowRecorder(Recorder):
     """The run's id is kept in mlflow/run-id. The metric `records` tells how many records are filed; it goes with the

@@ -27,6 +27,9 @@ class TensorBoardConfig(Config):
     name: Literal["tensorboard"]
     """files for TensorBoard, in the run's tensorboard/"""
 
+    def build(self) -> "TensorBoardRecorder":
+        return TensorBoardRecorder(self)
+
 
 class TensorBoardRecorder(Recorder):
     """Its files are written anew each time that the run goes on: event files cannot be cut back."""

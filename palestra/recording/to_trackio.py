@@ -21,6 +21,9 @@ class TrackioConfig(Config):
     space_id: NonEmptyStr | None
     """a Hugging Face Space, as user/space; null: on this machine"""
 
+    def build(self) -> "TrackioRecorder":
+        return TrackioRecorder(self)
+
 
 class TrackioRecorder(Recorder):
     """The run is named for its folder and an id that is kept in trackio/run-id. A row that is there stays: a resumed

@@ -31,6 +31,9 @@ class WandbConfig(Config):
     notes: NonEmptyStr | None
     """a longer text on the run; null: none"""
 
+    def build(self) -> "WandbRecorder":
+        return WandbRecorder(self)
+
 
 class WandbRecorder(Recorder):
     """The run's id is kept in wandb/run-id. A row that is on the server stays: a resumed run adds what comes after it.

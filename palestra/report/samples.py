@@ -8,12 +8,11 @@ from typing import Any
 
 from palestra.config import Config, UnreadConfig, importing_nothing
 from palestra.evaluation.evaluations import Evaluations
-from palestra.evaluation.trace import Choice, Trace
-from palestra.games.gymnasium import GymnasiumConfig
-from palestra.games.polyhedra.game import PolyhedraGame
+from palestra.games.config import GameConfig
+from palestra.games.game import TensorGame
+from palestra.games.trace import PictureStyle, Scene, Storyboard, Trace
 from palestra.report.blocks import Block, Cell, Heading, Note, Picture, Section, Strip, Table
-from palestra.report.boards import board_points, chosen_axes, paint_board
-from palestra.report.figures import Figures
+from palestra.report.figures import FONT_SIZE, INK, SERIES, Figures
 from palestra.report.groups import Group
 from palestra.report.reading import RunData
 from palestra.runs.config import read_stored_config
@@ -22,7 +21,8 @@ from palestra.storage.run_folder import RunFolder
 
 MOST_PICTURES = 8
 MOST_MOVES = 12
-BOARD_SIZE = (2.5, 2.3)  # inches
+PICTURE_SIZE = (2.5, 2.3)  # inches
+STYLE = PictureStyle(INK, SERIES, FONT_SIZE)
 MOST_NUMBERS = 32  # of an entry of a state that is told
 REMEDY = "palestra evaluate RUN plays, and with --video films an environment."
 
@@ -64,8 +64,10 @@ def _samples(run: RunData, figures: Figures) -> list[Block]:
     trace = stored.evaluations.trace(name, pairing)
     if trace is None:
         return [Note("The games of the evaluation are over at their start.")]
-    if isinstance(game, PolyhedraGame):
-        return [_board_strip(f"{title}. {_end_text(trace)}", trace, figures)]
+    assert isinstance(game, TensorGame)  # no environment is played here
+    storyboard = game.storyboard(trace)
+    if storyboard is not None:
+        return [_strip(f"{title}. {_end_text(trace)}", storyboard, figures)]
     return [_moves_table(f"{title}. {_end_text(trace)}", trace)]
 
 
@@ -74,8 +76,8 @@ def _left_out(value: Any, path: str) -> Iterator[tuple[str, str]]:
     if isinstance(value, UnreadConfig):
         yield path, f"{value.name}, a class of the run's own, which a report does not import"
         return
-    if isinstance(value, GymnasiumConfig):
-        yield path, f"the environment {value.id}, which a report does not build"
+    if isinstance(value, GameConfig) and (environment := value.made_environment()):
+        yield path, f"the environment {environment}, which a report does not build"
     entries: Any = enumerate(value) if isinstance(value, list) else ()
     if isinstance(value, Config | dict):
         entries = dict(value).items()
@@ -104,46 +106,19 @@ def evenly(count: int, most: int) -> list[int]:
     return sorted({round(i * (count - 1) / (most - 1)) for i in range(most)})
 
 
-# ---- boards of the polyhedra game ----------------------------------------------------------------------
+# ---- games that draw themselves ------------------------------------------------------------------------
 
 
-def _board_strip(title: str, trace: Trace, figures: Figures) -> Strip:
-    """A board for each round shown, with what host and agent choose there, and the last board."""
-    rounds = list(zip(trace.choices[0::2], trace.choices[1::2], strict=False))  # of each round the host's, the agent's
-    shown = evenly(len(rounds), MOST_PICTURES - 1)
-    pictures = [_board(number + 1, *rounds[number], figures) for number in shown]
-    return Strip(f"{title} {_choice_text()}", [*pictures, _last_board(trace, figures)])
+def _strip(title: str, storyboard: Storyboard, figures: Figures) -> Strip:
+    """Some of the scenes, with the first and the last."""
+    *scenes, last = storyboard.scenes
+    shown = [scenes[number] for number in evenly(len(scenes), MOST_PICTURES - 1)]
+    return Strip(f"{title} {storyboard.legend}", [_picture(scene, figures) for scene in (*shown, last)])
 
 
-def _choice_text() -> str:
-    return "Under each board what the host names and the agent then picks; coloured axes are the host's."
-
-
-def _board(number: int, host: Choice, agent: Choice, figures: Figures) -> Picture:
-    points = board_points(host.state)
-    named, picked = chosen_axes(agent.state), int(agent.action)
-    caption = (
-        f"Round {number}: {len(points)} points. Host names {', '.join(f'x{axis + 1}' for axis in named)}; "
-        f"agent picks x{picked + 1}."
-    )
-    told = f"{caption} The points: {_points_text(points)}."
-    drawn = figures.draw(
-        f"Board of round {number}", told, lambda figure: paint_board(figure, points, named, picked), BOARD_SIZE
-    )
-    return Picture(drawn.svg, caption)
-
-
-def _last_board(trace: Trace, figures: Figures) -> Picture:
-    points = board_points(trace.end)
-    end = "The host has won." if trace.is_finished else "The game was cut off: the agent held out."
-    caption = f"After round {trace.length}: {len(points)} point{'s' if len(points) != 1 else ''}. {end}"
-    told = f"{caption} The points: {_points_text(points)}."
-    drawn = figures.draw("The last board", told, lambda figure: paint_board(figure, points, [], None), BOARD_SIZE)
-    return Picture(drawn.svg, caption)
-
-
-def _points_text(points: Sequence[Sequence[float]]) -> str:
-    return ", ".join(f"({', '.join(f'{x:g}' for x in point)})" for point in points)
+def _picture(scene: Scene, figures: Figures) -> Picture:
+    drawn = figures.draw(scene.title, scene.description, lambda figure: scene.paint(figure, STYLE), PICTURE_SIZE)
+    return Picture(drawn.svg, scene.caption)
 
 
 # ---- moves of other games ------------------------------------------------------------------------------

@@ -36,9 +36,8 @@ from palestra.config import (
 )
 from palestra.config.errors import listed
 from palestra.evaluation.config import BestConfig, EvaluationConfig, EvaluatorsConfig, best_errors, evaluation_errors
-from palestra.games import GameConfig, game_class
-from palestra.players import FromRunConfig, ScriptedPlayerConfig, script_error
-from palestra.players.scripted import SCRIPTED
+from palestra.games import AnyGameConfig
+from palestra.players import SCRIPTED, FromRunConfig, ScriptedPlayerConfig, script_error
 from palestra.recording import RecorderConfig, check_recorders
 from palestra.recording.aggregates import Statistic
 from palestra.runtime.intervals import Interval, Limit
@@ -166,7 +165,7 @@ class RunConfig(BaseRunConfig):
 
     units = ("opt_steps", "env_steps", "epochs", "minutes")
 
-    game: GameConfig
+    game: AnyGameConfig
     """the rules"""
     num_worlds: PositiveInt
     """games that a learning player plays at a time"""
@@ -186,16 +185,16 @@ class RunConfig(BaseRunConfig):
         if any(isinstance(game, UnreadConfig) for game in (self.game, *(each.game for each in self.evaluations))):
             return self  # nobody knows its roles
         scripts = {name: getattr(config, "scripted", None) for name, config in self.players.items()}
-        roles = game_class(self.game.name).roles
+        roles = self.game.declared_roles()
         errors = [
-            *self._role_errors(),
-            *evaluation_errors(self.evaluations, self.game, scripts),
+            *self._role_errors(roles),
+            *evaluation_errors(self.evaluations, self.game, roles, scripts),
             *best_errors(self.best, self.evaluations, roles, self.learners()),
         ]
         if self.evaluators is not None and not self.evaluations:
             errors.append(ConfigErrorItem("evaluators", "there are no evaluations; expected null"))
-        if self.output.info and self.game.name != "gymnasium":
-            message = f"{len(self.output.info)} stand there, but the game {self.game.name!r} has none; expected []"
+        if self.output.info and not self.game.has_info:
+            message = f"expected [], for the game {self.game.name!r} has no info fields, got {len(self.output.info)}"
             errors.append(ConfigErrorItem("output.info", message))
         if errors:
             raise ConfigError(errors)
@@ -205,35 +204,33 @@ class RunConfig(BaseRunConfig):
         """The players that learn."""
         return [name for name, config in self.players.items() if isinstance(config, LearningPlayerConfig)]
 
-    def seats(self, player: str) -> list[str]:
-        """The roles in which a player sits, in the game's order; of a player from a run that sits in none, those in
-        which evaluations want it."""
-        roles = game_class(self.game.name).roles
+    def seats(self, player: str, roles: Sequence[str]) -> list[str]:
+        """The roles in which a player sits, in the order of `roles`, those of the game. For a player from a run that
+        sits in none: those in which evaluations want it."""
         sits = [role for role in roles if self.roles.get(role) == player]
         if sits or not isinstance(self.players[player], FromRunConfig):
             return sits
         pairings = [pairing for evaluation in self.evaluations for pairing in evaluation.pairings]
         return [role for role in roles if any(pairing.get(role) == player for pairing in pairings)]
 
-    def _role_errors(self) -> list[ConfigErrorItem]:
-        game = game_class(self.game.name)
+    def _role_errors(self, roles: Sequence[str]) -> list[ConfigErrorItem]:
         expected = f"expected one of the players: {', '.join(self.players)}"
         faults: list[tuple[str, str]] = []
-        for role in game.roles:
+        for role in roles:
             if role not in self.roles:
                 faults.append((f"roles.{role}", f"missing; {expected}"))
         for role, player in self.roles.items():
             config = self.players.get(player)
-            if role not in game.roles:
-                faults.append((f"roles.{role}", f"unknown key; the known roles: {', '.join(game.roles)}"))
+            if role not in roles:
+                faults.append((f"roles.{role}", f"unknown key; the known roles: {', '.join(roles)}"))
             elif config is None:
                 there = ", ".join(self.players)
                 message = f"{player!r} is no player; expected players.{player} in this file, or one of: {there}"
                 faults.append((f"roles.{role}", message))
-            elif isinstance(config, ScriptedPlayerConfig) and (fault := script_error(config.scripted, game, role)):
+            elif isinstance(config, ScriptedPlayerConfig) and (fault := script_error(config.scripted, self.game, role)):
                 faults.append((f"players.{player}.scripted", fault))
         for player in self.players:
-            if not self.seats(player):
+            if not self.seats(player, roles):
                 expected = "name it under roles, or one from a run in a pairing, or leave it out"
                 faults.append((f"players.{player}", f"sits in no role; {expected}"))
             if player in SCRIPTED:

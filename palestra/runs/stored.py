@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Self
@@ -10,11 +11,11 @@ import torch
 
 from palestra.config import trusting
 from palestra.evaluation.evaluations import Evaluations
-from palestra.games import make_game
-from palestra.games.gymnasium import EnvironmentFailed
+from palestra.games.world import EnvironmentFailed
+from palestra.players.player import Player
 from palestra.recording.recorders import plain
 from palestra.runs.config import RunConfig, read_stored_config
-from palestra.runs.parts import make_players
+from palestra.runs.parts import build_evaluations, build_parts, hold_fixed
 from palestra.storage.checkpoints import Checkpoints
 from palestra.storage.disk import RunFolderError, write_traceback
 from palestra.storage.facts import to_json
@@ -33,10 +34,8 @@ class StoredRun:
 
     def __init__(self, folder: RunFolder, config: RunConfig) -> None:
         self.folder, self.config = folder, config
-        device = torch.device(config.execution.device)
-        self.game = make_game(config.game, device, config.execution.kernel)
-        self.players = make_players(config, self.game, folder.players)
-        self.evaluations = make_evaluations(config, self.game, self.players)
+        self.parts = build_parts(config, torch.device(config.execution.device), folder.players)
+        self.game, self.players = self.parts.game, self.parts.players
         self.counters: dict[str, int] = {}
         self.is_over = False
 
@@ -46,15 +45,17 @@ class StoredRun:
         from now on. Raises RunFolderError where there is no run, or its config is not what was written; UntrustedError
         for what it names that is not trusted."""
         with trusting(trust):
-            folder = RunFolder.open(Path(run))
-            folder.require_rebuildable()
-            config = read_stored_config(folder.config)
-            if not isinstance(config, RunConfig):
-                raise RunFolderError(f"expected a run in which players play, got {folder.path}")
+            folder, config = _open(run)
             if starts:
                 seeded = [e.model_copy(update={"seed": starts.get(e.name, e.seed)}) for e in config.evaluations]
                 config = config.model_copy(update={"evaluations": seeded})
             return cls(folder, config)
+
+    @cached_property
+    def evaluations(self) -> Evaluations:
+        """Built at the first use: their own games may be environments, which not everybody needs. Raises ConfigError
+        where game and players do not fit them."""
+        return build_evaluations(self.parts)
 
     def load(self, which: str) -> None:
         """Give the players what they had in a checkpoint: latest, best or a number."""
@@ -113,13 +114,36 @@ def record_name(name: str, opt_steps: int) -> str:
     return f"{name}-opt-step-{opt_steps}.json"
 
 
-def make_evaluations(config: RunConfig, game: Any, players: Any) -> Evaluations:
-    """The evaluations of a run, with its game and players. Raises ConfigError where these do not fit."""
-    return Evaluations(
-        config.evaluations,
-        game,
-        players,
-        lambda own: make_game(own, game.device, config.execution.kernel),
-        config.seed,
-        config.num_worlds,
-    )
+def _open(run: str | Path) -> tuple[RunFolder, RunConfig]:
+    """The folder of a run in which players play, and its config."""
+    folder = RunFolder.open(Path(run))
+    folder.require_rebuildable()
+    config = read_stored_config(folder.config)
+    if not isinstance(config, RunConfig):
+        raise RunFolderError(f"expected a run in which players play, got {folder.path}")
+    return folder, config
+
+
+def load_player(run: str | Path, player: str | None, checkpoint: str, trust: bool = False) -> Player:
+    """A player as a run left it, held fixed, with its `game` as the run left that: what the game has learned (running
+    statistics, by which the player sees) is part of how it plays.
+
+    player: its name; None: the only one that learned. checkpoint: latest, best or a number. trust: as `StoredRun.open`
+    takes it.
+    """
+    with trusting(trust):
+        folder, config = _open(run)
+        # who plays alone waits for no compiler and learns by no gradient
+        execution = config.execution.model_copy(update={"compile": False, "gradients": "autograd"})
+        stored = StoredRun(folder, config.model_copy(update={"execution": execution}))
+    learned = [player.name for player in stored.parts.learners]
+    if player is None and len(learned) > 1:
+        raise ValueError(f"{run} has several players that learned: say which of {', '.join(learned)}")
+    name = player or learned[0]
+    if name not in learned:
+        raise ValueError(f"{run} has no player {name!r} that learned; it has {', '.join(learned)}")
+    stored.load(checkpoint)
+    loaded = stored.players[name]
+    hold_fixed(loaded)
+    loaded.game = stored.game
+    return loaded

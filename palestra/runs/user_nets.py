@@ -9,7 +9,7 @@ from palestra.config import Config, replaced
 from palestra.nets import GivenNets, is_net_config
 from palestra.players.player import Player
 from palestra.runs.config import RunConfig
-from palestra.runs.parts import make_algorithm
+from palestra.runs.parts import build_algorithm
 
 
 def give_nets(player: Player, run: RunConfig, nets: nn.Module | Mapping[str, nn.Module | Sequence[nn.Module]]) -> None:
@@ -30,7 +30,7 @@ def give_nets(player: Player, run: RunConfig, nets: nn.Module | Mapping[str, nn.
             raise ValueError(f"{place!r} is no network of {player.name!r}; expected some of: {', '.join(places)}")
         made = GivenNets([value] if isinstance(value, nn.Module) else value)
         algorithm = replaced(algorithm, place, made)
-    player.algorithm = make_algorithm(algorithm, player)
+    player.algorithm = build_algorithm(algorithm, player)
 
 
 def _nets_in(config: Config, path: str = "") -> list[str]:

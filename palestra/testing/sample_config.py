@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import TypeAdapter, ValidationError
 
-from palestra.config import Config, ConfigError, UserConfig
-from palestra.config.variants import Variants, members_of
+from palestra.config import Config, ConfigError
+from palestra.config.variants import Variants, members_of, names_of
 
 CANDIDATES: tuple[Any, ...] = (0.05, 2, 0.5, 1, 0, False, None, "a", [], {})
 BY_KEY = {"capacity": 256}  # of a replay buffer, which must hold a roll-out
@@ -50,7 +50,5 @@ def _sample(kind: Any) -> Any:
 
 def _sample_variant(members: tuple[type[Config], ...]) -> Any:
     """A small network where one is asked for, else the first member."""
-    names = [get_args(member.model_fields["name"].annotation) for member in members if member is not UserConfig]
-    if any(NET["name"] in kinds for kinds in names):
-        return NET
-    return sample_config(next(member for member in members if member is not UserConfig), {})
+    by_name = names_of(members)
+    return NET if NET["name"] in by_name else sample_config(next(iter(by_name.values())), {})

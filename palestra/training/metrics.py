@@ -5,8 +5,7 @@ from typing import Any
 
 import torch
 
-from palestra.games.gymnasium import GymnasiumWorld
-from palestra.games.gymnasium.info import InfoFields
+from palestra.games.world import EnvironmentWorld, InfoFields
 from palestra.players.player import Player
 from palestra.recording.aggregates import Aggregates
 from palestra.rollouts.solo import SoloWorlds
@@ -26,9 +25,8 @@ class PendingMetrics:
         self.info: dict[str, InfoFields] = {}
         for player in learners if config.info else ():
             assert isinstance(player.worlds, SoloWorlds)
-            assert isinstance(player.worlds.world, GymnasiumWorld)
-            fields = InfoFields(config.info, player.num_worlds, Aggregates(statistics))
-            self.info[player.name] = player.worlds.world.info = fields
+            assert isinstance(player.worlds.world, EnvironmentWorld)
+            self.info[player.name] = player.worlds.world.gather_info(config.info, Aggregates(statistics))
 
     def take(self, player: str) -> dict[str, Any]:
         """What a record says of a player."""

@@ -12,16 +12,15 @@ from torch import Tensor, nn
 from palestra.algorithms.algorithm import Turn
 from palestra.buffers.replay import ReplayBuffer
 from palestra.config import ConfigError, ConfigErrorItem
-from palestra.games import make_game
-from palestra.games.gymnasium import EnvironmentFailed
+from palestra.games.world import EnvironmentFailed
 from palestra.players.player import Metrics, Player
 from palestra.rollouts import fuse
 from palestra.rollouts.transitions import Transitions
 from palestra.runs.async_evaluations import make_evaluator
 from palestra.runs.branching import begins_anew, run_of, tree_differences
 from palestra.runs.config import RunConfig
-from palestra.runs.parts import keep_players, make_players, warm_start
-from palestra.runs.stored import make_evaluations
+from palestra.runs.imported_players import copy_players
+from palestra.runs.parts import build_evaluations, build_parts, warm_start
 from palestra.runs.user_nets import give_nets
 from palestra.runtime.threads import limited_threads, memory_needed
 from palestra.runtime.timing import TimeLog
@@ -88,13 +87,12 @@ class Trainer(Lifecycle):
 
     def _build(self) -> None:
         super()._build()
-        self.game = make_game(self.config.game, self.device, self.config.execution.kernel)
         source = self.run if isinstance(self.run, RunFolder) else None if self.origin is None else run_of(self.origin)
         self.imported = None if source is None else source.players  # players of other runs, as they were when it began
         # orthogonal weights depend on the number of threads
         with limited_threads(self.config.execution.num_threads), self.compiling.given():
-            self.players = make_players(self.config, self.game, self.imported)
-        self.learners = [player for player in self.players.values() if player.learning]
+            self.parts = build_parts(self.config, self.device, self.imported)
+        self.game, self.players, self.learners = self.parts.game, self.parts.players, self.parts.learners
         if source is None or (self.origin is None and begins_anew(source)):
             for player in self.learners:
                 warm_start(player, self.config)
@@ -107,7 +105,7 @@ class Trainer(Lifecycle):
         self.use_time_log(self.time_log)
         self.turn = 0  # of `learners`: whose turn it is
         self.metrics = PendingMetrics(self.config.output, self.learners)
-        self.evaluations = make_evaluations(self.config, self.game, self.players)
+        self.evaluations = build_evaluations(self.parts)
         self.evaluating = PlayedEvaluations(self, self.config, make_evaluator(self.config, self.evaluations))
         self._warned_inexact: set[str] = set()
 
@@ -313,7 +311,7 @@ class Trainer(Lifecycle):
         return super().state_of_branch(state) | {"players": players}
 
     def _begin_run(self, folder: RunFolder) -> None:
-        keep_players(self.config, self.players, folder.players, self.imported)
+        copy_players(self.config, self.players, folder.players, self.imported)
 
     def _close(self) -> None:
         self.game.close()

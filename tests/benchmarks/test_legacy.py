@@ -24,7 +24,6 @@ from benchmarks.measuring import ROOT
 from benchmarks.polyhedra import CONFIG, Steps, original_test_config, random_play, train, train_bare
 from palestra import load_config
 from palestra.evaluation.evaluator import play_games
-from palestra.games import make_game
 from palestra.games.polyhedra.game import decode_host_action, host_subsets
 from palestra.games.polyhedra.newton import minimal_points
 from palestra.players import make_script
@@ -106,7 +105,7 @@ def test_games_of_the_rewrite_are_as_long_as_palestras() -> None:
     """Random play; the rewrite rescales in float32, which moves the mean length by less than the tolerance."""
     num_games = 2000
     legacy = LegacyGame(RandomHost(), RandomAgent(), CPU).play(num_games) / num_games
-    game = make_game(load_config(CONFIG).game, CPU, "numba")
+    game = load_config(CONFIG).game.build(CPU, "numba")
     policies = {role: make_script("random", game) for role in game.roles}
     lengths = play_games(game, policies, num_games, max_rounds=200, seed=0).lengths
     assert legacy == pytest.approx(float(lengths.sum()) / num_games, rel=0.06)

@@ -16,9 +16,10 @@ from palestra import Callback, Trainer
 from palestra.cli import app
 from palestra.commands.check import dry_run
 from palestra.config import ConfigError, load_yaml
+from palestra.games.config import NotDeclared
+from palestra.games.gymnasium import GymnasiumConfig
 from palestra.games.gymnasium.arguments import known_arguments
-from palestra.games.gymnasium.config import GymnasiumConfig
-from palestra.games.gymnasium.declared import SPACES, NotDeclared, make_stand_in
+from palestra.games.gymnasium.declared import SPACES, make_stand_in
 from palestra.games.gymnasium.environments import make_environment
 from palestra.runs.config import read_config
 
@@ -204,7 +205,7 @@ def test_check_says_what_it_could_not_check(monkeypatch: pytest.MonkeyPatch) -> 
     def missing(config: Any) -> None:
         raise ImportError("No module named 'wandb'")
 
-    monkeypatch.setattr("palestra.recording.WandbRecorder", missing)
+    monkeypatch.setattr("palestra.recording.to_wandb.WandbRecorder", missing)
     wandb = "{name: wandb, project: p, entity: null, group: null, run_name: null, tags: [], notes: null, mode: offline}"
     nim, lander = str(CONFIGS / "dqn-nim.yml"), str(CONFIGS / "ppo-lunarlander.yml")
     assert told(nim) == (0, [f"{nim}: complete and consistent"])

@@ -51,6 +51,9 @@ class WinReward(Config):
     scale: float
     """What a win pays."""
 
+    def build(self, *arguments: int) -> Reward:
+        return Reward()
+
 
 class QConfig(Config):
     """Learns values."""
@@ -431,7 +434,7 @@ def test_a_comment_is_the_string_below_a_field_in_the_class_that_declares_it() -
 
 USER_MODULE = """
 from palestra.config import PositiveInt, UserConfig
-from test_config import Reward
+from test_config import Reward, WinReward
 
 class Bonus(Reward):
     class Config(UserConfig):
@@ -441,6 +444,14 @@ class Bonus(Reward):
 class Bare(Reward): ...
 
 class Stranger: ...
+
+class Twisted(Reward):
+    class Config(WinReward, UserConfig): ...
+
+class Straight(Reward):
+    class Config(UserConfig, WinReward): ...
+
+    def __init__(self, config, *arguments): self.arguments = arguments
 """
 
 
@@ -474,7 +485,10 @@ def test_source_of_a_users_own_class_is_hashed(data: dict[str, Any], user_module
             "importing 'my_reward' failed: ModuleNotFoundError: No module named 'my_reward'; looked in",
         ),
         ("my_broken:Bonus", "importing 'my_broken' failed: ZeroDivisionError: division by zero"),
-        ("my_rewards:Bonsu", "module 'my_rewards' has no class 'Bonsu'; it has 'Reward', 'Bonus', 'Bare'"),
+        (
+            "my_rewards:Bonsu",
+            "module 'my_rewards' has no class 'Bonsu'; it has 'Reward', 'Bonus', 'Bare', 'Twisted', 'Straight'",
+        ),
         ("my_rewards:Stranger", "'my_rewards:Stranger' is no subclass of tests.config.test_config.Reward"),
         ("my_rewards:Bare", "'my_rewards:Bare' carries no config model; expected an attribute Config"),
         ("my rewards:Bonus", "'my rewards:Bonus' names no class; expected 'package.module:Class'"),
@@ -486,6 +500,21 @@ def test_wrong_name_of_a_users_own_class_is_told(
 ) -> None:
     (line,) = errors_of(data, f"reward={{name: '{name}', bonus: 3}}")
     assert line.startswith(f"reward.name: {error}")
+
+
+def test_a_users_own_class_is_built_by_its_config(data: dict[str, Any], user_module: Path) -> None:
+    config = check(apply_overrides(data, ["reward={name: 'my_rewards:Straight', scale: 3.0}"]), Root).reward
+    built = config.build(1, 2)
+    assert type(built).__name__ == "Straight"
+    assert built.arguments == (1, 2)  # type: ignore[union-attr]
+
+
+def test_a_config_that_would_build_the_class_it_derives_from_is_refused(
+    data: dict[str, Any], user_module: Path
+) -> None:
+    (line,) = errors_of(data, "reward={name: 'my_rewards:Twisted', scale: 3.0}")
+    expected = "expected class Config(UserConfig, WinReward)"
+    assert line == f"reward.name: 'my_rewards:Twisted' carries a config model that builds another class; {expected}"
 
 
 def test_users_own_class_is_refused_where_the_union_allows_none(data: dict[str, Any], user_module: Path) -> None:

@@ -17,13 +17,14 @@ import palestra
 from palestra.algorithms.dqn import DQNConfig
 from palestra.cli import app
 from palestra.config import Config, check, load_yaml
-from palestra.games import read_game
+from palestra.config.variants import members_of, names_of
+from palestra.games import TensorGame, read_game
 from palestra.games.spaces import Space
 from palestra.nets import AnyNetConfig, make_net
-from palestra.nets.plain import PLAIN_NETS
 from palestra.rollouts.n_step import make_producer
 from palestra.rollouts.transitions import Transitions
 from palestra.storage.records_file import read_records
+from palestra.testing import check_game
 
 ROOT = Path(__file__).parents[2]
 
@@ -103,6 +104,26 @@ def test_the_values_of_the_document_are_recorded(tmp_path: Path, monkeypatch: py
     forms = {name: next(iter(value)) for name, value in notes[-1].items() if isinstance(value, dict)}
     assert forms == {"weights": "histogram", "remark": "text", "board": "image", "film": "video"}
     assert (tmp_path / "run" / notes[-1]["film"]["video"]).is_file()
+
+
+def test_the_recorder_of_the_document_files_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (ROOT / "docs" / "recorders.md").read_text()
+    (code,) = [block for block in re.findall(r"```python\n(.*?)```", text, re.S) if "class Alarms" in block]
+    (listed,) = [block for block in re.findall(r"```yaml\n(.*?)```", text, re.S) if "alarms:Alarms" in block]
+    (tmp_path / "alarms.py").write_text(code)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    config = load_yaml(ROOT / "configs" / "dqn-polyhedra.yml")
+    config |= {"num_worlds": 16, "stop": {"after": 4, "unit": "opt_steps"}}
+    config["evaluations"][0] |= {"num_games": 20, "final_num_games": 20}
+    config["output"] |= {"display": "quiet", "save": None} | yaml.safe_load(listed)["output"]
+    palestra.Trainer(config, run=tmp_path / "run").fit()
+    *alarms, end = (tmp_path / "run" / "alarms.txt").read_text().splitlines()
+    records = list(read_records(tmp_path / "run" / "records.jsonl"))
+    losses = [(n, r["players"]["host"]["loss"]) for n, r in enumerate(records) if r["kind"] == "training"]
+    assert alarms == [f"record {number}, opt step 4: {loss:g}" for number, loss in losses]
+    assert len(losses) == 1
+    assert end == "complete"
 
 
 def test_the_evaluators_of_the_document_play_and_its_command_watches(
@@ -204,7 +225,7 @@ def test_the_networks_of_the_document_can_be_made(tmp_path: Path, monkeypatch: p
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     configs = [*yaml.safe_load(listed[1]), {"name": "wide:Wide", "width": 8}]
-    assert {config["name"] for config in configs} >= PLAIN_NETS.keys() - {"newton_sets"} | {"multi_input", "recurrent"}
+    assert {config["name"] for config in configs} >= names_of(members_of(AnyNetConfig)).keys() - {"newton_sets"}
     vector, image = Space((3,), torch.float32, False), Space((4, 84, 84), torch.uint8, False)
     spaces = {
         "deep_sets": {"points": Space((5, 3), torch.float32, True)},
@@ -260,3 +281,48 @@ def test_the_games_of_the_document_are_complete_and_its_code_runs() -> None:
     names: dict[str, Any] = {}
     exec(code, names)
     assert names["reward"] in (0.0, -1.0)  # the opponent plays perfectly, but one may still run into the end
+
+
+def test_a_game_of_the_document_has_the_roles_that_its_config_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (ROOT / "docs" / "games.md").read_text()
+    (code,) = [block for block in re.findall(r"```python\n(.*?)```", text, re.S) if "class Minority" in block]
+    (listed,) = [block for block in re.findall(r"```yaml\n(.*?)```", text, re.S) if "minority:Minority" in block]
+    (tmp_path / "minority.py").write_text(code)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    config = load_yaml(ROOT / "configs" / "dqn-nim.yml") | yaml.safe_load(listed)
+    player = config["players"]["player"]
+    player["algorithm"] |= {"warmup_env_steps": 8, "batch_size": 8}
+    config["players"] = {"one": player, "other": {"scripted": "random"}}
+    config |= {"num_worlds": 4, "stop": {"after": 8, "unit": "opt_steps"}, "best": None}
+    config["evaluations"][0] |= {"num_games": 4, "final_num_games": 4}
+    config["evaluations"][0]["pairings"] = [{"player_0": "one", "player_1": "random", "player_2": "random"}]
+    config["output"] |= {"display": "quiet", "recorders": []}
+    trainer = palestra.Trainer(config, run=tmp_path / "run")
+    trainer.fit()
+    assert trainer.game.roles == ("player_0", "player_1", "player_2")
+    assert trainer.players["one"].roles == ("player_0", "player_1")
+    assert palestra.load_player(tmp_path / "run").opt_steps == 8
+    for num_players in (3, 5):
+        game = read_game({"name": "minority:Minority", "num_players": num_players, "num_rounds": 4})
+        assert isinstance(game, TensorGame)
+        assert len(game.roles) == num_players
+        check_game(game)
+    config["game"]["num_players"] = 4
+    with pytest.raises(palestra.ConfigError, match=r"roles\.player_3: missing"):
+        palestra.Trainer(config)
+
+
+def test_the_game_of_the_document_keeps_its_promises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (ROOT / "docs" / "games.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", text, re.S)
+    (code,) = [block for block in blocks if "class Pennies" in block]
+    (trial,) = [block for block in blocks if "check_game(read_game" in block]
+    (tmp_path / "pennies.py").write_text(code)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    exec(trial, {})
+    (listed,) = [block for block in re.findall(r"```yaml\n(.*?)```", text, re.S) if "pennies:Pennies" in block]
+    assert read_game(yaml.safe_load(listed)["game"]).roles == ("even", "odd")

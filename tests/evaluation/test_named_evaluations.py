@@ -118,7 +118,7 @@ def test_a_game_in_which_the_players_do_not_fit_is_one_clear_error(make_config: 
         (
             {"game": {"name": "nim", "num_heaps": 2, "max_stones": 3}},
             "evaluations.1.game.name",
-            "'nim' has the roles first, second; expected those of the run's game: host, agent",
+            "expected a game with the roles of the run's game, host, agent, got 'nim' with the roles first, second",
         ),
         ({"pairings": [{"host": "hots", "agent": "random"}]}, "evaluations.1.pairings.0.host", "no scripted player"),
     ],

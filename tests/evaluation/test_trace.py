@@ -5,14 +5,14 @@ import torch
 from palestra.config import Config
 from palestra.evaluation.evaluator import play_games
 from palestra.evaluation.trace import NUM_CANDIDATES, trace_game
-from palestra.games import NimConfig, make_game
 from palestra.games.game import TensorGame
+from palestra.games.nim import NimConfig
 from palestra.players import make_script
 from tests.games.plain_polyhedra import polyhedra_config
 
 
 def tensor_game(config: Config) -> TensorGame:
-    game = make_game(config, torch.device("cpu"), "torch")
+    game = config.build(torch.device("cpu"), "torch")
     assert isinstance(game, TensorGame)
     return game
 

@@ -17,7 +17,7 @@ from torch import Tensor
 import palestra
 from palestra.config import ConfigError, check
 from palestra.evaluation.evaluator import play_games
-from palestra.games import AcrobotConfig, CartPoleConfig, MountainCarConfig, PendulumConfig, make_game
+from palestra.games.classic_control import AcrobotConfig, CartPoleConfig, MountainCarConfig, PendulumConfig
 from palestra.games.classic_control.arithmetic import sin_cos
 from palestra.games.classic_control.bodies import ClassicControl
 from palestra.games.game import State
@@ -72,7 +72,7 @@ each_game = pytest.mark.parametrize("config", CONFIGS, ids=names_of)
 
 
 def make(config: Config, kernel: str = "numba") -> ClassicControl:
-    game = make_game(config, CPU, kernel)  # type: ignore[arg-type]
+    game = config.build(CPU, kernel)  # type: ignore[arg-type]
     assert isinstance(game, ClassicControl)
     return game
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from palestra.config import ConfigError, UserConfig, load_class
+from palestra.config import ConfigError, load_class
 from palestra.games.spaces import Space
-from palestra.nets import GivenNets, make_net
+from palestra.nets import GivenNets, UserNetConfig, make_net
 from palestra.nets.inputs import flat_size, flatten_observation
 from palestra.training.trainer import Trainer
 
@@ -30,7 +30,7 @@ class Plain(nn.Module):
 
 
 class Unused(Plain):
-    class Config(UserConfig):
+    class Config(UserNetConfig):
         pass
 
     def __init__(self, config: Any = None, spaces: Any = SPACES, num_outputs: int = 2) -> None:

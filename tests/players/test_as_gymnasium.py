@@ -15,7 +15,6 @@ from torch import Tensor
 
 import palestra
 from palestra.config import ConfigError
-from palestra.games import make_game
 from palestra.games.game import IllegalMove, State, TensorGame
 from palestra.games.nim import NimConfig
 from palestra.games.policy import Decision, Memory
@@ -311,7 +310,7 @@ def test_faulty_games_are_told() -> None:
 
 def test_games_configs_and_mappings_name_the_same_game() -> None:
     model = NimConfig(**NIM)
-    games = [NIM, model, make_game(model, torch.device("cpu"), "torch")]
+    games = [NIM, model, model.build(torch.device("cpu"), "torch")]
     starts = [as_gymnasium(game, "first", {"second": "random"}, 3, "raise").reset()[0] for game in games]
     assert all(np.array_equal(start, starts[0]) for start in starts)
 

@@ -12,8 +12,7 @@ from palestra.evaluation.evaluator import play_games
 from palestra.games.game import State, TensorGame
 from palestra.games.nim import NimConfig, NimGame
 from palestra.games.polyhedra.game import PolyhedraGame
-from palestra.players import make_script, script_error
-from palestra.players.scripted import SCRIPTED
+from palestra.players import SCRIPTED, make_script, script_error
 from palestra.randomness import fold, world_keys
 from tests.games.plain_polyhedra import Board, boards_of, played, polyhedra_config, subsets
 
@@ -21,6 +20,8 @@ CPU = torch.device("cpu")
 DIMENSIONS, REDUCTIONS = (2, 3, 4), ("vertices", "minimal")
 HOSTS = ("random", "choose_first", "choose_last", "all_coordinates", "zeillinger", "look_ahead")
 AGENTS = ("random", "choose_first", "choose_last", "greedy")
+
+POLYHEDRA = polyhedra_config(dimension=3, reduction="vertices", max_num_points=9)
 
 every_game = pytest.mark.parametrize(("n", "reduction"), [(n, r) for n in DIMENSIONS for r in REDUCTIONS])
 
@@ -30,8 +31,11 @@ def polyhedra(n: int, reduction: str) -> PolyhedraGame:
     return PolyhedraGame(polyhedra_config(dimension=n, reduction=reduction, max_num_points=9), CPU, "numba")
 
 
+NIM = NimConfig(name="nim", num_heaps=3, max_stones=3)
+
+
 def nim() -> NimGame:
-    return NimGame(NimConfig(name="nim", num_heaps=3, max_stones=3), CPU)
+    return NimGame(NIM, CPU)
 
 
 def choices(name: str, game: TensorGame, state: State, role: str, keys: Tensor) -> list[int]:
@@ -182,12 +186,12 @@ def test_no_agent_plays_an_illegal_action(n: int, reduction: str, name: str) -> 
 @pytest.mark.parametrize(
     ("name", "game", "role", "fault"),
     [
-        ("zeillinger", PolyhedraGame, "host", None),
-        ("random", NimGame, "second", None),
-        ("zeillinger", PolyhedraGame, "agent", "'zeillinger' does not sit as 'agent'; it sits as host"),
-        ("greedy", PolyhedraGame, "host", "'greedy' does not sit as 'host'; it sits as agent"),
-        ("greedy", NimGame, "first", "'greedy' does not play this game; it plays PolyhedraGame"),
-        ("gredy", PolyhedraGame, "agent", f"'gredy' is no scripted player; known: {', '.join(SCRIPTED)}"),
+        ("zeillinger", POLYHEDRA, "host", None),
+        ("random", NIM, "second", None),
+        ("zeillinger", POLYHEDRA, "agent", "'zeillinger' does not sit as 'agent'; it sits as host"),
+        ("greedy", POLYHEDRA, "host", "'greedy' does not sit as 'host'; it sits as agent"),
+        ("greedy", NIM, "first", "'greedy' does not play this game; it plays 'polyhedra'"),
+        ("gredy", POLYHEDRA, "agent", f"'gredy' is no scripted player; known: {', '.join(SCRIPTED)}"),
     ],
 )
 def test_players_are_told_where_they_cannot_sit(name: str, game: Any, role: str, fault: str | None) -> None:

@@ -11,8 +11,8 @@ import pytest
 import torch
 from PIL import ImageSequence
 
-from palestra.config import ConfigError, check
-from palestra.recording import make_recorders
+from palestra.config import Config, ConfigError, check
+from palestra.recording import RecorderConfig, make_recorders
 from palestra.recording.recorders import JsonlRecorder, RunCard, RunEnd, flat_params, numbers_of, without_clock
 from palestra.recording.to_csv import CsvConfig, CsvRecorder
 from palestra.recording.to_mlflow import MlflowConfig
@@ -355,6 +355,78 @@ def test_a_missing_library_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> N
     config = MlflowConfig(name="mlflow", tracking_uri="sqlite:///m.db", experiment="e", run_name=None, tags={})
     with pytest.raises(ConfigError, match=r"^output\.recorders\.1: .*pip install 'palestra\[mlflow\]'$"):
         make_recorders([CsvConfig(name="csv"), config])
+
+
+OWN = """
+from palestra.config import PositiveInt, UserConfig
+from palestra.recording import Recorder
+
+class Deaf(Recorder):
+    class Config(UserConfig):
+        width: PositiveInt
+
+    def open(self, run): return 0
+    def write(self, number, record): ...
+    def flush(self): ...
+    def close(self, end): ...
+
+class Broken(Deaf):
+    def __init__(self, config): raise ValueError("no such printer")
+
+class Half(Recorder):
+    class Config(UserConfig): ...
+
+class Other: ...
+"""
+
+
+class Recorders(Config):
+    recorders: list[RecorderConfig]
+
+
+@pytest.fixture
+def own_recorders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "printers.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    monkeypatch.setattr(sys, "modules", sys.modules.copy())
+
+
+@pytest.mark.usefixtures("own_recorders")
+def test_a_recorder_of_ones_own_is_checked_by_its_config_and_built() -> None:
+    configs = check({"recorders": [{"name": "csv"}, {"name": "printers:Deaf", "width": 80}]}, Recorders).recorders
+    made = make_recorders(configs)
+    assert list(made) == ["csv", "printers:Deaf"]
+    assert made["printers:Deaf"].config.width == 80  # type: ignore[attr-defined]
+
+
+@pytest.mark.usefixtures("own_recorders")
+@pytest.mark.parametrize(
+    ("entry", "error"),
+    [
+        ({"name": "printers:Deaf", "width": 0}, r"^recorders\.0\.width: 0 is out of range"),
+        ({"name": "printers:Deaf"}, r"^recorders\.0\.width: missing"),
+        ({"name": "printers:Other"}, r"^recorders\.0\.name: .*is no subclass of .*Recorder"),
+        ({"name": "cvs"}, r"^recorders\.0\.name: .*did you mean 'csv'.*or a class of your own"),
+    ],
+)
+def test_what_is_wrong_with_a_recorder_of_ones_own_is_told_at_its_place(entry: Any, error: str) -> None:
+    with pytest.raises(ConfigError, match=error):
+        check({"recorders": [entry]}, Recorders)
+
+
+@pytest.mark.usefixtures("own_recorders")
+@pytest.mark.parametrize(
+    ("entry", "error"),
+    [
+        ({"name": "printers:Broken", "width": 1}, r"no such printer \(printers\.py, line \d+\)"),
+        ({"name": "printers:Half"}, "abstract"),
+    ],
+)
+def test_a_recorder_of_ones_own_that_cannot_be_made_is_an_error_of_the_config(entry: Any, error: str) -> None:
+    configs = check({"recorders": [{"name": "csv"}, entry]}, Recorders).recorders
+    with pytest.raises(ConfigError, match=rf"^output\.recorders\.1: 'printers:.*' cannot be made: .*{error}"):
+        make_recorders(configs)
 
 
 def test_a_password_in_the_config_is_refused_and_not_repeated() -> None:

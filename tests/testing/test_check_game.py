@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 import palestra
 from palestra.cli import app
-from palestra.config import ConfigError, UserConfig
-from palestra.games import make_game, read_game
+from palestra.config import ConfigError
+from palestra.games import UserGameConfig, read_game
 from palestra.games.game import Observation, State, TensorGame
 from palestra.games.spaces import Box, Discrete, MultiDiscrete, Space
 from palestra.randomness import global_states, random_integers
@@ -31,7 +31,7 @@ class Race(TensorGame):
     of its eyes.
     """
 
-    class Config(UserConfig):
+    class Config(UserGameConfig):
         pass
 
     roles = ("one", "two")
@@ -122,7 +122,7 @@ def shipped() -> list[Any]:
 @pytest.mark.parametrize("config", shipped(), ids=lambda config: config["name"] if isinstance(config, dict) else None)
 def test_our_games_keep_their_promises(config: Any, kernel: Any) -> None:
     model = read_game(config).config if isinstance(config, dict) else config  # type: ignore[attr-defined]
-    game = make_game(model, CPU, kernel)
+    game = model.build(CPU, kernel)
     assert isinstance(game, TensorGame)
     check_game(game)
 
@@ -490,11 +490,11 @@ def test_what_is_no_tensor_game_is_refused() -> None:
 
 NINE = """
 import torch
-from palestra.config import UserConfig
+from palestra.games import UserGameConfig
 from palestra.games.nim import NimGame
 
 class Nine(NimGame):
-    class Config(UserConfig):
+    class Config(UserGameConfig):
         num_heaps: int
         max_stones: int
         fault: str

@@ -11,7 +11,7 @@ import torch
 
 from palestra.games.classic_control.arithmetic import Flag, Number, clip, jitable, sin_cos, where, wrap
 from palestra.games.classic_control.bodies import Body, BoundedStartConfig, ClassicControl, Rules, Settings, compiled
-from palestra.games.polyhedra.newton import Kernel
+from palestra.games.game import Kernel
 from palestra.games.spaces import Discrete
 
 GRAVITY = 9.8
@@ -26,6 +26,9 @@ class AcrobotConfig(BoundedStartConfig):
     name: Literal["acrobot"]
     """swing two links up by a torque between them; role: agent. Gymnasium's Acrobot-v1 starts between -0.1 and 0.1, has
     500 rounds"""
+
+    def build(self, device: torch.device, kernel: Kernel) -> "Acrobot":
+        return Acrobot(self, device, kernel)
 
 
 @jitable

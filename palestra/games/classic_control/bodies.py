@@ -20,10 +20,10 @@ from numba.extending import overload
 from pydantic import model_validator
 from torch import Tensor
 
-from palestra.config import Config, ConfigError, ConfigErrorItem, PositiveInt
+from palestra.config import ConfigError, ConfigErrorItem, PositiveInt
 from palestra.games.classic_control.arithmetic import INLINED, Flag, Number, jitable, sin_cos, where
-from palestra.games.game import Observation, State, Stepper, TensorGame
-from palestra.games.polyhedra.newton import Kernel
+from palestra.games.config import GameConfig
+from palestra.games.game import Kernel, Observation, State, Stepper, TensorGame
 from palestra.games.spaces import ActionSpace, Space
 from palestra.randomness import U_GAMMA, mix, random_floats
 from palestra.runtime.compiling import njit
@@ -35,7 +35,7 @@ Settings = tuple[float, ...]  # what the rules read of the config
 NEVER = 2**31 - 1  # rounds are int32
 
 
-class ClassicControlConfig(Config):
+class ClassicControlConfig(GameConfig):
     """Base of the configs: how long a game may last."""
 
     name: str

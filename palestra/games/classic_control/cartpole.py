@@ -11,7 +11,7 @@ import torch
 
 from palestra.games.classic_control.arithmetic import Flag, Number, jitable, sin_cos, where
 from palestra.games.classic_control.bodies import Body, BoundedStartConfig, ClassicControl, Rules, Settings, compiled
-from palestra.games.polyhedra.newton import Kernel
+from palestra.games.game import Kernel
 from palestra.games.spaces import Discrete
 
 GRAVITY = 9.8
@@ -29,6 +29,9 @@ class CartPoleConfig(BoundedStartConfig):
     """balance a pole on a cart; role: agent. Gymnasium's CartPole-v1 starts between -0.05 and 0.05, has 500 rounds"""
     sutton_barto_reward: bool
     """true: -1 when the pole falls, else 0; false: 1 for every step"""
+
+    def build(self, device: torch.device, kernel: Kernel) -> "CartPole":
+        return CartPole(self, device, kernel)
 
 
 @jitable

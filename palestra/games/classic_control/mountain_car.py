@@ -9,7 +9,7 @@ import torch
 
 from palestra.games.classic_control.arithmetic import Flag, Number, clip, jitable, sin_cos, where
 from palestra.games.classic_control.bodies import Body, BoundedStartConfig, ClassicControl, Rules, Settings, compiled
-from palestra.games.polyhedra.newton import Kernel
+from palestra.games.game import Kernel
 from palestra.games.spaces import Discrete
 
 MIN_X, MAX_X = -1.2, 0.6
@@ -24,6 +24,9 @@ class MountainCarConfig(BoundedStartConfig):
     0 and 200 rounds"""
     goal_speed: float
     """least speed at which the goal is reached"""
+
+    def build(self, device: torch.device, kernel: Kernel) -> "MountainCar":
+        return MountainCar(self, device, kernel)
 
 
 @jitable

@@ -11,7 +11,7 @@ import torch
 from palestra.config import NonNegativeFloat
 from palestra.games.classic_control.arithmetic import Flag, Number, clip, jitable, sin_cos, wrap
 from palestra.games.classic_control.bodies import Body, ClassicControl, ClassicControlConfig, Rules, Settings, compiled
-from palestra.games.polyhedra.newton import Kernel
+from palestra.games.game import Kernel
 from palestra.games.spaces import Box
 
 MASS, LENGTH = 1.0, 1.0
@@ -31,6 +31,9 @@ class PendulumConfig(ClassicControlConfig):
     """a game starts with an angle between minus this and this; pi is the highest"""
     initial_speed: NonNegativeFloat
     """a game starts with a speed between minus this and this"""
+
+    def build(self, device: torch.device, kernel: Kernel) -> "Pendulum":
+        return Pendulum(self, device, kernel)
 
 
 @jitable

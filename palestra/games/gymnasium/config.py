@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import model_validator
 
 from palestra.config import ByName, Config, ConfigError, ConfigErrorItem, Discount, NonEmptyStr, PositiveFloat, admit
+from palestra.games.config import GameConfig
 from palestra.games.gymnasium.arguments import argument_errors, id_error
 from palestra.games.gymnasium.wrappers import AnyWrapper
 
@@ -62,7 +63,9 @@ class RewardConfig(Config):
     """then cut to -clip..clip; null: no"""
 
 
-class GymnasiumConfig(Config):
+class EnvironmentConfig(GameConfig):
+    """What a config says; palestra.games.gymnasium.game builds the game."""
+
     name: Literal["gymnasium"]
     """any environment of Gymnasium (Towers et al. 2024)"""
     id: NonEmptyStr

@@ -1,21 +1,19 @@
 """The spaces of known environments, without making them and without their extras.
 
-Inside of `without_environments` a stand-in with the declared spaces takes the place of every environment that would be
-made, below the same wrappers. NotDeclared says that only the environment itself can tell what it shows and takes.
+Inside of `without_environments` (palestra.games.config) a stand-in with the declared spaces takes the place of every
+environment that would be made, below the same wrappers.
 """
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 from typing import Any
 
 import gymnasium
 import numpy as np
 from gymnasium.spaces import Box, Discrete, Space
 
+from palestra.games.config import NotDeclared
 from palestra.games.gymnasium.arguments import is_atari, known_arguments
-from palestra.games.gymnasium.config import GymnasiumConfig
+from palestra.games.gymnasium.config import EnvironmentConfig
 from palestra.games.gymnasium.wrappers import AnyWrapper, AtariPreprocessingConfig, FireConfig, wrap
 
 # Observation: so many numbers. Action: so many choices, or numbers within -bound..bound.
@@ -52,12 +50,6 @@ BY_SPACES = (
     *("repeat_action", "sticky_action", "clip_action", "rescale_action", "discretize_action"),
 )
 
-_is_without = ContextVar("is_without_environments", default=False)
-
-
-class NotDeclared(Exception):
-    """Only the environment itself can tell what it shows and takes."""
-
 
 class StandIn(gymnasium.Env[Any, Any]):
     """Has the spaces of an environment, and shows zeros."""
@@ -72,32 +64,18 @@ class StandIn(gymnasium.Env[Any, Any]):
         raise NotImplementedError("only its spaces are known")
 
 
-@contextmanager
-def without_environments() -> Iterator[None]:
-    """Until the end of the block no environment is made: what asks for one gets a stand-in, or NotDeclared."""
-    token = _is_without.set(True)
-    try:
-        yield
-    finally:
-        _is_without.reset(token)
-
-
-def is_without_environments() -> bool:
-    return _is_without.get()
-
-
-def has_exact_actions(config: GymnasiumConfig) -> bool:
+def has_exact_actions(config: EnvironmentConfig) -> bool:
     """Whether a stand-in has as many actions as the environment, which an Atari game may tell only when it is made."""
     arguments = config.arguments
     has_known_set = arguments.get("full_action_space") or arguments.get("continuous") or _atari_actions(config)
     return not is_atari(config.id) or bool(has_known_set)
 
 
-def _atari_actions(config: GymnasiumConfig) -> int | None:
+def _atari_actions(config: EnvironmentConfig) -> int | None:
     return ATARI_ACTIONS.get(re.sub(r"^ALE/|NoFrameskip|-v\d+$", "", config.id))
 
 
-def make_stand_in(config: GymnasiumConfig) -> StandIn:
+def make_stand_in(config: EnvironmentConfig) -> StandIn:
     """Raises NotDeclared where the spaces are not known from id and arguments."""
     arguments = config.arguments
     if config.is_vector:

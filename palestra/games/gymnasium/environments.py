@@ -10,15 +10,16 @@ from gymnasium.vector.async_vector_env import AsyncState
 from gymnasium.vector.vector_env import AutoresetMode
 
 from palestra.config import ConfigError, ConfigErrorItem, UserConfig, failure, import_own
+from palestra.games.config import NotDeclared, is_without_environments
 from palestra.games.gymnasium.arguments import is_atari, nearest_ids, passed_arguments
-from palestra.games.gymnasium.config import GymnasiumConfig
-from palestra.games.gymnasium.declared import NotDeclared, is_without_environments, make_stand_in, wrap_stand_in
-from palestra.games.gymnasium.faults import EnvironmentFailed
+from palestra.games.gymnasium.config import EnvironmentConfig
+from palestra.games.gymnasium.declared import make_stand_in, wrap_stand_in
 from palestra.games.gymnasium.own_vector import CheckedVector
 from palestra.games.gymnasium.seeding import EpisodeSeeds
 from palestra.games.gymnasium.sync import LeanSyncVectorEnv
 from palestra.games.gymnasium.workers import CheckedSteps, WatchedVectorEnv, WorkerSignals
 from palestra.games.gymnasium.wrappers import wrap
+from palestra.games.world import EnvironmentFailed
 
 AUTORESET = {
     "next_step": AutoresetMode.NEXT_STEP,
@@ -28,7 +29,7 @@ AUTORESET = {
 EXTRAS = {"mujoco": "mujoco", "box2d": "box2d", "ale_py": "atari", "opencv": "atari", "pygame": "box2d"}
 
 
-def make_environment(config: GymnasiumConfig) -> gymnasium.Env:
+def make_environment(config: EnvironmentConfig) -> gymnasium.Env:
     """One environment in its wrappers, or a stand-in for it (see palestra.games.gymnasium.declared). Raises
     ConfigError, with paths relative to the config, where that cannot be."""
     is_declared = is_without_environments()
@@ -48,7 +49,7 @@ def make_environment(config: GymnasiumConfig) -> gymnasium.Env:
     return env
 
 
-def _make_bare(config: GymnasiumConfig) -> gymnasium.Env:
+def _make_bare(config: EnvironmentConfig) -> gymnasium.Env:
     _register(config.id)
     _silence_mujoco(config.id)
     arguments = passed_arguments(config.id, config.arguments, vector=False)
@@ -58,7 +59,7 @@ def _make_bare(config: GymnasiumConfig) -> gymnasium.Env:
         raise _explained(config, error) from error
 
 
-def make_vector(config: GymnasiumConfig, num_worlds: int, key: int) -> VectorEnv:
+def make_vector(config: EnvironmentConfig, num_worlds: int, key: int) -> VectorEnv:
     """`num_worlds` environments that step together. key: of the stream that the seeds of their episodes come from;
     an environment's own vector environment is seeded at its first reset instead.
 
@@ -79,7 +80,7 @@ def make_vector(config: GymnasiumConfig, num_worlds: int, key: int) -> VectorEnv
         raise EnvironmentFailed(failure(error)) from error
 
 
-def _make_seeded(config: GymnasiumConfig, key: int, world: int) -> gymnasium.Env:
+def _make_seeded(config: EnvironmentConfig, key: int, world: int) -> gymnasium.Env:
     """One that is known to be possible: what fails now is a failure of the environment, not of the config."""
     try:
         env = make_environment(config)
@@ -88,7 +89,7 @@ def _make_seeded(config: GymnasiumConfig, key: int, world: int) -> gymnasium.Env
     return EpisodeSeeds(CheckedSteps(env) if config.vectorization.name == "async" else env, key, world)
 
 
-def _make_own_vector(config: GymnasiumConfig, num_worlds: int) -> VectorEnv:
+def _make_own_vector(config: EnvironmentConfig, num_worlds: int) -> VectorEnv:
     _register(config.id)
     arguments = passed_arguments(config.id, config.arguments, vector=True)
     try:
@@ -154,7 +155,7 @@ def _warn_unless_out_of_date(text: str) -> None:
         warnings.warn(f"MuJoCo: {text}", stacklevel=2)
 
 
-def _explained(config: GymnasiumConfig, error: BaseException) -> ConfigError:
+def _explained(config: EnvironmentConfig, error: BaseException) -> ConfigError:
     text = " ".join(str(error).split())
     if isinstance(error, gymnasium.error.UnregisteredEnv):
         message = f"{config.id!r} is no environment that gymnasium knows; {nearest_ids(config.id)}"

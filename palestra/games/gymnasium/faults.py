@@ -7,21 +7,7 @@ import gymnasium
 import numpy as np
 
 from palestra.config.errors import listed
-
-
-class EnvironmentFailed(Exception):
-    """An environment has raised, exited or given something wrong, or its process has ended. It cannot be stepped on.
-
-    fault: what happened, in one line. world: the environment's index among those that step together; None where that
-    cannot be told. place: which environment it was and what it was doing; GymnasiumWorld fills it in.
-    """
-
-    def __init__(self, fault: str, world: int | None = None, place: str = "") -> None:
-        super().__init__(fault, world, place)  # all: where it crosses processes it is made again from them
-        self.fault, self.world, self.place = fault, world, place
-
-    def __str__(self) -> str:
-        return f"{self.place}: {self.fault}" if self.place else self.fault
+from palestra.games.world import EnvironmentFailed
 
 
 def raise_for(fault: str | None, world: int | None = None) -> None:

@@ -1,5 +1,6 @@
 """GymnasiumGame: any Gymnasium environment as a game of one role, `agent`."""
 
+import os
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -10,8 +11,10 @@ import torch
 
 from palestra.config import ConfigError, ConfigErrorItem, failure
 from palestra.config.errors import listed
-from palestra.games.game import Game, Observation
-from palestra.games.gymnasium.config import GymnasiumConfig
+from palestra.games.config import GameConfig
+from palestra.games.game import Kernel, Observation
+from palestra.games.gymnasium.config import EnvironmentConfig, SyncConfig
+from palestra.games.gymnasium.declared import has_exact_actions
 from palestra.games.gymnasium.environments import close_vector, make_environment, make_vector
 from palestra.games.gymnasium.faults import fault_of_reset
 from palestra.games.gymnasium.normalization import Moments
@@ -19,10 +22,35 @@ from palestra.games.gymnasium.spaces import Arrays, ObservationReader, UnknownSp
 from palestra.games.gymnasium.world import GymnasiumWorld
 from palestra.games.policy import Policy
 from palestra.games.spaces import ActionSpace
+from palestra.games.world import WorldGame
 from palestra.randomness import world_keys
 
 
-class GymnasiumGame(Game):
+class GymnasiumConfig(EnvironmentConfig):
+    """Every key of `game: {name: gymnasium}`."""
+
+    has_info = True
+
+    def build(self, device: torch.device, kernel: Kernel) -> "GymnasiumGame":
+        return GymnasiumGame(self, device)
+
+    def declared_roles(self) -> tuple[str, ...]:
+        return GymnasiumGame.roles
+
+    def declares_actions(self) -> bool:
+        return has_exact_actions(self)
+
+    def made_environment(self) -> str:
+        return self.id
+
+    def misfit(self, other: GameConfig) -> ConfigErrorItem | None:
+        if isinstance(other, EnvironmentConfig) and other.observation != self.observation:
+            message = "expected the same as in the run's game, by which its players see, got another one"
+            return ConfigErrorItem("observation", message)
+        return None
+
+
+class GymnasiumGame(WorldGame):
     """What the environments of a config see and do (palestra.games.gymnasium.spaces tells how), and the running
     statistics by which observations and rewards are normalised. They belong to the game: its training worlds teach
     them, its other worlds only use them, and they go into checkpoints with it.
@@ -34,7 +62,7 @@ class GymnasiumGame(Game):
     tallies = ()
 
     def __init__(self, config: GymnasiumConfig, device: torch.device) -> None:
-        self.config, self.device = config, device
+        self.config, self.device, self.can_restart = config, device, not config.is_vector
         self.is_on_cpu = device.type == "cpu"
         try:
             self.reader, self.action_space, self.to_gym_actions = _reader_and_actions(config)
@@ -82,6 +110,21 @@ class GymnasiumGame(Game):
             raise NotImplementedError("this player remembers: call policy(explore=False).act, and keep its memory")
         return self.to_gym_actions(decision.action.cpu().numpy())
 
+    def drawn(self) -> "GymnasiumGame":
+        """The same game, one environment after the other, whose worlds can be drawn."""
+        if self.config.is_vector:
+            message = "expected 'sync' or 'async' for filming, got an environment's own vector environment"
+            raise ConfigError([ConfigErrorItem("game.vectorization.name", message)])
+        if not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+            os.environ.setdefault("MUJOCO_GL", "egl")  # MuJoCo would look for a screen
+            os.environ.setdefault("SDL_VIDEODRIVER", "dummy")  # and so would pygame
+        arguments = {**self.config.arguments, "render_mode": "rgb_array"}
+        vectorization = SyncConfig(name="sync", autoreset="next_step")  # which shows the last frame too
+        config = self.config.model_copy(update={"arguments": arguments, "vectorization": vectorization})
+        drawn = GymnasiumGame(config, self.device)
+        drawn.load_state_dict(self.state_dict())
+        return drawn
+
     # ---- running statistics ------------------------------------------------------------------------------
 
     def transform(self, seen: Arrays) -> Arrays:
@@ -128,7 +171,7 @@ class GymnasiumGame(Game):
             world.close()
 
 
-def _reader_and_actions(config: GymnasiumConfig) -> tuple[ObservationReader, ActionSpace, Callable[..., np.ndarray]]:
+def _reader_and_actions(config: EnvironmentConfig) -> tuple[ObservationReader, ActionSpace, Callable[..., np.ndarray]]:
     """What reads the observations of an environment, and its actions; tried on its first observation."""
     if config.is_vector:
         vector = make_vector(config, 1, 0)

@@ -7,7 +7,8 @@ from gymnasium.vector import VectorEnv, VectorWrapper
 from gymnasium.vector.utils import batch_space
 
 from palestra.config import failure
-from palestra.games.gymnasium.faults import EnvironmentFailed, fault_of_observation, raise_for
+from palestra.games.gymnasium.faults import fault_of_observation, raise_for
+from palestra.games.world import EnvironmentFailed
 
 
 class CheckedVector(VectorWrapper):

@@ -6,7 +6,8 @@ from typing import Any
 import gymnasium
 
 from palestra.config import failure
-from palestra.games.gymnasium.faults import EnvironmentFailed, fault_of_observation, fault_of_reset, raise_for
+from palestra.games.gymnasium.faults import fault_of_observation, fault_of_reset, raise_for
+from palestra.games.world import EnvironmentFailed
 from palestra.randomness import GAMMA, MULTIPLIER_1, MULTIPLIER_2
 
 MASK = 2**64 - 1

@@ -13,7 +13,8 @@ from gymnasium.vector import AsyncVectorEnv
 from gymnasium.vector.async_vector_env import _async_worker
 
 from palestra.config import failure
-from palestra.games.gymnasium.faults import EnvironmentFailed, fault_of_step, raise_for
+from palestra.games.gymnasium.faults import fault_of_step, raise_for
+from palestra.games.world import EnvironmentFailed
 from palestra.runtime.signals import exit_text
 
 GONE_S = 5.0  # for the kernel to say how a process has ended whose pipe is closed

@@ -4,7 +4,7 @@ Letters: B worlds, T steps.
 """
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,19 +13,23 @@ from gymnasium.vector.vector_env import AutoresetMode
 from numpy import count_nonzero
 from torch import Tensor
 
+from palestra.config import ConfigError, ConfigErrorItem
 from palestra.games.game import Observation
 from palestra.games.gymnasium.environments import autoreset_mode, close_vector, make_vector
-from palestra.games.gymnasium.faults import EnvironmentFailed
 from palestra.games.gymnasium.info import InfoFields
 from palestra.games.gymnasium.seeding import episode_seed
 from palestra.games.gymnasium.spaces import WHOLE, Arrays
-from palestra.games.world import Outcome, World
+from palestra.games.world import EnvironmentFailed, EnvironmentWorld, Outcome
+from palestra.recording.aggregates import Aggregates
 
 if TYPE_CHECKING:
     from palestra.games.gymnasium.game import GymnasiumGame
 
 
-class GymnasiumWorld(World):
+FRAMES_PER_SECOND = 30  # where the environment does not say
+
+
+class GymnasiumWorld(EnvironmentWorld):
     """A vector environment. Opened at its first use; may be closed at any time, and goes on at its next.
 
     Whatever the autoreset mode, an outcome holds the true last observation of an episode that ends, a step that only
@@ -71,6 +75,24 @@ class GymnasiumWorld(World):
             self._open()
             return self.__dict__[name]
         raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+
+    @property
+    def frames_per_second(self) -> float:  # type: ignore[override]
+        """As the environment says, or FRAMES_PER_SECOND."""
+        return float(self.vector.metadata.get("render_fps", FRAMES_PER_SECOND))
+
+    def picture(self) -> np.ndarray:
+        try:
+            (frame,) = self.vector.render()
+        except Exception as error:  # every library of drawing has its own
+            message = f"{self.game.config.id!r} cannot be drawn here: {error}"
+            raise ConfigError([ConfigErrorItem("game.id", message)]) from error
+        height, width = frame.shape[0] // 2 * 2, frame.shape[1] // 2 * 2
+        return np.ascontiguousarray(frame[:height, :width, :3])
+
+    def gather_info(self, names: Sequence[str], gathered: Aggregates) -> InfoFields:
+        self.info = InfoFields(names, self.num_worlds, gathered)
+        return self.info
 
     @property
     def vector(self) -> Any:

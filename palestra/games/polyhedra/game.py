@@ -15,11 +15,11 @@ import torch
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from palestra.config import Config, ConfigError, ConfigErrorItem, NonNegativeInt, PositiveInt
-from palestra.games.game import Observation, State, TensorGame
+from palestra.config import ConfigError, ConfigErrorItem, NonNegativeInt, PositiveInt
+from palestra.games.config import GameConfig
+from palestra.games.game import Kernel, Observation, State, TensorGame
 from palestra.games.polyhedra import game_kernel
 from palestra.games.polyhedra.newton import (
-    Kernel,
     Reduction,
     axes_of,
     blow_up,
@@ -33,6 +33,7 @@ from palestra.games.polyhedra.newton import (
 )
 from palestra.games.polyhedra.rewards import RewardConfig, SumReward, make_reward
 from palestra.games.spaces import Discrete, Space
+from palestra.games.trace import Storyboard, Trace
 from palestra.randomness import random_integers, runs_on_cpu
 
 __all__ = [
@@ -48,7 +49,7 @@ MAX_COORDINATE = 2.0**50
 STATE_NAMES = ("points", "num_points", "largest", "subset", "rounds", "overflow", "exact")
 
 
-class PolyhedraConfig(Config):
+class PolyhedraConfig(GameConfig):
     name: Literal["polyhedra"]
     """Hironaka's polyhedra game; roles: host, agent"""
     variant: Literal["basic"]
@@ -92,6 +93,12 @@ class PolyhedraConfig(Config):
         if errors:
             raise ConfigError(errors)
         return self
+
+    def build(self, device: torch.device, kernel: Kernel) -> "PolyhedraGame":
+        return PolyhedraGame(self, device, kernel)
+
+    def declared_roles(self) -> tuple[str, ...]:
+        return PolyhedraGame.roles
 
 
 def host_subsets(dimension: int) -> list[int]:
@@ -284,6 +291,11 @@ class PolyhedraGame(TensorGame):
         limits = (MAX_COORDINATE, -1 if config.max_rounds is None else config.max_rounds)
         run_in_chunks(game_kernel.end_round, arrays, *limits, *reward.terms, axes_of(config.dimension))
         return state, torch.from_numpy(rewards), torch.from_numpy(over), torch.from_numpy(truncated)
+
+    def storyboard(self, trace: Trace) -> Storyboard:
+        from palestra.games.polyhedra.pictures import storyboard  # matplotlib, which a game does not need
+
+        return storyboard(trace)
 
     def _chosen(self, subset: Tensor) -> Tensor:
         """The host's choice as multi-binary bool (B, n)."""

@@ -21,12 +21,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from palestra.games.game import Kernel
 from palestra.games.polyhedra import newton_kernel
 from palestra.games.polyhedra.newton_kernel import EXACT_FLOAT, MAX_DIMENSION, MAX_PIVOTS, MAX_TOLERANCE, RELATIVE_ERROR
 from palestra.randomness import random_integers, runs_on_cpu
 
 Reduction = Literal["vertices", "minimal"]
-Kernel = Literal["numba", "torch"]
 
 MIN_BOARDS_PER_CHUNK = (
     1024  # in play, where the other thread has gone to sleep, handing over a chunk costs about 100 us

@@ -13,13 +13,13 @@ import torch
 from gymnasium.vector.vector_env import AutoresetMode, VectorEnv
 
 from palestra.config import ConfigError
-from palestra.games.gymnasium import EnvironmentFailed, GymnasiumWorld
+from palestra.games.gymnasium import GymnasiumWorld
 from palestra.games.gymnasium.environments import close_vector
 from palestra.games.gymnasium.faults import fault_of_observation
 from palestra.games.gymnasium.seeding import EpisodeSeeds
 from palestra.games.gymnasium.sync import LeanSyncVectorEnv
 from palestra.games.gymnasium.workers import CheckedSteps, WatchedVectorEnv
-from palestra.games.world import Outcome
+from palestra.games.world import EnvironmentFailed, Outcome
 from tests.games.gym_worlds import MODES, gym_game
 from tests.gym_oddities import Breaking, Cockpit
 from tests.gym_probes import Walk

@@ -10,8 +10,9 @@ import pytest
 import torch
 
 from palestra.config import check
-from palestra.games.gymnasium import EnvironmentFailed, GymnasiumConfig, GymnasiumGame
+from palestra.games.gymnasium import GymnasiumConfig, GymnasiumGame
 from palestra.games.gymnasium.seeding import episode_seed, fold_one
+from palestra.games.world import EnvironmentFailed
 from palestra.players import make_script
 from palestra.randomness import base_key, fold
 from palestra.rollouts.solo import SoloGame

@@ -1,0 +1,112 @@
+"""Pictures of boards of the polyhedra game: points in the plane, in space, or as lines over their coordinates."""
+
+from collections.abc import Sequence
+from functools import partial
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter, MaxNLocator
+from torch import Tensor
+
+from palestra.games.game import State
+from palestra.games.trace import Choice, PictureStyle, Scene, Storyboard, Trace
+
+Points = Sequence[Sequence[float]]
+LEGEND = "Under each board what the host names and the agent then picks; coloured axes are the host's."
+
+
+def storyboard(trace: Trace) -> Storyboard:
+    """A board for each round, with what host and agent choose there, and the last board."""
+    rounds = zip(trace.choices[0::2], trace.choices[1::2], strict=False)  # of each round the host's, the agent's
+    boards = [_board(number, *choices) for number, choices in enumerate(rounds, start=1)]
+    return Storyboard(LEGEND, [*boards, _last_board(trace)])
+
+
+def _board(number: int, host: Choice, agent: Choice) -> Scene:
+    points = board_points(host.state)
+    named, picked = chosen_axes(agent.state), int(agent.action)
+    caption = (
+        f"Round {number}: {len(points)} points. Host names {', '.join(f'x{axis + 1}' for axis in named)}; "
+        f"agent picks x{picked + 1}."
+    )
+    paint = partial(paint_board, points=points, named=named, picked=picked)
+    return Scene(f"Board of round {number}", caption, f"{caption} The points: {_points_text(points)}.", paint)
+
+
+def _last_board(trace: Trace) -> Scene:
+    points = board_points(trace.end)
+    end = "The host has won." if trace.is_finished else "The game was cut off: the agent held out."
+    caption = f"After round {trace.length}: {len(points)} point{'s' if len(points) != 1 else ''}. {end}"
+    paint = partial(paint_board, points=points, named=[], picked=None)
+    return Scene("The last board", caption, f"{caption} The points: {_points_text(points)}.", paint)
+
+
+def _points_text(points: Points) -> str:
+    return ", ".join(f"({', '.join(f'{x:g}' for x in point)})" for point in points)
+
+
+def board_points(state: State) -> Points:
+    """The points that are present; state: of one world, its points (N, n)."""
+    points: Tensor = state["points"]
+    return [[float(x) for x in point] for point in points[points[:, 0] >= 0].tolist()]
+
+
+def chosen_axes(state: State) -> list[int]:
+    """The coordinates that the host has named, counted from 0; state: of one world, while the agent decides."""
+    subset, dimension = int(state["subset"]), state["points"].shape[1]
+    return [axis for axis in range(dimension) if subset >> axis & 1]
+
+
+def paint_board(figure: Figure, style: PictureStyle, points: Points, named: Sequence[int], picked: int | None) -> None:
+    """named: the host's coordinates, whose axes are coloured; picked: the agent's, marked with an arrow."""
+    dimension = len(points[0]) if points else 2
+    colour = style.series[0]
+    if dimension == 2:
+        axes = figure.subplots()
+        axes.plot(*_columns(points), "o", color=colour, markersize=5)
+        _limit(axes, style, points, "xy")
+        _name_axes(axes, style, named, picked, "xy")
+    elif dimension == 3:
+        axes = figure.add_subplot(projection="3d")
+        for x, y, z in points:  # a line down to the floor says where a point hangs
+            axes.plot([x, x], [y, y], [0, z], color=style.ink, linewidth=0.5, alpha=0.6)
+        axes.plot(*_columns(points), "o", color=colour, markersize=4)
+        _limit(axes, style, points, "xyz")
+        _name_axes(axes, style, named, picked, "xyz")
+        axes.set_box_aspect(None, zoom=0.82)
+    else:
+        axes = figure.subplots()
+        for point in points:
+            axes.plot(range(1, dimension + 1), point, "o-", color=colour, linewidth=0.8, markersize=3)
+        axes.set_xticks(range(1, dimension + 1), [_axis_name(axis, picked) for axis in range(dimension)])
+        for axis, label in enumerate(axes.get_xticklabels()):
+            _colour(label, style, axis in named)
+        axes.yaxis.set_major_formatter(EngFormatter(sep=""))
+
+
+def _columns(points: Points) -> list[list[float]]:
+    return [list(column) for column in zip(*points, strict=True)]
+
+
+def _axis_name(axis: int, picked: int | None) -> str:
+    return f"\N{RIGHTWARDS ARROW}x{axis + 1}" if axis == picked else f"x{axis + 1}"
+
+
+def _colour(label: object, style: PictureStyle, is_named: bool) -> None:
+    label.set(color=style.series[1] if is_named else style.ink, fontweight="bold" if is_named else "normal")  # type: ignore[attr-defined]
+
+
+def _limit(axes: Axes, style: PictureStyle, points: Points, letters: str) -> None:
+    """From 0 on, with few ticks."""
+    for letter, column in zip(letters, _columns(points), strict=True):
+        getattr(axes, f"set_{letter}lim")(0, max(1.0, 1.08 * max(column)))
+        axis = getattr(axes, f"{letter}axis")
+        axis.set_major_locator(MaxNLocator(3, integer=True))
+        axis.set_major_formatter(EngFormatter(sep=""))
+    axes.tick_params(labelsize=style.font_size - 2, pad=-2 if len(letters) == 3 else 2)
+
+
+def _name_axes(axes: Axes, style: PictureStyle, named: Sequence[int], picked: int | None, letters: str) -> None:
+    for number, letter in enumerate(letters):
+        getattr(axes, f"set_{letter}label")(_axis_name(number, picked), labelpad=-6 if len(letters) == 3 else 2)
+        _colour(getattr(axes, f"{letter}axis").label, style, number in named)

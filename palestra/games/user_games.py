@@ -1,0 +1,41 @@
+"""Games of a user's own class."""
+
+from typing import Any
+
+import torch
+
+from palestra.config import ConfigError, ConfigErrorItem, UserConfig, failure, load_class
+from palestra.games.config import GameConfig
+from palestra.games.game import Kernel, TensorGame
+from palestra.games.trial import faults_of_roles, try_game
+
+NUM_TRIED_TURNS = 8  # before the game is played; palestra.testing.check_game tries more
+
+
+class UserGameConfig(UserConfig, GameConfig):
+    """Base of the `Config` of a user's own TensorGame, which is called as (config, device)."""
+
+    def build(self, device: torch.device, kernel: Kernel) -> TensorGame:
+        """The game, tried for a few turns. Raises ConfigError with all that is wrong with it."""
+        game = self._make(device)
+        faults = try_game(game, NUM_TRIED_TURNS)
+        if faults:
+            raise ConfigError([ConfigErrorItem("game", str(fault)) for fault in faults])
+        return game
+
+    def declared_roles(self) -> tuple[str, ...]:
+        """Those of the game that is made, which may depend on the config; it is not tried yet."""
+        game = self._make(torch.device("cpu"))
+        faults = faults_of_roles(game)
+        if faults:
+            raise ConfigError([ConfigErrorItem("game", str(fault)) for fault in faults])
+        return game.roles
+
+    def _make(self, device: torch.device) -> TensorGame:
+        made: Any = load_class(self.name, TensorGame)
+        try:
+            game: TensorGame = made(self, device)
+        except Exception as error:
+            message = f"{self.name!r} cannot be made: {failure(error)}"
+            raise ConfigError([ConfigErrorItem("game", message)]) from error
+        return game

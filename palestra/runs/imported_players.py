@@ -1,0 +1,106 @@
+"""Players that come from other runs: read where they were trained, and copied into the folder of the run that imports
+them."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import quote
+
+from pydantic import Field, ValidationError
+
+from palestra.players import FromRunConfig
+from palestra.players.player import Player
+from palestra.runs.config import RunConfig, read_stored_config
+from palestra.storage.checkpoints import Checkpoints
+from palestra.storage.disk import Folder, RunFolderError
+from palestra.storage.facts import Entry, to_json
+from palestra.storage.run_folder import RunFolder
+from palestra.storage.segments import DamagedError, StoredFile, damage_told, parse_json, read_tensors, tensors_to_bytes
+
+
+@dataclass(frozen=True)
+class TrainedPlayer:
+    """What another run has made of a player. algorithm: its config. state: nets, opt_steps and env_steps."""
+
+    algorithm: Any
+    state: dict[str, Any]
+
+
+def read_player(config: FromRunConfig) -> TrainedPlayer:
+    """A player in a checkpoint of the run that trained it. Raises RunFolderError if that player did not learn there,
+    CheckpointError."""
+    folder = RunFolder.open(Path(config.from_run))
+    folder.require_rebuildable()
+    learned: Any = getattr(read_stored_config(folder.config), "players", {}).get(config.player)
+    if not hasattr(learned, "algorithm"):
+        raise RunFolderError(f"{config.from_run} has no player {config.player!r} that learned")
+    checkpoints = Checkpoints(folder, keep_last=1, keep_every=None)
+    state = checkpoints.load(config.checkpoint, check_rows=False).state
+    return TrainedPlayer(learned.algorithm, state["players"][config.player])
+
+
+def copy_players(run: RunConfig, players: Mapping[str, Player], folder: Folder, copies: Folder | None) -> None:
+    """Write the players that come from other runs into a new run's folder, so that it needs those no more.
+
+    copies: where they were copied to before, as `build_parts` was given it. Raises RunFolderError if that fails.
+    """
+    try:
+        for name, config in run.players.items():
+            if isinstance(config, FromRunConfig):
+                source = RunFolder(Path(config.from_run)).root, "config.yml"
+                if copies is not None and is_copied(copies, name):
+                    source = copies, _files_of(name)[1]
+                _copy_player(players[name], source[0].read(source[1]), folder)
+    except OSError as error:
+        raise RunFolderError(f"{folder.path} cannot be written: {error}") from error
+
+
+def _copy_player(player: Player, config: bytes, folder: Folder) -> None:
+    """config: of the run that the player comes from."""
+    folder.make()
+    facts, text, weights = _files_of(player.name)
+    nets = {f"{net}/{key}": value for net, module in player.nets.items() for key, value in module.state_dict().items()}
+    folder.write(text, config)
+    content = tensors_to_bytes(nets)
+    folder.write(weights, content)
+    copied = CopiedPlayer(opt_steps=player.opt_steps, env_steps=player.env_steps, weights=StoredFile.of(content))
+    folder.write(facts, to_json(copied.model_dump()).encode())
+
+
+class CopiedPlayer(Entry):
+    """What is written of a player beside its run's config and its weights."""
+
+    opt_steps: Annotated[int, Field(ge=0)]
+    env_steps: Annotated[int, Field(ge=0)]
+    weights: StoredFile
+
+
+def read_copy(folder: Folder, name: str, config: FromRunConfig) -> TrainedPlayer:
+    """A player that `copy_players` has written. Raises DamagedError."""
+    facts, text, weights = _files_of(name)
+    with damage_told(facts):
+        content = folder.read(facts)
+    try:
+        copied = CopiedPlayer.model_validate(parse_json(content, facts))
+    except ValidationError as error:
+        raise DamagedError(f"{facts} is not what was written: {error.errors()[0]['msg']}") from error
+    if folder.kind(text) != "file":
+        raise DamagedError(f"{text} is missing, or no regular file")
+    learned: Any = read_stored_config(folder.path / text).players[config.player]
+    state: dict[str, Any] = {"opt_steps": copied.opt_steps, "env_steps": copied.env_steps, "nets": {}}
+    for key, value in read_tensors(folder, weights, copied.weights).items():
+        net, _, key_there = key.partition("/")
+        state["nets"].setdefault(net, {})[key_there] = value
+    return TrainedPlayer(learned.algorithm, state)
+
+
+def is_copied(folder: Folder, name: str) -> bool:
+    """Whether `copy_players` has written a player there."""
+    return folder.kind(_files_of(name)[0]) is not None
+
+
+def _files_of(name: str) -> tuple[str, str, str]:
+    """The names of its facts, which are written last; of its run's config; of its weights."""
+    facts, text, weights = (f"{quote(name, safe='')}.{end}" for end in ("json", "yml", "safetensors"))
+    return facts, text, weights
