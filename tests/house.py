@@ -1,0 +1,62 @@
+"""The house as its imports draw it: which module knows which, and the order of its rooms."""
+
+import ast
+from pathlib import Path
+
+HOUSE = Path(__file__).parent.parent / "palestra"
+# Who may know whom: a room knows itself and those after it. A file at the root is a room of its own.
+ORDER = (
+    ("__main__",),
+    ("cli",),
+    ("commands", "report", "testing"),
+    ("training",),
+    ("runs",),
+    ("callbacks",),
+    ("algorithms",),
+    ("evaluation",),
+    ("players",),
+    ("rollouts",),
+    ("nets",),
+    ("games",),
+    ("recording",),
+    ("storage",),
+    ("buffers",),
+    ("optimizers", "schedules", "randomness"),
+    ("runtime",),
+    ("config",),
+)
+
+
+def module_name(path: Path) -> str:
+    parts = path.relative_to(HOUSE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+TREES = {module_name(path): ast.parse(path.read_text()) for path in sorted(HOUSE.rglob("*.py"))}
+
+
+def imports_of(module: str, tree: ast.Module) -> set[str]:
+    """The full names of the modules that a module imports, anywhere and for type checkers alone, too; also by name, as
+    text. Of `from a import b`, a.b where that is a module of ours."""
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{module} imports relatively"
+            assert node.module is not None
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            ours = {name for name in names if name in TREES}
+            found |= ours if len(ours) == len(names) else ours | {node.module}
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str) and "." in node.value:
+            found |= {node.value} & TREES.keys()
+    return found - {module}
+
+
+IMPORTS = {module: imports_of(module, tree) for module, tree in TREES.items()}
+
+
+def rank(module: str) -> int:
+    """The place of a module's room in ORDER."""
+    room = module.split(".")[1]
+    return next(number for number, rooms in enumerate(ORDER) if room in rooms)
