@@ -35,7 +35,7 @@ class Remembering(RecurrentNet):
     def forward(self, observation, memory):
         return self.linear(memory["age"]), {"age": memory["age"] + 1.0}
 
-    def unroll(self, observation, memory, fresh):
+    def unroll(self, observation, memory, episode_start):
         return self.linear(memory["age"])  # of one step alone
 
 
@@ -222,11 +222,15 @@ ACTIONS = {
         ("dqn-cartpole", "box", f"{ALGORITHM}.name: 'dqn' chooses Discrete actions; those of 'agent' are Box"),
         ("dqn-cartpole", "multi_discrete", f"{ALGORITHM}.name: 'dqn' chooses Discrete actions"),
         ("dqn-cartpole", "text", "game.id: 'tests.gym_probes:Acts-v0' cannot be played: actions are a Text"),
-        ("ppo-cartpole", "box", f"{ALGORITHM}.box_actions: null stands there, but the actions are Box"),
+        (
+            "ppo-cartpole",
+            "box",
+            f"{ALGORITHM}.box_actions: expected clipped_gaussian or squashed_gaussian (the actions are Box",
+        ),
         (
             "ppo-pendulum",
             "discrete",
-            f"{ALGORITHM}.box_actions: the actions are Discrete(num=2), no Box; expected null",
+            f"{ALGORITHM}.box_actions: expected null (the actions are Discrete(num=2), not a Box), got clipped",
         ),
         ("sac-pendulum", "multi_discrete", f"{ALGORITHM}.name: 'sac' chooses Box or Discrete actions"),
         ("sac-pendulum", "unbounded", f"{ALGORITHM}.name: expected a Box with finite bounds"),
@@ -279,13 +283,13 @@ def test_observations_and_vectors_that_do_not_fit_are_told(
 def test_more_minibatches_than_rows_are_told() -> None:
     overrides = (f"{ALGORITHM}.rollout_length=3", "num_worlds=2", f"{ALGORITHM}.num_minibatches=7")
     assert one_line(CONFIGS / "ppo-cartpole.yml", *overrides) == (
-        f"{ALGORITHM}.num_minibatches: 7 stands there, but a roll-out has 6 rows to share out among them"
+        f"{ALGORITHM}.num_minibatches: expected at most 6 (a roll-out has so many rows), got 7"
     )
     recurrent = (
         f"{ALGORITHM}.body.policy={{name: recurrent, encoder: {{name: mlp, net_arch: [8], activation: relu}}, "
         "encoder_width: 8, cell: gru, hidden_size: 8, net_arch: [], activation: relu}"
     )
     assert one_line(CONFIGS / "ppo-cartpole.yml", recurrent, "num_worlds=2", f"{ALGORITHM}.num_minibatches=3") == (
-        f"{ALGORITHM}.num_minibatches: 3 stands there, but a roll-out has 2 sequences, one per world and role, to "
-        "share out among them"
+        f"{ALGORITHM}.num_minibatches: expected at most 2 (a roll-out has so many sequences, one per world and role), "
+        "got 3"
     )

@@ -1,11 +1,12 @@
 """How one player learns: the base of all algorithms, and what they ask of the trainer."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import FunctionType, MethodType
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from palestra.config import Config, ConfigErrorItem
@@ -159,6 +160,16 @@ def total_loss(terms: Mapping[str, Tensor]) -> Tensor:
 def metrics_of(terms: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The terms of a loss that are recorded and not learned: all those whose names do not begin with `loss_`."""
     return {name: term.detach() for name, term in terms.items() if not name.startswith("loss_")}
+
+
+def mean_metrics(steps: Sequence[Metrics]) -> dict[str, Tensor]:
+    """The means of the metrics of several opt steps: numbers, or tensors without axes, of the same names."""
+    rows = [list(metrics.values()) for metrics in steps]
+    if all(isinstance(value, float) for value in rows[0]):
+        table = torch.tensor(rows)
+    else:
+        table = torch.stack([torch.stack([torch.as_tensor(value).float() for value in row]) for row in rows])
+    return dict(zip(steps[0], table.mean(dim=0).unbind(), strict=True))
 
 
 class Algorithm(ABC):

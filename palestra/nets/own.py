@@ -32,12 +32,12 @@ class RecurrentNet(nn.Module, ABC):
         """One step: the outputs, float32 (B, num_outputs), and the new memory. Observation: (B, ...)."""
 
     @abstractmethod
-    def unroll(self, observation: Mapping[str, Tensor], memory: Memory, fresh: Tensor) -> Tensor:
+    def unroll(self, observation: Mapping[str, Tensor], memory: Memory, episode_start: Tensor) -> Tensor:
         """The outputs of T steps one after another, float32 (T, B, num_outputs), as `forward` would give them.
 
-        Observation: (T, B, ...). memory: before the first step, (B, ...). fresh: bool (T, B), where an episode begins:
-        there the memory is zeroed before the step, at the first step too. Gradients flow through all steps of an
-        episode, and into `memory`.
+        Observation: (T, B, ...). memory: before the first step, (B, ...). episode_start: bool (T, B), where an
+        episode begins: there the memory is zeroed before the step, at the first step too. Gradients flow through all
+        steps of an episode, and into `memory`.
         """
 
 

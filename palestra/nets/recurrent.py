@@ -68,13 +68,13 @@ class Recurrent(RecurrentNet):
         hidden = torch.gru_cell(x, memory["hidden"], *weights)
         return self.head(hidden), {"hidden": hidden}
 
-    def unroll(self, observation: Mapping[str, Tensor], memory: Memory, fresh: Tensor) -> Tensor:
+    def unroll(self, observation: Mapping[str, Tensor], memory: Memory, episode_start: Tensor) -> Tensor:
         """Steps between two episodes' starts go through the cell in one call. Waits once for a GPU."""
-        num_steps, num_worlds = fresh.shape
+        num_steps, num_worlds = episode_start.shape
         encoded = self.encoder({name: value.flatten(0, 1) for name, value in observation.items()})
         x = self.activation(encoded).unflatten(0, (num_steps, num_worlds))
-        stays = (~fresh).to(x.dtype).unsqueeze(-1)
-        later = fresh[1:].any(dim=1).nonzero().flatten() + 1
+        stays = (~episode_start).to(x.dtype).unsqueeze(-1)
+        later = episode_start[1:].any(dim=1).nonzero().flatten() + 1
         parts = []
         for start, end in pairwise([0, *later.tolist(), num_steps]):
             memory = {name: value * stays[start] for name, value in memory.items()}
@@ -117,14 +117,14 @@ class Part:
         outputs, own = self.net(observation, self._own(memory))
         return outputs, self._named(own)
 
-    def unroll(self, observation: Mapping[str, Tensor], memory: Memory, fresh: Tensor) -> Tensor:
+    def unroll(self, observation: Mapping[str, Tensor], memory: Memory, episode_start: Tensor) -> Tensor:
         """The outputs along B sequences of T steps, float32 (T * B, num_outputs): step by step, in a step sequence by
-        sequence. Observation: in the same order. memory, fresh: as `RecurrentNet.unroll` wants them."""
+        sequence. Observation: in the same order. memory, episode_start: as `RecurrentNet.unroll` wants them."""
         if not isinstance(self.net, RecurrentNet):
             outputs: Tensor = self.net(observation)
             return outputs
-        steps = {name: value.unflatten(0, fresh.shape) for name, value in observation.items()}
-        return self.net.unroll(steps, self._own(memory), fresh).flatten(0, 1)
+        steps = {name: value.unflatten(0, episode_start.shape) for name, value in observation.items()}
+        return self.net.unroll(steps, self._own(memory), episode_start).flatten(0, 1)
 
     def _own(self, memory: Memory) -> Memory:
         start = f"{self.name}."

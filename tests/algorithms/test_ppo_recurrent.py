@@ -10,7 +10,13 @@ from torch import Tensor
 
 import palestra
 from palestra.algorithms.algorithm import Seat
-from palestra.algorithms.parts.advantages import Chains, Experience, generalized_advantages, memory_in
+from palestra.algorithms.parts.advantages import (
+    Experience,
+    Sequences,
+    generalized_advantages,
+    memory_in,
+    rows_of_sequences,
+)
 from palestra.algorithms.ppo import PPO
 from palestra.commands.export import export_player
 from palestra.evaluation.episodes import play_episodes
@@ -80,7 +86,7 @@ class Play:
 
 
 class Reference:
-    """One chain of decisions, one at a time, by the networks themselves."""
+    """One sequence of decisions, one at a time, by the networks themselves."""
 
     def __init__(self, ppo: PPO) -> None:
         self.ppo, self.memory = ppo, dict[str, Tensor]()
@@ -107,12 +113,8 @@ class Reference:
         stored = memory_in(batch.extras)
         assert all(torch.allclose(value, stored[name][one], atol=1e-6) for name, value in self.memory.items())
         outputs, value, after = self.look({name: x[one] for name, x in batch.observation.items()})
-        choice = batch.extras.get("choice", batch.action)[one]
-        if hasattr(self.ppo.net.head, "log_std"):
-            log_prob = self.ppo.net.head.distribution.log_prob(outputs, self.ppo.net.head.log_std, choice)
-        else:
-            legal = batch.extras["legal"][one]
-            log_prob, _ = self.ppo.net.head.distribution.log_prob_and_entropy(outputs, legal, choice)
+        action = batch.extras.get("sampled_action", batch.action)[one]
+        log_prob = self.ppo.net.head.distribution(outputs, batch.extras["legal"][one]).log_prob(action)
         self.memory = after
         _, ahead, _ = self.look({name: x[one] for name, x in batch.next_observation.items()})
         if batch.terminated[row] or batch.truncated[row]:
@@ -120,12 +122,16 @@ class Reference:
         return float(log_prob), float(value), float(ahead)
 
 
+def sequences_of(ppo: PPO, batch: Transitions) -> list[Tensor]:
+    return rows_of_sequences(ppo.player, ppo.config.rollout_length, len(batch.valid))
+
+
 def seen_again(ppo: PPO) -> tuple[Tensor, Tensor]:
     """Log-probabilities and values of the experience, as an opt step finds them."""
     experience = ppo.experience
     assert experience is not None
-    outputs, value = ppo.net(experience.observation, experience.memory, experience.fresh)
-    return ppo.net.head.log_prob_and_entropy(outputs, experience)[0], value
+    outputs, value = ppo.net(experience.observation, experience.memory, experience.episode_start)
+    return ppo.net.head.distribution(outputs, experience.legal).log_prob(experience.action), value
 
 
 @torch.no_grad()
@@ -140,7 +146,7 @@ def test_learning_sees_what_the_roll_out_saw_and_remembered(name: str, body: str
     references = [[Reference(ppo) for _ in range(NUM_WORLDS)] for _ in game.roles]
     for _ in range(4):
         batch = play.collect()
-        ppo.digest(batch)
+        ppo.prepare(batch)
         experience = ppo.experience
         assert experience is not None
         counts = experience.weight > 0
@@ -148,16 +154,18 @@ def test_learning_sees_what_the_roll_out_saw_and_remembered(name: str, body: str
         log_prob, value = seen_again(ppo)
         assert torch.allclose(log_prob[counts], experience.log_prob[counts], atol=1e-6)
         assert torch.allclose(value[counts], experience.value[counts], atol=1e-6)
-        columns = [x.view(experience.fresh.shape).T for x in (counts, log_prob, value, experience.advantage)]
+        columns = [x.view(experience.episode_start.shape).T for x in (counts, log_prob, value, experience.advantage)]
         sequences = zip(*columns, strict=True)
-        for role, own in enumerate(ppo.chains(len(batch.valid))):
+        for role, own in enumerate(sequences_of(ppo, batch)):
             for world, rows in enumerate(own.T.tolist()):
                 rows = [row for row in rows if batch.valid[row]]
                 expected = torch.tensor([references[role][world].row(batch, row) for row in rows]).view(-1, 3)
                 on, *found = next(sequences)
                 reward, terminated, truncated = (x[rows] for x in (batch.reward, batch.terminated, batch.truncated))
-                chain = Chains(reward, expected[:, 1], expected[:, 2], terminated, truncated, torch.ones(len(rows)) > 0)
-                advantage = generalized_advantages(Chains(*(x.unsqueeze(1) for x in chain)), 0.9, 0.8).flatten()
+                sequence = Sequences(
+                    reward, expected[:, 1], expected[:, 2], terminated, truncated, torch.ones(len(rows)) > 0
+                )
+                advantage = generalized_advantages(Sequences(*(x.unsqueeze(1) for x in sequence)), 0.9, 0.8).flatten()
                 for one, other in zip(found, (expected[:, 0], expected[:, 1], advantage), strict=True):
                     assert torch.allclose(one[on], other, atol=2e-6)
                 num_ends += int((terminated | truncated).sum())
@@ -175,7 +183,7 @@ def test_an_episode_begins_with_a_memory_of_exact_zeros(name: str) -> None:
         batch = play.collect()
         memory = memory_in(batch.extras)
         assert set(memory) == {"policy.hidden", "value.hidden", "value.cell"}
-        for role, own in enumerate(ppo.chains(len(batch.valid))):
+        for role, own in enumerate(sequences_of(ppo, batch)):
             for rows in own:
                 valid, ended = batch.valid[rows], (batch.terminated | batch.truncated)[rows]
                 for value in memory.values():
@@ -193,24 +201,24 @@ def plain_loss(ppo: PPO, batch: Experience) -> Tensor:
     """The clipped loss of some sequences, in one step after another."""
     memory, rows = (
         batch.memory,
-        list(zip(batch.fresh, *(x.split(batch.fresh.shape[1]) for x in batch[3:]), strict=True)),
+        list(zip(batch.episode_start, *(x.split(batch.episode_start.shape[1]) for x in batch[3:]), strict=True)),
     )
-    seen = {name: x.split(batch.fresh.shape[1]) for name, x in batch.observation.items()}
+    seen = {name: x.split(batch.episode_start.shape[1]) for name, x in batch.observation.items()}
     log_probs, entropies, values = [], [], []
-    for t, (fresh, legal, choice, *_) in enumerate(rows):
-        memory = {name: torch.where(fresh.unsqueeze(1), 0.0, value) for name, value in memory.items()}
+    for t, (starts, legal, action, *_) in enumerate(rows):
+        memory = {name: torch.where(starts.unsqueeze(1), 0.0, value) for name, value in memory.items()}
         outputs, memory = Part("policy", ppo.net.policy).step({name: x[t] for name, x in seen.items()}, memory)
         values.append(outputs[:, -1])
         options = torch.distributions.Categorical(logits=outputs[:, :-1].masked_fill(~legal, -1e9))
-        log_probs.append(options.log_prob(choice))
+        log_probs.append(options.log_prob(action))
         entropies.append(options.entropy())
     on = batch.weight > 0
     log_prob, entropy, value = (torch.cat(parts)[on] for parts in (log_probs, entropies, values))
     advantage = batch.advantage[on]
     advantage = (advantage - advantage.mean()) / (advantage.std(unbiased=False) + 1e-8)
     ratio = (log_prob - batch.log_prob[on]).exp()
-    gain = torch.min(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage)
-    return -gain.mean() + 0.5 * (value - batch.goal[on]).square().mean() - 0.01 * entropy.mean()
+    surrogate = torch.min(ratio * advantage, ratio.clamp(0.8, 1.2) * advantage)
+    return -surrogate.mean() + 0.5 * (value - batch.value_target[on]).square().mean() - 0.01 * entropy.mean()
 
 
 @pytest.mark.parametrize("name", ["probe", "two seats", "next_step"])
@@ -219,22 +227,21 @@ def test_gradients_flow_through_whole_sequences(name: str) -> None:
     ppo = make_ppo(game, body=BODIES["shared"], max_grad_norm=None)
     play = Play(ppo, game)
     play.collect()
-    ppo.digest(play.collect())
+    ppo.prepare(play.collect())
     assert ppo.experience is not None
     with torch.no_grad():
         ppo.weights += 0.1 * torch.randn(len(ppo.weights), generator=torch.Generator().manual_seed(1))
     index = torch.tensor([3, 0, 4])
-    expected = torch.autograd.grad(plain_loss(ppo, ppo.experience.part(index)), ppo.parameters)
-    ppo.opt_step(ppo.experience, index, 0, None)
-    assert torch.allclose(ppo.gradient, torch.cat([part.flatten() for part in expected]), rtol=1e-3, atol=1e-5)
+    expected = torch.autograd.grad(plain_loss(ppo, ppo.experience.minibatch(index)), ppo.parameters)
+    gradient, _ = ppo.gradient(ppo.experience.minibatch(index), *torch.tensor([0.2, 0.0, 0.01]))
+    assert torch.allclose(gradient, torch.cat([part.flatten() for part in expected]), rtol=1e-3, atol=1e-5)
 
 
 def test_a_pass_sees_every_sequence_once(monkeypatch: pytest.MonkeyPatch) -> None:
     game = GAMES["two seats"]
     ppo, seen = make_ppo(game, body=BODIES["shared"], num_minibatches=4), list[Tensor]()
-    ppo.digest(Play(ppo, game).collect())
-    ppo.passes_left = 1
-    monkeypatch.setattr(ppo, "opt_step", lambda experience, index, *others: seen.append(index) or torch.zeros(8))
+    ppo.prepare(Play(ppo, game).collect())
+    monkeypatch.setattr(ppo, "opt_step", lambda experience, index, *others: seen.append(index) or {"approx_kl": 0.0})
     ppo.make_pass()
     assert [len(index) for index in seen] == [3, 3, 2, 2]
     assert torch.equal(torch.cat(seen).sort().values, torch.arange(2 * NUM_WORLDS))
@@ -248,11 +255,11 @@ def test_roles_with_turns_of_different_numbers_have_sequences_of_one_length() ->
     seen = {"seen": torch.randn(num, 2, generator=torch.Generator().manual_seed(0))}
     decision = ppo.policy(explore=True).act(seen, torch.ones(num, 2, dtype=torch.bool), torch.arange(num), {})
     never, reward = torch.zeros(num, dtype=torch.bool), torch.arange(num, dtype=torch.float32)
-    ppo.digest(
+    ppo.prepare(
         Transitions(seen, decision.action, reward, seen, ~never.unsqueeze(1), never, never, ~never, decision.extras)
     )
     assert ppo.experience is not None
-    assert ppo.experience.fresh.shape == (6, 2 * NUM_WORLDS)
+    assert ppo.experience.episode_start.shape == (6, 2 * NUM_WORLDS)
     weight = ppo.experience.weight.view(6, 2, NUM_WORLDS)
     assert weight.mean(dim=2).tolist() == [[1.0, 1.0]] * 3 + [[0.0, 1.0]] * 3
     places = ppo.experience.observation["seen"].view(6, 2, NUM_WORLDS, 2)
@@ -267,7 +274,10 @@ def test_roles_with_turns_of_different_numbers_have_sequences_of_one_length() ->
 def test_more_minibatches_than_worlds_are_refused() -> None:
     config = ppo_config(body=BODIES["shared"], num_minibatches=6)
     [error] = config.seat_errors(Seat(num_worlds=5, num_turns=1, num_roles=1))
-    assert str(error).startswith("num_minibatches: 6 stands there, but a roll-out has 5 sequences, one per world")
+    assert (
+        str(error)
+        == "num_minibatches: expected at most 5 (a roll-out has so many sequences, one per world and role), got 6"
+    )
     assert not config.seat_errors(Seat(num_worlds=3, num_turns=1, num_roles=2))
 
 

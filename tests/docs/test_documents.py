@@ -150,6 +150,7 @@ def test_the_evaluators_of_the_document_play_and_its_command_watches(
     ("config", "name", "added", "changes"),
     [
         ("ppo-cartpole", "losses:RollbackPPO", {"rollback": 0.3}, {"rollout_length": 32}),
+        ("ppo-cartpole", "losses:NearTheStartPPO", {"start_coefficient": 0.5}, {"rollout_length": 32}),
         ("sac-pendulum", "losses:HuberSAC", {"huber_delta": 1.0}, {"warmup_env_steps": 8}),
     ],
 )

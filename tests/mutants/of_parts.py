@@ -106,8 +106,8 @@ PARTS = [
         ("            x += U_GAMMA\n            uniform", "            uniform"),
         ("is_legal = is_free or legal[row, start + action]", "is_legal = True"),
         (
-            "return torch.cat(taken, dim=1).sum(dim=1), -torch.cat(plogp, dim=1).sum(dim=1)",
-            "return torch.cat(taken, dim=1).sum(dim=1), -torch.cat(plogp, dim=1).mean(dim=1)",
+            "return columns[0].squeeze(1) if len(columns) == 1 else torch.cat(columns, dim=1).sum(dim=1)",
+            "return columns[0].squeeze(1) if len(columns) == 1 else torch.cat(columns, dim=1).mean(dim=1)",
         ),
         (
             "return (-0.5 * noise.square() - log_std - LOG_ROOT_2_PI).sum(dim=1)\n\n\ndef gaussian_entropy",
@@ -115,15 +115,17 @@ PARTS = [
         ),
         ("return (log_std + (0.5 + LOG_ROOT_2_PI)).sum(dim=-1)", "return (log_std + LOG_ROOT_2_PI).sum(dim=-1)"),
         (
-            "return value, (-0.5 * noise.square() - log_std - LOG_ROOT_2_PI - self._log_slope(value)).sum(dim=1)",
+            "return value, (-0.5 * noise.square() - log_std - LOG_ROOT_2_PI - self._log_derivative(value)).sum(dim=1)",
             "return value, (-0.5 * noise.square() - log_std - LOG_ROOT_2_PI).sum(dim=1)",
         ),
         (
-            "return gaussian_log_prob(mean, log_std, value) - self._log_slope(value).sum(dim=1)",
-            "return gaussian_log_prob(mean, log_std, value) + self._log_slope(value).sum(dim=1)",
+            "return gaussian_log_prob(mean, log_std, value) - self._log_derivative(value).sum(dim=1)",
+            "return gaussian_log_prob(mean, log_std, value) + self._log_derivative(value).sum(dim=1)",
         ),
         ("return torch.log(self.half_width) + 2.0 *", "return 2.0 *"),
         ("return torch.clamp(value, self.low, self.high)", "return value"),
+        ("(mean - other_mean).square()) * torch.exp(-2.0 * other_log_std)", "(mean - other_mean).square())"),
+        ("(own.exp() * (own - theirs)).sum", "(theirs.exp() * (own - theirs)).sum"),
         (
             "        masked = logits.masked_fill(~legal, ILLEGAL)\n        return self._shaped",
             "        masked = logits\n        return self._shaped",

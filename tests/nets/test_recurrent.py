@@ -25,7 +25,7 @@ GRU = LSTM | {"cell": "gru"}
 T, B = 12, 3
 CPU = torch.device("cpu")
 
-FRESH = {
+EPISODE_STARTS = {
     "nowhere": torch.zeros(T, B, dtype=torch.bool),
     "everywhere": torch.ones(T, B, dtype=torch.bool),
     "at the first step": (torch.arange(T) == 0).unsqueeze(1).expand(T, B),
@@ -34,7 +34,7 @@ FRESH = {
 }
 
 both_cells = pytest.mark.parametrize("data", [LSTM, GRU], ids=["lstm", "gru"])
-every_pattern = pytest.mark.parametrize("fresh", FRESH.values(), ids=FRESH.keys())
+every_pattern = pytest.mark.parametrize("episode_start", EPISODE_STARTS.values(), ids=EPISODE_STARTS.keys())
 
 
 def make(data: dict[str, Any]) -> RecurrentNet:
@@ -49,9 +49,9 @@ def some_memory(net: RecurrentNet) -> Memory:
     return {name: torch.randn(value.shape, generator=generator).requires_grad_() for name, value in zeros.items()}
 
 
-def step_by_step(net: RecurrentNet, seen: Observation, memory: Memory, fresh: Tensor) -> Tensor:
+def step_by_step(net: RecurrentNet, seen: Observation, memory: Memory, episode_start: Tensor) -> Tensor:
     outputs = []
-    for step, starts in enumerate(fresh):
+    for step, starts in enumerate(episode_start):
         zeros = net.initial_memory(B, CPU)
         memory = {name: torch.where(starts.unsqueeze(1), zeros[name], value) for name, value in memory.items()}
         output, memory = net({name: value[step] for name, value in seen.items()}, memory)
@@ -68,10 +68,12 @@ def gradients(outputs: Tensor, net: RecurrentNet, memory: Memory) -> list[Tensor
 
 @both_cells
 @every_pattern
-def test_unrolling_is_stepping_with_a_memory_zeroed_where_episodes_begin(data: dict[str, Any], fresh: Tensor) -> None:
+def test_unrolling_is_stepping_with_a_memory_zeroed_where_episodes_begin(
+    data: dict[str, Any], episode_start: Tensor
+) -> None:
     net, seen = make(data), observe(SPACES, T, B)
     memory = some_memory(net)
-    unrolled, stepped = net.unroll(seen, memory, fresh), step_by_step(net, seen, memory, fresh)
+    unrolled, stepped = net.unroll(seen, memory, episode_start), step_by_step(net, seen, memory, episode_start)
     assert unrolled.shape == (T, B, 4)
     assert torch.allclose(unrolled, stepped, atol=1e-6)
     for a, b in zip(gradients(unrolled, net, memory), gradients(stepped, net, memory), strict=True):
@@ -82,14 +84,14 @@ def test_unrolling_is_stepping_with_a_memory_zeroed_where_episodes_begin(data: d
 def test_episodes_one_after_another_are_episodes_by_themselves(data: dict[str, Any]) -> None:
     net, seen = make(data), observe(SPACES, T, B)
     memory = some_memory(net)
-    fresh = FRESH["nowhere"].clone()
-    fresh[5] = True
+    episode_start = EPISODE_STARTS["nowhere"].clone()
+    episode_start[5] = True
     first, second = ({name: value[part] for name, value in seen.items()} for part in (slice(5), slice(5, None)))
     apart = [
-        net.unroll(first, memory, fresh[:5]),
-        net.unroll(second, net.initial_memory(B, CPU), torch.zeros_like(fresh[5:])),
+        net.unroll(first, memory, episode_start[:5]),
+        net.unroll(second, net.initial_memory(B, CPU), torch.zeros_like(episode_start[5:])),
     ]
-    together = net.unroll(seen, memory, fresh)
+    together = net.unroll(seen, memory, episode_start)
     assert torch.allclose(together, torch.cat(apart), atol=1e-6)
     for a, b in zip(gradients(together, net, memory), gradients(torch.cat(apart), net, memory), strict=True):
         assert torch.allclose(a, b, atol=1e-5)
@@ -99,13 +101,13 @@ def test_episodes_one_after_another_are_episodes_by_themselves(data: dict[str, A
 def test_worlds_do_not_see_each_other(data: dict[str, Any]) -> None:
     net, seen = make(data), observe(SPACES, T, B)
     memory = some_memory(net)
-    together = net.unroll(seen, memory, FRESH["here and there"])
+    together = net.unroll(seen, memory, EPISODE_STARTS["here and there"])
     for world in range(B):
         one = slice(world, world + 1)
         alone = net.unroll(
             {name: value[:, one] for name, value in seen.items()},
             {name: value[one] for name, value in memory.items()},
-            FRESH["here and there"][:, one],
+            EPISODE_STARTS["here and there"][:, one],
         )
         assert torch.allclose(together[:, one], alone, atol=1e-6)
 
@@ -115,7 +117,7 @@ def test_what_was_seen_before_matters(data: dict[str, Any]) -> None:
     net, seen = make(data), observe(SPACES, T, B)
     start = net.initial_memory(B, CPU)
     before = {name: torch.cat([value[:1].flip(1), value[1:]]) for name, value in seen.items()}
-    a, b = net.unroll(seen, start, FRESH["nowhere"]), net.unroll(before, start, FRESH["nowhere"])
+    a, b = net.unroll(seen, start, EPISODE_STARTS["nowhere"]), net.unroll(before, start, EPISODE_STARTS["nowhere"])
     assert not torch.allclose(a[-1], b[-1], atol=1e-7)
 
 
@@ -129,16 +131,16 @@ def test_the_first_memory_is_zero(data: dict[str, Any]) -> None:
 @both_cells
 def test_flat_weights_and_twins_are_the_networks_own(data: dict[str, Any]) -> None:
     net, seen = make(data), observe(SPACES, T, B)
-    memory, fresh = some_memory(net), FRESH["here and there"]
-    before = net.unroll(seen, memory, fresh)
+    memory, episode_start = some_memory(net), EPISODE_STARTS["here and there"]
+    before = net.unroll(seen, memory, episode_start)
     weights = flatten_weights(net)
     twin = evaluation_twin(net)
     assert isinstance(twin, RecurrentNet)
-    assert torch.equal(net.unroll(seen, memory, fresh), before)
+    assert torch.equal(net.unroll(seen, memory, episode_start), before)
     with torch.no_grad():
         weights.mul_(0.5)
-    assert not torch.allclose(net.unroll(seen, memory, fresh), before)
-    assert torch.equal(twin.unroll(seen, memory, fresh), net.unroll(seen, memory, fresh))
+    assert not torch.allclose(net.unroll(seen, memory, episode_start), before)
+    assert torch.equal(twin.unroll(seen, memory, episode_start), net.unroll(seen, memory, episode_start))
 
 
 def test_faults_of_the_encoder_are_told_below_it() -> None:

@@ -1,39 +1,38 @@
 """PPO's gradient by hand, for plain mlps on a CPU: there, starting the hundred small operations of a loss and of its
 derivatives costs several times what they compute.
 
-The numbers are those of `ppo.ppo_loss` and of autograd, up to rounding; a test compares them for every variant. Who
-changes the loss changes it there alone: this file is left out where its numbers are others (`agrees`).
+Letters: B rows.
 """
 
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
-import numba
 import numpy as np
 import torch
 from torch import Tensor
 
-from palestra.algorithms.parts.actor_critic import BoxHead
-from palestra.algorithms.parts.advantages import Experience, Pace
+from palestra.algorithms.parts.advantages import Experience
 from palestra.algorithms.parts.distributions import (
     HERMITE_NODES,
     HERMITE_WEIGHTS,
     LOG_ROOT_2_PI,
     Categorical,
+    ClippedGaussian,
     SquashedGaussian,
 )
-from palestra.nets.inputs import made_up
-from palestra.nets.kernels.learning import LearningMLP, learning_mlp
-from palestra.randomness import fold, random_normals
+from palestra.nets.kernels.learning import LearningMLP, Pass
+from palestra.nets.kernels.mlp import Array
+from palestra.runtime.compiling import njit
+from palestra.runtime.guard import Kernel
 
-if TYPE_CHECKING:
-    from palestra.algorithms.ppo import PPO
-
-Array = np.ndarray
-
-NUM_ROWS_COMPARED = 40
-ROWS_AT_ONCE = 512  # what a network remembers of so many rows stays in a processor's cache
+KERNEL = Kernel(
+    __name__,
+    "ppo_gradient",
+    mirrors=("gradient", "loss"),
+    cost="autograd finds the gradients, and updates take about 6 times as long",
+)
+METRICS = ("loss", "policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "value_mean")
+ROWS_AT_ONCE = 512  # the workspace of so many rows stays in a processor's cache
 NODES = np.array(HERMITE_NODES, dtype=np.float32)
 WEIGHTS = np.array(HERMITE_WEIGHTS, dtype=np.float32) / np.float32(np.sqrt(2.0 * np.pi))
 LOG_2 = float(np.log(2.0))
@@ -43,160 +42,106 @@ class Rows(NamedTuple):
     """The columns of an Experience, as arrays."""
 
     legal: Array
-    choice: Array
+    action: Array
     log_prob: Array
     value: Array
     advantage: Array
-    goal: Array
+    value_target: Array
     weight: Array
 
 
 class Terms(NamedTuple):
-    """What the loss of one minibatch is made of. value_clip: inf where values move freely."""
+    """The numbers of the loss of one minibatch. clip_range, value_clip: inf where nothing is clipped. kl_coefficient: 0
+    without a penalty. mean, scale: advantages are (advantage - mean) * scale."""
 
-    is_clipped: bool
-    bound: float
+    clip_range: float
+    kl_coefficient: float
+    entropy_coefficient: float
     value_clip: float
     value_coefficient: float
-    entropy_coefficient: float
     total_weight: float
-    advantage_shift: float
-    advantage_scale: float
+    mean: float
+    scale: float
 
 
-class Seen(NamedTuple):
-    """An experience as arrays. x: what the first layers of the networks see, float32 (M, ...)."""
+class Arrays(NamedTuple):
+    """An experience as arrays. x: what the first layers of the networks read, float32 (M, ...)."""
 
     x: Array
     rows: Rows
 
 
-def by_hand_of(ppo: "PPO") -> "ByHand | None":
-    """What finds the gradient without autograd, where networks and loss allow it."""
-    config, net = ppo.config, ppo.net
-    parts = ppo.gradient.split([sum(p.numel() for p in part.parameters()) for part in net.children()])
-    nets = [net.policy] if net.value is None else [net.policy, net.value]
-    if not ppo.player.by_hand:
-        return None
-    twins = [twin for twin in map(learning_mlp, nets) if twin is not None]
-    if len(twins) < len(nets):
-        return None
-    terms = Terms(
-        is_clipped=config.objective.name == "clip",
-        bound=0.0,
-        value_clip=math.inf if config.value_clip is None else config.value_clip,
-        value_coefficient=config.value_coefficient,
-        entropy_coefficient=0.0,
-        total_weight=1.0,
-        advantage_shift=0.0,
-        advantage_scale=1.0,
-    )
-    log_std = net.head.log_std if isinstance(net.head, BoxHead) else None
-    by_hand = ByHand(twins, parts, net.head.distribution, log_std, terms, config.normalize_advantages)
-    return by_hand if agrees(by_hand, ppo) else None
+class PPOGradient:
+    """The gradient of the clipped or KL-penalized surrogate, the value's squared error and the entropy.
 
-
-@torch.no_grad()
-def agrees(by_hand: "ByHand", ppo: "PPO") -> bool:
-    """Whether its gradients are those of the loss as it stands in ppo.py, on a minibatch made up: a loss that was
-    changed there is the one that is learned."""
-    keys = torch.arange(NUM_ROWS_COMPARED)
-    observation = made_up(ppo.player.spaces, fold(keys, 1))
-    legal = torch.ones(NUM_ROWS_COMPARED, ppo.player.action_space.num_flags, dtype=torch.bool)
-    fresh = torch.zeros(1, NUM_ROWS_COMPARED, dtype=torch.bool)
-    outputs, value = ppo.net(observation, {}, fresh)
-    action, drawn = ppo.net.head.draw(outputs.contiguous(), legal, fold(keys, 0))
-    noise = random_normals(keys, 3)
-    batch = Experience(
-        observation=observation,
-        memory={},
-        fresh=fresh,
-        legal=legal,
-        choice=drawn.get("choice", action),
-        log_prob=drawn["log_prob"] + 0.3 * noise[:, 0],  # beyond what is clipped, on both sides
-        value=value + 0.3 * noise[:, 1],
-        advantage=noise[:, 2].contiguous(),  # as an experience has it: or kernels would be compiled twice
-        goal=value + noise[:, 1],
-        weight=(keys % 5 > 0).float(),
-    )
-    with torch.enable_grad():
-        wanted, _ = ppo.gradient_of(batch, Pace(torch.tensor(0.01), torch.tensor(0.2)))
-    by_hand.find_gradient(by_hand.see(batch), keys.numpy(), 0.01, 0.2)
-    return torch.allclose(ppo.gradient, wanted, rtol=1e-3, atol=1e-4 * float(wanted.abs().max()))
-
-
-class ByHand:
-    """Forward and backward passes over minibatches of one experience.
-
-    twins: of the policy and of the value, or of a network that both share. parts: where their gradients belong, and
-    last that of a head's own weights. log_std: of a box, else None.
+    mlps: of the policy and of the value, or of a network that both share. log_std: a head's own weights, whose gradient
+    follows those of the networks; None of discrete actions.
     """
 
     def __init__(
-        self,
-        twins: list[LearningMLP],
-        parts: Sequence[Tensor],
-        distribution: Any,
-        log_std: Tensor | None,
-        terms: Terms,
-        normalizes: bool,
+        self, mlps: list[LearningMLP], family: Categorical | ClippedGaussian | SquashedGaussian, log_std: Tensor | None
     ) -> None:
-        self.twins, self.terms, self.normalizes = twins, terms, normalizes
-        *self.gradients, self.log_std_gradient = (part.numpy() for part in parts)
-        self.is_discrete = isinstance(distribution, Categorical)
-        if self.is_discrete:
-            self.nums = np.array(distribution.nums)
-        else:
-            assert log_std is not None
-            is_squashed = isinstance(distribution, SquashedGaussian)
-            self.log_std = log_std.detach().numpy()
-            self.half_width = distribution.half_width.numpy() if is_squashed else np.zeros(0, dtype=np.float32)
+        self.mlps = mlps
+        num_weights = sum(len(mlp.weights) for mlp in mlps)
+        self.gradient = torch.zeros(num_weights + (0 if log_std is None else len(log_std)))
+        self.by_weights, self.by_log_std = np.split(self.gradient.numpy(), [num_weights])
+        self.nums = np.array(family.nums) if isinstance(family, Categorical) else None
+        self.log_std = None if log_std is None else log_std.detach().numpy()
+        self.half_width = np.zeros(0, dtype=np.float32)
+        if isinstance(family, SquashedGaussian):
+            self.half_width = family.half_width.numpy()
 
-    def find_gradient(self, seen: Seen, index: Array, entropy_coefficient: float, bound: float) -> Array:
-        """Write the gradient of one minibatch, the rows `index`; gives the sums of ppo.METRICS, float64 (7,)."""
-        scale = _scale(seen.rows, index, self.normalizes)
-        terms = self.terms._replace(
-            bound=bound,
-            entropy_coefficient=entropy_coefficient,
-            total_weight=scale[0],
-            advantage_shift=scale[1],
-            advantage_scale=scale[2],
-        )
-        sums = np.zeros(7)
-        self.log_std_gradient[:] = 0.0
-        for start in range(0, len(index), ROWS_AT_ONCE):
-            self._learn_part(seen, terms, index[start : start + ROWS_AT_ONCE], sums, adds=start > 0)
-        return sums
-
-    def _learn_part(self, seen: Seen, terms: Terms, part: Array, sums: Array, adds: bool) -> None:
-        x = seen.x[part]
-        passed = [twin.forward(x) for twin in self.twins]
-        outputs = [output for output, _ in passed]
-        slopes = [np.empty_like(output) for output in outputs]
-        ends = (part, outputs[0], outputs[-1], slopes[0], slopes[-1], sums)
-        if self.is_discrete:
-            _discrete_slopes(seen.rows, terms, self.nums, *ends)
-        else:
-            _box_slopes(seen.rows, terms, self.log_std, self.half_width, self.log_std_gradient, *ends)
-        for twin, slope, (_, room), gradient in zip(self.twins, slopes, passed, self.gradients, strict=False):
-            twin.backward(slope, x, room, gradient, adds)
-            twin.release(room)
-
-    def see(self, experience: Experience) -> Seen:
-        """What passes over an experience look at."""
+    def read(self, experience: Experience) -> Arrays:
+        """The experience as the passes over it need it."""
         observation, _, _, *columns = experience
-        return Seen(self.twins[0].read(observation), Rows(*(column.numpy() for column in columns)))
+        return Arrays(self.mlps[0].read(observation), Rows(*(column.numpy() for column in columns)))
+
+    def __call__(
+        self,
+        arrays: Arrays,
+        index: Array,
+        clip_range: float,
+        kl_coefficient: float,
+        entropy_coefficient: float,
+        value_clip: float | None,
+        value_coefficient: float,
+        normalize_advantages: bool,
+    ) -> tuple[Tensor, dict[str, float]]:
+        """The gradient by all weights of one minibatch, the rows `index`, which the next call overwrites; and
+        metrics."""
+        terms = Terms(
+            clip_range,
+            kl_coefficient,
+            entropy_coefficient,
+            math.inf if value_clip is None else value_clip,
+            value_coefficient,
+            *_normalization(arrays.rows, index, normalize_advantages),
+        )
+        sums = np.zeros(len(METRICS))
+        self.by_log_std[:] = 0.0
+        for start in range(0, len(index), ROWS_AT_ONCE):
+            part = index[start : start + ROWS_AT_ONCE]
+            passed = Pass(self.mlps, arrays.x[part])
+            output_grads = [np.empty_like(outputs) for outputs in passed.outputs]
+            ends = (part, passed.outputs[0], passed.outputs[-1], output_grads[0], output_grads[-1], sums)
+            if self.nums is not None:
+                _discrete_grads(arrays.rows, terms, self.nums, *ends)
+            else:
+                _box_grads(arrays.rows, terms, self.log_std, self.half_width, self.by_log_std, *ends)
+            passed.backward(output_grads, self.by_weights, adds=start > 0)
+            passed.release()
+        return self.gradient, dict(zip(METRICS, sums.tolist(), strict=True))
 
 
-@numba.njit(cache=True, nogil=True)
-def _scale(rows: Rows, index: Array, normalizes: bool) -> tuple[float, float, float]:
-    """The sum of the weights of a minibatch, and what is taken from its advantages, and what they are scaled with."""
+@njit()
+def _normalization(rows: Rows, index: Array, normalize_advantages: bool) -> tuple[float, float, float]:
+    """Of a minibatch: the sum of its weights, the mean of its advantages, and what they are scaled with."""
     total, mean, square = 0.0, 0.0, 0.0
     for row in index:
         total += rows.weight[row]
         mean += rows.weight[row] * rows.advantage[row]
     total = max(total, 1.0)
-    if not normalizes:
+    if not normalize_advantages:
         return total, 0.0, 1.0
     mean /= total
     for row in index:
@@ -204,47 +149,43 @@ def _scale(rows: Rows, index: Array, normalizes: bool) -> tuple[float, float, fl
     return total, mean, 1.0 / (np.sqrt(square / total) + 1e-8)
 
 
-@numba.njit(cache=True, nogil=True)
-def _row_slopes(
+@njit()
+def _row_grads(
     rows: Rows, terms: Terms, row: int, log_prob: Any, entropy: Any, value: Any, sums: Array
 ) -> tuple[float, float]:
     """The derivatives of one row's loss by its log-probability and by its value; adds its metrics to `sums`."""
     weight = rows.weight[row] / terms.total_weight
-    advantage = (rows.advantage[row] - terms.advantage_shift) * terms.advantage_scale
+    advantage = (rows.advantage[row] - terms.mean) * terms.scale
     log_ratio = log_prob - rows.log_prob[row]
     ratio = np.exp(log_ratio)
     kl = ratio - 1.0 - log_ratio
-    held = min(max(ratio, 1.0 - terms.bound), 1.0 + terms.bound)
-    if not terms.is_clipped:
-        gain = ratio * advantage - terms.bound * kl
-        by_log_prob = ratio * advantage - terms.bound * (ratio - 1.0)
-        held = ratio
-    elif ratio * advantage <= held * advantage:
-        gain = by_log_prob = ratio * advantage
-    else:
-        gain, by_log_prob = held * advantage, 0.0
+    clipped_ratio = min(max(ratio, 1.0 - terms.clip_range), 1.0 + terms.clip_range)
+    surrogate = ratio * advantage - terms.kl_coefficient * kl
+    by_log_prob = ratio * advantage - terms.kl_coefficient * (ratio - 1.0)
+    if ratio * advantage > clipped_ratio * advantage:
+        surrogate, by_log_prob = clipped_ratio * advantage, 0.0
 
-    error = value - rows.goal[row]
+    error = value - rows.value_target[row]
     by_value = 2.0 * error
-    moved = value - rows.value[row]
-    near = rows.value[row] + min(max(moved, -terms.value_clip), terms.value_clip) - rows.goal[row]
-    if near * near > error * error:
-        error = near
-        by_value = 2.0 * near if abs(moved) <= terms.value_clip else 0.0
+    change = value - rows.value[row]
+    clipped_error = rows.value[row] + min(max(change, -terms.value_clip), terms.value_clip) - rows.value_target[row]
+    if clipped_error * clipped_error > error * error:
+        error = clipped_error
+        by_value = 2.0 * clipped_error if abs(change) <= terms.value_clip else 0.0
 
-    loss = -gain + terms.value_coefficient * error * error - terms.entropy_coefficient * entropy
+    loss = -surrogate + terms.value_coefficient * error * error - terms.entropy_coefficient * entropy
     sums[0] += weight * loss
-    sums[1] -= weight * gain
+    sums[1] -= weight * surrogate
     sums[2] += weight * error * error
     sums[3] += weight * entropy
     sums[4] += weight * kl
-    sums[5] += weight * (ratio != held)
+    sums[5] += weight * (ratio != clipped_ratio)
     sums[6] += weight * value
     return -weight * by_log_prob, weight * terms.value_coefficient * by_value
 
 
-@numba.njit(cache=True, nogil=True)
-def _discrete_slopes(
+@njit()
+def _discrete_grads(
     rows: Rows,
     terms: Terms,
     nums: Array,
@@ -257,7 +198,7 @@ def _discrete_slopes(
 ) -> None:
     """The derivatives of the loss by logits, (B, sum(nums)) or one more column, and by values, the last column."""
     log_probs, entropies = np.zeros(logits.shape[1], dtype=np.float32), np.zeros(len(nums), dtype=np.float32)
-    choices = rows.choice.reshape(len(rows.weight), len(nums))
+    actions = rows.action.reshape(len(rows.weight), len(nums))
     for i, row in enumerate(index):
         if rows.weight[row] == 0.0:
             by_logits[i], by_values[i] = 0.0, 0.0
@@ -276,25 +217,25 @@ def _discrete_slopes(
                 if rows.legal[row, a]:
                     log_probs[a] = logits[i, a] - shift
                     entropies[k] -= np.exp(log_probs[a]) * log_probs[a]
-            log_prob += log_probs[start + choices[row, k]]
+            log_prob += log_probs[start + actions[row, k]]
             entropy += entropies[k]
             start += num
-        by_log_prob, by_value = _row_slopes(rows, terms, row, log_prob, entropy, values[i, -1], sums)
+        by_log_prob, by_value = _row_grads(rows, terms, row, log_prob, entropy, values[i, -1], sums)
         by_entropy, start = -terms.entropy_coefficient * rows.weight[row] / terms.total_weight, 0
         for k, num in enumerate(nums):
             for a in range(start, start + num):
-                slope = 0.0
+                by_logit = 0.0
                 if rows.legal[row, a]:
                     p = np.exp(log_probs[a])
-                    taken = 1.0 if a == start + choices[row, k] else 0.0
-                    slope = by_log_prob * (taken - p) - by_entropy * p * (log_probs[a] + entropies[k])
-                by_logits[i, a] = slope
+                    taken = 1.0 if a == start + actions[row, k] else 0.0
+                    by_logit = by_log_prob * (taken - p) - by_entropy * p * (log_probs[a] + entropies[k])
+                by_logits[i, a] = by_logit
             start += num
         by_values[i, -1] = by_value
 
 
-@numba.njit(cache=True, nogil=True)
-def _box_slopes(
+@njit()
+def _box_grads(
     rows: Rows,
     terms: Terms,
     log_std: Array,
@@ -317,28 +258,28 @@ def _box_slopes(
         log_prob, entropy = 0.0, 0.0
         by_entropy = -terms.entropy_coefficient * rows.weight[row] / terms.total_weight
         for k in range(len(log_std)):
-            noise = (rows.choice[row, k] - means[i, k]) / std[k]
+            noise = (rows.action[row, k] - means[i, k]) / std[k]
             log_prob -= 0.5 * noise * noise + log_std[k] + LOG_ROOT_2_PI
             entropy += log_std[k] + LOG_ROOT_2_PI + 0.5
             by_means[i, k] = 0.0
             if is_squashed:
-                log_prob -= _log_slope(rows.choice[row, k], half_width[k])
+                log_prob -= _log_derivative(rows.action[row, k], half_width[k])
                 for node, weight in zip(NODES, WEIGHTS):  # noqa: B905
                     value = means[i, k] + std[k] * node
-                    entropy += weight * _log_slope(value, half_width[k])
-                    bend = -2.0 * weight * np.tanh(value)
-                    by_means[i, k] += by_entropy * bend
-                    by_log_std[k] += by_entropy * bend * std[k] * node
-        by_log_prob, by_value = _row_slopes(rows, terms, row, log_prob, entropy, values[i, -1], sums)
+                    entropy += weight * _log_derivative(value, half_width[k])
+                    by_value = -2.0 * weight * np.tanh(value)
+                    by_means[i, k] += by_entropy * by_value
+                    by_log_std[k] += by_entropy * by_value * std[k] * node
+        by_log_prob, by_value = _row_grads(rows, terms, row, log_prob, entropy, values[i, -1], sums)
         for k in range(len(log_std)):
-            noise = (rows.choice[row, k] - means[i, k]) / std[k]
+            noise = (rows.action[row, k] - means[i, k]) / std[k]
             by_means[i, k] += by_log_prob * noise / std[k]
             by_log_std[k] += by_log_prob * (noise * noise - 1.0) + by_entropy
         by_values[i, -1] = by_value
 
 
-@numba.njit(cache=True, nogil=True)
-def _log_slope(value: float, half_width: float) -> float:
+@njit()
+def _log_derivative(value: float, half_width: float) -> float:
     """As SquashedGaussian's: log of half_width * (1 - tanh(value)^2)."""
     softplus = max(-2.0 * value, 0.0) + np.log1p(np.exp(-abs(2.0 * value)))
     return np.log(half_width) + 2.0 * (LOG_2 - value - softplus)

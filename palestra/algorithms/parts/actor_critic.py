@@ -1,15 +1,17 @@
-"""PPO's networks: what a config says of them, the heads that draw actions, and all weights in one module."""
+"""Networks of an actor-critic: what a config says of them, the heads that draw actions, all weights in one module, and
+the policy that plays with them."""
 
 import math
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from palestra.algorithms.parts.advantages import Experience
-from palestra.algorithms.parts.distributions import Categorical, ClippedGaussian, SquashedGaussian
+from palestra.algorithms.parts.advantages import REMEMBERED, Experience
+from palestra.algorithms.parts.distributions import Categorical, ClippedGaussian, Distribution, SquashedGaussian
 from palestra.config import Config, ConfigError, ConfigErrorItem, PositiveFloat
-from palestra.games.policy import Memory
+from palestra.games.policy import Decision, Memory, Sees
 from palestra.games.spaces import Box, Discrete, MultiDiscrete
 from palestra.nets import AnyNetConfig, GivenNets, make_net
 from palestra.nets.initialisation import initialize_orthogonal
@@ -40,7 +42,7 @@ class SharedConfig(Config):
 
 class StockConfig(Config):
     name: Literal["stock"]
-    """as torch's layers begin"""
+    """torch's own initial weights"""
 
 
 class OrthogonalConfig(Config):
@@ -70,6 +72,8 @@ class SquashedGaussianConfig(Config):
 
 BoxActionsConfig = ClippedGaussianConfig | SquashedGaussianConfig
 
+SAMPLED = "sampled_action"  # among the extras of a decision: what the policy drew, where the action is not just that
+
 # ---- heads ---------------------------------------------------------------------------------------------
 
 
@@ -80,24 +84,20 @@ class DiscreteHead(nn.Module):
         super().__init__()
         self.num_outputs = space.num_flags
         is_single = isinstance(space, Discrete)
-        self.distribution = Categorical((space.num,) if isinstance(space, Discrete) else space.nums, is_single)
+        self.family = Categorical((space.num,) if isinstance(space, Discrete) else space.nums, is_single)
 
     def draw(self, outputs: Tensor, legal: Tensor, keys: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Actions, and what must be remembered of them."""
-        action, log_prob = self.distribution.sample(outputs, legal, keys)
-        return action, {"legal": legal, "log_prob": log_prob}
-
-    def draw_by_mlp(self, network: Any, legal: Tensor, keys: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """`draw` by what a plain mlp puts out, on a CPU. network: `QuickMLP.arguments`."""
-        action, log_prob = self.distribution.sample_by_mlp(network, legal, keys)
+        """Actions, and the extras that learning from them needs."""
+        action, log_prob = self.family.sample(outputs, legal, keys)
         return action, {"legal": legal, "log_prob": log_prob}
 
     def mode(self, outputs: Tensor, legal: Tensor) -> Tensor:
-        """The likeliest actions."""
-        return self.distribution.mode(outputs, legal)
+        """The most likely actions."""
+        return self.family.mode(outputs, legal)
 
-    def log_prob_and_entropy(self, outputs: Tensor, batch: Experience) -> tuple[Tensor, Tensor]:
-        return self.distribution.log_prob_and_entropy(outputs, batch.legal, batch.choice)
+    def distribution(self, outputs: Tensor, legal: Tensor) -> Distribution:
+        """That of the actions at some observations, by what the policy puts out there."""
+        return self.family.distribution(outputs, legal)
 
 
 class BoxHead(nn.Module):
@@ -109,21 +109,21 @@ class BoxHead(nn.Module):
         self.log_std = nn.Parameter(torch.full((self.num_outputs,), float(config.initial_log_std)))
         bounds = torch.tensor(space.low, device=device), torch.tensor(space.high, device=device)
         is_clipped = isinstance(config, ClippedGaussianConfig)
-        self.distribution = ClippedGaussian(*bounds) if is_clipped else SquashedGaussian.within(*bounds)
+        self.family = ClippedGaussian(*bounds) if is_clipped else SquashedGaussian.within(*bounds)
 
     def draw(self, outputs: Tensor, legal: Tensor, keys: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Actions, and what must be remembered of them."""
+        """Actions, and the extras that learning from them needs."""
         noise = random_normals(keys, self.num_outputs)
-        choice, log_prob = self.distribution.draw(outputs, self.log_std.detach(), noise)
-        return self.distribution.action(choice), {"legal": legal, "log_prob": log_prob, "choice": choice}
+        sampled, log_prob = self.family.draw(outputs, self.log_std.detach(), noise)
+        return self.family.action(sampled), {"legal": legal, "log_prob": log_prob, SAMPLED: sampled}
 
     def mode(self, outputs: Tensor, legal: Tensor) -> Tensor:
-        """The likeliest actions, but for the bend of a tanh."""
-        return self.distribution.action(outputs)
+        """The actions of the means: the likeliest ones but for the tanh, which moves the mode."""
+        return self.family.action(outputs)
 
-    def log_prob_and_entropy(self, outputs: Tensor, batch: Experience) -> tuple[Tensor, Tensor]:
-        log_prob = self.distribution.log_prob(outputs, self.log_std, batch.choice)
-        return log_prob, self.distribution.entropy(outputs, self.log_std).expand(len(outputs))
+    def distribution(self, outputs: Tensor, legal: Tensor) -> Distribution:
+        """That of the values before they are clipped or squashed, by what the policy puts out at some observations."""
+        return self.family.distribution(outputs, self.log_std)
 
 
 def make_head(config: BoxActionsConfig | None, player: Player) -> DiscreteHead | BoxHead:
@@ -131,14 +131,16 @@ def make_head(config: BoxActionsConfig | None, player: Player) -> DiscreteHead |
     space, path = player.action_space, f"players.{player.name}.algorithm.box_actions"
     if not isinstance(space, Box):
         if config is not None:
-            raise ConfigError([ConfigErrorItem(path, f"the actions are {space}, no Box; expected null")])
+            message = f"expected null (the actions are {space}, not a Box), got {config.name}"
+            raise ConfigError([ConfigErrorItem(path, message)])
         return DiscreteHead(space)
     if config is None:
-        message = f"null stands there, but the actions are {space}; expected clipped_gaussian or squashed_gaussian"
+        message = f"expected clipped_gaussian or squashed_gaussian (the actions are {space}), got null"
         raise ConfigError([ConfigErrorItem(path, message)])
     is_bounded = all(map(math.isfinite, (*space.low, *space.high)))
     if isinstance(config, SquashedGaussianConfig) and not is_bounded:
-        raise ConfigError([ConfigErrorItem(f"{path}.name", f"{space} has no bounds; expected clipped_gaussian")])
+        message = f"expected clipped_gaussian ({space} has no bounds), got {config.name}"
+        raise ConfigError([ConfigErrorItem(f"{path}.name", message)])
     return BoxHead(space, config, player.device)
 
 
@@ -169,15 +171,20 @@ class ActorCritic(nn.Module):
         if isinstance(initialization, OrthogonalConfig):
             self._initialize(body, initialization, base_key(player.seed, f"{stream}/orthogonal"))
 
-    def forward(self, observation: dict[str, Tensor], memory: Memory, fresh: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, observation: dict[str, Tensor], memory: Memory, episode_start: Tensor) -> tuple[Tensor, Tensor]:
         """What the policy puts out (B, A), and values (B,), of the sequences of an Experience."""
-        outputs = Part("policy", self.policy).unroll(observation, memory, fresh)
+        outputs = Part("policy", self.policy).unroll(observation, memory, episode_start)
         if self.value is None:
             return outputs[:, :-1], outputs[:, -1]
-        return outputs, Part("value", self.value).unroll(observation, memory, fresh)[:, 0]
+        return outputs, Part("value", self.value).unroll(observation, memory, episode_start)[:, 0]
+
+    def distribution_and_value(self, batch: Experience) -> tuple[Distribution, Tensor]:
+        """The policy's distribution and the values, (M,), at the observations of a batch."""
+        outputs, value = self(batch.observation, batch.memory, batch.episode_start)
+        return self.head.distribution(outputs, batch.legal), value
 
     def _initialize(self, body: SeparateConfig | SharedConfig, config: OrthogonalConfig, key: int) -> None:
-        """Networks that were given begin as they are."""
+        """Networks that the user has given keep their weights."""
         if isinstance(body, SeparateConfig):
             assert self.value is not None
             if not isinstance(body.policy, GivenNets):
@@ -188,3 +195,45 @@ class ActorCritic(nn.Module):
             initialize_orthogonal(self.policy, config.hidden_gain, config.policy_gain, key)
             *_, last = (module for module in self.policy.modules() if isinstance(module, nn.Linear))
             last.weight.data[-1] *= config.value_gain / config.policy_gain
+
+
+# ---- how it plays --------------------------------------------------------------------------------------
+
+
+class ActorCriticPolicy:
+    """Draws actions from the policy, or plays the most likely ones.
+
+    policy: the network that acts. value: the value's, where it must see every step of a roll-out because it has a
+    memory, else None. is_shared: the policy's last output is the value. draws: whether it draws.
+    """
+
+    sees: Sees = "observation"
+
+    def __init__(
+        self,
+        policy: Part,
+        value: Part | None,
+        head: DiscreteHead | BoxHead,
+        is_shared: bool,
+        draws: bool,
+    ) -> None:
+        self.policy, self.value, self.head, self.is_shared, self.draws = policy, value, head, is_shared, draws
+        self.recurrent = [part for part in (policy, value) if part is not None and part.remembers]
+
+    def act(self, view: Mapping[str, Tensor], legal: Tensor, keys: Tensor, memory: Memory) -> Decision:
+        if not memory:
+            for part in self.recurrent:
+                memory = memory | part.initial_memory(len(legal), legal.device)
+        extras = {REMEMBERED + name: entry for name, entry in memory.items()}
+        outputs, memory_after = self.policy.step(view, memory)
+        if self.is_shared:
+            extras["value"] = outputs[:, -1]
+            outputs = outputs[:, :-1].contiguous()
+        elif self.value is not None:
+            value, of_value = self.value.step(view, memory)
+            extras["value"] = value[:, 0]
+            memory_after |= of_value
+        if not self.draws:
+            return Decision(self.head.mode(outputs, legal), {}, memory_after)
+        action, drawn = self.head.draw(outputs, legal, keys)
+        return Decision(action, extras | drawn, memory_after)

@@ -1,19 +1,20 @@
-"""PPO's experience: the rows of a roll-out made ready for the passes over them, and their advantages (Schulman et al.
-2016)."""
+"""Advantages of a roll-out's decisions (Schulman et al. 2016), and the rows that an actor-critic learns from."""
 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import numba
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
 from palestra.games.policy import Memory
+from palestra.nets.recurrent import Part
+from palestra.players.player import Player
 from palestra.rollouts.transitions import Transitions
+from palestra.runtime.compiling import njit
 
-# Letters: M rows of a roll-out; T decisions of each of W chains or sequences.
+# Letters: M rows of a roll-out; T decisions of each of W sequences.
 
 REMEMBERED = "memory."  # before the names of a memory, where it lies among the extras of a decision
 
@@ -24,34 +25,52 @@ class Experience(NamedTuple):
     """W sequences of T decisions that follow each other: row t * W + w is decision t of sequence w. To networks without
     a memory every row is a sequence of its own: T = 1.
 
-    memory: before the first decisions, by name, (W, ...). fresh: bool (T, W), where an episode begins, and with it a
-    memory of zeros. All others (T * W, ...). choice: what the policy drew, before a box clipped or squashed it.
-    log_prob, value: at the roll-out. goal: what the value should have been. weight: of the row in a mean, 0.0 where it
-    does not count.
+    memory: before the first decisions, by name, (W, ...). episode_start: bool (T, W); there the memory is zeros. All
+    others (T * W, ...). action: as the policy drew it, before a box clipped or squashed it. log_prob, value: at the
+    roll-out. value_target: what the value should have been. weight: of the row in a mean, 0.0 where it does not count.
     """
 
     observation: dict[str, Tensor]
     memory: Memory
-    fresh: Tensor
+    episode_start: Tensor
     legal: Tensor
-    choice: Tensor
+    action: Tensor
     log_prob: Tensor
     value: Tensor
     advantage: Tensor
-    goal: Tensor
+    value_target: Tensor
     weight: Tensor
 
-    def part(self, index: Tensor) -> "Experience":
+    def minibatch(self, index: Tensor) -> "Experience":
         """Some sequences, in the order of `index`."""
-        observation, memory, fresh, *columns = self
-        steps = torch.arange(len(fresh), device=index.device).unsqueeze(1)
-        rows = (steps * fresh.shape[1] + index).flatten()
+        observation, memory, episode_start, *columns = self
+        steps = torch.arange(len(episode_start), device=index.device).unsqueeze(1)
+        rows = (steps * episode_start.shape[1] + index).flatten()
         return Experience(
             {name: entry.index_select(0, rows) for name, entry in observation.items()},
             {name: entry.index_select(0, index) for name, entry in memory.items()},
-            fresh.index_select(1, index),
+            episode_start.index_select(1, index),
             *(column.index_select(0, rows) for column in columns),
         )
+
+    def normalized(self, normalize_advantages: bool) -> "Experience":
+        """With weights that sum to 1 and, if asked for, advantages of mean 0 and standard deviation 1."""
+        batch = self._replace(weight=self.weight / self.weight.sum().clamp(min=1.0))
+        if not normalize_advantages:
+            return batch
+        centered = batch.advantage - batch.mean(batch.advantage)
+        return batch._replace(advantage=centered / (batch.mean(centered.square()).sqrt() + 1e-8))
+
+    def mean(self, column: Tensor) -> Tensor:
+        """The mean over the rows that count, where weights sum to 1. column: float32 (M,)."""
+        return torch.dot(self.weight, column)
+
+    def explained_variance(self) -> Tensor:
+        """The share of the variance of the value targets that the values explain: 1 - Var(error) / Var(target)."""
+        rows = self.normalized(normalize_advantages=False)
+        error = rows.value_target - rows.value
+        variances = [rows.mean((x - rows.mean(x)).square()) for x in (error, rows.value_target)]
+        return 1.0 - variances[0] / variances[1].clamp(min=1e-12)
 
     def to(self, device: torch.device) -> "Experience":
         def moved(value: Any) -> Any:
@@ -60,50 +79,51 @@ class Experience(NamedTuple):
         return Experience(*map(moved, self))
 
 
-class Pace(NamedTuple):
-    """The numbers of an opt step that change while a run goes on, as tensors without axes."""
-
-    entropy_coefficient: Tensor
-    bound: Tensor  # epsilon of the clipped objective, or the price of divergence
-
-
 def memory_in(extras: Mapping[str, Tensor]) -> Memory:
     """What a player remembered when it decided."""
     return {name.removeprefix(REMEMBERED): value for name, value in extras.items() if name.startswith(REMEMBERED)}
 
 
-def in_sequences(experience: Experience, batch: Transitions, chains: list[Tensor]) -> Experience:
+def rows_of_sequences(player: Player, rollout_length: int, num_rows: int) -> list[Tensor]:
+    """For every role of the player the numbers of its rows in a roll-out, (T, W): a column holds those of one world, in
+    order. They lie round by round, in a round turn by turn, in a turn world by world."""
+    rows = torch.arange(num_rows, device=player.device).view(rollout_length, len(player.turns), -1)
+    places = [[number for number, role in enumerate(player.turns) if role == own] for own in player.roles]
+    return [rows[:, place].flatten(0, 1) for place in places]
+
+
+def in_sequences(experience: Experience, batch: Transitions, sequences: list[Tensor]) -> Experience:
     """Rows that are sequences of their own, of a player whose networks remember, as the sequences in which they were
     decided.
 
-    chains: numbers of rows that follow each other, (T, W) each. Rows between them that do not count go to the end.
+    sequences: numbers of rows that follow each other, (T, W) each. Rows between them that do not count go to the end.
     """
-    longest = max(map(len, chains))
+    longest = max(map(len, sequences))
     rows, valid = (
-        torch.cat([pad(column[chain], (0, 0, 0, longest - len(chain))) for chain in chains], dim=1)
+        torch.cat([pad(column[own], (0, 0, 0, longest - len(own))) for own in sequences], dim=1)
         for column in (torch.arange(len(batch.valid), device=batch.valid.device), batch.valid)
     )
     order = (~valid).to(torch.uint8).argsort(dim=0, stable=True)
     rows, valid = rows.gather(0, order), valid.gather(0, order)
     ended = (batch.terminated | batch.truncated)[rows]
-    fresh = torch.zeros_like(valid)
-    fresh[1:] = ended[:-1] & valid[1:]
+    episode_start = torch.zeros_like(valid)
+    episode_start[1:] = ended[:-1] & valid[1:]
     observation, _, _, *columns = experience
     in_order = Experience(
         {name: entry[rows.flatten()] for name, entry in observation.items()},
         {name: entry[rows[0]] for name, entry in memory_in(batch.extras).items()},
-        fresh,
+        episode_start,
         *(column[rows.flatten()] for column in columns),
     )
-    return in_order._replace(weight=valid.flatten().to(torch.float32))  # what fills a shorter chain up does not count
+    return in_order._replace(weight=valid.flatten().to(torch.float32))  # rows that fill a shorter sequence up
 
 
-# ---- advantages ----------------------------------------------------------------------------------------
+# ---- values of what follows --------------------------------------------------------------------------------
 
 
-class Chains(NamedTuple):
-    """Decisions that follow each other, W chains of T, all (T, W). next_value: of the true next observation; looked at
-    only where a game was truncated, and at the last valid row of a chain."""
+class Sequences(NamedTuple):
+    """Decisions that follow each other, W sequences of T, all (T, W). next_value: of the true next observation; looked
+    at only where a game was truncated, and at the last valid row of a sequence."""
 
     reward: Tensor
     value: Tensor
@@ -112,25 +132,57 @@ class Chains(NamedTuple):
     truncated: Tensor
     valid: Tensor
 
+    @classmethod
+    def of(cls, batch: Transitions, value: Tensor, critic: Part, rows: Tensor) -> "Sequences":
+        """The rows (T, W) of a roll-out. value: of its observations, (M,). critic: its last output is a value."""
+        columns = (batch.reward, value, batch.terminated, batch.truncated, batch.valid)
+        reward, value, terminated, truncated, valid = (column[rows] for column in columns)
+        is_last = valid & (valid.flip(0).cumsum(0).flip(0) == 1)
+        is_needed = valid & ~terminated & (truncated | is_last)
+        if rows.device.type == "cpu":
+            next_value = torch.zeros(rows.shape)
+            next_value[is_needed] = next_values(critic, batch, rows[is_needed])
+        else:  # a GPU would have to wait to learn where they are needed
+            next_value = next_values(critic, batch, rows.flatten()).view_as(rows)
+        return cls(reward, value, next_value, terminated, truncated, valid)
 
-def generalized_advantages(chains: Chains, gamma: float, gae_lambda: float) -> Tensor:
+
+def values(critic: Part, observation: Mapping[str, Tensor], memory: Memory) -> Tensor:
+    """The critic's last output: float32 (rows,)."""
+    return critic.step(observation, memory)[0][:, -1]
+
+
+def next_values(critic: Part, batch: Transitions, rows: Tensor) -> Tensor:
+    """The values of the next observations of some rows, with what is remembered there: of all up to the row."""
+    memory: Memory = {}
+    if critic.remembers:
+        before = {name: value[rows] for name, value in memory_in(batch.extras).items()}
+        _, memory = critic.step({name: value[rows] for name, value in batch.observation.items()}, before)
+    return values(critic, {name: value[rows] for name, value in batch.next_observation.items()}, memory)
+
+
+# ---- advantages ----------------------------------------------------------------------------------------
+
+
+def generalized_advantages(sequences: Sequences, gamma: float, gae_lambda: float) -> Tensor:
     """GAE (Schulman et al. 2016, eq. 16): float32 (T, W).
 
     Nothing follows a terminated row, and the value of its next observation alone a truncated one: no advantage crosses
     a reset. Invalid rows are passed over, and have advantage 0.
     """
-    if chains.valid.device.type == "cpu":
-        arrays: Any = (column.numpy() for column in chains)
-        return torch.from_numpy(_loop_over_rows(Chains(*arrays), gamma, gae_lambda))
-    return _loop_over_steps(chains, gamma, gae_lambda)
+    if sequences.valid.device.type == "cpu":
+        arrays: Any = (column.numpy() for column in sequences)
+        return torch.from_numpy(_loop_over_rows(Sequences(*arrays), gamma, gae_lambda))
+    return _loop_over_steps(sequences, gamma, gae_lambda)
 
 
-def _loop_over_steps(chains: Chains, gamma: float, gae_lambda: float) -> Tensor:
-    advantages = torch.zeros_like(chains.value)
-    ahead, later = torch.zeros_like(chains.value[0]), torch.zeros_like(chains.value[0])
-    is_last = torch.ones_like(chains.valid[0])
+def _loop_over_steps(sequences: Sequences, gamma: float, gae_lambda: float) -> Tensor:
+    """On a GPU: all sequences at once."""
+    advantages = torch.zeros_like(sequences.value)
+    ahead, later = torch.zeros_like(sequences.value[0]), torch.zeros_like(sequences.value[0])
+    is_last = torch.ones_like(sequences.valid[0])
     for t in reversed(range(len(advantages))):
-        reward, value, next_value, terminated, truncated, valid = (column[t] for column in chains)
+        reward, value, next_value, terminated, truncated, valid = (column[t] for column in sequences)
         following = torch.where(truncated | is_last, next_value, later + gae_lambda * ahead)
         advantage = reward - value + gamma * torch.where(terminated, 0.0, following)
         advantages[t] = torch.where(valid, advantage, 0.0)
@@ -139,20 +191,21 @@ def _loop_over_steps(chains: Chains, gamma: float, gae_lambda: float) -> Tensor:
     return advantages
 
 
-@numba.njit(cache=True, nogil=True)
-def _loop_over_rows(chains: Any, gamma: float, gae_lambda: float) -> np.ndarray:
-    """The same for a CPU, of a tuple of arrays."""
-    num_steps, num_chains = chains.reward.shape
-    advantages = np.zeros((num_steps, num_chains), dtype=np.float32)
-    ahead, later = np.zeros(num_chains, dtype=np.float32), np.zeros(num_chains, dtype=np.float32)
-    is_last = np.ones(num_chains, dtype=np.bool_)
+@njit()
+def _loop_over_rows(sequences: Any, gamma: float, gae_lambda: float) -> np.ndarray:
+    """On a CPU, of a tuple of arrays."""
+    num_steps, num_sequences = sequences.reward.shape
+    advantages = np.zeros((num_steps, num_sequences), dtype=np.float32)
+    ahead, later = np.zeros(num_sequences, dtype=np.float32), np.zeros(num_sequences, dtype=np.float32)
+    is_last = np.ones(num_sequences, dtype=np.bool_)
     for t in range(num_steps - 1, -1, -1):
-        for w in range(num_chains):
-            if chains.valid[t, w]:
-                advantage = chains.reward[t, w] - chains.value[t, w]
-                if not chains.terminated[t, w]:
-                    is_cut = chains.truncated[t, w] or is_last[w]
-                    advantage += gamma * (chains.next_value[t, w] if is_cut else later[w] + gae_lambda * ahead[w])
+        for w in range(num_sequences):
+            if sequences.valid[t, w]:
+                advantage = sequences.reward[t, w] - sequences.value[t, w]
+                if not sequences.terminated[t, w]:
+                    is_cut = sequences.truncated[t, w] or is_last[w]
+                    following = sequences.next_value[t, w] if is_cut else later[w] + gae_lambda * ahead[w]
+                    advantage += gamma * following
                 advantages[t, w] = advantage
-                ahead[w], later[w], is_last[w] = advantage, chains.value[t, w], False
+                ahead[w], later[w], is_last[w] = advantage, sequences.value[t, w], False
     return advantages

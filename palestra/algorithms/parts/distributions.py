@@ -1,4 +1,7 @@
-"""Distributions of actions: what a network gave in, actions and log-probabilities out, in few tensor operations.
+"""Distributions of actions: a network's outputs in, actions and log-probabilities out, in few tensor operations.
+
+A family (Categorical, ClippedGaussian, SquashedGaussian) holds what never changes, as the bounds of a Box. With the
+outputs for B observations it makes a Distribution.
 
 `legal` masks actions as everywhere in palestra (bool, as wide as the action space says); a row without a legal action
 counts as one in which all are legal: nothing is decided there, and nothing becomes nan. All chance comes from keys
@@ -8,19 +11,33 @@ counts as one in which all are legal: nothing is decided there, and nothing beco
 import math
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Protocol, Self
 
-import numba
 import numpy as np
 import torch
 from torch import Tensor
 
-from palestra.nets.kernels.mlp import evaluate
 from palestra.randomness import U_GAMMA, mix, random_floats
+from palestra.runtime.compiling import njit
 
 ILLEGAL = -1e9  # a logit: its probability is exactly 0, and 0 * its logarithm is 0, as -inf would not have it
 LOG_ROOT_2_PI = 0.5 * math.log(2.0 * math.pi)
 HERMITE_NODES, HERMITE_WEIGHTS = (values.tolist() for values in np.polynomial.hermite_e.hermegauss(24))
+
+
+class Distribution(Protocol):
+    """The distributions of the actions at B observations, one each."""
+
+    def log_prob(self, action: Tensor) -> Tensor:
+        """The logarithm of the probability (of a Box: of its density) of one action each: float32 (B,)."""
+
+    def entropy(self) -> Tensor:
+        """float32 (B,)."""
+
+    def kl_divergence(self, other: Self) -> Tensor:
+        """KL(self || other), exactly: float32 (B,). other: another policy's, of the same family, at the same
+        observations."""
+
 
 # ---- categorical ---------------------------------------------------------------------------------------
 
@@ -41,42 +58,51 @@ class Categorical:
             chosen, log_probs = _sample(logits.detach().numpy(), legal.numpy(), keys.numpy(), _array(self.nums))
             return torch.from_numpy(chosen.ravel() if self.is_single else chosen), torch.from_numpy(log_probs)
         uniforms = random_floats(keys, len(self.nums))
-        drawn = torch.stack(
-            [_invert(part, uniforms[:, index]) for index, part in enumerate(self._log_probs(logits, legal))], dim=1
-        )
-        action = self._shaped(drawn)
-        return action, self.log_prob_and_entropy(logits, legal, action)[0]
-
-    def sample_by_mlp(self, network: Any, legal: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
-        """`sample` by the logits of a plain mlp on a CPU, in one kernel: with few worlds, to start two costs more than
-        both compute. network: what `evaluate` takes."""
-        arguments: Any = (*network, legal.numpy(), keys.numpy(), _array(self.nums))
-        chosen, log_probs = _sample_by_mlp(*arguments)
-        return torch.from_numpy(chosen.ravel() if self.is_single else chosen), torch.from_numpy(log_probs)
+        distribution = self.distribution(logits, legal)
+        drawn = [_invert(part, uniforms[:, index]) for index, part in enumerate(distribution.log_probs)]
+        action = self._shaped(torch.stack(drawn, dim=1))
+        return action, distribution.log_prob(action)
 
     def mode(self, logits: Tensor, legal: Tensor) -> Tensor:
         """The most likely action; of equally likely ones the first."""
         masked = logits.masked_fill(~legal, ILLEGAL)
         return self._shaped(torch.stack([part.argmax(1) for part in masked.split(list(self.nums), dim=1)], dim=1))
 
-    def log_prob_and_entropy(self, logits: Tensor, legal: Tensor, action: Tensor) -> tuple[Tensor, Tensor]:
-        """The log-probability of an action, and the entropy of the distribution: (B,) each."""
-        log_probs = self._log_probs(logits, legal)
-        actions = action.view(len(action), -1).split(1, dim=1)
-        taken = [part.gather(1, choice) for part, choice in zip(log_probs, actions, strict=True)]
-        plogp = [(part.exp() * part).sum(dim=1, keepdim=True) for part in log_probs]
-        if self.is_single:
-            return taken[0].squeeze(1), -plogp[0].squeeze(1)
-        return torch.cat(taken, dim=1).sum(dim=1), -torch.cat(plogp, dim=1).sum(dim=1)
-
-    def _log_probs(self, logits: Tensor, legal: Tensor) -> tuple[Tensor, ...]:
+    def distribution(self, logits: Tensor, legal: Tensor) -> "CategoricalDistribution":
+        """That of these logits, in which illegal actions have probability 0."""
         masked = logits.masked_fill(~legal, ILLEGAL)
         if self.is_single:
-            return (masked.log_softmax(dim=1),)
-        return tuple(part.log_softmax(dim=1) for part in masked.split(list(self.nums), dim=1))
+            return CategoricalDistribution((masked.log_softmax(dim=1),))
+        return CategoricalDistribution(tuple(part.log_softmax(dim=1) for part in masked.split(list(self.nums), dim=1)))
 
     def _shaped(self, drawn: Tensor) -> Tensor:
         return drawn[:, 0] if self.is_single else drawn
+
+
+class CategoricalDistribution:
+    """log_probs: of every choice the log-probabilities of its actions, float32 (B, num) each."""
+
+    def __init__(self, log_probs: tuple[Tensor, ...]) -> None:
+        self.log_probs = log_probs
+
+    def log_prob(self, action: Tensor) -> Tensor:
+        """Of actions int64 (B,), or (B, K) of several choices: (B,)."""
+        actions = action.view(len(action), -1).split(1, dim=1)
+        return _total([part.gather(1, one) for part, one in zip(self.log_probs, actions, strict=True)])
+
+    def entropy(self) -> Tensor:
+        """(B,)."""
+        return -_total([(part.exp() * part).sum(dim=1, keepdim=True) for part in self.log_probs])
+
+    def kl_divergence(self, other: "CategoricalDistribution") -> Tensor:
+        """(B,); where an action is illegal, its probability is 0 in both."""
+        pairs = zip(self.log_probs, other.log_probs, strict=True)
+        return _total([(own.exp() * (own - theirs)).sum(dim=1, keepdim=True) for own, theirs in pairs])
+
+
+def _total(columns: list[Tensor]) -> Tensor:
+    """The sum of columns (B, 1): (B,)."""
+    return columns[0].squeeze(1) if len(columns) == 1 else torch.cat(columns, dim=1).sum(dim=1)
 
 
 def _invert(log_probs: Tensor, uniforms: Tensor) -> Tensor:
@@ -90,23 +116,7 @@ def _array(nums: tuple[int, ...]) -> np.ndarray:
     return np.array(nums)
 
 
-@numba.njit(cache=True, nogil=True)
-def _sample_by_mlp(
-    x: np.ndarray,
-    weights: np.ndarray,
-    moments: np.ndarray | None,
-    widths: np.ndarray,
-    norms: np.ndarray,
-    eps: np.float32,
-    is_tanh: bool,
-    legal: np.ndarray,
-    keys: np.ndarray,
-    nums: np.ndarray,
-) -> tuple[np.ndarray, np.ndarray]:
-    return _sample(evaluate(x, weights, moments, widths, norms, eps, is_tanh), legal, keys, nums)
-
-
-@numba.njit(cache=True, nogil=True)
+@njit()
 def _sample(logits: np.ndarray, legal: np.ndarray, keys: np.ndarray, nums: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """`Categorical.sample` for a CPU, row by row: actions (B, K), log-probabilities (B,)."""
     num_rows, num_choices = len(keys), len(nums)
@@ -161,6 +171,12 @@ def gaussian_entropy(log_std: Tensor) -> Tensor:
     return (log_std + (0.5 + LOG_ROOT_2_PI)).sum(dim=-1)
 
 
+def gaussian_kl_divergence(mean: Tensor, log_std: Tensor, other_mean: Tensor, other_log_std: Tensor) -> Tensor:
+    """KL of one diagonal normal from another: (B,) of (B, n); each log_std may be (n,)."""
+    square = (torch.exp(2.0 * log_std) + (mean - other_mean).square()) * torch.exp(-2.0 * other_log_std)
+    return (other_log_std - log_std + 0.5 * (square - 1.0)).sum(dim=1)
+
+
 @dataclass(frozen=True)
 class ClippedGaussian:
     """A diagonal normal whose values are clipped to the bounds of a Box, float32 (n,), on their way into the game.
@@ -185,6 +201,9 @@ class ClippedGaussian:
     def entropy(self, mean: Tensor, log_std: Tensor) -> Tensor:
         return gaussian_entropy(log_std)
 
+    def distribution(self, mean: Tensor, log_std: Tensor) -> "GaussianDistribution":
+        return GaussianDistribution(self, mean, log_std)
+
 
 @dataclass(frozen=True)
 class SquashedGaussian:
@@ -206,7 +225,7 @@ class SquashedGaussian:
         """The value before the tanh that standard normal noise (B, n) makes, and the log-probability (B,) of its
         action. Differentiable: a reparametrised sample."""
         value = mean + torch.exp(log_std) * noise
-        return value, (-0.5 * noise.square() - log_std - LOG_ROOT_2_PI - self._log_slope(value)).sum(dim=1)
+        return value, (-0.5 * noise.square() - log_std - LOG_ROOT_2_PI - self._log_derivative(value)).sum(dim=1)
 
     def action(self, value: Tensor) -> Tensor:
         """What goes into the game."""
@@ -214,14 +233,37 @@ class SquashedGaussian:
 
     def log_prob(self, mean: Tensor, log_std: Tensor, value: Tensor) -> Tensor:
         """(B,), of the action that the value before the tanh (B, n) makes."""
-        return gaussian_log_prob(mean, log_std, value) - self._log_slope(value).sum(dim=1)
+        return gaussian_log_prob(mean, log_std, value) - self._log_derivative(value).sum(dim=1)
 
     def entropy(self, mean: Tensor, log_std: Tensor) -> Tensor:
-        """(B,) of (B, n): that of the normal, and the mean logarithm of the slope by Gauss-Hermite quadrature."""
+        """(B,) of (B, n): that of the normal, and the mean log-derivative of the tanh by Gauss-Hermite quadrature."""
         nodes, weights = mean.new_tensor(HERMITE_NODES), mean.new_tensor(HERMITE_WEIGHTS) / math.sqrt(2.0 * math.pi)
         values = mean.unsqueeze(1) + torch.exp(log_std).unsqueeze(-2) * nodes.unsqueeze(1)  # (B, nodes, n)
-        return gaussian_entropy(log_std) + weights @ self._log_slope(values).sum(dim=-1).T
+        return gaussian_entropy(log_std) + weights @ self._log_derivative(values).sum(dim=-1).T
 
-    def _log_slope(self, value: Tensor) -> Tensor:
+    def distribution(self, mean: Tensor, log_std: Tensor) -> "GaussianDistribution":
+        return GaussianDistribution(self, mean, log_std)
+
+    def _log_derivative(self, value: Tensor) -> Tensor:
         """log of d action / d value: log(half_width * (1 - tanh(value)^2)), exact where the tanh is 1."""
         return torch.log(self.half_width) + 2.0 * (math.log(2.0) - value - torch.nn.functional.softplus(-2.0 * value))
+
+
+class GaussianDistribution:
+    """mean: (B, n). log_std: the same, or (n,) for all rows. Actions are values before a family clips or squashes them,
+    (B, n)."""
+
+    def __init__(self, family: ClippedGaussian | SquashedGaussian, mean: Tensor, log_std: Tensor) -> None:
+        self.family, self.mean, self.log_std = family, mean, log_std
+
+    def log_prob(self, action: Tensor) -> Tensor:
+        """(B,)."""
+        return self.family.log_prob(self.mean, self.log_std, action)
+
+    def entropy(self) -> Tensor:
+        """(B,)."""
+        return self.family.entropy(self.mean, self.log_std).expand(len(self.mean))
+
+    def kl_divergence(self, other: "GaussianDistribution") -> Tensor:
+        """(B,). Clipping aside, which `log_prob` does not see either; a tanh of both changes nothing."""
+        return gaussian_kl_divergence(self.mean, self.log_std, other.mean, other.log_std)

@@ -1,6 +1,7 @@
 """Distributions of actions, against torch.distributions, numerical integration, and counts of samples."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -39,7 +40,8 @@ def test_discrete_log_prob_and_entropy_are_torchs() -> None:
     logits.requires_grad_()
     expected = theirs.Categorical(logits=logits.masked_fill(~legal, -1e9))
     action = expected.sample()
-    log_prob, entropy = FOUR.log_prob_and_entropy(logits, legal, action)
+    distribution = FOUR.distribution(logits, legal)
+    log_prob, entropy = distribution.log_prob(action), distribution.entropy()
     assert torch.allclose(log_prob, expected.log_prob(action), atol=1e-6)
     assert torch.allclose(entropy, expected.entropy(), atol=1e-6)
     (gradient,) = torch.autograd.grad((log_prob + entropy).sum(), logits)
@@ -52,7 +54,8 @@ def test_multi_discrete_sums_over_its_choices() -> None:
     parts = zip(logits.split([3, 2], 1), legal.split([3, 2], 1), strict=True)
     expected = [theirs.Categorical(logits=part.masked_fill(~mask, -1e9)) for part, mask in parts]
     action = torch.stack([choice.sample() for choice in expected], dim=1)
-    log_prob, entropy = PAIR.log_prob_and_entropy(logits, legal, action)
+    distribution = PAIR.distribution(logits, legal)
+    log_prob, entropy = distribution.log_prob(action), distribution.entropy()
     both = torch.stack([c.log_prob(a) for c, a in zip(expected, action.unbind(1), strict=True)])
     assert torch.allclose(log_prob, both.sum(0), atol=1e-5)
     assert torch.allclose(entropy, expected[0].entropy() + expected[1].entropy(), atol=1e-6)
@@ -73,7 +76,7 @@ def test_multi_discrete_samples_choose_independently() -> None:
     first, second = (part.double().softmax(0) for part in logits.split([3, 2]))
     joint = (first.unsqueeze(1) * second).flatten()
     assert chisquare(torch.bincount(2 * action[:, 0] + action[:, 1], minlength=6), NUM * joint).pvalue > 1e-4
-    assert torch.allclose(log_prob, PAIR.log_prob_and_entropy(rows(logits), rows(legal), action)[0], atol=1e-5)
+    assert torch.allclose(log_prob, PAIR.distribution(rows(logits), rows(legal)).log_prob(action), atol=1e-5)
 
 
 @pytest.mark.parametrize("distribution", [Categorical((5,), True), PAIR])
@@ -93,7 +96,8 @@ def test_rows_without_a_legal_action_stay_numbers() -> None:
     logits = LOGITS.repeat(8, 1).requires_grad_()
     action, log_prob = FOUR.sample(logits, nothing, world_keys(0, 8, CPU))
     assert log_prob.isfinite().all()
-    later, entropy = FOUR.log_prob_and_entropy(logits, nothing, action)
+    distribution = FOUR.distribution(logits, nothing)
+    later, entropy = distribution.log_prob(action), distribution.entropy()
     assert torch.autograd.grad((later + entropy).sum(), logits)[0].isfinite().all()
 
 
@@ -101,6 +105,17 @@ def test_mode_is_the_likeliest_legal_action() -> None:
     assert FOUR.mode(rows(LOGITS, 3), rows(LEGAL, 3)).tolist() == [3, 3, 3]
     free = torch.ones(1, 5, dtype=torch.bool)
     assert PAIR.mode(torch.tensor([[0.0, 2.0, 1.0, 3.0, 1.0]]), free).tolist() == [[1, 0]]
+
+
+@pytest.mark.parametrize("family", [Categorical((5,), True), PAIR])
+def test_discrete_kl_divergence_is_torchs(family: Categorical) -> None:
+    (logits, legal), (other_logits, _) = random_case(100, 5, 3), random_case(100, 5, 4)
+    parts = [x.masked_fill(~legal, -1e9).split(list(family.nums), dim=1) for x in (logits, other_logits)]
+    both = [[theirs.Categorical(logits=part) for part in x] for x in parts]
+    expected = sum(theirs.kl_divergence(p, q) for p, q in zip(*both, strict=True))
+    distribution, other = (family.distribution(x, legal) for x in (logits, other_logits))
+    assert torch.allclose(distribution.kl_divergence(other), expected, atol=1e-5)  # type: ignore[arg-type]
+    assert torch.equal(distribution.kl_divergence(distribution), torch.zeros(100))
 
 
 # ---- gaussian ----------------------------------------------------------------------------------------------
@@ -154,6 +169,19 @@ def test_squashed_density_sums_to_one_and_gives_the_entropy(mean: float, log_std
     assert torch.trapezoid(log_prob.exp(), action) == pytest.approx(1.0, abs=1e-3)
     expected = -torch.trapezoid(log_prob.exp() * log_prob, action)
     assert distribution.entropy(*parameters)[0] == pytest.approx(float(expected), abs=5e-3)
+
+
+@pytest.mark.parametrize("family", [ClippedGaussian(LOW, HIGH), SquashedGaussian.within(LOW, HIGH)])
+def test_gaussian_kl_divergence_is_that_of_the_values_before_they_are_clipped_or_squashed(family: Any) -> None:
+    """A bijection of both variables, as the tanh, leaves a divergence as it is."""
+    means = torch.randn(2, 50, 2, generator=torch.Generator().manual_seed(0))
+    log_stds = torch.tensor([[-0.5, 0.4], [0.1, -0.2]])
+    p, q = (
+        theirs.Independent(theirs.Normal(mean, log_std.exp().expand_as(mean)), 1)
+        for mean, log_std in zip(means, log_stds, strict=True)
+    )
+    distribution, other = (family.distribution(mean, log_std) for mean, log_std in zip(means, log_stds, strict=True))
+    assert torch.allclose(distribution.kl_divergence(other), theirs.kl_divergence(p, q), rtol=1e-5)
 
 
 def test_squashed_samples_can_be_reparametrised() -> None:
