@@ -187,11 +187,11 @@ def test_several_errors_of_a_file_are_told_at_once_one_per_line(make_config: Mak
     [
         ("gama=1", "gama: no such key; did you mean "),
         ("players.host.algorithm.gama=0.9", "did you mean 'players.host.algorithm.gamma'?"),
-        ("num_worlds", "num_worlds: no '='; expected an override as dotted.key=value"),
-        ("num_worlds=0", "num_worlds: 0 is out of range; expected an integer >= 1"),
+        ("num_worlds", "num_worlds: expected an override of the form dotted.key=value, got no '='"),
+        ("num_worlds=0", "num_worlds: expected an integer >= 1, got 0"),
         ("num_worlds=[1", "num_worlds: invalid YAML"),
-        ("game.name=chess", "game.name: 'chess' is unknown"),
-        ("players.host.algorithm.name=dpn", "players.host.algorithm.name: 'dpn' is unknown; did you mean 'dqn'?"),
+        ("game.name=chess", ", got 'chess'\n"),
+        ("players.host.algorithm.name=dpn", ", got 'dpn'; did you mean 'dqn'?"),
         ("players.host.algorithm.name=nowhere:Nothing", "importing 'nowhere' failed"),
         ("roles.agent=nobody", "roles.agent: 'nobody' is no player"),
         ("execution.device=gpu", "execution.device: 'gpu'"),
@@ -207,9 +207,9 @@ def test_an_override_that_is_wrong_is_told(override: str, expected: str, file: P
     ("content", "expected"),
     [
         (b"a: [1, 2", "broken.yml: invalid YAML in line "),
-        (b"a: 1\na: 2\n", "a: written twice, in line 1 and in line 2"),
-        (b"", "broken.yml: is empty"),
-        (b"- 1\n", "broken.yml: a list stands at the top"),
+        (b"a: 1\na: 2\n", "a: expected each key once, got it in lines 1 and 2"),
+        (b"", "broken.yml: expected a mapping of keys to values, got nothing"),
+        (b"- 1\n", "broken.yml: expected a mapping of keys to values, got a list"),
         (b"\xff\xfe\x00", "broken.yml: "),
     ],
 )

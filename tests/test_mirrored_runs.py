@@ -281,8 +281,8 @@ MAY_HOLD = "may hold a secret, which would lie in the run's folder"
         ({"options": {"headers": [{"Authorization": "pa55"}]}}, f"output.mirror.options.headers: {MAY_HOLD}"),
         ({"options": {"proxy": "http://me:pa55@proxy"}}, f"output.mirror.options.proxy: {MAY_HOLD}"),
         ({"options": {"connectionString": "pa55"}}, f"output.mirror.options.connectionString: {MAY_HOLD}"),
-        ({"attempts": 0}, "output.mirror.attempts: 0 is out of range; expected an integer >= 1"),
-        ({"first_wait_s": -1.0}, "output.mirror.first_wait_s: -1.0 is out of range"),
+        ({"attempts": 0}, "output.mirror.attempts: expected an integer >= 1, got 0"),
+        ({"first_wait_s": -1.0}, "output.mirror.first_wait_s: expected a number >= 0, got -1.0"),
     ],
 )
 def test_what_cannot_be_a_mirror_is_refused_and_no_secret_is_repeated(

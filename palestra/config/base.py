@@ -1,4 +1,4 @@
-"""The base of every config model, and the numbers that configs are made of."""
+"""The base class of every config model, and the types of numbers that configs use."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -7,14 +7,15 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class Config(BaseModel):
-    """Base of every config: frozen, strictly typed, closed to unknown keys, and without defaults.
+    """Base class of every config: frozen, strictly typed, without unknown keys, and without defaults.
 
-    What can be absent is `X | None` and written `null`. The string below a field is its comment in printed files:
+    A field that may be absent has the type `X | None`, and the file says `null`. The string below a field is its
+    comment in printed files:
 
         gamma: Discount
         \"\"\"Discount per decision of the player.\"\"\"
 
-    An integer may stand where a float is expected; a bool is never a number, a string neither; nan and inf are refused.
+    A float field accepts an integer, but no boolean, no string, no nan and no inf.
     """
 
     # defer_build: a run uses a few of a hundred models, and each is built on first use
@@ -23,7 +24,7 @@ class Config(BaseModel):
 
 @dataclass(frozen=True)
 class Noun:
-    """What a value is called in errors: "1.2 is no discount" instead of "1.2 is out of range"."""
+    """What errors call a value: "expected a discount between 0 and 1" instead of "a number between 0 and 1"."""
 
     word: str
 

@@ -1,6 +1,6 @@
-"""The comments of config models: the strings below their fields, read from the source where somebody asks for them.
+"""The comments of config models: the strings below their fields, read from the source on demand.
 
-pydantic can read them too, but does it for all models while they are imported, which every start would wait for.
+pydantic can read them too, but reads those of all models at import, which would make every start slower.
 """
 
 import ast
@@ -14,7 +14,7 @@ from pydantic import BaseModel
 
 
 def description_of(model: type[BaseModel], key: str) -> str | None:
-    """The description of a field, or the string below it in the class that declares it; None where there is neither."""
+    """The description of a field, or the string below it in the class that declares it; None if it has neither."""
     field = model.model_fields[key]
     if field.description is not None:
         return field.description
@@ -25,7 +25,7 @@ def description_of(model: type[BaseModel], key: str) -> str | None:
 
 @cache
 def _strings_in(module: ModuleType) -> dict[str, str]:
-    """The strings below the annotated names of all classes of a module, by qualified name; none without its source."""
+    """The strings below the annotated names of all classes of a module, by qualified name; empty without its source."""
     try:
         tree = ast.parse(inspect.getsource(module))
     except (OSError, TypeError, SyntaxError):
@@ -46,6 +46,6 @@ def _walk(node: ast.AST, prefix: str) -> list[tuple[str, str]]:
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 found += _walk(child, f"{prefix}{child.name}.<locals>.")
             case ast.stmt():
-                found += _walk(child, prefix)  # a class may stand below an `if`
+                found += _walk(child, prefix)  # a class may be defined below an `if`
         name = ""
     return found

@@ -1,4 +1,4 @@
-"""What a user reads when a config is wrong: all errors at once, one line each."""
+"""The error that names everything that is wrong with a config, one line each."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ class ConfigErrorItem:
     """One thing wrong with a config.
 
     `path` is the dotted path as an override would write it (`players.host.algorithm.gamma`, `evaluations.0.num_games`);
-    the file's name where the file itself cannot be read; empty where the config as a whole is at fault.
+    the file's name if the file itself cannot be read; empty if the error concerns the config as a whole.
     """
 
     path: str
@@ -23,7 +23,7 @@ class ConfigErrorItem:
 class ConfigError(ValueError):
     """Everything that is wrong with a config; its text has one unwrapped line per error.
 
-    A validator may raise it too, to name a place below its own model: its paths are then relative to that model.
+    A validator may raise it too, to name a key below its own model; its paths are then relative to that model.
     """
 
     def __init__(self, errors: Sequence[ConfigErrorItem]) -> None:
@@ -35,18 +35,18 @@ class ConfigError(ValueError):
 
 
 def likeness(word: str, other: str) -> float:
-    """How alike two words are, 0..1; upper and lower case count as the same."""
+    """How similar two words are, 0..1, without regard to case."""
     return SequenceMatcher(None, word.lower(), other.lower()).ratio()
 
 
 def nearest(word: str, known: Iterable[str], at_least: float = 0.6) -> str | None:
-    """The known word most like `word`, or None if none is at least that alike."""
+    """The known word most similar to `word`, or None if the likeness of none reaches `at_least`."""
     best = max(known, key=lambda other: likeness(word, other), default=None)
     return best if best is not None and likeness(word, best) >= at_least else None
 
 
 def shown(value: object) -> str:
-    """A value as an error message quotes it: as YAML would write it, long ones cut, containers by kind."""
+    """A value as error messages quote it: as YAML would write it, long ones cut, containers by their type alone."""
     if value is None or isinstance(value, bool):
         return str(value).lower().replace("none", "null")
     if isinstance(value, dict | list):
@@ -55,6 +55,13 @@ def shown(value: object) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
+def typed(value: object) -> str:
+    """A value as error messages quote it if its type is wrong: `the string 'x'`, `the integer 3`, `a list`, `null`."""
+    names = {bool: "boolean", int: "integer", float: "float", str: "string"}
+    name = names.get(type(value))
+    return shown(value) if name is None else f"the {name} {shown(value)}"
+
+
 def listed(values: Iterable[object]) -> str:
-    """Values in a row, for a message: `'dqn', 'ppo'`."""
+    """Values separated by commas, for a message: `'dqn', 'ppo'`."""
     return ", ".join(shown(value) for value in values)

@@ -1,8 +1,8 @@
-"""Config files: a YAML without surprises, and overrides `dotted.key=value`.
+"""Config files in a simple subset of YAML, and overrides `dotted.key=value`.
 
-Of YAML's many ways to write a value we read those that mean what they seem to: `null`, `true` and `false`, decimal
-integers (`1_000_000` too) and floats (`3e-4`). All else is text: `on`, `yes`, `1:30`, `010`, `2024-01-01`.
-Keys are always text. Tags, anchors, aliases, merges and duplicate keys are refused.
+The loader reads `null`, `true` and `false`, decimal integers (`1_000_000` too) and floats (`3e-4`). All other plain
+scalars are text: `on`, `yes`, `1:30`, `010`, `2024-01-01`. Keys are always text. Tags, anchors, aliases, merges and
+duplicate keys raise ConfigError.
 """
 
 import copy
@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from palestra.config.errors import ConfigError, ConfigErrorItem, likeness, shown
+from palestra.config.errors import ConfigError, ConfigErrorItem, likeness, typed
 
 INTEGER = re.compile(r"[-+]?(0|[1-9][0-9]*(_[0-9]+)*)")
 FLOAT = re.compile(
@@ -30,9 +30,9 @@ def load_yaml(source: Path | str) -> dict[str, Any]:
         where, text = str(source), _read(source)
     value = _parse(text, where)
     if value is None:
-        raise _error(where, "is empty; expected a mapping of keys to values")
+        raise _error(where, "expected a mapping of keys to values, got nothing")
     if not isinstance(value, dict):
-        raise _error(where, f"{shown(value)} stands at the top; expected a mapping of keys to values")
+        raise _error(where, f"expected a mapping of keys to values, got {typed(value)}")
     return value
 
 
@@ -44,27 +44,27 @@ def _read(path: Path) -> str:
     try:
         return path.read_bytes().decode("utf-8-sig")
     except FileNotFoundError:
-        raise _error(str(path), f"no such file; looked in {path.parent.absolute()}") from None
+        raise _error(str(path), f"there is no such file in {path.parent.absolute()}") from None
     except OSError as error:
         raise _error(str(path), f"cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise _error(str(path), f"is no UTF-8 text: {error.reason} at byte {error.start}") from None
+        raise _error(str(path), f"expected UTF-8 text, got {error.reason} at byte {error.start}") from None
 
 
 # ---- YAML ----------------------------------------------------------------------------------------
 
 
 class _Loader(yaml.BaseLoader):
-    """Composes nodes whose scalars are still text, and refuses what would make a value differ from what is written."""
+    """Composes nodes whose scalars are still text. Raises on anchors, aliases and tags."""
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         event = self.peek_event()
         if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
             raise yaml.MarkedYAMLError(
-                problem="no anchors and aliases here; write it out", problem_mark=event.start_mark
+                problem="expected plain values, got an anchor or alias; repeat the value", problem_mark=event.start_mark
             )
         if getattr(event, "tag", None):
-            raise yaml.MarkedYAMLError(problem="no tags here; write a plain value", problem_mark=event.start_mark)
+            raise yaml.MarkedYAMLError(problem="expected a plain value, got a tag", problem_mark=event.start_mark)
         return super().compose_node(parent, index)
 
 
@@ -97,10 +97,14 @@ def _value(node: yaml.Node, path: str, faults: list[ConfigErrorItem]) -> Any:
         line = key_node.start_mark.line + 1
         key = key_node.value
         if not isinstance(key, str) or (key == "<<" and not key_node.style):
-            problem = "no merges here; write the keys out" if isinstance(key, str) else "a key must be text"
+            problem = "expected text as a key, got a list or a mapping"
+            if isinstance(key, str):
+                problem = "expected plain keys, got a merge (<<); repeat the keys"
             raise yaml.MarkedYAMLError(problem=problem, problem_mark=key_node.start_mark)
         if key in lines:
-            faults.append(ConfigErrorItem(path + key, f"written twice, in line {lines[key]} and in line {line}"))
+            faults.append(
+                ConfigErrorItem(path + key, f"expected each key once, got it in lines {lines[key]} and {line}")
+            )
         lines[key] = line
         mapping[key] = _value(value_node, f"{path}{key}.", faults)
     return mapping
@@ -110,7 +114,7 @@ def resolve(text: str) -> Any:
     """What a plain scalar means: null, a boolean, an integer, a float, or the text itself."""
     if text in WORDS:
         return WORDS[text]
-    if INTEGER.fullmatch(text) and len(text) <= 4000:  # Python reads no longer ones
+    if INTEGER.fullmatch(text) and len(text) <= 4000:  # Python's limit for int(text) is 4300 digits
         return int(text)
     if FLOAT.fullmatch(text):
         return float(text.replace(".inf", "inf").replace(".nan", "nan"))
@@ -123,7 +127,7 @@ def resolve(text: str) -> Any:
 def apply_overrides(data: dict[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
     """A copy of `data` with values replaced: `evaluations.0.num_games=3000`, the value read as in a file.
 
-    An override replaces what is there and adds nothing. Raises ConfigError with all errors at once.
+    An override replaces an existing value and adds no key. Raises ConfigError with all errors at once.
     """
     data = copy.deepcopy(data)
     faults: list[ConfigErrorItem] = []
@@ -131,7 +135,7 @@ def apply_overrides(data: dict[str, Any], overrides: Iterable[str]) -> dict[str,
         path, equals, text = override.partition("=")
         path = path.strip()
         if not equals:
-            faults.append(ConfigErrorItem(override, "no '='; expected an override as dotted.key=value"))
+            faults.append(ConfigErrorItem(override, "expected an override of the form dotted.key=value, got no '='"))
             continue
         try:
             _replace(data, path, _parse(text, path))
@@ -155,7 +159,7 @@ def _replace(data: Any, path: str, value: Any) -> None:
 
 
 def _nearest_path(data: Any, path: str) -> str:
-    """The existing path most like a wanted one; ending in the same key counts for much."""
+    """The existing path most similar to a wanted one; one that ends in the same key is preferred."""
     last = path.rsplit(".", 1)[-1]
 
     def rank(known: str) -> float:

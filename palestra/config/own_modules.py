@@ -1,9 +1,9 @@
-"""Modules of a user's own: which may be imported, and importing them.
+"""Modules of the user's own: decides which may be imported, and imports them.
 
-A config names them as `package.module:Class`, or as `module:Name-v0` where a Gymnasium environment stands. Whoever
-writes a config means what it names. A stored run may be a stranger's: of what it names, only those sources are imported
-that a file of the user's state folder holds, by module, file and SHA-256. `palestra train` enters them there, and so
-does whoever trusts them (`--trust`).
+A config names them as `package.module:Class`, or as `module:Name-v0` for a Gymnasium environment. The user's own config
+files may name any module. A stored run may come from another person: of the modules that it names, only those are
+imported whose sources are listed in a file of the user's state folder, by module, file and SHA-256. `palestra train`
+and the option `--trust` add to that list.
 """
 
 import fcntl
@@ -31,7 +31,7 @@ IMPORT_PATH = re.compile(r"(\w+(?:\.\w+)*):\w+")
 
 @dataclass(frozen=True)
 class Source:
-    """A file that importing a module runs: of the module itself, or of a package above it. file: its real path."""
+    """A file that runs when a module is imported: its own, or that of a package above it. file: its real path."""
 
     module: str
     file: str
@@ -39,31 +39,31 @@ class Source:
 
 
 class UntrustedError(Exception):
-    """A stored run names modules that the user has not trusted; one line for each file."""
+    """A stored run names modules that the user does not trust. The message has one line per file."""
 
 
 # ---- what is trusted ---------------------------------------------------------------------------------
 
 
 def trusted_file() -> Path:
-    """`$XDG_STATE_HOME/palestra/trusted`; where that is no absolute path, below ~/.local/state."""
+    """`$XDG_STATE_HOME/palestra/trusted`; if that is no absolute path, `~/.local/state/palestra/trusted`."""
     state = Path(os.environ.get("XDG_STATE_HOME", ""))
     return (state if state.is_absolute() else Path("~/.local/state").expanduser()) / "palestra" / "trusted"
 
 
 def read_trusted() -> set[Source]:
-    """What the user has trusted. A line that was not written so counts for nothing."""
+    """The sources that the user trusts. Lines of another form are ignored."""
     try:
         lines = trusted_file().read_bytes().splitlines()
     except FileNotFoundError:
         return set()
     except OSError as error:
-        raise _refused_by_the_disk(error) from error
+        raise _file_error(error) from error
     return {source for line in lines if (source := _source_of(line)) is not None}
 
 
 def enter_trusted(sources: Sequence[Source]) -> None:
-    """Add sources to those that the user trusts. Raises ConfigError where the disk refuses."""
+    """Add sources to those that the user trusts. Raises ConfigError if the file cannot be written."""
     path = trusted_file()
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -76,7 +76,7 @@ def enter_trusted(sources: Sequence[Source]) -> None:
                 file.write(b"".join(b"\n" + json.dumps(asdict(source)).encode() for source in new) + b"\n")
                 os.fsync(file.fileno())
     except OSError as error:
-        raise _refused_by_the_disk(error) from error
+        raise _file_error(error) from error
 
 
 def _source_of(line: bytes) -> Source | None:
@@ -87,38 +87,37 @@ def _source_of(line: bytes) -> Source | None:
     return source if all(isinstance(entry, str) for entry in asdict(source).values()) else None
 
 
-def _refused_by_the_disk(error: OSError) -> ConfigError:
-    message = f"the disk refuses: {error.strerror}; XDG_STATE_HOME says where the list of trusted sources lies"
+def _file_error(error: OSError) -> ConfigError:
+    message = f"the list of trusted sources cannot be used: {error.strerror}; XDG_STATE_HOME sets its folder"
     return ConfigError([ConfigErrorItem(str(trusted_file()), message)])
 
 
-# ---- who is asked ------------------------------------------------------------------------------------
+# ---- which modules are imported ------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Imports:
-    """What becomes of the modules that a config names while it is read.
+    """What happens to the modules that a config names while it is read.
 
-    given: they are imported, for the config is the user's own. entered: as given, and from now on they are trusted.
-    checked: as given, for who looks at a config and does not train by it.
-    trusted: those that are trusted are imported, the others noted in `refused`. nothing: none is imported.
+    all: they are imported, because the config is the user's own. trust: they are imported, and trusted from now on.
+    check: they are imported, and not trusted by that: the config is only checked.
+    trusted: the trusted ones are imported, the others noted in `refused`. none: none is imported.
     """
 
-    kind: Literal["given", "entered", "checked", "trusted", "nothing"]
+    kind: Literal["all", "trust", "check", "trusted", "none"]
     refused: list[str] = field(default_factory=list)
 
 
-GIVEN = Imports("given")
-_imports: ContextVar[Imports] = ContextVar("imports", default=GIVEN)
+ALL = Imports("all")
+_imports: ContextVar[Imports] = ContextVar("imports", default=ALL)
 _admitted: set[Source] = set()  # what this process may import
 
 
 @contextmanager
 def trusting(trust: bool = True) -> Iterator[None]:
-    """Sources that configs name inside are trusted from now on; trust: False, and while a config is checked: as
-    outside."""
+    """Trusts the sources that configs name inside from now on. With trust=False, or inside `checking`, trusts none."""
     outside = _imports.get()
-    token = _imports.set(Imports("entered") if trust and outside.kind != "checked" else outside)
+    token = _imports.set(Imports("trust") if trust and outside.kind != "check" else outside)
     try:
         yield
     finally:
@@ -127,8 +126,8 @@ def trusting(trust: bool = True) -> Iterator[None]:
 
 @contextmanager
 def checking() -> Iterator[None]:
-    """Inside, what configs name is imported, and nothing is trusted by that."""
-    token = _imports.set(Imports("checked"))
+    """Inside, the modules that configs name are imported, but not trusted by that."""
+    token = _imports.set(Imports("check"))
     try:
         yield
     finally:
@@ -137,8 +136,8 @@ def checking() -> Iterator[None]:
 
 @contextmanager
 def importing_nothing() -> Iterator[None]:
-    """Inside, no module of a user's own is imported: its sections of a config stay the mappings that they are."""
-    token = _imports.set(Imports("nothing"))
+    """Inside, no module of the user's own is imported: the sections of its classes stay plain mappings."""
+    token = _imports.set(Imports("none"))
     try:
         yield
     finally:
@@ -147,9 +146,12 @@ def importing_nothing() -> Iterator[None]:
 
 @contextmanager
 def reading_stored(path: Path) -> Iterator[None]:
-    """For the config of a run, which lies at `path` and may be a stranger's. Raises UntrustedError for what it names
-    that is not trusted, in place of any error in it; nothing of that was imported."""
-    imports = Imports("trusted") if _imports.get().kind in ("given", "checked") else _imports.get()
+    """For reading the config of a stored run at `path`, which another person may have written.
+
+    Raises UntrustedError, before any other error of the config, if it names sources that are not trusted. Those are not
+    imported.
+    """
+    imports = Imports("trusted") if _imports.get().kind in ("all", "check") else _imports.get()
     token = _imports.set(imports)
     try:
         yield
@@ -164,34 +166,35 @@ def reading_stored(path: Path) -> Iterator[None]:
 
 
 def admit(module_name: str) -> bool:
-    """Whether a module that a config names may be imported. What cannot be found may: importing it says why not."""
+    """Whether a module that a config names may be imported. True for a module that does not exist: importing it fails
+    with a message."""
     imports = _imports.get()
-    if imports.kind == "nothing":
+    if imports.kind == "none":
         return False
     try:
         sources = find_sources(module_name)
     except (ImportError, ValueError):
         return True
-    if imports.kind == "entered":
+    if imports.kind == "trust":
         enter_trusted(sources)
-    if imports.kind == "trusted" and (strange := _strange(sources)):
-        imports.refused.extend(strange)
+    if imports.kind == "trusted" and (untrusted := _untrusted(sources)):
+        imports.refused.extend(untrusted)
         return False
     _admitted.update(sources)
     return True
 
 
-def _strange(sources: Sequence[Source]) -> list[str]:
-    """What keeps sources from being imported: a line for each that is not trusted."""
+def _untrusted(sources: Sequence[Source]) -> list[str]:
+    """One line for each of the sources that is not trusted."""
     trusted = read_trusted()
     earlier = {(source.module, source.file) for source in trusted}
-    return [_told(source, (source.module, source.file) in earlier) for source in sources if source not in trusted]
+    return [_refusal(source, (source.module, source.file) in earlier) for source in sources if source not in trusted]
 
 
-def _told(source: Source, has_changed: bool) -> str:
+def _refusal(source: Source, has_changed: bool) -> str:
     what = f"module {source.module!r}, file {source.file}, SHA-256 {source.sha256}"
     state = "has changed since it was trusted" if has_changed else "is not trusted"
-    remedy = "who has read it can trust it, as by palestra evaluate RUN --trust (in Python: trust=True)"
+    remedy = "if you have read it, you can trust it, as by palestra evaluate RUN --trust (in Python: trust=True)"
     return f"{what} {state}, and was not imported; {remedy}"
 
 
@@ -199,13 +202,13 @@ def _told(source: Source, has_changed: bool) -> str:
 
 
 def find_sources(module_name: str) -> list[Source]:
-    """The files that importing a module runs, those of the packages above it first, found without running any.
+    """The files that run when a module is imported, those of the packages above it first. Finding them runs none.
 
-    A package without `__init__.py` runs none. What a module imports itself is not among them. Raises ValueError for a
-    module that has no source (compiled, built in), ModuleNotFoundError for one that is not there.
+    A package without `__init__.py` has no such file; what the module itself imports is not among them. Raises
+    ValueError for a module without source (compiled, built in), ModuleNotFoundError for one that does not exist.
     """
     if not re.fullmatch(r"\w+(\.\w+)*", module_name):
-        raise ValueError(f"{module_name!r} names no module")
+        raise ValueError(f"expected the name of a module, got {module_name!r}")
     importlib.invalidate_caches()  # its file may be a moment old
     sources, path, name = [], None, ""
     for part in module_name.split("."):
@@ -214,14 +217,14 @@ def find_sources(module_name: str) -> list[Source]:
         if file is None and path is not None:
             continue
         if file is None or not file.endswith(".py") or not os.path.isfile(file):
-            raise ValueError(f"module {name!r} has no source file; expected a module in a .py file")
+            raise ValueError(f"expected a module in a .py file, got {name!r}, which has no source file")
         sources.append(Source(name, os.path.realpath(file), _sha256(Path(file).read_bytes())))
     return sources
 
 
 def _find(name: str, path: list[str] | None) -> tuple[str | None, list[str] | None]:
-    """The file of a module, and where the modules inside it lie, if it is a package. path: where to look; None: in the
-    current directory, and on Python's path."""
+    """The file of a module and, if it is a package, the folders of the modules inside it. path: the folders to search;
+    None: the current directory and Python's path."""
     if (loaded := sys.modules.get(name)) is not None:
         inside = getattr(loaded, "__path__", None)
         return getattr(loaded, "__file__", None), None if inside is None else list(inside)
@@ -238,22 +241,22 @@ def _find(name: str, path: list[str] | None) -> tuple[str | None, list[str] | No
 
 
 def import_own(module_name: str) -> ModuleType:
-    """A module of the user's own, from the current directory or Python's path; exactly the source that was admitted or
-    is trusted. Raises ValueError if it fails, UntrustedError if it may not be imported."""
-    if _imports.get().kind == "nothing":
-        raise UntrustedError(f"module {module_name!r} is the run's own, and was not imported")
+    """Import a module of the user's own from the current directory or Python's path: exactly the source that was
+    admitted or is trusted. Raises ValueError if the import fails, UntrustedError if it is not allowed."""
+    if _imports.get().kind == "none":
+        raise UntrustedError(f"module {module_name!r} belongs to the run's author, and was not imported")
     if module_name in sys.modules:
         return sys.modules[module_name]
     here = os.getcwd()
     finder = None
     try:
         sources = find_sources(module_name)
-        strange = [] if _admitted.issuperset(sources) else _strange(sources)
-        if strange:
-            raise UntrustedError("\n".join(strange))
+        untrusted = [] if _admitted.issuperset(sources) else _untrusted(sources)
+        if untrusted:
+            raise UntrustedError("\n".join(untrusted))
         outermost = module_name.partition(".")[0]
         if here not in sys.path and importlib.machinery.PathFinder.find_spec(outermost, [here]) is not None:
-            sys.path.append(here)  # the module may import its neighbours; what is installed goes before them
+            sys.path.append(here)  # the module may import its neighbours; installed packages take precedence
         finder = _Finder(sources)
         sys.meta_path.insert(0, finder)
         return importlib.import_module(module_name)
@@ -269,7 +272,7 @@ def import_own(module_name: str) -> ModuleType:
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds modules where they were found before."""
+    """Finds modules in the files where `find_sources` found them."""
 
     def __init__(self, sources: Sequence[Source]) -> None:
         self.sources = {source.module: source for source in sources}
@@ -288,7 +291,7 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 class _Loader(importlib.machinery.SourceFileLoader):
-    """Compiles a source itself: compiled code that lies beside it may be anything."""
+    """Compiles the source, and ignores compiled files beside it, which may hold other code."""
 
     def __init__(self, source: Source) -> None:
         super().__init__(source.module, source.file)

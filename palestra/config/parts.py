@@ -1,4 +1,4 @@
-"""Faults of a part of a config that show only when the part is built, and the place where they lie."""
+"""Errors of a part of a config that appear only when the part is built, and the path where they lie."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -11,21 +11,21 @@ C = TypeVar("C", bound=Config)
 
 
 class PartError(ConfigError):
-    """What is wrong with one part of a config; paths are relative to the part."""
+    """What is wrong with one part of a config; its paths are relative to the part."""
 
     def __init__(self, part: object, errors: Sequence[ConfigErrorItem]) -> None:
         super().__init__(errors)
         self.part = part
 
     def within(self, whole: Config, path: str) -> ConfigError:
-        """The same, told by paths from where `path` says that the whole lies."""
+        """The same errors with full paths: `path` is the path of `whole`, the config that contains the part."""
         place = next((keys for keys, value in walk(whole, ()) if value is self.part), ())
         return ConfigError(_moved(self.errors, (path, *place)))
 
 
 @contextmanager
 def below(path: str) -> Iterator[None]:
-    """The paths of a ConfigError that is raised inside begin with this one."""
+    """Puts `path` before the paths of a ConfigError that is raised inside."""
     try:
         yield
     except ConfigError as error:
@@ -49,7 +49,7 @@ def walk(value: Any, keys: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ..
 
 
 def replaced(config: C, path: str, value: Any) -> C:
-    """A copy of a config with another value at a dotted path, which is not checked."""
+    """A copy of a config with another value at a dotted path. The value is not checked."""
     name, _, rest = path.partition(".")
     inner = replaced(getattr(config, name), rest, value) if rest else value
     return config.model_copy(update={name: inner})

@@ -1,4 +1,4 @@
-"""What may stand at each place of a config: walking a model's types, and saying in words what they expect."""
+"""What each place of a config may hold: follows a path through a model's types, and describes the type in words."""
 
 import types
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from palestra.config.variants import Variants, members_of
 
 
 class Place(NamedTuple):
-    """What may stand at one place: a type without its wrapping, its constraints, and whether null may stand there."""
+    """What one place of a config may hold: a type without its wrapping, its constraints, and whether it may be null."""
 
     kind: Any
     constraints: tuple[Any, ...] = ()
@@ -23,7 +23,7 @@ class Place(NamedTuple):
 
     @property
     def variants(self) -> Variants | None:
-        """How the members of the union that stands here are told apart, if it is such a union."""
+        """How to choose a member, if this place holds a union of config models; else None."""
         return next((item for item in self.constraints if isinstance(item, Variants)), None)
 
     @property
@@ -31,17 +31,17 @@ class Place(NamedTuple):
         return isinstance(self.kind, type) and issubclass(self.kind, BaseModel)
 
     def alternatives(self) -> tuple[Any, ...]:
-        """The types of a union that stands here; the one type otherwise."""
+        """The types of the union, or the one type if this is no union."""
         return get_args(self.kind) if _is_union(self.kind) else (self.kind,)
 
     def chosen(self, value: Any) -> "Place":
-        """This place, once it is known what stands there: a union told by name or key becomes its member."""
+        """This place with a union of config models replaced by the member that `value` names."""
         if self.variants is None or value is None:
             return self
         return Place(self.variants.member(members_of(self.kind), value))
 
     def below(self, key: str | int, value: Any) -> "Place":
-        """The place below this one, at a key of the mapping or an index of the list `value` that stands here."""
+        """The place below this one, at a key of the mapping or an index of the list `value`."""
         here = self.chosen(value)
         if here.is_model:
             field = here.kind.model_fields.get(key)
@@ -86,13 +86,13 @@ def _is_union(kind: Any) -> bool:
 KINDS = {bool: "true or false", int: "an integer", float: "a number", str: "a string", Any: "any value"}
 
 
-def describe(place: Place, key: str | int = "x") -> str:
-    """What is expected at a place: "an integer >= 1", "a discount, 0 <= gamma <= 1", "a list, each item a string"."""
-    text = _describe(place, key)
+def describe(place: Place) -> str:
+    """What is expected at a place: "an integer >= 1", "a discount between 0 and 1", "a list, each item a string"."""
+    text = _describe(place)
     return f"{text} or null" if place.is_nullable else text
 
 
-def _describe(place: Place, key: str | int) -> str:
+def _describe(place: Place) -> str:
     kind, origin = place.kind, get_origin(place.kind)
     if place.variants is not None:
         return place.variants.describe(members_of(kind))
@@ -102,13 +102,13 @@ def _describe(place: Place, key: str | int) -> str:
         values = get_args(kind)
         return f"one of {listed(values)}" if len(values) > 1 else listed(values)
     if _is_union(kind):
-        return " or ".join(describe(place_of(alternative), key) for alternative in get_args(kind))
+        return " or ".join(describe(place_of(alternative)) for alternative in get_args(kind))
     if origin in (list, tuple, dict):
         return _describe_container(place, origin)
-    noun = noun_of(place)
+    noun = next((item.word for item in place.constraints if isinstance(item, Noun)), None)
     text = KINDS.get(kind, str(kind)) if noun is None else f"a {noun}"
-    limits = bounds(place, key)
-    return text + (f", {limits}" if limits.count("<") + limits.count(">") > 1 else f" {limits}") if limits else text
+    limits = bounds(place)
+    return f"{text} {limits}" if limits else text
 
 
 def _describe_container(place: Place, origin: Any) -> str:
@@ -122,19 +122,15 @@ def _describe_container(place: Place, origin: Any) -> str:
     return f"a list{size}, each item {describe(place_of(kinds[0]))}"
 
 
-def noun_of(place: Place) -> str | None:
-    return next((item.word for item in place.constraints if isinstance(item, Noun)), None)
-
-
-def bounds(place: Place, key: str | int = "x") -> str:
-    """The bounds of a place in words: ">= 1", "0 <= gamma <= 1", "of length >= 1"; empty where there are none."""
+def bounds(place: Place) -> str:
+    """The bounds of a place in words: ">= 1", "between 0 and 1", "of length >= 1"; empty without bounds."""
     lower, upper, others = "", "", []
     for item in place.constraints:
         match item:
             case annotated_types.Ge(ge=limit):
-                lower = f"{limit} <="
+                lower = f">= {limit}"
             case annotated_types.Gt(gt=limit):
-                lower = f"{limit} <"
+                lower = f"> {limit}"
             case annotated_types.Le(le=limit):
                 upper = f"<= {limit}"
             case annotated_types.Lt(lt=limit):
@@ -147,32 +143,28 @@ def bounds(place: Place, key: str | int = "x") -> str:
                 others.append(f"of length <= {length}")
             case _ if getattr(item, "pattern", None):
                 others.append(f"that matches {item.pattern!r}")
-    name = key if isinstance(key, str) and key.isidentifier() else "x"
-    if lower and upper:
-        others.insert(0, f"{lower} {name} {upper}")
-    elif lower:
-        limit, sign = lower.split()
-        others.insert(0, f"{sign.replace('<', '>')} {limit}")
-    elif upper:
-        others.insert(0, upper)
+    if lower.startswith(">=") and upper.startswith("<="):
+        others.insert(0, f"between {lower[3:]} and {upper[3:]}")
+    elif lower or upper:
+        others.insert(0, " and ".join(filter(None, (lower, upper))))
     return ", ".join(others)
 
 
-# ---- what every model promises -------------------------------------------------------------------
+# ---- what holds for every model -------------------------------------------------------------------
 
 
 def find_defaults(model: type[BaseModel]) -> list[str]:
-    """The fields with a default, in a model and all that it refers to, as `Class.field`; a sound model has none."""
+    """The fields with a default, of a model and all models below it, as `Class.field`; a correct model has none."""
     return [f"{owner.__name__}.{key}" for owner, key, field in fields_under(model) if not field.is_required()]
 
 
 def find_undescribed(model: type[BaseModel]) -> list[str]:
-    """The fields without a comment, in a model and all that it refers to, as `Class.field`; a sound model has none."""
+    """The fields without a comment, of a model and all models below it, as `Class.field`; a correct model has none."""
     return [f"{owner.__name__}.{key}" for owner, key, _ in fields_under(model) if comment_of(owner, key) is None]
 
 
 def comment_of(model: type[BaseModel], key: str) -> str | None:
-    """The comment of a field: its description, or for a `name` without one the first line of its model's docstring."""
+    """The comment of a field: its description; for a `name` without one, the first line of its model's docstring."""
     description = description_of(model, key)
     if description is None and key == "name" and model.__doc__:
         description = model.__doc__.strip().splitlines()[0]
@@ -180,12 +172,12 @@ def comment_of(model: type[BaseModel], key: str) -> str | None:
 
 
 def fields_under(model: type[BaseModel]) -> Iterator[tuple[type[BaseModel], str, FieldInfo]]:
-    """Every field of a model and of all models that it refers to, each model once."""
-    seen: list[type[BaseModel]] = [model]
-    for owner in seen:  # grows while we walk
+    """Every field of a model and of all models below it, each model once."""
+    models: list[type[BaseModel]] = [model]
+    for owner in models:  # grows during the loop
         for key, field in owner.model_fields.items():
             yield owner, key, field
-            seen.extend(found for found in _models_in(field.annotation) if found not in seen)
+            models.extend(found for found in _models_in(field.annotation) if found not in models)
 
 
 def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:

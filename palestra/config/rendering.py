@@ -1,4 +1,4 @@
-"""A config as the YAML text of a whole file, each key with its comment."""
+"""Prints a config as the YAML text of a whole file, each key with its comment."""
 
 import math
 import re
@@ -18,7 +18,7 @@ WORD = re.compile(r"[A-Za-z_][\w./-]*(:[\w./-]+)*", re.ASCII)
 def render(config: Config | dict[str, Any], model: type[Config]) -> str:
     """The full YAML text of a config, or of data that describes one: keys in the model's order, each commented.
 
-    `load_yaml` reads it back to equal data. Raises ConfigError where the data is no such config.
+    `load_yaml` reads it back to equal data. Raises ConfigError if the data do not fit the model.
     """
     data = config.model_dump() if isinstance(config, Config) else config
     check(data, model)
@@ -36,7 +36,7 @@ def _mapping(data: dict[str, Any], place: Place, indent: int) -> list[str]:
 
 
 def _entry(key: str, comment: str | None, value: Any, place: Place, indent: int) -> list[str]:
-    """One key with its comment and its value: beside it if it fits into one line, below it otherwise."""
+    """One key with its comment and its value: in one line if they fit, otherwise the value below the key."""
     text = inline(value)
     fits = text is not None and len(key) + 1 + len(text) <= WIDTH
     line = f"{key} {text}" if fits or not isinstance(value, dict | list | tuple) else key
@@ -63,7 +63,7 @@ def _block(value: Any, place: Place, indent: int) -> list[str]:
             continue
         below = _block(item, place.below(index, value), indent + 2)
         first = next(number for number, line in enumerate(below) if not line.lstrip().startswith("#"))
-        lines += [line[2:] for line in below[:first]]  # comments stand above the dash
+        lines += [line[2:] for line in below[:first]]  # comments go above the dash
         lines += [f"{margin}- {below[first].lstrip()}", *below[first + 1 :]]
     return lines
 
@@ -79,7 +79,7 @@ def inline(value: Any) -> str | None:
 
 
 def scalar(value: Any) -> str:
-    """A scalar as YAML text that every YAML reader, not ours alone, reads back equal."""
+    """A scalar as YAML text that every YAML reader reads back equal."""
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, int):
@@ -92,7 +92,7 @@ def scalar(value: Any) -> str:
 
 
 def _float(value: float) -> str:
-    """As 1.0e-8 where Python has 1e-08: YAML 1.1 takes a number without a point for text."""
+    """A float as YAML text: 1.0e-8 for Python's 1e-08, because YAML 1.1 reads a number without a point as text."""
     mantissa, e, exponent = repr(value).partition("e")
     point = "" if "." in mantissa else ".0"
     return f"{mantissa}{point}e{int(exponent):+}" if e else mantissa

@@ -1,4 +1,4 @@
-"""From a plain mapping to a checked config, or to all of its errors, in our own words."""
+"""Checks a plain mapping: gives the config, or all of its errors in the form "expected X, got Y"."""
 
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -8,10 +8,10 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from palestra.config.base import Config
-from palestra.config.errors import ConfigError, ConfigErrorItem, nearest, shown
+from palestra.config.errors import ConfigError, ConfigErrorItem, nearest, shown, typed
 from palestra.config.files import apply_overrides, load_yaml
 from palestra.config.own_modules import reading_stored
-from palestra.config.places import Place, bounds, describe, noun_of, place_of
+from palestra.config.places import Place, describe, place_of
 from palestra.config.variants import ByKey, members_of
 
 M = TypeVar("M", bound=Config)
@@ -21,7 +21,6 @@ Model = type[M] | Callable[[Any], type[M]]
 PASSED_THROUGH = ("value_error", "assertion_error")
 UNKNOWN_KEY = ("extra_forbidden", "invalid_key")
 OUT_OF_RANGE = ("greater_than", "less_than", "multiple_of", "too_short", "too_long", "pattern_mismatch")
-KINDS = {bool: "a boolean", int: "an integer", float: "a float", str: "a string"}
 
 
 def load_config(path: str | Path, overrides: Iterable[str], model: Model[M]) -> M:
@@ -30,14 +29,14 @@ def load_config(path: str | Path, overrides: Iterable[str], model: Model[M]) -> 
 
 
 def load_stored_config(path: Path, overrides: Iterable[str], model: Model[M]) -> M:
-    """The config of a run, which may be a stranger's: as `load_config`, but what it names is only imported if the user
-    has trusted it. Raises UntrustedError for what else it names."""
+    """The config of a stored run, which another person may have written: as `load_config`, but imports only those of
+    the modules it names that the user trusts. Raises UntrustedError if it names others."""
     with reading_stored(path):
         return load_config(path, overrides, model)
 
 
 def check_overridden(data: dict[str, Any], overrides: Iterable[str], model: Model[M]) -> M:
-    """The config that plain data describe after the overrides. Raises ConfigError with the errors of both at once."""
+    """The config that plain data describe after the overrides. Raises ConfigError with the errors of both together."""
     errors: list[ConfigErrorItem] = []
     for override in overrides:
         try:
@@ -57,7 +56,7 @@ def check_overridden(data: dict[str, Any], overrides: Iterable[str], model: Mode
 def check(data: Any, model: type[M]) -> M:
     """The config that plain data (mappings, lists, scalars) describes. Raises ConfigError with all errors at once.
 
-    A ValueError that a validator of ours raises passes its message through, at the place of its field or model.
+    A ValueError that a validator raises becomes an error at the path of its field or model, with the same message.
     """
     try:
         return model.model_validate(data)
@@ -67,7 +66,7 @@ def check(data: Any, model: type[M]) -> M:
 
 
 class _Fault(NamedTuple):
-    """One error as pydantic found it, with the place where it lies and the model around it."""
+    """One error as pydantic found it, with the place where it lies and the place above it."""
 
     details: ErrorDetails
     path: tuple[str | int, ...]
@@ -84,7 +83,7 @@ class _Fault(NamedTuple):
                 place = place_of(get_args(parent.kind)[0])
                 break
             if place.variants is None and len(place.alternatives()) > 1:
-                if details["type"] not in PASSED_THROUGH:  # what stands here fits none of the types
+                if details["type"] not in PASSED_THROUGH:  # the value fits none of the types
                     details = ErrorDetails(type="union", loc=details["loc"], msg="", input=value)
                 break
             parent, place = place.chosen(value), place.below(key, value)
@@ -97,7 +96,7 @@ def _value_at(value: Any, key: str | int) -> Any:
     try:
         return getattr(value, str(key)) if isinstance(value, Config) else value[key]
     except (KeyError, IndexError, AttributeError, TypeError):
-        return None  # nothing stands there
+        return None  # the data have no such key
 
 
 def _items(faults: list[_Fault]) -> list[ConfigErrorItem]:
@@ -120,23 +119,23 @@ def _items(faults: list[_Fault]) -> list[ConfigErrorItem]:
 
 
 def _misspelt(faults: list[_Fault]) -> dict[tuple[str | int, ...], _Fault]:
-    """The missing key that each unknown key beside it was probably meant to be, by the unknown key's path."""
+    """For the path of each unknown key, the missing key of the same mapping that was probably meant."""
     missing = [fault for fault in faults if fault.details["type"] == "missing"]
     meant = {}
     for fault in faults:
         if fault.details["type"] in UNKNOWN_KEY:
-            beside = {str(other.path[-1]): other for other in missing if other.path[:-1] == fault.path[:-1]}
-            key = nearest(str(fault.path[-1]), beside, at_least=0.75)
+            siblings = {str(other.path[-1]): other for other in missing if other.path[:-1] == fault.path[:-1]}
+            key = nearest(str(fault.path[-1]), siblings, at_least=0.75)
             if key is not None:
-                meant[fault.path] = beside[key]
-                missing.remove(beside[key])
+                meant[fault.path] = siblings[key]
+                missing.remove(siblings[key])
     return meant
 
 
 def _unknown_key(fault: _Fault, meant: _Fault | None) -> str:
     if meant is not None:
         key = meant.path[-1]
-        return f"unknown key; did you mean {key!r}, which is missing? expected {describe(meant.place, key)}"
+        return f"unknown key; did you mean {key!r}, which is missing (expected {describe(meant.place)})?"
     known = list(fault.parent.kind.model_fields)
     near = nearest(str(fault.path[-1]), known)
     if near is not None:
@@ -145,30 +144,26 @@ def _unknown_key(fault: _Fault, meant: _Fault | None) -> str:
 
 
 def _message(fault: _Fault) -> str:
-    """What stands there, and what was expected."""
+    """What was expected, and what the config has instead."""
     kind, value, place = fault.details["type"], fault.details["input"], fault.place
-    key = fault.path[-1] if fault.path else "x"
-    expected = f"expected {describe(place, key)}"
+    expected = f"expected {describe(place)}"
     if kind == "missing":
-        return f"missing; {expected}"
-    if kind == "nothing_tells" and isinstance(place.variants, ByKey):
-        return f"missing; expected {place.variants.expected(members_of(place.kind), _dotted(fault.path) + '.')}"
+        return f"{expected}, but the key is missing"
+    if kind == "no_key_of_a_member" and isinstance(place.variants, ByKey):
+        keys = place.variants.expected(members_of(place.kind), _dotted(fault.path) + ".")
+        return f"expected {keys}, but all of these keys are missing"
     if kind in PASSED_THROUGH:
         return str(fault.details["ctx"]["error"])
     if kind == "finite_number":
-        return f"{shown(value)} is not finite; {expected}"
+        return f"{expected}, got {shown(value)}, which is not finite"
     if kind == "literal_error" and isinstance(value, str):
         near = nearest(value, [str(known) for known in place.kind.__args__])
-        return f"{value!r} is unknown; {f'did you mean {near!r}? ' if near else ''}{expected}"
+        return f"{expected}, got {value!r}{f'; did you mean {near!r}?' if near else ''}"
     if any(word in kind for word in OUT_OF_RANGE):
-        noun = noun_of(place)
-        if noun is not None:
-            return f"{shown(value)} is no {noun}; expected {bounds(place, key)}"
-        return f"{shown(value)} is out of range; {expected}"
+        return f"{expected}, got {shown(value)}"
     if kind == "int_type" and isinstance(value, float) and value.is_integer():
-        expected += f", written {int(value)}"
-    name = KINDS.get(type(value))
-    return f"{shown(value)} is {name}; {expected}" if name else f"{shown(value)} stands there; {expected}"
+        expected += f" (write {int(value)})"
+    return f"{expected}, got {typed(value)}"
 
 
 def _dotted(path: tuple[str | int, ...]) -> str:

@@ -1,15 +1,14 @@
-"""Unions of configs: members told by their `name` or by the keys they have, and classes of the user's own.
+"""Unions of configs, whose members are told apart by their `name` or by their keys; and classes of the user's own.
 
     Optimizer = Annotated[AdamConfig | SGDConfig, ByName()]
     Reward = Annotated[WinConfig | UserConfig, ByName(user_class=rewards.Reward)]
     Player = Annotated[LearningPlayer | ScriptedPlayer, ByKey()]
 
-Where there may be none, `| None` stands outside: `Optimizer | None`.
+A union that may be absent has `| None` outside: `Optimizer | None`.
 
-Such a union is the register of the parts of one kind: a line in it, and a part can be named in a file. Each config
-stands beside its part and makes it by its method `build`, with the arguments of its kind. A part may also be a class of
-the user's own, named as package.module:Class, a subclass of `user_class`, which carries its keys as its attribute
-`Config`.
+Such a union is the register of the parts of one kind: with a line in it, a file can name the part. Each config stands
+beside its part and makes it by its method `build`, with the arguments of its kind. A part may also be a class of the
+user's own, named as package.module:Class: a subclass of `user_class` with its keys in its attribute `Config`.
 """
 
 import traceback
@@ -23,16 +22,16 @@ from pydantic import ConfigDict, GetCoreSchemaHandler
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from palestra.config.base import Config
-from palestra.config.errors import ConfigError, ConfigErrorItem, likeness, listed, nearest, shown
+from palestra.config.errors import ConfigError, ConfigErrorItem, likeness, listed, nearest, typed
 from palestra.config.own_modules import IMPORT_PATH, admit, find_sources, import_own
 
 T = TypeVar("T")
 
 
 class UserConfig(Config):
-    """Base of the config model that a user's own class carries as its attribute `Config`."""
+    """Base of the config model that a user's own class has as its attribute `Config`."""
 
-    model_config = ConfigDict(defer_build=False)  # its faults show where it is defined
+    model_config = ConfigDict(defer_build=False)  # errors of the model appear where it is defined
 
     name: str
     """The user's class, as package.module:Class."""
@@ -44,7 +43,7 @@ class UserConfig(Config):
 
 
 class UnreadConfig(UserConfig):
-    """A section of a class that was not imported: the mapping as it stands in the file."""
+    """The section of a class that was not imported: the mapping as the file has it."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -56,40 +55,37 @@ def members_of(union: Any) -> tuple[type[Config], ...]:
     members = (union,) if isinstance(union, type) else get_args(union)
     for member in members:
         if not (isinstance(member, type) and issubclass(member, Config)):
-            raise TypeError(
-                f"{member} is no Config; only config models can be told by name or key, None stands outside"
-            )
+            raise TypeError(f"expected config models in the union (write `| None` outside of it), got {member}")
     return members
 
 
 class Variants(ABC):
-    """An annotation on a union of config models that says which member a mapping means.
+    """An annotation on a union of config models that chooses the member a mapping means.
 
-    It takes the place of pydantic's own unions, which write their tags into the paths of errors.
+    It replaces pydantic's own unions, which write their tags into the paths of errors.
     """
 
     @abstractmethod
     def choose(self, members: tuple[type[Config], ...], value: dict[str, Any]) -> type[Config]:
-        """The member that a mapping means; ConfigError with paths relative to the mapping if there is none."""
+        """The member that a mapping means. Raises ConfigError, with paths relative to the mapping, if there is none."""
 
     @abstractmethod
     def describe(self, members: tuple[type[Config], ...]) -> str:
         """What is expected, for an error message."""
 
     def member(self, members: tuple[type[Config], ...], value: Any) -> type[Config]:
-        """The member that any value means: a config object is its own."""
+        """The member that any value means; for a config object its own class."""
         if isinstance(value, members):
             if isinstance(value, UserConfig):
                 _admits(value.name)
             return type(value)
         if not isinstance(value, dict):
-            there = "stands there" if value is None or isinstance(value, list) else "is no mapping"
-            raise ConfigError([ConfigErrorItem("", f"{shown(value)} {there}; expected {self.describe(members)}")])
+            raise ConfigError([ConfigErrorItem("", f"expected {self.describe(members)}, got {typed(value)}")])
         return self.choose(members, value)
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         members = members_of(source)
-        self.describe(members)  # a union whose members cannot be told apart is refused where it is defined
+        self.describe(members)  # raises where the union is defined if its members cannot be told apart
         return core_schema.no_info_plain_validator_function(
             lambda value: self.member(members, value).model_validate(value)
         )
@@ -97,8 +93,8 @@ class Variants(ABC):
 
 @dataclass(frozen=True)
 class ByName(Variants):
-    """Members told by `name: Literal[...]`. With `user_class`, also `package.module:Class`, a subclass of it but
-    not of `but_not`."""
+    """Chooses by `name: Literal[...]`. With `user_class`, a name may also be `package.module:Class`: a subclass of
+    `user_class`, but not of `but_not`."""
 
     user_class: type | None = None
     but_not: type | None = None
@@ -108,13 +104,15 @@ class ByName(Variants):
         if "name" not in value:
             key = nearest("name", map(str, value), at_least=0.75)
             if key is not None:
-                raise ConfigError([ConfigErrorItem(key, f"unknown key; did you mean 'name'? {self.expected(by_name)}")])
-            raise ConfigError([ConfigErrorItem("name", f"missing; {self.expected(by_name)}")])
+                raise ConfigError(
+                    [ConfigErrorItem(key, f"unknown key; did you mean 'name' (expected {self.expected(by_name)})?")]
+                )
+            raise ConfigError([ConfigErrorItem("name", f"expected {self.expected(by_name)}, but the key is missing")])
         name = value["name"]
         if isinstance(name, str) and name in by_name:
             return by_name[name]
         if not isinstance(name, str):
-            raise ConfigError([ConfigErrorItem("name", f"{shown(name)} is no name; {self.expected(by_name)}")])
+            raise ConfigError([ConfigErrorItem("name", f"expected {self.expected(by_name)}, got {typed(name)}")])
         if self.user_class is not None and ":" in name:
             if not _admits(name):
                 return UnreadConfig
@@ -123,48 +121,49 @@ class ByName(Variants):
             except ValueError as error:
                 raise ConfigError([ConfigErrorItem("name", str(error))]) from error
             if self.but_not is not None and issubclass(load_class(name, self.user_class), self.but_not):
-                message = f"{name!r} is a {self.but_not.__name__}, for which there is no use here; expected another"
-                raise ConfigError([ConfigErrorItem("name", f"{message} {self.user_class.__name__}")])
+                kind = f"a {self.user_class.__name__} that is no {self.but_not.__name__}"
+                raise ConfigError([ConfigErrorItem("name", f"expected {kind}, got {name!r}")])
             return model
         known = sorted(by_name, key=lambda other: -likeness(name, other))
         near = nearest(name, by_name)
-        hint = f"did you mean {near!r}? " if near else ""
-        raise ConfigError([ConfigErrorItem("name", f"{name!r} is unknown; {hint}{self.expected(known)}")])
+        hint = f"; did you mean {near!r}?" if near else ""
+        raise ConfigError([ConfigErrorItem("name", f"expected {self.expected(known)}, got {name!r}{hint}")])
 
     def describe(self, members: tuple[type[Config], ...]) -> str:
-        return f"a mapping with a name; {self.expected(names_of(members))}"
+        return f"a mapping with `name`, {self.expected(names_of(members))}"
 
     def expected(self, names: Any) -> str:
         own = "" if self.user_class is None else ", or a class of your own as 'package.module:Class'"
-        return f"known names: {listed(names)}{own}"
+        return f"one of {listed(names)}{own}"
 
 
 @dataclass(frozen=True)
 class ByKey(Variants):
-    """Members told by the keys they have: any key that only one member has tells that member."""
+    """Chooses by the keys of the mapping: any key that only one member has stands for that member."""
 
     def choose(self, members: tuple[type[Config], ...], value: dict[str, Any]) -> type[Config]:
-        by_key = telling_keys(members)
+        by_key = distinctive_keys(members)
         present = {by_key[key]: key for key in value if key in by_key}
         if len(present) == 1:
             return next(iter(present))
         if present:
-            problem = f"{listed(present.values())} exclude each other; expected {self.describe(members)}"
+            problem = f"expected {self.describe(members)}, got {' and '.join(map(repr, present.values()))}"
             raise ConfigError([ConfigErrorItem("", problem)])
         for key in value:
             near = nearest(str(key), by_key)
             if near is not None:
                 raise ConfigError([ConfigErrorItem(str(key), f"unknown key; did you mean {near!r}?")])
-        raise PydanticCustomError("nothing_tells", "missing; expected {expected}", {"expected": self.describe(members)})
+        text = "expected {expected}, but all of these keys are missing"
+        raise PydanticCustomError("no_key_of_a_member", text, {"expected": self.describe(members)})
 
     def describe(self, members: tuple[type[Config], ...]) -> str:
         return f"a mapping with {self.expected(members)}"
 
     def expected(self, members: tuple[type[Config], ...], path: str = "") -> str:
-        """The telling keys in words, as dotted paths where `path` says where the mapping lies."""
-        by_key = telling_keys(members)
+        """The distinctive keys in words; as dotted paths if `path` names the place of the mapping."""
+        by_key = distinctive_keys(members)
         kinds = [" and ".join(path + key for key in by_key if by_key[key] is member) for member in members]
-        return f"either {', or '.join(kinds)}"
+        return f"either {' or '.join(kinds)}"
 
 
 def user_member(members: tuple[type[Config], ...]) -> type[UserConfig]:
@@ -173,27 +172,33 @@ def user_member(members: tuple[type[Config], ...]) -> type[UserConfig]:
 
 
 def names_of(members: tuple[type[Config], ...]) -> dict[str, type[Config]]:
-    """The members by each of their names, in the order of the union. The user's own are not among them."""
+    """The members by each of their names, in the order of the union, without the user's own."""
     by_name: dict[str, type[Config]] = {}
     for member in members:
         if issubclass(member, UserConfig):
             continue
         kind: Any = member.model_fields["name"].annotation if "name" in member.model_fields else None
         if get_origin(kind) is not Literal:
-            raise TypeError(f"{member.__name__} is told by name, but has no `name: Literal[...]`")
+            raise TypeError(
+                f"expected a field `name: Literal[...]` in {member.__name__}, which is chosen by name, got none"
+            )
         for name in get_args(kind):
             if by_name.setdefault(name, member) is not member:
-                raise TypeError(f"{member.__name__} and {by_name[name].__name__} have the same name {name!r}")
+                raise TypeError(
+                    f"expected different names, got {name!r} for {member.__name__} and {by_name[name].__name__}"
+                )
     return by_name
 
 
-def telling_keys(members: tuple[type[Config], ...]) -> dict[str, type[Config]]:
-    """The keys that only one of the members has, each with its member."""
+def distinctive_keys(members: tuple[type[Config], ...]) -> dict[str, type[Config]]:
+    """The keys that exactly one of the members has, each with its member."""
     keys = [key for member in members for key in member.model_fields]
     by_key = {key: member for member in members for key in member.model_fields if keys.count(key) == 1}
     for member in members:
         if member not in by_key.values():
-            raise TypeError(f"{member.__name__} has no key of its own to be told by")
+            raise TypeError(
+                f"expected a key that only {member.__name__} has, got none: every other member has them all"
+            )
     return by_key
 
 
@@ -201,7 +206,8 @@ def telling_keys(members: tuple[type[Config], ...]) -> dict[str, type[Config]]:
 
 
 def _admits(name: str) -> bool:
-    """Whether the module of `package.module:Class` may be imported; loading what is named otherwise says what it is."""
+    """Whether the module of `package.module:Class` may be imported. True for names of another form: loading them fails
+    with a message."""
     match = IMPORT_PATH.fullmatch(name)
     return match is None or admit(match[1])
 
@@ -214,18 +220,20 @@ def admitted_class(name: str, base: type[T]) -> type[T] | None:
 def load_class(name: str, base: type[T]) -> type[T]:
     """The class that `package.module:Class` names, imported if it may be (palestra.config.own_modules).
 
-    Raises ValueError, naming what was found, where there is no such module or class or it is no subclass of `base`.
+    Raises ValueError if there is no such module or class, or if the class is no subclass of `base`.
     """
     if not IMPORT_PATH.fullmatch(name):
-        raise ValueError(f"{name!r} names no class; expected 'package.module:Class'")
+        raise ValueError(f"expected 'package.module:Class', got {name!r}")
     module_name, class_name = name.split(":")
     module = import_own(module_name)
     found = getattr(module, class_name, None)
     if not isinstance(found, type):
         classes = [key for key, thing in vars(module).items() if isinstance(thing, type) and issubclass(thing, base)]
-        raise ValueError(f"module {module_name!r} has no class {class_name!r}; it has {listed(classes) or 'none'}")
+        raise ValueError(
+            f"expected a class of module {module_name!r} ({listed(classes) or 'none'}), got {class_name!r}"
+        )
     if not issubclass(found, base):
-        raise ValueError(f"{name!r} is no subclass of {base.__module__}.{base.__qualname__}")
+        raise ValueError(f"expected a subclass of {base.__module__}.{base.__qualname__}, got {name!r}")
     return found
 
 
@@ -238,22 +246,22 @@ def failure(error: BaseException) -> str:
 
 
 def user_config_model(name: str, base: type, config_base: type[UserConfig] = UserConfig) -> type[UserConfig]:
-    """The config model that a user's own class, a subclass of `base`, carries as its attribute `Config`, a subclass of
+    """The config model of a user's own class, a subclass of `base`: its attribute `Config`, a subclass of
     `config_base`. Raises ValueError."""
     model = getattr(load_class(name, base), "Config", None)
     if not (isinstance(model, type) and issubclass(model, config_base)):
-        expected = f"{config_base.__module__}.{config_base.__name__}"
-        raise ValueError(f"{name!r} carries no config model; expected an attribute Config, a subclass of {expected}")
+        expected = f"an attribute Config of {name!r}, a subclass of {config_base.__module__}.{config_base.__name__}"
+        raise ValueError(f"expected {expected}, got {model!r}")
     builder = next(owner for owner in model.__mro__ if "build" in vars(owner))
     if not issubclass(builder, UserConfig):  # it would build the class that it stands beside, not the user's
         expected = f"class Config({config_base.__name__}, {builder.__name__})"
-        raise ValueError(f"{name!r} carries a config model that builds another class; expected {expected}")
+        raise ValueError(f"expected {expected} in {name!r}, got one that builds another class")
     return model
 
 
 def user_class_hashes(config: Any) -> dict[str, str]:
-    """The SHA-256 of the source files of the user's own classes in a config, by `package.module:Class`. Raises
-    ConfigError for a class that has none."""
+    """The SHA-256 of the source file of each of the user's own classes in a config, by `package.module:Class`. Raises
+    ConfigError for a class without a source file."""
     names = [user_config.name for user_config in _user_configs(config)]
     try:
         return {name: find_sources(name.partition(":")[0])[-1].sha256 for name in names}

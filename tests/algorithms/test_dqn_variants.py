@@ -325,7 +325,7 @@ def test_a_producer_of_ones_own_makes_the_rows(in_tmp_path: Path) -> None:
     ProbeTurn(dqn, probe).run()
     assert (dqn.buffer.rows(0, 16)["reward"] == 0.5).all()
     assert user_class_hashes(config).keys() == {"halves:Scaled"}
-    with pytest.raises(ConfigError, match=r"transitions.name: 'n_steps' is unknown; did you mean 'n_step'"):
+    with pytest.raises(ConfigError, match=r"transitions.name: .*, got 'n_steps'; did you mean 'n_step'"):
         variant_config("plain", transitions={"name": "n_steps", "steps": 3})
 
 

@@ -53,7 +53,7 @@ def test_the_phases_are_timed_without_the_profiler(make_config: MakeConfig, in_t
         (["--out", "nowhere/t.json"], "--out: nowhere/t.json cannot be written: No such file or directory"),
         (["--out", "."], "--out: . cannot be written: Is a directory"),
         (["--steps", "0"], "greater than or equal to 1"),
-        (["players.host.algorithm.gamma=2"], "players.host.algorithm.gamma: 2 is no discount"),
+        (["players.host.algorithm.gamma=2"], "gamma: expected a discount between 0 and 1, got 2"),
     ],
 )
 def test_bad_input_is_told_in_one_line(

@@ -231,7 +231,7 @@ def test_integer_is_taken_for_a_float(data: dict[str, Any]) -> None:
 def test_float_refuses_what_is_no_finite_number(data: dict[str, Any], value: str) -> None:
     (error,) = errors_of(data, f"players.ann.algorithm.learning_rate={value}")
     assert error.startswith("players.ann.algorithm.learning_rate: ")
-    assert error.endswith("; expected a number > 0")
+    assert error.partition(": ")[2].startswith("expected a number > 0, got ")
 
 
 # ---- checking ------------------------------------------------------------------------------------
@@ -261,36 +261,46 @@ def test_all_errors_are_told_at_once_one_line_each(data: dict[str, Any]) -> None
 @pytest.mark.parametrize(
     ("override", "error"),
     [
-        ("players.ann.algorithm.gamma=1.2", "1.2 is no discount; expected 0 <= gamma <= 1"),
-        ("players.ann.algorithm.gamma=x", "'x' is a string; expected a discount, 0 <= gamma <= 1"),
-        ("players.ann.algorithm.max_norm=0", "0 is out of range; expected a number > 0 or null"),
-        ("players.ann.algorithm.max_norm=.inf", "inf is not finite; expected a number > 0 or null"),
-        ("players.ann.algorithm.net_arch=[1.5]", "1.5 is a float; expected an integer or a string"),
-        ("players.bob.scripted=frist", "'frist' is unknown; did you mean 'first'? expected one of 'first', 'random'"),
-        ("players.ann.algorithm=q", "'q' is no mapping; expected a mapping with a name; known names: 'q', 'policy'"),
-        ("seed=1e6", "1000000.0 is a float; expected an integer >= 0, written 1000000"),
-        ("seed=true", "true is a boolean; expected an integer >= 0"),
-        ("seed={a: 1}", "a mapping stands there; expected an integer >= 0"),
-        ("evaluations.0.is_paired=yes", "'yes' is a string; expected true or false"),
-        ("evaluations=3", "3 is an integer; expected a list, each item a mapping with the keys num_games, is_paired"),
-        ("roles={hots: ann}", "'hots' is unknown; did you mean 'host'? expected one of 'host', 'agent'"),
+        ("players.ann.algorithm.gamma=1.2", "expected a discount between 0 and 1, got 1.2"),
+        ("players.ann.algorithm.gamma=x", "expected a discount between 0 and 1, got the string 'x'"),
+        ("players.ann.algorithm.max_norm=0", "expected a number > 0 or null, got 0"),
+        ("players.ann.algorithm.max_norm=.inf", "expected a number > 0 or null, got inf, which is not finite"),
+        ("players.ann.algorithm.net_arch=[1.5]", "expected an integer or a string, got the float 1.5"),
+        ("players.bob.scripted=frist", "expected one of 'first', 'random', got 'frist'; did you mean 'first'?"),
+        (
+            "players.ann.algorithm=q",
+            "expected a mapping with `name`, one of 'q', 'policy', 'policy-gradient', got the string 'q'",
+        ),
+        ("seed=1e6", "expected an integer >= 0 (write 1000000), got the float 1000000.0"),
+        ("seed=true", "expected an integer >= 0, got the boolean true"),
+        ("seed={a: 1}", "expected an integer >= 0, got a mapping"),
+        ("evaluations.0.is_paired=yes", "expected true or false, got the string 'yes'"),
+        (
+            "evaluations=3",
+            "expected a list, each item a mapping with the keys num_games, is_paired, got the integer 3",
+        ),
+        ("roles={hots: ann}", "expected one of 'host', 'agent', got 'hots'; did you mean 'host'?"),
     ],
 )
-def test_error_says_what_stands_there_and_what_was_expected(data: dict[str, Any], override: str, error: str) -> None:
+def test_error_says_what_was_expected_and_what_it_got(data: dict[str, Any], override: str, error: str) -> None:
     (line,) = errors_of(data, override)
-    assert line.partition(": ")[2].startswith(error)
+    assert line.partition(": ")[2] == error
 
 
 def test_missing_key_says_what_was_expected(data: dict[str, Any]) -> None:
     del data["players"]["ann"]["algorithm"]["gamma"]
-    assert errors_of(data) == ["players.ann.algorithm.gamma: missing; expected a discount, 0 <= gamma <= 1"]
+    assert errors_of(data) == [
+        "players.ann.algorithm.gamma: expected a discount between 0 and 1, but the key is missing"
+    ]
 
 
 def test_misspelt_key_is_one_error(data: dict[str, Any]) -> None:
     algorithm = data["players"]["ann"]["algorithm"]
     algorithm["gama"] = algorithm.pop("gamma")
     (error,) = errors_of(data)
-    assert error.startswith("players.ann.algorithm.gama: unknown key; did you mean 'gamma', which is missing?")
+    assert error.startswith(
+        "players.ann.algorithm.gama: unknown key; did you mean 'gamma', which is missing (expected "
+    )
 
 
 def test_unknown_key_near_one_that_is_there_does_not_call_it_missing(data: dict[str, Any]) -> None:
@@ -323,16 +333,19 @@ def test_error_is_one_line_whatever_a_key_or_validator_says() -> None:
 
 def test_key_in_capitals_is_near_its_own(data: dict[str, Any]) -> None:
     data["SEED"] = data.pop("seed")
-    assert errors_of(data) == ["SEED: unknown key; did you mean 'seed', which is missing? expected an integer >= 0"]
+    assert errors_of(data) == ["SEED: unknown key; did you mean 'seed', which is missing (expected an integer >= 0)?"]
+
+
+LAYERS = "an integer or a list, each item a list, each item an integer"
 
 
 @pytest.mark.parametrize(
     ("text", "error"),
     [
-        ("{heat: -1, layers: 1}", "heat: -1 is an integer; expected a number > 0 or 'auto'"),
-        ("{heat: atuo, layers: 1}", "heat: 'atuo' is a string; expected a number > 0 or 'auto'"),
-        ("{heat: 1, layers: [[1], x]}", "layers: a list stands there; expected an integer or a list, each item a list"),
-        ("{heat: 1, layers: null}", "layers: null stands there; expected an integer or a list, each item a list"),
+        ("{heat: -1, layers: 1}", "heat: expected a number > 0 or 'auto', got the integer -1"),
+        ("{heat: atuo, layers: 1}", "heat: expected a number > 0 or 'auto', got the string 'atuo'"),
+        ("{heat: 1, layers: [[1], x]}", f"layers: expected {LAYERS}, got a list"),
+        ("{heat: 1, layers: null}", f"layers: expected {LAYERS}, got null"),
     ],
 )
 def test_plain_union_is_one_error_without_tags(text: str, error: str) -> None:
@@ -341,23 +354,24 @@ def test_plain_union_is_one_error_without_tags(text: str, error: str) -> None:
         layers: int | list[list[int]]
 
     (line,) = errors_of(load_yaml(text), model=Furnace)
-    assert line.startswith(error)
+    assert line == error
 
 
 def test_key_that_is_no_text_is_an_unknown_key(data: dict[str, Any]) -> None:
     data["evaluations"][0][1] = 2
     data["teacher"] = {1: 2}
     data["players"]["bob"] = {1: 2}
-    assert [error.split(";")[0] for error in errors_of(data)] == [
-        "players.bob: missing",
-        "evaluations.0.1: unknown key",
-        "teacher.name: missing",
-    ]
+    bob, evaluation, teacher = errors_of(data)
+    assert bob == (
+        "players.bob: expected either players.bob.algorithm or players.bob.scripted, but all of these keys are missing"
+    )
+    assert evaluation == "evaluations.0.1: unknown key; known keys: num_games, is_paired"
+    assert teacher == ("teacher.name: expected one of 'q', 'policy', 'policy-gradient', but the key is missing")
 
 
 def test_what_is_no_mapping_at_all_is_told() -> None:
     assert errors_of([1]) == [
-        "a list stands there; expected a mapping with the keys seed, players, roles, reward, evaluations, teacher"
+        "expected a mapping with the keys seed, players, roles, reward, evaluations, teacher, got a list"
     ]
 
 
@@ -367,14 +381,14 @@ def test_what_is_no_mapping_at_all_is_told() -> None:
 def test_unknown_name_lists_the_known_ones_nearest_first(data: dict[str, Any]) -> None:
     (error,) = errors_of(data, "players.ann.algorithm.name=polici-gradient")
     assert error == (
-        "players.ann.algorithm.name: 'polici-gradient' is unknown; did you mean 'policy-gradient'? "
-        "known names: 'policy-gradient', 'policy', 'q'"
+        "players.ann.algorithm.name: expected one of 'policy-gradient', 'policy', 'q', got 'polici-gradient'; "
+        "did you mean 'policy-gradient'?"
     )
 
 
 def test_misspelt_key_name_is_told(data: dict[str, Any]) -> None:
     (error,) = errors_of(data, "reward={nmae: win, scale: 1}")
-    assert error.startswith("reward.nmae: unknown key; did you mean 'name'?")
+    assert error.startswith("reward.nmae: unknown key; did you mean 'name' (expected one of 'win'")
 
 
 def test_member_may_have_several_names(data: dict[str, Any]) -> None:
@@ -386,13 +400,15 @@ def test_member_may_have_several_names(data: dict[str, Any]) -> None:
 def test_keys_of_two_members_exclude_each_other(data: dict[str, Any]) -> None:
     (error,) = errors_of(data, "players.bob={scripted: first, algorithm: null}")
     assert error == (
-        "players.bob: 'scripted', 'algorithm' exclude each other; expected a mapping with either algorithm, or scripted"
+        "players.bob: expected a mapping with either algorithm or scripted, got 'scripted' and 'algorithm'"
     )
 
 
 def test_mapping_without_a_telling_key_is_told_the_dotted_paths(data: dict[str, Any]) -> None:
     (error,) = errors_of(data, "players.bob={}")
-    assert error == "players.bob: missing; expected either players.bob.algorithm, or players.bob.scripted"
+    assert error == (
+        "players.bob: expected either players.bob.algorithm or players.bob.scripted, but all of these keys are missing"
+    )
 
 
 def test_misspelt_telling_key_is_told(data: dict[str, Any]) -> None:
@@ -404,9 +420,9 @@ def test_union_of_a_users_whose_members_cannot_be_told_apart_is_refused_where_it
     class Twin(Config):
         name: Literal["q"]
 
-    with pytest.raises(TypeError, match="Twin and QConfig have the same name 'q'"):
+    with pytest.raises(TypeError, match="expected different names, got 'q' for Twin and QConfig"):
         type("Household", (UserConfig,), {"__annotations__": {"twin": Annotated[QConfig | Twin, ByName()]}})
-    with pytest.raises(TypeError, match="Twin has no key of its own"):
+    with pytest.raises(TypeError, match="expected a key that only Twin has, got none"):
         type("Household", (UserConfig,), {"__annotations__": {"twin": Annotated[QConfig | Twin, ByKey()]}})
 
 
@@ -487,12 +503,12 @@ def test_source_of_a_users_own_class_is_hashed(data: dict[str, Any], user_module
         ("my_broken:Bonus", "importing 'my_broken' failed: ZeroDivisionError: division by zero"),
         (
             "my_rewards:Bonsu",
-            "module 'my_rewards' has no class 'Bonsu'; it has 'Reward', 'Bonus', 'Bare', 'Twisted', 'Straight'",
+            "expected a class of module 'my_rewards' ('Reward', 'Bonus', 'Bare', 'Twisted', 'Straight'), got 'Bonsu'",
         ),
-        ("my_rewards:Stranger", "'my_rewards:Stranger' is no subclass of tests.config.test_config.Reward"),
-        ("my_rewards:Bare", "'my_rewards:Bare' carries no config model; expected an attribute Config"),
-        ("my rewards:Bonus", "'my rewards:Bonus' names no class; expected 'package.module:Class'"),
-        ("lose", "'lose' is unknown; known names: 'win', or a class of your own as 'package.module:Class'"),
+        ("my_rewards:Stranger", f"expected a subclass of {__name__}.Reward, got 'my_rewards:Stranger'"),
+        ("my_rewards:Bare", "expected an attribute Config of 'my_rewards:Bare', a subclass of palestra."),
+        ("my rewards:Bonus", "expected 'package.module:Class', got 'my rewards:Bonus'"),
+        ("lose", "expected one of 'win', or a class of your own as 'package.module:Class', got 'lose'"),
     ],
 )
 def test_wrong_name_of_a_users_own_class_is_told(
@@ -513,13 +529,14 @@ def test_a_config_that_would_build_the_class_it_derives_from_is_refused(
     data: dict[str, Any], user_module: Path
 ) -> None:
     (line,) = errors_of(data, "reward={name: 'my_rewards:Twisted', scale: 3.0}")
-    expected = "expected class Config(UserConfig, WinReward)"
-    assert line == f"reward.name: 'my_rewards:Twisted' carries a config model that builds another class; {expected}"
+    expected = "expected class Config(UserConfig, WinReward) in 'my_rewards:Twisted'"
+    assert line == f"reward.name: {expected}, got one that builds another class"
 
 
 def test_users_own_class_is_refused_where_the_union_allows_none(data: dict[str, Any], user_module: Path) -> None:
     (error,) = errors_of(data, "players.ann.algorithm.name=my_rewards:Bonus")
-    assert error.startswith("players.ann.algorithm.name: 'my_rewards:Bonus' is unknown; known names: ")
+    assert error.startswith("players.ann.algorithm.name: expected one of ")
+    assert error.endswith(", got 'my_rewards:Bonus'")
 
 
 def test_class_is_loaded_by_its_name() -> None:
@@ -551,25 +568,31 @@ def test_yaml_keys_are_text() -> None:
 
 def test_all_duplicate_keys_are_told_with_both_lines() -> None:
     errors = error_in("a: 1\nb:\n  - c: 3\n    c: 4\na: 3").splitlines()
-    assert errors == ["b.0.c: written twice, in line 3 and in line 4", "a: written twice, in line 1 and in line 5"]
+    assert errors == [
+        "b.0.c: expected each key once, got it in lines 3 and 4",
+        "a: expected each key once, got it in lines 1 and 5",
+    ]
 
 
 @pytest.mark.parametrize(
     ("text", "error"),
     [
-        ("", "config: is empty"),
-        ("# only a comment", "config: is empty"),
-        ("[1, 2]", "config: a list stands at the top; expected a mapping"),
-        ("word", "config: 'word' stands at the top; expected a mapping"),
+        ("", "config: expected a mapping of keys to values, got nothing"),
+        ("# only a comment", "config: expected a mapping of keys to values, got nothing"),
+        ("[1, 2]", "config: expected a mapping of keys to values, got a list"),
+        ("word", "config: expected a mapping of keys to values, got the string 'word'"),
         ("a: 1\nb: [1", "config: invalid YAML in line 2, column 6"),
         ("a: 1\n---\nb: 2", "config: invalid YAML in line 2, column 1"),
         ("a: \x01", "config: invalid YAML: the character U+0001 at 3"),
         ("a: " + "[" * 5000, "config: invalid YAML: nested too deeply"),
-        ("a: &x 3\nb: *x", "config: invalid YAML in line 1, column 4: no anchors and aliases here"),
-        ("a: {<<: {b: 1}}", "config: invalid YAML in line 1, column 5: no merges here"),
-        ("a: !!python/object/apply:os.getcwd []", "config: invalid YAML in line 1, column 4: no tags here"),
-        ("a: !!str 3", "config: invalid YAML in line 1, column 4: no tags here"),
-        ("? [a]\n: 3", "config: invalid YAML in line 1, column 3: a key must be text"),
+        ("a: &x 3\nb: *x", "config: invalid YAML in line 1, column 4: expected plain values, got an anchor"),
+        ("a: {<<: {b: 1}}", "config: invalid YAML in line 1, column 5: expected plain keys, got a merge"),
+        (
+            "a: !!python/object/apply:os.getcwd []",
+            "config: invalid YAML in line 1, column 4: expected a plain value, got a tag",
+        ),
+        ("a: !!str 3", "config: invalid YAML in line 1, column 4: expected a plain value, got a tag"),
+        ("? [a]\n: 3", "config: invalid YAML in line 1, column 3: expected text as a key"),
     ],
 )
 def test_what_is_no_plain_yaml_mapping_is_one_clear_error(text: str, error: str) -> None:
@@ -581,9 +604,9 @@ def test_what_is_no_plain_yaml_mapping_is_one_clear_error(text: str, error: str)
 @pytest.mark.parametrize(
     ("name", "content", "error"),
     [
-        ("missing.yml", None, "no such file; looked in"),
+        ("missing.yml", None, "there is no such file in "),
         (".", None, "cannot be read: Is a directory"),
-        ("latin.yml", "name: Größe".encode("latin-1"), "is no UTF-8 text: invalid start byte at byte 8"),
+        ("latin.yml", "name: Größe".encode("latin-1"), "expected UTF-8 text, got invalid start byte at byte 8"),
     ],
 )
 def test_unreadable_file_is_one_clear_error(tmp_path: Path, name: str, content: bytes | None, error: str) -> None:
@@ -619,7 +642,7 @@ def test_all_wrong_overrides_are_told_at_once(data: dict[str, Any]) -> None:
         ("gamma", "no such key; did you mean 'players.ann.algorithm.gamma'"),
         ("evaluations.7.num_games", "no such key; did you mean 'evaluations.0.num_games'"),
         ("seed.x", "no such key; did you mean 'seed'"),
-        ("seed", "no '='; expected an override as dotted.key=value"),
+        ("seed", "expected an override of the form dotted.key=value, got no '='"),
         ("seed", "invalid YAML in line 1, column 2: expected the node content, but found '<stream end>'"),
         ("roles.-1", "no such key; did you mean 'roles'"),
     ]
@@ -695,7 +718,7 @@ def test_long_comment_of_a_list_item_stands_above_its_dash() -> None:
 
 def test_what_is_no_config_is_not_printed(data: dict[str, Any]) -> None:
     del data["seed"]
-    with pytest.raises(ConfigError, match="seed: missing"):
+    with pytest.raises(ConfigError, match="seed: expected an integer >= 0, but the key is missing"):
         render(data, Root)
 
 

@@ -41,7 +41,7 @@ def test_the_quickstart_notebook_runs_from_top_to_bottom() -> None:
     client.execute()
     printed = "".join(o.get("text", "") for cell in notebook.cells for o in cell.get("outputs", []))
     assert "host vs agent" in printed
-    assert "is no discount" in printed
+    assert "expected a discount between 0 and 1, got" in printed
 
 
 def test_the_five_lines_of_the_readme_train_load_and_play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

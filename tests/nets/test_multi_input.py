@@ -56,5 +56,5 @@ def test_entries_that_do_not_fit_are_told_by_their_paths(entries: dict[str, Any]
 
 
 def test_networks_do_not_nest_deeper() -> None:
-    with pytest.raises(ConfigError, match=r"^net.entries.speed.name: 'multi_input' is unknown"):
+    with pytest.raises(ConfigError, match=r"^net.entries.speed.name: expected one of .*, got 'multi_input'"):
         build(DATA | {"entries": ENTRIES | {"speed": DATA}}, SPACES)

@@ -158,7 +158,7 @@ def test_an_activation_stands_after_every_hidden_layer_and_in_blocks(activation:
 
 
 def test_an_unknown_activation_is_told() -> None:
-    with pytest.raises(ConfigError, match=r"^net.activation: 'tan' is unknown; did you mean 'tanh'\?"):
+    with pytest.raises(ConfigError, match=r"^net.activation: expected one of .*, got 'tan'; did you mean 'tanh'\?"):
         build({"name": "mlp", "net_arch": [8], "activation": "tan"})
 
 

@@ -150,5 +150,5 @@ def test_faults_of_the_encoder_are_told_below_it() -> None:
 
 
 def test_who_has_no_use_for_a_memory_refuses_recurrent_networks() -> None:
-    with pytest.raises(ConfigError, match=r"^net.name: 'recurrent' is unknown; known names: .*'multi_input'"):
+    with pytest.raises(ConfigError, match=r"^net.name: expected one of .*'multi_input'.*, got 'recurrent'"):
         check({"net": LSTM}, FeedForwardHolder)
