@@ -200,7 +200,9 @@ def test_a_bit_of_the_records_that_has_flipped_is_told_by_its_lines(
         main(["verify", str(stopped)])
     assert left.value.code == 1
     told = capsys.readouterr().err
-    assert (found := re.search(r"records\.jsonl is damaged: a line from (\d+) to (\d+) is not what was written", told))
+    assert (
+        found := re.search(r"records\.jsonl is damaged: a line from (\d+) to (\d+) differs from what was written", told)
+    )
     assert int(found[1]) <= line <= int(found[2])
     shown = io.StringIO()
     config = stopped / "config.yml"

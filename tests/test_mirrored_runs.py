@@ -136,7 +136,7 @@ def test_a_url_without_a_folder_for_it_is_fetched_into_runs(
     assert call("resume", url, "--quiet") == 0
     assert pointed_at(in_tmp_path / "runs" / "mine", "latest") is not None
     assert call("resume", url) == 2
-    assert "runs/mine exists already; go on there: palestra resume runs/mine" in capfd.readouterr().err
+    assert "runs/mine exists already; palestra resume runs/mine continues it" in capfd.readouterr().err
     assert call("resume", "runs/mine", "--run", "elsewhere") == 2
     assert capfd.readouterr().err == "runs/mine is a folder: the run goes on there; expected no --run\n"
 
@@ -220,7 +220,7 @@ def test_a_second_run_of_the_same_name_does_not_touch_the_mirror_of_the_first(
     assert call("train", str(file), "--run", "one/run", "--quiet") == 0
     before = {path: path.read_bytes() for path in Path("mirrors").rglob("*") if path.is_file()}
     assert call("train", str(file), "--run", "two/run", "--quiet") == 2
-    assert "mirrors/run holds another run; expected another output.mirror.url" in capfd.readouterr().err
+    assert "output.mirror.url: expected a new folder, got " in capfd.readouterr().err
     assert {path: path.read_bytes() for path in Path("mirrors").rglob("*") if path.is_file()} == before
 
 
@@ -260,7 +260,7 @@ def test_a_signal_waits_for_the_last_upload_no_longer_than_the_config_says(
 
 # ---- the config ----------------------------------------------------------------------------------------
 
-MAY_HOLD = "may hold a secret, which would lie in the run's folder"
+MAY_HOLD = "may contain a secret, which would be stored in the run's folder"
 
 
 @pytest.mark.parametrize(
@@ -269,12 +269,27 @@ MAY_HOLD = "may hold a secret, which would lie in the run's folder"
         ({"url": "s3://user:pa55@host/x"}, f"output.mirror.url: {MAY_HOLD}"),
         ({"url": "sftp://user:pa55@host/x"}, f"output.mirror.url: {MAY_HOLD}"),
         ({"url": "https://host/x?signature=pa55"}, f"output.mirror.url: {MAY_HOLD}"),
-        ({"url": "runs/mirror"}, "output.mirror.url: 'runs/mirror' is no URL of fsspec"),
-        ({"url": "file://mirror"}, "output.mirror.url: 'file://mirror' is no URL of fsspec"),
-        ({"url": "s4://bucket/x"}, "output.mirror.url: 's4://bucket/x' is no URL of fsspec"),
-        ({"url": "s3://"}, "output.mirror.url: 's3://' is no URL of fsspec"),
-        ({"url": "simplecache::s3://bucket/x"}, "is no URL of fsspec"),
-        ({"url": "zip:///x.zip"}, "output.mirror.url: zip cannot hold a mirror"),
+        (
+            {"url": "runs/mirror"},
+            "output.mirror.url: expected a URL of fsspec (s3://bucket/folder, file:///folder, ...), got 'runs/mirror'",
+        ),
+        (
+            {"url": "file://mirror"},
+            "output.mirror.url: expected a URL of fsspec (s3://bucket/folder, file:///folder, ...), got 'file://mirror'",
+        ),
+        (
+            {"url": "s4://bucket/x"},
+            "output.mirror.url: expected a URL of fsspec (s3://bucket/folder, file:///folder, ...), got 's4://bucket/x'",
+        ),
+        (
+            {"url": "s3://"},
+            "output.mirror.url: expected a URL of fsspec (s3://bucket/folder, file:///folder, ...), got 's3://'",
+        ),
+        ({"url": "simplecache::s3://bucket/x"}, "expected a URL of fsspec"),
+        (
+            {"url": "zip:///x.zip"},
+            "output.mirror.url: expected a place where files can be replaced and deleted, got an archive (zip)",
+        ),
         ({"options": {"key": "pa55"}}, f"output.mirror.options.key: {MAY_HOLD}"),
         ({"options": {"password": "pa55"}}, f"output.mirror.options.password: {MAY_HOLD}"),
         ({"options": {"client_kwargs": {"aws_secret_access_key": "pa55"}}}, "client_kwargs.aws_secret_access_key: may"),
@@ -350,11 +365,14 @@ def test_who_only_evaluates_a_run_needs_neither_its_mirror_nor_the_backend(
     [
         (
             "s3://me:pa55@host/x",
-            "the URL may hold a secret, and others may read it there; expected secrets elsewhere: AWS_",
+            "the URL may contain a secret, which other users of this machine could read; expected secrets in AWS_",
         ),
         ("sftp://pa55@host/x", "the user in the option 'username', or in FSSPEC_SFTP_USERNAME"),
-        ("zip://run::https://host/run.zip?sig=pa55", "the URL may hold a secret, and others may read it there"),
-        ("s4://bucket/x", "s4://bucket/x is no URL of fsspec: Protocol not known: s4"),
+        (
+            "zip://run::https://host/run.zip?sig=pa55",
+            "the URL may contain a secret, which other users of this machine could read",
+        ),
+        ("s4://bucket/x", "expected a URL of fsspec, got s4://bucket/x: Protocol not known: s4"),
         ("file:///no/such/place", "there is no run at file:///no/such/place"),
     ],
 )

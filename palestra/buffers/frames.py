@@ -1,8 +1,7 @@
-"""Frames of one size, each different one stored once: in stacks every frame recurs, as one of a row's, of the next
-observation's, and so in the rows after.
+"""Stores frames of one size, each different frame once: frames in stacks recur in the next observation and in later
+rows.
 
-Which frames are the same is found by what is in them (a hash, then every byte), never by where they come from. Letters:
-K frames, S slots.
+Equal frames are found by their content (a hash, then every byte), never by their origin. Letters: K frames, S slots.
 """
 
 from pathlib import Path
@@ -19,10 +18,10 @@ WORDS = (np.uint64, np.uint32, np.uint16, np.uint8)
 
 
 class FrameStore:
-    """At most `max_frames` different frames of `num_bytes` bytes, and how many places show each. Lies on the CPU.
+    """At most `max_frames` different frames of `num_bytes` bytes, with a count of the references to each; on the CPU.
 
-    A frame is known by its slot, 1 to max_frames; slot 0 stands for none. A frame whose last place is released makes
-    room for another. Memory is taken for as many frames as there have ever been at once.
+    A frame has a slot, 1 to max_frames; slot 0 means no frame. When its last reference is released, the slot is free
+    again. Memory is taken for the largest number of frames held at once so far.
     """
 
     def __init__(self, max_frames: int, num_bytes: int, folder: Path | None) -> None:
@@ -46,10 +45,10 @@ class FrameStore:
         return int(np.count_nonzero(self._num_places))
 
     def hold(self, frames: Tensor, held: np.ndarray) -> Tensor:
-        """The slots of frames, uint8 (K, num_bytes), of which those with `held` get one more place each: int32 (K,); 0
-        for the others. Raises NoRoom."""
+        """Store those of the frames, uint8 (K, num_bytes), for which `held` is true, with one more reference each.
+        Gives their slots, int32 (K,), 0 for the others. Raises NoRoom."""
         if frames.dtype != torch.uint8 or frames.shape[1:] != (self.num_bytes,):
-            raise ValueError(f"frames are {frames.dtype} {tuple(frames.shape)}, not of {self.num_bytes} bytes each")
+            raise ValueError(f"expected frames uint8 (K, {self.num_bytes}), got {frames.dtype} {tuple(frames.shape)}")
         words = np.require(frames.cpu().contiguous().numpy(), requirements="A").view(self._word)
         self._reserved.take((int(self._free[1]) + len(words)) * self.num_bytes)
         slots = np.zeros(len(words), dtype=np.int32)
@@ -57,11 +56,11 @@ class FrameStore:
         return torch.from_numpy(slots)
 
     def hold_again(self, slots: Tensor) -> None:
-        """One more place for each of these: int32 (K,)."""
+        """Add one reference to the frame of each of these slots: int32 (K,)."""
         np.add.at(self._num_places, slots.numpy(), 1)
 
     def release(self, slots: Tensor) -> None:
-        """One place less for each of these: int32 (K,)."""
+        """Release one reference to the frame of each of these slots: int32 (K,)."""
         _release(slots.numpy(), *self._table())
 
     def _table(self) -> tuple[np.ndarray, ...]:
@@ -130,7 +129,7 @@ def _release(
 
 @njit()
 def _hash(frame: np.ndarray, factors: np.ndarray, first: np.ndarray) -> Any:
-    """A place in `first`. A sum without branches, so that the processor takes many words at once."""
+    """An index into `first`. A sum without branches, so that the compiler vectorises it."""
     total = np.uint64(0)
     for i in range(len(frame)):
         total += np.uint64(frame[i]) * factors[i]

@@ -1,4 +1,4 @@
-"""Memory for the rows of buffers: as much as they may come to need is reserved, and taken as they come."""
+"""Memory for the rows of buffers: the address space is reserved at once, the memory is taken as rows arrive."""
 
 import mmap
 import os
@@ -14,7 +14,7 @@ STEP = 64 << 20
 
 
 class NoRoom(Exception):
-    """Rows do not fit in memory, or on the disk; the message says how many bytes and where."""
+    """Rows do not fit in memory or on the disk. The message names size and place."""
 
     def __init__(self, num_bytes: int, folder: Path | None) -> None:
         where = "in memory" if folder is None else f"in replay_buffer.scratch_folder {folder}"
@@ -23,7 +23,7 @@ class NoRoom(Exception):
 
 @contextmanager
 def room_for(num_bytes: int) -> Iterator[None]:
-    """For an allocation by numpy or torch, each of which has its own ways to refuse. Raises NoRoom."""
+    """Inside, an allocation error of numpy or torch, which raise different types, becomes a NoRoom."""
     try:
         yield
     except (MemoryError, RuntimeError, ValueError, TypeError) as error:
@@ -33,7 +33,7 @@ def room_for(num_bytes: int) -> Iterator[None]:
 class Reserved:
     """`num_bytes` bytes, 0 at first: in memory or, for more than fits there, in a file in `folder`.
 
-    The file has no name: it is gone with the process, however that ends. Raises NoRoom.
+    The file has no name, so that it vanishes with the process however that ends. Raises NoRoom.
     """
 
     def __init__(self, num_bytes: int, folder: Path | None) -> None:
@@ -48,12 +48,12 @@ class Reserved:
                 self.pages = mmap.mmap(self.file.fileno(), num_bytes)
         except (OSError, OverflowError) as error:
             raise NoRoom(num_bytes, folder) from error
-        if folder is None and hasattr(mmap, "MADV_HUGEPAGE"):  # rows drawn at random come a third faster
+        if folder is None and hasattr(mmap, "MADV_HUGEPAGE"):  # reads rows drawn at random a third faster
             self.pages.madvise(mmap.MADV_HUGEPAGE)
         self.octets = np.frombuffer(self.pages, dtype=np.uint8)
 
     def take(self, num_bytes: int) -> None:
-        """Say that the first `num_bytes` will be written: a full disk is NoRoom here, and no crash there."""
+        """Announce that the first `num_bytes` will be written. A full disk raises NoRoom here; writing would crash."""
         num_bytes = min(num_bytes, len(self.octets))
         if self.folder is not None and num_bytes > self.taken and hasattr(os, "posix_fallocate"):
             wanted = min(num_bytes + STEP, len(self.octets))

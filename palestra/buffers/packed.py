@@ -1,8 +1,8 @@
-"""Rows as storage has them: every plane of an image once.
+"""Packed rows, the form in which storage writes rows: it contains every plane of an image once.
 
-A row's image, uint8 (N, C, H, W), is C planes. In packed rows, the image "observation.frames" is
-"#84x84.observation.frames", int32 (N, C), places in the list of planes of that size, "#84x84", uint8 (U, H, W), in the
-order in which they first appear. Whatever else there is stays as it is. Letters: N rows, C planes of an image, U
+An image of rows, uint8 (N, C, H, W), consists of C planes per row. In packed rows the image "observation.frames" is
+"#84x84.observation.frames", int32 (N, C): indices into the list of planes of that size, "#84x84", uint8 (U, H, W), in
+order of first appearance. Tensors that are no images stay as they are. Letters: N rows, C planes of an image, U
 different planes.
 """
 
@@ -25,7 +25,7 @@ def list_name(size: Size) -> str:
 
 
 def is_planes(name: str) -> bool:
-    """Whether an entry of packed rows is a list of planes, and has no row's axis."""
+    """Whether an entry of packed rows is a list of planes, which has no axis of rows."""
     return name.startswith("#") and "." not in name
 
 
@@ -39,7 +39,7 @@ def part(packed: Mapping[str, Tensor], start: int, stop: int) -> Rows:
 
 
 def whole(packed: Mapping[str, Tensor]) -> Rows:
-    """Packed rows with their images."""
+    """Unpack rows: give them with their images."""
     rows: Rows = {}
     for name, value in packed.items():
         size, _, image = name.partition(".")

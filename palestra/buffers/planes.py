@@ -1,4 +1,4 @@
-"""The images in the rows of a buffer, every plane of pixels once. Letters: N rows, C planes of an image."""
+"""Stores the images in the rows of a buffer, every plane of pixels once. Letters: N rows, C planes of an image."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,11 +12,10 @@ from palestra.buffers.packed import Rows, Size, is_image, list_name
 
 
 class PlaneStores:
-    """The planes of the images in at most `num_rows` rows, in one FrameStore for each size. Rows that are held have
-    slots in the place of images: int32 (N, C). Names are sorted: equal rows are packed into equal bytes, also those of
-    a resumed run.
+    """The planes of the images in at most `num_rows` rows, in one FrameStore per size. Stored rows have slots instead
+    of images: int32 (N, C). Names are sorted, so that equal rows are packed into equal bytes, also after a resume.
 
-    rows: what rows look like, of any number.
+    rows: example rows, of any number.
     """
 
     def __init__(self, rows: Mapping[str, Tensor], num_rows: int, folder: Path | None) -> None:
@@ -31,7 +30,7 @@ class PlaneStores:
         return self.stores[height, width]
 
     def hold(self, rows: Mapping[str, Tensor], valid: Tensor) -> Rows:
-        """The rows with slots for images; of those that are not valid nothing is held."""
+        """Store the images of the valid rows, and give all rows with slots instead of images."""
         held = dict(rows)
         for name, (channels, height, width) in self.images.items():
             planes = rows[name].reshape(-1, height * width)
@@ -40,23 +39,23 @@ class PlaneStores:
         return held
 
     def release(self, rows: Mapping[str, Tensor]) -> None:
-        """Forget rows with slots."""
+        """Release the planes of rows with slots."""
         for name in self.images:
             self.store_of(name).release(rows[name].flatten())
 
-    def room(self, num: int) -> Rows:
-        """Room for the images of that many rows."""
+    def empty_images(self, num: int) -> Rows:
+        """Uninitialised tensors for the images of `num` rows."""
         return {name: torch.empty(num, *shape, dtype=torch.uint8) for name, shape in self.images.items()}
 
-    def shown(self, rows: Rows, room: Rows) -> Rows:
-        """Rows with slots as rows with images, which are written into `room`."""
-        for name, image in room.items():
+    def with_images(self, rows: Rows, images: Rows) -> Rows:
+        """Rows with slots as rows with images, which are written into `images`."""
+        for name, image in images.items():
             store = self.store_of(name)
             torch.index_select(store.frames, 0, rows[name].flatten(), out=image.view(-1, store.num_bytes))
-        return rows | room
+        return rows | images
 
     def pack(self, rows: Mapping[str, Tensor]) -> Rows:
-        """Rows with slots as packed ones, which do not depend on how slots were given."""
+        """Pack rows with slots. The result does not depend on the numbers of the slots."""
         packed = {name: value for name, value in rows.items() if name not in self.images}
         for size, store in self.stores.items():
             names = self._names(size)
@@ -71,7 +70,7 @@ class PlaneStores:
         return packed
 
     def unpack(self, packed: Mapping[str, Tensor]) -> Rows:
-        """The inverse of `pack`: the rows with slots, held."""
+        """The inverse of `pack`: stores the images, and gives the rows with slots."""
         rows = {name: value for name, value in packed.items() if not name.startswith("#")}
         for size, store in self.stores.items():
             places = {name: packed[f"{list_name(size)}.{name}"] for name in self._names(size)}

@@ -1,4 +1,5 @@
-"""Prioritized replay memory (Schaul et al. 2016, proportional variant): what surprised is drawn more often."""
+"""Prioritized replay memory (Schaul et al. 2016, proportional variant): rows with a large TD error are drawn more
+often."""
 
 from typing import Any, Literal
 
@@ -28,24 +29,24 @@ class PrioritizedReplayConfig(Config):
     name: Literal["prioritized"]
     """a stored transition is drawn with probability in proportion to (|TD error| + eps)^alpha, with replacement"""
     capacity: PositiveInt
-    """transitions kept; the oldest go first"""
+    """transitions held; new ones replace the oldest"""
     layout: Layout
-    """whole: every row as it is; frames_once: every frame of images once, in the CPU's memory"""
+    """whole: complete rows; frames_once: every frame of images once, in the CPU's memory"""
     scratch_folder: NonEmptyStr | None
-    """rows lie in unnamed files in this folder, for more than fits in memory; null: in memory"""
+    """folder for unnamed files that hold the rows, if they do not fit in memory; null: in memory"""
     alpha: NonNegativeFloat
-    """how much the TD error counts; 0: not at all, every transition is drawn with equal probability"""
+    """exponent of the priorities; 0: every transition is drawn with equal probability"""
     beta: ScheduleConfig
-    """how far weights in the loss make up for the drawing, a function of the player's opt steps; 1: wholly"""
+    """exponent of the importance weights in the loss, a function of the player's opt steps; 1: full correction"""
     eps: PositiveFloat
-    """added to the TD error, so that every transition is drawn now and then"""
+    """added to |TD error|, so that every transition has a positive probability"""
 
 
 class PrioritizedReplay(ReplayBuffer):
     """A replay buffer with a priority per row, |TD error| + eps to the power of alpha.
 
-    A new row has the largest priority that there has been, 1 at first. A batch is drawn from as many equal shares of
-    the sum of priorities as it has rows. The priorities are part of `state_dict`.
+    A new row gets the largest priority so far, at first 1. A batch of B rows is drawn by stratified sampling: one row
+    from each of B equal shares of the sum of priorities. The priorities are part of `state_dict`.
     """
 
     def __init__(self, config: PrioritizedReplayConfig, device: torch.device, seed: int, stream: str) -> None:
@@ -53,7 +54,7 @@ class PrioritizedReplay(ReplayBuffer):
         self.config = config
         try:
             with room_for(8 * self.capacity):
-                self.tree = SumTree(self.capacity + 1, self.home)  # the last place: what is not to be kept, priority 0
+                self.tree = SumTree(self.capacity + 1, self.home)  # the last place is for invalid rows, priority 0
         except NoRoom as error:
             raise PartError(config, [ConfigErrorItem("capacity", str(error))]) from error
         self.largest = torch.ones((), dtype=torch.float64, device=self.home)
@@ -110,7 +111,7 @@ class PrioritizedReplay(ReplayBuffer):
 
 @njit()
 def _draw_places(nodes: np.ndarray, starts: np.ndarray, key: int, num_samples: int, places: np.ndarray) -> None:
-    """One place from each of as many equal shares of the sum, by the numbers that random_floats draws."""
+    """One place from each of B equal shares of the sum, with the same numbers as random_floats."""
     amounts, total = np.empty(len(places)), nodes[starts[-2] :].sum()
     state = mix(np.uint64(key) + np.uint64(num_samples + 1) * U_GAMMA)
     for i in range(len(places)):

@@ -1,4 +1,4 @@
-"""Uniform replay memory: a ring of rows in one place."""
+"""Uniform replay memory: a ring buffer of rows."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -25,15 +25,15 @@ class UniformReplayConfig(Config):
     name: Literal["uniform"]
     """every stored transition is drawn with equal probability, with replacement"""
     capacity: PositiveInt
-    """transitions kept; the oldest go first"""
+    """transitions held; new ones replace the oldest"""
     layout: Layout
-    """whole: every row as it is; frames_once: every frame of images once, in the CPU's memory"""
+    """whole: complete rows; frames_once: every frame of images once, in the CPU's memory"""
     scratch_folder: NonEmptyStr | None
-    """rows lie in unnamed files in this folder, for more than fits in memory; null: in memory"""
+    """folder for unnamed files that hold the rows, if they do not fit in memory; null: in memory"""
 
 
 class ReplayConfig(Protocol):
-    """What the config of every replay buffer says."""
+    """The keys that the config of every replay buffer has."""
 
     @property
     def capacity(self) -> int: ...
@@ -44,8 +44,8 @@ class ReplayConfig(Protocol):
 
 
 class Batch(NamedTuple):
-    """Room for rows as they are stored. places: int64 (num,). words: int64 (num, W). rows: views of words; of an image
-    the slots of its frames where these are shared."""
+    """Preallocated tensors for `num` rows in stored form. places: int64 (num,). words: int64 (num, W). rows: views of
+    words; for an image, the slots of its frames if frames are shared."""
 
     places: Tensor
     words: Tensor
@@ -56,9 +56,9 @@ class ReplayBuffer:
     """The last `capacity` rows of a stream of rows 0, 1, 2, ...; row i lies at place i % capacity.
 
     A row is a dict of tensors of any shapes and types (a dict observation is several entries); the first `add` fixes
-    them. What is drawn depends on (seed, stream, number of draws so far) alone, and not on where and how rows are
-    stored. Rows lie on the device or, in files or where frames are shared, with the CPU; samples go to the device.
-    Nothing waits for a GPU, except `num_added` and `is_empty` and whatever has its rows with the CPU.
+    them. The draws depend on (seed, stream, number of draws so far) alone, not on where and how rows are stored. Rows
+    lie on the device or, in files and with shared frames, on the CPU; samples are on the device. Only `num_added`,
+    `is_empty` and buffers with rows on the CPU wait for a GPU.
     """
 
     def __init__(self, config: ReplayConfig, device: torch.device, seed: int, stream: str) -> None:
@@ -96,13 +96,15 @@ class ReplayBuffer:
 
     @timed("memory")
     def add(self, rows: Mapping[str, Tensor], valid: Tensor) -> None:
-        """Append the rows of a batch where `valid`, in their order. ValueError if the batch exceeds the capacity,
-        NoRoom if memory or disk do not suffice."""
+        """Append the rows of a batch for which `valid` is true, in order. Raises ValueError if the batch exceeds the
+        capacity, NoRoom if memory or disk do not suffice."""
         if len(valid) > self.capacity:
-            raise ValueError(f"a batch of {len(valid)} rows does not fit a replay buffer of capacity {self.capacity}")
+            raise ValueError(
+                f"expected a batch of at most {self.capacity} rows, the buffer's capacity, got {len(valid)}"
+            )
         if not self._storage:
             self._allocate(rows)
-        staged, valid = self._room(self._staged, len(valid)), valid.to(self.home)
+        staged, valid = self._preallocated(self._staged, len(valid)), valid.to(self.home)
         if self._planes is not None:
             first = self.num_added
             self._forget(first, first + int(valid.sum()))
@@ -112,16 +114,16 @@ class ReplayBuffer:
         self._append(staged, valid)
 
     def _forget(self, start: int, stop: int) -> None:
-        """Release the frames of what lies where rows start..stop-1 will lie."""
+        """Release the frames of the rows that rows start..stop-1 will replace."""
         assert self._planes is not None
         places = torch.arange(start, stop) % self.capacity
         self._planes.release({name: self._storage[name][places] for name in self._planes.images})
 
     def _append(self, staged: Batch, valid: Tensor) -> None:
-        """Fills in the places, too; those of rows that are not valid are the spare one behind the ring."""
+        """Store the rows, and set their places; invalid rows go to the spare place behind the ring."""
         if self._on_cpu:
             _append(*(t.numpy() for t in (self._words, staged.words, valid, staged.places, self._added)))
-        else:  # a GPU cannot say how many are valid without a wait
+        else:  # counting the valid rows would wait for the GPU
             places = (self._added + valid.cumsum(0) - 1) % self.capacity
             staged.places.copy_(torch.where(valid, places, self.capacity))
             self._words.index_copy_(0, staged.places, staged.words)
@@ -129,25 +131,25 @@ class ReplayBuffer:
 
     @timed("memory")
     def sample(self, batch_size: int) -> dict[str, Tensor]:
-        """`batch_size` rows on the device, drawn uniformly with replacement. ValueError while the buffer is empty.
+        """`batch_size` rows on the device, drawn uniformly with replacement. Raises ValueError if the buffer is empty.
 
-        The next sample of that size is written over them: clone what is to stay.
+        The next sample of the same size overwrites these tensors: clone what you keep.
         """
         if self.is_empty:
-            raise ValueError("the replay buffer is empty: add transitions before sampling")
-        batch = self._room(self._drawn, batch_size)
+            raise ValueError("expected transitions in the replay buffer before sampling, got an empty buffer")
+        batch = self._preallocated(self._drawn, batch_size)
         self._draw(batch.places)
         self.num_samples += 1
         torch.index_select(self._words, 0, batch.places, out=batch.words)
         rows = batch.rows
         if self._planes is not None:
             if batch_size not in self._images:
-                self._images[batch_size] = self._planes.room(batch_size)
-            rows = self._planes.shown(rows, self._images[batch_size])
+                self._images[batch_size] = self._planes.empty_images(batch_size)
+            rows = self._planes.with_images(rows, self._images[batch_size])
         return rows if self.home == self.device else {name: value.to(self.device) for name, value in rows.items()}
 
     def _draw(self, places: Tensor) -> None:
-        """Fill with the places of rows that are held."""
+        """Fill `places` with drawn places of stored rows."""
         if self._on_cpu:
             _draw(self.key, self.num_samples, len(self), places.numpy())
         else:
@@ -156,7 +158,7 @@ class ReplayBuffer:
             places.copy_(random_integers(fold(key, self.num_samples), len(places), high))
 
     def _allocate(self, rows: Mapping[str, Tensor]) -> None:
-        """The row behind the ring is for what is not to be kept."""
+        """Allocate the storage: `capacity` rows, and one more for invalid rows."""
         self.row_bytes = sum(value.shape[1:].numel() * value.dtype.itemsize for value in rows.values())
         if self.shares_frames:
             self._planes = PlaneStores(rows, self.capacity, self.folder)
@@ -170,14 +172,15 @@ class ReplayBuffer:
             self._words = torch.from_numpy(self._reserved.octets.view(np.int64).reshape(shape))
         else:
             with room_for(num_bytes):
-                if self._on_cpu:  # numpy asks for huge pages, too, and refuses what no memory can hold
+                if self._on_cpu:  # numpy uses huge pages, and raises if memory does not suffice
                     self._words = torch.from_numpy(np.zeros(shape, dtype=np.int64))
                 else:
                     self._words = torch.zeros(shape, dtype=torch.int64, device=self.home)
         self._storage = self._layout.views(self._words)
 
-    def _room(self, batches: dict[int, Batch], num: int) -> Batch:
-        """A batch of that size, made once: to make its views takes longer than to fill them."""
+    def _preallocated(self, batches: dict[int, Batch], num: int) -> Batch:
+        """The preallocated batch of that size. It is made once, because making its views takes longer than filling
+        them."""
         if num not in batches:
             words = torch.zeros(num, self._layout.num_words, dtype=torch.int64, device=self.home)
             places = torch.zeros(num, dtype=torch.int64, device=self.home)
@@ -196,12 +199,12 @@ class ReplayBuffer:
         self._known_filled = False
 
     def rows(self, start: int, stop: int) -> dict[str, Tensor]:
-        """Rows start..stop-1 of the stream, as far as they are still held. IndexError otherwise."""
+        """Rows start..stop-1 of the stream. Raises IndexError if some are no longer held."""
         rows = self._stored(start, stop)
-        return rows if self._planes is None else self._planes.shown(rows, self._planes.room(stop - start))
+        return rows if self._planes is None else self._planes.with_images(rows, self._planes.empty_images(stop - start))
 
     def packed_rows(self, start: int, stop: int) -> dict[str, Tensor]:
-        """The same on the CPU, every plane of an image once; see palestra.buffers.packed."""
+        """Rows start..stop-1, packed, on the CPU (see palestra.buffers.packed)."""
         if self._planes is not None:
             return self._planes.pack(self._stored(start, stop))
         if not any(map(is_image, self._storage.values())):
@@ -214,10 +217,10 @@ class ReplayBuffer:
         return planes.pack({name: torch.cat([piece[name] for piece in pieces]) for name in self._storage})
 
     def load_rows(self, start: int, packed: Mapping[str, Tensor]) -> None:
-        """Put packed rows back to where they were; start: the number of the first. ValueError for too many."""
+        """Restore packed rows start, start + 1, ... Raises ValueError for more than the capacity."""
         num = num_rows(packed)
         if num > self.capacity:
-            raise ValueError(f"{num} rows do not fit a replay buffer of capacity {self.capacity}")
+            raise ValueError(f"expected at most {self.capacity} rows, the buffer's capacity, got {num}")
         if not self._storage:
             self._allocate(whole(part(packed, 0, 1)))
         if self._planes is not None:
@@ -229,7 +232,8 @@ class ReplayBuffer:
 
     def _stored(self, start: int, stop: int) -> dict[str, Tensor]:
         if not max(self.num_added - self.capacity, 0) <= start <= stop <= self.num_added:
-            raise IndexError(f"rows {start}..{stop} are not held: {self.num_added} added, capacity {self.capacity}")
+            held = f"{max(self.num_added - self.capacity, 0)} to {self.num_added}"
+            raise IndexError(f"expected rows among those held, {held}, got {start} to {stop}")
         places = torch.arange(start, stop, device=self.home) % self.capacity
         return {name: value.index_select(0, places) for name, value in self._storage.items()}
 

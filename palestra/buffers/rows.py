@@ -1,4 +1,4 @@
-"""How the tensors of a row lie side by side in memory, so that a row is read and written as a whole."""
+"""The memory layout of a row: its tensors lie side by side, so that the row is read and written at once."""
 
 from collections.abc import Mapping
 
@@ -9,9 +9,9 @@ BYTES_PER_WORD = 8
 
 
 class RowLayout:
-    """A row of several tensors as one vector of int64 words. Widest types first: each begins at a multiple of its size.
+    """A row of several tensors as one vector of int64 words. Widest types come first, so that each tensor is aligned.
 
-    rows: what rows look like, every tensor (num, ...), of any num.
+    rows: example rows, every tensor (num, ...), with any num.
     """
 
     def __init__(self, rows: Mapping[str, Tensor]) -> None:

@@ -1,6 +1,6 @@
-"""A tree of sums: numbers that change, and the place where their running sum reaches a given amount.
+"""A sum tree: numbers that change, and a search for the index at which their running sum reaches a given amount.
 
-Every node has 16 children, which lie side by side: few levels, each read at once.
+Every node has 16 children that lie side by side: the tree has few levels, and each takes one read.
 """
 
 from itertools import pairwise
@@ -18,7 +18,7 @@ NUM_CHILDREN = 16
 class SumTree:
     """`num` nonnegative numbers, 0 at first, float64 on one device.
 
-    A sum is always taken anew from its children, so the tree is a function of its leaves, whatever their history.
+    A sum is always recomputed from its children, so the tree is a function of its leaves alone, not of their history.
     """
 
     def __init__(self, num: int, device: torch.device) -> None:
@@ -36,7 +36,7 @@ class SumTree:
         return self.levels[-1].sum()
 
     def set(self, places: Tensor, values: Tensor) -> None:
-        """places: int64 (B,); values: float64 (B,), the same wherever a place comes twice."""
+        """Set numbers. places: int64 (B,); values: float64 (B,), equal where a place occurs twice."""
         if self.on_cpu:
             set_leaves(self.nodes.numpy(), self.starts, places.numpy(), values.numpy())
             return
@@ -46,15 +46,15 @@ class SumTree:
             above[places] = below.view(-1, NUM_CHILDREN)[places].sum(dim=1)
 
     def fill(self, values: Tensor) -> None:
-        """Set the first numbers, and 0 for all others."""
+        """Set the first numbers to `values`, and all others to 0."""
         self.nodes.zero_()
         self.leaves[: len(values)] = values
         self.set(torch.arange(len(values), device=self.nodes.device), self.leaves[: len(values)].clone())
 
     def find(self, amounts: Tensor) -> Tensor:
-        """The place of the number by which the running sum exceeds an amount: int64 (B,) of float64 (B,).
+        """The place of the number at which the running sum exceeds an amount: int64 (B,) for amounts float64 (B,).
 
-        Amounts below the total; never the place of a 0, unless all are.
+        Amounts must be below the total. The place of a 0 is never given, unless all numbers are 0.
         """
         if self.on_cpu:
             found = np.empty(len(amounts), dtype=np.int64)
@@ -81,7 +81,8 @@ def _rounded_up(num: int) -> int:
 
 @njit()
 def set_leaves(nodes: np.ndarray, starts: np.ndarray, places: np.ndarray, values: np.ndarray) -> None:
-    """Level by level, so that a processor is at several sums at once; neighbours that share a parent sum it once."""
+    """`SumTree.set`, level by level, so that the processor computes several sums at once. Neighbours that share a
+    parent compute its sum once."""
     changed = places.copy()
     for i in range(len(places)):
         nodes[places[i]] = values[i]
@@ -100,9 +101,9 @@ def set_leaves(nodes: np.ndarray, starts: np.ndarray, places: np.ndarray, values
 
 @njit()
 def find(nodes: np.ndarray, starts: np.ndarray, amounts: np.ndarray, places: np.ndarray) -> None:
-    """`SumTree.find`, into `places`; `amounts` are used up.
+    """`SumTree.find`, written into `places`; overwrites `amounts`.
 
-    All amounts go down a level before the next, and nothing depends on a branch: a processor is at several at once.
+    All amounts descend one level before the next, without branches, so that the processor works on several at once.
     """
     places[:] = 0
     for level in range(len(starts) - 2, -1, -1):
@@ -115,7 +116,7 @@ def find(nodes: np.ndarray, starts: np.ndarray, amounts: np.ndarray, places: np.
 
 @numba.njit(nogil=True, forceinline=True)
 def _descend(nodes: np.ndarray, first: int, amount: float) -> tuple[int, float]:
-    """Which of 16 children holds the amount, and the sum of those before it: first the quarter, then the child."""
+    """Which of 16 children contains the amount, and the sum of those before it; finds the quarter, then the child."""
     one = nodes[first] + nodes[first + 1] + nodes[first + 2] + nodes[first + 3]
     two = one + (nodes[first + 4] + nodes[first + 5] + nodes[first + 6] + nodes[first + 7])
     three = two + (nodes[first + 8] + nodes[first + 9] + nodes[first + 10] + nodes[first + 11])
@@ -129,7 +130,7 @@ def _descend(nodes: np.ndarray, first: int, amount: float) -> tuple[int, float]:
         before = running if is_beyond else before
     if chosen < 4 * quarter + 4:
         return chosen, before
-    running, before, chosen = 0.0, 0.0, 0  # rounding has led beyond the last
+    running, before, chosen = 0.0, 0.0, 0  # rounding has led beyond the last child
     for child in range(min(4 * quarter + 4, NUM_CHILDREN)):
         if nodes[first + child] > 0.0:
             chosen, before = child, running

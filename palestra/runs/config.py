@@ -264,12 +264,12 @@ def read_config(config: str | Path | dict[str, Any] | BaseRunConfig, overrides: 
 
 
 def read_stored_config(path: Path, overrides: Sequence[str] = ()) -> Any:
-    """The config of a run, as `read_config`. Raises RunFolderError where it is not what was written, ConfigError for
-    overrides that do not fit it, UntrustedError for what it names that the user has not trusted."""
+    """The config of a run, as `read_config`. Raises RunFolderError where it differs from what was written, ConfigError
+    for overrides that do not fit it, UntrustedError for what it names that the user has not trusted."""
     if overrides:
         read_stored_config(path)
         return load_stored_config(path, overrides, kind_of_run)
     try:
         return load_stored_config(path, (), kind_of_run)
     except ConfigError as error:
-        raise RunFolderError(f"{path} is not what was written:\n{error}") from error
+        raise RunFolderError(f"{path} differs from what was written:\n{error}") from error

@@ -16,7 +16,14 @@ from palestra.storage.checkpoints import Checkpoints
 from palestra.storage.disk import Folder, RunFolderError
 from palestra.storage.facts import Entry, to_json
 from palestra.storage.run_folder import RunFolder
-from palestra.storage.segments import DamagedError, StoredFile, damage_told, parse_json, read_tensors, tensors_to_bytes
+from palestra.storage.segments import (
+    DamagedError,
+    StoredFile,
+    parse_json,
+    raising_damaged,
+    read_tensors,
+    tensors_to_bytes,
+)
 
 
 @dataclass(frozen=True)
@@ -79,12 +86,12 @@ class CopiedPlayer(Entry):
 def read_copy(folder: Folder, name: str, config: FromRunConfig) -> TrainedPlayer:
     """A player that `copy_players` has written. Raises DamagedError."""
     facts, text, weights = _files_of(name)
-    with damage_told(facts):
+    with raising_damaged(facts):
         content = folder.read(facts)
     try:
         copied = CopiedPlayer.model_validate(parse_json(content, facts))
     except ValidationError as error:
-        raise DamagedError(f"{facts} is not what was written: {error.errors()[0]['msg']}") from error
+        raise DamagedError(f"{facts} differs from what was written: {error.errors()[0]['msg']}") from error
     if folder.kind(text) != "file":
         raise DamagedError(f"{text} is missing, or no regular file")
     learned: Any = read_stored_config(folder.path / text).players[config.player]

@@ -151,7 +151,7 @@ class RunOutput:
             try:
                 self._remember(record)
             except NOT_OURS as error:
-                self._tell_fault(f"{self.folder.records}: an evaluation is not what was written: {error!r}")
+                self._tell_fault(f"{self.folder.records}: an evaluation differs from what was written: {error!r}")
 
     def feed(self, recorders: Mapping[str, Recorder]) -> None:
         """Hand the records, those that are there and those that will come, to recorders."""

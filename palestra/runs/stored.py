@@ -42,8 +42,8 @@ class StoredRun:
     @classmethod
     def open(cls, run: str | Path, starts: Mapping[str, int] | None = None, trust: bool = False) -> Self:
         """starts: the seeds of evaluations by name, in place of their own. trust: whether what the run names is trusted
-        from now on. Raises RunFolderError where there is no run, or its config is not what was written; UntrustedError
-        for what it names that is not trusted."""
+        from now on. Raises RunFolderError where there is no run, or its config differs from what was written;
+        UntrustedError for what it names that is not trusted."""
         with trusting(trust):
             folder, config = _open(run)
             if starts:

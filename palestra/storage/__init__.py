@@ -1,4 +1,4 @@
-"""The folder of a run and its checkpoints. Storage knows nothing of the trainer."""
+"""The folder of a run and its checkpoints. It does not depend on the trainer."""
 
 from palestra.storage.checkpoints import Checkpoints, LoadedCheckpoint
 from palestra.storage.disk import Folder, RefusedPathError, RunFolderError

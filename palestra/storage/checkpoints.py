@@ -1,7 +1,7 @@
-"""Checkpoints: folders that hold the whole state of a run to the bit, written whole or not at all.
+"""Checkpoints: folders that hold the whole state of a run to the bit, written atomically.
 
     checkpoints/00000003/manifest.json         format, number, counters, versions, machine, SHA-256 of every file
-                         state.json            the state's tree; "$tensor" stands where a tensor belongs
+                         state.json            the state's tree; "$tensor" marks the place of a tensor
                          tensors.safetensors   its tensors, named by their path in the tree
                          <buffer>-...          the replay rows of an unfinished segment (see segments.py)
     checkpoints/latest, checkpoints/best       the name of a folder
@@ -49,21 +49,21 @@ from palestra.storage.segments import (
 from palestra.storage.states import decode, encode
 
 NAME = r"[0-9]{8,18}"
-# What a kill may leave behind, to the letter: a checkpoint half written or half removed, and files half written.
+# The names of what a kill may leave: a checkpoint partly written or removed, and files partly written.
 LEFTOVER_FOLDER = re.compile(rf"\.{NAME}\.(tmp|removed(-[0-9]+)?)")
 LEFTOVER_FILE = re.compile(r"\.(latest|best)\.[0-9]+\.tmp")
 SEGMENT = re.compile(SEGMENT_NAME)
 LEFTOVER_SEGMENT = re.compile(rf"\.{SEGMENT_NAME}\.[0-9]+\.tmp")
 OUR_FILE = re.compile(rf"{MANIFEST}|{STATE}|{TENSORS}|{SEGMENT_NAME}|{LEFTOVER_SEGMENT.pattern}")
-# What goes wrong where every SHA-256 fits, but palestra did not write what is read.
+# Errors of reading content whose SHA-256 are right but which palestra did not write.
 NOT_OURS = (LookupError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError)
 
 
 @dataclass(frozen=True)
 class LoadedCheckpoint:
-    """What `Checkpoints.load` gives. All tensors lie on the CPU; replay rows stay on disk until `restore_buffers`.
+    """A checkpoint as `Checkpoints.load` gives it: tensors on the CPU, replay rows on disk until `restore_buffers`.
 
-    warnings: one line per damaged checkpoint that was passed over.
+    warnings: one line per damaged checkpoint that was skipped.
     """
 
     place: CheckpointPlace
@@ -80,7 +80,7 @@ class LoadedCheckpoint:
 
     @contextmanager
     def fitting(self) -> Iterator[None]:
-        """For what takes the state over: raises CheckpointError where it is not what it should be."""
+        """For loading the state into objects: an error inside becomes a CheckpointError."""
         try:
             yield
         except ConfigError:
@@ -92,30 +92,30 @@ class LoadedCheckpoint:
 class Checkpoints:
     """The checkpoints of one run. One process writes (it holds the run's lock), any may read.
 
-    Kept are the last `keep_last`, every one whose number `keep_every` divides (None: no such rule), the latest and
-    the best. What a killed save has left behind is removed when the holder of the run's lock makes this object.
+    Retention keeps the last `keep_last`, those whose number `keep_every` divides (None: no such rule), the latest and
+    the best. If this process holds the run's lock, making this object removes what a killed save has left.
     """
 
     def __init__(
         self, run_folder: RunFolder, keep_last: int, keep_every: int | None, segment_rows: int = SEGMENT_ROWS
     ) -> None:
         if keep_last < 1 or (keep_every is not None and keep_every < 1):
-            raise ValueError(f"keep_last and keep_every must be at least 1, not {keep_last} and {keep_every}")
+            raise ValueError(f"expected keep_last and keep_every >= 1, got {keep_last} and {keep_every}")
         self.folder = run_folder.checkpoints
         self.buffers = run_folder.buffers
         self.keep_last = keep_last
         self.keep_every = keep_every
         self.segment_rows = segment_rows
-        self.in_use: Callable[[], set[int]] = set  # the numbers of those that must not be deleted yet
+        self.in_use: Callable[[], set[int]] = set  # the numbers of checkpoints that must not be deleted yet
         self._known_segments: dict[str, tuple[Segment, ...]] = {}
         self._written_ahead: dict[str, tuple[Segment, ...]] = {}
         if run_folder.holds_lock:
-            with suppress(OSError):  # what cannot be removed now goes at a later save
+            with suppress(OSError):  # a later save tries again
                 self._remove_leftovers()
                 self._remove_unnamed_segments()
 
     def numbers(self) -> list[int]:
-        """The numbers of the checkpoints there are, ascending; damaged ones included."""
+        """The numbers of all checkpoints, ascending, including damaged ones."""
         return sorted(int(name) for name in self.folder.names() if re.fullmatch(NAME, name))
 
     def save(
@@ -127,15 +127,15 @@ class Checkpoints:
         records: RecordsThen,
         is_due: bool = True,
     ) -> str:
-        """Write checkpoint `number`, make it the latest, drop what need not be kept; gives the folder's name.
+        """Write checkpoint `number`, make it the latest, and apply retention. Gives the folder's name.
 
-        is_due: otherwise it stands between two that are due, for who stops there: the next one that is due has the same
-        number and takes its place, and until then it is kept besides those that are kept anyway.
+        is_due: False for a checkpoint that is saved because the run stops between two intervals. It is kept in addition
+        to what retention keeps, until the next one that is due replaces it under the same number.
 
         state: dicts (keys all str or all int), lists and tuples of tensors, ints, floats, str, bool and None.
-        Checkpoints of a higher number belong to a future that was given up: they are no longer counted and go,
-        unless one is the best. Raises CheckpointError if the disk refuses: the ones before stay as they were. Raises
-        TypeError for a state that cannot be written.
+        Checkpoints of a higher number come from a later part of the run that was abandoned; they are removed, unless
+        one is the best. Raises CheckpointError if the disk fails, and leaves the earlier checkpoints as they were.
+        Raises TypeError for a state of other types.
         """
         name = f"{number:08d}"
         tensors: dict[str, Tensor] = {}
@@ -169,15 +169,15 @@ class Checkpoints:
             self.remove_unkept(number)
         except OSError as error:
             self._written_ahead = {}
-            with suppress(OSError):  # a disk that is full lets files go; one that is broken must not hide the error
+            with suppress(OSError):  # cleaning up works on a full disk; a broken one must not hide the error
                 self._remove_leftovers()
                 self._remove_unnamed_segments()
             raise CheckpointError(f"checkpoint {name} could not be saved in {self.folder.path}: {error}") from error
         return name
 
     def write_ahead(self, buffers: Mapping[str, SegmentedRows]) -> None:
-        """Write the segments that have been filled since the last save, which the next one then only names: rows of
-        images take a disk seconds. A disk that refuses will refuse the save, too, and there it is told."""
+        """Write the segments that were filled since the last save, so that the next one need not: images take seconds.
+        An error of the disk is ignored here, because the next save meets and raises it."""
         with suppress(OSError):
             for key, buffer in buffers.items():
                 self._written_ahead[key] = store_full_segments(
@@ -191,7 +191,7 @@ class Checkpoints:
         return rows_per_segment(buffer, at_most=self.segment_rows)
 
     def mark_best(self, name: str) -> None:
-        """Let `best` point at checkpoint `name`, which is kept from now on."""
+        """Make checkpoint `name` the best one, which retention keeps."""
         if self.folder.kind(name) != "folder":
             raise CheckpointError(f"there is no checkpoint {name} in {self.folder.path}")
         try:
@@ -200,7 +200,7 @@ class Checkpoints:
             raise CheckpointError(f"checkpoint {name} could not be marked as the best: {error}") from error
 
     def holding(self, counters: Mapping[str, int]) -> int | None:
-        """The number of the newest whole checkpoint in whose counters these stand; None if there is none."""
+        """The number of the newest undamaged checkpoint with these counters; None if there is none."""
         for number in reversed(self.numbers()):
             with suppress(DamagedError, CheckpointError):
                 if counters.items() <= Manifest.read(self.folder.below(f"{number:08d}")).counters.items():
@@ -208,7 +208,7 @@ class Checkpoints:
         return None
 
     def latest(self) -> int | None:
-        """The number of the checkpoint that was saved last; None if none is marked."""
+        """The number of the latest checkpoint; None if none is marked."""
         name = self._pointer("latest")
         return None if name is None else int(name)
 
@@ -218,7 +218,8 @@ class Checkpoints:
         return None if name is None else int(name)
 
     def remove_unkept(self, latest: int) -> None:
-        """Drop what need not be kept once `latest` is the latest, unless it is in use. Raises OSError."""
+        """Remove the checkpoints that retention does not keep if `latest` is the latest, except those in use. Raises
+        OSError."""
         past = [number for number in self.numbers() if number <= latest]
         kept = self.kept(past) | self.in_use()
         for number in self.numbers():
@@ -228,11 +229,11 @@ class Checkpoints:
         self._remove_unnamed_segments()
 
     def kept(self, past: Sequence[int]) -> set[int]:
-        """Which of the checkpoints up to the latest, in ascending order, are kept."""
+        """The numbers that retention keeps, out of those up to the latest, `past`, in ascending order."""
         return kept_numbers(past, self.keep_last, self.keep_every, self.best(), self.between_dues(past))
 
     def between_dues(self, past: Sequence[int]) -> int | None:
-        """The last of these numbers, if that checkpoint was saved because somebody stopped, not because it was due."""
+        """The last of these numbers, if that checkpoint was saved for a stop and not at an interval; else None."""
         with suppress(CheckpointError):
             if past and not Manifest.read(self.folder.below(f"{past[-1]:08d}")).is_due:
                 return past[-1]
@@ -241,10 +242,10 @@ class Checkpoints:
     def load(self, which: int | str | Path, check_rows: bool = True) -> LoadedCheckpoint:
         """Read a checkpoint: "latest", "best", a number, or a path (of this run or another; see `checkpoint_folder`).
 
-        Every SHA-256 is checked; those of replay rows, which may be many, only if `check_rows`. If the latest is
-        damaged, the ones before it are tried in turn, and `warnings` names the damaged. Raises CheckpointError if none
-        is left, if the one asked for is damaged, or was written by a later version of palestra; its subclass
-        MissingCheckpointError if what was asked for is not there.
+        Every SHA-256 is checked; those of replay rows, which may be large, only if `check_rows`. If the latest is
+        damaged, earlier ones are tried, and `warnings` names the damaged ones. Raises CheckpointError if all are
+        damaged, if the requested one is damaged, or if it has another format; MissingCheckpointError, a subclass, if it
+        does not exist.
         """
         damaged: list[str] = []
         for place in self._candidates(which):
@@ -257,33 +258,34 @@ class Checkpoints:
         raise MissingCheckpointError(f"there is no checkpoint in {self.folder.path}")
 
     def restore_buffers(self, loaded: LoadedCheckpoint, buffers: Mapping[str, SegmentedRows]) -> None:
-        """Give each buffer the rows that it held when the checkpoint was saved; call it before the next `save`.
+        """Load into each buffer the rows that it held when the checkpoint was saved. Call it before the next `save`.
 
-        `load` has checked them. Raises CheckpointError if the checkpoint has other buffers, or a file cannot be read.
+        Raises CheckpointError if the checkpoint has other buffers, or if a file cannot be read.
         """
         if set(buffers) != set(loaded.buffers):
             raise CheckpointError(
-                f"checkpoint {loaded.folder} has rows of the buffers {sorted(loaded.buffers)}, not of {sorted(buffers)}"
+                f"checkpoint {loaded.folder}: expected rows of the buffers {sorted(buffers)}, got those of "
+                f"{sorted(loaded.buffers)}"
             )
         is_ours = loaded.folder.parent == self.folder.path
         self._known_segments = {key: rows.segments for key, rows in loaded.buffers.items()} if is_ours else {}
         for key, stored in loaded.buffers.items():
             if stored.start != max(0, stored.num_added - buffers[key].capacity):
                 raise CheckpointError(
-                    f"checkpoint {loaded.folder} has rows {stored.start} to {stored.num_added} of buffer {key}, which "
-                    f"holds the last {buffers[key].capacity}"
+                    f"checkpoint {loaded.folder}: expected the last {buffers[key].capacity} rows of buffer {key}, got "
+                    f"rows {stored.start} to {stored.num_added}"
                 )
             for start, rows in stored.read(loaded.place):
                 buffers[key].load_rows(start, rows)
 
     def fault_of_records(self, loaded: LoadedCheckpoint, records: OpenFile, path: Path) -> str | None:
-        """What is wrong with the part of records.jsonl that was there when a checkpoint was saved, if anything is."""
+        """What is wrong with the part of records.jsonl that existed when a checkpoint was saved; None if nothing is."""
         then, part = loaded.records, part_of(records, loaded.records)
         if part.is_intact:
             return None
         if part.num_lost:
             lost = f"{part.num_lost} of the {then.num_lines} lines that it had at checkpoint {loaded.folder.name}"
-            return f"{path} is damaged: it lacks the last {lost}; they stay lost"
+            return f"{path} is damaged: it lacks the last {lost}; these are lost"
         first = 1
         for number in self.numbers():
             with suppress(CheckpointError):
@@ -291,7 +293,7 @@ class Checkpoints:
                 if before.length < then.length and measured(records, before.length) == before:
                     first = max(first, before.num_lines + 1)
         where = f"line {then.num_lines}" if first == then.num_lines else f"a line from {first} to {then.num_lines}"
-        return f"{path} is damaged: {where} is not what was written"
+        return f"{path} is damaged: {where} differs from what was written"
 
     def _candidates(self, which: int | str | Path) -> list[CheckpointPlace]:
         if isinstance(which, int) or re.fullmatch("[0-9]{1,18}", str(which)):
@@ -299,7 +301,7 @@ class Checkpoints:
             if which not in self.numbers():
                 there = ", ".join(map(str, self.numbers())) or "none"
                 raise MissingCheckpointError(
-                    f"there is no checkpoint {which:08d} in {self.folder.path}; it has {there}"
+                    f"there is no checkpoint {which:08d} in {self.folder.path}; expected one of: {there}"
                 )
             return [self._place(which)]
         if which == "best":
@@ -307,7 +309,7 @@ class Checkpoints:
             if name is None:
                 raise MissingCheckpointError(f"no checkpoint in {self.folder.path} is marked as the best")
             if int(name) not in self.numbers():
-                raise CheckpointError(f"{self.folder.path / 'best'} names checkpoint {name}, which is not there")
+                raise CheckpointError(f"{self.folder.path / 'best'} names checkpoint {name}, which does not exist")
             return [self._place(int(name))]
         if which != "latest":
             return [CheckpointPlace.at(checkpoint_folder(Path(which)))]
@@ -325,8 +327,8 @@ class Checkpoints:
 
     def _publish(self, unfinished: Folder, name: str) -> None:
         if self.folder.kind(name) is not None:
-            # left by a kill before `latest` moved, of a future that was given up, or saved between two that were due;
-            # no pointer may name what is not there, whenever a kill comes
+            # left by a kill before `latest` moved, from an abandoned later part of the run, or saved for a stop; at no
+            # moment may a pointer name a checkpoint that does not exist
             before = [number for number in self.numbers() if number < int(name)]
             if self._pointer("latest") == name and before:
                 self.folder.write("latest", f"{before[-1]:08d}\n".encode())
@@ -338,14 +340,15 @@ class Checkpoints:
         self.folder.write("latest", f"{name}\n".encode())
 
     def _discard(self, name: str) -> None:
-        """Turn a checkpoint into a leftover: killed while it is removed, it must not look like a damaged one."""
+        """Rename a checkpoint so that it counts as a leftover: after a kill while its files are removed, it must not
+        look like a damaged checkpoint."""
         removed, count = f".{name}.removed", 1
-        while self.folder.kind(removed) is not None:  # with something in it that is not ours
+        while self.folder.kind(removed) is not None:  # it still holds a user's files
             removed, count = f".{name}.removed-{count}", count + 1
         self.folder.rename(name, removed)
 
     def _remove_leftovers(self) -> None:
-        """What a kill has left, and nothing else: of a folder that holds other files too, these stay."""
+        """Remove what a kill has left. A user's files in such folders stay."""
         self.folder.remove_files(LEFTOVER_FILE.fullmatch)
         self.buffers.remove_files(LEFTOVER_SEGMENT.fullmatch)
         for name in self.folder.names():
@@ -355,7 +358,7 @@ class Checkpoints:
                 leftover = self.folder.below(name)
                 leftover.remove_files(OUR_FILE.fullmatch)
                 leftover.remove_empty()
-            elif self.folder.kind(name) == "link":  # put in the place of a checkpoint
+            elif self.folder.kind(name) == "link":  # somebody replaced a checkpoint by a link
                 self.folder.remove(name)
 
     def _remove_unnamed_segments(self) -> None:
@@ -364,15 +367,15 @@ class Checkpoints:
             try:
                 named |= Manifest.read(self.folder.below(f"{number:08d}")).segments().keys()
             except DamagedError:
-                continue  # it cannot be loaded any more, with or without its rows
+                continue  # it cannot be loaded, with or without its rows
         self.buffers.remove_files(lambda name: SEGMENT.fullmatch(name) and name not in named)
 
 
 def kept_numbers(
     past: Sequence[int], keep_last: int, keep_every: int | None, best: int | None, between_dues: int | None
 ) -> set[int]:
-    """Which of the checkpoints up to the latest, in ascending order, are kept: the last, every n-th, the best, wherever
-    it is, and besides them the latest if it was not due."""
+    """The numbers that retention keeps, out of those up to the latest, `past`, in ascending order: the last, every
+    n-th, the best of all, and the latest if it was not due."""
     due = [number for number in past if number != between_dues]
     every = {number for number in due if keep_every is not None and number % keep_every == 0}
     return {*due[-keep_last:], *every} | {number for number in (best, between_dues) if number is not None}
@@ -382,10 +385,10 @@ def kept_numbers(
 
 
 def checkpoint_folder(path: Path) -> Path:
-    """The folder of the checkpoint that a path names: the folder itself, or the file `latest` or `best` of a run.
+    """The folder of the checkpoint at a path, which is that folder or the file `latest` or `best` beside it.
 
     Raises MissingCheckpointError."""
-    if os.path.isdir(path):  # which no path can make raise
+    if os.path.isdir(path):  # unlike Path.is_dir, this never raises
         return path
     name = _name_in(Folder(path.parent), path.name) if path.name in ("latest", "best") else None
     if name is None:
@@ -394,7 +397,7 @@ def checkpoint_folder(path: Path) -> Path:
 
 
 def _name_in(folder: Folder, file: str) -> str | None:
-    """The checkpoint's name in `latest` or `best`; None if the file is missing or holds no such name."""
+    """The checkpoint's name in the file `latest` or `best`; None if the file is missing or holds no such name."""
     try:
         name = folder.read(file, max_bytes=32).strip().decode("ascii", errors="replace")
     except OSError:
@@ -403,12 +406,12 @@ def _name_in(folder: Folder, file: str) -> str | None:
 
 
 def _read(place: CheckpointPlace, warnings: list[str], check_rows: bool) -> LoadedCheckpoint:
-    """The checkpoint in a folder, every file checked; replay rows only if `check_rows`. Raises DamagedError and
+    """Read the checkpoint in a folder and check every file; replay rows only if `check_rows`. Raises DamagedError and
     CheckpointError."""
     folder = place.folder
     manifest = Manifest.read(folder)
     if re.fullmatch(NAME, folder.path.name) and int(folder.path.name) != manifest.number:
-        raise DamagedError(f"{MANIFEST} is that of checkpoint {manifest.number:08d}")
+        raise DamagedError(f"expected {MANIFEST} of this checkpoint, got that of checkpoint {manifest.number:08d}")
     document = parse_json(read_checked(folder, STATE, manifest.files[STATE]), STATE)
     tensors = read_tensors(folder, TENSORS, manifest.files[TENSORS])
     if check_rows:
@@ -417,7 +420,7 @@ def _read(place: CheckpointPlace, warnings: list[str], check_rows: bool) -> Load
     try:
         state = decode(document, tensors)
         if not isinstance(state, dict):
-            raise TypeError("no object")
+            raise TypeError(f"expected a dict, got {type(state).__name__}")
     except NOT_OURS as error:
         raise DamagedError(f"{STATE} is not of format {FORMAT} ({error!r})") from error
     return LoadedCheckpoint(

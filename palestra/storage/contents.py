@@ -1,13 +1,13 @@
-"""How a run lies on a mirror, and the file that says what belongs to a checkpoint there.
+"""The layout of a run's mirror, and the file that lists what belongs to a checkpoint there.
 
-    run.json                                   as in the run's folder: whose mirror it is
-    checkpoints/00000003-1a2b3c4d/...          the checkpoint's files, and the run's files as they were then
+    run.json                                   as in the run's folder; identifies the run
+    checkpoints/00000003-1a2b3c4d/...          the checkpoint's files, and the run's files at that time
                                   contents.json   their SHA-256, and those of the segments that it needs; written last
     buffers/...                                segments of replay rows
 
-A checkpoint is there if and only if its contents.json is there whole. The latest is the one with the highest number,
-and says which is the best. The digits after a number are the first of the manifest's SHA-256: other content has another
-name. So no file of a checkpoint that is there is ever overwritten, and no pointer is needed that would be.
+A checkpoint exists if and only if its contents.json is complete. The one with the highest number is the latest, and
+names the best. The digits after the number are the first of the manifest's SHA-256, so different content has a
+different name: no file of an existing checkpoint is ever overwritten, and the mirror needs no pointer files.
 """
 
 import hashlib
@@ -21,7 +21,7 @@ from pydantic import Field, ValidationError
 from palestra.storage.facts import Entry, to_json
 from palestra.storage.segments import CheckpointError, DamagedError, StoredFile
 
-FORMAT: Literal[2] = 2  # since 2 it says the size of every file
+FORMAT: Literal[2] = 2  # 2 added the size of every file
 FOLDER_NAME = re.compile(r"([0-9]{8,})-[0-9a-f]{8}")
 CONTENTS = "contents.json"
 RECORDS = "records.jsonl"
@@ -32,9 +32,9 @@ FileName = Annotated[str, Field(pattern=r"^[^./\\\x00][^/\\\x00]*$")]
 
 
 class Contents(Entry):
-    """What each file in a checkpoint's folder holds, and each segment in `buffers/` that it needs, by name.
+    """Size and SHA-256 of each file in a checkpoint's folder and of each segment in `buffers/` that it needs, by name.
 
-    best: the folder of the checkpoint that was the run's best so far.
+    best: the folder of the best checkpoint of the run so far.
     """
 
     format: Literal[2]
@@ -43,7 +43,7 @@ class Contents(Entry):
     best: Annotated[str, Field(pattern=f"^{FOLDER_NAME.pattern}$")] | None
 
     def paths(self, name: str) -> set[str]:
-        """Where the files of a checkpoint whose folder has that name lie on the mirror."""
+        """The paths on the mirror of all files of the checkpoint whose folder has that name."""
         own = {f"checkpoints/{name}/{file}" for file in self.files}
         return own | {f"buffers/{segment}" for segment in self.segments}
 
@@ -54,22 +54,22 @@ class Contents(Entry):
 
     @classmethod
     def from_bytes(cls, content: bytes) -> Self:
-        """Raises DamagedError for what `to_bytes` has not written, CheckpointError for another format."""
+        """The inverse of `to_bytes`. Raises DamagedError for other bytes, CheckpointError for another format."""
         try:
             document = json.loads(content)
             found = document["format"]
             if isinstance(found, int) and found != FORMAT:
-                raise CheckpointError(f"{CONTENTS} has format {found}; this palestra reads format {FORMAT}")
+                raise CheckpointError(f"expected format {FORMAT} of {CONTENTS}, got {found}")
             document.pop("sha256", None)
             contents = cls.model_validate(document)
             if contents.to_bytes() != content:
                 raise ValueError("its SHA-256 differs")
             if not {*RUN_FILES, "manifest.json"} - {"changes.jsonl"} <= contents.files.keys():
-                raise ValueError("it names no whole checkpoint")
+                raise ValueError("it lacks files of a checkpoint")
         except ValidationError as error:
-            raise DamagedError(f"{CONTENTS} is not what was written ({error.errors()[0]['msg']})") from error
+            raise DamagedError(f"{CONTENTS} differs from what was written ({error.errors()[0]['msg']})") from error
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise DamagedError(f"{CONTENTS} is not what was written ({error})") from error
+            raise DamagedError(f"{CONTENTS} differs from what was written ({error})") from error
         return contents
 
 
@@ -79,6 +79,6 @@ def number_of(name: str) -> int:
 
 
 def folders_in(files: Iterable[str]) -> set[str]:
-    """The names of the checkpoints' folders among the files of a mirror, whole or not."""
+    """The names of the checkpoints' folders among the files of a mirror, complete or not."""
     names = (path.split("/")[1] for path in files if path.startswith("checkpoints/") and path.count("/") == 2)
     return {name for name in names if FOLDER_NAME.fullmatch(name)}

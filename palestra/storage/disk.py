@@ -1,8 +1,8 @@
-"""The one door to the disk: what palestra keeps of a run is read, written, renamed and removed here alone.
+"""All access to the files of a run: they are read, written, renamed and removed here alone.
 
-A run may come from a stranger, and people link folders to larger disks. So folders below a run are opened one from the
-other, never through a link; a file is opened only if it is a regular one, and written in place only if no other folder
-holds it too (a hard link). Whatever else stands there is refused, and stays as it is.
+A run may come from another person, and people link folders to larger disks. So folders below a run are opened one from
+the other, never through a symbolic link; a file is opened only if it is a regular one, and written in place only if it
+has no second hard link. Anything else raises RefusedPathError and stays unchanged.
 """
 
 import errno
@@ -19,7 +19,7 @@ from palestra.storage.secrets import redacted
 
 FAILURE = "failure.txt"
 PIECE = 16 << 20  # bytes that are read at a time
-MAX_BYTES = 64 << 20  # of a file that is read whole and whose size nothing states: many times the largest of ours
+MAX_BYTES = 64 << 20  # of a file that is read whole without a known size; palestra's own are much smaller
 
 OPEN = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a FIFO must not block, and no link is followed
 Kind = Literal["file", "folder", "link", "other"]
@@ -27,18 +27,18 @@ WORDS: dict[Kind, str] = {"file": "a file", "folder": "a folder", "link": "a sym
 
 
 class RunFolderError(Exception):
-    """A run's folder cannot be made, opened or locked; the message says which and why."""
+    """A run's folder cannot be made, opened or locked. The message names it and the reason."""
 
 
 class RefusedPathError(RunFolderError, OSError):
-    """What stands at a path is not what palestra would have put there; it was neither followed nor changed."""
+    """A path holds something that palestra does not write, such as a link. It was neither followed nor changed."""
 
 
 class Disk:
-    """The calls that change what a disk holds. There is one, `DISK`; tests put one in its place that takes notes."""
+    """The calls that change the disk. There is one object, `DISK`; tests replace it by one that records the calls."""
 
     def create(self, folder: int, name: str) -> int:
-        """A new file, open for reading and writing; FileExistsError where there is anything."""
+        """A new file, open for reading and writing. Raises FileExistsError if the name exists."""
         return os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | OPEN, 0o666, dir_fd=folder)
 
     def write(self, file: int, content: bytes | memoryview) -> int:
@@ -77,7 +77,7 @@ class OpenFile:
         return os.fstat(self.descriptor).st_size
 
     def append(self, content: bytes) -> None:
-        """Write at the end: all, or where the disk refuses nothing."""
+        """Write at the end: all of it, or nothing if the disk fails."""
         before = self.size
         os.lseek(self.descriptor, before, os.SEEK_SET)
         try:
@@ -87,7 +87,7 @@ class OpenFile:
             raise
 
     def pieces(self, length: int) -> Iterator[bytes]:
-        """The first `length` bytes, or what there is of them."""
+        """The first `length` bytes, or all if the file is shorter, in pieces."""
         place = 0
         while place < length and (piece := os.pread(self.descriptor, min(PIECE, length - place), place)):
             place += len(piece)
@@ -104,10 +104,10 @@ class OpenFile:
 
 
 class Folder:
-    """A folder of a run: `names` lead to it from `root`, which the user has named and which may be a link itself.
+    """A folder of a run: the folder `names` below `root`, which the user has named and which may itself be a link.
 
-    Nothing is held open: a folder may not exist yet, and a path that is swapped for a link is found out at each call.
-    Every method raises OSError, and RefusedPathError for what is not a real folder or a regular file.
+    The folder need not exist yet. It is not held open: each call checks again that no link has replaced a folder. Every
+    method raises OSError, and RefusedPathError for anything but a real folder or a regular file.
     """
 
     def __init__(self, root: Path, *names: str) -> None:
@@ -128,7 +128,7 @@ class Folder:
     # ---- looking -----------------------------------------------------------------------------------------
 
     def names(self) -> list[str]:
-        """Of all that lies here, sorted; none where the folder does not exist."""
+        """The names of all entries, sorted; empty if the folder does not exist."""
         try:
             with self._opened() as folder:
                 return sorted(os.listdir(folder))
@@ -136,7 +136,7 @@ class Folder:
             return []
 
     def kind(self, name: str) -> Kind | None:
-        """What stands under a name; None: nothing."""
+        """The kind of an entry; None if there is none of that name."""
         try:
             with self._opened() as folder:
                 return _kind(folder, name)
@@ -144,7 +144,7 @@ class Folder:
             return None
 
     def exists(self) -> bool:
-        """Whether there is such a folder, or anything in its place."""
+        """Whether the folder, or anything else of its name, exists."""
         return Folder(self.root, *self.parts[:-1]).kind(self.parts[-1]) is not None
 
     # ---- reading -----------------------------------------------------------------------------------------
@@ -155,17 +155,17 @@ class Folder:
             return OpenFile(self._open_file(folder, name, os.O_RDONLY))
 
     def read(self, name: str, max_bytes: int = MAX_BYTES) -> bytes:
-        """The content of a file of at most so many bytes."""
+        """The content of a file. Raises RefusedPathError if it has more than `max_bytes`."""
         with self.reading(name) as file:
             if file.size > max_bytes:
-                raise RefusedPathError(f"{self.path / name} has {file.size} bytes, more than any file of its kind")
+                raise RefusedPathError(f"expected at most {max_bytes} bytes in {self.path / name}, got {file.size}")
             return b"".join(file.pieces(max_bytes))
 
     def read_exactly(self, name: str, size: int) -> tuple[bytes, str]:
-        """The content of a file of `size` bytes, and its SHA-256; RefusedPathError where it has another size."""
+        """The content of a file of `size` bytes, and its SHA-256. Raises RefusedPathError if it has another size."""
         with self.reading(name) as file:
             if file.size != size:
-                raise RefusedPathError(f"{self.path / name} has {file.size} bytes, not the {size} that were written")
+                raise RefusedPathError(f"expected {size} bytes in {self.path / name}, got {file.size}")
             sha256, pieces = hashlib.sha256(), []
             for piece in file.pieces(size):
                 sha256.update(piece)
@@ -174,7 +174,7 @@ class Folder:
 
     @contextmanager
     def reading(self, name: str) -> Iterator[OpenFile]:
-        """A regular file, open for reading as long as this lasts."""
+        """A regular file, open for reading inside."""
         file = self.open(name)
         try:
             yield file
@@ -184,7 +184,7 @@ class Folder:
     # ---- writing -----------------------------------------------------------------------------------------
 
     def make(self) -> "Folder":
-        """Make this folder, which may be there already, in one that exists."""
+        """Make this folder in an existing one; it may exist already."""
         above = Folder(self.root, *self.parts[:-1])
         with above._opened() as folder, suppress(FileExistsError):
             DISK.make_folder(folder, self.parts[-1])
@@ -192,7 +192,7 @@ class Folder:
             return self
 
     def write(self, name: str, content: bytes) -> None:
-        """Write a file whole or not at all: after a crash there is what was there, or this."""
+        """Write a file atomically: after a crash it has either the old or the new content."""
         unfinished = f".{name}.{os.getpid()}.tmp"
         with self._opened() as folder:
             if (kind := _kind(folder, name)) not in ("file", None):
@@ -207,13 +207,13 @@ class Folder:
             DISK.sync(folder)
 
     def write_new(self, name: str, content: bytes) -> None:
-        """Write a file and wait until the disk has its content; its name is safe after `sync`. What stood there under
-        that name loses it."""
+        """Write a file and wait until its content is on the disk; its name is there after `sync`. An existing file of
+        that name is removed first."""
         with self._opened() as folder:
             _create(folder, name, content)
 
     def append(self, name: str) -> OpenFile:
-        """A file to write on at its end, made where there is none."""
+        """A file open for appending; made if it does not exist."""
         with self._opened() as folder:
             with suppress(FileExistsError):
                 file = OpenFile(DISK.create(folder, _checked(name)))
@@ -223,39 +223,39 @@ class Folder:
             if os.fstat(descriptor).st_nlink > 1:
                 os.close(descriptor)
                 raise RefusedPathError(
-                    f"{self.path / name} is a hard link, so that another folder holds the same file; put a copy in its "
-                    "place"
+                    f"expected {self.path / name} to have no other name, got a hard link that another folder shares; "
+                    "replace it by a copy"
                 )
             return OpenFile(descriptor)
 
     def rename(self, name: str, to_name: str) -> None:
-        """Give a file or folder another name here; a file of that name is replaced."""
+        """Rename a file or folder; an existing file of the new name is replaced."""
         with self._opened() as folder:
             DISK.rename(folder, _checked(name), folder, _checked(to_name))
 
     def move(self, name: str, to: "Folder") -> None:
-        """Move a file to another folder; one of that name is replaced."""
+        """Move a file to another folder; an existing file of that name is replaced."""
         with self._opened() as folder, to._opened() as to_folder:
             DISK.rename(folder, _checked(name), to_folder, name)
 
     def sync(self) -> None:
-        """Wait until the disk has the names in this folder: a new or renamed file is safe only then."""
+        """Wait until the names in this folder are on the disk: only then do new and renamed files survive a crash."""
         with self._opened() as folder:
             DISK.sync(folder)
 
     def remove(self, name: str) -> None:
-        """Remove a file, or a link to one; it may be gone."""
+        """Remove a file or a link, if it exists."""
         with self._opened() as folder, suppress(FileNotFoundError):
             DISK.remove(folder, _checked(name))
 
     def remove_files(self, is_ours: Callable[[str], object]) -> None:
-        """Remove the files here whose names are ours; whatever else lies here stays."""
+        """Remove the regular files for whose names `is_ours` is true; everything else stays."""
         for name in self.names():
             if is_ours(name) and self.kind(name) == "file":
                 self.remove(name)
 
     def remove_empty(self) -> bool:
-        """Remove this folder if nothing lies in it; gives whether it is gone."""
+        """Remove this folder if it is empty; gives whether it is gone."""
         with Folder(self.root, *self.parts[:-1])._opened() as folder:
             try:
                 DISK.remove_folder(folder, self.parts[-1])
@@ -286,10 +286,10 @@ class Folder:
             os.close(folder)
 
     def _open_file(self, folder: int, name: str, flags: int) -> int:
-        if (kind := _kind(folder, name)) not in ("file", None):  # opening a device may do something
+        if (kind := _kind(folder, name)) not in ("file", None):  # opening a device may have effects
             self._refuse(name, kind)
         descriptor = os.open(name, flags | OPEN, dir_fd=folder)
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):  # it was swapped
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):  # it was replaced in between
             os.close(descriptor)
             self._refuse(name, "other")
         return descriptor
@@ -300,8 +300,7 @@ class Folder:
 
 
 def write_traceback(folder: Folder, error: BaseException) -> str:
-    """Write where an exception came from, for who mends what raised it, into failure.txt; gives the words that say
-    where it stands."""
+    """Write the traceback of an exception into failure.txt; gives a phrase that names the file, for a message."""
     path = folder.path / FAILURE
     try:
         folder.write(FAILURE, redacted("".join(traceback.format_exception(error))).encode())
@@ -311,23 +310,23 @@ def write_traceback(folder: Folder, error: BaseException) -> str:
 
 
 def open_plain(path: Path) -> OpenFile:
-    """A regular file for reading, which is no link itself. Raises OSError, RefusedPathError."""
+    """A regular file for reading. Raises OSError, and RefusedPathError for a link."""
     return Folder(path.parent).open(path.name)
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all: after a crash `path` holds either what it held or this."""
+    """Write a file atomically: after a crash `path` has either the old or the new content."""
     Folder(path.parent).write(path.name, content)
 
 
 def write_text(path: Path, text: str) -> None:
-    """`write_bytes` of a text in UTF-8."""
+    """Write a text file in UTF-8 atomically."""
     write_bytes(path, text.encode())
 
 
 def _create(folder: int, name: str, content: bytes) -> None:
-    """A new file with that content, which the disk has. One that a kill has left loses its name: it is never written
-    on."""
+    """Make a new file with that content, and wait until it is on the disk. An existing file of the name is removed,
+    never written into."""
     try:
         file = DISK.create(folder, _checked(name))
     except FileExistsError:
@@ -347,9 +346,9 @@ def _write_all(file: int, content: bytes) -> None:
 
 
 def _checked(name: str) -> str:
-    """A name that leads to no other folder."""
+    """The name. Raises RefusedPathError if it leads to another folder."""
     if name in ("", ".", "..") or "/" in name or "\0" in name:
-        raise RefusedPathError(f"{name!r} cannot name a file or folder of a run")
+        raise RefusedPathError(f"expected the name of a file or folder of a run, got {name!r}")
     return name
 
 

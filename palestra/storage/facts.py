@@ -1,4 +1,4 @@
-"""What run.json says of a run, and on what a run ran: versions, machine, commit."""
+"""The facts of a run in run.json: among them versions, machine and commit."""
 
 import json
 import os
@@ -23,17 +23,21 @@ Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 
 
 class Entry(BaseModel):
-    """Base of what a file of a run says. It may be forged: any other key, type or value is an error."""
+    """Base class for the content of a run's files. They may be forged, so any unknown key, type or value is an
+    error."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
 
 
 class RunFacts(Entry):
-    """What run.json says of a run. format: of run.json and config.yml. id: its own. versions, machine, commit, command:
-    what it began on. user_classes: the SHA-256 of the sources of the user's own classes. set_in_python: calls that gave
-    it objects which no config names. trainer_in_python: the class that trains it, where that is not the one which its
-    config names. branched_from: the checkpoint that it branches off. mirror: the URL of its mirror. checkpoint_folder:
-    where its checkpoints and replay rows lie, if not in the run's folder. ended: why it ended before its `stop`."""
+    """The content of run.json.
+
+    format: of run.json and config.yml. versions, machine, commit, command: at the start of the run. user_classes:
+    SHA-256 of the sources of the user's own classes. set_in_python: calls that gave the trainer objects which no config
+    names. trainer_in_python: the class that trains the run, if it is not the one in the config. branched_from: the
+    checkpoint that the run branches off. mirror: URL of its mirror. checkpoint_folder: the folder of its checkpoints
+    and replay rows, if outside of the run's folder. ended: why the run ended before its `stop`.
+    """
 
     format: Literal[1]
     id: Annotated[str, Field(pattern="^[0-9a-f]{32}$")]
@@ -51,12 +55,12 @@ class RunFacts(Entry):
 
     @classmethod
     def of_now(cls, **facts: Any) -> Self:
-        """Of a run that begins: here, now, by this command."""
+        """The facts of a run that this process begins now."""
         return cls(**run_facts(), format=RUN_FORMAT, ended=None, **facts)
 
 
 def run_facts() -> dict[str, Any]:
-    """What a process runs on: versions, machine, palestra's git commit (null if there is none), and the command."""
+    """Versions, machine, palestra's git commit (null if there is none), and the command of this process."""
     return {
         "versions": versions(),
         "machine": machine(),
@@ -66,14 +70,14 @@ def run_facts() -> dict[str, Any]:
 
 
 def to_json(data: Any) -> str:
-    """The one text that equal data have: keys sorted, a line per entry. Raises ValueError on NaN and infinities, which
-    JSON has not."""
+    """Data as JSON text; equal data give equal text: keys sorted, a line per entry. Raises ValueError for NaN and
+    infinities."""
     return json.dumps(data, sort_keys=True, indent=1, allow_nan=False) + "\n"
 
 
 @cache
 def versions() -> dict[str, str | None]:
-    """The versions that a run's bits may depend on; null where the package is not installed."""
+    """The versions that a run's bits may depend on; null for a package that is not installed."""
     found: dict[str, str | None] = {"python": platform.python_version()}
     for package in ("palestra", "torch", "numpy", "numba", "gymnasium", "mujoco", "ale-py", "Box2D"):
         try:

@@ -1,4 +1,4 @@
-"""Brings a run back from its mirror: the newest whole checkpoint, and the best, in a new folder on the local disk."""
+"""Restores a run from its mirror: the newest complete checkpoint and the best one, into a new local folder."""
 
 import os
 import re
@@ -25,22 +25,22 @@ def is_url(run: str | Path) -> bool:
 
 
 def fetch(url: str, into: Path | None) -> tuple[RunFolder, list[str]]:
-    """The run whose mirror lies at a URL, in a new folder, and a line for each checkpoint there that is damaged.
+    """Fetch the run whose mirror lies at a URL into a new folder. Gives the run, and one line per damaged checkpoint.
 
     into: the folder, which must not exist; None: runs/<the last part of the URL>. Every SHA-256 is checked. Raises
-    RunFolderError if there is no run, or the folder cannot be made; CheckpointError if no checkpoint there is whole;
-    RemoteError if the place cannot be reached.
+    RunFolderError if there is no run, or if the folder cannot be made; CheckpointError if no checkpoint there is
+    complete; RemoteError if the URL cannot be reached.
     """
     if may_hold_secret(url):
         where = f"{where_secrets_lie(url)}{where_users_stand(url)}"
-        raise RunFolderError(f"the URL may hold a secret, and others may read it there; {where}")
+        raise RunFolderError(f"the URL may contain a secret, which other users of this machine could read; {where}")
     try:
         remote = Remote(url, {}, ATTEMPTS, FIRST_WAIT_S)
     except ValueError as error:
-        raise RunFolderError(f"{url} is no URL of fsspec: {redacted(str(error))}") from None
+        raise RunFolderError(f"expected a URL of fsspec, got {url}: {redacted(str(error))}") from None
     path = into or Path("runs") / _name(url)
     if path.exists():
-        raise RunFolderError(f"{path} exists already; go on there: palestra resume {path}; or elsewhere: --run DIR")
+        raise RunFolderError(f"{path} exists already; palestra resume {path} continues it, --run DIR fetches elsewhere")
     there = remote.files()
     if "run.json" not in there:
         raise RunFolderError(f"there is no run at {url}")
@@ -58,7 +58,7 @@ def fetch(url: str, into: Path | None) -> tuple[RunFolder, list[str]]:
 
 
 def _remove(unfinished: Path) -> None:
-    """Remove what a fetch has written, and nothing else that may lie there."""
+    """Remove what a fetch has written; other files in the folder stay."""
     folder = Folder(unfinished.parent, unfinished.name)
     with suppress(OSError):
         checkpoints = folder.below("checkpoints")
@@ -73,25 +73,25 @@ def _remove(unfinished: Path) -> None:
 def _name(url: str) -> str:
     name = PurePosixPath(url.partition("::")[0].partition("://")[2]).name
     if not name:
-        raise RunFolderError(f"{url} names no run; expected a folder for it: --run DIR")
+        raise RunFolderError(f"expected a URL that ends in a run's name, or --run DIR, got {url}")
     return name
 
 
 def _fill(folder: RunFolder, remote: Remote, there: dict[str, int]) -> list[str]:
-    """Fetch the newest whole checkpoint, with the run's files as they were then, and the best; gives warnings."""
+    """Fetch the newest complete checkpoint, with the run's files at that time, and the best one; gives warnings."""
     damaged: list[str] = []
     for name in sorted(folders_in(there), key=number_of, reverse=True):
-        if f"checkpoints/{name}/{CONTENTS}" in there:  # otherwise a kill has left a part of it
+        if f"checkpoints/{name}/{CONTENTS}" in there:  # otherwise it is incomplete, left by a kill
             contents = _fetch_checkpoint(folder, remote, there, name, damaged)
             if contents is not None:
                 break
     else:
-        raise CheckpointError("\n".join([f"there is no whole checkpoint at {remote.url}", *damaged]))
+        raise CheckpointError("\n".join([f"there is no complete checkpoint at {remote.url}", *damaged]))
     checkpoint, best = _local(folder, name), contents.best
     for file in RUN_FILES:
         if checkpoint.kind(file) is not None:
             checkpoint.move(file, folder.root)
-    folder.write_facts(folder.facts().model_copy(update={"checkpoint_folder": None}))  # all lies here now
+    folder.write_facts(folder.facts().model_copy(update={"checkpoint_folder": None}))  # they are here now
     folder.checkpoints.write("latest", f"{checkpoint.path.name}\n".encode())
     if best is not None and (best == name or _fetch_checkpoint(folder, remote, there, best, damaged)):
         for file in RUN_FILES:
@@ -101,14 +101,14 @@ def _fill(folder: RunFolder, remote: Remote, there: dict[str, int]) -> list[str]
 
 
 def _local(folder: RunFolder, name: str) -> Folder:
-    """Where a checkpoint of the mirror lies in the run's folder."""
+    """The folder in the run for a checkpoint of the mirror."""
     return folder.root.below("checkpoints", f"{number_of(name):08d}")
 
 
 def _fetch_checkpoint(
     folder: RunFolder, remote: Remote, there: Mapping[str, int], name: str, damaged: list[str]
 ) -> Contents | None:
-    """Fetch one checkpoint; None, and a line in `damaged`, if it is not what was written."""
+    """Fetch one checkpoint. Gives None, and adds a line to `damaged`, if a file differs from what was written."""
     target, buffers = _local(folder, name).make(), folder.root.below("buffers")
     try:
         contents = Contents.from_bytes(_read_contents(remote, name))
@@ -136,7 +136,7 @@ def _fetch_file(
     remote: Remote, there: Mapping[str, int], path: str, folder: Folder, name: str, stored: StoredFile
 ) -> None:
     if there.get(path, stored.size) != stored.size:
-        raise DamagedError(f"{path} is not what was written: it has {there[path]} bytes, not {stored.size}")
+        raise DamagedError(f"{path} differs from what was written: expected {stored.size} bytes, got {there[path]}")
     try:
         remote.get(path, folder.path / name)
     except MissingError:
@@ -145,7 +145,7 @@ def _fetch_file(
         with folder.reading(name) as file:
             is_whole = StoredFile.of_pieces(file.pieces(file.size)) == stored
         if not is_whole:
-            raise DamagedError(f"{path} is not what was written: its SHA-256 differs")
+            raise DamagedError(f"{path} differs from what was written: its SHA-256 differs")
     except DamagedError:
         folder.remove(name)
         raise

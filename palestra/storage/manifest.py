@@ -1,5 +1,5 @@
-"""What the manifest.json of a checkpoint says; it holds the SHA-256 of itself. It may be damaged or forged: what it may
-say is written down here, and nothing else is read."""
+"""The manifest.json of a checkpoint, which contains its own SHA-256. The file may be damaged or forged, so `Manifest`
+declares every key and type that it may have, and anything else is an error."""
 
 import hashlib
 from collections.abc import Mapping
@@ -16,11 +16,11 @@ from palestra.storage.segments import (
     DamagedError,
     StoredFile,
     StoredRows,
-    damage_told,
     parse_json,
+    raising_damaged,
 )
 
-FORMAT: Literal[4] = 4  # since 4 manifests know the size of every file
+FORMAT: Literal[4] = 4  # 4 added the size of every file
 MANIFEST, STATE, TENSORS = "manifest.json", "state.json", "tensors.safetensors"
 
 Count = Annotated[int, Field(ge=0)]
@@ -29,14 +29,17 @@ FileName = Annotated[str, Field(pattern=r"^[^./\\\x00][^/\\\x00]*$")]
 
 def _require_both(files: dict[str, StoredFile]) -> dict[str, StoredFile]:
     if not {STATE, TENSORS} <= files.keys():
-        raise ValueError(f"expected {STATE} and {TENSORS}")
+        raise ValueError(f"expected {STATE} and {TENSORS} among the files, got {', '.join(sorted(files))}")
     return files
 
 
 class Manifest(Entry):
-    """Whose state a checkpoint holds, in which files. is_due: whether it was saved when the config says, rather than on
-    a signal. records: when it was saved. versions, machine: what it was written on. files: those in the checkpoint's
-    folder. buffers: their rows."""
+    """What a checkpoint holds, and in which files.
+
+    is_due: saved at an interval of the config, not because of a signal. records: the records file at that time.
+    versions, machine: where it was written. files: those in the checkpoint's folder. buffers: the replay rows by
+    buffer.
+    """
 
     format: Literal[4]
     number: Annotated[int, Field(ge=0, lt=10**18)]
@@ -63,24 +66,24 @@ class Manifest(Entry):
 
     @classmethod
     def read(cls, folder: Folder) -> Self:
-        """That of the checkpoint in `folder`. Raises DamagedError for what `to_bytes` has not written, CheckpointError
-        for another format."""
-        with damage_told(MANIFEST):
+        """The manifest of the checkpoint in `folder`. Raises DamagedError if it is not what `to_bytes` wrote,
+        CheckpointError if it has another format."""
+        with raising_damaged(MANIFEST):
             content = folder.read(MANIFEST)
         document = parse_json(content, MANIFEST)
         if not isinstance(document, dict):
-            raise DamagedError(f"{MANIFEST} is not what was written")
+            raise DamagedError(f"{MANIFEST} differs from what was written")
         found = document.get("format")
-        if isinstance(found, int) and found > FORMAT:  # asked first: a later format may count its SHA-256 differently
+        if isinstance(found, int) and found > FORMAT:  # before the hash: a later format may compute it otherwise
             raise CheckpointError(
-                f"checkpoint {folder.path} has format {found}, this palestra reads up to {FORMAT}; "
+                f"checkpoint {folder.path}: expected format {FORMAT}, got {found} of a later palestra; "
                 f"use the version that wrote it: {document.get('versions')}"
             )
         if document.pop("sha256", "") != _digest(document):
-            raise DamagedError(f"{MANIFEST} is not what was written: its SHA-256 differs")
+            raise DamagedError(f"{MANIFEST} differs from what was written: its SHA-256 differs")
         if isinstance(found, int) and found < FORMAT:
             raise CheckpointError(
-                f"checkpoint {folder.path} has format {found} of an earlier palestra, this one reads format {FORMAT}; "
+                f"checkpoint {folder.path}: expected format {FORMAT}, got {found} of an earlier palestra; "
                 f"use the version that wrote it: {document.get('versions')}"
             )
         try:
@@ -94,6 +97,6 @@ class Manifest(Entry):
 def _digest(document: Mapping[str, Any]) -> str | None:
     try:
         text = to_json(document)
-    except (RecursionError, ValueError):  # as JSON may be read, but was never written by us
+    except (RecursionError, ValueError):  # JSON that can be read, but not written by `to_json`
         return None
     return hashlib.sha256(text.encode()).hexdigest()

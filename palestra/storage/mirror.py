@@ -1,8 +1,8 @@
-"""A run's mirror: a copy of its checkpoints at a URL, kept up by a thread while the run trains.
+"""A run's mirror: a copy of its checkpoints at a URL, updated by a thread while the run trains.
 
-The run's folder stays the truth. What a save has made new is sent: segments of replay rows, then the checkpoint's
-files, then its contents.json, by which the checkpoint exists (see contents.py); only then does anything go. Killed
-anywhere, a mirror still holds every checkpoint that is to be kept, or a newer one.
+The run's folder stays authoritative. After a save the thread sends what is new: segments of replay rows, then the
+checkpoint's files, then its contents.json, which makes the checkpoint exist (see contents.py). Only then does it remove
+anything. So a kill at any moment leaves every checkpoint that retention keeps, or a newer one.
 """
 
 import hashlib
@@ -24,7 +24,7 @@ from palestra.storage.manifest import MANIFEST, Manifest
 from palestra.storage.remote import Remote, RemoteError, require_backend
 from palestra.storage.run_folder import RunFolder
 from palestra.storage.secrets import MAY_HOLD, may_hold_secret, option_errors, where_secrets_lie, where_users_stand
-from palestra.storage.segments import DamagedError, StoredFile, damage_told
+from palestra.storage.segments import DamagedError, StoredFile, raising_damaged
 
 # ---- what a run must say -----------------------------------------------------------------------------
 
@@ -33,15 +33,15 @@ ARCHIVES = ("zip", "tar", "libarchive")
 
 class MirrorConfig(Config):
     url: str
-    """where the run is copied to, into a folder of the run's name, as s3://bucket/runs"""
+    """the run is copied to a folder of its name below this URL, as s3://bucket/runs"""
     options: dict[str, Any]
-    """of the URL's file system, as {endpoint_url: "https://..."}; those that are known to be no secrets"""
+    """arguments of the URL's file system, as {endpoint_url: "https://..."}; only those known to be no secrets"""
     attempts: PositiveInt
-    """how often a call is made that may succeed the next time"""
+    """attempts of each remote call before it counts as failed"""
     first_wait_s: NonNegativeFloat
     """seconds before the second attempt; doubled before each further one"""
     end_wait_s: NonNegativeFloat
-    """seconds that the end of the run waits for the last upload at most"""
+    """the longest time in seconds that the end of the run waits for the last upload"""
 
     @field_validator("url")
     @classmethod
@@ -51,9 +51,9 @@ class MirrorConfig(Config):
             raise ValueError(f"{MAY_HOLD}; {where_secrets_lie(url)}{where_users_stand(url)}")
         is_relative = protocol in ("file", "local") and not path.startswith("/")
         if protocol not in fsspec.available_protocols() or not path.strip("/") or is_relative or "::" in url:
-            raise ValueError(f"{url!r} is no URL of fsspec; expected s3://bucket/folder, file:///folder, or another")
+            raise ValueError(f"expected a URL of fsspec (s3://bucket/folder, file:///folder, ...), got {url!r}")
         if protocol in ARCHIVES:
-            raise ValueError(f"{protocol} cannot hold a mirror: nothing in an archive can be replaced or deleted")
+            raise ValueError(f"expected a place where files can be replaced and deleted, got an archive ({protocol})")
         return url
 
     @field_validator("options")
@@ -65,7 +65,7 @@ class MirrorConfig(Config):
         return options
 
     def require_backend(self) -> None:
-        """Raises ConfigError unless the package is installed that the URL needs."""
+        """Raise ConfigError if the package that the URL needs is not installed."""
         try:
             require_backend(self.url)
         except RemoteError as error:
@@ -76,8 +76,8 @@ class MirrorConfig(Config):
 
 
 class Job(NamedTuple):
-    """What the run's folder has kept at a save: the numbers of checkpoints, the latest and the best among them, and the
-    latest once more if it was not due."""
+    """The numbers of the checkpoints that the run's folder keeps after a save, among them the latest and the best.
+    between_dues: the latest if it was saved for a stop, not at an interval."""
 
     numbers: tuple[int, ...]
     latest: int
@@ -86,9 +86,9 @@ class Job(NamedTuple):
 
 
 class Mirror:
-    """Keeps up the mirror of a run; a context manager, open while the run trains.
+    """Updates the mirror of a run; a context manager, open while the run trains.
 
-    Of jobs that wait, only the newest is done. tell: called from the thread with one line for a job that has failed.
+    If several jobs wait, only the newest is done. tell: called from the thread with one line for each failed job.
     """
 
     def __init__(
@@ -104,11 +104,11 @@ class Mirror:
         self._current: Job | None = None
         self._failure: RemoteError | None = None  # of the last job
         self._closed = False
-        self._there: dict[str, int] = {}  # the files on the mirror and their sizes: nobody else writes
+        self._there: dict[str, int] = {}  # the files on the mirror and their sizes: only this object writes
         self._known: dict[str, Contents] = {}  # every contents.json that was read or written
 
     def __enter__(self) -> Self:
-        """Raises RemoteError if the place cannot be reached or written, RunFolderError if this run must not write."""
+        """Raises RemoteError if the URL cannot be reached or written, RunFolderError if it belongs to another run."""
         self._claim()
         threading.Thread(target=self._work, name="mirror", daemon=True).start()
         return self
@@ -120,7 +120,7 @@ class Mirror:
         self._close()
 
     def send(self, latest: int) -> None:
-        """Let the thread send what the run's folder holds, and the mirror does not; returns at once."""
+        """Let the thread send what the mirror lacks; returns at once. latest: the number of the latest checkpoint."""
         checkpoints = self.checkpoints
         past = [number for number in checkpoints.numbers() if number <= latest]
         kept = sorted(checkpoints.kept(past), reverse=True)
@@ -134,7 +134,7 @@ class Mirror:
             return {number for job in (self._current, self._waiting) if job is not None for number in job.numbers}
 
     def finish(self) -> None:
-        """Wait until all is sent. Raises RemoteError if it was not, or takes longer than `end_wait_s`."""
+        """Wait until everything is sent. Raises RemoteError if that fails or takes longer than `end_wait_s`."""
         with self._changed:
             in_time = self._changed.wait_for(self._is_idle, self.end_wait_s)
         if not in_time:
@@ -152,20 +152,21 @@ class Mirror:
             self._changed.notify_all()
 
     def _claim(self) -> None:
-        """Write run.json there, if the place is new; refuse one that another run has, or where this run got further."""
+        """Write run.json to a new mirror. Raises RunFolderError if it belongs to another run, or has later
+        checkpoints."""
         self._there = self.remote.files()
         own = self.folder.root.read(self.folder.run.name)
         claimed = _json(self.remote.read("run.json")) if "run.json" in self._there else None
         if claimed is None and not folders_in(self._there):
             self._write("run.json", own)
         elif not isinstance(claimed, dict) or claimed.get("id") != json.loads(own)["id"]:
-            raise RunFolderError(f"{self.remote.url} holds another run; expected another output.mirror.url")
+            raise RunFolderError(f"output.mirror.url: expected a new folder, got {self.remote.url} of another run")
         ahead = max((number_of(name) for name in self._whole()), default=-1)
         here = max(self.checkpoints.numbers(), default=-1)
         if ahead > here:
             raise RunFolderError(
-                f"{self.remote.url} has checkpoint {ahead:08d}, which {self.folder.path} has not: the run went on "
-                f"elsewhere. To go on from there, in another folder: palestra resume {self.remote.url} --run DIR"
+                f"{self.remote.url} has checkpoint {ahead:08d}, but {self.folder.path} does not: another process has "
+                f"continued the run. To continue from there: palestra resume {self.remote.url} --run DIR"
             )
 
     # ---- the thread ------------------------------------------------------------------------------------
@@ -194,7 +195,7 @@ class Mirror:
                     self.tell(f"{self._failure}; training goes on, the next save sends what is missing")
 
     def _sync(self, job: Job) -> None:
-        """Send the best and the latest, then the others unless a newer job waits; then remove what need not be kept."""
+        """Send the best and the latest, then the others unless a newer job waits; then remove by retention."""
         whole = self._whole()
         names: dict[int, str] = {}
         first = (job.latest,) if job.best is None else (job.best, job.latest)
@@ -204,14 +205,14 @@ class Mirror:
             try:
                 names[number], manifest = self._manifest(number)
             except DamagedError:
-                continue  # in the run's folder; the mirror may hold it whole
+                continue  # damaged in the run's folder; the mirror may still hold it undamaged
             if names[number] not in whole:
                 best = next((name for name in (*names.values(), *whole) if number_of(name) == job.best), None)
                 whole[names[number]] = self._upload(number, names[number], manifest, best)
         self._remove_unkept(job, names, whole)
 
     def _whole(self) -> dict[str, Contents]:
-        """The checkpoints that the mirror holds, by their folders' names; no file of them is missing."""
+        """The checkpoints of which the mirror holds all files, by their folders' names."""
         whole = {}
         there = self._there
         for name in folders_in(there):
@@ -224,7 +225,7 @@ class Mirror:
         return whole
 
     def _manifest(self, number: int) -> tuple[str, Manifest]:
-        """The name that a checkpoint has on the mirror, and its manifest. Raises DamagedError, also for a file that is
+        """The name of a checkpoint's folder on the mirror, and its manifest. Raises DamagedError, also if a file is
         missing."""
         folder = self.checkpoints.folder.below(f"{number:08d}")
         manifest = Manifest.read(folder)
@@ -232,14 +233,14 @@ class Mirror:
             for file in files:
                 if place.kind(file) != "file":
                     raise DamagedError(f"{file} is missing, or no regular file")
-        with damage_told(MANIFEST):
+        with raising_damaged(MANIFEST):
             digest = hashlib.sha256(folder.read(MANIFEST)).hexdigest()
         return f"{number:08d}-{digest[:8]}", manifest
 
     def _upload(self, number: int, name: str, manifest: Manifest, best: str | None) -> Contents:
         folder, segments = self.checkpoints.folder.below(f"{number:08d}"), manifest.segments()
         for segment, stored in segments.items():
-            if self._there.get(f"buffers/{segment}") != stored.size:  # half of one may have been left by a kill
+            if self._there.get(f"buffers/{segment}") != stored.size:  # a kill may have left a part of it
                 self._put(f"buffers/{segment}", self.folder.buffers.path / segment)
         files = dict(manifest.files)
         for file in files:
@@ -258,8 +259,8 @@ class Mirror:
         return contents
 
     def _remove_unkept(self, job: Job, names: Mapping[int, str], whole: dict[str, Contents]) -> None:
-        """Retention as in the run's folder, by what lies on the mirror; also of futures that were given up, and of what
-        a kill has left. What is removed loses its contents.json first."""
+        """Apply the retention rules of the run's folder to the checkpoints on the mirror; remove also abandoned later
+        checkpoints and what a kill has left. contents.json is removed first."""
         past = sorted({number_of(name) for name in whole if number_of(name) <= job.latest})
         rules = self.checkpoints.keep_last, self.checkpoints.keep_every
         kept = kept_numbers(past, *rules, job.best, job.between_dues)
@@ -292,7 +293,7 @@ class Mirror:
         self._there.pop(path, None)
 
     def _check_open(self) -> None:
-        """After `end_wait_s` another process may have the run's folder, and write to the mirror."""
+        """Raise RemoteError after the end: another process may then own the run's folder and write to the mirror."""
         if self._closed:
             raise RemoteError(f"{self.remote.url}: the run has ended")
 

@@ -1,6 +1,7 @@
-"""A file of records, one JSON object per line, and what a checkpoint remembers of it: how it was when it was saved.
+"""The records file, one JSON object per line, and what a checkpoint stores about it.
 
-Such a file may have been changed since, by a disk or by hand. What is damaged costs the lines that are, and no others.
+The file may have changed since the checkpoint, through a broken disk or an edit. Damaged lines are lost; all other
+lines are still read.
 """
 
 import hashlib
@@ -20,8 +21,8 @@ Count = Annotated[int, Field(ge=0)]
 
 
 class RecordsThen(Entry):
-    """What records.jsonl was: its bytes and lines, and the SHA-256 of all of it and of its last line (of nothing, where
-    it had none)."""
+    """records.jsonl at the time of a checkpoint: length in bytes, number of lines, SHA-256 of the whole and of its last
+    line (of the empty text if it has no line)."""
 
     length: Count
     num_lines: Count
@@ -36,8 +37,7 @@ class RecordsThen(Entry):
 
 
 class Measure:
-    """What `RecordsThen` says, of content that comes in pieces; what follows its last end of line is not counted as a
-    line."""
+    """Computes `RecordsThen` of content that comes in pieces. Text after the last newline does not count as a line."""
 
     def __init__(self) -> None:
         self.length = self.num_lines = 0
@@ -63,8 +63,8 @@ class Measure:
 
 
 class Line(NamedTuple):
-    """A line of a file. content: without its end; None of a line that is longer than any record. stop: where it ends in
-    the file. is_whole: whether it has its end, which the last one may lack."""
+    """A line of a file. content: without the newline; None if the line is longer than any record. stop: the offset
+    after it. is_whole: whether it ends in a newline, which the last line may lack."""
 
     content: bytes | None
     stop: int
@@ -72,8 +72,8 @@ class Line(NamedTuple):
 
 
 class Part(NamedTuple):
-    """The part of a file that was there when a checkpoint was saved. is_intact: it is equal to the bit. num_lost: lines
-    that are missing at its end."""
+    """The part of a file that existed when a checkpoint was saved. is_intact: it is equal to the bit. num_lost: the
+    lines missing at its end."""
 
     length: int
     is_intact: bool
@@ -81,7 +81,7 @@ class Part(NamedTuple):
 
 
 def measured(file: OpenFile, length: int) -> RecordsThen:
-    """What the first `length` bytes of a file are, or what there is of them."""
+    """`RecordsThen` of the first `length` bytes of a file, or of all if it is shorter."""
     measure = Measure()
     for piece in file.pieces(length):
         measure.add(piece)
@@ -89,8 +89,8 @@ def measured(file: OpenFile, length: int) -> RecordsThen:
 
 
 def part_of(file: OpenFile, then: RecordsThen) -> Part:
-    """Where the lines end that were there then: after the one that was the last; where that is not found, after as many
-    lines as there were."""
+    """The part of the file that existed `then`: up to the line that was the last; if that line is not found, up to the
+    same number of lines."""
     if measured(file, then.length) == then:
         return Part(then.length, True, 0)
     counted = Part(0, False, then.num_lines)
@@ -121,8 +121,8 @@ def lines_of(file: OpenFile, length: int) -> Iterator[Line]:
 
 
 def iterate_records(path: Path, tell: Callable[[str], None]) -> Iterator[dict[str, Any]]:
-    """The records in a file, none where there is no file. `tell` is given one line for each that is damaged, which is
-    left out; a last line that is only half there is left out without a word. Raises OSError, RefusedPathError."""
+    """The records in a file; none if there is no file. Leaves out damaged lines, and calls `tell` with a message for
+    each; leaves out an incomplete last line silently. Raises OSError, RefusedPathError."""
     folder = Folder(path.parent)
     if folder.kind(path.name) is None:
         return
@@ -136,7 +136,7 @@ def iterate_records(path: Path, tell: Callable[[str], None]) -> Iterator[dict[st
 
 
 def read_records(path: Path) -> list[dict[str, Any]]:
-    """`iterate_records`, all of them. Raises ValueError, with the number of the line, for one that is damaged."""
+    """All records in a file. Raises ValueError, with the number of the line, for a damaged one."""
 
     def refuse(fault: str) -> None:
         raise ValueError(fault)
@@ -145,13 +145,13 @@ def read_records(path: Path) -> list[dict[str, Any]]:
 
 
 def parse_record(line: bytes | None) -> dict[str, Any]:
-    """The record in a line. Raises ValueError where there is none."""
+    """The record in a line. Raises ValueError if it holds none."""
     if line is None:
-        raise ValueError("longer than any record")
+        raise ValueError(f"expected a record of at most {MAX_LINE} bytes, got a longer line")
     try:
         record = json.loads(line)
     except RecursionError:
         raise ValueError("nested too deeply") from None
     if not isinstance(record, dict):
-        raise ValueError("not a JSON object")
+        raise ValueError(f"expected a JSON object, got {type(record).__name__}")
     return record

@@ -1,7 +1,7 @@
-"""Another place than the local disk, on fsspec (s3, sftp, file, memory, ...): the few calls that a mirror makes there.
+"""Remote storage through fsspec (s3, sftp, file, memory, ...): the few calls that a mirror needs.
 
-A call that fails is made again, with exponential backoff, unless the error says that it will fail again. None of the
-calls renames anything, and all of them may be repeated.
+A failed call is repeated with exponential backoff, unless the error is of a kind that stays. No call renames anything,
+and every call may be repeated.
 """
 
 import time
@@ -26,8 +26,8 @@ LASTING = (
 
 
 class RemoteError(CheckpointError):
-    """A call to another place has failed for good; the message says where, which and why, but no secret that a library
-    may have put there."""
+    """A remote call has failed after all attempts. The message names the URL, the call and the reason, with secrets
+    removed."""
 
     def __init__(self, message: str) -> None:
         super().__init__(redacted(message))
@@ -38,7 +38,7 @@ class MissingError(RemoteError):
 
 
 def require_backend(url: str) -> None:
-    """Raises RemoteError unless the package is installed that a URL's protocol needs."""
+    """Raise RemoteError unless the package that a URL's protocol needs is installed."""
     protocol = url.partition("://")[0]
     try:
         fsspec.get_filesystem_class(protocol)
@@ -51,7 +51,8 @@ def require_backend(url: str) -> None:
 class Remote:
     """A folder at a URL of fsspec; paths are relative to it. Every method raises RemoteError.
 
-    options: what the URL's file system takes. first_wait_s: before the second attempt; doubled before each further one.
+    options: arguments of the URL's file system. first_wait_s: the wait before the second attempt, doubled before each
+    further one.
     """
 
     def __init__(self, url: str, options: Mapping[str, Any], attempts: int, first_wait_s: float) -> None:
@@ -63,7 +64,7 @@ class Remote:
         self._connection: tuple[Any, str] | None = None
 
     def files(self) -> dict[str, int]:
-        """The paths of all files there, each with its size in bytes."""
+        """The paths of all files, each with its size in bytes."""
         self._try("listing", lambda fs, root: fs.invalidate_cache())
         found: dict[str, int] = {}
         folders = [""]
@@ -83,7 +84,7 @@ class Remote:
         return content
 
     def get(self, path: str, local: Path) -> None:
-        """Copy a file from there."""
+        """Copy a file from the remote folder."""
         self._try(f"fetching {path}", lambda fs, root: fs.get_file(f"{root}/{path}", str(local)))
 
     def write(self, path: str, content: bytes) -> None:
@@ -91,17 +92,17 @@ class Remote:
         self._write(path, lambda fs, target: fs.pipe_file(target, content))
 
     def put(self, path: str, local: Path) -> None:
-        """Copy a file to there."""
+        """Copy a file to the remote folder."""
         self._write(path, lambda fs, target: fs.put_file(str(local), target))
 
     def remove(self, path: str) -> None:
-        """Remove a file; it may be gone already."""
+        """Remove a file, if it exists."""
         with suppress(MissingError):
             self._try(f"removing {path}", lambda fs, root: fs.rm_file(f"{root}/{path}"))
 
     def remove_folder(self, path: str) -> None:
-        """Remove a folder that is empty, where there is such a thing; object stores have none."""
-        with suppress(Exception):  # it holds nothing, and may stay
+        """Remove an empty folder, if the file system has folders; object stores have none."""
+        with suppress(Exception):  # an empty folder does no harm
             fs, root = self._connected()
             fs.rmdir(f"{root}/{path}")
 
@@ -148,7 +149,7 @@ def _list(fs: Any, root: str, folder: str) -> list[tuple[str, str, int]]:
 
 
 def _make_folder(fs: Any, path: str) -> None:
-    """Make a folder and those above it, but no bucket: a name that is mistyped must not become one."""
+    """Make a folder and those above it, but no bucket: a mistyped name must not create one."""
     try:
         fs.mkdir(path, create_parents=False)
     except FileExistsError:

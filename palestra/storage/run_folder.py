@@ -1,4 +1,4 @@
-"""The folder of a run: its paths, the lock that admits one process, and the facts of run.json."""
+"""The folder of a run: its paths, the lock that allows one writing process, and the facts in run.json."""
 
 import fcntl
 import json
@@ -39,7 +39,8 @@ UNFILED = "unfiled"
 class RunFolder:
     """The paths of one run, its facts and its lock. Made by `create`, `create_at` or `open`.
 
-    The folders `checkpoints/`, `buffers/` and `evaluations/` exist from the start, the rest once it is written.
+    The folders `checkpoints/`, `buffers/` and `evaluations/` exist from the start, the others once something is
+    written.
     """
 
     def __init__(self, path: Path) -> None:
@@ -64,8 +65,8 @@ class RunFolder:
 
     @cached_property
     def _large_files(self) -> Folder:
-        """Where checkpoints and replay rows lie. Raises RunFolderError where run.json names a folder that is not there,
-        or not this run's."""
+        """The folder of checkpoints and replay rows. Raises RunFolderError if run.json names a folder that does not
+        exist, or that belongs to another run."""
         elsewhere = self.facts().checkpoint_folder if self.root.kind(self.run.name) is not None else None
         if elsewhere is None:
             return self.root
@@ -73,16 +74,17 @@ class RunFolder:
         try:
             owner = json.loads(folder.read(OWNER))
         except (OSError, ValueError, RecursionError) as error:
-            raise RunFolderError(f"{self.run} says that checkpoints lie in {elsewhere}: {error}") from error
+            message = f"{self.run} names the checkpoint folder {elsewhere}, which cannot be read: {error}"
+            raise RunFolderError(message) from error
         if not isinstance(owner, dict) or owner.get("id") != self.facts().id:
-            raise RunFolderError(f"{self.run} says that checkpoints lie in {elsewhere}, which is another run's")
+            raise RunFolderError(f"{self.run} names the checkpoint folder {elsewhere}, which belongs to another run")
         return folder
 
     @classmethod
     def create(cls, runs: Path, name: str) -> "RunFolder":
-        """Make `runs/<name>-<n>`, n = 1 + the largest number in use, also when several processes ask at once."""
+        """Make `runs/<name>-<n>` with n = 1 + the largest number in use. Several processes may do so at once."""
         if not name or "/" in name or name.startswith("."):
-            raise RunFolderError(f"{name!r} cannot name a run; it must not be empty, start with a dot or hold a slash")
+            raise RunFolderError(f"expected a run's name without slashes and without a dot in front, got {name!r}")
         runs.mkdir(parents=True, exist_ok=True)
         matches = (re.fullmatch(re.escape(name) + r"-(\d+)", path.name) for path in runs.iterdir())
         n = 1 + max((int(match[1]) for match in matches if match), default=0)
@@ -105,7 +107,7 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path) -> "RunFolder":
-        """The run that lies at `path`. Raises RunFolderError if there is none, or its config is no regular file."""
+        """The run at `path`. Raises RunFolderError if there is none, or if its config is no regular file."""
         folder = cls(path)
         try:
             kind = folder.root.kind(folder.config.name)
@@ -137,7 +139,7 @@ class RunFolder:
             )
 
     def facts(self) -> RunFacts:
-        """What run.json says. Raises RunFolderError if that is not what was written."""
+        """The content of run.json. Raises RunFolderError if it is damaged."""
         try:
             return RunFacts.model_validate(json.loads(self.root.read(self.run.name)))
         except ValidationError as error:
@@ -153,8 +155,8 @@ class RunFolder:
         self.root.write(self.run.name, to_json(facts.model_dump()).encode())
 
     def keep_checkpoints_in(self, place: Path, run_id: str) -> Path:
-        """Let checkpoints and replay rows lie in a new folder of `place`, another disk say, which `facts` must name:
-        gives its path. Before anything is saved. Raises RunFolderError."""
+        """Make a new folder in `place`, for instance on another disk, for checkpoints and replay rows, and give its
+        path, which `facts` must name. To be called before anything is saved. Raises RunFolderError."""
         own = place / f"{self.path.resolve().name}-{run_id[:8]}"
         owner = {"id": run_id, "run": str(self.path.resolve())}
         try:
@@ -170,7 +172,7 @@ class RunFolder:
         return own
 
     def discard(self) -> None:
-        """Remove a run that this process has just made, and that has come to nothing."""
+        """Remove a run that this process has just made and that failed to start."""
         with suppress(RunFolderError):
             elsewhere = self.facts().checkpoint_folder
             if elsewhere is not None and self._large_files.path == Path(elsewhere):
@@ -179,14 +181,14 @@ class RunFolder:
 
     @classmethod
     def of_checkpoint(cls, path: Path) -> "RunFolder":
-        """The run that a checkpoint's folder belongs to. Raises RunFolderError where there is none."""
+        """The run that a checkpoint's folder belongs to. Raises RunFolderError if there is none."""
         place = path.resolve().parent.parent
         with suppress(OSError, ValueError, LookupError, TypeError, RecursionError):
             place = Path(json.loads(Folder(place).read(OWNER))["run"])
         return cls.open(place)
 
     def require_rebuildable(self) -> None:
-        """Raise RunFolderError for a run whose networks are not all named by its config (`Trainer.set_model`)."""
+        """Raise RunFolderError if the config does not name all networks of the run (`Trainer.set_model`)."""
         if any(call.startswith("set_model") for call in self.facts().set_in_python):
             raise self.not_rebuildable()
 
@@ -194,8 +196,8 @@ class RunFolder:
         calls = self.facts().set_in_python
         steps = [f"trainer = palestra.Trainer.load({str(self.path)!r})", *(f"trainer.{call}" for call in calls)]
         return RunFolderError(
-            f"{self.path} was trained with objects that no config names; it can go on from Python alone, with the same "
-            f"ones: {'; '.join([*steps, 'trainer.fit()'])}"
+            f"{self.path} was trained with objects that no config names; only Python can continue it, with the same "
+            f"objects: {'; '.join([*steps, 'trainer.fit()'])}"
         )
 
     def require_named_trainer(self) -> None:
@@ -221,24 +223,24 @@ class RunFolder:
         return folder
 
     def require_plain(self) -> None:
-        """Raises RunFolderError unless all that palestra writes to a run is what it has put there, or missing."""
+        """Raise RunFolderError if a link or another kind of file has replaced a file or folder that palestra writes."""
         for name in (*OUR_FOLDERS, *OUR_FILES):
             kind, expected = self.root.kind(name), "folder" if name in OUR_FOLDERS else "file"
             if kind not in (expected, None):
                 remedy = (
-                    "; another disk is named by output.checkpoint_folder when a run begins, and a copy of it kept by "
+                    "; to use another disk, set output.checkpoint_folder when the run begins, or copy to it by "
                     "output.mirror"
                     if name in ("checkpoints", "buffers")
                     else ""
                 )
-                raise RunFolderError(f"{self.path / name} is {WORDS[kind]}; expected a {expected} of the run{remedy}")
+                raise RunFolderError(f"{self.path / name}: expected a {expected} of the run, got {WORDS[kind]}{remedy}")
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Be the only process that writes to this run. The kernel frees the lock however the process ends.
+        """Lock the run, so that only this process writes to it. The kernel frees the lock however the process ends.
 
-        Raises RunFolderError, which names the holder's process id, if another one holds it, and where anything that
-        palestra writes to is not a plain file or folder of the run. May not be nested.
+        Raises RunFolderError if another process holds the lock (the message has its id), and for the reasons of
+        `require_plain`. May not be nested.
         """
         self.require_plain()
         try:
@@ -253,7 +255,7 @@ class RunFolder:
             except BlockingIOError:
                 holder = b"".join(file.pieces(20)).decode(errors="replace").strip() or "of unknown id"
                 raise RunFolderError(f"{self.path} is in use by process {holder}; wait for it or stop it") from None
-            with suppress(OSError):  # on a full disk nobody is told who holds it, but it is held
+            with suppress(OSError):  # on a full disk the lock holds, only its file does not name the holder
                 file.truncate(0)
                 file.append(str(os.getpid()).encode())
             self.holds_lock = True
@@ -268,8 +270,8 @@ class RunFolder:
             file.close()
 
     def is_in_use(self) -> bool:
-        """Whether a process of this machine holds the lock. It is not asked for, so that nobody finds it taken; where
-        the kernel does not list locks (/proc/locks), nobody is seen."""
+        """Whether a process of this machine holds the lock, read from /proc/locks without taking the lock. False if the
+        kernel has no such list."""
         try:
             with self.root.reading("lock") as file:
                 inode, holder = os.fstat(file.descriptor).st_ino, b"".join(file.pieces(20)).decode().strip()

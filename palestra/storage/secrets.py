@@ -1,8 +1,9 @@
-"""Keeps secrets out of a run's folder and off the screen: which URLs and options a config may hold, and `redacted`.
+"""Keeps secrets out of a run's folder and off the screen: decides which URLs and options a config may contain, and
+removes secrets from texts (`redacted`).
 
-Options are an allow-list: what is not known to be harmless is refused, with the environment variable to use instead.
-The lists are from the signatures of fsspec's own file systems, s3fs, botocore and paramiko; of gcsfs, adlfs and webdav4
-as documented.
+Options are an allow-list: any option that is not known to be harmless is an error, which names the environment variable
+to use instead. The lists come from the signatures of fsspec's own file systems, s3fs, botocore and paramiko, and from
+the documentation of gcsfs, adlfs and webdav4.
 """
 
 import os
@@ -14,9 +15,9 @@ from urllib.parse import quote, unquote
 
 from palestra.config import ConfigErrorItem
 
-MAY_HOLD = "may hold a secret, which would lie in the run's folder"
+MAY_HOLD = "may contain a secret, which would be stored in the run's folder"
 
-# ---- what may stand in a config ------------------------------------------------------------------------
+# ---- what a config may contain ------------------------------------------------------------------------
 
 Harmless: TypeAlias = "Mapping[str, Harmless | None]"  # options by name; None: a plain value or a list of such
 
@@ -26,7 +27,7 @@ def _plain(names: str) -> dict[str, None]:
 
 
 class _Backend(NamedTuple):
-    """What is known of a file system: options that are no secrets, where secrets lie, and the option for the user."""
+    """A file system's options that are no secrets, where its secrets belong, and the option for the user's name."""
 
     harmless: Harmless
     secrets: str | None = None
@@ -124,8 +125,8 @@ _ASSIGNED = re.compile(rf"(?:{_SECRET}[\w-]*|\b{_SHORT_SECRET})=", re.IGNORECASE
 
 
 def may_hold_secret(url: str) -> bool:
-    """Whether a URL has a place for a user, a token or a signature, percent-encoded or not: `user@`, a port that is no
-    number, `?`, `#`, `sig=`. Of a chain of URLs (zip://run::s3://...) every link is looked at."""
+    """Whether a URL may contain a user, a token or a signature, percent-encoded or not: `user@`, a port that is no
+    number, `?`, `#`, `sig=`. Checks every link of a chain of URLs (zip://run::s3://...)."""
     text = _decoded(url)
     return bool(re.search("[?#]", text) or _ASSIGNED.search(text) or _TOKEN.search(text)) or any(
         _names_somebody(link) for link in _links(text)
@@ -148,15 +149,15 @@ def _decoded(text: str) -> str:
 
 
 def where_secrets_lie(url: str, option: str = "<OPTION>") -> str:
-    """Where the secrets of a URL's file system belong, for an error message."""
+    """Where the secrets of a URL's file system belong, in words for an error message."""
     scheme, backend = _backend(url)
     variables = f"FSSPEC_{scheme.upper()}_"
     own = "" if backend.secrets is None else f"{backend.secrets}; or "
-    return f"expected secrets elsewhere: {own}{variables}{option.upper()} in the environment"
+    return f"expected secrets in {own}the environment variable {variables}{option.upper()}"
 
 
 def where_users_stand(url: str) -> str:
-    """Where the name of the user belongs, who may stand in a config, but in no URL: there it may be a token."""
+    """Where the user's name belongs, in words: an option of the config, not the URL, where it may be a token."""
     scheme, backend = _backend(url)
     if backend.user is None:
         return ""
@@ -164,7 +165,7 @@ def where_users_stand(url: str) -> str:
 
 
 def _backend(url: str) -> tuple[str, _Backend]:
-    """The scheme of the last link of a URL, and what is known of it."""
+    """The scheme of the last link of a URL, and its file system."""
     scheme = _links(url)[-1].partition("://")[0].lower()
     return scheme, _BACKENDS.get(scheme, _Backend({}))
 
@@ -174,7 +175,7 @@ def _links(url: str) -> list[str]:
 
 
 def option_errors(url: str, options: Mapping[str, Any]) -> Iterator[ConfigErrorItem]:
-    """What in the options of a URL's file system is not known to be harmless, each with its path below them."""
+    """An error for each option of a URL's file system that is not known to be harmless, with its path below them."""
     harmless = {**_EVERY, **_backend(url)[1].harmless}
     for path, why in _faults(options, harmless, ""):
         known = f"known to be harmless: {', '.join(harmless)}"
@@ -190,16 +191,17 @@ def _faults(options: Mapping[Any, Any], harmless: Harmless, path: str) -> Iterat
         elif inner is not None and isinstance(value, Mapping):
             yield from _faults(value, inner, below)
         elif inner is not None:
-            yield below, f"expected a mapping with keys out of: {', '.join(inner)}"
+            yield below, f"expected a mapping with keys among {', '.join(inner)}, got {type(value).__name__}"
         else:
             for item in value if isinstance(value, list) else [value]:
                 if not isinstance(item, str | int | float | None):
-                    yield below, "expected a text, a number, true, false, null, or a list of such"
+                    got = type(item).__name__
+                    yield below, f"expected a string, a number, true, false, null, or a list of these, got {got}"
                 elif isinstance(item, str) and may_hold_secret(item):
                     yield below, ""
 
 
-# ---- what may be shown and filed -------------------------------------------------------------------------
+# ---- what may be displayed and stored -------------------------------------------------------------------------
 
 _START = r"(?:(?<![\w-])|(?<=3F)|(?<=26)|(?<=23)|(?<=3B))"  # of a name; percent-encoded: after ? & # ;
 _NAME = rf"(?:[\w-]{{0,40}}{_SECRET}[\w-]*|{_START}{_SHORT_SECRET}(?![\w-]))"
@@ -210,7 +212,7 @@ _HIDDEN = "***"
 
 
 def _hide(pattern: str, flags: re.RegexFlag = re.IGNORECASE) -> re.Pattern[str]:
-    """Keeps what the group `kept` matches, and hides the rest."""
+    """A rule that hides a match except for its group `kept`."""
     return re.compile(pattern, flags)
 
 
@@ -227,19 +229,19 @@ _RULES = [
     _hide(rf"""(?P<kept>{_NOT_ON_DISK}://|%(?:25)*3A%(?:25)*2F%(?:25)*2F)[^\s'"<>@]*?(?=@|%(?:25)*40)"""),
     _hide(r"""(?P<kept>://[^\s'"<>?#]*[?#])[^\s'"<>)]+"""),
     _hide(r"""(?P<kept>(?<=[\w/])(?:\?|%(?:25)*3F))(?=[^\s'"<>]*(?:=|%(?:25)*3D))[^\s'"<>)]+"""),
-    # name=value ("key=value" stands in our own words), 'name': value, name: value
+    # name=value (palestra's own messages contain "key=value"), 'name': value, name: value
     _hide(rf"(?P<kept>{_NAME}\s*{_EQUALS}\s*)(?!value\b){_VALUE}"),
     _hide(rf"""(?P<kept>["']{_NAME}["']\s*:\s*)b?{_VALUE}"""),
     _hide(rf"(?P<kept>(?<![\w.-])[\w-]{{0,40}}{_SECRET}[\w-]*:\s+){_VALUE}"),
 ]
 _SECRET_VARIABLE = re.compile(rf"{_SECRET}|(?:^|_){_SHORT_SECRET}$", re.IGNORECASE)
 _NAMES_A_FILE = re.compile(r"(?:_FILE|_PATH|_DIR|_SOCK)$", re.IGNORECASE)
-_MIN_LENGTH = 6  # of a value that is looked for: shorter ones stand everywhere
+_MIN_LENGTH = 6  # of a value to hide: shorter ones occur in ordinary words
 
 
 def redacted(text: str) -> str:
-    """A text of a library, without what may be a secret: users and queries of URLs, what follows names such as token or
-    Authorization, and the values of this process's secret environment variables and of fsspec's own config."""
+    """A text with `***` for everything that may be a secret: users and queries of URLs, values of names such as token
+    or Authorization, and the values of this process's secret environment variables and of fsspec's config."""
     for value in sorted(_known_secrets(), key=len, reverse=True):
         for form in (value, quote(value, safe=""), quote(value)):
             text = text.replace(form, _HIDDEN)
@@ -249,7 +251,7 @@ def redacted(text: str) -> str:
 
 
 def _known_secrets() -> set[str]:
-    from fsspec.config import conf  # here, for it is needed where something has failed alone
+    from fsspec.config import conf  # imported here because only error messages need it
 
     found = {
         value

@@ -1,9 +1,8 @@
-"""Replay rows on disk: full segments of a buffer's stream of rows are written once, and checkpoints name them.
+"""Replay rows on disk: each full segment of a buffer's stream of rows is written once, and checkpoints name it.
 
-The stream of a buffer is rows 0, 1, 2, ... in the order in which they were added; a buffer of capacity C still holds
-the last C of them. Segment k is the rows k * S to (k + 1) * S - 1. A checkpoint needs the rows held: all of their full
-segments, which lie in `buffers/` and are shared among checkpoints, and the unfinished tail, which lies in the
-checkpoint itself.
+The stream of a buffer is rows 0, 1, 2, ... in the order in which they were added; a buffer of capacity C holds the last
+C of them. Segment k is the rows k * S to (k + 1) * S - 1. A checkpoint needs the rows held: their full segments, which
+lie in `buffers/` and are shared among checkpoints, and the unfinished tail, which lies in the checkpoint's folder.
 """
 
 import hashlib
@@ -26,36 +25,36 @@ from palestra.storage.disk import Folder, RefusedPathError
 from palestra.storage.facts import Entry, Sha256
 
 SEGMENT_ROWS = 8192
-SEGMENT_BYTES = 64 << 20  # of whole rows at most: of images that share their frames a few MiB are then written
+SEGMENT_BYTES = 64 << 20  # at most, of rows with images; images that share their frames need a few MiB of it
 BUFFERS_FROM_CHECKPOINT = "../../buffers/"
 SEGMENT_NAME = r"[A-Za-z0-9_~%-]*-[0-9]+-[0-9]+-[0-9a-f]{8}\.safetensors"
 
 
 class SegmentedRows(Protocol):
-    """What a replay buffer shows to storage. Rows are numbered from 0 in the order of adding, and never change."""
+    """What storage needs of a replay buffer. Rows are numbered from 0 in the order of adding, and never change."""
 
     @property
     def num_added(self) -> int:
-        """The rows ever added."""
+        """The number of rows ever added."""
 
     @property
     def capacity(self) -> int:
-        """The rows held at most: the last `capacity` ones."""
+        """The largest number of rows held: the last ones added."""
 
     @property
     def row_bytes(self) -> int:
-        """Of one row, with images; 1 where there is none yet."""
+        """The bytes of one row with its images; 1 before the first row."""
 
     def packed_rows(self, start: int, stop: int) -> dict[str, Tensor]:
-        """Rows start to stop - 1, each tensor of shape (stop - start, ...), but for lists of planes (see
-        palestra.buffers.packed). All of them are still held."""
+        """Rows start to stop - 1, which the buffer must still hold: tensors of shape (stop - start, ...), except for
+        lists of planes (see palestra.buffers.packed)."""
 
     def load_rows(self, start: int, packed: dict[str, Tensor]) -> None:
-        """Put back rows start, start + 1, ... (CPU tensors). Called in ascending order, without gaps."""
+        """Restore rows start, start + 1, ... from CPU tensors. Calls come in ascending order, without gaps."""
 
 
 class CheckpointError(Exception):
-    """A checkpoint cannot be saved or loaded; the message says which and why."""
+    """A checkpoint cannot be saved or loaded. The message names it and the reason."""
 
 
 class MissingCheckpointError(CheckpointError):
@@ -63,12 +62,12 @@ class MissingCheckpointError(CheckpointError):
 
 
 class DamagedError(CheckpointError):
-    """A file of a checkpoint is missing or is not what was written."""
+    """A file of a checkpoint is missing or differs from what was written."""
 
 
 def _require_place(file: str) -> str:
     if not re.fullmatch(rf"({re.escape(BUFFERS_FROM_CHECKPOINT)})?[^/.\0][^/\0]*\.safetensors", file):
-        raise ValueError(f"{file!r} is no place for replay rows")
+        raise ValueError(f"expected a .safetensors file in the checkpoint or in `buffers/`, got {file!r}")
     return file
 
 
@@ -76,7 +75,7 @@ RowNumber = Annotated[int, Field(ge=0, lt=1 << 62)]
 
 
 class StoredFile(Entry):
-    """What a file held when it was written: so many bytes, with that SHA-256."""
+    """The size and SHA-256 of a file when it was written."""
 
     size: Annotated[int, Field(ge=0)]
     sha256: Sha256
@@ -103,13 +102,13 @@ class Segment(Entry):
     stored: StoredFile
 
     def place(self, checkpoint: "CheckpointPlace") -> tuple[Folder, str]:
-        """The folder that the file lies in, and its name there."""
+        """The folder of the file, and its name."""
         name = self.file.removeprefix(BUFFERS_FROM_CHECKPOINT)
         return (checkpoint.folder if name == self.file else checkpoint.buffers), name
 
 
 class StoredRows(Entry):
-    """The rows of one buffer as a checkpoint has them: rows start to num_added - 1, in ascending segments."""
+    """The rows of one buffer in a checkpoint: rows start to num_added - 1, in ascending segments."""
 
     start: RowNumber
     num_added: RowNumber
@@ -121,24 +120,25 @@ class StoredRows(Entry):
         reached, first = self.start, True
         for segment in self.segments:
             if not (segment.start == reached or (first and segment.start < reached)) or segment.stop <= reached:
-                raise ValueError(f"{segment.file} has rows {segment.start} to {segment.stop}, not from {reached} on")
+                got = f"{segment.start} to {segment.stop}"
+                raise ValueError(f"expected rows from {reached} on in {segment.file}, got {got}")
             reached, first = segment.stop, False
         if reached != self.num_added:
-            raise ValueError(f"the segments end at row {reached}, not at {self.num_added}")
+            raise ValueError(f"expected segments up to row {self.num_added}, got {reached}")
         return self
 
     def check(self, checkpoint: "CheckpointPlace") -> None:
-        """Raises DamagedError unless every segment is what was written."""
+        """Raise DamagedError if a segment differs from what was written."""
         for segment in self.segments:
             rows = tensors_in(read_checked(*segment.place(checkpoint), segment.stored), segment.file)
             expected = segment.stop - segment.start
             if any(value.shape[:1] != (expected,) for name, value in rows.items() if not is_planes(name)):
-                raise DamagedError(f"{segment.file} does not hold {expected} rows")
+                raise DamagedError(f"{segment.file} does not hold the expected {expected} rows")
 
     def read(self, checkpoint: "CheckpointPlace") -> Iterator[tuple[int, dict[str, Tensor]]]:
         """The rows, ascending, without gaps: pairs of the first row's number and CPU tensors.
 
-        Raises DamagedError where they are not what was written.
+        Raises DamagedError if a file differs from what was written.
         """
         for segment in self.segments:
             start = max(segment.start, self.start)
@@ -147,14 +147,14 @@ class StoredRows(Entry):
 
 
 class CheckpointPlace(NamedTuple):
-    """Where a checkpoint lies: its own folder, and that of the segments which it shares with others."""
+    """The folder of a checkpoint, and the folder of the segments that it shares with others."""
 
     folder: Folder
     buffers: Folder
 
     @classmethod
     def at(cls, path: Path) -> Self:
-        """That of a checkpoint whose folder a path names."""
+        """The place of the checkpoint whose folder is `path`."""
         run = Folder(path.resolve().parent.parent)
         return cls(Folder(path), run.below("buffers"))
 
@@ -168,19 +168,18 @@ def segment_bounds(start: int, stop: int, segment_rows: int) -> Iterator[tuple[i
 
 
 def rows_per_segment(buffer: SegmentedRows, at_most: int) -> int:
-    """Every save writes the unfinished segment anew: it must not be large."""
-    fitting = max(1, SEGMENT_BYTES // buffer.row_bytes)
-    return min(at_most, 1 << fitting.bit_length() - 1)
+    """A power of two, small because every save writes the unfinished segment again; `at_most` if that is smaller."""
+    num = max(1, SEGMENT_BYTES // buffer.row_bytes)
+    return min(at_most, 1 << num.bit_length() - 1)
 
 
 def store_full_segments(
     name: str, buffer: SegmentedRows, known: Iterable[Segment], buffers_folder: Folder, segment_rows: int
 ) -> tuple[Segment, ...]:
-    """Write the finished segments of the rows that `buffer` holds, as far as none in `known` has them already; gives
-    all of them.
+    """Write the full segments of the rows that `buffer` holds, except those that `known` has; gives all of them.
 
-    A segment that was never written while it was whole, because more rows than the capacity came between two
-    saves, is written from its surviving part.
+    If more rows than the capacity came between two saves, the buffer holds only the last part of its oldest segment.
+    Then that part is written.
     """
     first, num_added = held_rows(buffer)
     on_disk = {segment.stop: segment for segment in known if segment.file.startswith(BUFFERS_FROM_CHECKPOINT)}
@@ -203,7 +202,7 @@ def store_rows(
     buffers_folder: Folder,
     segment_rows: int,
 ) -> StoredRows:
-    """Write the rows that `buffer` holds: what `store_full_segments` writes, and the unfinished tail."""
+    """Write the rows that `buffer` holds: the full segments by `store_full_segments`, and the unfinished tail."""
     first, num_added = held_rows(buffer)
     segments = store_full_segments(name, buffer, known, buffers_folder, segment_rows)
     start = max(first, num_added - num_added % segment_rows)
@@ -221,13 +220,13 @@ def held_rows(buffer: SegmentedRows) -> tuple[int, int]:
 def write_segment(folder: Folder, name: str, buffer: SegmentedRows, start: int, stop: int) -> Segment:
     """Write rows start to stop - 1 into a file in `folder`, and wait until the disk has it.
 
-    The file's name carries the content's SHA-256: a run that goes on from an earlier checkpoint and adds other rows
-    never overwrites those of a checkpoint that is kept. The buffer's name may hold any character.
+    The file's name contains the content's SHA-256, so that a run that continues from an earlier checkpoint and adds
+    different rows overwrites no rows of another checkpoint. The buffer's name may contain any character.
     """
     rows = buffer.packed_rows(start, stop)
     for key, tensor in rows.items():
         if not is_planes(key) and tensor.shape[:1] != (stop - start,):
-            raise ValueError(f"buffer {name}: {key} has shape {tuple(tensor.shape)}, expected {stop - start} rows")
+            raise ValueError(f"buffer {name}: expected {stop - start} rows of {key}, got shape {tuple(tensor.shape)}")
     content = tensors_to_bytes(rows)
     stored = StoredFile.of(content)
     file = f"{quote(name, safe='').replace('.', '%2E')}-{start}-{stop}-{stored.sha256[:8]}.safetensors"
@@ -239,18 +238,18 @@ def write_segment(folder: Folder, name: str, buffer: SegmentedRows, start: int, 
 
 
 def tensors_to_bytes(tensors: dict[str, Tensor]) -> bytes:
-    """A safetensors file of dense CPU copies of `tensors`. Views, and tensors that share memory, are written one by
-    one in full."""
+    """A safetensors file with dense CPU copies of `tensors`. Views, and tensors that share memory, are each written in
+    full."""
     return save({name: torch.empty(t.shape, dtype=t.dtype).copy_(t.detach()) for name, t in tensors.items()})
 
 
 def read_tensors(folder: Folder, name: str, stored: StoredFile) -> dict[str, Tensor]:
-    """The CPU tensors of a safetensors file. Raises DamagedError unless it is what was written."""
+    """The CPU tensors of a safetensors file. Raises DamagedError if it differs from what was written."""
     return tensors_in(read_checked(folder, name, stored), name)
 
 
 def tensors_in(content: bytes, name: str) -> dict[str, Tensor]:
-    """The CPU tensors in the bytes of a safetensors file of that name. Raises DamagedError."""
+    """The CPU tensors in the content of the safetensors file `name`. Raises DamagedError."""
     try:
         return load(content)
     except (SafetensorError, KeyError) as error:
@@ -258,30 +257,30 @@ def tensors_in(content: bytes, name: str) -> dict[str, Tensor]:
 
 
 def read_checked(folder: Folder, name: str, stored: StoredFile) -> bytes:
-    """The bytes of a file. Raises DamagedError unless they are what was written."""
-    with damage_told(name):
+    """The content of a file. Raises DamagedError if it differs from what was written."""
+    with raising_damaged(name):
         content, sha256 = folder.read_exactly(name, stored.size)
     if sha256 != stored.sha256:
-        raise DamagedError(f"{name} is not what was written: its SHA-256 differs from the manifest's")
+        raise DamagedError(f"{name} differs from what was written: its SHA-256 differs from the manifest's")
     return content
 
 
 @contextmanager
-def damage_told(name: str) -> Iterator[None]:
-    """A file that cannot be read, or is no regular file of the size that it had, is a DamagedError."""
+def raising_damaged(name: str) -> Iterator[None]:
+    """Inside, an error of reading a file becomes a DamagedError: unreadable, no regular file, or of another size."""
     try:
         yield
     except RefusedPathError as error:
-        raise DamagedError(f"{name} is not what was written: {error}") from error
+        raise DamagedError(f"{name} differs from what was written: {error}") from error
     except OSError as error:
         raise DamagedError(f"{name} cannot be read ({error.strerror})") from error
 
 
 def parse_json(content: bytes, name: str) -> Any:
-    """What JSON says. Raises DamagedError where it is none, or nested more deeply than anything of ours."""
+    """The data in JSON text. Raises DamagedError if it is no JSON, or nested too deeply."""
     try:
         return json.loads(content)
     except RecursionError:
         raise DamagedError(f"{name} is nested too deeply") from None
     except ValueError as error:
-        raise DamagedError(f"{name} is no JSON ({error})") from error
+        raise DamagedError(f"expected JSON in {name} ({error})") from error

@@ -1,7 +1,7 @@
-"""A state's tree as JSON data, and its tensors apart.
+"""Encodes a tree of state as JSON data and a dict of tensors, and decodes it.
 
-A JSON object whose only key starts with "$" stands for what JSON has not: a tensor, a tuple, a dict with integer keys
-or with such a key, a float that is not finite, an integer of any size (most readers of JSON stop at 64 bits).
+A JSON object whose only key starts with "$" stands for a value that JSON lacks: a tensor, a tuple, a dict with integer
+keys or with such a key, a float that is not finite, an integer beyond 64 bits (where most JSON readers stop).
 """
 
 import math
@@ -19,7 +19,7 @@ TENSOR_DTYPES = {
 
 
 def encode(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
-    """`value` as JSON data; its tensors are put into `tensors` under their paths."""
+    """`value` as JSON data; adds its tensors to `tensors` under their paths. Raises TypeError for other types."""
     if value is None or isinstance(value, bool | str):
         return value
     if isinstance(value, int):
@@ -33,27 +33,28 @@ def encode(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
         return {"$tuple": items} if isinstance(value, tuple) else items
     if isinstance(value, Mapping):
         if not (all(type(key) is str for key in value) or all(type(key) is int for key in value)):
-            raise TypeError(f"state{path}: the keys of a dict must be all str or all int")
+            raise TypeError(f"state{path}: expected a dict whose keys are all str or all int, got {list(value)}")
         pairs = [(key, encode(value[key], f"{path}/{_escape(str(key))}", tensors)) for key in sorted(value)]
         plain = all(type(key) is str and not key.startswith("$") for key in value)
         return dict(pairs) if plain else {"$dict": pairs}
-    raise TypeError(f"state{path}: {type(value).__name__} cannot be saved; give tensors, numbers, str, bool or None")
+    expected = "tensors, numbers, str, bool, None, or lists, tuples and dicts of these"
+    raise TypeError(f"state{path}: expected {expected}, got {type(value).__name__}")
 
 
 def _encode_tensor(tensor: Tensor, path: str, tensors: dict[str, Tensor]) -> dict[str, str]:
     if tensor.layout != torch.strided or not (tensor.is_complex() or tensor.dtype in TENSOR_DTYPES):
-        raise TypeError(f"state{path}: a tensor of {tensor.dtype}, {tensor.layout} cannot be saved")
+        raise TypeError(f"state{path}: expected a dense tensor of a stored type, got {tensor.dtype}, {tensor.layout}")
     tensors[path] = torch.view_as_real(tensor.detach().resolve_conj()) if tensor.is_complex() else tensor
     return {"$complex" if tensor.is_complex() else "$tensor": path}
 
 
 def _escape(key: str) -> str:
-    """As in JSON pointers (RFC 6901), so that different paths have different names."""
+    """Escapes a key as JSON pointers do (RFC 6901), so that different paths have different names."""
     return key.replace("~", "~0").replace("/", "~1")
 
 
 def decode(document: Any, tensors: dict[str, Tensor]) -> Any:
-    """The value that `encode` was given."""
+    """The inverse of `encode`."""
     if isinstance(document, list):
         return [decode(item, tensors) for item in document]
     if not isinstance(document, dict):
@@ -75,7 +76,7 @@ def decode(document: Any, tensors: dict[str, Tensor]) -> Any:
 
 
 def copied(value: Any) -> Any:
-    """The value with copies of its tensors, on the CPU."""
+    """The value, with its tensors copied to the CPU."""
     if isinstance(value, Tensor):
         return torch.empty(value.shape, dtype=value.dtype).copy_(value.detach())
     if isinstance(value, Mapping):

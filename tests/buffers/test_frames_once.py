@@ -50,9 +50,9 @@ def assert_same_draws(one: ReplayBuffer, other: ReplayBuffer, num: int) -> None:
         assert_same_rows(one.sample(5), other.sample(5))
         if isinstance(one, PrioritizedReplay) and isinstance(other, PrioritizedReplay):
             assert torch.equal(one.importance(0), other.importance(0))
-            surprise = torch.randn(5, generator=torch.Generator().manual_seed(step))
-            one.update_priorities(surprise)
-            other.update_priorities(surprise)
+            td_error = torch.randn(5, generator=torch.Generator().manual_seed(step))
+            one.update_priorities(td_error)
+            other.update_priorities(td_error)
 
 
 def held(buffer: ReplayBuffer) -> tuple[int, int]:
@@ -236,9 +236,9 @@ def test_rows_that_do_not_fit_are_refused() -> None:
     rows = {"observation.camera": torch.zeros(3, 2, 6, 8, dtype=torch.uint8), "reward": torch.zeros(3)}
     buffer.add(rows, torch.ones(3, dtype=torch.bool))
     packed = buffer.packed_rows(0, 3)
-    with pytest.raises(ValueError, match="5 rows do not fit a replay buffer of capacity 4"):
+    with pytest.raises(ValueError, match="expected at most 4 rows, the buffer's capacity, got 5"):
         buffer.load_rows(0, {name: value[[0]].expand(5, *value.shape[1:]) for name, value in packed.items()})
-    with pytest.raises(ValueError, match=r"\(1, 63\), not of 48 bytes each"):
+    with pytest.raises(ValueError, match=r"expected frames uint8 \(K, 48\), got torch.uint8 \(1, 63\)"):
         buffer.load_rows(0, packed | {"#6x8": torch.zeros(1, 7, 9, dtype=torch.uint8)})
     with pytest.raises(IndexError):
         buffer.load_rows(0, packed | {"#6x8.observation.camera": packed["#6x8.observation.camera"] + 1})

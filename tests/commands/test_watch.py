@@ -81,7 +81,7 @@ def test_a_checkpoint_that_is_deleted_meanwhile_is_passed_over_and_a_damaged_one
     told = {number: text for number, text in watch(StoredRun.open(run), ["main"], 3) if isinstance(text, str)}
     assert told.pop(1) == "it is gone: the run keeps others"
     assert list(told) == [2]
-    assert "state.json is not what was written" in told[2]
+    assert "state.json differs from what was written" in told[2]
     assert filed(run) == {"main-opt-step-0.json": 3, "main-opt-step-24.json": 3}
 
 

@@ -218,7 +218,7 @@ def test_a_kept_player_that_is_damaged_is_told(make_config: MakeConfig, tmp_path
     fit(config, tmp_path / "run")
     weights = tmp_path / "run" / "players" / "rival.safetensors"
     weights.write_bytes(weights.read_bytes()[:-1] + b"x")
-    with pytest.raises(palestra.ConfigError, match=r"rival\.safetensors is not what was written"):
+    with pytest.raises(palestra.ConfigError, match=r"rival\.safetensors differs from what was written"):
         palestra.Trainer.load(tmp_path / "run")
 
 

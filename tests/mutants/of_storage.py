@@ -78,7 +78,7 @@ STORAGE = [
             "yield start, part(rows, 0, num_rows(rows))",
         ),
         ("-{stored.sha256[:8]}.safetensors", "-00000000.safetensors"),
-        ("return min(at_most, 1 << fitting.bit_length() - 1)", "return at_most"),
+        ("return min(at_most, 1 << num.bit_length() - 1)", "return at_most"),
     ),
     *mutants(
         "storage/segments.py",

@@ -86,7 +86,7 @@ def test_damage_on_the_mirror_is_named_and_the_checkpoint_before_is_used(url: st
     Remote(f"{url}/run", {}, 1, 0.0).write(path, b"?")
     latest, _, [warning] = fetched(f"{url}/run", tmp_path / "again")
     assert latest == 1
-    assert f"{path} is not what was written" in warning
+    assert f"{path} differs from what was written" in warning
 
 
 def test_a_connection_that_is_lost_is_made_again(sftp: Any, tmp_path: Path) -> None:

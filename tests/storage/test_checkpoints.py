@@ -176,10 +176,13 @@ def test_counters_records_length_and_machine_are_in_the_manifest(run: RunFolder)
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        ({1, 2}, r"state/player/x: set cannot be saved"),
-        ({"a": 1, 2: 3}, r"state/player/x: the keys"),
-        ({1.5: 2}, r"state/player/x: the keys"),
-        (torch.ones(2).to_sparse(), r"state/player/x: a tensor of torch.float32, torch.sparse_coo"),
+        ({1, 2}, r"state/player/x: expected tensors, numbers, .*, got set"),
+        ({"a": 1, 2: 3}, r"state/player/x: expected a dict whose keys are all str or all int, got"),
+        ({1.5: 2}, r"state/player/x: expected a dict whose keys are all str or all int, got"),
+        (
+            torch.ones(2).to_sparse(),
+            r"state/player/x: expected a dense tensor of a stored type, got torch.float32, torch.sparse_coo",
+        ),
     ],
     ids=["set", "mixed keys", "float keys", "sparse"],
 )
@@ -292,7 +295,7 @@ def test_a_damaged_one_asked_for_by_number_is_an_error(run: RunFolder) -> None:
     save(checkpoints, 0)
     save(checkpoints, 1)
     flip_a_byte(run.checkpoints.path / "00000001" / "state.json")
-    with pytest.raises(CheckpointError, match=r"00000001 is damaged: state.json is not what was written"):
+    with pytest.raises(CheckpointError, match=r"00000001 is damaged: state.json differs from what was written"):
         checkpoints.load(1)
 
 
@@ -332,7 +335,7 @@ def test_a_later_format_is_a_clear_error(run: RunFolder) -> None:
     save(checkpoints, 1)
     manifest = run.checkpoints.path / "00000001" / "manifest.json"
     manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"format": 99}))
-    with pytest.raises(CheckpointError, match=r"00000001 has format 99, this palestra reads up to 4"):
+    with pytest.raises(CheckpointError, match=r"00000001: expected format 4, got 99 of a later palestra"):
         checkpoints.load("latest")
 
 

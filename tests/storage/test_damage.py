@@ -118,7 +118,7 @@ def forge(run: Path, change: Callable[[Path, dict[str, Any]], None]) -> Path:
 def test_an_earlier_format_is_refused_with_its_number(saved: Saved, tmp_path: Path) -> None:
     shutil.copytree(saved.folder, tmp_path / "run")
     folder = forge(tmp_path / "run", lambda folder, manifest: manifest.update(format=3))
-    with pytest.raises(CheckpointError, match=rf"{folder.name} has format 3 of an earlier palestra, this one reads"):
+    with pytest.raises(CheckpointError, match=rf"{folder.name}: expected format 4, got 3 of an earlier palestra"):
         load(tmp_path / "run", "latest")
 
 
@@ -183,7 +183,7 @@ def test_rows_outside_of_the_run_are_refused(copied: Path, file: str) -> None:
         segment["file"] = file
 
     forge(copied, change)
-    with pytest.raises(CheckpointError, match="is no place for replay rows"):
+    with pytest.raises(CheckpointError, match=r"expected a .safetensors file in the checkpoint or in `buffers/`, got"):
         load(copied, str(copied / "checkpoints" / "00000002"))
 
 
@@ -192,13 +192,13 @@ def test_a_manifest_of_another_checkpoint_is_passed_over(copied: Path) -> None:
     shutil.copytree(copied / "checkpoints" / "00000001", copied / "checkpoints" / "00000002")
     number, _, _, warnings = load(copied, "latest")
     assert number == 1
-    assert "manifest.json is that of checkpoint 00000001" in warnings[0]
+    assert "expected manifest.json of this checkpoint, got that of checkpoint 00000001" in warnings[0]
 
 
 def test_a_manifest_larger_than_any_of_ours_is_not_read(copied: Path) -> None:
     with open(copied / "checkpoints" / "00000002" / "manifest.json", "ab") as file:
         file.truncate(1 << 40)  # sparse
-    assert "more than any file of its kind" in load(copied, "latest")[3][0]
+    assert "expected at most " in load(copied, "latest")[3][0]
 
 
 JSON = st.recursive(

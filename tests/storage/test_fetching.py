@@ -82,7 +82,7 @@ def test_all_damaged_is_an_error_that_names_each_and_leaves_no_folder(tmp_path: 
         save_in_turn(run, range(2))
     for path in (tmp_path / "mirror").glob("run/checkpoints/*/tensors.safetensors"):
         path.write_bytes(b"")
-    with pytest.raises(CheckpointError, match=r"(?s)no whole checkpoint.*00000001-.*damaged.*00000000-.*damaged"):
+    with pytest.raises(CheckpointError, match=r"(?s)no complete checkpoint.*00000001-.*damaged.*00000000-.*damaged"):
         fetch(f"file://{tmp_path}/mirror/run", tmp_path / "again")
     assert not [path for path in tmp_path.iterdir() if "again" in path.name]
 
@@ -92,7 +92,7 @@ def test_a_contents_json_of_a_newer_format_is_refused_with_its_version(tmp_path:
         save_in_turn(run, range(2))
     [path] = (tmp_path / "mirror").glob("run/checkpoints/00000001-*/contents.json")
     path.write_text(json.dumps(json.loads(path.read_text()) | {"format": 7}))
-    with pytest.raises(CheckpointError, match=r"contents\.json has format 7; this palestra reads format 2"):
+    with pytest.raises(CheckpointError, match=r"expected format 2 of contents\.json, got 7"):
         fetch(f"file://{tmp_path}/mirror/run", tmp_path / "again")
 
 
@@ -142,7 +142,7 @@ def test_a_folder_that_exists_is_not_fetched_into(tmp_path: Path) -> None:
     with (run := Run(tmp_path / "run", URL)).mirror:
         save_in_turn(run, range(1))
     (tmp_path / "there").mkdir()
-    with pytest.raises(RunFolderError, match="there exists already; go on there"):
+    with pytest.raises(RunFolderError, match=r"there exists already; palestra resume .* continues it"):
         fetch(PLACE, tmp_path / "there")
 
 

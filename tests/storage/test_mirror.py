@@ -177,14 +177,16 @@ def test_a_store_that_fails_from_any_call_on_keeps_a_checkpoint_from_which_the_r
             save_on(run)
         assert run.told
         if not numbers_on_mirror(PLACE):
-            with pytest.raises(CheckpointError, match="no whole checkpoint"):
+            with pytest.raises(CheckpointError, match="no complete checkpoint"):
                 fetch(PLACE, again)
             assert not again.exists()
             reached.append(-1)
             continue
         latest, _, warnings = fetched(PLACE, again)
         reached.append(latest)
-        assert all("contents.json is not what was written" in warning for warning in warnings)  # half of it is there
+        assert all(
+            "contents.json differs from what was written" in warning for warning in warnings
+        )  # half of it is there
         with (resumed := Run(again, URL)).mirror:
             assert resumed.go_back() == latest
             save_in_turn(resumed, range(latest + 1, 7))
@@ -226,7 +228,7 @@ def test_whatever_was_whole_on_the_mirror_is_there_or_newer(
     if known >= 0:
         latest, best, warnings = fetched(PLACE, folder / "fetched")
         assert latest == max(there) >= known
-        assert all("contents.json is not what was written" in warning for warning in warnings)
+        assert all("contents.json differs from what was written" in warning for warning in warnings)
         marked = [number for number in range(latest + 1) if saves[number][0]]
         assert best == max(marked, default=None)
         kept = {number for number in range(latest) if keep_every is not None and number % keep_every == 0}
@@ -333,7 +335,10 @@ def test_a_mirror_of_another_run_is_refused_and_left_alone(tmp_path: Path) -> No
     before = on_mirror(PLACE)
     other = Run(tmp_path / "other", URL)
     other.folder.write_facts(run_of("2"))
-    with pytest.raises(RunFolderError, match=r"holds another run; expected another output\.mirror\.url"), other.mirror:
+    with (
+        pytest.raises(RunFolderError, match=r"output\.mirror\.url: expected a new folder, got .* of another run"),
+        other.mirror,
+    ):
         pass
     assert on_mirror(PLACE) == before
 
@@ -346,7 +351,7 @@ def test_a_folder_that_the_mirror_is_ahead_of_is_refused(tmp_path: Path) -> None
         save_in_turn(run, range(2, 4))
     before = on_mirror(PLACE)
     with (
-        pytest.raises(RunFolderError, match=r"has checkpoint 00000003, which .*old has not.*palestra resume memory"),
+        pytest.raises(RunFolderError, match=r"has checkpoint 00000003, but .*old does not.*palestra resume memory"),
         Run(tmp_path / "old", URL).mirror,
     ):
         pass

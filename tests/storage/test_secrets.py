@@ -74,9 +74,11 @@ WITHOUT = [
 @pytest.mark.parametrize("url", WITH_SECRETS)
 def test_a_url_with_a_place_for_a_secret_is_refused_and_not_repeated(url: str) -> None:
     assert may_hold_secret(url)
-    assert mirror_errors(url, {})["url"].startswith("may hold a secret, which would lie in the run's folder; expected ")
+    assert mirror_errors(url, {})["url"].startswith(
+        "may contain a secret, which would be stored in the run's folder; expected "
+    )
     experiment: dict[str, Any] = {"experiment": "e", "run_name": None, "tags": {}}
-    with pytest.raises(ConfigError, match=r"^tracking_uri: may hold a secret.*MLFLOW_TRACKING_PASSWORD") as caught:
+    with pytest.raises(ConfigError, match=r"^tracking_uri: may contain a secret.*MLFLOW_TRACKING_PASSWORD") as caught:
         check({"name": "mlflow", "tracking_uri": url, **experiment}, MlflowConfig)
     assert SECRET not in str(caught.value)
 
@@ -88,7 +90,10 @@ def test_a_url_without_one_is_taken(url: str) -> None:
 
 def test_a_user_is_told_where_to_stand() -> None:
     message = mirror_errors("sftp://me@host/x", {})["url"]
-    assert "an SSH agent, or a key file (key_filename, ~/.ssh); or FSSPEC_SFTP_<OPTION> in the environment" in message
+    assert (
+        "an SSH agent, or a key file (key_filename, ~/.ssh); or the environment variable FSSPEC_SFTP_<OPTION>"
+        in message
+    )
     assert message.endswith("the user in the option 'username', or in FSSPEC_SFTP_USERNAME")
     assert mirror_errors("sftp://host/x", {"username": "me"}) == {}
     assert mirror_errors("abfs://container@account/x", {})["url"].endswith("FSSPEC_ABFS_ACCOUNT_NAME")
@@ -112,7 +117,7 @@ def test_an_option_that_is_not_known_to_be_harmless_is_refused_with_the_variable
     scheme = url.partition("://")[0]
     [(path, message)] = mirror_errors(url, {option: SECRET}).items()
     assert path == f"options.{option}"
-    assert f"FSSPEC_{scheme.upper()}_{option.upper()} in the environment; known to be harmless: " in message
+    assert f"environment variable FSSPEC_{scheme.upper()}_{option.upper()}; known to be harmless: " in message
     conf: dict[str, Any] = {}
     fsspec.config.set_conf_env(conf, {f"FSSPEC_{scheme.upper()}_{option.upper()}": SECRET})
     assert conf == {scheme: {option: SECRET}}  # which fsspec gives to the file system
@@ -228,7 +233,7 @@ def test_what_a_library_echoes_is_shown_without_its_secret(echo: str, secret: st
 @pytest.mark.parametrize(
     "text",
     [
-        "output.mirror.options.password: may hold a secret, which would lie in the run's folder",
+        "output.mirror.options.password: may contain a secret, which would be stored in the run's folder",
         "branch off: palestra branch CHECKPOINT key=value",
         "palestra train a.yml callbacks.0.key=learning_rate seed=3",
         "s3://bucket/run: writing run.json: PermissionError: Access Denied (attempt 2)",
