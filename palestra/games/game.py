@@ -37,7 +37,8 @@ class Game(ABC):
     """What every game tells: who sits in it, what each role sees and does.
 
     Must be set: `roles`, in the order of the axis R; `spaces` (observations) and `action_spaces` by role; `tallies`,
-    the names of further counters that are summed over finished games; `device`.
+    the names of further counters that are summed over finished games; `device`. May be set: `always_legal`, where no
+    action is ever illegal.
     """
 
     roles: tuple[str, ...]
@@ -45,6 +46,7 @@ class Game(ABC):
     action_spaces: dict[str, ActionSpace]
     tallies: tuple[str, ...]
     device: torch.device
+    always_legal: bool = False
 
     def state_dict(self) -> dict[str, Any]:
         """What the game learns while it is played (running statistics, say) and a checkpoint must hold."""

@@ -202,6 +202,9 @@ class Trial:
                 which = f" of choice {number}" if isinstance(space, MultiDiscrete) else ""
                 expected = f"a legal action{which} for {role!r} wherever it decides"
                 self.require_everywhere("legal", expected, flags.any(dim=1) | ~needed, "none")
+            if self.game.always_legal:
+                expected = f"every action of {role!r} to be legal (always_legal says so)"
+                self.require_everywhere("legal", expected, legal.all(dim=1), "one that is not")
         return masks, decides
 
     def who_decides(self, state: State) -> Tensor:

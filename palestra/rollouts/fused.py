@@ -23,6 +23,7 @@ class Seat:
     """What a role saw and did when it last decided, in every world: tensors (B, ...)."""
 
     observation: Observation
+    legal: Tensor
     action: Tensor
     extras: dict[str, Tensor]
 
@@ -205,11 +206,12 @@ class FusedGame:
         new ones. Where the role does not decide now, what waited goes on waiting."""
         exchange = _exchange_on_cpu if runs_on_cpu(legal) else _exchange
         ended, going_on, waiting = exchange(worlds, self.game.roles.index(role), deciding, legal)
-        new = Seat(observation, decision.action, decision.extras)
+        new = Seat(observation, legal, decision.action, decision.extras)
         seat = worlds.seats.get(role, new)  # none waits yet
         if not self.game.lockstep:
             new = Seat(
                 observation={key: _choose(waiting, seat.observation[key], value) for key, value in observation.items()},
+                legal=_choose(waiting, seat.legal, legal),
                 action=_choose(waiting, seat.action, decision.action),
                 extras={key: _choose(waiting, seat.extras[key], value) for key, value in decision.extras.items()},
             )
@@ -220,6 +222,8 @@ class FusedGame:
             action=seat.action,
             next_observation={key: _keep(going_on, value, spaces[key].empty) for key, value in observation.items()},
             extras=seat.extras,
+            legal=seat.legal,
+            always_legal=self.game.always_legal,
             **ended,
         )
 

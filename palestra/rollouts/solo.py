@@ -107,6 +107,8 @@ class SoloGame:
             truncated=_join([outcome.truncated for outcome in outcomes]),
             valid=_join([outcome.valid for outcome in outcomes]),
             extras=_join_entries([decision.extras for decision in decisions]),
+            legal=_join(legal),
+            always_legal=self.game.always_legal,
         )
         self._count(worlds, rows, outcomes)
         return rows

@@ -18,7 +18,8 @@ class Transitions:
     """Experience of one seat: from one of its decisions to its next. M rows, of which only those with `valid` count.
 
     reward: float32 (M,), the sum of all rewards in between. next_observation: what the seat saw at its next decision;
-    of no meaning where terminated, for then there is none. next_legal: bool (M, flags of the action space). truncated:
+    of no meaning where terminated, for then there is none. legal, next_legal: the legal actions at the two
+    observations, bool (M, flags of the action space). always_legal: whether all are, throughout the game. truncated:
     the world was cut off in between; the next observation is the true one, and to be bootstrapped from.
     """
 
@@ -31,13 +32,16 @@ class Transitions:
     truncated: Tensor
     valid: Tensor
     extras: dict[str, Tensor]
+    legal: Tensor
+    always_legal: bool = False
 
     def rows(self) -> dict[str, Tensor]:
-        """All but `valid` as one flat dict, the form in which a buffer stores them."""
+        """All but `valid` as one flat dict, the form in which a buffer stores them; `legal` only where it says
+        something."""
         flat: dict[str, Tensor] = {}
         for name in ("observation", "next_observation", "extras"):
             flat |= {f"{name}.{key}": value for key, value in getattr(self, name).items()}
-        names = ("action", "reward", "next_legal", "terminated", "truncated")
+        names = ["action", "reward", "next_legal", "terminated", "truncated", *([] if self.always_legal else ["legal"])]
         return flat | {name: getattr(self, name) for name in names}
 
     @classmethod
@@ -48,14 +52,17 @@ class Transitions:
             part, dot, key = name.partition(".")
             if dot:
                 parts[part][key] = value
+        next_legal, legal = rows["next_legal"], rows.get("legal")
         return cls(
             **parts,
             action=rows["action"],
             reward=rows["reward"],
-            next_legal=rows["next_legal"],
+            next_legal=next_legal,
             terminated=rows["terminated"],
             truncated=rows["truncated"],
             valid=torch.ones_like(rows["terminated"]),
+            legal=next_legal.new_ones(1, 1).expand_as(next_legal) if legal is None else legal,
+            always_legal=legal is None,
         )
 
     @staticmethod
@@ -68,6 +75,6 @@ class Transitions:
             values = [getattr(part, name) for part in parts]
             if isinstance(values[0], dict):
                 return {key: torch.cat([value[key] for value in values]) for key in values[0]}
-            return torch.cat(values)
+            return torch.cat(values) if isinstance(values[0], Tensor) else values[0]
 
         return Transitions(**{name: join(name) for name in Transitions.__dataclass_fields__})

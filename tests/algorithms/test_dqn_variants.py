@@ -87,6 +87,7 @@ def batch_of(num: int, seed: int = 0) -> Transitions:
         truncated=kind == 1,
         valid=torch.ones(num, dtype=torch.bool),
         extras={"discount": 0.6 * torch.rand(num, generator=generator)},  # within the atoms of C51
+        legal=torch.ones(num, 4, dtype=torch.bool),
     )
 
 
@@ -372,6 +373,7 @@ def test_who_may_choose_between_a_risk_and_a_sure_reward_is_not_valued_too_high(
         truncated=torch.zeros(96, dtype=torch.bool),
         valid=torch.ones(96, dtype=torch.bool),
         extras={},
+        legal=torch.ones(96, 2, dtype=torch.bool),
     )
     falling = {"name": "linear", "initial": 1e-2, "final": 1e-4, "num_steps": 400}
     config = variant_config("plain", value=head, double=double, gamma=0.9, batch_size=96, learning_rate=falling)

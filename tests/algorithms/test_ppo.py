@@ -172,6 +172,7 @@ def ready_transitions(ppo: PPO, num_worlds: int = 4, seed: int = 0) -> Transitio
         truncated=kind == 1,
         valid=torch.rand(num, generator=generator) < 0.8,
         extras=decision.extras,
+        legal=legal,
     )
 
 

@@ -255,9 +255,8 @@ def test_roles_with_turns_of_different_numbers_have_sequences_of_one_length() ->
     seen = {"seen": torch.randn(num, 2, generator=torch.Generator().manual_seed(0))}
     decision = ppo.policy(explore=True).act(seen, torch.ones(num, 2, dtype=torch.bool), torch.arange(num), {})
     never, reward = torch.zeros(num, dtype=torch.bool), torch.arange(num, dtype=torch.float32)
-    ppo.prepare(
-        Transitions(seen, decision.action, reward, seen, ~never.unsqueeze(1), never, never, ~never, decision.extras)
-    )
+    legal = ~never.unsqueeze(1)
+    ppo.prepare(Transitions(seen, decision.action, reward, seen, legal, never, never, ~never, decision.extras, legal))
     assert ppo.experience is not None
     assert ppo.experience.episode_start.shape == (6, 2 * NUM_WORLDS)
     weight = ppo.experience.weight.view(6, 2, NUM_WORLDS)

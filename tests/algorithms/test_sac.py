@@ -105,6 +105,7 @@ def batch_of(num: int, actions: ActionSpace = BOX, seed: int = 0) -> Transitions
         truncated=kind == 1,
         valid=torch.ones(num, dtype=torch.bool),
         extras={"legal": legal},
+        legal=legal,
     )
 
 

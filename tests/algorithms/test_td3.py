@@ -86,6 +86,7 @@ def batch_of(num: int, seed: int = 0) -> Transitions:
         truncated=kind == 1,
         valid=torch.ones(num, dtype=torch.bool),
         extras={},
+        legal=torch.ones(num, 0, dtype=torch.bool),
     )
 
 

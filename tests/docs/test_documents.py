@@ -267,7 +267,8 @@ def test_the_variants_of_dqn_in_the_document_are_complete(tmp_path: Path, monkey
     seen = {"observation": torch.zeros(3, 1)}
     flag = torch.zeros(3, dtype=torch.bool)
     rewards = torch.tensor([-7.0, 0.5, 7.0])
-    rows = producer(Transitions(seen, flag.long(), rewards, seen, flag.unsqueeze(1), flag, flag, ~flag, {}))
+    legal = flag.unsqueeze(1)
+    rows = producer(Transitions(seen, flag.long(), rewards, seen, legal, flag, flag, ~flag, {}, legal))
     assert rows.reward.tolist() == [-1.0, 0.5, 1.0]
 
 

@@ -160,7 +160,7 @@ def plain_transitions(game: TensorGame, games: list[list[Move]], collected: tupl
             for i, closing, is_end in spans(moves, role):
                 if closing is None or (is_end and not any(n > moves[closing].number for n in turns_of[role])):
                     continue
-                observation, _, decision = moves[i].seen[role]
+                observation, legal, decision = moves[i].seen[role]
                 if is_end:
                     spaces = game.spaces[role]
                     nothing = {
@@ -183,6 +183,7 @@ def plain_transitions(game: TensorGame, games: list[list[Move]], collected: tupl
                     truncated=torch.tensor([not is_end and cut is not None and i <= cut < closing]),
                     valid=torch.tensor([True]),
                     extras=decision.extras,
+                    legal=legal,
                 )
                 rows += valid_rows(row)
     return rows

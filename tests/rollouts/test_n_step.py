@@ -42,6 +42,7 @@ def told(rows: Transitions) -> Told:
     assert len(set(numbers)) == len(numbers)
     assert torch.equal(rows.action[rows.valid], rows.observation["at"][rows.valid].long())
     assert torch.equal(rows.next_legal[rows.valid][:, 0], rows.next_observation["at"][rows.valid] > 0)
+    assert torch.equal(rows.legal[rows.valid][:, 0], rows.observation["at"][rows.valid] % 2 == 0)
     assert torch.equal(rows.extras["own"][rows.valid], rows.observation["at"][rows.valid] + 0.5)
     return dict(zip(numbers, values, strict=True))
 
@@ -114,6 +115,7 @@ def play(data: dict[str, Any]) -> list[tuple[Transitions, list[Chain]]]:
             truncated=flags["truncated"],
             valid=~flags["nothing"],
             extras={"own": at_ + 0.5},
+            legal=(at_ % 2 == 0).unsqueeze(1),
         )
         played.append((experience, copy.deepcopy(list(chains.values()))))
     return played

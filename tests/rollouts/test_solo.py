@@ -82,6 +82,22 @@ def test_rows_follow_each_other_until_their_game_ends() -> None:
     assert rows.truncated.any()
 
 
+def test_rows_carry_the_legal_actions_of_both_observations() -> None:
+    """In a corridor in which nobody may rest at place 0, the worlds of an even age aside."""
+
+    def rule(place: Tensor, age: Tensor) -> Tensor:
+        return torch.stack([(place > 0) | (age % 2 == 0), torch.ones_like(place, dtype=torch.bool)], dim=1)
+
+    solo, worlds = played()
+    solo.game.legal = lambda state, role: rule(state["place"], state["age"])  # type: ignore[attr-defined]
+    rows = solo.collect(worlds, ("agent",), 40)
+    later = slice(7, None)  # the first worlds were made before the rule
+    assert torch.equal(rows.legal[later], rule(*rows.observation["place"][later].unbind(1)))
+    assert torch.equal(rows.next_legal, rule(*rows.next_observation["place"].unbind(1)))
+    assert not rows.legal[later].all()
+    assert not rows.always_legal
+
+
 def test_ends_are_told_apart() -> None:
     solo, worlds = played()
     rows = solo.collect(worlds, ("agent",), 40)

@@ -272,6 +272,10 @@ BROKEN: dict[str, tuple[Any, str]] = {
         "Broken.deciding: expected a role that has decided to decide whenever its turn comes, until its game is over "
         "(lockstep says so), got none in world ",
     ),
+    "an action is illegal in spite of always_legal": (
+        broken(always_legal=True),
+        "Broken.legal: expected every action of 'one' to be legal (always_legal says so), got one that is not in world",
+    ),
     "observe has another shape": (
         then("observe", lambda g, seen, *_: {"seen": seen["seen"][:, :3]}),
         "Broken.observe: expected entry 'seen' of 'one' to be float32 (5, 4) on cpu, got float32 (5, 3) on cpu",

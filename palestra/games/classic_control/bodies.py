@@ -84,6 +84,7 @@ class ClassicControl(TensorGame):
     quiet_turns = ()
     tallies = ()
     lockstep = True
+    always_legal = True
     rules: ClassVar[Rules]
     advance: ClassVar[Callable[..., None]]
     variables: ClassVar[tuple[str, ...]]

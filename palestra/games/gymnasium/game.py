@@ -60,6 +60,7 @@ class GymnasiumGame(WorldGame):
 
     roles = ("agent",)
     tallies = ()
+    always_legal = True
 
     def __init__(self, config: GymnasiumConfig, device: torch.device) -> None:
         self.config, self.device, self.can_restart = config, device, not config.is_vector

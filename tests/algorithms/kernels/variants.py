@@ -161,7 +161,7 @@ def dqn_batch(spaces: dict[str, Space], extras: tuple[str, ...] = (), num: int =
     """Rows of which a third each is terminated, truncated, and neither; TD errors on both sides of the parabola."""
     keys = torch.arange(num)
     noise = random_normals(keys, 2)
-    next_legal = random_floats(fold(keys, 4), 4) < 0.6
+    legal, next_legal = (random_floats(fold(keys, number), 4) < 0.6 for number in (3, 4))
     next_legal[:, 1] = True
     return Transitions(
         observation=made_up(spaces, fold(keys, 0)),
@@ -173,6 +173,7 @@ def dqn_batch(spaces: dict[str, Space], extras: tuple[str, ...] = (), num: int =
         truncated=keys % 3 == 1,
         valid=torch.ones_like(keys, dtype=torch.bool),
         extras={name: random_floats(fold(keys, 5 + number), 1)[:, 0] for number, name in enumerate(extras)},
+        legal=legal,
     )
 
 
