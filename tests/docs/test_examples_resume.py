@@ -110,6 +110,13 @@ EXAMPLES = {
         "sac-pendulum",
         lambda config: agent(config, name="losses:HuberSAC", huber_delta=1.0),
     ),
+    "retrace": Example(
+        "own-algorithm.md",
+        "class RetraceDQN",
+        "targets",
+        "dqn-cartpole",
+        lambda config: agent(config, name="targets:RetraceDQN", trace=0.8, transitions={"name": "targets:Segments"}),
+    ),
     "callbacks": Example("callbacks.md", "class StopAt", "my_callbacks", "ppo-cartpole", listed_callbacks),
     "callbacks in Python": Example(
         "callbacks.md", "class Tell", "tell", "ppo-cartpole", lambda config: None, callbacks=given_callbacks
