@@ -16,17 +16,18 @@ from palestra.randomness import U_GAMMA, choice, mix
 from palestra.runtime.compiling import njit
 from palestra.runtime.guard import Kernel
 
+# What they cost: python -m benchmarks.kernels
 CHOICE = Kernel(
     __name__,
     "greedy_choice",
     mirrors=("config.exploration.choose",),
-    cost="torch chooses the actions, and roll-outs in few worlds take about 1.3 times as long",
+    cost="torch chooses the actions, which takes 2.3 times as long in 8 worlds, 1.2 times in 1024",
 )
 KERNEL = Kernel(
     __name__,
     "greedy_mlp",
     mirrors=("values", "q_values", "outputs", "config.exploration.choose"),
-    cost="values and choices take two kernels, and roll-outs in few worlds about 1.1 times as long",
+    cost="values and choices take two kernels, 1.4 times as long in 8 worlds, 1.1 times in 1024",
 )
 
 
