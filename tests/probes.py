@@ -44,8 +44,8 @@ class Probe(TensorGame):
         """steps until `endless` is cut off and `identity` ends"""
 
     roles = ("agent",)
-    turns = (("agent",),)
-    quiet_turns = ()
+    moves = (("agent",),)
+    quiet_moves = ()
     tallies = ()
     lockstep = True
 

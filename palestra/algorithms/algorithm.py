@@ -115,11 +115,11 @@ class Turn(ABC):
 
 @dataclass(frozen=True)
 class Seat:
-    """How often a learning player decides in a round of its worlds. num_turns: the turns in which it may; num_roles:
+    """How often a learning player decides in a round of its worlds. num_moves: the moves in which it may; num_roles:
     the roles in which it sits."""
 
     num_worlds: int
-    num_turns: int
+    num_moves: int
     num_roles: int
 
 

@@ -123,7 +123,7 @@ class DQNConfig(AlgorithmConfig):
 
     def seat_errors(self, seat: Seat) -> list[ConfigErrorItem]:
         num_waiting = self.transitions.steps - 1 if isinstance(self.transitions, NStepConfig) else 0
-        per_world = self.rollout_length * seat.num_turns + num_waiting * seat.num_roles
+        per_world = self.rollout_length * seat.num_moves + num_waiting * seat.num_roles
         return capacity_errors(self.replay_buffer.capacity, seat.num_worlds * per_world)
 
     def build(self, player: Player) -> "DQN":
@@ -193,7 +193,7 @@ class DQN(Algorithm):
         stream = f"player/{player.name}/replay"
         self.buffer = make_buffer(config.replay_buffer, player.device, player.seed, stream)
         self.producer = make_producer(
-            config.transitions, config.gamma, config.rollout_length, player.turns, player.device
+            config.transitions, config.gamma, config.rollout_length, player.moves, player.device
         )
         self.fractions_key = torch.tensor(
             [base_key(player.seed, f"player/{player.name}/fractions")], device=player.device

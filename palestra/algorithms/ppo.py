@@ -137,7 +137,7 @@ class PPOConfig(AlgorithmConfig):
 
     def seat_errors(self, seat: Seat) -> list[ConfigErrorItem]:
         is_recurrent = any(is_recurrent_config(net) for _, net in self.body)
-        per_world = seat.num_roles if is_recurrent else self.rollout_length * seat.num_turns
+        per_world = seat.num_roles if is_recurrent else self.rollout_length * seat.num_moves
         num_sequences = seat.num_worlds * per_world
         if self.num_minibatches <= num_sequences:
             return []

@@ -120,7 +120,7 @@ class TD3Config(AlgorithmConfig):
     """memory"""
 
     def seat_errors(self, seat: Seat) -> list[ConfigErrorItem]:
-        num_transitions = seat.num_worlds * self.rollout_length * seat.num_turns
+        num_transitions = seat.num_worlds * self.rollout_length * seat.num_moves
         return capacity_errors(self.replay_buffer.capacity, num_transitions)
 
     def build(self, player: Player) -> "TD3":

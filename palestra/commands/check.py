@@ -42,7 +42,7 @@ def _can_stand_in(config: RunConfig) -> bool:
 def _check_apart_from_environment(config: RunConfig) -> None:
     """What a Trainer checks that needs no spaces."""
     find_device(config.execution.device)
-    for name in config.learners():  # a lone agent's environment has one turn
+    for name in config.learners():  # a lone agent's environment has one move
         check_seat(config.players[name].algorithm, name, Seat(config.num_worlds, 1, 1))  # type: ignore[union-attr]
     check_scratch_folders(config)
     check_checkpoint_folder(config)

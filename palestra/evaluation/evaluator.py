@@ -112,7 +112,7 @@ class Batch:
         self.memory: dict[str, Memory] = {}
         self.index = torch.arange(num_games, device=device)
         self.running = game.deciding(self.state).any(dim=1)
-        self.num_turns = 1
+        self.num_moves = 1
         self.finished = torch.zeros(num_games, dtype=torch.bool, device=device)
         self.lengths = torch.zeros(num_games, dtype=torch.int64, device=device)
         self.returns = torch.zeros(num_games, len(game.roles), device=device)
@@ -133,16 +133,16 @@ class Batch:
     def play_round(self) -> None:
         game = self.game
         self.lengths[self.index] += self.running
-        for turn in game.turns:
-            turn_keys = fold(self.keys, self.num_turns)
-            self.num_turns += 1
+        for move in game.moves:
+            move_keys = fold(self.keys, self.num_moves)
+            self.num_moves += 1
             deciding = game.deciding(self.state) & self.running.unsqueeze(1)
             actions = {}
-            for role in turn:
+            for role in move:
                 policy = self.policies[role]
                 observation = game.observe(self.state, role) if policy.sees == "observation" else {}
                 view = self.state if policy.sees == "state" else observation
-                keys = turn_keys + game.roles.index(role) + 1
+                keys = move_keys + game.roles.index(role) + 1
                 decision = policy.act(view, game.legal(self.state, role), keys, self.memory.get(role, {}))
                 actions[role] = decision.action
                 decides = deciding[:, game.roles.index(role)]
@@ -153,7 +153,7 @@ class Batch:
                     name: _where(decides, value, before.get(name, torch.zeros_like(value)))
                     for name, value in decision.memory.items()
                 }
-            step_keys = turn_keys + len(game.roles) + 1
+            step_keys = move_keys + len(game.roles) + 1
             state, rewards, terminated, truncated = game.transition(self.state, actions, step_keys)
             # A truncated game is left where it was cut off, so that its counters stand.
             self.state = {name: _where(self.running, value, self.state[name]) for name, value in state.items()}

@@ -43,7 +43,7 @@ def trace_game(game: TensorGame, policies: Mapping[str, Policy], max_rounds: int
 
 
 class _Watched:
-    """A policy whose decisions are kept: the number of the turn, the role, the states, who decides, the actions."""
+    """A policy whose decisions are kept: the number of the move, the role, the states, who decides, the actions."""
 
     role: str
     worlds: Batch
@@ -56,5 +56,5 @@ class _Watched:
         decision = self.policy.act(view, legal, keys, memory)
         worlds, game = self.worlds, self.worlds.game
         decides = game.deciding(worlds.state)[:, game.roles.index(self.role)] & worlds.running
-        self.seen.append((worlds.num_turns, self.role, worlds.state, decides, decision.action))
+        self.seen.append((worlds.num_moves, self.role, worlds.state, decides, decision.action))
         return decision

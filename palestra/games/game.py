@@ -2,9 +2,9 @@
 
 A state is a dict of tensors whose first axis is the world. Letters: B worlds, R roles, A actions.
 
-How other shapes of game fit: a lone agent is one role and one turn; rounds of messages among many roles are one turn
-per speaker (or one turn in which several speak at once); a game whose worlds are at different moves lists all movers
-in one turn and tells them apart by `deciding`.
+A round of a game consists of moves; in each move some roles may decide at the same time. A lone agent has one role and
+one move. Rounds of messages among many roles have one move per speaker, or one move in which several speak at once. If
+different roles decide in different worlds, one move lists all of them, and `deciding` says who decides where.
 """
 
 from abc import ABC, abstractmethod
@@ -34,7 +34,7 @@ class IllegalMove(ValueError):
 
 
 class Game(ABC):
-    """What every game tells: who sits in it, what each role sees and does.
+    """Base class of every game: its roles, and what each role observes and does.
 
     Must be set: `roles`, in the order of the axis R; `spaces` (observations) and `action_spaces` by role; `tallies`,
     the names of further counters that are summed over finished games; `device`. May be set: `always_legal`, where no
@@ -49,13 +49,13 @@ class Game(ABC):
     always_legal: bool = False
 
     def state_dict(self) -> dict[str, Any]:
-        """What the game learns while it is played (running statistics, say) and a checkpoint must hold."""
+        """What changes while the game is played (for instance running statistics), for checkpoints."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """The inverse of `state_dict`."""
         if state:
-            raise ValueError(f"{type(self).__name__} keeps nothing, but is given {', '.join(state)}")
+            raise ValueError(f"expected no state, because {type(self).__name__} has none, got {', '.join(state)}")
 
     def transformation(self) -> dict[str, Any] | None:
         """What is done with an environment's own observations before players see them, as plain data for who acts
@@ -63,23 +63,23 @@ class Game(ABC):
         return None
 
     def close(self) -> None:
-        """Let go of processes and the like; called at the end of a training. Who plays on gets them back."""
+        """Release processes and the like; called at the end of training. Playing on opens them again."""
         return None
 
 
 class TensorGame(Game):
-    """The rules. Stateless: everything that changes is in the state that goes in and comes out.
+    """The rules as pure functions. All that changes is in the state that they take and give.
 
-    Must be set, beside what every game tells: `turns`, the roles that may decide in each turn of a round;
-    `quiet_turns`, those by number in which nothing is earned and no running game ends (never the last of a round);
-    `lockstep`, whether a role that waits in a world decides there whenever its turn comes, until the game is over.
+    Must be set, in addition to the attributes of Game: `moves`, the roles that may decide in each move of a round;
+    `quiet_moves`, the numbers of the moves that give no reward and end no running game (never the last of a round);
+    `lockstep`, whether a role that has decided in a world decides there at each of its moves until the game is over.
     `tallies` are state entries of shape (B,). Must be implemented: `reset`, `deciding`, `observe`, `legal`,
     `transition`; may be: `refill`, `transition_in_place`, `stepper`, `storyboard`. With one role, that role decides in
     every world that is not over.
     """
 
-    turns: tuple[tuple[str, ...], ...]
-    quiet_turns: tuple[int, ...]
+    moves: tuple[tuple[str, ...], ...]
+    quiet_moves: tuple[int, ...]
     lockstep: bool
 
     @abstractmethod
@@ -93,9 +93,9 @@ class TensorGame(Game):
         if not runs_on_cpu(where):
             fresh = self.reset(keys)
             return {name: torch.where(expand_mask(where, value), fresh[name], value) for name, value in state.items()}
-        rows = where.nonzero().squeeze(1)  # a CPU pays for these alone; a GPU would have to wait to learn which
+        rows = where.nonzero().squeeze(1)  # a CPU computes only these; a GPU would have to wait for their number
         for name, value in self.reset(keys[rows]).items():
-            # numpy's: after torch's threads have copied, they spin on the cores that the kernels' threads want
+            # by numpy: torch's threads would spin after the copy, on the cores that the kernels' threads need
             state[name].numpy()[rows.numpy()] = value.numpy()
         return state
 
@@ -105,38 +105,38 @@ class TensorGame(Game):
 
     @abstractmethod
     def observe(self, state: State, role: str) -> Observation:
-        """What a role sees: new tensors of shape (B, *space.shape), never views of the state."""
+        """The observation of a role: new tensors of shape (B, *space.shape), never views of the state."""
 
     @abstractmethod
     def legal(self, state: State, role: str) -> Tensor:
-        """The legal actions of a role: bool (B, flags of its action space); wherever the role decides, there is one for
-        every choice."""
+        """The legal actions of a role: bool (B, flags of its action space); wherever the role decides, every
+        choice has one."""
 
     @abstractmethod
     def transition(
         self, state: State, actions: dict[str, Tensor], keys: Tensor
     ) -> tuple[State, Tensor, Tensor, Tensor]:
-        """One turn, unchecked. actions: by role, (B, ...) as its action space says; those of roles that do not decide
+        """One move, unchecked. actions: by role, (B, ...) as its action space says; those of roles that do not decide
         are ignored.
 
         Gives the new state, rewards (B, R) float32, terminated (B, R) bool (over for that role, no bootstrap) and
-        truncated (B,) bool (cut off; never together with terminated). A world that is over when it comes in stays as
-        it is, with reward 0 and terminated True.
+        truncated (B,) bool (cut off; never together with terminated). A world that is already over does not change, and
+        gives reward 0 and terminated True.
         """
 
     def transition_in_place(
         self, state: State, actions: dict[str, Tensor], keys: Tensor
     ) -> tuple[State, Tensor, Tensor, Tensor]:
-        """`transition`, for who needs the old state no more: may write to the tensors of `state`."""
+        """As `transition`, but may write to the tensors of `state`, which the caller no longer needs."""
         return self.transition(state, actions, keys)
 
     def stepper(self, state: State) -> Stepper | None:
-        """A quicker way to play a game of one role on from a state, or None where there is none.
+        """A faster function that plays a game of one role from a state; None if there is none.
 
-        Only for games without tallies in which every action is legal. It takes actions and keys, plays one turn as
-        `transition` does, and begins the worlds that have ended anew as `reset` does from keys + 1. It gives what is
-        observed before that and after it, rewards (B,), terminated (B,) and truncated (B,), all of them new, and writes
-        into the tensors of `state`, which are contiguous.
+        Only for games without tallies in which every action is legal. The function takes actions and keys, plays one
+        move as `transition` does, and resets the worlds that have ended as `reset` does with keys + 1. It gives the
+        observations before and after these resets, rewards (B,), terminated (B,) and truncated (B,), all of them new
+        tensors, and writes into the tensors of `state`, which are contiguous.
         """
         return None
 
@@ -145,7 +145,7 @@ class TensorGame(Game):
         return None
 
     def step(self, state: State, actions: dict[str, Tensor], keys: Tensor) -> tuple[State, Tensor, Tensor, Tensor]:
-        """One turn, checked: as `transition`, but raises IllegalMove for an action that is missing, out of range or
+        """One move, checked: as `transition`, but raises IllegalMove for an action that is missing, out of range or
         illegal."""
         deciding = self.deciding(state)
         for index, role in enumerate(self.roles):
@@ -153,11 +153,11 @@ class TensorGame(Game):
             if role not in actions:
                 if wanted.any():
                     raise IllegalMove(
-                        f"{role} decides in {int(wanted.sum())} worlds, but actions has no entry {role!r}"
+                        f"expected actions of {role!r}, which decides in {int(wanted.sum())} worlds, got none"
                     )
                 continue
             action, space = actions[role], self.action_spaces[role]
-            if not isinstance(space, Box):  # what is ignored may be any number
+            if not isinstance(space, Box):  # ignored actions may be any number
                 actions = actions | {role: action.masked_fill(~expand_mask(wanted, action), 0)}
             illegal = wanted & ~is_legal(action, space, self.legal(state, role))
             if illegal.any():
@@ -165,12 +165,13 @@ class TensorGame(Game):
                 there = (
                     f"between {space.low} and {space.high}"
                     if isinstance(space, Box)
-                    else self._moves(state, role, world)
+                    else self._legal_actions(state, role, world)
                 )
-                raise IllegalMove(f"{role} plays {action[world].tolist()} in world {world}; legal there: {there}")
+                got = action[world].tolist()
+                raise IllegalMove(f"expected a legal action of {role!r} in world {world} ({there}), got {got}")
         return self.transition(state, actions, keys)
 
-    def _moves(self, state: State, role: str, world: int) -> list[Any]:
+    def _legal_actions(self, state: State, role: str, world: int) -> list[Any]:
         """The legal actions in one world: numbers, or a list of numbers for every choice."""
         space, legal = self.action_spaces[role], self.legal(state, role)[world]
         if isinstance(space, MultiDiscrete):

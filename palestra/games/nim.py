@@ -1,4 +1,4 @@
-"""Nim: two players take turns, each takes any number of stones from one heap, and who takes the last stone wins.
+"""Nim: two players move alternately. A move takes any number of stones from one heap; who takes the last stone wins.
 
 Solved by Bouton (1901): the player to move loses exactly when the exclusive or of the heaps is zero.
 
@@ -19,11 +19,11 @@ from palestra.randomness import random_integers
 
 class NimConfig(GameConfig):
     name: Literal["nim"]
-    """Nim, turn by turn; roles: first, second; who takes the last stone wins"""
+    """Nim; the roles first and second move alternately; who takes the last stone wins"""
     num_heaps: PositiveInt
     """number of heaps"""
     max_stones: PositiveInt
-    """a fresh heap holds 0 to this many stones, at random"""
+    """a new heap has 0 to this many stones, at random"""
 
     def build(self, device: torch.device, kernel: Kernel) -> "NimGame":
         return NimGame(self, device)
@@ -32,13 +32,13 @@ class NimConfig(GameConfig):
 class NimGame(TensorGame):
     """State: heaps int64 (B, H); mover int64 (B,), 0 or 1.
 
-    Action h * M + k - 1 takes k stones from heap h. Both roles share one turn: worlds are at different moves. A board
-    without stones, which random heaps may give, is over before it begins.
+    Action h * M + k - 1 takes k stones from heap h. A round is one move, in which one of the two roles decides, not the
+    same in every world. A board without stones, which random heaps may give, is over before it begins.
     """
 
     roles = ("first", "second")
-    turns = (("first", "second"),)
-    quiet_turns = ()
+    moves = (("first", "second"),)
+    quiet_moves = ()
     tallies = ()
     lockstep = False
 

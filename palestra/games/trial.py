@@ -26,20 +26,20 @@ from palestra.randomness import (
 )
 
 NUM_WORLDS = 5
-MOST_IDLE_TURNS = 100  # turns in a row in which nobody decides in a world
+MOST_IDLE_MOVES = 100  # moves in a row in which nobody decides in a world
 ARGUMENTS = {"reset": ("keys",), "transition": ("state", "actions", "keys")}  # of the others: state, role
 WIDEST_BOUND = 10.0  # of random actions in a box without bounds
 
 
-def try_game(game: TensorGame, num_turns: int) -> list[ConfigErrorItem]:
+def try_game(game: TensorGame, num_moves: int) -> list[ConfigErrorItem]:
     """What is wrong with a game, one line each, with the method's name; [] for a game that keeps its promises.
 
-    Every call is made twice, and once more for one of the worlds alone: results must be the same. num_turns: how long
+    Every call is made twice, and once more for one of the worlds alone: results must be the same. num_moves: how long
     it is played. The user's global random state is as it was.
     """
     trial = Trial(game)
     with restored_global_states(), torch.no_grad(), suppress(_CannotGoOn):
-        trial.play(num_turns)
+        trial.play(num_moves)
     name = type(game).__name__
     return [ConfigErrorItem(f"{name}.{method}", message) for method, message in trial.faults.values()]
 
@@ -64,8 +64,8 @@ class Trial:
         self.game = game
         self.faults: dict[tuple[str, str], tuple[str, str]] = {}
         self.layout: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {}  # of a state: dtypes and shapes of one world
-        self.lent: list[tuple[str, Any, Any]] = []  # what methods gave in the last two turns, and copies of it
-        self.num_lent = 0  # of these, those of the turn before
+        self.lent: list[tuple[str, Any, Any]] = []  # what methods gave in the last two moves, and copies of it
+        self.num_lent = 0  # of these, those of the move before
         self.num_calls = 0
 
     def fault(self, method: str, expected: str, got: str) -> None:
@@ -73,8 +73,8 @@ class Trial:
 
     # ---- what is played ------------------------------------------------------------------------------------
 
-    def play(self, num_turns: int) -> None:
-        """Play so many turns, and more until somebody has decided."""
+    def play(self, num_moves: int) -> None:
+        """Play so many moves, and more until somebody has decided."""
         self.check_attributes()
         game = self.game
         B, R = self.num_worlds(), len(game.roles)
@@ -84,20 +84,20 @@ class Trial:
         waiting = torch.zeros(B, R, dtype=torch.bool, device=game.device)  # roles that have decided in their game
         is_cut, idle = (torch.zeros(B, dtype=dtype, device=game.device) for dtype in (torch.bool, torch.int64))
         number = 0
-        while number < num_turns or bool((idle >= number).all()):
-            index = number % len(game.turns)
-            turn, is_last = game.turns[index], index + 1 == len(game.turns)
-            turn_keys = fold(keys, number + 2)
-            step_keys = turn_keys + (R + 1)
-            masks, decides = self.look(state, turn)
-            self.check_waiting(decides, waiting, is_cut, turn)
+        while number < num_moves or bool((idle >= number).all()):
+            index = number % len(game.moves)
+            move, is_last = game.moves[index], index + 1 == len(game.moves)
+            move_keys = fold(keys, number + 2)
+            step_keys = move_keys + (R + 1)
+            masks, decides = self.look(state, move)
+            self.check_waiting(decides, waiting, is_cut, move)
             waiting, idle = waiting | decides, torch.where(decides.any(dim=1), 0, idle + 1)
-            expected = f"somebody to decide in every world at least once in {MOST_IDLE_TURNS} turns"
-            self.require_everywhere("deciding", expected, idle < MOST_IDLE_TURNS, "nobody")
-            if bool((idle >= MOST_IDLE_TURNS).any()):
+            expected = f"somebody to decide in every world at least once in {MOST_IDLE_MOVES} moves"
+            self.require_everywhere("deciding", expected, idle < MOST_IDLE_MOVES, "nobody")
+            if bool((idle >= MOST_IDLE_MOVES).any()):
                 return
             actions = {
-                role: _random_action(game.action_spaces[role], legal, turn_keys + (game.roles.index(role) + 1))
+                role: _random_action(game.action_spaces[role], legal, move_keys + (game.roles.index(role) + 1))
                 for role, legal in masks.items()
             }
             new, rewards, terminated, truncated = self.transition(state, actions, decides, step_keys)
@@ -108,7 +108,7 @@ class Trial:
                 self.require_everywhere("deciding", "no role to decide in a world that is over", no_role, "one")
             leaving = is_over | (truncated if R == 1 else is_cut & is_last)
             is_cut = (is_cut | truncated) & ~leaving
-            if number < len(game.turns) and is_last:
+            if number < len(game.moves) and is_last:
                 leaving = leaving | first  # one world at least begins anew
             self.check_stepper(state, actions, step_keys, new, (rewards, terminated, truncated))
             state = self.refill(new, leaving, step_keys + 1)
@@ -142,12 +142,12 @@ class Trial:
                 elif not (isinstance(found[role], Mapping) or name != "spaces") or not fits(found[role]):
                     kind = "Space, by name" if name == "spaces" else "Discrete, MultiDiscrete or Box"
                     self.fault(name, f"for {role!r} {kind}", repr(found[role]))
-        turns: Any = getattr(game, "turns", None)
-        if not (_is_tuple_of(turns, tuple) and {role for turn in turns for role in turn} == set(roles)):
-            self.fault("turns", "a tuple of tuples of roles, in which every role stands", repr(turns))
-        elif not set(getattr(game, "quiet_turns", (None,))) <= set(range(len(turns) - 1)):
-            quiet = repr(getattr(game, "quiet_turns", None))
-            self.fault("quiet_turns", "a tuple of numbers of turns before the last, or ()", quiet)
+        moves: Any = getattr(game, "moves", None)
+        if not (_is_tuple_of(moves, tuple) and {role for move in moves for role in move} == set(roles)):
+            self.fault("moves", "a tuple of tuples of roles, in which every role stands", repr(moves))
+        elif not set(getattr(game, "quiet_moves", (None,))) <= set(range(len(moves) - 1)):
+            quiet = repr(getattr(game, "quiet_moves", None))
+            self.fault("quiet_moves", "a tuple of numbers of moves before the last, or ()", quiet)
         if not _is_tuple_of(getattr(game, "tallies", None), str):
             self.fault("tallies", "a tuple of names", repr(getattr(game, "tallies", None)))
         if not isinstance(getattr(game, "lockstep", None), bool):
@@ -184,18 +184,18 @@ class Trial:
         self.layout = {name: (value.dtype, tuple(value.shape[1:])) for name, value in state.items()}
         return state
 
-    def look(self, state: State, turn: tuple[str, ...]) -> tuple[dict[str, Tensor], Tensor]:
-        """What palestra asks before a turn: the legal actions by role, and who decides, bool (B, R)."""
+    def look(self, state: State, move: tuple[str, ...]) -> tuple[dict[str, Tensor], Tensor]:
+        """What palestra asks before a move: the legal actions by role, and who decides, bool (B, R)."""
         masks = {}
-        for role in turn:
+        for role in move:
             with suppress(_CannotGoOn):
                 self.observe(state, role)
             with suppress(_CannotGoOn):
                 masks[role] = self.legal(state, role)
         decides = self.who_decides(state)
-        if len(masks) < len(turn):
+        if len(masks) < len(move):
             raise _CannotGoOn
-        decides = decides & torch.tensor([role in turn for role in self.game.roles], device=self.game.device)
+        decides = decides & torch.tensor([role in move for role in self.game.roles], device=self.game.device)
         for role, legal in masks.items():
             space, needed = self.game.action_spaces[role], decides[:, self.game.roles.index(role)]
             for number, flags in enumerate(legal.split(_choices(space), dim=1) if space.num_flags else ()):
@@ -216,13 +216,13 @@ class Trial:
             return found != 0
         return found
 
-    def check_waiting(self, decides: Tensor, waiting: Tensor, is_cut: Tensor, turn: tuple[str, ...]) -> None:
-        """A role that has decided does so at its next turn, where the game promises that."""
+    def check_waiting(self, decides: Tensor, waiting: Tensor, is_cut: Tensor, move: tuple[str, ...]) -> None:
+        """A role that has decided does so at its next move, where the game promises that."""
         if not self.game.lockstep and len(self.game.roles) > 1:
             return
         why = "lockstep says so" if self.game.lockstep else "there is one role"
-        expected = f"a role that has decided to decide whenever its turn comes, until its game is over ({why})"
-        asked = torch.tensor([role in turn for role in self.game.roles], device=self.game.device)
+        expected = f"a role that has decided to decide at each of its moves, until its game is over ({why})"
+        asked = torch.tensor([role in move for role in self.game.roles], device=self.game.device)
         self.require_everywhere("deciding", expected, decides | ~(waiting & asked) | is_cut.unsqueeze(1), "none")
 
     def observe(self, state: State, role: str) -> None:
@@ -282,7 +282,7 @@ class Trial:
         return found
 
     def check_ends(self, index: int, decides: Tensor, rewards: Tensor, terminated: Tensor, truncated: Tensor) -> None:
-        """Rewards and ends of a turn, by their values."""
+        """Rewards and ends of a move, by their values."""
         method, is_over = "transition", terminated.all(dim=1)
         if not bool(torch.isfinite(rewards).all()):
             self.fault(method, "finite rewards", "nan or inf")
@@ -293,8 +293,8 @@ class Trial:
             idle = ~decides.any(dim=1)
             expected = "reward 0 and terminated in a world in which the only role does not decide"
             self.require_everywhere(method, expected, ~idle | (is_over & (rewards[:, 0] == 0)))
-        if index in self.game.quiet_turns:
-            expected = f"no rewards and no ends of running games in turn {index}, one of quiet_turns"
+        if index in self.game.quiet_moves:
+            expected = f"no rewards and no ends of running games in move {index}, one of quiet_moves"
             goes_on = ~truncated & ~(is_over & decides.any(dim=1))
             self.require_everywhere(method, expected, (rewards == 0).all(dim=1) & goes_on)
 
@@ -367,7 +367,7 @@ class Trial:
 
     def check_memory(self, method: str, found: Any, again: Any) -> None:
         """States and observations are new tensors, for they are written to or kept; and so that what else a method
-        gave can be looked at after the next turn."""
+        gave can be looked at after the next move."""
         is_outcome = (
             method == "transition" and isinstance(found, tuple) and isinstance(again, tuple) and found and again
         )
@@ -391,10 +391,10 @@ class Trial:
             self.fault(method, expected, f"something else for one of {num_worlds}")
 
     def check_lent(self) -> None:
-        """What methods gave in the last turn is still what it was."""
+        """What methods gave in the last move is still what it was."""
         for method, found, copy in self.lent[: self.num_lent]:
             if not are_same(found, copy):
-                self.fault(method, "results that later calls do not change", "other numbers after the next turn")
+                self.fault(method, "results that later calls do not change", "other numbers after the next move")
         del self.lent[: self.num_lent]
         self.num_lent = len(self.lent)
 

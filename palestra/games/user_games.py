@@ -9,16 +9,16 @@ from palestra.games.config import GameConfig
 from palestra.games.game import Kernel, TensorGame
 from palestra.games.trial import faults_of_roles, try_game
 
-NUM_TRIED_TURNS = 8  # before the game is played; palestra.testing.check_game tries more
+NUM_TRIED_MOVES = 8  # before the game is played; palestra.testing.check_game tries more
 
 
 class UserGameConfig(UserConfig, GameConfig):
     """Base of the `Config` of a user's own TensorGame, which is called as (config, device)."""
 
     def build(self, device: torch.device, kernel: Kernel) -> TensorGame:
-        """The game, tried for a few turns. Raises ConfigError with all that is wrong with it."""
+        """The game, tried for a few moves. Raises ConfigError with all that is wrong with it."""
         game = self._make(device)
-        faults = try_game(game, NUM_TRIED_TURNS)
+        faults = try_game(game, NUM_TRIED_MOVES)
         if faults:
             raise ConfigError([ConfigErrorItem("game", str(fault)) for fault in faults])
         return game

@@ -36,7 +36,7 @@ class SeatedWorlds:
     def __init__(self, game: TensorGame, role: str, others: Mapping[str, Policy], num_worlds: int) -> None:
         self.game, self.role, self.others = game, role, others
         self.column, self.space = game.roles.index(role), game.action_spaces[role]
-        self.is_mine = torch.tensor([role in turn for turn in game.turns], device=game.device)
+        self.is_mine = torch.tensor([role in move for move in game.moves], device=game.device)
         zeros = torch.zeros(num_worlds, dtype=torch.int64, device=game.device)
         self.keys, self.counters, self.place = zeros, zeros, zeros
         self.reward = zeros.to(torch.float32)
@@ -98,7 +98,7 @@ class SeatedWorlds:
                 )
             action = _choose(wrong, self._some_legal(action, wrong), action)
         self.reward = self.reward.masked_fill(chosen, 0.0)
-        self._play_turns(chosen, action)
+        self._play_moves(chosen, action)
         self._play_to_decision(chosen)
 
     def _play_to_decision(self, playing: Tensor) -> None:
@@ -107,20 +107,20 @@ class SeatedWorlds:
             playing = playing & ~self.terminated & ~decides
             if not playing.any():
                 return
-            self._play_turns(playing, None)
+            self._play_moves(playing, None)
 
-    def _play_turns(self, playing: Tensor, action: Tensor | None) -> None:
-        """One turn in every world of `playing`. Worlds may be at different turns of a round."""
+    def _play_moves(self, playing: Tensor, action: Tensor | None) -> None:
+        """One move in every world of `playing`. Worlds may be at different moves of a round."""
         place = self.place
-        for index, turn in enumerate(self.game.turns):
+        for index, move in enumerate(self.game.moves):
             movers = playing & (place == index)
             if movers.any():
-                self._play_turn(index, turn, movers, action)
+                self._play_move(index, move, movers, action)
 
-    def _play_turn(self, index: int, turn: tuple[str, ...], movers: Tensor, action: Tensor | None) -> None:
+    def _play_move(self, index: int, move: tuple[str, ...], movers: Tensor, action: Tensor | None) -> None:
         game, keys = self.game, self._new_keys(movers)
         actions = {}
-        for role in turn:
+        for role in move:
             if role == self.role:
                 idle = torch.zeros((len(keys), *self.space.shape), dtype=self.space.dtype, device=game.device)
                 actions[role] = idle if action is None else action
@@ -139,7 +139,7 @@ class SeatedWorlds:
             }
         state, rewards, terminated, truncated = game.transition(self.state, actions, keys + len(game.roles) + 1)
         self.state = {name: _choose(movers, value, self.state[name]) for name, value in state.items()}
-        self.place = torch.where(movers, (index + 1) % len(game.turns), self.place)
+        self.place = torch.where(movers, (index + 1) % len(game.moves), self.place)
         self.reward = self.reward + torch.where(movers, rewards[:, self.column], 0.0)
         self.terminated = self.terminated | (movers & terminated[:, self.column])
         self.truncated = (self.truncated | (movers & truncated)) & ~self.terminated

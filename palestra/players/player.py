@@ -51,8 +51,8 @@ class Player:
 
     compile: whether the config asks for torch.compile. by_hand: whether it asks for gradients by hand. learning:
     whether the trainer gives it turns. opt_steps, env_steps: its own counters; its schedules read opt_steps. worlds:
-    the games in which it gathers experience. num_worlds: how many of them; 0 for a player that does not learn. turns:
-    the role of each of its turns in one round, in order; () where each role has one. game: of a player that was loaded
+    the games in which it gathers experience. num_worlds: how many of them; 0 for a player that does not learn. moves:
+    the role of each of its moves in one round, in order; () if each role has one. game: of a player that was loaded
     from a run, the game as that run left it. num_choices: calls of `choose`. turn_progress: how far the loops of a turn
     that was begun have come (palestra.algorithms.algorithm.Turn).
     """
@@ -65,7 +65,7 @@ class Player:
     seed: int
     compile: bool
     by_hand: bool
-    turns: tuple[str, ...] = ()
+    moves: tuple[str, ...] = ()
     num_worlds: int = 0
     learning: bool = False
     script: Policy | None = None
@@ -84,7 +84,7 @@ class Player:
     turn_progress: dict[str, dict[str, int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.turns = self.turns or self.roles
+        self.moves = self.moves or self.roles
 
     def require_actions(self, algorithm: str, *kinds: type[ActionSpace]) -> None:
         """Raise ConfigError unless the player's actions are of one of these kinds."""

@@ -40,7 +40,7 @@ class Worlds:
     """
 
     keys: Tensor
-    num_turns: int
+    num_moves: int
     state: State
     truncated_pending: Tensor
     lengths: Tensor
@@ -57,7 +57,7 @@ class Worlds:
     def state_dict(self) -> dict[str, Any]:
         return {
             "keys": self.keys,
-            "num_turns": self.num_turns,
+            "num_moves": self.num_moves,
             "state": self.state,
             "truncated_pending": self.truncated_pending,
             "lengths": self.lengths,
@@ -109,7 +109,7 @@ class FusedGame:
         recent, num_finished = no_recent(len(game.roles), game.device)
         return Worlds(
             keys=keys,
-            num_turns=1,
+            num_moves=1,
             state=game.reset(fold(keys, 0)),
             truncated_pending=zeros.bool(),
             lengths=zeros.int(),
@@ -124,7 +124,7 @@ class FusedGame:
 
     @torch.no_grad()
     def collect(self, worlds: Worlds, roles: tuple[str, ...], num_rounds: int) -> Transitions:
-        """Play `num_rounds` rounds and give what the seats of `roles` have experienced: M = T * B rows per turn of a
+        """Play `num_rounds` rounds and give what the seats of `roles` have experienced: M = T * B rows per move of a
         role."""
         parts: list[Transitions] = []
         self._drop_uncollected(worlds, roles)
@@ -158,23 +158,23 @@ class FusedGame:
 
     def _play_round(self, worlds: Worlds, collected: tuple[str, ...], parts: list[Transitions]) -> None:
         game = self.game
-        for index, turn in enumerate(game.turns):
-            turn_keys = fold(worlds.keys, worlds.num_turns)
-            worlds.num_turns += 1
+        for index, move in enumerate(game.moves):
+            move_keys = fold(worlds.keys, worlds.num_moves)
+            worlds.num_moves += 1
             if index == 0 or collected:
                 deciding = game.deciding(worlds.state)
             if index == 0:
                 _count_round(worlds.lengths, deciding)
             actions = {}
-            for role in turn:
-                observation, legal, decision = self._decide(worlds, role, role in collected, turn_keys)
+            for role in move:
+                observation, legal, decision = self._decide(worlds, role, role in collected, move_keys)
                 actions[role] = decision.action
                 if role in collected:
                     parts.append(self._exchange(worlds, role, deciding, observation, legal, decision))
-            step_keys = turn_keys + (len(game.roles) + 1)
+            step_keys = move_keys + (len(game.roles) + 1)
             worlds.state, rewards, terminated, truncated = game.transition_in_place(worlds.state, actions, step_keys)
-            if index not in game.quiet_turns:
-                self._end_turn(worlds, rewards, terminated, truncated, turn_keys)
+            if index not in game.quiet_moves:
+                self._end_move(worlds, rewards, terminated, truncated, move_keys)
 
     def _drop_uncollected(self, worlds: Worlds, collected: tuple[str, ...]) -> None:
         """Of a role that is no longer collected nothing waits any more, and no world waits for it."""
@@ -185,13 +185,13 @@ class FusedGame:
             del worlds.seats[role]
 
     def _decide(
-        self, worlds: Worlds, role: str, observed: bool, turn_keys: Tensor
+        self, worlds: Worlds, role: str, observed: bool, move_keys: Tensor
     ) -> tuple[Observation, Tensor, Decision]:
         game, policy = self.game, self.policies[role]
         observation = game.observe(worlds.state, role) if observed or policy.sees == "observation" else {}
         view = worlds.state if policy.sees == "state" else observation
         legal = game.legal(worlds.state, role)
-        keys = turn_keys + (game.roles.index(role) + 1)
+        keys = move_keys + (game.roles.index(role) + 1)
         decision = policy.act(view, legal, keys, worlds.memory.get(role, {}))
         if decision.memory:  # who does not decide in a world remembers nothing of it
             before = worlds.memory.get(role, {name: torch.zeros_like(value) for name, value in decision.memory.items()})
@@ -227,8 +227,8 @@ class FusedGame:
             **ended,
         )
 
-    def _end_turn(
-        self, worlds: Worlds, rewards: Tensor, terminated: Tensor, truncated: Tensor, turn_keys: Tensor
+    def _end_move(
+        self, worlds: Worlds, rewards: Tensor, terminated: Tensor, truncated: Tensor, move_keys: Tensor
     ) -> None:
         """Count the games that end, and put new ones in the place of those that nobody waits for."""
         if runs_on_cpu(truncated):
@@ -237,12 +237,12 @@ class FusedGame:
                 return
         else:
             refilled = self._update_statistics(worlds, rewards, terminated, truncated)
-        worlds.state = self.game.refill(worlds.state, refilled, turn_keys + (len(self.game.roles) + 2))
+        worlds.state = self.game.refill(worlds.state, refilled, move_keys + (len(self.game.roles) + 2))
         for role, memory in worlds.memory.items():
             worlds.memory[role] = {name: _keep(~refilled, value, 0) for name, value in memory.items()}
 
     def _update_statistics(self, worlds: Worlds, rewards: Tensor, terminated: Tensor, truncated: Tensor) -> Tensor:
-        """Add what a turn has brought, count the games that end, and clear the statistics of the worlds to be refilled:
+        """Add what a move has brought, count the games that end, and clear the statistics of the worlds to be refilled:
         gives these, bool (B,)."""
         running = worlds.awaiting & ~worlds.done
         worlds.pending_reward += torch.where(running, rewards, 0.0)

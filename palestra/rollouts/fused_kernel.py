@@ -77,7 +77,7 @@ def update_statistics(
     recent: Array,
     num_finished: Array,
 ) -> tuple[int, int]:
-    """Add what a turn has brought, count the games that end, and clear the statistics of worlds to be refilled.
+    """Add what a move has brought, count the games that end, and clear the statistics of worlds to be refilled.
 
     The statistics change in place, ended and refilled are written; gives how many there are of either."""
     num_ended = num_refilled = 0

@@ -16,14 +16,14 @@ from palestra.rollouts.transitions import Transitions
 class Producer(ABC):
     """Makes rows of a replay buffer of roll-outs. A user's own class derives from it and carries its `Config`.
 
-    gamma: discount per decision. num_rounds: of a roll-out. turns: the roles of the player's turns in a round, in
+    gamma: discount per decision. num_rounds: of a roll-out. moves: the roles of the player's moves in a round, in
     order.
     """
 
     def __init__(
-        self, config: Config, gamma: float, num_rounds: int, turns: tuple[str, ...], device: torch.device
+        self, config: Config, gamma: float, num_rounds: int, moves: tuple[str, ...], device: torch.device
     ) -> None:
-        self.config, self.gamma, self.num_rounds, self.turns, self.device = config, gamma, num_rounds, turns, device
+        self.config, self.gamma, self.num_rounds, self.moves, self.device = config, gamma, num_rounds, moves, device
 
     @abstractmethod
     def __call__(self, experience: Transitions) -> Transitions:
@@ -39,8 +39,8 @@ class Producer(ABC):
         A chain is one role in one world. Its valid rows come in the order of time, and where one is neither terminated
         nor truncated, the next one begins with what was seen at its end.
         """
-        num_worlds, roles = num_rows // (self.num_rounds * len(self.turns)), list(dict.fromkeys(self.turns))
-        role = torch.tensor([roles.index(turn) for turn in self.turns], device=self.device)
+        num_worlds, roles = num_rows // (self.num_rounds * len(self.moves)), list(dict.fromkeys(self.moves))
+        role = torch.tensor([roles.index(move) for move in self.moves], device=self.device)
         one_round = role.unsqueeze(1) * num_worlds + torch.arange(num_worlds, device=self.device)
         return one_round.flatten().repeat(self.num_rounds)
 
@@ -148,11 +148,11 @@ TransitionsConfig = Annotated[OneStepConfig | NStepConfig | UserConfig, ByName(u
 
 
 def make_producer(
-    config: Config, gamma: float, num_rounds: int, turns: tuple[str, ...], device: torch.device
+    config: Config, gamma: float, num_rounds: int, moves: tuple[str, ...], device: torch.device
 ) -> Producer:
     """The producer that a config names."""
     classes: dict[type[Config], type[Producer]] = {OneStepConfig: OneStep, NStepConfig: NStep}
     if isinstance(config, UserConfig):
         made = load_class(config.name, Producer)  # type: ignore[type-abstract]
-        return made(config, gamma, num_rounds, turns, device)
-    return classes[type(config)](config, gamma, num_rounds, turns, device)
+        return made(config, gamma, num_rounds, moves, device)
+    return classes[type(config)](config, gamma, num_rounds, moves, device)

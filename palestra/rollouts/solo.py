@@ -29,7 +29,7 @@ class SoloWorlds:
     """
 
     keys: Tensor
-    num_turns: int
+    num_moves: int
     world: World
     lengths: Tensor
     returns: Tensor
@@ -72,7 +72,7 @@ class SoloGame:
         recent, num_finished = no_recent(1, device)
         return SoloWorlds(
             keys=keys,
-            num_turns=1,
+            num_moves=1,
             world=self.make_world(num_worlds, key, fold(keys, 0)),
             lengths=zeros.int(),
             returns=zeros,
@@ -85,8 +85,8 @@ class SoloGame:
     def collect(self, worlds: SoloWorlds, roles: tuple[str, ...], num_rounds: int) -> Transitions:
         """Play `num_rounds` steps in every world and give what the role has experienced: T * B rows, round by round."""
         world, policy = worlds.world, self.policies[self.role]
-        counters = torch.arange(worlds.num_turns, worlds.num_turns + num_rounds, device=worlds.keys.device)
-        worlds.num_turns += num_rounds
+        counters = torch.arange(worlds.num_moves, worlds.num_moves + num_rounds, device=worlds.keys.device)
+        worlds.num_moves += num_rounds
         keys = fold(worlds.keys, counters.unsqueeze(1))
         seen, legal, decisions, outcomes = [], [], [], []
         for act_keys, step_keys in zip((keys + 1).unbind(), (keys + 2).unbind(), strict=True):

@@ -80,15 +80,15 @@ def _build_player(name: str, run: RunConfig, game: Game, copies: Folder | None) 
             _import(player, trained)
     else:
         player.learning, player.num_worlds = True, run.num_worlds
-        player.turns = _turns(game, roles)
+        player.moves = _moves(game, roles)
         player.algorithm = build_algorithm(config.algorithm, player)  # type: ignore[attr-defined]
     return player
 
 
-def _turns(game: Game, roles: Sequence[str]) -> tuple[str, ...]:
-    """The role of each turn of a round in which one of these roles may decide."""
-    turns: Sequence[Sequence[str]] = getattr(game, "turns", (roles,))
-    return tuple(role for turn in turns for role in turn if role in roles)
+def _moves(game: Game, roles: Sequence[str]) -> tuple[str, ...]:
+    """The role of each move of a round in which one of these roles may decide."""
+    moves: Sequence[Sequence[str]] = getattr(game, "moves", (roles,))
+    return tuple(role for move in moves for role in move if role in roles)
 
 
 def build_algorithm(config: Any, player: Player) -> Algorithm:
@@ -99,7 +99,7 @@ def build_algorithm(config: Any, player: Player) -> Algorithm:
     except PartError as error:
         raise error.within(config, f"players.{player.name}.algorithm") from error
     if player.learning:
-        check_seat(config, player.name, Seat(player.num_worlds, len(player.turns), len(player.roles)))
+        check_seat(config, player.name, Seat(player.num_worlds, len(player.moves), len(player.roles)))
     return algorithm
 
 

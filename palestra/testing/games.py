@@ -4,19 +4,19 @@ from palestra.config import ConfigError
 from palestra.games.game import TensorGame
 from palestra.games.trial import try_game
 
-NUM_TURNS = 200
+NUM_MOVES = 200
 
 
 def check_game(game: TensorGame) -> None:
-    """Play a game for 200 turns with random legal actions, and look at all that its methods give.
+    """Play a game for 200 moves with random legal actions, and look at all that its methods give.
 
     That are shapes, dtypes and devices of states, observations, masks, rewards and ends; whether the same input gives
     the same output, for one world as among others, and nothing is written to the input; whether somebody decides in
-    every world at least once in 100 turns; and whether `refill`, `transition_in_place` and `stepper`, where the game
+    every world at least once in 100 moves; and whether `refill`, `transition_in_place` and `stepper`, where the game
     has its own, do what the other methods do. Raises ConfigError with every fault, a line each, and the method's name.
     """
     if not isinstance(game, TensorGame):
         raise TypeError(f"expected a TensorGame, got {type(game).__name__}")
-    faults = try_game(game, NUM_TURNS)
+    faults = try_game(game, NUM_MOVES)
     if faults:
         raise ConfigError(faults)

@@ -154,7 +154,7 @@ def test_advantages_computed_by_hand() -> None:
 def ready_transitions(ppo: PPO, num_worlds: int = 4, seed: int = 0) -> Transitions:
     """Random rows as a roll-out of the lone agent would give them, acted by its policy."""
     generator = torch.Generator().manual_seed(seed)
-    num, flags = ppo.config.rollout_length * len(ppo.player.turns) * num_worlds, ppo.player.action_space.num_flags
+    num, flags = ppo.config.rollout_length * len(ppo.player.moves) * num_worlds, ppo.player.action_space.num_flags
     observation = {k: torch.randn(num, *space.shape, generator=generator) for k, space in ppo.player.spaces.items()}
     legal = torch.rand(num, flags, generator=generator) < 0.7
     if flags:
@@ -177,11 +177,11 @@ def ready_transitions(ppo: PPO, num_worlds: int = 4, seed: int = 0) -> Transitio
 
 
 @pytest.mark.parametrize("body", [separate(), shared()])
-@pytest.mark.parametrize("turns", [("agent",), ("agent", "agent"), ("other", "agent", "agent", "other", "other")])
-def test_every_role_of_every_world_is_a_sequence(turns: tuple[str, ...], body: dict[str, Any]) -> None:
-    """Rows lie round by round, in a round turn by turn, in a turn world by world."""
+@pytest.mark.parametrize("moves", [("agent",), ("agent", "agent"), ("other", "agent", "agent", "other", "other")])
+def test_every_role_of_every_world_is_a_sequence(moves: tuple[str, ...], body: dict[str, Any]) -> None:
+    """Rows lie round by round, in a round move by move, in a move world by world."""
     ppo = make_ppo(Discrete(3), body=body)
-    ppo.player.roles, ppo.player.turns = tuple(dict.fromkeys(turns)), turns
+    ppo.player.roles, ppo.player.moves = tuple(dict.fromkeys(moves)), moves
     batch = ready_transitions(ppo)
     ppo.prepare(batch)
     assert ppo.experience is not None
@@ -190,7 +190,7 @@ def test_every_role_of_every_world_is_a_sequence(turns: tuple[str, ...], body: d
     for role in ppo.player.roles:
         for world in range(4):
             places = [
-                (t * len(turns) + k) * 4 + world for t in range(6) for k, name in enumerate(turns) if name == role
+                (t * len(moves) + k) * 4 + world for t in range(6) for k, name in enumerate(moves) if name == role
             ]
             columns = (batch.reward, value, next_value, batch.terminated, batch.truncated, batch.valid)
             s = Sequences(*(column[places].unsqueeze(1) for column in columns))

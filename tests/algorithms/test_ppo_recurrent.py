@@ -247,10 +247,10 @@ def test_a_pass_sees_every_sequence_once(monkeypatch: pytest.MonkeyPatch) -> Non
     assert torch.equal(torch.cat(seen).sort().values, torch.arange(2 * NUM_WORLDS))
 
 
-def test_roles_with_turns_of_different_numbers_have_sequences_of_one_length() -> None:
-    """Those of `one`, a turn a round, end with rows that do not count; those of `two`, two turns a round, are full."""
+def test_roles_with_moves_of_different_numbers_have_sequences_of_one_length() -> None:
+    """Those of `one`, a move a round, end with rows that do not count; those of `two`, two moves a round, are full."""
     ppo = make_ppo(GAMES["probe"], body=BODIES["shared"], rollout_length=3)
-    ppo.player.roles, ppo.player.turns = ("one", "two"), ("two", "one", "two")
+    ppo.player.roles, ppo.player.moves = ("one", "two"), ("two", "one", "two")
     num = 3 * 3 * NUM_WORLDS
     seen = {"seen": torch.randn(num, 2, generator=torch.Generator().manual_seed(0))}
     decision = ppo.policy(explore=True).act(seen, torch.ones(num, 2, dtype=torch.bool), torch.arange(num), {})
@@ -272,12 +272,12 @@ def test_roles_with_turns_of_different_numbers_have_sequences_of_one_length() ->
 
 def test_more_minibatches_than_worlds_are_refused() -> None:
     config = ppo_config(body=BODIES["shared"], num_minibatches=6)
-    [error] = config.seat_errors(Seat(num_worlds=5, num_turns=1, num_roles=1))
+    [error] = config.seat_errors(Seat(num_worlds=5, num_moves=1, num_roles=1))
     assert (
         str(error)
         == "num_minibatches: expected at most 5 (a roll-out has so many sequences, one per world and role), got 6"
     )
-    assert not config.seat_errors(Seat(num_worlds=3, num_turns=1, num_roles=2))
+    assert not config.seat_errors(Seat(num_worlds=3, num_moves=1, num_roles=2))
 
 
 def test_a_player_whose_policy_has_a_memory_is_not_exported(tmp_path: Path) -> None:

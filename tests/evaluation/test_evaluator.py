@@ -49,7 +49,7 @@ GAMES: dict[str, TensorGame] = {
     ),
     "nim": nim(),
     "two together": TagGame(2, "together"),
-    "two in turn": TagGame(2, "in turn"),
+    "two one by one": TagGame(2, "one by one"),
     "three at will": TagGame(3, "at will"),
 }
 
@@ -63,21 +63,21 @@ def plain_games(game: TensorGame, policies: Mapping[str, Policy], num: int, max_
         length, earned, is_over, is_cut = 0, torch.zeros(len(game.roles)), not game.deciding(state).any(), False
         while not is_over and not is_cut and length < max_rounds:
             length += 1
-            for turn in game.turns:
+            for move in game.moves:
                 number += 1
                 if is_over or is_cut:
                     continue
-                turn_key, actions = fold(key, number), {}
-                for role in turn:
+                move_key, actions = fold(key, number), {}
+                for role in move:
                     policy = policies[role]
                     view = {"observation": game.observe(state, role), "state": state, "nothing": {}}[policy.sees]
-                    role_key = turn_key + game.roles.index(role) + 1
+                    role_key = move_key + game.roles.index(role) + 1
                     decision = policy.act(view, game.legal(state, role), role_key, memory.get(role, {}))
                     actions[role] = decision.action
                     if game.deciding(state)[0, game.roles.index(role)]:
                         memory[role] = decision.memory
                         taken[role][decision.action] += 1
-                state, rewards, terminated, truncated = game.transition(state, actions, turn_key + len(game.roles) + 1)
+                state, rewards, terminated, truncated = game.transition(state, actions, move_key + len(game.roles) + 1)
                 earned += rewards[0]
                 is_over, is_cut = bool(terminated.all()), bool(truncated)
         if length:

@@ -14,18 +14,18 @@ ROLES = ("a", "b", "c")
 class TagGame(TensorGame):
     """A game whose observations carry its number, the step and the role, and whose number decides all that happens.
 
-    Some games are over at their start, some are cut off; unless the roles decide in turn, in half of them the later
-    ones leave before the end. pattern: "together", all roles decide in every step; "in turn", one after another, each
-    in a turn of its own; "at will", in one turn, any of them and at least the first.
+    Some games are over at their start, some are cut off; unless the roles decide one by one, in half of them the later
+    ones leave before the end. pattern: "together", all roles decide in every step; "one by one", one after another,
+    each in a move of its own; "at will", in one move, any of them and at least the first.
     """
 
     tallies = ("odd",)
-    quiet_turns = ()
+    quiet_moves = ()
 
     def __init__(self, num_roles: int, pattern: str) -> None:
         self.roles = ROLES[:num_roles]
         self.pattern, self.lockstep, self.device = pattern, pattern != "at will", CPU
-        self.turns = tuple((role,) for role in self.roles) if pattern == "in turn" else (self.roles,)
+        self.moves = tuple((role,) for role in self.roles) if pattern == "one by one" else (self.roles,)
         self.action_spaces = dict.fromkeys(self.roles, Discrete(4))
         self.spaces = {role: {"tag": Space((3,), torch.float32, padded=False)} for role in self.roles}
 
@@ -37,7 +37,7 @@ class TagGame(TensorGame):
         """The step in which each role's game is over: (B, R)."""
         game = state["game"].unsqueeze(1)
         length = torch.where(game % 11 == 0, 0, 3 + game % 4)
-        leaves_early = (game // 16 % 2) * (torch.arange(len(self.roles)) > 0) * (self.pattern != "in turn")
+        leaves_early = (game // 16 % 2) * (torch.arange(len(self.roles)) > 0) * (self.pattern != "one by one")
         return (length - leaves_early).clamp(min=0)
 
     def deciding(self, state: State) -> Tensor:
@@ -45,7 +45,7 @@ class TagGame(TensorGame):
         running = step < self.ends(state)
         if self.pattern == "together":
             return running
-        if self.pattern == "in turn":
+        if self.pattern == "one by one":
             return running & (step % len(self.roles) == role)
         wanted = running & ((game // 7 + step * (role + 2)) % 3 == 0)
         return wanted | (running & (role == 0) & ~wanted.any(1, keepdim=True))

@@ -88,7 +88,8 @@ def test_a_game_that_is_over_stays_as_it_is() -> None:
 
 @pytest.mark.parametrize("action", [-1, 2, 5, 6])
 def test_the_public_step_refuses_illegal_moves(action: int) -> None:
-    with pytest.raises(IllegalMove, match=rf"^first plays {action} in world 0; legal there: \[0, 1, 3, 4\]$"):
+    expected = rf"^expected a legal action of 'first' in world 0 \(\[0, 1, 3, 4\]\), got {action}$"
+    with pytest.raises(IllegalMove, match=expected):
         make(2, 3).step(state_of((2, 2)), {"first": torch.tensor([action])}, torch.tensor([0]))
 
 

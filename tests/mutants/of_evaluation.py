@@ -44,7 +44,7 @@ EVALUATION = [
         ),
         ("self.running = self.running & ~over & ~truncated", "self.running = self.running & ~over"),
         ("self.lengths[self.index] += self.running\n", "self.lengths[self.index] += 1\n"),
-        ("            self.num_turns += 1\n", ""),
+        ("            self.num_moves += 1\n", ""),
         (
             "self.index[staying], self.keys[staying], self.running[staying]",
             "self.index[staying], self.keys[: int(staying.sum())], self.running[staying]",

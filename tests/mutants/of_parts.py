@@ -174,7 +174,10 @@ PARTS = [
         "nets/recurrent.py",
         "nets/test_recurrent.py",
         ("            memory = {name: value * stays[start] for name, value in memory.items()}\n", ""),
-        ("later = episode_start[1:].any(dim=1).nonzero().flatten() + 1", "later = episode_start[1:].any(dim=1).nonzero().flatten()"),
+        (
+            "later = episode_start[1:].any(dim=1).nonzero().flatten() + 1",
+            "later = episode_start[1:].any(dim=1).nonzero().flatten()",
+        ),
         ("later = episode_start[1:].any(dim=1)", "later = episode_start[1:].all(dim=1)"),
         (
             'return outputs, {"hidden": hidden.squeeze(0), "cell": cell.squeeze(0)}',

@@ -38,7 +38,7 @@ ROLLOUTS = [
     *mutants(
         "rollouts/solo.py",
         SOLO,
-        ("worlds.num_turns += num_rounds", "worlds.num_turns += 1"),
+        ("worlds.num_moves += num_rounds", "worlds.num_moves += 1"),
         ("seen.append(world.observation)", "seen.insert(0, world.observation)"),
         ("begins = ~outcome.valid | outcome.terminated | outcome.truncated", "begins = outcome.terminated"),
         ("terminated=_join([outcome.terminated", "terminated=_join([outcome.truncated"),
@@ -66,8 +66,8 @@ ROLLOUTS = [
     *mutants(
         "rollouts/fused.py",
         FUSED,
-        ("            worlds.num_turns += 1\n", ""),
-        ("keys = turn_keys + (game.roles.index(role) + 1)", "keys = turn_keys"),
+        ("            worlds.num_moves += 1\n", ""),
+        ("keys = move_keys + (game.roles.index(role) + 1)", "keys = move_keys"),
         ('"truncated": worlds.truncated_pending & ~is_over,', '"truncated": worlds.truncated_pending,'),
         ('"valid": is_awaiting & (is_over | decides),', '"valid": is_awaiting & decides,'),
         (

@@ -226,8 +226,8 @@ class Echo(TensorGame):
     """Two speakers at once; `a` earns 1 where it says what b's clock shows: b counts its own decisions in memory."""
 
     roles = ("a", "b")
-    turns = (("a", "b"),)
-    quiet_turns = ()
+    moves = (("a", "b"),)
+    quiet_moves = ()
     tallies = ()
     lockstep = True
     device = torch.device("cpu")

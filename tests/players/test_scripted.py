@@ -48,11 +48,11 @@ def boards_in_play(game: PolyhedraGame, num: int, agent: str = "random") -> Iter
     """States in which the host decides somewhere, over some rounds of random play, with fresh keys."""
     keys = world_keys(game.config.dimension, num, CPU)
     state = game.reset(fold(keys, 0))
-    for turn in range(1, 5):
-        turn_keys = fold(keys, turn)
-        yield state, turn_keys
+    for move in range(1, 5):
+        move_keys = fold(keys, move)
+        yield state, move_keys
         for role in ("host", "agent"):
-            action = torch.tensor(choices("random", game, state, role, turn_keys + 1 + (role == "agent")))
+            action = torch.tensor(choices("random", game, state, role, move_keys + 1 + (role == "agent")))
             state = game.transition(state, {role: action}, keys)[0]
 
 

@@ -42,7 +42,7 @@ GAMES: dict[str, TensorGame] = {
     "polyhedra, longer": PolyhedraGame(polyhedra_config(max_rounds=12, reward={"name": "length"}), CPU, "numba"),
     "nim": NimGame(NimConfig(name="nim", num_heaps=2, max_stones=3), CPU),
     "two together": TagGame(2, "together"),
-    "two in turn": TagGame(2, "in turn"),
+    "two one by one": TagGame(2, "one by one"),
     "three at will": TagGame(3, "at will"),
     "alone": TagGame(1, "together"),
 }
@@ -51,7 +51,7 @@ CASES = [
     *[(name, ("host", "agent")) for name in ("polyhedra", "polyhedra, longer")],
     *[("nim", roles) for roles in (("first",), ("second",), ("first", "second"))],
     *[("two together", roles) for roles in (("a",), ("b",), ("a", "b"))],
-    *[("two in turn", roles) for roles in (("a",), ("b",), ("a", "b"))],
+    *[("two one by one", roles) for roles in (("a",), ("b",), ("a", "b"))],
     *[("three at will", roles) for roles in (("a",), ("c",), ("a", "b", "c"))],
     ("alone", ("a",)),
 ]
@@ -87,7 +87,7 @@ def equal(a: Any, b: Any) -> bool:
 
 @dataclass
 class Move:
-    """One turn of one game. seen: what the deciding roles saw (observation, legal), did, and kept."""
+    """One move of one game. seen: what the deciding roles saw (observation, legal), did, and kept."""
 
     number: int
     opens_round: bool
@@ -104,25 +104,25 @@ def histories(game: TensorGame, key: Tensor, collected: tuple[str, ...], num_rou
     games: list[list[Move]] = [[]]
     state, number = game.reset(fold(key, 0)), 0
     for _ in range(num_rounds):
-        for index, turn in enumerate(game.turns):
+        for index, move in enumerate(game.moves):
             number += 1
-            turn_key = fold(key, number)
+            move_key = fold(key, number)
             actions, seen = {}, {}
             for r, role in enumerate(game.roles):
-                if role in turn:
+                if role in move:
                     legal = game.legal(state, role)
-                    decision = policy.act({}, legal, turn_key + r + 1, {})
+                    decision = policy.act({}, legal, move_key + r + 1, {})
                     actions[role] = decision.action
                     if game.deciding(state)[0, r]:
                         seen[role] = game.observe(state, role), legal, decision
             opens_round = index == 0 and bool(game.deciding(state).any())
-            state, rewards, terminated, truncated = game.transition(state, actions, turn_key + R + 1)
+            state, rewards, terminated, truncated = game.transition(state, actions, move_key + R + 1)
             over = dict(zip(game.roles, terminated[0].tolist(), strict=True))
             earned = dict(zip(game.roles, rewards[0].tolist(), strict=True))
             games[-1].append(Move(number, opens_round, seen, earned, over, bool(truncated)))
             leaves = all(over.values()) or (cut_index(games[-1]) is not None and not waiting(games[-1], collected))
-            if leaves and index not in game.quiet_turns:
-                state = game.reset(turn_key + R + 2)
+            if leaves and index not in game.quiet_moves:
+                state = game.reset(move_key + R + 2)
                 games.append([])
     return games
 
@@ -149,9 +149,9 @@ def waiting(moves: list[Move], collected: tuple[str, ...]) -> bool:
 
 
 def plain_transitions(game: TensorGame, games: list[list[Move]], collected: tuple[str, ...], last: int) -> list[Any]:
-    """What the seats of the collected roles have experienced, as far as their turn has come again by turn `last`."""
+    """What the seats of the collected roles have experienced, as far as they have decided again by move `last`."""
     turns_of = {
-        role: [n for n in range(1, last + 1) if role in game.turns[(n - 1) % len(game.turns)]] for role in collected
+        role: [n for n in range(1, last + 1) if role in game.moves[(n - 1) % len(game.moves)]] for role in collected
     }
     rows: list[Any] = []
     for moves in games:
@@ -217,7 +217,7 @@ def plain_play(name: str, roles: tuple[str, ...]) -> tuple[Counter[Any], dict[st
     game = GAMES[name]
     keys = world_keys(base_key(SEED, STREAM), NUM_WORLDS, CPU).split(1)
     games = [moves for key in keys for moves in histories(game, key, roles, NUM_ROUNDS)]
-    return Counter(plain_transitions(game, games, roles, NUM_ROUNDS * len(game.turns))), plain_totals(game, games)
+    return Counter(plain_transitions(game, games, roles, NUM_ROUNDS * len(game.moves))), plain_totals(game, games)
 
 
 @cache
@@ -354,7 +354,7 @@ def test_loops_and_tensors_keep_the_same_statistics(
     worlds.awaiting, worlds.done = any_of(2, num_roles).bool(), any_of(2, num_roles).bool()
     worlds.pending_reward, worlds.returns = any_of(9, num_roles) - 4.0, any_of(9, num_roles) - 4.0
     worlds.num_finished = any_of(300)[0]
-    turn = any_of(9, num_roles) - 4.0, any_of(2, num_roles).bool(), any_of(2).bool()
+    move = any_of(9, num_roles) - 4.0, any_of(2, num_roles).bool(), any_of(2).bool()
     deciding, legal = any_of(2, num_roles).bool(), any_of(2, num_actions).bool()
     role = int(any_of(num_roles)[0])
 
@@ -365,8 +365,8 @@ def test_loops_and_tensors_keep_the_same_statistics(
         dict(enumerate(fused._exchange(others, role, deciding, legal))),
     )
     assert equal(worlds.state_dict(), others.state_dict())
-    num_refilled, refilled = by_loops._update_statistics_on_cpu(worlds, *turn)
-    assert torch.equal(refilled, by_tensors._update_statistics(others, *turn))
+    num_refilled, refilled = by_loops._update_statistics_on_cpu(worlds, *move)
+    assert torch.equal(refilled, by_tensors._update_statistics(others, *move))
     assert num_refilled == refilled.sum()
     assert equal(worlds.state_dict(), others.state_dict())
 
@@ -468,17 +468,17 @@ def test_a_player_remembers_its_own_decisions_of_a_game_alone(
     game = GAMES[name]
     fused_game = FusedGame(game, {role: DecisionCounter() for role in game.roles})
     worlds, remembered, num_ends = fused_game.new_worlds(20, SEED, STREAM), dict[tuple[str, int], int](), 0
-    order = [role for turn in game.turns for role in turn if role in roles]
+    order = [role for move in game.moves for role in move if role in roles]
     rows = fused_game.collect(worlds, roles, 40)
     shape = (40, len(order), 20)
     columns = (rows.valid, rows.extras["count"], rows.terminated | rows.truncated)
     valid, count, ended = (column.view(shape).tolist() for column in columns)
-    for step, turn, world in itertools.product(*map(range, shape)):
-        if valid[step][turn][world]:
-            place = (order[turn], world)
-            assert count[step][turn][world] == remembered.get(place, 0)
-            remembered[place] = 0 if ended[step][turn][world] else count[step][turn][world] + 1
-            num_ends += ended[step][turn][world]
+    for step, move, world in itertools.product(*map(range, shape)):
+        if valid[step][move][world]:
+            place = (order[move], world)
+            assert count[step][move][world] == remembered.get(place, 0)
+            remembered[place] = 0 if ended[step][move][world] else count[step][move][world] + 1
+            num_ends += ended[step][move][world]
     assert num_ends > 20
 
 

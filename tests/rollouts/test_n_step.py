@@ -26,9 +26,9 @@ Told = dict[float, tuple[float, float, float, bool, bool]]
 """What rows say, by the decision's number: reward, discount, next observation, terminated, truncated."""
 
 
-def n_step(steps: int, num_rounds: int, turns: tuple[str, ...] = ("a",)) -> NStep:
+def n_step(steps: int, num_rounds: int, moves: tuple[str, ...] = ("a",)) -> NStep:
     config = NStepConfig(name="n_step", steps=steps)
-    producer = make_producer(config, GAMMA, num_rounds, turns, CPU)
+    producer = make_producer(config, GAMMA, num_rounds, moves, CPU)
     assert isinstance(producer, NStep)
     return producer
 
@@ -75,13 +75,13 @@ class Chain:
 
 @st.composite
 def roll_outs(draw: st.DrawFn) -> dict[str, Any]:
-    turns = draw(st.sampled_from([("a",), ("a", "b"), ("a", "b", "a"), ("b", "b")]))
+    moves = draw(st.sampled_from([("a",), ("a", "b"), ("a", "b", "a"), ("b", "b")]))
     num_worlds, num_rounds = draw(st.integers(1, 3)), draw(st.integers(1, 4))
-    num_rows = num_worlds * num_rounds * len(turns)
+    num_rows = num_worlds * num_rounds * len(moves)
     row = st.tuples(st.sampled_from(KINDS), st.integers(-4, 4))
     number = draw(st.integers(1, 4))
     rows = draw(st.lists(st.lists(row, min_size=num_rows, max_size=num_rows), min_size=number, max_size=number))
-    return {"turns": turns, "num_worlds": num_worlds, "num_rounds": num_rounds, "rows": rows}
+    return {"moves": moves, "num_worlds": num_worlds, "num_rounds": num_rounds, "rows": rows}
 
 
 def play(data: dict[str, Any]) -> list[tuple[Transitions, list[Chain]]]:
@@ -92,7 +92,7 @@ def play(data: dict[str, Any]) -> list[tuple[Transitions, list[Chain]]]:
     for rows in data["rows"]:
         columns: dict[str, list[Any]] = {name: [] for name in ("at", "reward", "after", "kind")}
         for place, (kind, reward) in enumerate(rows):
-            role = data["turns"][place // data["num_worlds"] % len(data["turns"])]
+            role = data["moves"][place // data["num_worlds"] % len(data["moves"])]
             where = (role, place % data["num_worlds"])
             at, after, number = sees.get(where, number), number + 1.0, number + 2.0
             if kind == "nothing":
@@ -131,7 +131,7 @@ def assert_equal(found: Told, expected: Told) -> None:
 @given(data=roll_outs(), steps=st.integers(1, 4), reload=st.booleans())
 def test_n_step_rows_are_those_of_a_plain_reference(data: dict[str, Any], steps: int, reload: bool) -> None:
     """Every decision is told once, as soon as its sum is complete, also by a producer that was loaded in between."""
-    producer = n_step(steps, data["num_rounds"], data["turns"])
+    producer = n_step(steps, data["num_rounds"], data["moves"])
     before: set[float] = set()
     for experience, chains in play(data):
         made = producer(experience)
@@ -140,21 +140,21 @@ def test_n_step_rows_are_those_of_a_plain_reference(data: dict[str, Any], steps:
         before |= expected.keys()
         if reload:
             state = copy.deepcopy(producer.state_dict())
-            producer = n_step(steps, data["num_rounds"], data["turns"])
+            producer = n_step(steps, data["num_rounds"], data["moves"])
             producer.load_state_dict(state)
 
 
 @settings(deadline=None, max_examples=50)
 @given(data=roll_outs())
 def test_one_step_rows_are_those_of_the_roll_out(data: dict[str, Any]) -> None:
-    one_step = make_producer(OneStepConfig(name="one_step"), GAMMA, data["num_rounds"], data["turns"], CPU)
+    one_step = make_producer(OneStepConfig(name="one_step"), GAMMA, data["num_rounds"], data["moves"], CPU)
     for experience, _ in play(data):
         assert one_step(experience) is experience
         assert one_step.state_dict() == {}
 
 
 def test_every_roll_out_gives_as_many_rows() -> None:
-    data = {"turns": ("a",), "num_worlds": 2, "num_rounds": 3, "rows": [[("goes on", 1)] * 6] * 3}
+    data = {"moves": ("a",), "num_worlds": 2, "num_rounds": 3, "rows": [[("goes on", 1)] * 6] * 3}
     producer = n_step(4, 3)
     assert [(len(made.valid), int(made.valid.sum())) for made in (producer(e) for e, _ in play(data))] == [
         (12, 0),
@@ -186,9 +186,9 @@ def test_in_a_game_of_two_roles_every_seat_is_a_chain(roles: tuple[str, ...]) ->
     """Nim between players at random: its rows by the plain reference, seat by seat and world by world."""
     game = NimGame(NimConfig(name="nim", num_heaps=3, max_stones=3), CPU)
     played = FusedGame(game, {role: make_script("random", game) for role in game.roles})
-    turns = tuple(role for role in game.roles if role in roles)
-    worlds, producer = played.new_worlds(8, 0, "play"), n_step(2, 3, turns)
-    chains, num_told, num_sums = [Chain() for _ in range(8 * len(turns))], 0, 0
+    moves = tuple(role for role in game.roles if role in roles)
+    worlds, producer = played.new_worlds(8, 0, "play"), n_step(2, 3, moves)
+    chains, num_told, num_sums = [Chain() for _ in range(8 * len(moves))], 0, 0
     nexts: list[torch.Tensor] = []
     for _ in range(5):
         rows = played.collect(worlds, roles, 3)

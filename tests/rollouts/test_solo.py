@@ -18,8 +18,8 @@ class Corridor(TensorGame):
     """Walk by 0 or 1 from a random place to `goal`, which earns 10; each step earns -1; cut off after `limit` steps."""
 
     roles = ("agent",)
-    turns = (("agent",),)
-    quiet_turns = ()
+    moves = (("agent",),)
+    quiet_moves = ()
     tallies = ("rests",)
     lockstep = True
     device = torch.device("cpu")

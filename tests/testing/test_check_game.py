@@ -25,7 +25,7 @@ CPU = torch.device("cpu")
 
 
 class Race(TensorGame):
-    """Two runners in turn throw a die and may take it or leave it; who is first beyond 20 wins. Sound.
+    """Two runners one after the other throw a die and may take it or leave it; who is first beyond 20 wins. Sound.
 
     State: places int64 (B, 2); mover int64 (B,); die int64 (B,), 1 to 6. Actions: 0 leaves the die, 1 to 8 take so many
     of its eyes.
@@ -35,8 +35,8 @@ class Race(TensorGame):
         pass
 
     roles = ("one", "two")
-    turns = (("one", "two"),)
-    quiet_turns = ()
+    moves = (("one", "two"),)
+    quiet_moves = ()
     tallies = ()
     lockstep = False
 
@@ -75,10 +75,10 @@ class Race(TensorGame):
 
 
 class Lone(Race):
-    """The same with one runner, by a box or by two choices, cut off after three turns."""
+    """The same with one runner, by a box or by two choices, cut off after three moves."""
 
     roles = ("one",)
-    turns = (("one",),)
+    moves = (("one",),)
     lockstep = True
 
     def __init__(self, space: Any) -> None:
@@ -257,11 +257,11 @@ BROKEN: dict[str, tuple[Any, str]] = {
     ),
     "nobody ever decides": (
         then("deciding", lambda g, flags, state: torch.zeros_like(flags)),
-        "Broken.deciding: expected somebody to decide in every world at least once in 100 turns, got nobody in world 0",
+        "Broken.deciding: expected somebody to decide in every world at least once in 100 moves, got nobody in world 0",
     ),
     "a world gets stuck": (
         Stuck(),
-        "Stuck.deciding: expected somebody to decide in every world at least once in 100 turns, got nobody in world",
+        "Stuck.deciding: expected somebody to decide in every world at least once in 100 moves, got nobody in world",
     ),
     "who is over decides": (
         then("deciding", lambda g, flags, state: flags | g.is_over(state).unsqueeze(1)),
@@ -269,7 +269,7 @@ BROKEN: dict[str, tuple[Any, str]] = {
     ),
     "lockstep is not true": (
         broken(lockstep=True),
-        "Broken.deciding: expected a role that has decided to decide whenever its turn comes, until its game is over "
+        "Broken.deciding: expected a role that has decided to decide at each of its moves, until its game is over "
         "(lockstep says so), got none in world ",
     ),
     "an action is illegal in spite of always_legal": (
@@ -322,7 +322,7 @@ BROKEN: dict[str, tuple[Any, str]] = {
     ),
     "a mask in one memory": (
         then("legal", kept_buffer),
-        "Broken.legal: expected results that later calls do not change, got other numbers after the next turn",
+        "Broken.legal: expected results that later calls do not change, got other numbers after the next move",
     ),
     "transition gives three": (
         then("transition", lambda g, parts, *_: parts[:3]),
@@ -401,10 +401,10 @@ BROKEN: dict[str, tuple[Any, str]] = {
         "Broken.transition: expected the actions of roles that do not decide to be ignored, got other results for "
         "others",
     ),
-    "a quiet turn is not quiet": (
-        broken(turns=(("one", "two"), ("one", "two")), quiet_turns=(0,)),
-        "Broken.transition: expected no rewards and no ends of running games in turn 0, one of "
-        "quiet_turns, got something",
+    "a quiet move is not quiet": (
+        broken(moves=(("one", "two"), ("one", "two")), quiet_moves=(0,)),
+        "Broken.transition: expected no rewards and no ends of running games in move 0, one of "
+        "quiet_moves, got something",
     ),
     "transition_in_place is another": (
         broken(transition_in_place=lambda g, state, actions, keys: Race.transition(g, state, actions, keys + 1)),
@@ -418,13 +418,13 @@ BROKEN: dict[str, tuple[Any, str]] = {
         broken(tallies=("laps",)),
         "Broken.reset: expected an entry for the tally 'laps', got none",
     ),
-    "a role has no turn": (
-        broken(turns=(("one",),)),
-        "Broken.turns: expected a tuple of tuples of roles, in which every role stands, got (('one',),)",
+    "a role has no move": (
+        broken(moves=(("one",),)),
+        "Broken.moves: expected a tuple of tuples of roles, in which every role stands, got (('one',),)",
     ),
-    "the last turn is quiet": (
-        broken(quiet_turns=(0,)),
-        "Broken.quiet_turns: expected a tuple of numbers of turns before the last, or (), got (0,)",
+    "the last move is quiet": (
+        broken(quiet_moves=(0,)),
+        "Broken.quiet_moves: expected a tuple of numbers of moves before the last, or (), got (0,)",
     ),
 }
 
@@ -446,7 +446,7 @@ def test_the_only_role_decides_wherever_its_game_is_not_over() -> None:
     with pytest.raises(ConfigError) as caught:
         check_game(Idle(MultiDiscrete((2, 3))))
     told = str(caught.value)
-    assert "Idle.deciding: expected a role that has decided to decide whenever its turn comes" in told
+    assert "Idle.deciding: expected a role that has decided to decide at each of its moves" in told
     assert "Idle.transition: expected reward 0 and terminated in a world in which the only role does not decide" in told
 
 

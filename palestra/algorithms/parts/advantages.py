@@ -86,9 +86,9 @@ def memory_in(extras: Mapping[str, Tensor]) -> Memory:
 
 def rows_of_sequences(player: Player, rollout_length: int, num_rows: int) -> list[Tensor]:
     """For every role of the player the numbers of its rows in a roll-out, (T, W): a column holds those of one world, in
-    order. They lie round by round, in a round turn by turn, in a turn world by world."""
-    rows = torch.arange(num_rows, device=player.device).view(rollout_length, len(player.turns), -1)
-    places = [[number for number, role in enumerate(player.turns) if role == own] for own in player.roles]
+    order. They lie round by round, in a round move by move, in a turn world by world."""
+    rows = torch.arange(num_rows, device=player.device).view(rollout_length, len(player.moves), -1)
+    places = [[number for number, role in enumerate(player.moves) if role == own] for own in player.roles]
     return [rows[:, place].flatten(0, 1) for place in places]
 
 

@@ -80,8 +80,8 @@ class ClassicControl(TensorGame):
     """
 
     roles = ("agent",)
-    turns = (("agent",),)
-    quiet_turns = ()
+    moves = (("agent",),)
+    quiet_moves = ()
     tallies = ()
     lockstep = True
     always_legal = True

@@ -140,8 +140,8 @@ class PolyhedraGame(TensorGame):
     """
 
     roles = ("host", "agent")
-    turns = (("host",), ("agent",))
-    quiet_turns = (0,)
+    moves = (("host",), ("agent",))
+    quiet_moves = (0,)
     tallies = ("overflow", "exact")
     lockstep = True
 
@@ -261,7 +261,7 @@ class PolyhedraGame(TensorGame):
         return new, rewards, over.unsqueeze(1).expand(-1, 2), truncated
 
     def _nothing_earned(self, state: State) -> tuple[Tensor, Tensor, Tensor]:
-        """Rewards, terminated and truncated of the host's turn."""
+        """Rewards, terminated and truncated of the host's move."""
         over = state["num_points"] <= 1
         rewards = torch.zeros((len(over), 2), device=self.device)
         return rewards, over.unsqueeze(1).expand(-1, 2), torch.zeros_like(over)
@@ -269,7 +269,7 @@ class PolyhedraGame(TensorGame):
     def transition_in_place(
         self, state: State, actions: dict[str, Tensor], keys: Tensor
     ) -> tuple[State, Tensor, Tensor, Tensor]:
-        """`transition`, written over `state`: by numba one pass over the worlds for a turn's bookkeeping."""
+        """`transition`, written over `state`: by numba one pass over the worlds for a move's bookkeeping."""
         config, reward = self.config, self.reward
         if (
             not uses_numba(self.kernel, state["subset"])

@@ -35,7 +35,7 @@ def list_chosen(subset: Array, chosen: Array) -> None:
 
 @njit(boundscheck=True)
 def choose_subsets(num_points: Array, masks: Array, action: Array, subset: Array) -> None:
-    """The host's turn. masks: int64 (A,), what its actions mean. IndexError for an action out of range."""
+    """The host's move. masks: int64 (A,), what its actions mean. IndexError for an action out of range."""
     for world in range(len(subset)):
         if num_points[world] > 1 and subset[world] == 0:
             subset[world] = masks[action[world]]
@@ -61,7 +61,7 @@ def end_round(
     per_point: np.float32,
     axes: Any,
 ) -> None:
-    """What follows from the boards after the agent's turn, written over the state; rewards: float32 (B, 2), over: bool
+    """What follows from the boards after the agent's move, written over the state; rewards: float32 (B, 2), over: bool
     (B, 2). max_rounds: -1 if there is no limit."""
     for world in range(len(points)):
         num, most = measured(points[world], axes)

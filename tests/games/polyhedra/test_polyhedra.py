@@ -111,9 +111,9 @@ def test_random_games_are_those_of_the_plain_rules(reduction: str, n: int) -> No
     boards = boards_of(state["points"])
     assert all(board == reduced(board, reduction) for board in boards)
     num_moves = 0
-    for turn in range(1, 9):
+    for move in range(1, 9):
         num_moves += sum(len(board) > 1 for board in boards)
-        host, agent = random_moves(game, state, fold(keys, turn))
+        host, agent = random_moves(game, state, fold(keys, move))
         state = play_moves(game, state, host, agent)
         boards = [
             played(board, subsets(n)[h], a, reduction) if len(board) > 1 else board
@@ -130,8 +130,8 @@ def test_both_reductions_end_the_same_games_in_the_same_round(n: int) -> None:
     games = [make(dimension=n, reduction=reduction) for reduction in REDUCTIONS]
     keys = world_keys(n, 500, CPU)
     states = [game.reset(fold(keys, 0)) for game in games]
-    for turn in range(1, 15):
-        host, agent = random_moves(games[0], states[0], fold(keys, turn))
+    for move in range(1, 15):
+        host, agent = random_moves(games[0], states[0], fold(keys, move))
         states = [play_moves(game, state, host, agent) for game, state in zip(games, states, strict=True)]
         running = [(state["points"][..., 0] >= 0).sum(1) > 1 for state in states]
         assert torch.equal(*running)
@@ -146,10 +146,10 @@ def test_kernels_play_the_same_games_to_the_bit(reduction: str, n: int, changes:
     games = [make(kernel, **size, **changes) for kernel in KERNELS]
     keys = world_keys(n, 100, CPU)
     states = [game.reset(fold(keys, 0)) for game in games]
-    for turn in range(1, 10):
+    for move in range(1, 10):
         assert_same(states[0], states[1])
         assert_same(*(game.deciding(state) for game, state in zip(games, states, strict=True)))
-        host, agent = random_moves(games[0], states[0], fold(keys, turn))
+        host, agent = random_moves(games[0], states[0], fold(keys, move))
         for actions in ({"host": host}, {"agent": agent}):
             results = [game.transition(state, actions, KEYS) for game, state in zip(games, states, strict=True)]
             assert_same(*results)
@@ -158,7 +158,7 @@ def test_kernels_play_the_same_games_to_the_bit(reduction: str, n: int, changes:
                 assert_same(*(game.legal(state, role) for game, state in zip(games, states, strict=True)))
         over = results[0][2].all(1) & (keys % 2 == 0)
         refilled = [
-            game.refill({name: value.clone() for name, value in state.items()}, over, fold(keys, turn))
+            game.refill({name: value.clone() for name, value in state.items()}, over, fold(keys, move))
             for game, state in zip(games, states, strict=True)
         ]
         assert_same(*refilled)
@@ -177,12 +177,12 @@ def test_kernels_play_the_same_games_to_the_bit(reduction: str, n: int, changes:
 )
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_a_turn_in_place_gives_what_a_pure_one_gives(kernel: str, changes: dict[str, object]) -> None:
-    """Ended and overflowing worlds among them, and turns in which the others decide."""
+    """Ended and overflowing worlds among them, and moves in which the others decide."""
     game, keys = make(kernel, max_num_points=12, max_value=20, **changes), world_keys(1, 200, CPU)
     state = game.reset(fold(keys, 0))
     num_ended = num_truncated = 0
-    for turn in range(1, 8):
-        host, agent = random_moves(game, state, fold(keys, turn))
+    for move in range(1, 8):
+        host, agent = random_moves(game, state, fold(keys, move))
         for actions in (
             {"host": host},
             {"agent": agent},
@@ -211,8 +211,8 @@ def test_refilled_worlds_are_new_and_the_others_stay(
 ) -> None:
     game, keys = make(kernel, max_num_points=12, **changes), world_keys(1, 40, CPU)
     state = game.reset(fold(keys, 0))
-    for turn in range(1, 4):
-        state = play_moves(game, state, *random_moves(game, state, fold(keys, turn)))
+    for move in range(1, 4):
+        state = play_moves(game, state, *random_moves(game, state, fold(keys, move)))
     fresh, where = game.reset(fold(keys, 9)), keys % 3 == 0
     expected = {name: torch.stack([(fresh if w else state)[name][i] for i, w in enumerate(where)]) for name in state}
     for way in ("loops", "tensors"):
@@ -317,7 +317,7 @@ def test_the_agent_picks_from_the_choice_of_the_host() -> None:
     state = state_of(game, board, board)
     state = game.step(state, {"host": torch.tensor([3, 1])}, KEYS)[0]
     assert game.legal(state, "agent").tolist() == [[True, True, True], [True, False, True]]
-    with pytest.raises(IllegalMove, match=r"^agent plays 1 in world 1; legal there: \[0, 2\]$"):
+    with pytest.raises(IllegalMove, match=r"^expected a legal action of 'agent' in world 1 \(\[0, 2\]\), got 1$"):
         game.step(state, {"agent": torch.tensor([1, 1])}, KEYS)
 
 
@@ -325,14 +325,15 @@ def test_the_agent_picks_from_the_choice_of_the_host() -> None:
 def test_the_public_step_refuses_actions_out_of_range(action: int) -> None:
     game = make()
     state = state_of(game, [(3, 3, 3)], [(0, 0, 4), (4, 0, 0)])
-    with pytest.raises(IllegalMove, match=rf"^host plays {action} in world 1; legal there: \[0, 1, 2, 3\]$"):
+    expected = rf"^expected a legal action of 'host' in world 1 \(\[0, 1, 2, 3\]\), got {action}$"
+    with pytest.raises(IllegalMove, match=expected):
         game.step(state, {"host": torch.tensor([0, action])}, KEYS)
 
 
 def test_the_public_step_refuses_a_missing_action() -> None:
     game = make()
     state = state_of(game, [(0, 0, 4), (4, 0, 0)])
-    with pytest.raises(IllegalMove, match="host decides in 1 worlds, but actions has no entry 'host'"):
+    with pytest.raises(IllegalMove, match="expected actions of 'host', which decides in 1 worlds, got none"):
         game.step(state, {"agent": torch.tensor([0])}, KEYS)
 
 
