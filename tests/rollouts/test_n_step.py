@@ -216,5 +216,5 @@ def test_in_a_game_of_two_roles_every_seat_is_a_chain(roles: tuple[str, ...]) ->
 
 
 def test_no_steps_at_all_are_refused() -> None:
-    with pytest.raises(ConfigError, match="steps: 0"):
+    with pytest.raises(ConfigError, match="steps: expected an integer >= 1, got 0"):
         check({"name": "n_step", "steps": 0}, NStepConfig)

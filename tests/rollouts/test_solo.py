@@ -171,7 +171,7 @@ def test_box_actions_are_checked_against_their_bounds() -> None:
     game.legal = lambda state, role: torch.ones(len(state["place"]), 0, dtype=torch.bool)  # type: ignore[method-assign]
     state = game.reset(torch.arange(3))
     game.step(state, {"agent": torch.tensor([[1.0], [-1.0], [0.5]])}, torch.arange(3))
-    with pytest.raises(IllegalMove, match=r"agent plays \[1.5\] in world 1"):
+    with pytest.raises(IllegalMove, match=r"expected a legal action of 'agent' in world 1 .*, got \[1.5\]"):
         game.step(state, {"agent": torch.tensor([[1.0], [1.5], [0.5]])}, torch.arange(3))
 
 
