@@ -61,7 +61,7 @@ from palestra.nets.weights import compiled
 from palestra.optimizers import OptimizerConfig
 from palestra.players.player import Metrics, Player
 from palestra.randomness import base_key, fold, seeded_global_state
-from palestra.rollouts.n_step import NStepConfig, TransitionsConfig, make_producer
+from palestra.rollouts.n_step import AnyTransitionsConfig, NStepConfig
 from palestra.rollouts.transitions import Transitions
 from palestra.runtime.guard import kernel_property
 from palestra.schedules import ScheduleConfig
@@ -96,7 +96,7 @@ class DQNConfig(AlgorithmConfig):
     """the network tells a state's value and every action's advantage, which add up to the action's value"""
     value: ValueConfig
     """what the network tells of an action"""
-    transitions: TransitionsConfig
+    transitions: AnyTransitionsConfig
     """what of a roll-out becomes a row of the replay buffer"""
     rollout_length: PositiveInt
     """rounds played in every world per turn"""
@@ -192,8 +192,8 @@ class DQN(Algorithm):
         self.optimizer = config.optimizer.build(self.online.weights)
         stream = f"player/{player.name}/replay"
         self.buffer = make_buffer(config.replay_buffer, player.device, player.seed, stream)
-        self.producer = make_producer(
-            config.transitions, config.gamma, config.rollout_length, player.moves, player.device
+        self.transition_builder = config.transitions.build(
+            config.gamma, config.rollout_length, player.moves, player.device
         )
         self.fractions_key = torch.tensor(
             [base_key(player.seed, f"player/{player.name}/fractions")], device=player.device
@@ -303,7 +303,7 @@ class DQN(Algorithm):
     def learn(self, turn: Turn) -> None:
         config = self.config
         for _ in turn.once("roll_out"):
-            transitions = self.producer(turn.collect(config.rollout_length))
+            transitions = self.transition_builder(turn.collect(config.rollout_length))
             self.buffer.add(transitions.rows(), transitions.valid)
         for _ in turn.times("updates", 0 if self.is_warming_up() else config.updates_per_turn):
             turn.before_step()
@@ -374,7 +374,7 @@ class DQN(Algorithm):
         return greedy.GreedyMLP(mlps[0], self.values)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"producer": self.producer.state_dict()}
+        return {"transition_builder": self.transition_builder.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.producer.load_state_dict(state["producer"])
+        self.transition_builder.load_state_dict(state["transition_builder"])

@@ -15,7 +15,7 @@ from palestra.nets import AnyNetConfig
 from palestra.optimizers import OptimizerConfig
 from palestra.players import SCRIPTED
 from palestra.recording import RecorderConfig
-from palestra.rollouts.n_step import TransitionsConfig
+from palestra.rollouts.n_step import AnyTransitionsConfig
 from palestra.runs.config import AnyAlgorithm, AnyTrainerConfig
 from palestra.schedules import ScheduleConfig
 
@@ -32,7 +32,7 @@ def catalogue() -> dict[str, dict[str, str]]:
         "rewards (polyhedra)": _variants(RewardConfig),
         "optimizers": _variants(OptimizerConfig),
         "values (dqn)": _variants(ValueConfig),
-        "transitions (dqn)": _variants(TransitionsConfig),
+        "transitions (dqn)": _variants(AnyTransitionsConfig),
         "exploration (dqn)": _variants(ExplorationConfig),
         "callbacks": _variants(AnyCallbackConfig),
         "recorders": _variants(RecorderConfig),

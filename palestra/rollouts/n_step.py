@@ -1,4 +1,4 @@
-"""Producers of transitions, by name: they make the rows of a replay buffer of what roll-outs gave.
+"""Transition builders by name: they make the rows of a replay buffer of what roll-outs gave.
 
 Letters: M rows.
 """
@@ -9,11 +9,11 @@ from typing import Annotated, Any, Literal
 import torch
 from torch import Tensor
 
-from palestra.config import ByName, Config, PositiveInt, UserConfig, load_class
+from palestra.config import ByName, Config, PositiveInt, UserConfig
 from palestra.rollouts.transitions import Transitions
 
 
-class Producer(ABC):
+class TransitionBuilder(ABC):
     """Makes rows of a replay buffer of roll-outs. A user's own class derives from it and carries its `Config`.
 
     gamma: discount per decision. num_rounds: of a roll-out. moves: the roles of the player's moves in a round, in
@@ -52,26 +52,41 @@ class Producer(ABC):
         """The inverse of `state_dict`."""
 
 
-class OneStepConfig(Config):
-    name: Literal["one_step"]
-    """from a decision to the next one"""
+class TransitionsConfig(Config):
+    """Base of the configs of transition builders."""
+
+    name: str
+
+    def build(self, gamma: float, num_rounds: int, moves: tuple[str, ...], device: torch.device) -> TransitionBuilder:
+        raise NotImplementedError
 
 
-class OneStep(Producer):
+class OneStep(TransitionBuilder):
     """Every row as it is."""
 
     def __call__(self, experience: Transitions) -> Transitions:
         return experience
 
 
-class NStepConfig(Config):
+class OneStepConfig(TransitionsConfig):
+    name: Literal["one_step"]
+    """from a decision to the next one"""
+
+    def build(self, gamma: float, num_rounds: int, moves: tuple[str, ...], device: torch.device) -> TransitionBuilder:
+        return OneStep(self, gamma, num_rounds, moves, device)
+
+
+class NStepConfig(TransitionsConfig):
     name: Literal["n_step"]
     """from a decision to the n-th one after it, their rewards summed with discounts"""
     steps: PositiveInt
     """n; fewer where the game ends or is cut off before"""
 
+    def build(self, gamma: float, num_rounds: int, moves: tuple[str, ...], device: torch.device) -> TransitionBuilder:
+        return NStep(self, gamma, num_rounds, moves, device)
 
-class NStep(Producer):
+
+class NStep(TransitionBuilder):
     """Sums of n discounted rewards (Sutton & Barto 2018, chapter 7); after k of them the next value's discount is
     gamma^k.
 
@@ -144,15 +159,4 @@ def _begins_where_the_one_before_ends(rows: dict[str, Tensor]) -> Tensor:
     return begins
 
 
-TransitionsConfig = Annotated[OneStepConfig | NStepConfig | UserConfig, ByName(user_class=Producer)]
-
-
-def make_producer(
-    config: Config, gamma: float, num_rounds: int, moves: tuple[str, ...], device: torch.device
-) -> Producer:
-    """The producer that a config names."""
-    classes: dict[type[Config], type[Producer]] = {OneStepConfig: OneStep, NStepConfig: NStep}
-    if isinstance(config, UserConfig):
-        made = load_class(config.name, Producer)  # type: ignore[type-abstract]
-        return made(config, gamma, num_rounds, moves, device)
-    return classes[type(config)](config, gamma, num_rounds, moves, device)
+AnyTransitionsConfig = Annotated[OneStepConfig | NStepConfig | UserConfig, ByName(user_class=TransitionBuilder)]

@@ -1,4 +1,5 @@
-"""DQN's variants: targets, legal actions, priorities, producers of one's own, and games whose values are known."""
+"""DQN's variants: targets, legal actions, priorities, transition builders of one's own, and games whose values are
+known."""
 
 import copy
 from pathlib import Path
@@ -286,7 +287,7 @@ def test_an_observation_that_has_fractions_already_is_refused() -> None:
         seat(variant_config("implicit quantile"), spaces, Discrete(4))
 
 
-# ---- producers ---------------------------------------------------------------------------------------------
+# ---- transition builders -----------------------------------------------------------------------------------
 
 
 def test_tails_wait_for_the_next_turn_and_are_part_of_the_state() -> None:
@@ -300,7 +301,7 @@ def test_tails_wait_for_the_next_turn_and_are_part_of_the_state() -> None:
     again.load_state_dict(copy.deepcopy(dqn.state_dict()))
     turn.run()
     assert len(dqn.buffer) == 4 * NUM_WORLDS  # games end after 4 steps
-    again.buffer.add(*stored(again.producer(turn.collected[-1])))
+    again.buffer.add(*stored(again.transition_builder(turn.collected[-1])))
     assert str(again.buffer.rows(0, 4 * NUM_WORLDS)) == str(dqn.buffer.rows(0, 4 * NUM_WORLDS))
 
 
@@ -308,11 +309,11 @@ def stored(rows: Transitions) -> tuple[dict[str, Tensor], Tensor]:
     return rows.rows(), rows.valid
 
 
-def test_a_producer_of_ones_own_makes_the_rows(in_tmp_path: Path) -> None:
+def test_a_transition_builder_of_ones_own_makes_the_rows(in_tmp_path: Path) -> None:
     (in_tmp_path / "halves.py").write_text(
         "from palestra.config import PositiveFloat, UserConfig\n"
-        "from palestra.rollouts.n_step import Producer\n\n"
-        "class Scaled(Producer):\n"
+        "from palestra.rollouts.n_step import TransitionBuilder\n\n"
+        "class Scaled(TransitionBuilder):\n"
         "    class Config(UserConfig):\n"
         "        scale: PositiveFloat\n"
         '        """of every reward"""\n\n'

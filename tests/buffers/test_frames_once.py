@@ -20,7 +20,7 @@ from palestra.buffers.replay import ReplayBuffer, UniformReplayConfig
 from palestra.config import ConfigError
 from palestra.games.gymnasium import GymnasiumGame
 from palestra.games.policy import Decision
-from palestra.rollouts.n_step import NStepConfig, OneStepConfig, make_producer
+from palestra.rollouts.n_step import NStepConfig, OneStepConfig
 from palestra.rollouts.solo import SoloGame
 from palestra.rollouts.transitions import Transitions
 from tests.games.gym_worlds import MODES, gym_game
@@ -212,7 +212,7 @@ def test_stacks_of_an_environment_come_back_to_the_bit(mode: str, padding: str, 
     config = (
         OneStepConfig(name="one_step") if num_steps == 1 else NStepConfig.model_validate({"name": "n_step", "steps": 3})
     )
-    produce = make_producer(config, 0.9, 5, ("agent",), CPU)
+    produce = config.build(0.9, 5, ("agent",), CPU)
     plain, once = make_buffer("uniform", 100, "whole"), make_buffer("uniform", 100, "frames_once")
     ends = torch.zeros(2, dtype=torch.int64)
     for _ in range(20):

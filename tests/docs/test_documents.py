@@ -21,7 +21,6 @@ from palestra.config.variants import members_of, names_of
 from palestra.games import TensorGame, read_game
 from palestra.games.spaces import Space
 from palestra.nets import AnyNetConfig, make_net
-from palestra.rollouts.n_step import make_producer
 from palestra.rollouts.transitions import Transitions
 from palestra.storage.records_file import read_records
 from palestra.testing import check_game
@@ -257,18 +256,18 @@ def test_the_variants_of_dqn_in_the_document_are_complete(tmp_path: Path, monkey
     code, listed = re.search(r"```python\n(.*?)```", text, re.S), re.search(r"```yaml\n(.*?)```", text, re.S)
     assert code
     assert listed
-    (tmp_path / "producers_of_mine.py").write_text(code[1])
+    (tmp_path / "builders_of_mine.py").write_text(code[1])
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     algorithm = load_yaml(ROOT / "configs" / "dqn-cartpole.yml")["players"]["agent"]["algorithm"]
     for change in yaml.safe_load(listed[1]):
         checked = check(algorithm | change, DQNConfig)
-    producer = make_producer(checked.transitions, 0.9, 1, ("agent",), torch.device("cpu"))
+    builder = checked.transitions.build(0.9, 1, ("agent",), torch.device("cpu"))
     seen = {"observation": torch.zeros(3, 1)}
     flag = torch.zeros(3, dtype=torch.bool)
     rewards = torch.tensor([-7.0, 0.5, 7.0])
     legal = flag.unsqueeze(1)
-    rows = producer(Transitions(seen, flag.long(), rewards, seen, legal, flag, flag, ~flag, {}, legal))
+    rows = builder(Transitions(seen, flag.long(), rewards, seen, legal, flag, flag, ~flag, {}, legal))
     assert rows.reward.tolist() == [-1.0, 0.5, 1.0]
 
 

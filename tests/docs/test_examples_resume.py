@@ -136,12 +136,12 @@ EXAMPLES = {
         lambda config: agent(config, net={"name": "wide:Wide", "width": 8}),
     ),
     "network in Python": Example("nets.md", "class Flat", "flat", "dqn-cartpole", lambda config: None, give=set_flat),
-    "producer": Example(
+    "transition builder": Example(
         "dqn.md",
         "class Clipped",
-        "producers_of_mine",
+        "builders_of_mine",
         "dqn-cartpole",
-        lambda config: agent(config, transitions={"name": "producers_of_mine:Clipped", "bound": 0.5}),
+        lambda config: agent(config, transitions={"name": "builders_of_mine:Clipped", "bound": 0.5}),
     ),
     "reward": Example(
         "config.md",

@@ -1,4 +1,4 @@
-"""Producers of transitions: n-step sums against a plain reference, over any ends, gaps and roll-outs."""
+"""Transition builders: n-step sums against a plain reference, over any ends, gaps and roll-outs."""
 
 import copy
 from typing import Any
@@ -14,7 +14,7 @@ from palestra.games.nim import NimConfig, NimGame
 from palestra.games.world import TensorWorld
 from palestra.players import make_script
 from palestra.rollouts.fused import FusedGame
-from palestra.rollouts.n_step import NStep, NStepConfig, OneStepConfig, make_producer
+from palestra.rollouts.n_step import NStep, NStepConfig, OneStepConfig
 from palestra.rollouts.solo import SoloGame
 from palestra.rollouts.transitions import Transitions
 
@@ -28,9 +28,9 @@ Told = dict[float, tuple[float, float, float, bool, bool]]
 
 def n_step(steps: int, num_rounds: int, moves: tuple[str, ...] = ("a",)) -> NStep:
     config = NStepConfig(name="n_step", steps=steps)
-    producer = make_producer(config, GAMMA, num_rounds, moves, CPU)
-    assert isinstance(producer, NStep)
-    return producer
+    builder = config.build(GAMMA, num_rounds, moves, CPU)
+    assert isinstance(builder, NStep)
+    return builder
 
 
 def told(rows: Transitions) -> Told:
@@ -130,24 +130,24 @@ def assert_equal(found: Told, expected: Told) -> None:
 @settings(deadline=None, max_examples=300)
 @given(data=roll_outs(), steps=st.integers(1, 4), reload=st.booleans())
 def test_n_step_rows_are_those_of_a_plain_reference(data: dict[str, Any], steps: int, reload: bool) -> None:
-    """Every decision is told once, as soon as its sum is complete, also by a producer that was loaded in between."""
-    producer = n_step(steps, data["num_rounds"], data["moves"])
+    """Every decision is told once, as soon as its sum is complete, also by a builder that was loaded in between."""
+    builder = n_step(steps, data["num_rounds"], data["moves"])
     before: set[float] = set()
     for experience, chains in play(data):
-        made = producer(experience)
+        made = builder(experience)
         expected = {number: row for chain in chains for number, row in chain.n_step_rows(steps).items()}
         assert_equal(told(made), {number: row for number, row in expected.items() if number not in before})
         before |= expected.keys()
         if reload:
-            state = copy.deepcopy(producer.state_dict())
-            producer = n_step(steps, data["num_rounds"], data["moves"])
-            producer.load_state_dict(state)
+            state = copy.deepcopy(builder.state_dict())
+            builder = n_step(steps, data["num_rounds"], data["moves"])
+            builder.load_state_dict(state)
 
 
 @settings(deadline=None, max_examples=50)
 @given(data=roll_outs())
 def test_one_step_rows_are_those_of_the_roll_out(data: dict[str, Any]) -> None:
-    one_step = make_producer(OneStepConfig(name="one_step"), GAMMA, data["num_rounds"], data["moves"], CPU)
+    one_step = OneStepConfig(name="one_step").build(GAMMA, data["num_rounds"], data["moves"], CPU)
     for experience, _ in play(data):
         assert one_step(experience) is experience
         assert one_step.state_dict() == {}
@@ -155,8 +155,8 @@ def test_one_step_rows_are_those_of_the_roll_out(data: dict[str, Any]) -> None:
 
 def test_every_roll_out_gives_as_many_rows() -> None:
     data = {"moves": ("a",), "num_worlds": 2, "num_rounds": 3, "rows": [[("goes on", 1)] * 6] * 3}
-    producer = n_step(4, 3)
-    assert [(len(made.valid), int(made.valid.sum())) for made in (producer(e) for e, _ in play(data))] == [
+    builder = n_step(4, 3)
+    assert [(len(made.valid), int(made.valid.sum())) for made in (builder(e) for e, _ in play(data))] == [
         (12, 0),
         (12, 6),
         (12, 6),
@@ -170,8 +170,8 @@ def test_nothing_is_summed_across_a_reset_of_a_solo_game() -> None:
     """`endless` gives 1 a step and is cut off after 4: sums of 3, but for the last two decisions before a cut."""
     probe = Probe(Probe.Config(name="probes:Probe", kind="endless", continuous=False, limit=4), CPU)
     game = SoloGame(probe, {"agent": make_script("random", probe)}, lambda num, seed, keys: TensorWorld(probe, keys))
-    worlds, producer = game.new_worlds(3, 0, "play"), n_step(3, 2, ("agent",))
-    made = [producer(game.collect(worlds, ("agent",), 2)) for _ in range(6)]
+    worlds, builder = game.new_worlds(3, 0, "play"), n_step(3, 2, ("agent",))
+    made = [builder(game.collect(worlds, ("agent",), 2)) for _ in range(6)]
     rewards = torch.cat([rows.reward[rows.valid & ~rows.truncated] for rows in made])
     assert torch.allclose(rewards, torch.tensor(1 + GAMMA + GAMMA**2))
     cut = [rows.valid & rows.truncated for rows in made]
@@ -187,7 +187,7 @@ def test_in_a_game_of_two_roles_every_seat_is_a_chain(roles: tuple[str, ...]) ->
     game = NimGame(NimConfig(name="nim", num_heaps=3, max_stones=3), CPU)
     played = FusedGame(game, {role: make_script("random", game) for role in game.roles})
     moves = tuple(role for role in game.roles if role in roles)
-    worlds, producer = played.new_worlds(8, 0, "play"), n_step(2, 3, moves)
+    worlds, builder = played.new_worlds(8, 0, "play"), n_step(2, 3, moves)
     chains, num_told, num_sums = [Chain() for _ in range(8 * len(moves))], 0, 0
     nexts: list[torch.Tensor] = []
     for _ in range(5):
@@ -198,7 +198,7 @@ def test_in_a_game_of_two_roles_every_seat_is_a_chain(roles: tuple[str, ...]) ->
             number = len(nexts) + place
             chains[place % len(chains)].add(number, kind, float(rows.reward[place]), number)
         nexts += list(rows.next_observation["heaps"])
-        made = producer(rows)
+        made = builder(rows)
         expected = {number: row for chain in chains for number, row in chain.n_step_rows(2).items()}
         for place in made.valid.nonzero().squeeze(1).tolist():
             reward, discount, last, terminated, truncated = expected[int(made.extras["number"][place])]
