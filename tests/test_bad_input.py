@@ -1,4 +1,7 @@
-"""A user's mistake in any shipped config of a lone agent: one line that names key, value and remedy; exit code 2."""
+"""A user's mistake in any shipped config of a lone agent: one line that names key, value and remedy; exit code 2.
+
+Covers palestra.runs.config.
+"""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,7 @@
-"""The command line: what it prints, what it leaves, and its exit codes."""
+"""The command line: what it prints, what it leaves, and its exit codes.
+
+Covers palestra.__main__, palestra.commands.catalogue.
+"""
 
 import contextlib
 import json

@@ -1,10 +1,13 @@
 """The arrows of the house: who may know whom, and what no file may hold."""
 
 import ast
+import re
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 from tests.house import HOUSE, IMPORTS, ORDER, TREES, imports_of, rank
 
+TESTS = Path(__file__).parent
 FORBIDDEN_MODULES = {"pickle", "cPickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
 MOST_AT_THE_ROOT = 6
 # Arrows and circles that are still to be mended.
@@ -166,3 +169,27 @@ def test_no_command_goes_through_a_shell() -> None:
                 assert ast.unparse(node.func) not in ("os.system", "os.popen"), f"{module}, line {node.lineno}"
                 shells = [keyword for keyword in node.keywords if keyword.arg == "shell"]
                 assert all(ast.unparse(shell.value) == "False" for shell in shells), f"{module}, line {node.lineno}"
+
+
+def covered_by_a_line() -> dict[str, list[Path]]:
+    """The modules that tests say they cover, in the last lines of their docstrings, by module."""
+    found: dict[str, list[Path]] = {}
+    for path in sorted(TESTS.rglob("test_*.py")):
+        told = (ast.get_docstring(ast.parse(path.read_text())) or "").rpartition("Covers ")
+        for name in re.findall(r"palestra(?:\.\w+)*", told[2]) if told[1] else ():
+            found.setdefault(name, []).append(path)
+    return found
+
+
+def has_mirrored_test(module: str) -> bool:
+    *rooms, name = module.split(".")[1:] or [""]
+    return TESTS.joinpath(*rooms, f"test_{name}.py").exists()
+
+
+def test_every_module_has_tests_where_one_looks_for_them() -> None:
+    """In the mirrored tree, or in the test that names it under `Covers`. A package that holds nothing needs none."""
+    covered = covered_by_a_line()
+    empty = {module for module, tree in TREES.items() if all(isinstance(node, ast.Expr) for node in tree.body)}
+    assert [m for m in TREES if m not in empty and not has_mirrored_test(m) and m not in covered] == []
+    assert [m for m in covered if m not in TREES] == [], "no modules"
+    assert {m: paths for m, paths in covered.items() if len(paths) > 1 or has_mirrored_test(m)} == {}, "said twice"

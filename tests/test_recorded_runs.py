@@ -1,4 +1,7 @@
-"""Recorders beside whole runs: killed and resumed, failing, hanging; training never changes."""
+"""Recorders beside whole runs: killed and resumed, failing, hanging; training never changes.
+
+Covers palestra.runs.output.
+"""
 
 import csv
 import json

@@ -1,3 +1,5 @@
+"""Covers palestra.games.game."""
+
 import copy
 import random
 from collections.abc import Callable

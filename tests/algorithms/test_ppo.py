@@ -1,4 +1,7 @@
-"""PPO: advantages, the loss, acting, opt steps and turns, against definitions, plain torch, and known values."""
+"""PPO: advantages, the loss, acting, opt steps and turns, against definitions, plain torch, and known values.
+
+Covers palestra.storage.records_file.
+"""
 
 import copy
 import math

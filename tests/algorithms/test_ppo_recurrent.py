@@ -1,4 +1,7 @@
-"""PPO with recurrent networks: what a roll-out saw and remembered is what is learned from, to the known optimum."""
+"""PPO with recurrent networks: what a roll-out saw and remembered is what is learned from, to the known optimum.
+
+Covers palestra.games.policy.
+"""
 
 import copy
 from pathlib import Path

@@ -1,4 +1,7 @@
-"""A buffer that stores frames once gives what a buffer of whole rows gives, to the bit, whatever is added."""
+"""A buffer that stores frames once gives what a buffer of whole rows gives, to the bit, whatever is added.
+
+Covers palestra.buffers.frames, palestra.buffers.memory, palestra.buffers.planes.
+"""
 
 import copy
 import errno

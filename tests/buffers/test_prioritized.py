@@ -1,4 +1,7 @@
-"""Prioritized replay: the tree of sums, the law of the draws, the weights, and that everything is restored."""
+"""Prioritized replay: the tree of sums, the law of the draws, the weights, and that everything is restored.
+
+Covers palestra.buffers.sum_tree.
+"""
 
 import copy
 

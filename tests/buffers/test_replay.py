@@ -1,3 +1,5 @@
+"""Covers palestra.buffers.packed, palestra.buffers.rows."""
+
 import copy
 
 import pytest

@@ -1,4 +1,7 @@
-"""Schedules that change while a run trains."""
+"""Schedules that change while a run trains.
+
+Covers palestra.callbacks.callback.
+"""
 
 from collections.abc import Callable
 from pathlib import Path

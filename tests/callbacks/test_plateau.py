@@ -1,4 +1,7 @@
-"""Early stopping and lowering on a plateau: when they act, what they leave behind; a resume changes nothing."""
+"""Early stopping and lowering on a plateau: when they act, what they leave behind; a resume changes nothing.
+
+Covers palestra.callbacks.
+"""
 
 import io
 import json

@@ -1,4 +1,7 @@
-"""`palestra check` refuses what `palestra train` would refuse before its first step, in the same words."""
+"""`palestra check` refuses what `palestra train` would refuse before its first step, in the same words.
+
+Covers palestra.games.config, palestra.games.gymnasium.declared, palestra.runtime.device.
+"""
 
 import copy
 import re

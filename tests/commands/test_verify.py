@@ -1,4 +1,7 @@
-"""`palestra verify`: a stretch of a run is trained again, and every difference is found."""
+"""`palestra verify`: a stretch of a run is trained again, and every difference is found.
+
+Covers palestra.runtime.clock.
+"""
 
 import hashlib
 import itertools

@@ -1,3 +1,8 @@
+"""Covers palestra.config, palestra.config.base, palestra.config.comments, palestra.config.errors,
+palestra.config.files,
+palestra.config.places, palestra.config.rendering, palestra.config.validation, palestra.config.variants.
+"""
+
 import copy
 import hashlib
 import json

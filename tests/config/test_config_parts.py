@@ -1,4 +1,7 @@
-"""What shows only when a part of a config is built is told at its place in the file."""
+"""What shows only when a part of a config is built is told at its place in the file.
+
+Covers palestra.config.parts.
+"""
 
 from collections.abc import Callable
 from pathlib import Path

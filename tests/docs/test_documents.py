@@ -1,4 +1,7 @@
-"""What the documents show is run."""
+"""What the documents show is run.
+
+Covers palestra.
+"""
 
 import re
 import sys

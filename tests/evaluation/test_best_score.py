@@ -1,4 +1,7 @@
-"""Which evaluation is the best one so far."""
+"""Which evaluation is the best one so far.
+
+Covers palestra.evaluation.evaluations.
+"""
 
 import math
 from collections.abc import Callable

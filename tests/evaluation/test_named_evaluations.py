@@ -1,4 +1,7 @@
-"""Named evaluations of one run: each with its own seed, game, players and interval."""
+"""Named evaluations of one run: each with its own seed, game, players and interval.
+
+Covers palestra.commands.evaluate.
+"""
 
 import json
 import shutil

@@ -1,4 +1,7 @@
-"""A game told move by move is one of those that the evaluation plays."""
+"""A game told move by move is one of those that the evaluation plays.
+
+Covers palestra.games.trace.
+"""
 
 import torch
 

@@ -1,4 +1,9 @@
-"""Classic control: the physics are Gymnasium's, the two kernels give the same bits, ends are told apart."""
+"""Classic control: the physics are Gymnasium's, the two kernels give the same bits, ends are told apart.
+
+Covers palestra.games.classic_control.acrobot, palestra.games.classic_control.arithmetic,
+palestra.games.classic_control.bodies, palestra.games.classic_control.cartpole,
+palestra.games.classic_control.mountain_car, palestra.games.classic_control.pendulum.
+"""
 
 import math
 from collections.abc import Callable

@@ -1,4 +1,7 @@
-"""What the config of a game tells before the game is built is what the game tells when it is."""
+"""What the config of a game tells before the game is built is what the game tells when it is.
+
+Covers palestra.evaluation.config, palestra.games, palestra.games.user_games.
+"""
 
 import sys
 from pathlib import Path

@@ -1,3 +1,7 @@
+"""Covers palestra.nets, palestra.nets.deep_sets, palestra.nets.feed_forward, palestra.nets.mlp,
+palestra.nets.newton_sets, palestra.nets.plain.
+"""
+
 from typing import Any
 
 import pytest

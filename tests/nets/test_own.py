@@ -1,4 +1,7 @@
-"""Networks of a user's own are tried when they are made: what cannot learn, or does not fit, is named."""
+"""Networks of a user's own are tried when they are made: what cannot learn, or does not fit, is named.
+
+Covers palestra.nets.inputs.
+"""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,7 @@
-"""Sets packed and padded: the same numbers and the same gradients. Covers nets/kernels/sets.py, too."""
+"""Sets packed and padded: the same numbers and the same gradients. Covers nets/kernels/sets.py, too.
+
+Covers palestra.nets.kernels.sets.
+"""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,3 +1,5 @@
+"""Covers palestra.players, palestra.players.scripted_nim, palestra.players.scripted_polyhedra."""
+
 from collections.abc import Callable, Iterator
 from functools import cache
 from itertools import combinations

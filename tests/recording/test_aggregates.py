@@ -1,4 +1,7 @@
-"""What is gathered between two records."""
+"""What is gathered between two records.
+
+Covers palestra.recording.values.
+"""
 
 import math
 import statistics

@@ -1,4 +1,8 @@
-"""The displays of a run in progress, and the summary at its end."""
+"""The displays of a run in progress, and the summary at its end.
+
+Covers palestra.recording.display.frame, palestra.recording.display.lines, palestra.recording.display.plain,
+palestra.recording.display.scores, palestra.recording.results, palestra.recording.summary.
+"""
 
 import io
 import logging

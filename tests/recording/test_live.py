@@ -1,4 +1,7 @@
-"""The live display on a terminal: the screen that a user sees, what stays above it, and how it is left."""
+"""The live display on a terminal: the screen that a user sees, what stays above it, and how it is left.
+
+Covers palestra.recording.display.live, palestra.recording.display.terminal.
+"""
 
 import logging
 import sys

@@ -1,4 +1,7 @@
-"""What recorders promise."""
+"""What recorders promise.
+
+Covers palestra.recording, palestra.recording.to_csv, palestra.recording.to_mlflow, palestra.recording.to_tensorboard.
+"""
 
 import subprocess
 import sys

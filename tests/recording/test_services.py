@@ -1,4 +1,7 @@
-"""W&B offline, MLflow in a local database and trackio on this machine, for real, read back by their own means."""
+"""W&B offline, MLflow in a local database and trackio on this machine, for real, read back by their own means.
+
+Covers palestra.recording.to_trackio, palestra.recording.to_wandb.
+"""
 
 import json
 import threading

@@ -1,4 +1,8 @@
-"""Comparisons: groups over seeds, keys that differ, the numbers of records or of games played afresh."""
+"""Comparisons: groups over seeds, keys that differ, the numbers of records or of games played afresh.
+
+Covers palestra.report.comparison, palestra.report.comparison_table, palestra.report.groups, palestra.report.moments,
+palestra.report.reading.
+"""
 
 import copy
 import csv

@@ -1,4 +1,7 @@
-"""Curves of a group: which have bands, and how far these reach."""
+"""Curves of a group: which have bands, and how far these reach.
+
+Covers palestra.report.figures.
+"""
 
 import math
 

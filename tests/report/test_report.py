@@ -1,4 +1,8 @@
-"""Reports: the numbers of the records, of any run that there may be, in a page that harms nobody."""
+"""Reports: the numbers of the records, of any run that there may be, in a page that harms nobody.
+
+Covers palestra.report.blocks, palestra.report.evaluations, palestra.report.learning, palestra.report.overview,
+palestra.report.page, palestra.report.timings.
+"""
 
 import json
 import math

@@ -1,4 +1,7 @@
-"""Sample games: what is shown was played by the players of the checkpoint."""
+"""Sample games: what is shown was played by the players of the checkpoint.
+
+Covers palestra.games.polyhedra.pictures.
+"""
 
 import re
 from pathlib import Path

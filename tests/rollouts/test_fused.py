@@ -1,3 +1,5 @@
+"""Covers palestra.rollouts, palestra.rollouts.fused_kernel, palestra.rollouts.recent."""
+
 import copy
 import itertools
 from collections import Counter, defaultdict

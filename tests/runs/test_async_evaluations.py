@@ -1,4 +1,7 @@
-"""Evaluations beside training: the results of those in turn, to the bit, at the step that the config names."""
+"""Evaluations beside training: the results of those in turn, to the bit, at the step that the config names.
+
+Covers palestra.runs.evaluations.
+"""
 
 import copy
 import json

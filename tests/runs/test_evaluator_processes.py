@@ -1,6 +1,8 @@
 """Evaluators that are slow, hang, die or answer nothing: training is the same to the bit, and what failed is told.
 
 Their place is taken by `fake_evaluator.py`, which gives the answers of a run that was evaluated in turn.
+
+Covers palestra.runs.evaluator_worker.
 """
 
 import io

@@ -1,4 +1,7 @@
-"""`set_model` and `set_logger`: objects that no config names, and runs that say that they had some."""
+"""`set_model` and `set_logger`: objects that no config names, and runs that say that they had some.
+
+Covers palestra.runs.stored.
+"""
 
 import io
 import json

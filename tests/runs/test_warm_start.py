@@ -1,4 +1,7 @@
-"""Players that begin with the networks of another run."""
+"""Players that begin with the networks of another run.
+
+Covers palestra.runs.imported_players.
+"""
 
 import shutil
 from collections.abc import Callable

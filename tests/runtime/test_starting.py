@@ -1,4 +1,7 @@
-"""What a start imports, compiles and says."""
+"""What a start imports, compiles and says.
+
+Covers palestra.runtime.threads.
+"""
 
 import gc
 import io

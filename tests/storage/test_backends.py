@@ -1,4 +1,7 @@
-"""Mirrors on real servers on loopback: S3 (moto) and SFTP (paramiko)."""
+"""Mirrors on real servers on loopback: S3 (moto) and SFTP (paramiko).
+
+Covers palestra.storage.remote.
+"""
 
 import os
 import threading

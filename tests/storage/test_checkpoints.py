@@ -1,4 +1,7 @@
-"""What checkpoints promise, but for replay rows (test_replay_segments.py)."""
+"""What checkpoints promise, but for replay rows (test_replay_segments.py).
+
+Covers palestra.storage, palestra.storage.segments, palestra.storage.states.
+"""
 
 import copy
 import hashlib

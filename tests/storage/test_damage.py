@@ -1,4 +1,7 @@
-"""Whatever happens to the files of checkpoints: what is loaded is what was saved, or one error says why not."""
+"""Whatever happens to the files of checkpoints: what is loaded is what was saved, or one error says why not.
+
+Covers palestra.storage.facts.
+"""
 
 import contextlib
 import copy

@@ -1,4 +1,7 @@
-"""What comes back from a mirror, whole or damaged."""
+"""What comes back from a mirror, whole or damaged.
+
+Covers palestra.storage.contents, palestra.storage.manifest.
+"""
 
 import json
 import os

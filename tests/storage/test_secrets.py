@@ -1,4 +1,7 @@
-"""Secrets stay out of a run's folder and off the screen: what a config may say of a place, and what libraries echo."""
+"""Secrets stay out of a run's folder and off the screen: what a config may say of a place, and what libraries echo.
+
+Covers palestra.recording.display.quiet.
+"""
 
 import inspect
 import json

@@ -1,4 +1,7 @@
-"""`check_algorithm`: algorithms that go on from every safe point to the same bits pass, others are named."""
+"""`check_algorithm`: algorithms that go on from every safe point to the same bits pass, others are named.
+
+Covers palestra.testing.algorithms, palestra.testing.sample_config.
+"""
 
 import os
 import random

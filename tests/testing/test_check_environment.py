@@ -1,4 +1,7 @@
-"""`check_environment`: sound environments pass, and each fault is named, with its method."""
+"""`check_environment`: sound environments pass, and each fault is named, with its method.
+
+Covers palestra.testing.environments.
+"""
 
 import random
 from typing import Any

@@ -1,4 +1,7 @@
-"""`check_game`: sound games pass, and each broken promise is named, with the method that breaks it."""
+"""`check_game`: sound games pass, and each broken promise is named, with the method that breaks it.
+
+Covers palestra.games.trees, palestra.games.trial, palestra.testing, palestra.testing.games.
+"""
 
 import random
 from collections.abc import Callable

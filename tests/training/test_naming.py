@@ -1,4 +1,7 @@
-"""Which class trains a run: the one that its file names, or one that was given from Python, and then said so."""
+"""Which class trains a run: the one that its file names, or one that was given from Python, and then said so.
+
+Covers palestra.training.
+"""
 
 import inspect
 import json

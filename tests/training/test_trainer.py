@@ -1,4 +1,9 @@
-"""The trainer: lifecycle, hooks, counters, intervals, safe points, metrics, errors, players that do not learn."""
+"""The trainer: lifecycle, hooks, counters, intervals, safe points, metrics, errors, players that do not learn.
+
+Covers palestra.games.polyhedra.rewards, palestra.runtime.intervals, palestra.training.checkpointing,
+palestra.training.checks, palestra.training.evaluating, palestra.training.evaluations, palestra.training.interface,
+palestra.training.metrics, palestra.training.run.
+"""
 
 import errno
 import inspect

@@ -1,4 +1,7 @@
-"""Hand-written kernels give the numbers of the methods that they stand in for."""
+"""Hand-written kernels give the numbers of the methods that they stand in for.
+
+Covers palestra.algorithms.kernels.dqn, palestra.algorithms.kernels.ppo.
+"""
 
 import pytest
 import torch

@@ -1,5 +1,8 @@
 """What one reads of PPO is what runs: whatever is edited, overridden or replaced in its loss, its distributions and its
-draws is learned, recorded and played, and the kernel steps aside."""
+draws is learned, recorded and played, and the kernel steps aside.
+
+Covers palestra.algorithms.parts.actor_critic, palestra.algorithms.parts.advantages.
+"""
 
 import shutil
 import subprocess

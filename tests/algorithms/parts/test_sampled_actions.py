@@ -1,4 +1,7 @@
-"""Heads of soft actor-critic learners: actions and densities against torch's and scipy's own."""
+"""Heads of soft actor-critic learners: actions and densities against torch's and scipy's own.
+
+Covers palestra.games.spaces.
+"""
 
 import math
 

@@ -1,4 +1,7 @@
-"""Atari games as they are shipped: frames in bytes, FIRE pressed where a game waits for it."""
+"""Atari games as they are shipped: frames in bytes, FIRE pressed where a game waits for it.
+
+Covers palestra.games.gymnasium.environments, palestra.games.gymnasium.wrappers.
+"""
 
 import gymnasium
 import numpy as np

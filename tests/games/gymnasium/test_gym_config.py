@@ -1,4 +1,7 @@
-"""The config of a Gymnasium environment: complete, checked without making anything, told plainly where it is wrong."""
+"""The config of a Gymnasium environment: complete, checked without making anything, told plainly where it is wrong.
+
+Covers palestra.games.gymnasium, palestra.games.gymnasium.arguments, palestra.games.gymnasium.config.
+"""
 
 import inspect
 import subprocess

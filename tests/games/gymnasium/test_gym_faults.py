@@ -1,4 +1,8 @@
-"""Environments that raise, exit, are killed, or give what Gymnasium does not allow: one error, which says where."""
+"""Environments that raise, exit, are killed, or give what Gymnasium does not allow: one error, which says where.
+
+Covers palestra.games.gymnasium.faults, palestra.games.gymnasium.seeding, palestra.games.gymnasium.sync,
+palestra.games.gymnasium.workers, palestra.games.world.
+"""
 
 import re
 from collections.abc import Callable

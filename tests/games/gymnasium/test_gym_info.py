@@ -1,4 +1,7 @@
-"""Fields of the environments' info: every step counts once, resets never, however the environments begin anew."""
+"""Fields of the environments' info: every step counts once, resets never, however the environments begin anew.
+
+Covers palestra.games.gymnasium.info.
+"""
 
 from typing import Any
 

@@ -1,4 +1,7 @@
-"""Running statistics: exact against numpy over all data at once, taught by training worlds alone."""
+"""Running statistics: exact against numpy over all data at once, taught by training worlds alone.
+
+Covers palestra.games.gymnasium.normalization.
+"""
 
 import numpy as np
 import pytest

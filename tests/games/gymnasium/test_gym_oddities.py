@@ -1,4 +1,7 @@
-"""Environments of every allowed kind: episodes of one step, integers, every space, vectors in every mode, faults."""
+"""Environments of every allowed kind: episodes of one step, integers, every space, vectors in every mode, faults.
+
+Covers palestra.games.gymnasium.own_vector.
+"""
 
 import re
 from typing import Any

@@ -1,4 +1,7 @@
-"""Between Gymnasium's spaces and ours: every kind, nested, images; actions of every kind; real environments."""
+"""Between Gymnasium's spaces and ours: every kind, nested, images; actions of every kind; real environments.
+
+Covers palestra.games.gymnasium.spaces.
+"""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,7 @@
-"""GymnasiumWorld: the same experience in every autoreset mode and vectorization, true ends, seeds, replay."""
+"""GymnasiumWorld: the same experience in every autoreset mode and vectorization, true ends, seeds, replay.
+
+Covers palestra.games.gymnasium.game, palestra.games.gymnasium.world.
+"""
 
 import os
 import subprocess

@@ -1,3 +1,5 @@
+"""Covers palestra.games.polyhedra, palestra.games.polyhedra.newton_kernel."""
+
 import zlib
 from itertools import pairwise
 

@@ -1,3 +1,5 @@
+"""Covers palestra.games.polyhedra.game, palestra.games.polyhedra.game_kernel."""
+
 from collections.abc import Sequence
 
 import pytest

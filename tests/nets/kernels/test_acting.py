@@ -1,3 +1,5 @@
+"""Covers palestra.nets.kernels.mlp, palestra.nets.kernels.plain, palestra.nets.weights."""
+
 from collections.abc import Callable
 from typing import Any
 
