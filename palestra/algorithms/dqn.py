@@ -57,6 +57,7 @@ from palestra.games.policy import Decision, Memory, Sees
 from palestra.games.spaces import Discrete
 from palestra.nets import NetConfig, make_net
 from palestra.nets.flat import FlatNet
+from palestra.nets.kernels.acting import ActingMLP
 from palestra.nets.weights import compiled
 from palestra.optimizers import OptimizerConfig
 from palestra.players.player import Metrics, Player
@@ -188,7 +189,7 @@ class DQN(Algorithm):
         self.online = FlatNet(net, player.by_hand)
         self.target_net = FlatNet(deepcopy(net).eval(), player.by_hand)
         self.acting = self.online.evaluation_twin()
-        self.act_fast = compiled(self.acting, player.compile and self.acting.acting_mlps is None)
+        self.act_fast = compiled(self.acting, player.compile and self.acting.acting_nets is None)
         self.optimizer = config.optimizer.build(self.online.weights)
         stream = f"player/{player.name}/replay"
         self.buffer = make_buffer(config.replay_buffer, player.device, player.seed, stream)
@@ -351,7 +352,7 @@ class DQN(Algorithm):
 
     @kernel_property
     def gradient_kernel(self) -> kernels.DQNGradient | None:
-        online, target = self.online.learning_mlps, self.target_net.learning_mlps
+        online, target = self.online.learning_nets, self.target_net.learning_nets
         if online is None or target is None or not isinstance(self.config.value, ExpectedConfig) or self.config.dueling:
             return None
         return kernels.DQNGradient(online[0], target[0]) if self.may_run(kernels.KERNEL) else None
@@ -368,10 +369,11 @@ class DQN(Algorithm):
         )
         if not (is_greedy and is_on_cpu and self.may_run(greedy.CHOICE)):
             return None
-        mlps, is_expected = self.acting.acting_mlps, isinstance(self.config.value, ExpectedConfig)
-        if mlps is None or not is_expected or self.config.dueling or not self.may_run(greedy.KERNEL):
-            return greedy.Greedy(self.values)
-        return greedy.GreedyMLP(mlps[0], self.values)
+        net = None if self.acting.acting_nets is None else self.acting.acting_nets[0]
+        gives_values = isinstance(self.config.value, ExpectedConfig) and not self.config.dueling
+        if isinstance(net, ActingMLP) and gives_values and self.may_run(greedy.KERNEL):
+            return greedy.GreedyMLP(net, self.values)
+        return greedy.Greedy(self.values)
 
     def state_dict(self) -> dict[str, Any]:
         return {"transition_builder": self.transition_builder.state_dict()}

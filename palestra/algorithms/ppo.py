@@ -61,7 +61,7 @@ from palestra.config import (
 )
 from palestra.nets import is_recurrent_config
 from palestra.nets.kernels.acting import acting_net
-from palestra.nets.kernels.learning import learning_mlp
+from palestra.nets.kernels.learning import learning_net
 from palestra.nets.recurrent import Part
 from palestra.nets.weights import compiled, evaluation_twin, flat_gradient, flatten_weights
 from palestra.optimizers import OptimizerConfig
@@ -360,10 +360,10 @@ class PPO(Algorithm):
     @kernel_property
     def gradient_kernel(self) -> kernels.PPOGradient | None:
         nets = [self.net.policy] if self.net.value is None else [self.net.policy, self.net.value]
-        mlps = [mlp for mlp in map(learning_mlp, nets) if mlp is not None]
-        if not self.player.by_hand or len(mlps) < len(nets) or not self.may_run(kernels.KERNEL):
+        learning = [net for net in map(learning_net, nets) if net is not None]
+        if not self.player.by_hand or len(learning) < len(nets) or not self.may_run(kernels.KERNEL):
             return None
-        return kernels.PPOGradient(mlps, self.net.head.family, getattr(self.net.head, "log_std", None))
+        return kernels.PPOGradient(learning, self.net.head.family, getattr(self.net.head, "log_std", None))
 
     @kernel_property
     def gradient_fast(self) -> Callable[..., tuple[Tensor, Metrics]]:

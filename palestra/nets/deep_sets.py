@@ -46,7 +46,7 @@ class DeepSets(nn.Module):
                 f"{config.name!r} needs an observation with one set of points; this one has {', '.join(sets) or 'none'}"
             )
             raise ConfigError([ConfigErrorItem("name", told)])
-        self.set_name = sets[0]
+        self.spaces, self.set_name = spaces, sets[0]
         self.rest = {name: space for name, space in spaces.items() if not space.padded}
         dimension, rest = spaces[self.set_name].shape[-1], flat_size(self.rest)
         self.point_layers = _layers([dimension + rest, *config.point_widths])

@@ -9,8 +9,8 @@ from torch.func import functional_call
 
 from palestra.games.spaces import Space
 from palestra.nets.inputs import flat_size
-from palestra.nets.kernels.acting import ActingMLP, acting_net
-from palestra.nets.kernels.learning import LearningMLP, Pass, learning_mlp
+from palestra.nets.kernels.acting import ActingNet, acting_net
+from palestra.nets.kernels.learning import LearningNet, Pass, learning_net
 from palestra.nets.weights import evaluation_twin, flat_gradient, flatten_buffers, flatten_weights
 from palestra.runtime.guard import kernel_property
 
@@ -20,8 +20,8 @@ class FlatNet:
     in an nn.ModuleList, give (networks, B, K).
 
     weights: float32 (P,), a parameter. buffers: a vector per type. Compiled code is given these vectors and not every
-    parameter, for each argument of a graph costs time at each call. Elsewhere plain mlps on a CPU are computed by the
-    kernels of palestra.nets.kernels. by_hand: whether their gradients are, too.
+    parameter, for each argument of a graph costs time at each call. Elsewhere plain mlps and networks of sets on a CPU
+    are computed by the kernels of palestra.nets.kernels. by_hand: whether their gradients are, too.
     """
 
     def __init__(self, net: nn.Module, by_hand: bool) -> None:
@@ -37,16 +37,16 @@ class FlatNet:
         self.layouts = self._layouts()
 
     @kernel_property
-    def acting_mlps(self) -> list[ActingMLP] | None:
-        """What the networks say without gradients, by kernels, if all are plain mlps."""
-        mlps = [mlp for mlp in map(acting_net, self.nets) if isinstance(mlp, ActingMLP)]
-        return mlps if len(mlps) == len(self.nets) else None
+    def acting_nets(self) -> list[ActingNet] | None:
+        """What the networks say without gradients, by kernels, if there is one for each."""
+        nets = [net for net in map(acting_net, self.nets) if isinstance(net, ActingNet)]
+        return nets if len(nets) == len(self.nets) else None
 
     @kernel_property
-    def learning_mlps(self) -> list[LearningMLP] | None:
-        """The networks forward and backward, by kernels, if all are plain mlps and `by_hand` says so."""
-        mlps = [mlp for mlp in map(learning_mlp, self.nets) if mlp is not None]
-        return mlps if self.by_hand and len(mlps) == len(self.nets) else None
+    def learning_nets(self) -> list[LearningNet] | None:
+        """The networks forward and backward, by kernels, if there is one for each and `by_hand` says so."""
+        nets = [net for net in map(learning_net, self.nets) if net is not None]
+        return nets if self.by_hand and len(nets) == len(self.nets) else None
 
     def evaluation_twin(self) -> "FlatNet":
         """The same weights and buffers, for ever in evaluation mode. Gradients are to be asked for by what it sees
@@ -69,10 +69,10 @@ class FlatNet:
             parts = [self._parts(layout) for layout in self.layouts]
             outputs = [functional_call(net, part, (observation,)) for net, part in zip(self.nets, parts, strict=True)]
         elif not torch.is_grad_enabled():
-            outputs = [net(observation) for net in (self.acting_mlps or self.nets)]
-        elif self.learning_mlps is not None:
+            outputs = [net(observation) for net in (self.acting_nets or self.nets)]
+        elif self.learning_nets is not None:
             entries = tuple(observation), *observation.values()
-            outputs = list(_ByHand.apply(self._weights(), self.learning_mlps, *entries))
+            outputs = list(_ByHand.apply(self._weights(), self.learning_nets, *entries))
         else:
             outputs = [net(observation) for net in self.nets]
         return torch.stack(outputs) if self.several else outputs[0]
@@ -103,7 +103,7 @@ class FlatNet:
 
     def gradient(self, loss: Tensor) -> Tensor:
         """The gradient of a loss, made of the outputs, by the vector of weights: (P,)."""
-        if torch.compiler.is_compiling() or self.learning_mlps is not None:
+        if torch.compiler.is_compiling() or self.learning_nets is not None:
             return torch.autograd.grad(loss, self.weights)[0]
         return flat_gradient(loss, self.parameters)
 
@@ -116,14 +116,15 @@ class FlatNet:
 
 
 class _ByHand(torch.autograd.Function):
-    """For autograd, plain mlps are one operation on the vector of their weights and the entries of an observation."""
+    """For autograd, networks that have kernels are one operation on the vector of their weights and the entries of an
+    observation."""
 
     @staticmethod
     def forward(
-        ctx: Any, weights: Tensor, mlps: list[LearningMLP], names: tuple[str, ...], *entries: Tensor
+        ctx: Any, weights: Tensor, nets: list[LearningNet], names: tuple[str, ...], *entries: Tensor
     ) -> tuple[Tensor, ...]:
-        x = mlps[0].read({name: entry.detach() for name, entry in zip(names, entries, strict=True)})
-        ctx.passed, ctx.names, ctx.shapes = Pass(mlps, x), names, [entry.shape for entry in entries]
+        x = nets[0].read({name: entry.detach() for name, entry in zip(names, entries, strict=True)})
+        ctx.passed, ctx.names, ctx.shapes = Pass(nets, x), names, [entry.shape for entry in entries]
         return tuple(map(torch.from_numpy, ctx.passed.outputs))
 
     @staticmethod
@@ -134,10 +135,10 @@ class _ByHand(torch.autograd.Function):
         gradient: Tensor | None = None
         by_entry: list[Tensor | None] = [None] * len(of_entries)
         if asks:
-            gradient = torch.empty(sum(len(mlp.weights) for mlp in passed.mlps))
+            gradient = torch.empty(sum(len(net.weights) for net in passed.nets))
             passed.backward(arrays, gradient.numpy())
         if any(of_entries):
-            by_entry = _by_entries(ctx, passed.mlps[0].spaces, passed.backward_to_inputs(arrays), of_entries)
+            by_entry = _by_entries(ctx, passed.nets[0].spaces, passed.backward_to_inputs(arrays), of_entries)
         passed.release()
         del ctx.passed  # a second backward pass would find another's numbers there
         return gradient, None, None, *by_entry

@@ -12,7 +12,6 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from palestra.nets.kernels import sets as kernel
 from palestra.randomness import runs_on_cpu
@@ -91,7 +90,6 @@ class _Pool(torch.autograd.Function):
         return pooled
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, output_grads: Tensor) -> tuple[Tensor, None]:
         features, starts, pooled = ctx.saved_tensors
         gradient = torch.empty_like(features)

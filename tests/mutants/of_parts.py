@@ -171,6 +171,22 @@ PARTS = [
         ("by_mean[k] = output_grads[b, d + k] / count", "by_mean[k] = output_grads[b, d + k]"),
     ),
     *mutants(
+        "nets/kernels/set_nets.py",
+        "nets/kernels/test_set_nets.py",
+        ("corner[k] = value if num == starts[b] or value < corner[k]", "corner[k] = value if value < corner[k]"),
+        ("                by_x[b, layout.rest[k]] += by_members[member, n + k]", "                pass"),
+        ("by_members[i, k] += by_corner / num_least", "by_members[i, k] += by_corner"),
+        ("by_members[i, k] *= np.exp(-members[i, k])", "by_members[i, k] *= np.float32(1.0)"),
+        ("    mlp.activation_backward(by_features, hidden.features, False)\n", ""),
+    ),
+    *mutants(
+        "nets/kernels/plain.py",
+        "nets/kernels/test_set_nets.py",
+        ("is_newton=coordinates is NewtonSets.coordinates", "is_newton=isinstance(net, NewtonSets)"),
+        ("or has_hooks(net) or find_edit(SETS, net) is not None", "or find_edit(SETS, net) is not None"),
+        ("or has_hooks(net) or find_edit(SETS, net) is not None", "or has_hooks(net)"),
+    ),
+    *mutants(
         "nets/recurrent.py",
         "nets/test_recurrent.py",
         ("            memory = {name: value * stays[start] for name, value in memory.items()}\n", ""),

@@ -24,7 +24,7 @@ def test_gradients_reach_the_weights_and_what_is_seen(data: dict[str, Any]) -> N
     nets, seen = critics(data), observe(SPACES, 9)
     nets[1].load_state_dict({name: value + 0.1 for name, value in nets[1].state_dict().items()})
     flat = FlatNet(nets, by_hand=True)
-    assert (flat.learning_mlps is not None) == (data is PLAIN)
+    assert (flat.learning_nets is not None) == (data is PLAIN)
     plain = [seen | {"action": seen["action"].clone().requires_grad_()} for _ in range(2)]
     outputs, wanted = flat(plain[0]), torch.stack([net(plain[1]) for net in nets])
     assert torch.allclose(outputs, wanted, atol=1e-6)

@@ -143,3 +143,11 @@ def test_sets_are_packed_on_a_cpu_and_padded_in_graphs() -> None:
 
     assert torch.allclose(compute(points), PackedSets(points).pool(points.flatten(0, 1)))
     assert kinds[0] == "PaddedSets"
+
+
+def test_second_derivatives_of_pooling_are_an_error() -> None:
+    """Not silently wrong: they are not written."""
+    features = torch.randn(2 * N, 3, requires_grad=True)
+    pooled = PackedSets(torch.rand(2, N, DIMENSION)).pool(features)
+    with pytest.raises(RuntimeError, match="numpy"):
+        torch.autograd.grad(pooled.square().sum(), features, create_graph=True)

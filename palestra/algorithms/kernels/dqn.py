@@ -1,5 +1,5 @@
-"""Q-learning's gradient by hand, for plain mlps on a CPU that give the expected return of every action: there, starting
-the operations of a loss and of its derivatives costs several times what they compute.
+"""Q-learning's gradient by hand, for plain mlps and networks of sets on a CPU that give the expected return of every
+action: there, starting the operations of a loss and of its derivatives costs several times what they compute.
 
 Letters: B rows, A actions.
 """
@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from palestra.nets.kernels.learning import LearningMLP, Pass
+from palestra.nets.kernels.learning import LearningNet, Pass
 from palestra.nets.kernels.mlp import Array
 from palestra.players.player import Metrics
 from palestra.rollouts.transitions import Transitions
@@ -30,7 +30,7 @@ NO_NUMBERS = np.empty(0, np.float32)
 class DQNGradient:
     """The gradient of the mean Huber loss of one-step or n-step TD errors, double or not, by the online network."""
 
-    def __init__(self, online: LearningMLP, target: LearningMLP) -> None:
+    def __init__(self, online: LearningNet, target: LearningNet) -> None:
         self.online, self.target = online, target
 
     def __call__(

@@ -1,5 +1,5 @@
-"""PPO's gradient by hand, for plain mlps on a CPU: there, starting the hundred small operations of a loss and of its
-derivatives costs several times what they compute.
+"""PPO's gradient by hand, for plain mlps and networks of sets on a CPU: there, starting the hundred small operations of
+a loss and of its derivatives costs several times what they compute.
 
 Letters: B rows.
 """
@@ -20,7 +20,7 @@ from palestra.algorithms.parts.distributions import (
     ClippedGaussian,
     SquashedGaussian,
 )
-from palestra.nets.kernels.learning import LearningMLP, Pass
+from palestra.nets.kernels.learning import LearningNet, Pass
 from palestra.nets.kernels.mlp import Array
 from palestra.runtime.compiling import njit
 from palestra.runtime.guard import Kernel
@@ -74,15 +74,15 @@ class Arrays(NamedTuple):
 class PPOGradient:
     """The gradient of the clipped or KL-penalized surrogate, the value's squared error and the entropy.
 
-    mlps: of the policy and of the value, or of a network that both share. log_std: a head's own weights, whose gradient
+    nets: of the policy and of the value, or of a network that both share. log_std: a head's own weights, whose gradient
     follows those of the networks; None of discrete actions.
     """
 
     def __init__(
-        self, mlps: list[LearningMLP], family: Categorical | ClippedGaussian | SquashedGaussian, log_std: Tensor | None
+        self, nets: list[LearningNet], family: Categorical | ClippedGaussian | SquashedGaussian, log_std: Tensor | None
     ) -> None:
-        self.mlps = mlps
-        num_weights = sum(len(mlp.weights) for mlp in mlps)
+        self.nets = nets
+        num_weights = sum(len(net.weights) for net in nets)
         self.gradient = torch.zeros(num_weights + (0 if log_std is None else len(log_std)))
         self.by_weights, self.by_log_std = np.split(self.gradient.numpy(), [num_weights])
         self.nums = np.array(family.nums) if isinstance(family, Categorical) else None
@@ -94,7 +94,7 @@ class PPOGradient:
     def read(self, experience: Experience) -> Arrays:
         """The experience as the passes over it need it."""
         observation, _, _, *columns = experience
-        return Arrays(self.mlps[0].read(observation), Rows(*(column.numpy() for column in columns)))
+        return Arrays(self.nets[0].read(observation), Rows(*(column.numpy() for column in columns)))
 
     def __call__(
         self,
@@ -121,7 +121,7 @@ class PPOGradient:
         self.by_log_std[:] = 0.0
         for start in range(0, len(index), ROWS_AT_ONCE):
             part = index[start : start + ROWS_AT_ONCE]
-            passed = Pass(self.mlps, arrays.x[part])
+            passed = Pass(self.nets, arrays.x[part])
             output_grads = [np.empty_like(outputs) for outputs in passed.outputs]
             ends = (part, passed.outputs[0], passed.outputs[-1], output_grads[0], output_grads[-1], sums)
             if self.nums is not None:

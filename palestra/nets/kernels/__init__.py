@@ -1,1 +1,1 @@
-"""Plain mlps on a CPU by hand."""
+"""Plain mlps and networks of sets on a CPU by hand."""

@@ -38,12 +38,12 @@ def find_members(points: Array) -> tuple[Array, Array, Array]:
 def pool(features: Array, starts: Array, pooled: Array) -> None:
     """The maximum and then the mean of every feature over the members of each set, 0 for a set without members.
 
-    features: (P, d). pooled: (B, 2 d), to be written.
+    features: (P, d). pooled: (B, 2 d or more), to be written.
     """
     d = features.shape[1]
     for b in range(len(starts) - 1):
         start, end = starts[b], starts[b + 1]
-        maximum, mean = pooled[b, :d], pooled[b, d:]
+        maximum, mean = pooled[b, :d], pooled[b, d : 2 * d]
         for k in range(d):
             maximum[k] = mean[k] = features[start, k] if start < end else features.dtype.type(0)
         for i in range(start + 1, end):
@@ -57,8 +57,8 @@ def pool(features: Array, starts: Array, pooled: Array) -> None:
 
 @compiled
 def pool_backward(output_grads: Array, features: Array, starts: Array, pooled: Array, gradient: Array) -> None:
-    """The derivatives by the features, (P, d), from those by what `pool` gave, (B, 2 d). Members that share a maximum
-    share its derivative evenly."""
+    """The derivatives by the features, (P, d), from those by what `pool` gave, (B, 2 d or more). Members that
+    share a maximum share its derivative evenly."""
     d = features.shape[1]
     zero, one = features.dtype.type(0), features.dtype.type(1)
     by_maximum, by_mean = np.empty(d, features.dtype), np.empty(d, features.dtype)

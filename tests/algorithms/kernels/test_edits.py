@@ -192,7 +192,7 @@ def test_code_whose_numbers_alone_were_changed_is_no_stock_code(monkeypatch: pyt
 
 def test_autograd_runs_where_the_config_says_so() -> None:
     dqn = prioritized(by_hand=False)
-    assert (dqn.gradient_kernel, dqn.online.learning_mlps, dqn.begin_run()) == (None, None, [])
+    assert (dqn.gradient_kernel, dqn.online.learning_nets, dqn.begin_run()) == (None, None, [])
     assert changes(learned(dqn)) == set()
 
 

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from palestra.runtime.guard import find_edit
-from tests.algorithms.kernels.variants import VARIANTS, Variant, without_kernels
+from tests.algorithms.kernels.variants import OF_SETS, VARIANTS, Variant, without_kernels
 
 
-@pytest.mark.parametrize("variant", VARIANTS, ids=str)
+@pytest.mark.parametrize("variant", VARIANTS + OF_SETS, ids=str)
 def test_a_kernel_gives_the_numbers_of_the_methods(variant: Variant) -> None:
     """Gradients, metrics and priorities alike, under the same names."""
     owner = variant.make()
@@ -24,4 +24,4 @@ def test_a_kernel_gives_the_numbers_of_the_methods(variant: Variant) -> None:
 
 
 def test_every_variant_of_a_kernel_has_a_name_of_its_own() -> None:
-    assert len({str(variant) for variant in VARIANTS}) == len(VARIANTS)
+    assert len({str(variant) for variant in VARIANTS + OF_SETS}) == len(VARIANTS + OF_SETS)

@@ -11,6 +11,7 @@ from itertools import product
 from typing import Any
 
 import torch
+from torch import nn
 
 from palestra.algorithms.dqn import DQN, DQNConfig
 from palestra.algorithms.kernels import dqn as dqn_kernels
@@ -24,13 +25,13 @@ from palestra.games.spaces import ActionSpace, Box, Discrete, MultiDiscrete, Spa
 from palestra.nets.inputs import made_up
 from palestra.nets.kernels import plain
 from palestra.nets.kernels.acting import acting_net
-from palestra.nets.kernels.learning import Pass, learning_mlp
-from palestra.nets.mlp import MLP, MLPConfig
+from palestra.nets.kernels.learning import Pass, learning_net
 from palestra.nets.weights import flatten_weights
 from palestra.players.player import Player
 from palestra.randomness import fold, random_floats, random_normals
 from palestra.rollouts.transitions import Transitions
 from palestra.runtime.guard import Kernel, kernel_properties, reachable
+from tests.nets.making import build
 
 NUM_ROWS = 50
 CPU = torch.device("cpu")
@@ -41,6 +42,7 @@ SEVERAL = {
     "seen": Space((3,), torch.float32, padded=False),
 }
 SPACES = {"a vector": VECTOR, "several entries": SEVERAL}
+SETS = {"a board": {"board": SEVERAL["board"]}, "a board and more": SEVERAL}
 Numbers = Mapping[str, Any]
 
 
@@ -64,7 +66,7 @@ def without_kernels(owner: Any) -> Any:
     """The owner, of which from now on everything runs by torch."""
     for part in reachable(owner):
         for name in kernel_properties(type(part)):
-            if name.endswith(("_kernel", "_mlps")):
+            if name.endswith(("_kernel", "_nets")):
                 vars(part)[name] = None
     return owner
 
@@ -82,15 +84,14 @@ def numbered(**named: Any) -> dict[str, Any]:
 # ---- plain mlps ----------------------------------------------------------------------------------------
 
 
-def make_mlp(spaces: dict[str, Space], net_arch: list[Any], activation: str) -> MLP:
-    torch.manual_seed(0)
-    net = MLP(check({"name": "mlp", "net_arch": net_arch, "activation": activation}, MLPConfig), spaces, 4)
+def make_flat(spaces: dict[str, Space], **config: Any) -> nn.Module:
+    net = build(config, spaces)
     flatten_weights(net)
     return net.eval()
 
 
-def mlp_by_hand(net: MLP, seen: Any) -> Numbers:
-    acting, learning = acting_net(net), learning_mlp(net)
+def net_by_hand(net: nn.Module, seen: Any) -> Numbers:
+    acting, learning = acting_net(net), learning_net(net)
     if learning is None:  # batch norm
         return {"outputs": acting(seen)}
     passed, gradient = Pass([learning], learning.read(seen)), torch.empty(len(learning.weights))
@@ -98,9 +99,9 @@ def mlp_by_hand(net: MLP, seen: Any) -> Numbers:
     return {"outputs": acting(seen), "learned outputs": torch.from_numpy(passed.outputs[0]), "gradient": gradient}
 
 
-def mlp_by_torch(net: MLP, seen: Any) -> Numbers:
+def net_by_torch(net: nn.Module, seen: Any) -> Numbers:
     outputs = net(seen)
-    if any(isinstance(layer, torch.nn.BatchNorm1d) for layer in net.layers):
+    if any(isinstance(layer, torch.nn.BatchNorm1d) for layer in net.modules()):
         return {"outputs": outputs.detach()}
     gradients = torch.autograd.grad(outputs.square().sum(), list(net.parameters()))
     gradient = torch.cat([each.flatten() for each in gradients])
@@ -112,11 +113,31 @@ def mlp_variants() -> Iterator[Variant]:
         yield Variant(
             plain.KERNEL,
             f"{name}, {net_arch}, {activation}",
-            partial(make_mlp, spaces, net_arch, activation),
+            partial(make_flat, spaces, name="mlp", net_arch=net_arch, activation=activation),
             partial(made_up, spaces, torch.arange(NUM_ROWS)),
-            mlp_by_hand,
-            mlp_by_torch,
+            net_by_hand,
+            net_by_torch,
         )
+
+
+# ---- networks of sets ----------------------------------------------------------------------------------
+
+
+def boards(spaces: dict[str, Space], num: int = NUM_ROWS) -> dict[str, torch.Tensor]:
+    """Of 0 to 4 points, at any of the places, some of them equal."""
+    seen, keys = made_up(spaces, torch.arange(num)), fold(torch.arange(num), 9)
+    seen["board"] = (3.0 * random_floats(keys, 12)).floor().view(-1, 4, 3)
+    seen["board"][random_floats(fold(keys, 1), 4) < 0.4] = -1.0
+    return seen
+
+
+SET_NETS = [{"name": name, "point_widths": [8, 6], "head_widths": [5]} for name in ("deep_sets", "newton_sets")]
+
+
+def sets_variants() -> Iterator[Variant]:
+    for (name, spaces), net in product(SETS.items(), SET_NETS):
+        make, data = partial(make_flat, spaces, **net), partial(boards, spaces)
+        yield Variant(plain.SETS, f"{name}, {net['name']}", make, data, net_by_hand, net_by_torch)
 
 
 # ---- DQN -----------------------------------------------------------------------------------------------
@@ -369,5 +390,16 @@ def ppo_variant(name: str, **changes: Any) -> Variant:
     return Variant(ppo_kernels.KERNEL, name, make, lambda: ppo_data(make()), ppo_by_hand, ppo_by_torch)
 
 
-VARIANTS = [*mlp_variants(), *dqn_variants(), *greedy_variants(), *ppo_variants()]
+def of_sets_variants() -> Iterator[Variant]:
+    """Not traced: these networks have a guard of their own, and to edit them is no reason to do without kernels for
+    others."""
+    for (name, spaces), net in product(SETS.items(), SET_NETS):
+        yield dqn_variant(f"{name}, {net['name']}", (), spaces, net=net)
+        bodies = {"name": "separate", "policy": net, "value": net}, {"name": "shared", "net": net}
+        for body in bodies:
+            yield ppo_variant(f"{name}, {net['name']}, {body['name']}", spaces=spaces, body=body)
+
+
+OF_SETS = [*of_sets_variants()]
+VARIANTS = [*mlp_variants(), *sets_variants(), *dqn_variants(), *greedy_variants(), *ppo_variants()]
 KERNELS = list(dict.fromkeys(variant.kernel for variant in VARIANTS))

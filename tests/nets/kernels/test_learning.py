@@ -9,7 +9,7 @@ import torch
 from palestra.config import Config, check
 from palestra.games.spaces import Space
 from palestra.nets import NetConfig, make_net
-from palestra.nets.kernels.learning import learning_mlp
+from palestra.nets.kernels.learning import learning_net
 from palestra.nets.weights import flat_gradient, flatten_weights
 
 SPACES = {
@@ -39,7 +39,7 @@ def test_outputs_and_gradients_are_those_of_autograd(net_arch: list[Any], activa
     net = mlp(net_arch, activation)
     flatten_weights(net)
     parameters = list(net.parameters())
-    twin = learning_mlp(net)
+    twin = learning_net(net)
     assert twin is not None
     gradient, expected = np.full(sum(p.numel() for p in parameters), np.nan, np.float32), torch.zeros(())
     for seed in range(2):  # the first is written, the second added
@@ -60,7 +60,7 @@ def test_outputs_and_gradients_are_those_of_autograd(net_arch: list[Any], activa
 def test_weights_changed_in_place_are_seen() -> None:
     net = mlp([16], "tanh")
     weights = flatten_weights(net)
-    twin = learning_mlp(net)
+    twin = learning_net(net)
     assert twin is not None
     with torch.no_grad():
         weights.mul_(0.5)
@@ -73,7 +73,7 @@ def test_weights_changed_in_place_are_seen() -> None:
 def test_passes_that_overlap_do_not_disturb_each_other() -> None:
     net = mlp([16, 8], "relu")
     flatten_weights(net)
-    twin = learning_mlp(net)
+    twin = learning_net(net)
     assert twin is not None
     x, slope = (np.random.default_rng(seed).normal(size=(6, n)).astype(np.float32) for seed, n in ((0, 7), (1, 4)))
     alone, together = np.empty_like(twin.weights), np.empty_like(twin.weights)
@@ -92,8 +92,8 @@ def test_passes_that_overlap_do_not_disturb_each_other() -> None:
 def test_other_networks_have_no_such_twin(net_arch: list[Any], activation: str) -> None:
     net = mlp(net_arch, activation)
     flatten_weights(net)
-    assert learning_mlp(net) is None
-    assert learning_mlp(mlp([8], "relu")) is None, "its weights lie apart"
+    assert learning_net(net) is None
+    assert learning_net(mlp([8], "relu")) is None, "its weights lie apart"
     double = mlp([8], "relu").double()
     flatten_weights(double)
-    assert learning_mlp(double) is None
+    assert learning_net(double) is None
