@@ -134,15 +134,17 @@ def evaluate(
 
         stored = StoredRun.open(run, trust=trust)
         if not stored.config.evaluations:
-            raise ConfigError([ConfigErrorItem("evaluations", "[]; the config of this run names none")])
+            raise ConfigError([ConfigErrorItem("evaluations", "expected at least one in the run's config, got []")])
         known = list(stored.evaluations.configs)
         if evaluation is not None and evaluation not in known:
-            message = f"there is no evaluation {evaluation!r}; expected one of: {', '.join(known)}"
+            message = f"expected one of {', '.join(known)}, got {evaluation!r}"
             raise ConfigError([ConfigErrorItem("--evaluation", message)])
         names = known if evaluation is None else [evaluation]
         if watch:
             if checkpoint is not None or video:
-                raise ConfigError([ConfigErrorItem("--watch", "takes neither --checkpoint nor --video")])
+                raise ConfigError(
+                    [ConfigErrorItem("--watch", "expected no --checkpoint and no --video beside it, got one of them")]
+                )
             _watch(stored, names, games)
             return
         stored.load(checkpoint or "latest")
@@ -341,7 +343,7 @@ def config(
         if not wanted:
             asked = name if game is None else f"{name} {game}"
             there = ", ".join(stem.replace("-", " ", 1) for stem in known)
-            raise ConfigError([ConfigErrorItem(asked, f"no such config; known: {there}")])
+            raise ConfigError([ConfigErrorItem(asked, f"there is no such config; expected one of: {there}")])
         print(render(load_config(known[wanted[0]], (), RunConfig), RunConfig), end="")
 
 
@@ -387,7 +389,7 @@ def _parse_seeds(text: str) -> list[int]:
             return list(range(first, last + 1))
     elif re.fullmatch(r"\d+(,\d+)*", text):
         return [int(seed) for seed in text.split(",")]
-    raise ConfigError([ConfigErrorItem("--seeds", f"{text!r} names no seeds; expected 0..4 or 0,3,7")])
+    raise ConfigError([ConfigErrorItem("--seeds", f"expected seeds as 0..4 or 0,3,7, got {text!r}")])
 
 
 @contextmanager

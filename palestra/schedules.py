@@ -136,7 +136,14 @@ class PiecewiseSchedule(Schedule):
     @model_validator(mode="after")
     def _check_ascending(self) -> Self:
         if not self.knots or any(left.step >= right.step for left, right in pairwise(self.knots)):
-            raise ConfigError([ConfigErrorItem("knots", "expected at least one, with ascending steps")])
+            raise ConfigError(
+                [
+                    ConfigErrorItem(
+                        "knots",
+                        f"expected at least one knot, with ascending steps, got {[knot.step for knot in self.knots]}",
+                    )
+                ]
+            )
         return self
 
     def scaled(self, factor: float) -> "PiecewiseSchedule":

@@ -119,12 +119,12 @@ def test_an_environment_that_cannot_be_is_told(file: Path) -> None:
     game = needs_its_extra(file)["game"]
     name, version = game["id"].rsplit("-", 1)
     misspelt = f"{name[:-1]}{name[-1]}{name[-1]}-{version}"
-    assert f"{misspelt!r} is no environment that gymnasium knows; the nearest known: " in one_line(
+    assert f"expected an environment that gymnasium knows, got {misspelt!r}; the nearest known: " in one_line(
         file, f"game.id={misspelt}"
     )
     assert "nearest known: 'tests.gym_probes:Walk-v0'" in one_line(file, "game.id=tests.gym_probes:Wlak-v0")
     assert one_line(file, "game.arguments.max_episode_steps=0") == (
-        "game.arguments.max_episode_steps: 0 stands there; expected an integer >= 1, or null: never"
+        "game.arguments.max_episode_steps: expected an integer >= 1, or null (never), got 0"
     )
     lines = told(file, "game.arguments={}")
     assert len(lines) == len(game["arguments"])
@@ -225,7 +225,12 @@ ACTIONS = {
     [
         ("dqn-cartpole", "box", f"{ALGORITHM}.name: 'dqn' chooses Discrete actions; those of 'agent' are Box"),
         ("dqn-cartpole", "multi_discrete", f"{ALGORITHM}.name: 'dqn' chooses Discrete actions"),
-        ("dqn-cartpole", "text", "game.id: 'tests.gym_probes:Acts-v0' cannot be played: actions are a Text"),
+        (
+            "dqn-cartpole",
+            "text",
+            "game.id: 'tests.gym_probes:Acts-v0' cannot be played: expected Discrete, MultiDiscrete, MultiBinary or "
+            "a Box of floats as actions, got Text",
+        ),
         (
             "ppo-cartpole",
             "box",

@@ -110,7 +110,7 @@ def test_several_seeds_without_a_folder_are_numbered_runs(file: Path) -> None:
 @pytest.mark.parametrize("seeds", ["4..0", "a", "1,", "0..", ""])
 def test_seeds_that_name_none_are_refused(seeds: str, file: Path) -> None:
     result = palestra("train", "tiny.yml", "--seeds", seeds, code=2)
-    assert result.stderr == f"--seeds: {seeds!r} names no seeds; expected 0..4 or 0,3,7\n"
+    assert result.stderr == f"--seeds: expected seeds as 0..4 or 0,3,7, got {seeds!r}\n"
 
 
 def test_quiet_prints_nothing(file: Path) -> None:
@@ -196,9 +196,9 @@ def test_several_errors_of_a_file_are_told_at_once_one_per_line(make_config: Mak
         ("game.name=chess", ", got 'chess'\n"),
         ("players.host.algorithm.name=dpn", ", got 'dpn'; did you mean 'dqn'?"),
         ("players.host.algorithm.name=nowhere:Nothing", "importing 'nowhere' failed"),
-        ("roles.agent=nobody", "roles.agent: 'nobody' is no player"),
-        ("execution.device=gpu", "execution.device: 'gpu'"),
-        ("evaluations.0.pairings.0.agent=rondom", "evaluations.0.pairings.0.agent: 'rondom' is no scripted player"),
+        ("roles.agent=nobody", "roles.agent: expected a player of this file (host, agent), got 'nobody'"),
+        ("execution.device=gpu", ", got 'gpu'\n"),
+        ("evaluations.0.pairings.0.agent=rondom", "evaluations.0.pairings.0.agent: expected a scripted player ("),
     ],
 )
 def test_an_override_that_is_wrong_is_told(override: str, expected: str, file: Path) -> None:

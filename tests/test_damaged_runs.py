@@ -103,7 +103,7 @@ def test_harmful_records_are_named_and_never_run(stopped: Path, harm: str) -> No
 def test_a_folder_in_the_place_of_the_records_is_told(stopped: Path) -> None:
     (stopped / "records.jsonl").unlink()
     (stopped / "records.jsonl").mkdir()
-    with pytest.raises(RunFolderError, match=r"records\.jsonl is a folder; expected a file of the run"):
+    with pytest.raises(RunFolderError, match=r"records\.jsonl: expected a file of the run, got a folder"):
         resume_a_little(stopped)
     with pytest.raises(RunFolderError, match=r"records\.jsonl is a folder"):
         verify(stopped, None)

@@ -329,7 +329,7 @@ def test_every_key_of_a_mirror_is_demanded(make_config: MakeConfig) -> None:
 
 
 def test_a_mirror_of_a_run_that_saves_nothing_is_refused(make_config: MakeConfig) -> None:
-    with pytest.raises(ConfigError, match=r"^output\.mirror: nothing is saved that it could hold; expected null$"):
+    with pytest.raises(ConfigError, match=r"^output\.mirror: expected null, because nothing is saved"):
         Trainer(make_config(mirror("s3://bucket/x") | {"output.save": None}))
 
 

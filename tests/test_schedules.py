@@ -69,9 +69,8 @@ def test_a_schedule_comes_back_from_its_own_data(moving: Schedule) -> None:
 def test_piecewise_refuses_knots_that_do_not_ascend(faulty: list[dict[str, float]]) -> None:
     with pytest.raises(ConfigError) as caught:
         schedule("piecewise", knots=faulty)
-    assert [(e.path, e.message) for e in caught.value.errors] == [
-        ("schedule.knots", "expected at least one, with ascending steps")
-    ]
+    expected = f"expected at least one knot, with ascending steps, got {[knot['step'] for knot in faulty]}"
+    assert [(e.path, e.message) for e in caught.value.errors] == [("schedule.knots", expected)]
 
 
 @pytest.mark.parametrize(

@@ -62,6 +62,6 @@ def schedule_at(key: str, player: str, config: CallbackConfig, training: Trainin
     """The schedule that the key `key` of a callback names. Raises PartError if there is none."""
     schedules = learner_named(player, config, training).schedules()
     if key not in schedules:
-        message = f"{key!r} is no schedule of {player!r} that can change; expected one of: {', '.join(schedules)}"
+        message = f"expected a schedule of {player!r} that can change ({', '.join(schedules)}), got {key!r}"
         raise PartError(config, [ConfigErrorItem("key", message)])
     return schedules[key]

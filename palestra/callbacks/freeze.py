@@ -67,11 +67,11 @@ class Freeze(Callback):
         player = learner_named(config.player, config, training)
         learned = [name for name in player.optimizers if name in player.nets]
         if config.net not in learned:
-            message = f"{config.net!r} is no network of {player.name!r} that learns; expected one of {listed(learned)}"
+            message = f"expected a network of {player.name!r} that learns ({listed(learned)}), got {config.net!r}"
             raise PartError(config, [ConfigErrorItem("net", message)])
         parameters = dict(player.nets[config.net].named_parameters())
         faults = [
-            ConfigErrorItem(f"weights.{index}", f"{pattern!r} is no parameter; expected some of {listed(parameters)}")
+            ConfigErrorItem(f"weights.{index}", f"expected parameters among {listed(parameters)}, got {pattern!r}")
             for index, pattern in enumerate(config.weights)
             if not any(fnmatchcase(name, pattern) for name in parameters)
         ]

@@ -98,17 +98,19 @@ class Plateau(Callback):
         faults: list[ConfigErrorItem] = []
         if isinstance(of, TrainingMeasureConfig):
             if of.role not in roles:
-                faults.append(ConfigErrorItem("role", f"{of.role!r} is unknown; expected one of: {', '.join(roles)}"))
+                faults.append(ConfigErrorItem("role", f"expected one of {', '.join(roles)}, got {of.role!r}"))
         else:
             evaluations = {each.name: each for each in training.config.evaluations}
             measures = ["rho", *(f"return/{role}" for role in roles)]
             if of.evaluation not in evaluations:
-                known = ", ".join(evaluations) or "none; the run has no evaluations"
-                faults.append(ConfigErrorItem("evaluation", f"{of.evaluation!r} is unknown; expected one of: {known}"))
+                known = f"one of {', '.join(evaluations)}" if evaluations else "a run with evaluations"
+                faults.append(ConfigErrorItem("evaluation", f"expected {known}, got {of.evaluation!r}"))
             elif of.pairing >= (num := len(evaluations[of.evaluation].pairings)):
-                faults.append(ConfigErrorItem("pairing", f"no such pairing; expected one of 0 to {num - 1}"))
+                faults.append(
+                    ConfigErrorItem("pairing", f"expected the number of a pairing, 0 to {num - 1}, got {of.pairing}")
+                )
             if of.measure not in measures:
-                message = f"{of.measure!r} is unknown; expected one of: {', '.join(measures)}"
+                message = f"expected one of {', '.join(measures)}, got {of.measure!r}"
                 faults.append(ConfigErrorItem("measure", message))
         if faults:
             raise PartError(of, faults)

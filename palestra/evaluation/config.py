@@ -73,7 +73,9 @@ def evaluation_errors(
     for index, evaluation in enumerate(evaluations):
         path = f"evaluations.{index}"
         if evaluation.name in names[:index]:
-            yield ConfigErrorItem(f"{path}.name", f"{evaluation.name!r} stands there twice; expected another name")
+            yield ConfigErrorItem(
+                f"{path}.name", f"expected a different name for each evaluation, got {evaluation.name!r} twice"
+            )
         played: GameConfig = game if evaluation.game is None else evaluation.game
         fault = None if evaluation.game is None else _game_fault(index, evaluation.game, game, roles)
         if fault is not None:
@@ -103,7 +105,7 @@ def _pairing_errors(
     for index, pairing in enumerate(pairings):
         for role in roles:
             if role not in pairing:
-                message = f"missing; expected a scripted player, or one of the {known}"
+                message = f"expected a scripted player, or one of the {known}, but the key is missing"
                 yield ConfigErrorItem(f"{path}.{index}.{role}", message)
         for role, player in pairing.items():
             if role not in roles:
@@ -123,16 +125,16 @@ def best_errors(
         return
     measures = ["rho", *(f"return/{role}" for role in roles)]
     if best.measure not in measures:
-        message = f"{best.measure!r} is unknown; expected one of {', '.join(measures)}"
+        message = f"expected one of {', '.join(measures)}, got {best.measure!r}"
         yield ConfigErrorItem("best.measure", message)
     by_name = {evaluation.name: evaluation for evaluation in evaluations}
     if best.evaluation not in by_name:
-        expected = f"expected one of {', '.join(by_name)}" if by_name else "expected null for best"
-        yield ConfigErrorItem("best.evaluation", f"there is no evaluation {best.evaluation!r}; {expected}")
+        expected = f"one of {', '.join(by_name)}" if by_name else "null for best, as there are no evaluations"
+        yield ConfigErrorItem("best.evaluation", f"expected {expected}, got {best.evaluation!r}")
         return
     pairings = by_name[best.evaluation].pairings
-    sound = [index for index, pairing in enumerate(pairings) if any(name in learners for name in pairing.values())]
-    if best.pairing not in sound:
-        message = f"in pairing {best.pairing} nobody learns" if best.pairing < len(pairings) else "no such pairing"
-        expected = f"expected one of {', '.join(map(str, sound))}" if sound else "expected null for best"
-        yield ConfigErrorItem("best.pairing", f"{message}; {expected}")
+    learning = [index for index, pairing in enumerate(pairings) if any(name in learners for name in pairing.values())]
+    if best.pairing not in learning:
+        numbers = f" ({', '.join(map(str, learning))})" if learning else ", of which there is none"
+        message = f"expected a pairing with a player that learns{numbers}, got {best.pairing}"
+        yield ConfigErrorItem("best.pairing", message)

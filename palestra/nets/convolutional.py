@@ -29,9 +29,9 @@ class NatureCNNConfig(Config):
     @model_validator(mode="after")
     def _check_lengths(self) -> Self:
         lists = {"kernels": self.kernels, "strides": self.strides}
-        expected = f"expected {len(self.channels)}, one for each of the channels"
+        expected = f"expected {len(self.channels)} numbers, one for each of the channels"
         errors = [
-            ConfigErrorItem(key, f"a list of {len(sizes)} stands there; {expected}")
+            ConfigErrorItem(key, f"{expected}, got {len(sizes)}")
             for key, sizes in lists.items()
             if len(sizes) != len(self.channels)
         ]

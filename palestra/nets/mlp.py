@@ -23,17 +23,15 @@ def _check_layers(value: Any) -> Any:
         if isinstance(item, dict):
             for key, expected in (("repeat", "an integer >= 1"), ("net_arch", "a list of layers")):
                 if key not in item:
-                    errors.append(ConfigErrorItem(f"{index}.{key}", f"missing; expected {expected}"))
+                    errors.append(ConfigErrorItem(f"{index}.{key}", f"expected {expected}, but the key is missing"))
             for key in item.keys() - {"repeat", "net_arch"}:
                 errors.append(ConfigErrorItem(f"{index}.{key}", "unknown key; known keys: repeat, net_arch"))
             times = item.get("repeat", 1)
             if isinstance(times, bool) or not isinstance(times, int) or times < 1:
-                errors.append(ConfigErrorItem(f"{index}.repeat", f"{times!r} stands there; expected an integer >= 1"))
+                errors.append(ConfigErrorItem(f"{index}.repeat", f"expected an integer >= 1, got {times!r}"))
             inner = item.get("net_arch", [])
             if not isinstance(inner, list):
-                errors.append(
-                    ConfigErrorItem(f"{index}.net_arch", f"{inner!r} stands there; expected a list of layers")
-                )
+                errors.append(ConfigErrorItem(f"{index}.net_arch", f"expected a list of layers, got {inner!r}"))
             try:
                 _check_layers(inner)
             except ConfigError as error:
@@ -43,7 +41,7 @@ def _check_layers(value: Any) -> Any:
                 "a width >= 1, 'b' (batch norm), 'l' (layer norm), 'rK' (residual block of width K) or "
                 "{repeat: ..., net_arch: [...]}"
             )
-            errors.append(ConfigErrorItem(str(index), f"{item!r} is no layer; expected {expected}"))
+            errors.append(ConfigErrorItem(str(index), f"expected {expected}, got {item!r}"))
     if errors:
         raise ConfigError(errors)
     return value

@@ -54,7 +54,8 @@ class MultiInput(nn.Module):
 
 def _check_entries(config: MultiInputConfig, spaces: dict[str, Space]) -> None:
     missing = [
-        ConfigErrorItem(f"entries.{name}", "missing; expected a network") for name in spaces.keys() - config.entries
+        ConfigErrorItem(f"entries.{name}", "expected a network, but the key is missing")
+        for name in spaces.keys() - config.entries
     ]
     known = f"unknown key; the entries of this observation: {', '.join(spaces)}"
     unknown = [ConfigErrorItem(f"entries.{name}", known) for name in config.entries.keys() - spaces]

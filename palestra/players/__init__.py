@@ -41,15 +41,15 @@ class FromRunConfig(Config):
 
 
 def script_error(name: str, game: GameConfig | None, role: str) -> str | None:
-    """Why a scripted player cannot sit there, or None. game: its config, if it has one."""
+    """Why a scripted player cannot sit in a role of a game, or None. game: its config, if it has one."""
     policy = SCRIPTED.get(name)
     if policy is None:
-        return f"{name!r} is no scripted player; known: {', '.join(SCRIPTED)}"
+        return f"expected a scripted player ({', '.join(SCRIPTED)}), got {name!r}"
     if policy.game_config is not None and not isinstance(game, policy.game_config):
         (played,) = names_of((policy.game_config,))
-        return f"{name!r} does not play this game; it plays {played!r}"
+        return f"expected the game {played!r} for the player {name!r}, got another one"
     if policy.roles is not None and role not in policy.roles:
-        return f"{name!r} does not sit as {role!r}; it sits as {', '.join(policy.roles)}"
+        return f"expected the role {' or '.join(policy.roles)} for the player {name!r}, got {role!r}"
     return None
 
 

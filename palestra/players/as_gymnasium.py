@@ -93,9 +93,8 @@ class SeatedWorlds:
         if wrong.any():
             if illegal == "raise":
                 world = int(wrong.nonzero()[0, 0])
-                raise IllegalMove(
-                    f"{self.role} plays {action[world].tolist()} in world {world}, which is illegal there"
-                )
+                got = action[world].tolist()
+                raise IllegalMove(f"expected a legal action of {self.role!r} in world {world}, got {got}")
             action = _choose(wrong, self._some_legal(action, wrong), action)
         self.reward = self.reward.masked_fill(chosen, 0.0)
         self._play_moves(chosen, action)
@@ -212,7 +211,7 @@ class RoleVectorEnv(VectorEnv[Any, Any, Any]):
 
     def __init__(self, worlds: SeatedWorlds, seed: int, illegal: Illegal, autoreset_mode: AutoresetMode) -> None:
         if autoreset_mode not in (AutoresetMode.NEXT_STEP, AutoresetMode.DISABLED):
-            raise ValueError(f"autoreset_mode is {autoreset_mode}; expected NEXT_STEP or DISABLED")
+            raise ValueError(f"expected autoreset_mode NEXT_STEP or DISABLED, got {autoreset_mode}")
         self.worlds, self.illegal, self.render_mode = worlds, illegal, None
         self.num_envs = len(worlds.keys)
         self.metadata = {"render_modes": [], "autoreset_mode": autoreset_mode}
@@ -234,7 +233,7 @@ class RoleVectorEnv(VectorEnv[Any, Any, Any]):
         if seed is not None:
             seeds = range(seed, seed + self.num_envs) if isinstance(seed, int) else seed
             if len(seeds) != self.num_envs:
-                raise ValueError(f"{len(seeds)} seeds for {self.num_envs} worlds")
+                raise ValueError(f"expected {self.num_envs} seeds, one per world, got {len(seeds)}")
             self.worlds.seed([number if on else None for number, on in zip(seeds, chosen.tolist(), strict=True)])
         self.worlds.begin(chosen)
         self.ended = self.ended & ~chosen
@@ -245,7 +244,7 @@ class RoleVectorEnv(VectorEnv[Any, Any, Any]):
             return self.every
         mask = options["reset_mask"]
         if not (isinstance(mask, np.ndarray) and mask.shape == (self.num_envs,) and mask.dtype == np.bool_):
-            raise ValueError(f"reset_mask is {mask!r}; expected a numpy array of {self.num_envs} bools")
+            raise ValueError(f"expected a numpy array of {self.num_envs} bools as reset_mask, got {mask!r}")
         return torch.from_numpy(mask).to(self.every.device)
 
     def step(self, actions: Any) -> tuple[Any, Array, Array, Array, dict[str, Any]]:
@@ -314,11 +313,11 @@ def _seat(
 ) -> SeatedWorlds:
     rules = game if isinstance(game, TensorGame) else read_game(game)
     if not isinstance(rules, TensorGame):
-        raise ValueError("this game is a Gymnasium environment already; expected a tensor game")
+        raise ValueError("expected a tensor game, got one that is a Gymnasium environment already")
     if role not in rules.roles or {role, *others} != {*rules.roles} or role in others:
         there = ", ".join(others) or "nobody"
         raise ValueError(
-            f"role {role!r}, others: {there}; expected each role of the game once: {', '.join(rules.roles)}"
+            f"expected each role of the game once ({', '.join(rules.roles)}), got role {role!r} and others: {there}"
         )
     policies: dict[str, Policy] = {}
     for other, sitter in others.items():

@@ -54,7 +54,7 @@ class Video:
 
     def __init__(self, frames: np.ndarray | Tensor, fps: float) -> None:
         if not 0 < fps <= MOST_FPS:
-            raise ValueError(f"fps: {fps} cannot be shown; expected 0 < fps <= {MOST_FPS}")
+            raise ValueError(f"fps: expected a number > 0 and <= {MOST_FPS}, got {fps}")
         self.frames, self.fps = _pixels(frames, "frames", 3), float(fps)
 
     def to_bytes(self) -> bytes:
@@ -77,7 +77,7 @@ def _pixels(values: np.ndarray | Tensor, what: str, num_dimensions: int) -> np.n
     is_colour = array.ndim == num_dimensions + 1 and array.shape[-1] == 3
     if array.dtype != np.uint8 or not (is_colour or array.ndim == num_dimensions) or array.size == 0:
         axes = ("frames, " if num_dimensions == 3 else "") + "height, width"
-        raise ValueError(f"{what}: {array.dtype} of shape {array.shape}; expected uint8 ({axes}) or ({axes}, 3)")
+        raise ValueError(f"{what}: expected uint8 ({axes}) or ({axes}, 3), got {array.dtype} of shape {array.shape}")
     return array
 
 
@@ -85,14 +85,14 @@ def require_name(name: str) -> None:
     """Raises ValueError for a name that makes no file."""
     if not NAME.fullmatch(name):
         expected = "letters, digits and '_. -', in parts between slashes that begin with a letter or digit"
-        raise ValueError(f"{name!r} names files; expected {expected}")
+        raise ValueError(f"expected a name of {expected}, got {name!r}")
 
 
 def require_single(name: str, value: Any) -> Single:
     """Raises TypeError for what cannot be recorded, ValueError for a name that makes no file."""
     if not isinstance(value, Single):
         expected = "a number, an array, a str, a datetime, an Image or a Video"
-        raise TypeError(f"{name!r} is a {type(value).__name__}, which cannot be recorded; expected {expected}")
+        raise TypeError(f"expected {expected} as {name!r}, got a {type(value).__name__}")
     require_name(name)
     return value
 

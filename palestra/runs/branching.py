@@ -78,10 +78,10 @@ def extend(run: Path, overrides: Sequence[str]) -> RunFolder:
             message = f"it is not what ended the run: {ended}; branch off a checkpoint: palestra branch CHECKPOINT"
             faults.append(ConfigErrorItem("stop", message))
         elif not changes:
-            faults.append(ConfigErrorItem("stop", "nothing changes; expected another end, as stop.after=100000"))
+            faults.append(ConfigErrorItem("stop", "expected another end, as stop.after=100000, got the same"))
         elif reached is not None and reached >= extended.stop.after:
-            expected = f"expected more than the {reached} {extended.stop.unit} that lie behind"
-            faults.append(ConfigErrorItem("stop.after", f"{extended.stop.after:g} is reached already; {expected}"))
+            expected = f"expected more than the {reached} {extended.stop.unit} that the run has reached"
+            faults.append(ConfigErrorItem("stop.after", f"{expected}, got {extended.stop.after:g}"))
         if faults:
             raise ConfigError(faults)
         noted = _noted(folder)

@@ -98,7 +98,13 @@ class OutputConfig(Config):
     @model_validator(mode="after")
     def _check_mirror(self) -> Self:
         if self.mirror is not None and self.save is None:
-            raise ConfigError([ConfigErrorItem("mirror", "nothing is saved that it could hold; expected null")])
+            raise ConfigError(
+                [
+                    ConfigErrorItem(
+                        "mirror", "expected null, because nothing is saved that a mirror could hold, got a mirror"
+                    )
+                ]
+            )
         return self
 
 
@@ -150,7 +156,7 @@ class BaseRunConfig(Config):
         expected = f"expected one of {listed(self.units)}"
         counting = ((keys, value) for keys, value in walk(self) if isinstance(value, Interval | Limit))
         errors = [
-            ConfigErrorItem(".".join((*keys, "unit")), f"{value.unit!r} is unknown; {expected}")
+            ConfigErrorItem(".".join((*keys, "unit")), f"{expected}, got {value.unit!r}")
             for keys, value in counting
             if value.unit not in self.units
         ]
@@ -192,7 +198,11 @@ class RunConfig(BaseRunConfig):
             *best_errors(self.best, self.evaluations, roles, self.learners()),
         ]
         if self.evaluators is not None and not self.evaluations:
-            errors.append(ConfigErrorItem("evaluators", "there are no evaluations; expected null"))
+            errors.append(
+                ConfigErrorItem(
+                    "evaluators", "expected null, because there are no evaluations, got a number of processes"
+                )
+            )
         if self.output.info and not self.game.has_info:
             message = f"expected [], for the game {self.game.name!r} has no info fields, got {len(self.output.info)}"
             errors.append(ConfigErrorItem("output.info", message))
@@ -225,18 +235,18 @@ class RunConfig(BaseRunConfig):
                 faults.append((f"roles.{role}", f"unknown key; the known roles: {', '.join(roles)}"))
             elif config is None:
                 there = ", ".join(self.players)
-                message = f"{player!r} is no player; expected players.{player} in this file, or one of: {there}"
+                message = f"expected a player of this file ({there}), got {player!r}"
                 faults.append((f"roles.{role}", message))
             elif isinstance(config, ScriptedPlayerConfig) and (fault := script_error(config.scripted, self.game, role)):
                 faults.append((f"players.{player}.scripted", fault))
         for player in self.players:
             if not self.seats(player, roles):
-                expected = "name it under roles, or one from a run in a pairing, or leave it out"
-                faults.append((f"players.{player}", f"sits in no role; {expected}"))
+                message = "expected a player that sits in a role, or one of another run that plays in a pairing"
+                faults.append((f"players.{player}", f"{message}, got one that does neither"))
             if player in SCRIPTED:
-                faults.append((f"players.{player}", "is the name of a scripted player; choose another"))
+                faults.append((f"players.{player}", "expected another name, got that of a scripted player"))
         if not self.learners():
-            faults.append(("players", "nobody learns; expected a player with an algorithm"))
+            faults.append(("players", "expected at least one player with an algorithm, got none"))
         return [ConfigErrorItem(*fault) for fault in faults]
 
 

@@ -36,7 +36,9 @@ def memory_needed(path: str) -> Iterator[None]:
         first = str(error).splitlines()[0] if str(error) else "out of memory"
         if isinstance(error, RuntimeError) and not re.search("allocat|out of memory|overflow", first):
             raise
-        raise ConfigError([ConfigErrorItem(path, f"expected less, for it does not fit in memory: {first}")]) from error
+        raise ConfigError(
+            [ConfigErrorItem(path, f"expected a smaller number, because this does not fit in memory: {first}")]
+        ) from error
 
 
 @contextmanager

@@ -159,10 +159,12 @@ def test_every_schedule_of_every_algorithm_can_change_and_rules_at_once(file: st
         ),
         (
             {"key": "gamma"},
-            "callbacks.0.key: 'gamma' is no schedule of 'host' that can change; expected one of: learning_rate, "
-            "exploration.epsilon",
+            "callbacks.0.key: expected a schedule of 'host' that can change (learning_rate, exploration.epsilon",
         ),
-        ({"schedule": {"name": "constant", "value": -1.0}}, "callbacks.0.schedule.value: -1"),
+        (
+            {"schedule": {"name": "constant", "value": -1.0}},
+            "callbacks.0.schedule.value: expected a number >= 0, got -1",
+        ),
     ],
 )
 def test_what_cannot_change_is_told_before_there_is_a_run(

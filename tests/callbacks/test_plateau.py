@@ -168,18 +168,18 @@ def test_a_schedule_is_lowered_at_every_plateau(make_config: MakeConfig, tmp_pat
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"of": RHO | {"evaluation": "x"}}, "callbacks.0.of.evaluation: 'x' is unknown; expected one of: main"),
-        ({"of": RHO | {"pairing": 9}}, "callbacks.0.of.pairing: no such pairing; expected one of 0 to 2"),
+        ({"of": RHO | {"evaluation": "x"}}, "callbacks.0.of.evaluation: expected one of main, got 'x'"),
+        ({"of": RHO | {"pairing": 9}}, "callbacks.0.of.pairing: expected the number of a pairing, 0 to 2, got 9"),
         (
             {"of": RHO | {"measure": "return/x"}},
-            "callbacks.0.of.measure: 'return/x' is unknown; expected one of: rho, return/host, return/agent",
+            "callbacks.0.of.measure: expected one of rho, return/host, return/agent, got 'return/x'",
         ),
         (
             {"of": TRAINING["of"] | {"role": "x"}},  # type: ignore[operator]
-            "callbacks.0.of.role: 'x' is unknown; expected one of: host, agent",
+            "callbacks.0.of.role: expected one of host, agent, got 'x'",
         ),
-        ({"patience": 0}, "callbacks.0.patience: 0"),
-        ({"goal": "up"}, "callbacks.0.goal: 'up'"),
+        ({"patience": 0}, "callbacks.0.patience: expected an integer >= 1, got 0"),
+        ({"goal": "up"}, "callbacks.0.goal: expected one of 'max', 'min', got 'up'"),
     ],
 )
 def test_what_cannot_be_measured_is_told_before_there_is_a_run(

@@ -104,8 +104,8 @@ def test_lists_of_different_lengths_are_refused() -> None:
     with pytest.raises(ConfigError) as caught:
         build(NATURE | {"kernels": [8, 4], "strides": [4]}, ATARI)
     assert str(caught.value).splitlines() == [
-        "net.kernels: a list of 2 stands there; expected 3, one for each of the channels",
-        "net.strides: a list of 1 stands there; expected 3, one for each of the channels",
+        "net.kernels: expected 3 numbers, one for each of the channels, got 2",
+        "net.strides: expected 3 numbers, one for each of the channels, got 1",
     ]
 
 

@@ -38,7 +38,7 @@ def test_the_order_in_which_the_config_names_entries_means_nothing() -> None:
 FAULTS = {
     "missing": (
         {"screen": ENTRIES["screen"]},
-        ["points: missing; expected a network", "speed: missing; expected a network"],
+        [f"{name}: expected a network, but the key is missing" for name in ("points", "speed")],
     ),
     "unknown": (ENTRIES | {"sped": MLP}, ["sped: unknown key; the entries of this observation: screen, speed, points"]),
     "unfit": (

@@ -190,10 +190,10 @@ def test_no_agent_plays_an_illegal_action(n: int, reduction: str, name: str) -> 
     [
         ("zeillinger", POLYHEDRA, "host", None),
         ("random", NIM, "second", None),
-        ("zeillinger", POLYHEDRA, "agent", "'zeillinger' does not sit as 'agent'; it sits as host"),
-        ("greedy", POLYHEDRA, "host", "'greedy' does not sit as 'host'; it sits as agent"),
-        ("greedy", NIM, "first", "'greedy' does not play this game; it plays 'polyhedra'"),
-        ("gredy", POLYHEDRA, "agent", f"'gredy' is no scripted player; known: {', '.join(SCRIPTED)}"),
+        ("zeillinger", POLYHEDRA, "agent", "expected the role host for the player 'zeillinger', got 'agent'"),
+        ("greedy", POLYHEDRA, "host", "expected the role agent for the player 'greedy', got 'host'"),
+        ("greedy", NIM, "first", "expected the game 'polyhedra' for the player 'greedy', got another one"),
+        ("gredy", POLYHEDRA, "agent", f"expected a scripted player ({', '.join(SCRIPTED)}), got 'gredy'"),
     ],
 )
 def test_players_are_told_where_they_cannot_sit(name: str, game: Any, role: str, fault: str | None) -> None:

@@ -407,10 +407,10 @@ def test_a_recorder_of_ones_own_is_checked_by_its_config_and_built() -> None:
 @pytest.mark.parametrize(
     ("entry", "error"),
     [
-        ({"name": "printers:Deaf", "width": 0}, r"^recorders\.0\.width: 0 is out of range"),
-        ({"name": "printers:Deaf"}, r"^recorders\.0\.width: missing"),
-        ({"name": "printers:Other"}, r"^recorders\.0\.name: .*is no subclass of .*Recorder"),
-        ({"name": "cvs"}, r"^recorders\.0\.name: .*did you mean 'csv'.*or a class of your own"),
+        ({"name": "printers:Deaf", "width": 0}, r"^recorders\.0\.width: expected .*, got 0$"),
+        ({"name": "printers:Deaf"}, r"^recorders\.0\.width: expected .*, but the key is missing$"),
+        ({"name": "printers:Other"}, r"^recorders\.0\.name: expected a subclass of .*Recorder, got 'printers:Other'$"),
+        ({"name": "cvs"}, r"^recorders\.0\.name: expected one of .*or a class of your own.*did you mean 'csv'\?$"),
     ],
 )
 def test_what_is_wrong_with_a_recorder_of_ones_own_is_told_at_its_place(entry: Any, error: str) -> None:

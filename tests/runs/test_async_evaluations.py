@@ -106,7 +106,7 @@ def test_in_an_environment_of_very_uneven_episodes_all_are_played_whatever_their
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"evaluations": [], "best": None}, "evaluators: there are no evaluations; expected null"),
+        ({"evaluations": [], "best": None}, "evaluators: expected null, because there are no evaluations"),
         ({"evaluators": BESIDE | {"num_processes": 0}}, "evaluators.num_processes"),
         ({"evaluators": BESIDE | {"results": {"after": 3, "unit": "minutes"}}}, "evaluators.results.unit"),
         ({"evaluators": {key: BESIDE[key] for key in list(BESIDE)[1:]}}, "evaluators.num_processes"),

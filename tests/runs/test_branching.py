@@ -76,7 +76,7 @@ def test_an_extended_run_learns_what_a_longer_one_learns(run: Path, make_config:
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("stop.after=20", "stop.after: 20 is reached already; expected more than the 24 opt_steps that lie behind"),
+        ("stop.after=20", "stop.after: expected more than the 24 opt_steps that the run has reached, got 20"),
         ("players.host.algorithm.gamma=0.5", "players.host.algorithm.gamma: cannot change in a run; branch off"),
         ("seed=0", "stop: nothing changes"),
     ],

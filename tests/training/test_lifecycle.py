@@ -129,7 +129,7 @@ def test_a_training_without_games_that_is_killed_goes_on_from_the_shell(config: 
 
 def test_a_kind_of_run_says_which_units_there_are(config: dict[str, Any]) -> None:
     config["stop"]["unit"] = "env_steps"
-    message = r"stop\.unit: 'env_steps' is unknown; expected one of 'opt_steps', 'epochs', 'minutes', 'rows'"
+    message = r"stop\.unit: expected one of 'opt_steps', 'epochs', 'minutes', 'rows', got 'env_steps'"
     with pytest.raises(ConfigError, match=message):
         make_trainer(config)
 

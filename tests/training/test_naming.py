@@ -118,19 +118,24 @@ def test_a_class_that_the_file_does_not_name_is_refused(make_config: MakeConfig,
 @pytest.mark.parametrize(
     ("trainer", "expected"),
     [
-        (..., "trainer: missing; expected a mapping with a name; known names: 'in_turn', or a class of your own"),
-        ({"name": "in_trun"}, "trainer.name: 'in_trun' is unknown; did you mean 'in_turn'?"),
-        ({"name": "in_turn", "num_turns": 3}, "trainer.num_turns: unknown key"),
-        ({"name": "own_trainer:Alternating"}, "trainer.num_turns: missing; expected an integer >= 1"),
-        ({"name": "own_trainer:Nobody"}, "trainer.name: module 'own_trainer' has no class 'Nobody'; it has "),
-        ({"name": "own_trainer:PositiveInt"}, "trainer.name: module 'own_trainer' has no class 'PositiveInt'"),
-        ({"name": "own_trainer:UserConfig"}, "trainer.name: 'own_trainer:UserConfig' is no subclass of palestra."),
+        (..., r"^trainer: expected a mapping with `name`, one of 'in_turn', or a class of your own as"),
+        (
+            {"name": "in_trun"},
+            r"^trainer\.name: expected one of 'in_turn', .*, got 'in_trun'; did you mean 'in_turn'\?$",
+        ),
+        ({"name": "in_turn", "num_turns": 3}, r"^trainer\.num_turns: unknown key"),
+        (
+            {"name": "own_trainer:Alternating"},
+            r"^trainer\.num_turns: expected an integer >= 1, but the key is missing$",
+        ),
+        ({"name": "own_trainer:Nobody"}, r"^trainer\.name: expected a class of module 'own_trainer' .*, got 'Nobody'$"),
+        ({"name": "own_trainer:PositiveInt"}, r"^trainer\.name: expected a class of module .*, got 'PositiveInt'$"),
+        ({"name": "own_trainer:UserConfig"}, r"^trainer\.name: expected a subclass of palestra\..*:UserConfig'$"),
     ],
 )
 def test_a_trainer_that_cannot_be_is_told(trainer: Any, expected: str, make_config: MakeConfig, own: Path) -> None:
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(ConfigError, match=expected):
         make_trainer(make_config({"trainer": trainer}))
-    assert str(caught.value).startswith(expected)
 
 
 def test_a_branch_cannot_change_the_trainer_but_its_keys(make_config: MakeConfig, own: Path) -> None:

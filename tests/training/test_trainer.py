@@ -178,7 +178,7 @@ def test_a_callback_is_named_in_a_config(make_config: MakeConfig, in_tmp_path: P
     config = make_config({"callbacks": [{"name": "own_callback:Halving", "every": 2}]})
     trainer = trained(config, in_tmp_path / "run")
     assert trainer.halved == trainer.epochs // 2 > 0
-    with pytest.raises(palestra.ConfigError, match=r"callbacks\.0\.every: missing"):
+    with pytest.raises(palestra.ConfigError, match=r"callbacks\.0\.every: expected .*, but the key is missing"):
         Trainer(make_config({"callbacks": [{"name": "own_callback:Halving"}]}))
 
 
@@ -576,19 +576,22 @@ def test_a_reward_of_the_user_s_own_that_is_no_number_fails_the_run(make_config:
 @pytest.mark.parametrize(
     ("changes", "expected"),
     [
-        ({"best.pairing": 2}, "best.pairing: in pairing 2 nobody learns; expected one of 0, 1"),
-        ({"best.pairing": 7}, "best.pairing: no such pairing; expected one of 0, 1"),
+        ({"best.pairing": 2}, "best.pairing: expected a pairing with a player that learns (0, 1), got 2"),
+        ({"best.pairing": 7}, "best.pairing: expected a pairing with a player that learns (0, 1), got 7"),
         (
             {"best.measure": "return/hosts"},
-            "best.measure: 'return/hosts' is unknown; expected one of rho, return/host, return/agent",
+            "best.measure: expected one of rho, return/host, return/agent, got 'return/hosts'",
         ),
         ({"execution.device": "gpu"}, "execution.device: expected a string that matches "),
         (
             {"roles.agent": "host"},
-            "players.agent: sits in no role",
+            "players.agent: expected a player that sits in a role",
         ),
-        ({"players.host": {"scripted": "zeilinger"}}, "players.host.scripted: 'zeilinger' is no scripted player"),
-        ({"players.host": {"scripted": "greedy"}}, "players.host.scripted: 'greedy' does not sit as 'host'"),
+        ({"players.host": {"scripted": "zeilinger"}}, "players.host.scripted: expected a scripted player ("),
+        (
+            {"players.host": {"scripted": "greedy"}},
+            "players.host.scripted: expected the role agent for the player 'greedy', got 'host'",
+        ),
     ],
 )
 def test_a_config_that_cannot_be_played_is_told_before_anything_is_made(

@@ -55,7 +55,7 @@ class BoundedStartConfig(ClassicControlConfig):
     def _check_bounds(self) -> Self:
         low, high = self.initial_low, self.initial_high
         if low > high:
-            raise ConfigError([ConfigErrorItem("initial_low", f"{low} lies above initial_high, {high}")])
+            raise ConfigError([ConfigErrorItem("initial_low", f"expected a number <= initial_high, {high}, got {low}")])
         return self
 
 

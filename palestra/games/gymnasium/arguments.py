@@ -251,7 +251,7 @@ def id_error(env_id: str) -> str | None:
     if ":" in env_id or is_atari(env_id) or env_id in gymnasium.registry:
         return None
     others = "Atari games are named as 'ALE/Pong-v5', your own as 'module:Name-v0'"
-    return f"{env_id!r} is no environment that gymnasium knows; {nearest_ids(env_id)}; {others}"
+    return f"expected an environment that gymnasium knows, got {env_id!r}; {nearest_ids(env_id)}; {others}"
 
 
 def nearest_ids(env_id: str) -> str:
@@ -262,7 +262,7 @@ def nearest_ids(env_id: str) -> str:
     near = difflib.get_close_matches(name, sorted(ids, reverse=True), n=3, cutoff=0.5)
     if near:
         return f"the nearest known: {listed(f'{module}:{known}' if module else known for known in near)}"
-    return f"{module!r} has registered {listed(ids) or 'none'}" if module else "expected one as 'CartPole-v1'"
+    return f"{module!r} has registered {listed(ids) or 'none'}" if module else "an example is 'CartPole-v1'"
 
 
 def argument_errors(env_id: str, given: dict[str, Any], vector: bool) -> list[ConfigErrorItem]:
@@ -273,7 +273,7 @@ def argument_errors(env_id: str, given: dict[str, Any], vector: bool) -> list[Co
         limit = given.get("max_episode_steps")  # which gymnasium.make takes for any of them
         return [] if limit is None else _number_of_steps_errors(limit)
     errors = [
-        ConfigErrorItem(name, f"missing; expected {_expected(argument)}")
+        ConfigErrorItem(name, f"expected {_expected(argument)}, but the key is missing")
         for name, argument in known.items()
         if name not in given
     ]
@@ -281,10 +281,11 @@ def argument_errors(env_id: str, given: dict[str, Any], vector: bool) -> list[Co
         if name not in known:
             near = nearest(name, known)
             hint = f"did you mean {near!r}? " if near else ""
-            errors.append(ConfigErrorItem(name, f"unknown; {hint}{env_id} has the known {listed(known) or 'none'}"))
+            message = f"unknown key; {hint}{env_id} has the arguments {listed(known) or 'none'}"
+            errors.append(ConfigErrorItem(name, message))
         elif not any(_fits(value, kind, known[name].usual) for kind in known[name].kinds):
-            place, there = _fault(name, value, known[name])
-            errors.append(ConfigErrorItem(place, f"{shown(there)} stands there; expected {_expected(known[name])}"))
+            place, wrong = _fault(name, value, known[name])
+            errors.append(ConfigErrorItem(place, f"expected {_expected(known[name])}, got {shown(wrong)}"))
         elif name == "max_episode_steps" and value is not None:
             errors += _number_of_steps_errors(value)
     return errors
@@ -293,12 +294,12 @@ def argument_errors(env_id: str, given: dict[str, Any], vector: bool) -> list[Co
 def _number_of_steps_errors(value: Any) -> list[ConfigErrorItem]:
     if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
         return []
-    message = f"{shown(value)} stands there; expected an integer >= 1, or null: never"
+    message = f"expected an integer >= 1, or null (never), got {shown(value)}"
     return [ConfigErrorItem("max_episode_steps", message)]
 
 
 def _fault(name: str, value: Any, argument: Argument) -> tuple[str, Any]:
-    """The place of what does not fit, and what stands there: one number of a list of the right length, or the whole."""
+    """The place of a wrong value, and the value: one number of a list of the right length, or the whole argument."""
     if isinstance(value, list) and isinstance(argument.usual, tuple) and len(value) == len(argument.usual):
         may_be_none = isinstance(argument.usual, Range)
         for index, item in enumerate(value):
@@ -314,7 +315,7 @@ def _expected(argument: Argument) -> str:
         text = f"[{', '.join('null' if abs(v) == _INF else repr(v) for v in usual)}]"
     else:
         text = shown(usual)
-    return f"{kinds}; usually {text}"
+    return f"{kinds} (usually {text})"
 
 
 def _fits(value: Any, kind: type, usual: Any) -> bool:

@@ -1,4 +1,4 @@
-"""What a config says of a Gymnasium environment. Checked without making it, and without importing any extra."""
+"""The config of a Gymnasium environment, which is checked without making the environment or importing any extra."""
 
 from typing import Annotated, Any, Literal, Self
 
@@ -97,7 +97,7 @@ class EnvironmentConfig(GameConfig):
         for item in argument_errors(self.id, self.arguments, self.is_vector):
             errors.append(ConfigErrorItem(f"arguments.{item.path}", item.message))
         if self.is_vector and self.wrappers:
-            message = f"{len(self.wrappers)} stand there; expected [], for entry_point environments take none"
+            message = f"expected [], because entry_point environments take no wrappers, got {len(self.wrappers)}"
             errors.append(ConfigErrorItem("wrappers", message))
         if errors:
             raise ConfigError(errors)

@@ -99,8 +99,8 @@ def _make_own_vector(config: EnvironmentConfig, num_worlds: int) -> VectorEnv:
     if not isinstance(vector.metadata.get("autoreset_mode"), AutoresetMode):
         vector.close()
         message = (
-            f"the vector environment of {config.id} does not declare metadata['autoreset_mode'], so that nobody can "
-            "tell where its episodes begin; expected 'sync' or 'async'"
+            f"expected 'sync' or 'async', because the vector environment of {config.id} does not declare "
+            "metadata['autoreset_mode'], which says when its episodes begin, got 'entry_point'"
         )
         raise ConfigError([ConfigErrorItem("vectorization.name", message)])
     return CheckedVector(vector)
@@ -158,7 +158,7 @@ def _warn_unless_out_of_date(text: str) -> None:
 def _explained(config: EnvironmentConfig, error: BaseException) -> ConfigError:
     text = " ".join(str(error).split())
     if isinstance(error, gymnasium.error.UnregisteredEnv):
-        message = f"{config.id!r} is no environment that gymnasium knows; {nearest_ids(config.id)}"
+        message = f"expected an environment that gymnasium knows, got {config.id!r}; {nearest_ids(config.id)}"
         return ConfigError([ConfigErrorItem("id", message)])
     if isinstance(error, gymnasium.error.DependencyNotInstalled | ImportError):
         return ConfigError([ConfigErrorItem("id", f"{config.id!r} {_missing(text)}")])

@@ -1,4 +1,4 @@
-"""What an environment does wrong, told in one line: it raises, it exits, or it gives what Gymnasium does not allow."""
+"""Messages for what an environment does wrong: it raises, exits, or gives a value that Gymnasium does not allow."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -19,7 +19,7 @@ def raise_for(fault: str | None, world: int | None = None) -> None:
 def fault_of_reset(space: gymnasium.Space, given: Any) -> str | None:
     """What is wrong with what `reset` gave, if anything. space: of the observations."""
     if not isinstance(given, tuple) or len(given) != 2:
-        return f"reset gave {_told(given)}; expected a tuple (observation, info)"
+        return f"expected a tuple (observation, info) from reset, got {_described(given)}"
     observation, info = given
     return _fault_of_info(info) or fault_of_observation(space, observation)
 
@@ -27,7 +27,7 @@ def fault_of_reset(space: gymnasium.Space, given: Any) -> str | None:
 def fault_of_step(space: gymnasium.Space, given: Any) -> str | None:
     """What is wrong with what `step` gave, if anything. space: of the observations."""
     if not isinstance(given, tuple) or len(given) != 5:
-        return f"step gave {_told(given)}; expected a tuple (observation, reward, terminated, truncated, info)"
+        return f"expected a tuple (observation, reward, terminated, truncated, info) from step, got {_described(given)}"
     observation, *results = given
     return fault_of_results(*results) or fault_of_observation(space, observation)
 
@@ -35,44 +35,44 @@ def fault_of_step(space: gymnasium.Space, given: Any) -> str | None:
 def fault_of_results(reward: Any, terminated: Any, truncated: Any, info: Any) -> str | None:
     """What is wrong with what a step gives beside the observation, if anything."""
     if not isinstance(reward, float) and not _is_number(reward, "biuf"):
-        return f"the reward is {_told(reward)}; expected a number"
+        return f"expected a number as the reward, got {_described(reward)}"
     for name, flag in (("terminated", terminated), ("truncated", truncated)):
         if type(flag) is not bool and not (_is_number(flag, "biu") and flag in (0, 1)):
-            return f"{name} is {_told(flag)}; expected True or False"
+            return f"expected True or False as {name}, got {_described(flag)}"
     return _fault_of_info(info)
 
 
 def fault_of_observation(space: gymnasium.Space, value: Any, name: str = "the observation") -> str | None:
-    """What in an observation is not as its space says, if anything: entries, shape, dtype, and which choices there are.
-    Numbers beyond a Box's bounds are let through, and so is every dtype of the same kind, as float64 for float32."""
+    """How an observation differs from its space, if it does: in entries, shape, dtype, or choices out of range. Numbers
+    beyond a Box's bounds pass, and so does every dtype of the same kind, as float64 for float32."""
     match space:
         case gymnasium.spaces.Dict():
             if not isinstance(value, Mapping) or not space.keys() <= value.keys():
-                return f"{name} is {_told(value)}; expected a dict with the entries {listed(space)}"
+                return f"expected a dict with the entries {listed(space)} as {name}, got {_described(value)}"
             inner = [(space[key], value[key], f"{name}[{key!r}]") for key in space]
             return next(filter(None, (fault_of_observation(*each) for each in inner)), None)
         case gymnasium.spaces.Tuple():
             if not isinstance(value, tuple | list) or len(value) != len(space):
-                return f"{name} is {_told(value)}; expected a tuple of {len(space)}"
+                return f"expected a tuple of {len(space)} as {name}, got {_described(value)}"
             inner = [(space[index], value[index], f"{name}[{index}]") for index in range(len(space))]
             return next(filter(None, (fault_of_observation(*each) for each in inner)), None)
     try:
         array = np.asarray(value)
     except ValueError:  # lists that differ in length
-        return f"{name} is {_told(value)}; expected an array of shape {space.shape}"
+        return f"expected an array of shape {space.shape} as {name}, got {_described(value)}"
     if array.shape != space.shape:
-        return f"{name} has shape {array.shape}; expected {space.shape}, as its space says"
+        return f"expected shape {space.shape} of {name}, by its space, got {array.shape}"
     if space.dtype is not None and not np.can_cast(array.dtype, space.dtype, "same_kind"):
-        return f"{name} has dtype {array.dtype}; expected {space.dtype}, as its space says"
+        return f"expected dtype {space.dtype} of {name}, by its space, got {array.dtype}"
     if isinstance(space, gymnasium.spaces.Discrete | gymnasium.spaces.MultiDiscrete):
         num = space.n if isinstance(space, gymnasium.spaces.Discrete) else space.nvec
         if not ((array >= space.start) & (array < space.start + num)).all():
-            return f"{name} is {_told(value)}; expected one of {space}"
+            return f"expected a value of {space} as {name}, got {_described(value)}"
     return None
 
 
 def _fault_of_info(info: Any) -> str | None:
-    return None if isinstance(info, dict) else f"info is {_told(info)}; expected a dict"
+    return None if isinstance(info, dict) else f"expected a dict as info, got {_described(info)}"
 
 
 def _is_number(value: Any, kinds: str) -> bool:
@@ -84,8 +84,8 @@ def _is_number(value: Any, kinds: str) -> bool:
     return array.shape == () and array.dtype.kind in kinds
 
 
-def _told(value: Any) -> str:
-    """A value, for a message: what it is, and how large, where it does not fit into a few words."""
+def _described(value: Any) -> str:
+    """A value for a message; its kind and size instead if it is long."""
     if isinstance(value, np.ndarray) and value.size > 1:
         return f"an array of shape {value.shape} and dtype {value.dtype}"
     if isinstance(value, tuple):

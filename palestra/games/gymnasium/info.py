@@ -28,7 +28,7 @@ class InfoFields:
     def __init__(self, names: Sequence[str], num_worlds: int, gathered: Aggregates) -> None:
         self.paths = {name: name.split("/") for name in names}
         self.num_worlds, self.gathered = num_worlds, gathered
-        self._missing, self._unfit, self._told = set(names), set[str](), set[str]()
+        self._missing, self._unfit, self._reported = set(names), set[str](), set[str]()
         self._seen: set[str] = set()  # all fields that have come while one was missing
 
     def step(self, infos: Infos, valid: np.ndarray | None, ended: np.ndarray | None, is_same_step: bool) -> None:
@@ -49,14 +49,14 @@ class InfoFields:
     def news(self) -> Iterator[str]:
         """What the user should know of the names that have not come so far, or not as numbers; each once."""
         for name in self.paths:
-            if name in self._told or name not in self._missing | self._unfit:
+            if name in self._reported or name not in self._missing | self._unfit:
                 continue
-            self._told.add(name)
+            self._reported.add(name)
             if name in self._unfit:
-                yield f"output.info: {name!r} is no number or array of numbers; it is not recorded"
+                yield f"output.info: expected numbers in {name!r}, got another type; it is not recorded"
             else:
-                there = f"the fields that came: {', '.join(sorted(self._seen))}" if self._seen else "no field came"
-                yield f"output.info: {name!r} has not come in any step; {there}"
+                there = f"the fields are: {', '.join(sorted(self._seen))}" if self._seen else "no step had any field"
+                yield f"output.info: no step had the field {name!r}; {there}"
 
     def _take(self, full_name: str, name: str, infos: Infos, where: np.ndarray | None) -> None:
         *outer, key = self.paths[name]

@@ -21,7 +21,9 @@ class CheckedVector(VectorWrapper):
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         given = self._ask("reset", seed=seed, options=options)
         if not isinstance(given, tuple) or len(given) != 2:
-            raise EnvironmentFailed("reset of the vector environment gave no tuple (observations, infos)")
+            raise EnvironmentFailed(
+                "expected a tuple (observations, infos) from reset of the vector environment, got another value"
+            )
         observations, infos = given
         raise_for(fault_of_observation(self.batch, observations, "the batch of observations"))
         return observations, _dict(infos)
@@ -29,7 +31,9 @@ class CheckedVector(VectorWrapper):
     def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
         given = self._ask("step", actions)
         if not isinstance(given, tuple) or len(given) != 5:
-            raise EnvironmentFailed("a step gave no tuple (observations, rewards, terminated, truncated, infos)")
+            raise EnvironmentFailed(
+                "expected a tuple (observations, rewards, terminated, truncated, infos) from step, got another value"
+            )
         observations, rewards, terminated, truncated, infos = given
         raise_for(fault_of_observation(self.batch, observations, "the batch of observations"))
         return (
@@ -57,12 +61,12 @@ class CheckedVector(VectorWrapper):
         if array.shape != (self.num_envs,) or array.dtype.kind not in kinds:
             expected = "numbers" if "f" in kinds else "bools"
             raise EnvironmentFailed(
-                f"{name} have shape {array.shape} and dtype {array.dtype}; expected {self.num_envs} {expected}"
+                f"expected {self.num_envs} {expected} as {name}, got shape {array.shape} and dtype {array.dtype}"
             )
         return array
 
 
 def _dict(infos: Any) -> dict[str, Any]:
     if not isinstance(infos, dict):
-        raise EnvironmentFailed(f"infos are a {type(infos).__name__}; expected a dict")
+        raise EnvironmentFailed(f"expected a dict as infos, got a {type(infos).__name__}")
     return infos

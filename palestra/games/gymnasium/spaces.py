@@ -118,7 +118,7 @@ def _leaf(space: gymnasium.Space, name: str) -> tuple[tuple[int, ...], torch.dty
         case gymnasium.spaces.MultiBinary():
             return space.shape, torch.float32, False, _numbers
     kinds = "Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple"
-    raise UnknownSpace(f"observation {name!r} is a {type(space).__name__}; expected {kinds}")
+    raise UnknownSpace(f"expected {kinds} as observation {name!r}, got {type(space).__name__}")
 
 
 def _numbers(batch: np.ndarray) -> np.ndarray:
@@ -179,7 +179,7 @@ def action_space(space: gymnasium.Space) -> tuple[ActionSpace, Callable[[np.ndar
                 return Box(low, high), _same
             return Box(low, high), partial(_reshaped, shape=space.shape, dtype=space.dtype)
     kinds = "Discrete, MultiDiscrete, MultiBinary or a Box of floats"
-    raise UnknownSpace(f"actions are a {space}; expected {kinds}")
+    raise UnknownSpace(f"expected {kinds} as actions, got {space}")
 
 
 def _same(actions: np.ndarray) -> np.ndarray:

@@ -80,16 +80,16 @@ class PolyhedraConfig(GameConfig):
         for i, board in enumerate(self.initial_points or []):
             if not 1 <= len(board) <= self.max_num_points:
                 errors.append(
-                    ConfigErrorItem(f"initial_points.{i}", f"{len(board)} points; expected 1 to {self.max_num_points}")
+                    ConfigErrorItem(
+                        f"initial_points.{i}", f"expected 1 to {self.max_num_points} points, got {len(board)}"
+                    )
                 )
             for j, point in enumerate(board):
                 if len(point) != self.dimension or not all(0 <= x <= MAX_COORDINATE for x in point):
                     expected = f"{self.dimension} integers from 0 to 2**50"
-                    errors.append(
-                        ConfigErrorItem(f"initial_points.{i}.{j}", f"{point} is no point; expected {expected}")
-                    )
+                    errors.append(ConfigErrorItem(f"initial_points.{i}.{j}", f"expected {expected}, got {point}"))
         if self.initial_points == []:
-            errors.append(ConfigErrorItem("initial_points", "no boards; expected at least one, or null"))
+            errors.append(ConfigErrorItem("initial_points", "expected at least one board, or null, got []"))
         if errors:
             raise ConfigError(errors)
         return self
@@ -120,7 +120,7 @@ def encode_host_action(coordinates: Tensor) -> Tensor:
     bits = (coordinates.long() << torch.arange(dimension, device=coordinates.device)).sum(-1)
     codes = torch.tensor(_codes_of_masks(dimension), device=coordinates.device)[bits]
     if (codes < 0).any():
-        raise ValueError("the host chooses at least two coordinates")
+        raise ValueError("expected a choice of at least two coordinates by the host, got fewer")
     return codes
 
 

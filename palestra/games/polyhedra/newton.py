@@ -45,9 +45,9 @@ def newton_vertices(points: Tensor) -> Tensor:
     that it is) one board at a time in exact integers. ValueError for another shape and for NaN or infinity.
     """
     if points.dim() != 3:
-        raise ValueError(f"points: shape {tuple(points.shape)}; expected (batch, max_points, n)")
+        raise ValueError(f"points: expected shape (batch, max_points, n), got {tuple(points.shape)}")
     if not torch.isfinite(points).all():
-        raise ValueError("points: NaN or infinity among the coordinates")
+        raise ValueError("points: expected finite coordinates, got NaN or infinity")
     hard = ((points >= EXACT_FLOAT) | (points != points.round() if points.is_floating_point() else False)).any(2).any(1)
     boards = points.to(torch.float64).masked_fill(hard[:, None, None], -1.0)
     reduced, num_exact = reduce_points(boards, "vertices", "numba" if points.device.type == "cpu" else "torch")

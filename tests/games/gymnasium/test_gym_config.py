@@ -53,7 +53,7 @@ def test_every_break_is_told_by_its_path() -> None:
 
 def test_a_missing_argument_is_named_with_its_usual_value() -> None:
     assert errors_of(cart_pole(arguments={"sutton_barto_reward": True})) == [
-        "arguments.max_episode_steps: missing; expected an integer or null; usually 500"
+        "arguments.max_episode_steps: expected an integer or null (usually 500), but the key is missing"
     ]
 
 
@@ -61,25 +61,27 @@ def test_an_unknown_argument_is_told_with_the_nearest() -> None:
     (line,) = errors_of(
         cart_pole(arguments={"sutton_barto_reward": True, "max_episode_steps": 5, "max_episodes_step": 5})
     )
-    assert line.startswith("arguments.max_episodes_step: unknown; did you mean 'max_episode_steps'?")
+    assert line.startswith("arguments.max_episodes_step: unknown key; did you mean 'max_episode_steps'?")
 
 
 def test_an_argument_of_a_wrong_type_is_told() -> None:
     arguments = {"sutton_barto_reward": 1, "max_episode_steps": 500}
     assert errors_of(cart_pole(arguments=arguments)) == [
-        "arguments.sutton_barto_reward: 1 stands there; expected true or false; usually false"
+        "arguments.sutton_barto_reward: expected true or false (usually false), got 1"
     ]
 
 
 def test_an_unknown_id_is_told_with_the_nearest() -> None:
     (line,) = errors_of(gym_data(id="CartPol-v1"))
-    assert line.startswith("id: 'CartPol-v1' is no environment that gymnasium knows; the nearest known: 'CartPole-v1'")
+    assert line.startswith(
+        "id: expected an environment that gymnasium knows, got 'CartPol-v1'; the nearest known: 'CartPole-v1'"
+    )
 
 
 def test_an_unknown_id_of_an_extra_is_told_when_it_is_made() -> None:
     pytest.importorskip("ale_py")
     arguments = {name: argument.usual for name, argument in (known_arguments("ALE/Pong-v5", False) or {}).items()}
-    assert "game.id: 'ALE/Pogn-v5' is no environment that gymnasium knows" in refusal(
+    assert "game.id: expected an environment that gymnasium knows, got 'ALE/Pogn-v5'" in refusal(
         gym_data(id="ALE/Pogn-v5", arguments=arguments)
     )
 
@@ -110,9 +112,10 @@ def test_entry_points_take_no_wrappers_and_must_declare_their_autoreset_mode() -
     entry_point = {"name": "entry_point"}
     wrappers = [{"name": "time_limit", "max_episode_steps": 3}]
     (line,) = errors_of(cart_pole(vectorization=entry_point, wrappers=wrappers))
-    assert line.startswith("wrappers: 1 stand there; expected []")
+    assert line.startswith("wrappers: expected [], ")
     lonely = refusal(gym_data(id="tests.gym_probes:Lonely-v0", vectorization=entry_point))
-    assert "game.vectorization.name: the vector environment of tests.gym_probes:Lonely-v0 does not declare" in lonely
+    why = "because the vector environment of tests.gym_probes:Lonely-v0 does not declare metadata['autoreset_mode']"
+    assert f"game.vectorization.name: expected 'sync' or 'async', {why}" in lonely
     assert "game.id" in refusal(gym_data(vectorization=entry_point))
 
 
@@ -226,4 +229,7 @@ def test_a_wrapper_of_ones_own_is_called_with_its_config(in_tmp_path: Path) -> N
     env = make_environment(check(data, GymnasiumConfig))
     env.reset(seed=0)
     assert env.step(5)[1] == 3.0
-    assert "wrappers.0.factor: missing" in errors_of(gym_data(wrappers=[{"name": "my_wrappers:Scale"}]))[0]
+    assert (
+        "wrappers.0.factor: expected a number > 0, but the key is missing"
+        in errors_of(gym_data(wrappers=[{"name": "my_wrappers:Scale"}]))[0]
+    )

@@ -95,15 +95,15 @@ def test_what_never_comes_or_is_no_number_is_told_once_with_what_came() -> None:
     assert found.keys() == {"info/age", "final_info/age"}
     there = "age, episode/l, inner/half, is_odd, list, only_at_reset, pair, rare, word"
     assert list(fields.news()) == [
-        f"output.info: 'agee' has not come in any step; the fields that came: {there}",
-        "output.info: 'word' is no number or array of numbers; it is not recorded",
-        f"output.info: 'inner' has not come in any step; the fields that came: {there}",
-        f"output.info: 'episode/r' has not come in any step; the fields that came: {there}",
-        f"output.info: 'only_at_reset' has not come in any step; the fields that came: {there}",
+        f"output.info: no step had the field 'agee'; the fields are: {there}",
+        "output.info: expected numbers in 'word', got another type; it is not recorded",
+        f"output.info: no step had the field 'inner'; the fields are: {there}",
+        f"output.info: no step had the field 'episode/r'; the fields are: {there}",
+        f"output.info: no step had the field 'only_at_reset'; the fields are: {there}",
     ]
     assert list(fields.news()) == []
 
 
 def test_where_no_field_comes_that_is_told() -> None:
     _, fields, _ = watched(gym_game(id="tests.gym_probes:Noise-v0"), ["age"], 0)
-    assert list(fields.news()) == ["output.info: 'age' has not come in any step; no field came"]
+    assert list(fields.news()) == ["output.info: no step had the field 'age'; no step had any field"]
