@@ -35,6 +35,7 @@ def run_of(digit: str) -> RunFacts:
         id=digit * 32,
         user_classes={},
         set_in_python=[],
+        trainer_in_python=None,
         branched_from=None,
         mirror=None,
         checkpoint_folder=None,

@@ -26,7 +26,7 @@ pytest.importorskip("paramiko")
 def sftp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """A server whose root is tmp_path/served, and which has the folder /home; user and password lie in
     fsspec's own config."""
-    from sftp_server import PASSWORD, USER, sftp_server
+    from tests.storage.sftp_server import PASSWORD, USER, sftp_server
 
     (tmp_path / "served" / "home").mkdir(parents=True)
     monkeypatch.setitem(fsspec.config.conf, "sftp", {"username": USER, "password": PASSWORD})
