@@ -175,8 +175,8 @@ def mean_metrics(steps: Sequence[Metrics]) -> dict[str, Tensor]:
 class Algorithm(ABC):
     """How one player learns.
 
-    Must be implemented: `policy`, `learn`, `state_dict`, `load_state_dict`; may be: `module`. `__init__` fills the
-    player's `nets`, `optimizers`, `lr_schedule`, `er_schedule`, `replay_buffer`.
+    Must be implemented: `policy`, `learn`; may be: `state_dict` and `load_state_dict`, both or none, and `module`.
+    `__init__` fills the player's `nets`, `optimizers`, `lr_schedule`, `er_schedule`, `replay_buffer`.
 
     Hand-written kernels that stand in for methods are attributes of type `kernel_property`, named `..._kernel`, and
     None where the methods themselves run. They are chosen when they are first asked for, and anew when a run begins and
@@ -202,13 +202,14 @@ class Algorithm(ABC):
         """One turn of the player: roll out, sample, update. A run that was stopped inside a turn calls it again: what
         stands in loops of the turn and is done is passed over, what stands between them is done again."""
 
-    @abstractmethod
     def state_dict(self) -> dict[str, Any]:
-        """What must be remembered between safe points, beside the player's parts."""
+        """What must be remembered between safe points, beside the player's parts and how far its turn has come."""
+        return {}
 
-    @abstractmethod
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """The inverse of `state_dict`."""
+        if state:
+            raise ValueError(f"expected nothing to load, for {type(self).__name__} keeps nothing; got {list(state)}")
 
     # ---- hand-written kernels ------------------------------------------------------------------------------
 

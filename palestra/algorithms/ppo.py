@@ -259,7 +259,7 @@ class PPO(Algorithm):
             observation=batch.observation,
             memory={},
             episode_start=torch.zeros(1, len(value), dtype=torch.bool, device=value.device),
-            legal=extras["legal"],
+            legal=batch.legal,
             action=extras.get(SAMPLED, batch.action),
             log_prob=extras["log_prob"],
             value=value,

@@ -192,7 +192,7 @@ class SoftPolicy:
             action = self.head.sample(self.net(view), legal, keys)
         else:
             action = self.head.deterministic(self.net(view), legal)
-        return Decision(action, {"legal": legal}, memory)
+        return Decision(action, {}, memory)
 
 
 def make_head(config: SACConfig, player: Player) -> BoxHead | DiscreteHead:
@@ -299,7 +299,7 @@ class SAC(Algorithm):
             case PerDimensionConfig(factor=factor):
                 return factor * self.head.num_noise
             case PerLogActionsConfig(factor=factor):
-                return factor * batch.extras["legal"].sum(dim=1).clamp(min=1).log().mean()
+                return factor * batch.legal.sum(dim=1).clamp(min=1).log().mean()
 
     # ---- a turn --------------------------------------------------------------------------------------
 
@@ -375,7 +375,7 @@ class SAC(Algorithm):
         self, batch: Transitions, noise: Tensor, alpha: Tensor
     ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
         """The gradient of the policy's loss by its own weights, as one vector; the mean entropy, (); and metrics."""
-        actions = self.head.sample_actions(self.policy_net(batch.observation), batch.extras["legal"], noise)
+        actions = self.head.sample_actions(self.policy_net(batch.observation), batch.legal, noise)
         q_values = self.frozen_critics(batch.observation | actions.critic_inputs)
         terms = self.policy_loss(q_values, actions, batch, alpha)
         loss, entropy = total_loss(terms), actions.entropy().detach().mean()

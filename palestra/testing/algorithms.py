@@ -129,14 +129,17 @@ def _faults_of_stops(cls: type[Algorithm], alone: Stopping, place: Path, config:
     run = place / "stopped"
     _train(cls, run, config, stop_at=1)
     for number, (before, after) in enumerate(zip(alone.states, [*alone.states[1:], None], strict=True)):
-        again = _train(cls, run, None, stop_at=2)
+        expected = f"a fresh object to go on from safe point {number} as if nothing had been stopped"
+        try:
+            again = _train(cls, run, None, stop_at=2)
+        except _Unable as error:
+            return [ConfigErrorItem("", f"{error}; expected {expected}, by what state_dict remembers")]
         if told := _difference(before, again.states[0], number):
             return [_fault(cls, "load_state_dict", "a fresh object to be what state_dict has told", told)]
         told = "another number of safe points" if (after is None) != (len(again.states) == 1) else None
         if after is not None and len(again.states) > 1:
             told = _difference(after, again.states[1], number + 1)
         if told:
-            expected = f"a fresh object to go on from safe point {number} as if nothing had been stopped"
             return [_fault(cls, "learn", f"{expected}, by what state_dict remembers", told)]
     if told := _difference(_records(alone), _records(again), None):
         return [_fault(cls, "learn", "the same records with stops as without", told)]

@@ -55,8 +55,6 @@ class PlayerTurn(Turn):
     def after_step(self, metrics: Metrics, num_opt_steps: int = 1) -> None:
         self.trainer._count_opt_steps(self.player, num_opt_steps - 1)  # the hook counts the last one
         self.trainer.after_step(self.player, metrics)
-        if not self._open:
-            self.safe_point()
 
     def safe_point(self) -> None:
         self.trainer.safe_point()

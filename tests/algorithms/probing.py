@@ -59,8 +59,6 @@ class ProbeTurn(Turn):
         self.calls.append("after")
         self.metrics.append(metrics)
         self.player.opt_steps += num_opt_steps
-        if not self._open:
-            self.visit()
 
     def safe_point(self) -> None:
         self.calls.append("safe point")

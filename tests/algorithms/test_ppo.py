@@ -525,14 +525,13 @@ def test_it_acts_as_the_head_does_by_the_logits_of_today(actions: ActionSpace, a
     policy = ppo.policy(explore=True)
     for seed in range(3):
         batch = ready_transitions(ppo, num_worlds=50, seed=seed)
-        legal = batch.extras["legal"] & (torch.arange(300) % 10 > 0).unsqueeze(1)  # in some rows nothing is legal
+        legal = batch.legal & (torch.arange(300) % 10 > 0).unsqueeze(1)  # in some rows nothing is legal
         keys = world_keys(seed, 300, CPU)
         decision = policy.act(batch.observation, legal, keys, {})
         with torch.no_grad():
             action, extras = ppo.net.head.draw(ppo.net.policy(batch.observation), legal, keys)
         assert torch.equal(decision.action, action)
         assert decision.extras.keys() == extras.keys()
-        assert torch.equal(decision.extras["legal"], legal)
         assert torch.allclose(decision.extras["log_prob"], extras["log_prob"], atol=1e-6)
         ppo.prepare(batch)
         ppo.make_pass()  # it sees the weights of today

@@ -117,7 +117,7 @@ class Reference:
         assert all(torch.allclose(value, stored[name][one], atol=1e-6) for name, value in self.memory.items())
         outputs, value, after = self.look({name: x[one] for name, x in batch.observation.items()})
         action = batch.extras.get("sampled_action", batch.action)[one]
-        log_prob = self.ppo.net.head.distribution(outputs, batch.extras["legal"][one]).log_prob(action)
+        log_prob = self.ppo.net.head.distribution(outputs, batch.legal[one]).log_prob(action)
         self.memory = after
         _, ahead, _ = self.look({name: x[one] for name, x in batch.next_observation.items()})
         if batch.terminated[row] or batch.truncated[row]:

@@ -104,7 +104,7 @@ def batch_of(num: int, actions: ActionSpace = BOX, seed: int = 0) -> Transitions
         terminated=kind == 0,
         truncated=kind == 1,
         valid=torch.ones(num, dtype=torch.bool),
-        extras={"legal": legal},
+        extras={},
         legal=legal,
     )
 
@@ -170,7 +170,7 @@ def test_the_coefficients_loss_is_its_logarithm_times_the_missing_entropy() -> N
 )
 def test_target_entropies(target: dict[str, Any], actions: ActionSpace, expected: float) -> None:
     sac, batch = make_sac(actions, entropy_coefficient=automatic(target)), batch_of(2, actions)
-    batch.extras["legal"] = torch.tensor([[True, True, True, True], [False, True, False, True]])
+    batch.legal = torch.tensor([[True, True, True, True], [False, True, False, True]])
     assert float(sac.target_entropy(batch)) == pytest.approx(expected)
 
 
@@ -244,7 +244,7 @@ def test_a_changed_loss_of_the_policy_is_learned_and_its_metrics_are_recorded() 
     changed, stock = own(MeanOfCritics), make_sac()
     batch, noise, alpha = batch_of(32), random_normals(torch.arange(32), 2), torch.tensor(0.4)
     gradient, entropy, metrics = changed.policy_gradient(batch, noise, alpha)
-    actions = stock.head.sample_actions(stock.policy_net(batch.observation), batch.extras["legal"], noise)
+    actions = stock.head.sample_actions(stock.policy_net(batch.observation), batch.legal, noise)
     q_values = stock.frozen_critics(batch.observation | actions.critic_inputs)
     loss = (alpha * actions.log_probs - q_values.mean(dim=0)).mean()
     assert torch.allclose(gradient, stock.policy_net.gradient(loss), atol=1e-6)
@@ -288,7 +288,6 @@ def test_players_act_at_random_in_warm_up_then_by_their_policy_or_as_evaluation_
             sac.player.env_steps = env_steps
             decision = sac.policy(explore).act(view, legal, keys, {})
             assert torch.equal(decision.action, expected[mode])
-            assert torch.equal(decision.extras["legal"], legal)
 
 
 def test_acting_uses_the_newest_weights_in_evaluation_mode() -> None:
@@ -365,7 +364,7 @@ class PlainSAC:
         self.step(0, loss, self.critics, config.critic_learning_rate(step))
 
         self.critics.eval()
-        action, probs, log_probs = self.draw(batch.observation, batch.extras["legal"], noises[1])
+        action, probs, log_probs = self.draw(batch.observation, batch.legal, noises[1])
         q = self.values(self.critics, batch.observation, action).amin(0)
         self.step(1, (probs * (alpha * log_probs - q)).sum(1).mean(), self.policy, config.policy_learning_rate(step))
         self.critics.train()

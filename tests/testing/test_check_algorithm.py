@@ -62,6 +62,7 @@ class Sound(Algorithm):
             self.updates_left -= 1
             metrics = self.opt_step()
             turn.after_step(metrics)
+            turn.safe_point()
         self.has_rolled_out = False
 
     def opt_step(self) -> Any:
@@ -86,6 +87,21 @@ class Sound(Algorithm):
             setattr(self, name, value)
 
 
+class Looped(Sound):
+    """The same, in loops that know what is done."""
+
+    def learn(self, turn: Any) -> None:
+        for _ in turn.once("roll_out"):
+            batch = turn.collect(self.config.rollout_length)
+            self.rows = {"action": batch.action, **{f"seen.{name}": v for name, v in batch.observation.items()}}
+        for _ in turn.times("updates", 2):
+            turn.before_step()
+            turn.after_step(self.opt_step())
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"size": self.size, "rows": self.rows}
+
+
 def left_out(name: str) -> Any:
     return lambda self: {key: value for key, value in Sound.state_dict(self).items() if key != name}
 
@@ -99,6 +115,7 @@ def left_out(name: str) -> Any:
         (sac.SAC, SAC, PENDULUM),
         (td3.TD3, TD3, PENDULUM),
         (Sound, {}, None),
+        (Looped, {}, None),
     ],
 )
 def test_our_algorithms_pass(cls: type[Algorithm], config: dict[str, Any], game: dict[str, Any] | None) -> None:
@@ -116,6 +133,25 @@ def early(self: Any, turn: Any) -> None:
     turn.before_step()
     self.rows = {"action": torch.zeros(4, dtype=torch.long), "seen.seen": torch.ones(4, 4)}
     turn.after_step(self.opt_step())
+    turn.safe_point()
+
+
+def in_a_local(self: Any, turn: Any) -> None:
+    """What the roll-out has found is forgotten where the second loop goes on."""
+    largest = torch.zeros(())
+    for _ in turn.once("roll_out"):
+        batch = turn.collect(self.config.rollout_length)
+        self.rows = {"action": batch.action, **{f"seen.{name}": v for name, v in batch.observation.items()}}
+        largest = 1.0 + batch.reward.abs().max()
+    for _ in turn.times("updates", 2):
+        turn.before_step()
+        turn.after_step({**self.opt_step(), "largest": largest})
+
+
+def between_loops(self: Any, turn: Any) -> None:
+    """What stands outside the loops is done again by a resumed run."""
+    self.size *= 0.5
+    Looped.learn(self, turn)
 
 
 ANY = r"\.(learn|load_state_dict): expected a fresh object to"
@@ -155,6 +191,28 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
         r"raises .*expected tensors, numbers, .*, got set",
     ),
 }
+
+
+RAISES = r"\.learn: raises KeyError: .*; expected a fresh object to go on from safe point \d+ as if nothing had been"
+LOOPED: dict[str, tuple[dict[str, Any], str]] = {
+    "keeps in a local what the next loop needs": (
+        {"learn": in_a_local},
+        r"\.learn: expected the same records with stops",
+    ),
+    "does something between its loops": ({"learn": between_loops}, ANY),
+    "forgets its rows": ({"state_dict": lambda self: {"size": self.size}}, RAISES),
+    "does not say what it remembers": (
+        {"state_dict": Algorithm.state_dict, "load_state_dict": Algorithm.load_state_dict},
+        RAISES,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LOOPED)
+def test_a_turn_of_loops_that_forgets_is_named_with_its_method(name: str) -> None:
+    members, line = LOOPED[name]
+    with pytest.raises(ConfigError, match=line):
+        check_algorithm(type("Broken", (Looped,), members), game=CARTPOLE)
 
 
 @pytest.mark.parametrize("name", BROKEN)

@@ -89,7 +89,7 @@ class DiscreteHead(nn.Module):
     def draw(self, outputs: Tensor, legal: Tensor, keys: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Actions, and the extras that learning from them needs."""
         action, log_prob = self.family.sample(outputs, legal, keys)
-        return action, {"legal": legal, "log_prob": log_prob}
+        return action, {"log_prob": log_prob}
 
     def mode(self, outputs: Tensor, legal: Tensor) -> Tensor:
         """The most likely actions."""
@@ -115,7 +115,7 @@ class BoxHead(nn.Module):
         """Actions, and the extras that learning from them needs."""
         noise = random_normals(keys, self.num_outputs)
         sampled, log_prob = self.family.draw(outputs, self.log_std.detach(), noise)
-        return self.family.action(sampled), {"legal": legal, "log_prob": log_prob, SAMPLED: sampled}
+        return self.family.action(sampled), {"log_prob": log_prob, SAMPLED: sampled}
 
     def mode(self, outputs: Tensor, legal: Tensor) -> Tensor:
         """The actions of the means: the likeliest ones but for the tanh, which moves the mode."""
