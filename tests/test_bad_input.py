@@ -273,8 +273,8 @@ def test_actions_that_an_algorithm_cannot_choose_are_told(name: str, actions: st
         (
             "dqn-cartpole",
             ("game.id=tests.gym_probes:Lonely-v0", "game.arguments={}", "game.vectorization={name: entry_point}"),
-            "game.vectorization.name: expected 'sync' or 'async', because the vector environment of tests.gym_probes:Lonely-v0"
-            " does not declare",
+            "game.vectorization.name: expected 'sync' or 'async', because the vector environment of "
+            "tests.gym_probes:Lonely-v0 does not declare",
         ),
         (
             "dqn-cartpole",

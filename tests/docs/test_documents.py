@@ -29,6 +29,7 @@ from palestra.storage.records_file import read_records
 from palestra.testing import check_game
 
 ROOT = Path(__file__).parents[2]
+DOCUMENTS = [*sorted(ROOT.glob("*.md")), *sorted(ROOT.glob("docs/*.md")), ROOT / "benchmarks" / "README.md"]
 
 
 class Holder(Config):
@@ -330,3 +331,11 @@ def test_the_game_of_the_document_keeps_its_promises(tmp_path: Path, monkeypatch
     exec(trial, {})
     (listed,) = [block for block in re.findall(r"```yaml\n(.*?)```", text, re.S) if "pennies:Pennies" in block]
     assert read_game(yaml.safe_load(listed)["game"]).roles == ("even", "odd")
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=[str(path.relative_to(ROOT)) for path in DOCUMENTS])
+def test_lines_of_documents_wrap(document: Path) -> None:
+    """But for code, tables, and links that no line could hold."""
+    plain = re.sub(r"^```.*?^```", "", document.read_text(), flags=re.S | re.M)
+    long = [line for line in plain.splitlines() if len(line) > 120 and not line.startswith("|")]
+    assert [line for line in long if len(line.split()) > 1 and not re.search(r"`[^`]{100,}`", line)] == []
