@@ -11,8 +11,6 @@ import pytest
 import palestra
 from palestra.runtime.compiling import HOUSE, digest_of_kernels
 
-STILL_BY_THEMSELVES = {f"algorithms/{name}.py" for name in ("kernels/ppo", "kernels/sac")}
-STILL_BY_THEMSELVES |= {f"algorithms/parts/{name}.py" for name in ("advantages", "distributions")}
 CHILD = """
 import numpy as np
 from palestra.algorithms.kernels.greedy import choose_by_mlp
@@ -62,7 +60,7 @@ def test_every_cached_kernel_knows_of_the_others() -> None:
     """Whoever caches takes `njit` from palestra.runtime.compiling."""
     files = {str(path.relative_to(HOUSE)): path.read_text() for path in HOUSE.rglob("*.py")}
     caching = {name for name, text in files.items() if re.search(r"njit\(.*cache=True", text)}
-    assert caching == {"runtime/compiling.py"} | STILL_BY_THEMSELVES
+    assert caching == {"runtime/compiling.py"}
 
 
 def test_the_digest_is_of_files_and_not_of_the_place(copied: Path) -> None:

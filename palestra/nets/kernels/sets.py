@@ -6,11 +6,13 @@ Letters: B sets, N places, P members, d features. The members of set b are rows 
 from typing import Any
 
 import numpy as np
-from numba import njit
+
+from palestra.runtime.compiling import njit
 
 Array = np.ndarray[Any, Any]
 
-compiled = njit(nogil=True, cache=True, error_model="numpy")
+
+compiled = njit(error_model="numpy")
 
 
 @compiled
