@@ -6,10 +6,8 @@ docs/images/house.svg: a room may know those below it. An arrow is left out wher
 from itertools import chain
 from pathlib import Path
 
-import matplotlib
-
-matplotlib.use("svg")
-from matplotlib import pyplot as plt
+from matplotlib.figure import Figure
+from matplotlib.patches import Rectangle
 
 from tests.house import IMPORTS, ORDER, TREES, rank
 
@@ -42,7 +40,8 @@ def main() -> None:
         for layer, rooms in enumerate(layers)
         for number, room in enumerate(rooms)
     }
-    figure, axes = plt.subplots(figsize=(6.5, 9.5))
+    figure = Figure(figsize=(6.5, 9.5))
+    axes = figure.subplots()
     for room, other in sorted(arrows()):
         if room in places and other in places:
             (x, y), (to_x, to_y) = places[room], places[other]
@@ -50,7 +49,7 @@ def main() -> None:
             style = {"arrowstyle": "-|>", "color": "#7a8794", "lw": 0.9, "connectionstyle": f"arc3,rad={bend}"}
             axes.annotate("", (to_x, to_y + HEIGHT / 2), (x, y - HEIGHT / 2), arrowprops=style, zorder=1)
     for room, (x, y) in places.items():
-        box = plt.Rectangle((x - WIDTH / 2, y - HEIGHT / 2), WIDTH, HEIGHT, fc="#eef3f8", ec="#33506b", zorder=2)
+        box = Rectangle((x - WIDTH / 2, y - HEIGHT / 2), WIDTH, HEIGHT, fc="#eef3f8", ec="#33506b", zorder=2)
         axes.add_patch(box)
         axes.text(x, y, room, ha="center", va="center", fontsize=9, zorder=3)
     axes.set_xlim(-3.6, 3.6)

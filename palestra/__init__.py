@@ -46,6 +46,7 @@ for _name in ("NUMBA_CACHE_DIR", "NUMBA_CACHE_LOCATOR_CLASSES", "NUMBA_CUDA_DRIV
 HOMES = (
     "palestra.training",
     "palestra.training.trainer",
+    "palestra.training.checks",
     "palestra.runs.config",
     "palestra.config",
     "palestra.players.player",

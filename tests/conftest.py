@@ -21,7 +21,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 # What may be skipped under CI=true, and why; any other skip is a failure there.
 MAY_BE_SKIPPED = {
     "tests/test_full_disk.py": "fills a file system of its own; not everybody may mount one",
-    "tests/test_trainer.py::test_a_device_that_is_not_there_is_a_clear_error": "needs a machine without a GPU",
+    "tests/training/test_trainer.py::test_a_device_that_is_not_there_is_a_clear_error": "needs a machine without a GPU",
 }
 if os.geteuid() != 0 or shutil.which("apt-get") is None:
     MAY_BE_SKIPPED["tests/report/test_report_in_browser.py"] = "needs Chromium, which .ci/run cannot install here"

@@ -196,7 +196,10 @@ def test_several_errors_of_a_file_are_told_at_once_one_per_line(make_config: Mak
         ("game.name=chess", ", got 'chess'\n"),
         ("players.host.algorithm.name=dpn", ", got 'dpn'; did you mean 'dqn'?"),
         ("players.host.algorithm.name=nowhere:Nothing", "importing 'nowhere' failed"),
-        ("roles.agent=nobody", "roles.agent: expected a player of this file (host, agent), got 'nobody'"),
+        (
+            "roles.agent=nobody",
+            "(host, agent; or players.nobody in it), got 'nobody'",
+        ),
         ("execution.device=gpu", ", got 'gpu'\n"),
         ("evaluations.0.pairings.0.agent=rondom", "evaluations.0.pairings.0.agent: expected a scripted player ("),
     ],
@@ -378,7 +381,9 @@ def test_latest_and_best_are_paths_of_checkpoints(pointer: str, trained: Path, i
 
 def test_evaluate_without_pairings_is_told(file: Path) -> None:
     palestra("train", "tiny.yml", "evaluations=[]", "best=null", "--run", "a", "--quiet")
-    assert palestra("evaluate", "a", code=2).stderr.startswith("evaluations: []; ")
+    assert palestra("evaluate", "a", code=2).stderr.startswith(
+        "evaluations: expected at least one in the run's config, got []"
+    )
 
 
 # ---- check, config, list, help -------------------------------------------------------------------------

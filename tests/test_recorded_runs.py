@@ -312,7 +312,7 @@ def test_recorders_hear_how_the_run_ended_and_its_final_scores(
     pairs = next(record for record in reversed(read_records(tmp_path / "run" / "records.jsonl")) if "pairs" in record)
     by_name = {" vs ".join(pair["players"].values()): pair["rho"] for pair in pairs["pairs"] if pair["learned"]}
     assert recorder.ends[-1].scores == {f"final/main/{name}/rho": rho for name, rho in by_name.items()}
-    assert recorder.ends[-1].env_steps == read_records(tmp_path / "run" / "records.jsonl")[-1]["env_steps"]
+    assert recorder.ends[-1].step == read_records(tmp_path / "run" / "records.jsonl")[-1]["env_steps"]
 
 
 def test_a_finished_run_is_filed_on_resume_where_a_recorder_was_away(

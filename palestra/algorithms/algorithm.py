@@ -180,7 +180,7 @@ class Algorithm(ABC):
 
     Hand-written kernels that stand in for methods are attributes of type `kernel_property`, named `..._kernel`, and
     None where the methods themselves run. They are chosen when they are first asked for, and anew when a run begins and
-    when somebody assigns to a method.
+    when somebody assigns to a method. To be called, not overridden: `begin_run`, `may_run`, `kernels_in_use`.
     """
 
     def __init__(self, config: Any, player: Player) -> None:

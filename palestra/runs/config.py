@@ -235,7 +235,7 @@ class RunConfig(BaseRunConfig):
                 faults.append((f"roles.{role}", f"unknown key; the known roles: {', '.join(roles)}"))
             elif config is None:
                 there = ", ".join(self.players)
-                message = f"expected a player of this file ({there}), got {player!r}"
+                message = f"expected a player of this file ({there}; or players.{player} in it), got {player!r}"
                 faults.append((f"roles.{role}", message))
             elif isinstance(config, ScriptedPlayerConfig) and (fault := script_error(config.scripted, self.game, role)):
                 faults.append((f"players.{player}.scripted", fault))

@@ -10,8 +10,9 @@ import torch
 from torch import Tensor, nn
 
 import palestra
-from palestra.config import UserConfig
+from palestra.algorithms.parts.advantages import values as values_by
 from palestra.games.spaces import Space
+from palestra.nets.own import UserNetConfig
 from palestra.players.player import Player
 from tests.algorithms.test_ppo import BASE, constant, probe_config, separate
 from tests.games.gym_worlds import MODES, gym_data
@@ -29,7 +30,7 @@ NUM_STEPS = 1000
 class Quadratic(nn.Module):
     """Of the action, other in each state: the form that the values of TwoStatesBox have."""
 
-    class Config(UserConfig):
+    class Config(UserNetConfig):
         pass
 
     def __init__(self, config: Config, spaces: dict[str, Space], num_outputs: int) -> None:
@@ -120,7 +121,7 @@ def test_ppo_learns_the_values_of_the_policy_that_its_loss_asks_for(mode: str, t
         q = two_states_backup(values, GAMMA)
         policy = softmax(q)
         values = (policy * q).sum(axis=1)
-    assert np.allclose(ppo.values(STATES, {}), values, atol=1e-2)
+    assert np.allclose(values_by(ppo.critic, STATES, {}), values, atol=1e-2)
     assert np.allclose(ppo.net.policy(STATES).softmax(dim=1), policy, atol=2e-2)
 
 

@@ -231,7 +231,10 @@ def test_check_of_an_unknown_environment_finds_what_needs_none() -> None:
         "wrappers, callbacks and players of other runs fit it",
     )
     for override, expected in (
-        ("players.agent.algorithm.num_minibatches=100000", "players.agent.algorithm.num_minibatches: 100000 stands"),
+        (
+            "players.agent.algorithm.num_minibatches=100000",
+            "players.agent.algorithm.num_minibatches: expected at",
+        ),
         ("execution.device=cuda:77", "execution.device: 'cuda:77' cannot be used here: "),
     ):
         code, lines = told(*own, override)

@@ -9,13 +9,14 @@ from torch import Tensor
 
 from palestra.config import check
 from palestra.evaluation.episodes import play_episodes
-from palestra.evaluation.evaluator import STREAM, Interrupted
+from palestra.evaluation.evaluator import STREAM
 from palestra.games.gymnasium import GymnasiumConfig, GymnasiumGame
 from palestra.games.gymnasium.seeding import episode_seed
 from palestra.games.gymnasium.world import GymnasiumWorld
 from palestra.games.policy import Decision, Memory, Sees
 from palestra.players import make_script
 from palestra.randomness import base_key, random_choice
+from palestra.runtime.signals import Interrupted
 from tests.games.gym_worlds import CPU, MODES, cart_pole, gym_game, played
 
 

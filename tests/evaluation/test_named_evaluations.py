@@ -144,8 +144,8 @@ def test_best_names_an_evaluation(make_config: MakeConfig, tmp_path: Path) -> No
     rho = {r["opt_steps"]: r["pairs"][0]["rho"] for r in evaluations_of(tmp_path / "run") if r["evaluation"] == "more"}
     stored = StoredRun.open(tmp_path / "run")
     stored.load("best")
-    assert trainer.best is not None
-    assert rho[stored.counters["opt_steps"]] == trainer.best.value == max(rho.values())
+    assert trainer.evaluating.best is not None
+    assert rho[stored.counters["opt_steps"]] == trainer.evaluating.best.value == max(rho.values())
 
 
 def test_a_record_tells_the_spread_of_returns_and_lengths_and_the_ratings(

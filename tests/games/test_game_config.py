@@ -120,5 +120,5 @@ def test_a_game_of_ones_own_that_has_no_roles_is_told_where_the_file_is_read(
 
 @pytest.mark.usefixtures("dice")
 def test_the_config_of_a_game_of_ones_own_derives_from_the_base_of_such_configs() -> None:
-    with pytest.raises(ConfigError, match=r"expected an attribute Config, a subclass of .*UserGameConfig"):
+    with pytest.raises(ConfigError, match=r"Config of 'dice:Bare', a subclass of .*UserGameConfig, got None"):
         read_game({"name": "dice:Bare"})

@@ -78,7 +78,7 @@ def test_an_extended_run_learns_what_a_longer_one_learns(run: Path, make_config:
     [
         ("stop.after=20", "stop.after: expected more than the 24 opt_steps that the run has reached, got 20"),
         ("players.host.algorithm.gamma=0.5", "players.host.algorithm.gamma: cannot change in a run; branch off"),
-        ("seed=0", "stop: nothing changes"),
+        ("seed=0", "stop: expected another end, as stop.after=.*, got the same"),
     ],
 )
 def test_an_extension_that_is_none_is_refused_and_changes_nothing(run: Path, override: str, message: str) -> None:

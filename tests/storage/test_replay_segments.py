@@ -218,7 +218,7 @@ def test_damaged_rows_are_found_at_load_and_the_checkpoint_before_is_used(run: R
 def test_a_checkpoint_with_other_buffers_is_refused(run: RunFolder) -> None:
     checkpoints = Checkpoints(run, keep_last=2, keep_every=None)
     save(checkpoints, 0, host=Ring(4))
-    with pytest.raises(CheckpointError, match=r"buffers \['host'\], not of \['agent'\]"):
+    with pytest.raises(CheckpointError, match=r"expected rows of the buffers \['agent'\], got those of \['host'\]"):
         checkpoints.restore_buffers(checkpoints.load("latest"), {"agent": Ring(4)})
 
 

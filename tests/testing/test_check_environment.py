@@ -109,9 +109,12 @@ BROKEN: dict[str, tuple[Any, str]] = {
     ),
     "space": (
         {"observation_space": spaces.Text(4)},
-        "observation_space: observation 'observation' is a Text; expected",
+        "observation_space: expected Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple as observation",
     ),
-    "actions": ({"action_space": spaces.Text(4)}, "action_space: actions are a Text"),
+    "actions": (
+        {"action_space": spaces.Text(4)},
+        "action_space: expected Discrete, MultiDiscrete, MultiBinary or a Box of floats as",
+    ),
     "outside": (
         {"seen": lambda self: np.full(2, 7.0, np.float32)},
         "check_env: gymnasium says: The first element returned by `env.reset()` is not within the obs",

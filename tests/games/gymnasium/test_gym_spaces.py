@@ -158,7 +158,7 @@ def test_a_scripted_player_says_which_actions_it_cannot_choose() -> None:
 
 
 def test_a_space_that_nobody_can_play_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"game.id: .*actions are a Text.*expected Discrete"):
+    with pytest.raises(ConfigError, match=r"game.id: .*expected Discrete.* as actions, got Text"):
         gym_game(id="tests.gym_probes:Acts-v0", arguments={"actions": "text"})
 
 

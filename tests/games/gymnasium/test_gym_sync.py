@@ -101,5 +101,5 @@ class Growing(Walk):
 def test_observations_of_another_shape_are_refused(num_envs: int) -> None:
     vector = LeanSyncVectorEnv([Growing] * num_envs, AutoresetMode.NEXT_STEP)
     vector.reset(seed=0)
-    with pytest.raises(EnvironmentFailed, match=r"the observation has shape \(4,\); expected \(3,\)"):
+    with pytest.raises(EnvironmentFailed, match=r"expected shape \(3,\) of the observation, by its space, got \(4,\)"):
         vector.step(np.full(num_envs, 5))
