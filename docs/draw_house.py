@@ -45,8 +45,8 @@ def main() -> None:
     for room, other in sorted(arrows()):
         if room in places and other in places:
             (x, y), (to_x, to_y) = places[room], places[other]
-            bend = 0.0 if y - to_y <= 1 else 0.25 if x <= to_x else -0.25
-            style = {"arrowstyle": "-|>", "color": "#7a8794", "lw": 0.9, "connectionstyle": f"arc3,rad={bend}"}
+            curvature = 0.0 if y - to_y <= 1 else 0.25 if x <= to_x else -0.25
+            style = {"arrowstyle": "-|>", "color": "#7a8794", "lw": 0.9, "connectionstyle": f"arc3,rad={curvature}"}
             axes.annotate("", (to_x, to_y + HEIGHT / 2), (x, y - HEIGHT / 2), arrowprops=style, zorder=1)
     for room, (x, y) in places.items():
         box = Rectangle((x - WIDTH / 2, y - HEIGHT / 2), WIDTH, HEIGHT, fc="#eef3f8", ec="#33506b", zorder=2)

@@ -202,12 +202,12 @@ def test_a_memory_too_small_for_a_roll_out_is_told(file: Path) -> None:
     algorithm = config["players"]["agent"]["algorithm"]
     path = f"{ALGORITHM}.replay_buffer.capacity"
     assert one_line(file, f"{ALGORITHM}.rollout_length=7", "num_worlds=3", f"{path}=20") == (
-        f"{path}: 20 is too small: a roll-out brings up to 21 transitions; expected at least as many"
+        f"{path}: expected at least 21 (a roll-out brings up to so many transitions), got 20"
     )
     if algorithm["name"] == "dqn":
         n_step = f"{ALGORITHM}.transitions={{name: n_step, steps: 5}}"
         assert one_line(file, n_step, f"{ALGORITHM}.rollout_length=7", "num_worlds=3", f"{path}=32") == (
-            f"{path}: 32 is too small: a roll-out brings up to 33 transitions; expected at least as many"
+            f"{path}: expected at least 33 (a roll-out brings up to so many transitions), got 32"
         )
 
 

@@ -17,8 +17,8 @@ from palestra.runtime.guard import Kernel, find_edit, forget_kernels, kernel_pro
 
 
 class Deterministic(nn.Module):
-    """How a player acts without chance: a network, and how its outputs and the legal actions become actions. What
-    every choice is worth are the first `num_flags` outputs."""
+    """How a player acts without chance: a network, and how its outputs and the legal actions become actions. The first
+    `num_flags` outputs are the values of all choices, or their logits."""
 
     def __init__(self, net: nn.Module, choose: Callable[[Tensor, Tensor], Tensor], num_flags: int) -> None:
         super().__init__()
@@ -140,9 +140,7 @@ def capacity_errors(capacity: int, num_transitions: int) -> list[ConfigErrorItem
     """Whether a replay buffer can hold what one roll-out brings, with the path below the algorithm's config."""
     if capacity >= num_transitions:
         return []
-    message = (
-        f"{capacity} is too small: a roll-out brings up to {num_transitions} transitions; expected at least as many"
-    )
+    message = f"expected at least {num_transitions} (a roll-out brings up to so many transitions), got {capacity}"
     return [ConfigErrorItem("replay_buffer.capacity", message)]
 
 
@@ -194,7 +192,8 @@ class Algorithm(ABC):
 
     def module(self) -> Deterministic:
         """How the player acts without exploration, for `palestra export`: observation (dict of (B, ...)), legal actions
-        (B, flags) -> action, and float32 (B, flags), what every choice is worth. NotImplementedError says why not."""
+        (B, flags) -> action, and the value or logit of every choice, float32 (B, flags). NotImplementedError says why
+        not."""
         raise NotImplementedError(f"{type(self).__name__} has no `module`, so its players cannot be exported")
 
     @abstractmethod

@@ -4,7 +4,6 @@ step aside; what has nothing to do with them, they do not mind.
 Covers palestra.players.player.
 """
 
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -27,6 +26,7 @@ from palestra.algorithms.parts.return_distributions import ExpectedConfig
 from palestra.nets.mlp import MLP
 from palestra.players.player import Metrics
 from palestra.runtime import guard
+from tests.algorithms.kernels.conftest import RunEdited
 from tests.algorithms.kernels.variants import (
     KERNELS,
     PRIORITIZED,
@@ -301,30 +301,10 @@ print(type(make_dqn().acting_kernel).__name__)
 """
 
 
-@pytest.fixture(scope="module")
-def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of palestra and its tests."""
-    place = tmp_path_factory.mktemp("copy")
-    here = Path(palestra.__file__).parent.parent
-    for name in ("palestra", "tests"):
-        shutil.copytree(here / name, place / name, ignore=shutil.ignore_patterns("__pycache__"))
-    return place
-
-
 @pytest.mark.parametrize("edit", FILES)
-def test_an_edited_file_is_what_runs(edit: str, copied: Path) -> None:
+def test_an_edited_file_is_what_runs(edit: str, run_edited: RunEdited) -> None:
     file, old, new, expected = FILES[edit]
-    path = copied / "palestra" / file
-    text = path.read_text()
-    assert old in text
-    path.write_text(text.replace(old, new))
-    try:
-        ran = subprocess.run(
-            [sys.executable, "-B", "-c", CHILD], cwd=copied, capture_output=True, text=True, check=True
-        )
-    finally:
-        path.write_text(text)
-    stood_aside, acting = ran.stdout.split("\n")[:2]
+    stood_aside, acting, *_ = run_edited(file, old, new, CHILD)
     is_acting = acting == "GreedyMLP"
     found = set(stood_aside.split()) | (set() if is_acting else {"acting"})
     assert found == set(expected.split())

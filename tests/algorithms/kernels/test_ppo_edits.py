@@ -4,23 +4,19 @@ draws is learned, recorded and played, and the kernel steps aside.
 Covers palestra.algorithms.parts.actor_critic, palestra.algorithms.parts.advantages.
 """
 
-import shutil
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-import palestra
 from palestra.algorithms.parts.actor_critic import DiscreteHead
 from palestra.algorithms.parts.advantages import Experience, Sequences
 from palestra.algorithms.parts.distributions import Categorical, CategoricalDistribution
 from palestra.algorithms.ppo import PPO
 from palestra.nets.inputs import made_up
 from palestra.randomness import fold
+from tests.algorithms.kernels.conftest import RunEdited
 from tests.algorithms.kernels.variants import VECTOR, Numbers, make_ppo, ppo_data, ppo_numbers
 
 STOCK_LOSS, STOCK_DRAW = PPO.loss, DiscreteHead.draw
@@ -216,25 +212,7 @@ print(*(name.removesuffix("_kernel") for name, way in make_ppo().kernels_in_use(
 """
 
 
-@pytest.fixture(scope="module")
-def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of palestra and its tests."""
-    place, here = tmp_path_factory.mktemp("copy"), Path(palestra.__file__).parent.parent
-    for name in ("palestra", "tests"):
-        shutil.copytree(here / name, place / name, ignore=shutil.ignore_patterns("__pycache__"))
-    return place
-
-
 @pytest.mark.parametrize("edit", FILES)
-def test_an_edited_file_is_what_runs(edit: str, copied: Path) -> None:
+def test_an_edited_file_is_what_runs(edit: str, run_edited: RunEdited) -> None:
     file, old, new, expected = FILES[edit]
-    path = copied / "palestra" / file
-    text = path.read_text()
-    assert old in text
-    path.write_text(text.replace(old, new))
-    try:
-        command = [sys.executable, "-B", "-c", CHILD]
-        ran = subprocess.run(command, cwd=copied, capture_output=True, text=True, check=True)
-    finally:
-        path.write_text(text)
-    assert set(ran.stdout.split()) == set(expected.split())
+    assert set(run_edited(file, old, new, CHILD)[0].split()) == set(expected.split())
