@@ -304,7 +304,7 @@ def train_bare(config: RunConfig, steps: Steps) -> Training:
             assert isinstance(dqn, DQN)
             assert buffer is not None
             fused_game.policies = {p.roles[0]: p.policy(explore=True) for p in players.values()}
-            transitions = fused_game.collect(worlds[name], player.roles, dqn.config.rollout_length)
+            transitions = player.join([fused_game.collect(worlds[name], player.roles, dqn.config.rollout_length)])
             buffer.add(transitions.rows(), transitions.valid)
             player.env_steps += config.num_worlds * dqn.config.rollout_length
             if player.env_steps < dqn.config.warmup_env_steps:

@@ -32,7 +32,7 @@ def boards() -> list[Observation]:
     assert isinstance(game, TensorGame)
     fused_game = FusedGame(game, {role: make_script("random", game) for role in game.roles})
     worlds = fused_game.new_worlds(BATCH_SIZE, 0, "benchmark")
-    rows = [fused_game.collect(worlds, ("agent",), 1) for _ in range(NUM_BATCHES + 10)]
+    rows = [fused_game.collect(worlds, ("agent",), 1)["agent"] for _ in range(NUM_BATCHES + 10)]
     return [row.observation for row in rows[10:]]  # by then boards are of all ages
 
 

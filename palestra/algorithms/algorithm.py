@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from palestra.config import Config, ConfigErrorItem
 from palestra.games.policy import Policy
 from palestra.players.player import Metrics, Player
-from palestra.rollouts.transitions import Transitions
+from palestra.rollouts.transitions import RollOut
 from palestra.runtime.guard import Kernel, find_edit, forget_kernels, kernel_properties
 
 
@@ -37,7 +37,8 @@ class Turn(ABC):
     written as loops, which know by themselves what is done:
 
         for _ in turn.once("roll_out"):
-            self.buffer.add(turn.collect(...))
+            rows = self.player.join(turn.collect(16))
+            self.buffer.add(rows.rows(), rows.valid)
         for _ in turn.times("updates", 8):
             turn.before_step()
             turn.after_step(self.opt_step())
@@ -52,8 +53,9 @@ class Turn(ABC):
         self._begun: set[str] = set()
 
     @abstractmethod
-    def collect(self, num_rounds: int) -> Transitions:
-        """Play the player's worlds on; all learning players explore. Counts env steps."""
+    def collect(self, num_rounds: int) -> RollOut:
+        """Play the player's worlds on, in which all learning players explore, and give its experience by role, as a
+        list with one entry. Where roles do not matter, `player.join` makes one batch of it. Counts env steps."""
 
     @abstractmethod
     def before_step(self) -> None:

@@ -235,7 +235,7 @@ class TD3(Algorithm):
     def learn(self, turn: Turn) -> None:
         config = self.config
         for _ in turn.once("roll_out"):
-            transitions = turn.collect(config.rollout_length)
+            transitions = self.player.join(turn.collect(config.rollout_length))
             self.buffer.add(transitions.rows(), transitions.valid)
         for _ in turn.times("updates", 0 if self.is_warming_up() else config.updates_per_turn):
             turn.before_step()

@@ -7,7 +7,7 @@ from typing import Any
 from palestra.callbacks.training import PlayingTraining, Training
 from palestra.config import Config, ConfigErrorItem, PartError
 from palestra.players.player import Metrics, Player
-from palestra.rollouts.transitions import Transitions
+from palestra.rollouts.transitions import RollOut
 
 
 class Callback:
@@ -28,8 +28,9 @@ class Callback:
 
     def before_epoch(self, training: Training) -> None: ...
 
-    def after_roll_out(self, training: Training, player: Player, transitions: Transitions) -> None:
-        """transitions: what the player has just experienced; to be looked at, not changed."""
+    def after_roll_out(self, training: Training, player: Player, roll_out: RollOut) -> None:
+        """roll_out: what the player has just experienced, a list with one entry, by role; to be looked at, not
+        changed."""
 
     def before_step(self, training: Training, player: Player) -> None: ...
 

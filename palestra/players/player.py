@@ -19,6 +19,7 @@ from palestra.randomness import base_key
 from palestra.recording.values import Recordable
 from palestra.rollouts.fused import Worlds
 from palestra.rollouts.solo import SoloWorlds
+from palestra.rollouts.transitions import RollOut, Transitions, join_roles
 from palestra.schedules import Schedule, read_schedule, schedules_in
 
 Metrics = Mapping[str, Recordable]
@@ -104,6 +105,10 @@ class Player:
     def fits(self, spaces: Mapping[str, Space], action_space: ActionSpace) -> bool:
         """Whether it can sit where this is seen and done. A scripted player is made for its seat."""
         return self.script is not None or (self.spaces == spaces and self.action_space == action_space)
+
+    def join(self, roll_out: RollOut) -> Transitions:
+        """The experience of all its roles as one: round by round, in a round move by move, in a move world by world."""
+        return join_roles(roll_out, self.moves, self.num_worlds)
 
     def policy(self, explore: bool) -> Policy:
         """How this player acts now; with or without exploration."""

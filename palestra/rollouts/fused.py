@@ -123,21 +123,21 @@ class FusedGame:
         )
 
     @torch.no_grad()
-    def collect(self, worlds: Worlds, roles: tuple[str, ...], num_rounds: int) -> Transitions:
-        """Play `num_rounds` rounds and give what the seats of `roles` have experienced: M = T * B rows per move of a
-        role."""
-        parts: list[Transitions] = []
+    def collect(self, worlds: Worlds, roles: tuple[str, ...], num_rounds: int) -> dict[str, Transitions]:
+        """Play `num_rounds` rounds and give what the seats of `roles` have experienced: of each role M = T * B rows per
+        move that it has in a round; round by round, in a round move by move, in a move world by world."""
+        parts: dict[str, list[Transitions]] = {role: [] for role in roles}
         self._drop_uncollected(worlds, roles)
         for _ in range(num_rounds):
-            self._play_round(worlds, roles, parts)
-        return Transitions.concatenate(parts)
+            self._play_round(worlds, parts)
+        return {role: Transitions.concatenate(of_role) for role, of_role in parts.items()}
 
     @torch.no_grad()
     def play(self, worlds: Worlds, num_rounds: int) -> None:
         """Play without collecting anything."""
         self._drop_uncollected(worlds, ())
         for _ in range(num_rounds):
-            self._play_round(worlds, (), [])
+            self._play_round(worlds, {})
 
     def take_totals(self, worlds: Worlds) -> dict[str, float]:
         """The sums over the games that have finished since the last call, by `total_names`. Waits for the device."""
@@ -156,7 +156,8 @@ class FusedGame:
 
     # ---- one round -----------------------------------------------------------------------------------
 
-    def _play_round(self, worlds: Worlds, collected: tuple[str, ...], parts: list[Transitions]) -> None:
+    def _play_round(self, worlds: Worlds, collected: dict[str, list[Transitions]]) -> None:
+        """collected: by role, where its experience is to be appended."""
         game = self.game
         for index, move in enumerate(game.moves):
             move_keys = fold(worlds.keys, worlds.num_moves)
@@ -170,7 +171,7 @@ class FusedGame:
                 observation, legal, decision = self._decide(worlds, role, role in collected, move_keys)
                 actions[role] = decision.action
                 if role in collected:
-                    parts.append(self._exchange(worlds, role, deciding, observation, legal, decision))
+                    collected[role].append(self._exchange(worlds, role, deciding, observation, legal, decision))
             step_keys = move_keys + (len(game.roles) + 1)
             worlds.state, rewards, terminated, truncated = game.transition_in_place(worlds.state, actions, step_keys)
             if index not in game.quiet_moves:

@@ -82,7 +82,7 @@ class SoloGame:
         )
 
     @torch.no_grad()
-    def collect(self, worlds: SoloWorlds, roles: tuple[str, ...], num_rounds: int) -> Transitions:
+    def collect(self, worlds: SoloWorlds, roles: tuple[str, ...], num_rounds: int) -> dict[str, Transitions]:
         """Play `num_rounds` steps in every world and give what the role has experienced: T * B rows, round by round."""
         world, policy = worlds.world, self.policies[self.role]
         counters = torch.arange(worlds.num_moves, worlds.num_moves + num_rounds, device=worlds.keys.device)
@@ -111,7 +111,7 @@ class SoloGame:
             always_legal=self.game.always_legal,
         )
         self._count(worlds, rows, outcomes)
-        return rows
+        return {self.role: rows}
 
     def take_totals(self, worlds: SoloWorlds) -> dict[str, float]:
         """The sums over the games that have finished since the last call, by `total_names`. Waits for the device."""

@@ -1,9 +1,9 @@
-"""Experience of one seat, from one of its decisions to its next.
+"""Experience of one seat, from one of its decisions to its next; and of all seats of a player.
 
-Letters: M rows.
+Letters: M rows, B worlds, T rounds.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,3 +78,40 @@ class Transitions:
             return torch.cat(values) if isinstance(values[0], Tensor) else values[0]
 
         return Transitions(**{name: join(name) for name in Transitions.__dataclass_fields__})
+
+    def at(self, index: Tensor) -> "Transitions":
+        """The rows of these numbers, int64 (N,), in this order."""
+
+        def pick(value: Any) -> Any:
+            if isinstance(value, dict):
+                return {key: each[index] for key, each in value.items()}
+            return value[index] if isinstance(value, Tensor) else value
+
+        return Transitions(**{name: pick(value) for name, value in vars(self).items()})
+
+
+# What a roll-out brings: for each shard of the worlds (today there is one, with all of them) the experience by role.
+RollOut = list[dict[str, Transitions]]
+
+
+def join_roles(roll_out: Sequence[Mapping[str, Transitions]], moves: Sequence[str], num_worlds: int) -> Transitions:
+    """A roll-out as one: M = T * moves * B rows, round by round, in a round move by move, in a move world by world.
+
+    roll_out: of each role its rows in the same order. moves: the role of each move in a round. num_worlds: B, of all
+    shards together.
+    """
+    pieces = [(role, rows) for shard in roll_out for role, rows in shard.items()]
+    if len(pieces) == 1:
+        return pieces[0][1]
+    num_moves = {role: list(moves).count(role) for role in moves}
+    num_rows = sum(len(rows.valid) for _, rows in pieces)
+    num_rounds = num_rows // (len(moves) * num_worlds)
+    numbers: dict[str, list[Tensor]] = {role: [] for role in num_moves}  # of the rows in `pieces`, each (T, moves, B)
+    start = 0
+    for role, rows in pieces:
+        own = torch.arange(start, start + len(rows.valid), device=rows.valid.device)
+        numbers[role].append(own.view(num_rounds, num_moves[role], -1))
+        start += len(own)
+    by_move = {role: iter(torch.cat(of_shards, dim=2).unbind(1)) for role, of_shards in numbers.items()}
+    order = torch.stack([next(by_move[role]) for role in moves], dim=1)
+    return Transitions.concatenate([rows for _, rows in pieces]).at(order.flatten())

@@ -15,7 +15,7 @@ from palestra.config import ConfigError, ConfigErrorItem
 from palestra.games.world import EnvironmentFailed
 from palestra.players.player import Metrics, Player
 from palestra.rollouts import fuse
-from palestra.rollouts.transitions import Transitions
+from palestra.rollouts.transitions import RollOut
 from palestra.runs.async_evaluations import make_evaluator
 from palestra.runs.branching import begins_anew, run_of, tree_differences
 from palestra.runs.config import RunConfig
@@ -46,7 +46,7 @@ class PlayerTurn(Turn):
         super().__init__(player)
         self.trainer = trainer
 
-    def collect(self, num_rounds: int) -> Transitions:
+    def collect(self, num_rounds: int) -> RollOut:
         return self.trainer._roll_out(self.player.roles[0], num_rounds)
 
     def before_step(self) -> None:
@@ -150,7 +150,7 @@ class Trainer(Lifecycle):
             raise ValueError(f"expected a player that learns, got {player.name!r}")
         PlayerTurn(self, player).run()
 
-    def _roll_out(self, role: str, num_rounds: int) -> Transitions:
+    def _roll_out(self, role: str, num_rounds: int) -> RollOut:
         """Play the worlds of the player in that seat on, and give its experience; counts env steps.
 
         All learning players explore, so that each also meets moves that its opponent would not choose by itself.
@@ -160,14 +160,14 @@ class Trainer(Lifecycle):
         self.time_log.switch("play")
         seats = {seat: self.player_of(seat) for seat in self.game.roles}
         self.fused_game.policies = {seat: sitter.policy(explore=sitter.learning) for seat, sitter in seats.items()}
-        transitions: Transitions = self.fused_game.collect(player.worlds, player.roles, num_rounds)
+        roll_out: RollOut = [self.fused_game.collect(player.worlds, player.roles, num_rounds)]
         num_steps = num_rounds * self.config.num_worlds
         player.env_steps += num_steps
         self.env_steps += num_steps
         self.epoch_counts["roll_outs"] += 1
         self.time_log.switch("memory")
-        self.after_roll_out(player, transitions)
-        return transitions
+        self.after_roll_out(player, roll_out)
+        return roll_out
 
     def _count_opt_steps(self, player: Player, num: int) -> None:
         player.opt_steps += num
@@ -183,9 +183,9 @@ class Trainer(Lifecycle):
                 self.log(f"players.{player.name}: {line}")
         super().before_train()
 
-    def after_roll_out(self, player: Player, transitions: Transitions) -> None:
+    def after_roll_out(self, player: Player, roll_out: RollOut) -> None:
         for callback in self.callbacks:
-            callback.after_roll_out(self, player, transitions)
+            callback.after_roll_out(self, player, roll_out)
 
     def before_step(self, player: Player) -> None:
         for callback in self.callbacks:

@@ -21,7 +21,7 @@ from palestra.optimizers import OptimizerConfig, SGDConfig
 from palestra.players.player import Metrics, Player
 from palestra.randomness import world_keys
 from palestra.rollouts.fused import FusedGame
-from palestra.rollouts.transitions import Transitions
+from palestra.rollouts.transitions import RollOut, Transitions
 from tests.algorithms.probing import assert_goes_on_in_a_fresh_object
 
 CPU = torch.device("cpu")
@@ -349,17 +349,18 @@ class RecordingTurn(Turn):
 
     def __init__(self, dqn: DQN, visit: Callable[[], None] = lambda: None) -> None:
         super().__init__(dqn.player)
+        dqn.player.num_worlds = 32
         self.visit = visit
         self.fused_game = FusedGame(GAME, {})
         self.player.worlds = self.player.worlds or self.fused_game.new_worlds(32, 0, "play")
         self.calls: list[str] = []
 
-    def collect(self, num_rounds: int) -> Transitions:
+    def collect(self, num_rounds: int) -> RollOut:
         self.calls.append(f"collect {num_rounds}")
         assert self.player.worlds is not None
         self.fused_game.policies = dict.fromkeys(GAME.roles, self.player.policy(explore=True))
         self.player.env_steps += 32 * num_rounds
-        return self.fused_game.collect(self.player.worlds, self.player.roles, num_rounds)
+        return [self.fused_game.collect(self.player.worlds, self.player.roles, num_rounds)]
 
     def before_step(self) -> None:
         self.calls.append("before")

@@ -30,7 +30,7 @@ from palestra.games.policy import Memory
 from palestra.nets.recurrent import Part
 from palestra.players.player import Player
 from palestra.rollouts import fuse
-from palestra.rollouts.transitions import Transitions
+from palestra.rollouts.transitions import Transitions, join_roles
 from tests.algorithms.probing import make_probe
 from tests.algorithms.test_ppo import CLIPPED, CPU, MLP, ppo_config, probe_config, separate, shared
 from tests.games.gym_worlds import MODES, gym_data, gym_game
@@ -85,7 +85,8 @@ class Play:
 
     def collect(self) -> Transitions:
         self.game.policies = dict.fromkeys(self.game.game.roles, self.ppo.policy(explore=True))
-        return self.game.collect(self.worlds, self.ppo.player.roles, self.ppo.config.rollout_length)
+        roll_out = [self.game.collect(self.worlds, self.ppo.player.roles, self.ppo.config.rollout_length)]
+        return join_roles(roll_out, self.ppo.player.moves, len(self.worlds.keys))
 
 
 class Reference:

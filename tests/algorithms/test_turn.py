@@ -10,7 +10,7 @@ import torch
 from palestra.algorithms.algorithm import Algorithm, Turn
 from palestra.games.spaces import Discrete
 from palestra.players.player import Metrics, Player
-from palestra.rollouts.transitions import Transitions
+from palestra.rollouts.transitions import RollOut
 
 Learn = Callable[["Listed", Turn], None]
 
@@ -47,7 +47,7 @@ class LeavingTurn(Turn):
         super().__init__(player)
         self.leave_at, self.num_safe_points = leave_at, 0
 
-    def collect(self, num_rounds: int) -> Transitions:
+    def collect(self, num_rounds: int) -> RollOut:
         raise NotImplementedError
 
     def before_step(self) -> None:

@@ -204,7 +204,7 @@ def film(mode: str, padding: str, num_worlds: int) -> Callable[[int], Transition
     game: GymnasiumGame = gym_game(autoreset=mode, id="tests.gym_probes:Noise-v0", wrappers=[limit, stacked])
     solo = SoloGame(game, {"agent": Wanderer()}, lambda num, key, keys: game.make_world(num, key, True))  # type: ignore[dict-item]
     worlds = solo.new_worlds(num_worlds, 0, "film")
-    return lambda num_rounds: solo.collect(worlds, ("agent",), num_rounds)
+    return lambda num_rounds: solo.collect(worlds, ("agent",), num_rounds)["agent"]
 
 
 @pytest.mark.parametrize("padding", ["reset", "zero"])

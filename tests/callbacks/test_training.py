@@ -10,7 +10,7 @@ import pytest
 from palestra.callbacks import Callback
 from palestra.callbacks.training import PlayingTraining, Training
 from palestra.players.player import Player
-from palestra.rollouts.transitions import Transitions
+from palestra.rollouts.transitions import RollOut
 from palestra.training.trainer import Trainer
 
 MakeConfig = Callable[..., dict[str, Any]]
@@ -53,9 +53,9 @@ class Looking(Callback):
         self.collected: list[tuple[str, int, int]] = []
         self.saved: list[tuple[Path, Mapping[str, Any]]] = []
 
-    def after_roll_out(self, training: Any, player: Player, transitions: Transitions) -> None:
+    def after_roll_out(self, training: Any, player: Player, roll_out: RollOut) -> None:
         assert training.epoch_counts["roll_outs"] > 0
-        self.collected.append((player.name, training.env_steps, len(transitions.valid)))
+        self.collected.append((player.name, training.env_steps, len(player.join(roll_out).valid)))
 
     def after_save(self, training: Any, checkpoint: Path) -> None:
         self.saved.append((checkpoint, {path.name: path.stat().st_size for path in checkpoint.iterdir()}))

@@ -22,7 +22,7 @@ from palestra.players import make_script
 from palestra.randomness import base_key, fold, random_choice, world_keys
 from palestra.rollouts import fused
 from palestra.rollouts.fused import FusedGame, Worlds
-from palestra.rollouts.transitions import Transitions
+from palestra.rollouts.transitions import Transitions, join_roles
 from tests.games.plain_polyhedra import polyhedra_config
 from tests.games.tag_game import TagGame
 
@@ -222,20 +222,17 @@ def plain_play(name: str, roles: tuple[str, ...]) -> tuple[Counter[Any], dict[st
     return Counter(plain_transitions(game, games, roles, NUM_ROUNDS * len(game.moves))), plain_totals(game, games)
 
 
-@cache
-def spaces_of_one_shape(name: str, roles: tuple[str, ...]) -> bool:
-    spaces = [GAMES[name].spaces[role] for role in roles]
-    return all(space == spaces[0] for space in spaces)
+def collected(fused_game: FusedGame, worlds: Worlds, roles: tuple[str, ...], num_rounds: int) -> Transitions:
+    """`collect`, of all roles together, which see things of the same shape."""
+    moves = [role for move in fused_game.game.moves for role in move if role in roles]
+    return join_roles([fused_game.collect(worlds, roles, num_rounds)], moves, len(worlds.keys))
 
 
 def collected_rows(fused_game: FusedGame, worlds: Worlds, roles: tuple[str, ...], num_rounds: int) -> Counter[Any]:
-    """`collect`, as a multi-set; where seats see different things, their rows cannot be joined into one batch."""
-    if spaces_of_one_shape(next(n for n, g in GAMES.items() if g is fused_game.game), roles):
-        return Counter(valid_rows(fused_game.collect(worlds, roles, num_rounds)))
-    parts: list[Transitions] = []
-    for _ in range(num_rounds):
-        fused_game._play_round(worlds, roles, parts)
-    return Counter(row for part in parts for row in valid_rows(part))
+    """`collect`, as a multi-set."""
+    by_role = fused_game.collect(worlds, roles, num_rounds)
+    assert set(by_role) == set(roles)
+    return Counter(row for rows in by_role.values() for row in valid_rows(rows))
 
 
 @every_case
@@ -275,7 +272,7 @@ def test_the_returns_of_finished_games_are_kept_in_the_order_in_which_they_ended
 @pytest.mark.parametrize(("name", "roles"), TAGGED)
 def test_no_transition_crosses_a_reset(name: str, roles: tuple[str, ...]) -> None:
     fused_game, worlds = start(name, 200)
-    t = fused_game.collect(worlds, roles, 60)
+    t = collected(fused_game, worlds, roles, 60)
     going_on = t.valid & ~t.terminated
     (game, step, role), (next_game, next_step, next_role) = (
         seen["tag"][going_on].unbind(1) for seen in (t.observation, t.next_observation)
@@ -290,14 +287,14 @@ def test_no_transition_crosses_a_reset(name: str, roles: tuple[str, ...]) -> Non
 @pytest.mark.parametrize(("name", "roles"), TAGGED)
 def test_every_decision_is_collected_once(name: str, roles: tuple[str, ...]) -> None:
     fused_game, worlds = start(name, 60)
-    t = fused_game.collect(worlds, roles, 60)
+    t = collected(fused_game, worlds, roles, 60)
     tags = t.observation["tag"][t.valid]
     assert len(tags.unique(dim=0)) == len(tags)
 
 
 def test_truncation_is_bootstrapped_from_what_the_agent_decides_on_next() -> None:
     fused_game, worlds = start("polyhedra", 100)
-    t = fused_game.collect(worlds, ("agent",), 30)
+    t = fused_game.collect(worlds, ("agent",), 30)["agent"]
     cut = t.valid & t.truncated
     assert cut.sum() > 50
     assert (t.next_observation["coords"][cut].sum(1) >= 2).all()
@@ -308,7 +305,7 @@ def test_an_ending_move_closes_the_decision_of_the_opponent() -> None:
     """One heap of at most two stones, taken one by one: who moves first at two stones loses."""
     game = NimGame(NimConfig(name="nim", num_heaps=1, max_stones=2), CPU)
     fused_game = FusedGame(game, {role: make_script("choose_first", game) for role in game.roles})
-    t = fused_game.collect(fused_game.new_worlds(50, 0, "play"), ("first",), 9)
+    t = fused_game.collect(fused_game.new_worlds(50, 0, "play"), ("first",), 9)["first"]
     stones = t.observation["heaps"][t.valid].squeeze(1).argmax(1)
     assert set(stones.tolist()) == {1, 2}
     assert torch.equal(t.reward[t.valid], torch.where(stones == 1, 1.0, -1.0))
@@ -427,7 +424,7 @@ def test_whoever_is_no_longer_collected_leaves_nothing_open(name: str) -> None:
 
 def test_rows_come_back_from_their_flat_form() -> None:
     fused_game, worlds = start("nim", 10)
-    t = fused_game.collect(worlds, ("first",), 10)
+    t = fused_game.collect(worlds, ("first",), 10)["first"]
     kept = {name: value[t.valid] for name, value in t.rows().items()}
     again = Transitions.from_rows(kept)
     assert equal(again.rows(), kept)
@@ -471,7 +468,7 @@ def test_a_player_remembers_its_own_decisions_of_a_game_alone(
     fused_game = FusedGame(game, {role: DecisionCounter() for role in game.roles})
     worlds, remembered, num_ends = fused_game.new_worlds(20, SEED, STREAM), dict[tuple[str, int], int](), 0
     order = [role for move in game.moves for role in move if role in roles]
-    rows = fused_game.collect(worlds, roles, 40)
+    rows = collected(fused_game, worlds, roles, 40)
     shape = (40, len(order), 20)
     columns = (rows.valid, rows.extras["count"], rows.terminated | rows.truncated)
     valid, count, ended = (column.view(shape).tolist() for column in columns)

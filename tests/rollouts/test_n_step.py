@@ -16,7 +16,7 @@ from palestra.players import make_script
 from palestra.rollouts.fused import FusedGame
 from palestra.rollouts.n_step import NStep, NStepConfig, OneStepConfig
 from palestra.rollouts.solo import SoloGame
-from palestra.rollouts.transitions import Transitions
+from palestra.rollouts.transitions import Transitions, join_roles
 
 CPU = torch.device("cpu")
 GAMMA = 0.9
@@ -171,7 +171,7 @@ def test_nothing_is_summed_across_a_reset_of_a_solo_game() -> None:
     probe = Probe(Probe.Config(name="probes:Probe", kind="endless", continuous=False, limit=4), CPU)
     game = SoloGame(probe, {"agent": make_script("random", probe)}, lambda num, seed, keys: TensorWorld(probe, keys))
     worlds, builder = game.new_worlds(3, 0, "play"), n_step(3, 2, ("agent",))
-    made = [builder(game.collect(worlds, ("agent",), 2)) for _ in range(6)]
+    made = [builder(game.collect(worlds, ("agent",), 2)["agent"]) for _ in range(6)]
     rewards = torch.cat([rows.reward[rows.valid & ~rows.truncated] for rows in made])
     assert torch.allclose(rewards, torch.tensor(1 + GAMMA + GAMMA**2))
     cut = [rows.valid & rows.truncated for rows in made]
@@ -191,7 +191,7 @@ def test_in_a_game_of_two_roles_every_seat_is_a_chain(roles: tuple[str, ...]) ->
     chains, num_told, num_sums = [Chain() for _ in range(8 * len(moves))], 0, 0
     nexts: list[torch.Tensor] = []
     for _ in range(5):
-        rows = played.collect(worlds, roles, 3)
+        rows = join_roles([played.collect(worlds, roles, 3)], moves, 8)
         rows.extras = {"number": torch.arange(len(rows.valid)) + len(nexts)}
         for place in rows.valid.nonzero().squeeze(1).tolist():
             kind = "terminated" if rows.terminated[place] else "truncated" if rows.truncated[place] else "goes on"

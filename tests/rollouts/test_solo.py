@@ -70,7 +70,7 @@ def played(num_worlds: int = 7, seed: int = 0) -> tuple[SoloGame, SoloWorlds]:
 
 def test_rows_follow_each_other_until_their_game_ends() -> None:
     solo, worlds = played()
-    rows = solo.collect(worlds, ("agent",), 40)
+    rows = solo.collect(worlds, ("agent",), 40)["agent"]
     place, following = (x["place"].view(40, 7, 2) for x in (rows.observation, rows.next_observation))
     ended = (rows.terminated | rows.truncated).view(40, 7)
     action, age = rows.action.view(40, 7), place[:, :, 1]
@@ -90,7 +90,7 @@ def test_rows_carry_the_legal_actions_of_both_observations() -> None:
 
     solo, worlds = played()
     solo.game.legal = lambda state, role: rule(state["place"], state["age"])  # type: ignore[attr-defined]
-    rows = solo.collect(worlds, ("agent",), 40)
+    rows = solo.collect(worlds, ("agent",), 40)["agent"]
     later = slice(7, None)  # the first worlds were made before the rule
     assert torch.equal(rows.legal[later], rule(*rows.observation["place"][later].unbind(1)))
     assert torch.equal(rows.next_legal, rule(*rows.next_observation["place"].unbind(1)))
@@ -100,7 +100,7 @@ def test_rows_carry_the_legal_actions_of_both_observations() -> None:
 
 def test_ends_are_told_apart() -> None:
     solo, worlds = played()
-    rows = solo.collect(worlds, ("agent",), 40)
+    rows = solo.collect(worlds, ("agent",), 40)["agent"]
     arrived = rows.next_observation["place"][:, 0] >= 3
     late = rows.next_observation["place"][:, 1] >= 5
     assert torch.equal(rows.terminated, arrived)
@@ -110,13 +110,13 @@ def test_ends_are_told_apart() -> None:
 
 def test_memory_begins_anew_with_every_game() -> None:
     solo, worlds = played()
-    rows = solo.collect(worlds, ("agent",), 40)
+    rows = solo.collect(worlds, ("agent",), 40)["agent"]
     assert torch.equal(rows.extras["count"], rows.observation["place"][:, 1].long())
 
 
 def test_finished_games_are_counted_once() -> None:
     solo, worlds = played()
-    rows = solo.collect(worlds, ("agent",), 40)
+    rows = solo.collect(worlds, ("agent",), 40)["agent"]
     totals = solo.take_totals(worlds)
     ended = rows.terminated | rows.truncated
     assert totals["episodes"] == ended.sum()
@@ -132,7 +132,7 @@ def test_the_returns_of_the_last_100_games_are_kept_in_the_order_in_which_they_e
     solo, worlds = played()
     finished, returns = list[float](), [0.0] * 7
     for num_rounds in (40, 1, 40, 40):
-        rows = solo.collect(worlds, ("agent",), num_rounds)
+        rows = solo.collect(worlds, ("agent",), num_rounds)["agent"]
         for row, (reward, ended) in enumerate(zip(rows.reward, rows.terminated | rows.truncated, strict=True)):
             returns[row % 7] += float(reward)
             if ended:
@@ -145,9 +145,9 @@ def test_the_returns_of_the_last_100_games_are_kept_in_the_order_in_which_they_e
 @pytest.mark.parametrize("split", [1, 3, 13])
 def test_the_split_of_a_roll_out_changes_nothing(split: int) -> None:
     solo, worlds = played()
-    whole = solo.collect(worlds, ("agent",), 39).rows()
+    whole = solo.collect(worlds, ("agent",), 39)["agent"].rows()
     other, others = played()
-    parts = [other.collect(others, ("agent",), split).rows() for _ in range(39 // split)]
+    parts = [other.collect(others, ("agent",), split)["agent"].rows() for _ in range(39 // split)]
     assert all(torch.equal(value, torch.cat([part[name] for part in parts])) for name, value in whole.items())
 
 
@@ -157,7 +157,7 @@ def test_a_stored_state_goes_on_to_the_same_bits() -> None:
     state = worlds.state_dict()
     other, others = played(seed=1)
     others.load_state_dict(state)
-    rows, same = solo.collect(worlds, ("agent",), 20).rows(), other.collect(others, ("agent",), 20).rows()
+    rows, same = (game.collect(run, ("agent",), 20)["agent"].rows() for game, run in ((solo, worlds), (other, others)))
     assert all(torch.equal(value, same[name]) for name, value in rows.items())
     assert solo.take_totals(worlds) == other.take_totals(others)
     assert torch.equal(solo.recent_returns(worlds), other.recent_returns(others))

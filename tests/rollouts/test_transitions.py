@@ -1,9 +1,14 @@
 """Rows of experience as a buffer stores them."""
 
+from dataclasses import replace
+from itertools import product
+
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from palestra.rollouts.transitions import Transitions
+from palestra.rollouts.transitions import RollOut, Transitions, join_roles
 
 
 def transitions(always_legal: bool) -> Transitions:
@@ -49,3 +54,32 @@ def test_parts_are_joined_in_their_order(always_legal: bool) -> None:
     assert joined.observation["seen"].tolist() == [1.0, 2.0, 1.0, 2.0]
     assert torch.equal(joined.legal, torch.cat([part.legal, part.legal]))
     assert joined.always_legal is always_legal
+
+
+def numbered(numbers: list[int]) -> Transitions:
+    """Rows that can be told apart by their numbers."""
+    index, rows = torch.tensor(numbers), transitions(always_legal=False).at(torch.zeros(len(numbers), dtype=torch.long))
+    return replace(rows, action=index, observation={"seen": index.float()})
+
+
+@settings(max_examples=50, deadline=None, derandomize=True)
+@given(
+    moves=st.lists(st.sampled_from("ab"), min_size=1, max_size=4),
+    shards=st.lists(st.integers(1, 3), min_size=1, max_size=3),
+    num_rounds=st.integers(1, 4),
+)
+def test_roles_and_shards_are_joined_in_the_order_in_which_they_have_moved(
+    moves: list[str], shards: list[int], num_rounds: int
+) -> None:
+    """Rows are numbered as they are decided: round by round, in a round move by move, in a move world by world."""
+    num_worlds, roll_out = sum(shards), RollOut()
+    for shard, size in enumerate(shards):
+        worlds = range(sum(shards[:shard]), sum(shards[:shard]) + size)
+        numbers: dict[str, list[int]] = {role: [] for role in sorted(set(moves))}
+        for number, (move, role), world in product(range(num_rounds), enumerate(moves), worlds):
+            numbers[role].append((number * len(moves) + move) * num_worlds + world)
+        roll_out.append({role: numbered(of_role) for role, of_role in numbers.items()})
+    joined = join_roles(roll_out, moves, num_worlds)
+    in_order = list(range(num_rounds * len(moves) * num_worlds))
+    assert joined.action.tolist() == joined.observation["seen"].tolist() == in_order
+    assert len(joined.valid) == len(joined.legal) == len(in_order)
