@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PEERS ?= .venv-peers
 
-.PHONY: demo test slow chaos mutants kernels lint check bits bench peers
+.PHONY: demo test slow chaos mutants kernels lint check bits speed bench peers
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
@@ -46,6 +46,10 @@ OLD ?= HEAD
 NEW ?= .
 bits: .venv/ready
 	$(BIN)/python -m benchmarks.same_bits $(OLD) $(NEW)
+
+# Are two commits equally fast? Takes three quarters of an hour on a machine that does nothing else.
+speed: .venv/ready
+	$(BIN)/python -m benchmarks.same_speed $(OLD) $(NEW)
 
 bench: .venv/ready
 	$(BIN)/python -m benchmarks.polyhedra
