@@ -5,7 +5,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from palestra.runtime.starting import uncollected
+from palestra.runtime.starting import without_garbage_collection
 
 if TYPE_CHECKING:
     from palestra.callbacks import Callback
@@ -80,7 +80,7 @@ def __getattr__(name: str) -> Any:
     """The rest on first use: importing torch costs seconds, which `palestra --help` need not wait for."""
     if name == "__version__":
         return import_module("importlib.metadata").version("palestra")
-    with uncollected():
+    with without_garbage_collection():
         if name == "games":
             return import_module("palestra.games")
         homes = list(map(import_module, HOMES)) if name in __all__ else []

@@ -16,7 +16,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from palestra.runtime.signals import leaving_at_once
+from palestra.runtime.signals import exiting_on_signals
 from palestra.runtime.starting import importing
 
 app = typer.Typer(
@@ -427,5 +427,5 @@ def _told_plainly(quiet: bool = True) -> Iterator[None]:
 def main(arguments: Sequence[str] | None = None) -> None:
     """The console script."""
     atexit.register(gc.freeze)  # or the interpreter walks over all that torch holds before it goes: a second
-    with leaving_at_once():
+    with exiting_on_signals():
         app(args=arguments, prog_name="palestra")

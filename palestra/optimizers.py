@@ -1,6 +1,5 @@
-"""Optimizers by name. Each steps on one vector of weights, and is made of tensor operations alone, so that its step may
-be part of a compiled function. The learning rate is not theirs: an algorithm sets it from its schedule before every
-opt step."""
+"""Optimizers by name. Each steps on one vector of weights and consists of tensor operations, so that its step may be
+part of a compiled function. An algorithm sets the learning rate from its schedule before every opt step."""
 
 import math
 from abc import ABC, abstractmethod
@@ -18,8 +17,8 @@ from palestra.runtime.compiling import njit
 class Optimizer(ABC):
     """Steps on a vector of weights, in place (see palestra.nets.weights.flatten_weights).
 
-    learning_rate: float32 (), to be filled before a step. `state` is all that it remembers, tensors by name. frozen:
-    bool (P,), the weights that stay as they are, and with them what is remembered of them.
+    learning_rate: float32 (), which the caller fills before a step. state: the optimizer's tensors by name. frozen:
+    bool (P,), the weights that a step does not change, nor their entries of the state. A subclass implements `update`.
     """
 
     state: dict[str, Tensor]
@@ -31,34 +30,35 @@ class Optimizer(ABC):
         self._masks: list[Tensor] = []
 
     @abstractmethod
-    def move(self, gradient: Tensor) -> None:
-        """Move all weights. gradient: of their shape."""
+    def update(self, gradient: Tensor) -> None:
+        """Change all weights in place. gradient: of their shape."""
 
     @torch.no_grad()
     def step(self, gradient: Tensor) -> None:
-        """Move the weights that are not frozen. gradient: of the shape of all."""
-        if not (self._masks or torch.compiler.is_compiling()):  # compiled code must know what to do if there are any
-            self.move(gradient)
+        """Update the weights that are not frozen. gradient: (P,), of all weights."""
+        if not (self._masks or torch.compiler.is_compiling()):  # compiled code must handle masks that are set later
+            self.update(gradient)
             return
         vectors = [self.weights, *(value for value in self.state.values() if value.shape == self.weights.shape)]
         before = [vector.clone() for vector in vectors]
-        self.move(gradient)
-        for vector, kept in zip(vectors, before, strict=True):
-            vector.copy_(torch.where(self.frozen, kept, vector))
+        self.update(gradient)
+        for vector, old in zip(vectors, before, strict=True):
+            vector.copy_(torch.where(self.frozen, old, vector))
 
     def clip(self, gradient: Tensor, max_norm: float | None) -> tuple[Tensor, Tensor | float]:
-        """`clip` by the gradient of the weights that are not frozen; that of the others becomes 0."""
+        """`clip` of the gradient (P,), after setting it to 0 for frozen weights."""
         if self._masks or torch.compiler.is_compiling():
             gradient = gradient.masked_fill(self.frozen, 0.0)
         return clip(gradient, max_norm)
 
     def freeze(self, mask: Tensor) -> None:
-        """Let weights stay as they are, until the same mask is given to `thaw`. mask: bool (P,). What several masks
-        hold is free when all are thawed."""
+        """Freeze weights until `thaw` gets the same mask object. mask: bool (P,). A weight in several masks is frozen
+        until all of them are thawed."""
         self._masks.append(mask)
         self.frozen.copy_(torch.stack(self._masks).any(dim=0))
 
     def thaw(self, mask: Tensor) -> None:
+        """Undo `freeze` of the same mask object."""
         self._masks = [other for other in self._masks if other is not mask]
         self.frozen.copy_(torch.stack([torch.zeros_like(self.frozen), *self._masks]).any(dim=0))
 
@@ -87,6 +87,8 @@ class AdamConfig(Config):
 
 
 class Adam(Optimizer):
+    """Adam or AdamW. state: num_steps float32 (), mean and mean_square float32 (P,)."""
+
     def __init__(self, config: AdamConfig, weights: Tensor) -> None:
         super().__init__(weights)
         self.config = config
@@ -94,14 +96,14 @@ class Adam(Optimizer):
         self.mean, self.mean_square = torch.zeros_like(weights.data), torch.zeros_like(weights.data)
         self.state = {"num_steps": self.num_steps, "mean": self.mean, "mean_square": self.mean_square}
 
-    def move(self, gradient: Tensor) -> None:
+    def update(self, gradient: Tensor) -> None:
         self.num_steps += 1
         if torch.compiler.is_compiling():
-            self._move(gradient)
+            self._plain_update(gradient)
         else:
-            self._move_at_once(gradient)
+            self._fused_update(gradient)
 
-    def _move(self, gradient: Tensor) -> None:
+    def _plain_update(self, gradient: Tensor) -> None:
         config = self.config
         self.mean.lerp_(gradient, 1 - config.beta1)
         self.mean_square.mul_(config.beta2).addcmul_(gradient, gradient, value=1 - config.beta2)
@@ -112,11 +114,11 @@ class Adam(Optimizer):
         self.weights.sub_(step_size * self.mean / (root + config.eps))
 
     def _unbiased(self, beta: float) -> Tensor:
-        """1 - beta^num_steps, in a form that keeps its digits where beta is near 1."""
+        """1 - beta^num_steps, in a form that is precise for beta near 1."""
         return -torch.expm1(self.num_steps * (math.log(beta) if beta else -math.inf))
 
-    def _move_at_once(self, gradient: Tensor) -> None:
-        """The same by torch's fused kernel: what a compiler makes of `_move`, several times faster than its parts."""
+    def _fused_update(self, gradient: Tensor) -> None:
+        """`_plain_update` by torch's fused kernel, several times faster than the single operations."""
         torch._fused_adamw_(
             [self.weights],
             [gradient],
@@ -138,7 +140,7 @@ class SGDConfig(Config):
     name: Literal["sgd"]
     """stochastic gradient descent"""
     momentum: Fraction
-    """share of the last step that is kept"""
+    """share of the last step that is added to the new one"""
     weight_decay: NonNegativeFloat
     """weight decay, added to the gradient"""
 
@@ -147,13 +149,15 @@ class SGDConfig(Config):
 
 
 class SGD(Optimizer):
+    """Stochastic gradient descent with momentum (Polyak 1964). state: velocity float32 (P,)."""
+
     def __init__(self, config: SGDConfig, weights: Tensor) -> None:
         super().__init__(weights)
         self.config = config
         self.velocity = torch.zeros_like(weights.data)
         self.state = {"velocity": self.velocity}
 
-    def move(self, gradient: Tensor) -> None:
+    def update(self, gradient: Tensor) -> None:
         if self.config.weight_decay:
             gradient = gradient.add(self.weights, alpha=self.config.weight_decay)
         if self.config.momentum:
@@ -165,8 +169,8 @@ OptimizerConfig = Annotated[AdamConfig | SGDConfig, ByName()]
 
 
 def clip(gradient: Tensor, max_norm: float | None) -> tuple[Tensor, Tensor | float]:
-    """The gradient, scaled down to `max_norm` where it is longer (None: never), and the length that it had. What was
-    given may be overwritten."""
+    """The gradient (P,), scaled down to norm `max_norm` if its norm is larger (None: never), and the norm that it had.
+    May overwrite its argument. (Pascanu et al. 2013, algorithm 1)"""
     if runs_on_cpu(gradient):
         return gradient, float(_clip(gradient.numpy(), math.inf if max_norm is None else max_norm))
     norm = torch.linalg.vector_norm(gradient)
@@ -177,13 +181,13 @@ def clip(gradient: Tensor, max_norm: float | None) -> tuple[Tensor, Tensor | flo
 
 @njit(error_model="numpy", fastmath={"contract", "reassoc"})
 def _clip(gradient: np.ndarray[Any, Any], max_norm: float) -> Any:
-    """Scales in place, and gives the length that there was."""
+    """Scale the gradient in place, and return the norm that it had."""
     square = np.float32(0.0)
     for i in range(len(gradient)):
         square += gradient[i] * gradient[i]
     norm = np.sqrt(square)
     factor = np.float32(max_norm / (norm + 1e-6))
-    if not factor >= 1.0:  # a norm that is no number spoils the gradient, as it does elsewhere
+    if not factor >= 1.0:  # also if the norm is nan: then the gradient becomes nan, as in torch
         for i in range(len(gradient)):
             gradient[i] *= factor
     return norm

@@ -1,5 +1,5 @@
-"""Schedules: functions of a step that keep their own data. A step is an opt step of the player that the schedule
-belongs to."""
+"""Schedules: numbers that are functions of a step. A step is an opt step of the player to which the schedule
+belongs."""
 
 import math
 from itertools import pairwise
@@ -21,15 +21,15 @@ from palestra.config import (
 
 
 class Schedule(Config):
-    """A nonnegative number for every step >= 0. The data are the fields: equal fields, equal values, at any time."""
+    """A nonnegative number for every step >= 0, a function of the step and of the fields alone."""
 
-    in_proportion: ClassVar[tuple[str, ...]] = ()  # fields that a factor multiplies
+    in_proportion: ClassVar[tuple[str, ...]] = ()  # the fields that `scaled` multiplies
 
     def __call__(self, step: int) -> float:
         raise NotImplementedError
 
     def scaled(self, factor: float) -> "Schedule":
-        """The schedule of the same kind whose values are these, times a factor."""
+        """A schedule of the same kind whose values are those of this one times a factor."""
         return self.model_copy(update={name: factor * getattr(self, name) for name in self.in_proportion})
 
     def state_dict(self) -> dict[str, Any]:
@@ -165,12 +165,12 @@ ScheduleConfig = Annotated[
 
 
 def read_schedule(data: Any) -> Schedule:
-    """The schedule of a `state_dict`."""
+    """The schedule that gave a `state_dict`."""
     return TypeAdapter[Schedule](ScheduleConfig).validate_python(data)
 
 
 def schedules_in(config: Config, path: str = "") -> dict[str, Schedule]:
-    """The schedules that stand in a config, by dotted path."""
+    """All schedules in a config, by dotted path."""
     found: dict[str, Schedule] = {}
     for name, value in config:
         if isinstance(value, Schedule):

@@ -140,7 +140,7 @@ def test_wrappers_that_cannot_be_are_told_by_their_place(file: Path) -> None:
     line = one_line(file, "game.wrappers=[{name: frame_stak}]")
     assert line.startswith("game.wrappers.0.name: expected one of 'frame_stack', ")
     assert line.endswith(", got 'frame_stak'; did you mean 'frame_stack'?")
-    assert "game.wrappers.0: 'reshape' does not fit what lies below it" in one_line(
+    assert "game.wrappers.0: 'reshape' does not fit the environment or wrapper that it wraps" in one_line(
         file, "game.wrappers=[{name: reshape, shape: [7]}]"
     )
     assert "game.wrappers.0: 'filter' does not fit" in one_line(
@@ -155,7 +155,7 @@ def test_wrappers_in_an_impossible_order_are_told() -> None:
     assert one_line(pong, f"game.wrappers=[{STACK}, {FRAMES}]").startswith(
         "game.wrappers: 'ALE/Pong-v5' in the wrappers 'frame_stack', 'atari_preprocessing' gives no first observation"
     )
-    assert "game.wrappers.1: 'atari_preprocessing' does not fit what lies below it" in one_line(
+    assert "game.wrappers.1: 'atari_preprocessing' does not fit the environment or wrapper that it wraps" in one_line(
         CONFIGS / "dqn-cartpole.yml", f"game.wrappers=[{STACK}, {FRAMES}]"
     )
 
@@ -223,8 +223,8 @@ ACTIONS = {
 @pytest.mark.parametrize(
     ("name", "actions", "expected"),
     [
-        ("dqn-cartpole", "box", f"{ALGORITHM}.name: 'dqn' chooses Discrete actions; those of 'agent' are Box"),
-        ("dqn-cartpole", "multi_discrete", f"{ALGORITHM}.name: 'dqn' chooses Discrete actions"),
+        ("dqn-cartpole", "box", f"{ALGORITHM}.name: expected Discrete actions for 'dqn', got Box"),
+        ("dqn-cartpole", "multi_discrete", f"{ALGORITHM}.name: expected Discrete actions for 'dqn', got "),
         (
             "dqn-cartpole",
             "text",
@@ -241,9 +241,9 @@ ACTIONS = {
             "discrete",
             f"{ALGORITHM}.box_actions: expected null (the actions are Discrete(num=2), not a Box), got clipped",
         ),
-        ("sac-pendulum", "multi_discrete", f"{ALGORITHM}.name: 'sac' chooses Box or Discrete actions"),
+        ("sac-pendulum", "multi_discrete", f"{ALGORITHM}.name: expected Box or Discrete actions for 'sac', got "),
         ("sac-pendulum", "unbounded", f"{ALGORITHM}.name: expected a Box with finite bounds"),
-        ("td3-pendulum", "discrete", f"{ALGORITHM}.name: 'td3' chooses Box actions; those of 'agent' are Discrete"),
+        ("td3-pendulum", "discrete", f"{ALGORITHM}.name: expected Box actions for 'td3', got Discrete"),
         ("td3-pendulum", "unbounded", f"{ALGORITHM}.name: expected a Box with finite bounds"),
     ],
 )
@@ -257,7 +257,7 @@ def test_actions_that_an_algorithm_cannot_choose_are_told(name: str, actions: st
         (
             "dqn-pong",
             ("game.id=tests.gym_probes:Mixed-v0", "game.arguments={}", "game.wrappers=[]"),
-            f"{ALGORITHM}.name: 'dqn' chooses Discrete actions",
+            f"{ALGORITHM}.name: expected Discrete actions for 'dqn', got ",
         ),
         (
             "ppo-breakout",
@@ -279,7 +279,7 @@ def test_actions_that_an_algorithm_cannot_choose_are_told(name: str, actions: st
         (
             "dqn-cartpole",
             ("game.id=tests.gym_probes:Walk-v0", "game.arguments={}", "game.vectorization={name: entry_point}"),
-            "game.id: 'tests.gym_probes:Walk-v0' cannot be made so: ",
+            "game.id: 'tests.gym_probes:Walk-v0' cannot be made with these arguments: ",
         ),
     ],
 )

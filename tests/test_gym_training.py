@@ -212,7 +212,7 @@ def test_environments_that_cannot_be_brought_back_are_told_in_display_and_record
     config = lone_agent(make_config, gym_data(id="tests.gym_probes:Forgetful-v0"), {"evaluations": [], "best": None})
     with stopping_at(20):
         fit(tmp_path / "run", config)
-    with pytest.warns(UserWarning, match="was played again from its seed and did not give the same"):
+    with pytest.warns(UserWarning, match="did not give the same observations when it was replayed"):
         fit(tmp_path / "run")
     told = [line["players"]["agent"].get("inexact") for line in records(tmp_path / "run")]
     assert told == sorted(told, key=bool)
@@ -240,15 +240,15 @@ def test_a_loaded_player_sees_what_it_saw(make_config: MakeConfig, tmp_path: Pat
     player = palestra.load_player(run)
     assert str(player.game.state_dict()) == str(trainer.game.state_dict())
     raw = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
-    assert torch.equal(player.game.view(raw)["observation"], trainer.game.view(raw)["observation"])
-    assert not torch.equal(player.game.view(raw)["observation"], torch.from_numpy(raw))
+    assert torch.equal(player.game.observe(raw)["observation"], trainer.game.observe(raw)["observation"])
+    assert not torch.equal(player.game.observe(raw)["observation"], torch.from_numpy(raw))
 
 
 def test_a_loaded_player_chooses_as_the_environment_takes_it(make_config: MakeConfig, tmp_path: Path) -> None:
     palestra.Trainer(lone_agent(make_config, gym_data(**NORMALIZE)), run=tmp_path / "run").fit()
     player = palestra.load_player(tmp_path / "run")
     raw = np.random.default_rng(0).normal(scale=3.0, size=(50, 3))
-    view = player.game.view(raw)
+    view = player.game.observe(raw)
     legal, keys = torch.ones(50, 3, dtype=torch.bool), torch.arange(50)
     expected = player.policy(explore=False).act(view, legal, keys, {}).action + 5  # a Walk's actions begin at 5
     assert player.choose(raw).tolist() == expected.tolist()
@@ -419,10 +419,10 @@ def breaking(make_config: MakeConfig, tmp_path: Path, way: str, how: str, change
     [
         ("sync", "raise", "ArithmeticError: the sum is too large (gym_oddities.py, line "),
         ("sync", "exit", "SystemExit: 3 (gym_oddities.py, line "),
-        ("sync", "shape", "expected shape (3,) of the observation, by its space, got (2,)"),
+        ("sync", "shape", "expected shape (3,) of the observation, as in its space, got (2,)"),
         ("async", "panic", "Panic: all is lost (gym_oddities.py, line "),
         ("async", "_exit", "its process ended with exit code 3"),
-        ("async", "kill", "its process ended with SIGKILL (the kernel sends it where memory runs out)"),
+        ("async", "kill", "its process ended with SIGKILL (the kernel sends it when memory runs out)"),
     ],
 )
 def test_an_environment_that_fails_ends_the_run_in_one_line_and_it_goes_on_from_its_checkpoint(

@@ -53,7 +53,7 @@ from palestra.config import (
     PositiveInt,
 )
 from palestra.games.game import Observation, expand_mask
-from palestra.games.policy import Decision, Memory, Sees
+from palestra.games.policy import Decision, Memory, Observes
 from palestra.games.spaces import Discrete
 from palestra.nets import NetConfig, make_net
 from palestra.nets.flat import FlatNet
@@ -162,7 +162,7 @@ class ByValue:
     kernel: what chooses the same actions faster.
     """
 
-    sees: Sees = "observation"
+    observes: Observes = "observation"
 
     def __init__(
         self,

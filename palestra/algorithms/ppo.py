@@ -331,7 +331,7 @@ class PPO(Algorithm):
 
     def module(self) -> Deterministic:
         if self.config.evaluation == "sampled":
-            raise NotImplementedError(self.player.told_to_draw())
+            raise NotImplementedError(self.player.sampling_export_error())
         if self.actor.remembers:
             raise NotImplementedError(
                 "this player's policy is recurrent; its memory cannot be exported, only networks without one can"

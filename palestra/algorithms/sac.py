@@ -41,7 +41,7 @@ from palestra.config import (
     PositiveFloat,
     PositiveInt,
 )
-from palestra.games.policy import Decision, Memory, Sees
+from palestra.games.policy import Decision, Memory, Observes
 from palestra.games.spaces import Box, Discrete
 from palestra.nets import NetConfig, make_net
 from palestra.nets.flat import FlatNet
@@ -175,7 +175,7 @@ class SACConfig(AlgorithmConfig):
 class SoftPolicy:
     """Plays uniformly random actions, or those of the policy net, drawn or the likeliest. Keeps which were legal."""
 
-    sees: Sees = "observation"
+    observes: Observes = "observation"
 
     def __init__(
         self,
@@ -398,7 +398,7 @@ class SAC(Algorithm):
 
     def module(self) -> Deterministic:
         if self.config.evaluation == "sampled":
-            raise NotImplementedError(self.player.told_to_draw())
+            raise NotImplementedError(self.player.sampling_export_error())
         flags = self.player.action_space.num_flags
         return Deterministic(evaluation_twin(self.policy_net.net), self.head.deterministic, flags)
 

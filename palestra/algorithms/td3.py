@@ -39,7 +39,7 @@ from palestra.config import (
     PositiveFloat,
     PositiveInt,
 )
-from palestra.games.policy import Decision, Memory, Sees
+from palestra.games.policy import Decision, Memory, Observes
 from palestra.games.spaces import Box, Space
 from palestra.nets import NetConfig, make_net
 from palestra.nets.flat import FlatNet
@@ -134,7 +134,7 @@ class NoisyPolicy:
     """The action of the policy net and normal noise of standard deviation `std`; uniformly random where there is no
     net. low, high: bounds of the Box, float32 (n,)."""
 
-    sees: Sees = "observation"
+    observes: Observes = "observation"
 
     def __init__(
         self, net: Callable[[Mapping[str, Tensor]], Tensor] | None, low: Tensor, high: Tensor, std: float

@@ -50,7 +50,7 @@ def _check_apart_from_environment(config: RunConfig) -> None:
 
 def _unmade_environments(config: RunConfig, fit: str) -> Iterator[str]:
     games: list[GameConfig | None] = [config.game, *(evaluation.game for evaluation in config.evaluations)]
-    for env_id in dict.fromkeys(game.made_environment() for game in games if game is not None):
+    for env_id in dict.fromkeys(game.environment_id() for game in games if game is not None):
         if env_id is not None:
             yield f"the environment {env_id}, which is not made here{fit}"
 

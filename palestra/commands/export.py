@@ -74,7 +74,7 @@ class _Watching:
     """A policy that remembers what it saw and did."""
 
     def __init__(self, policy: Policy, seen: Seen) -> None:
-        self.policy, self.sees, self.seen = policy, policy.sees, seen
+        self.policy, self.observes, self.seen = policy, policy.observes, seen
 
     def act(self, view: Mapping[str, Tensor], legal: Tensor, keys: Tensor, memory: Memory) -> Decision:
         decision = self.policy.act(view, legal, keys, memory)

@@ -1,4 +1,4 @@
-"""What a run must say of its evaluations, and what is checked beyond types."""
+"""The config of a run's evaluations, and its checks beyond types."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Annotated, Literal
@@ -13,9 +13,9 @@ from palestra.runtime.intervals import Interval
 
 class EvaluationConfig(Config):
     name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
-    """by which records, files and `best` call it; no two share one"""
+    """its name in records, files and `best`; different for each evaluation"""
     interval: Interval | None
-    """when, and at the start and the end of a run; null: only then"""
+    """how often, in addition to the start and the end of a run; null: only then"""
     num_games: PositiveInt
     """games per pairing, from the same starts every time"""
     final_num_games: PositiveInt
@@ -23,12 +23,12 @@ class EvaluationConfig(Config):
     max_rounds: PositiveInt
     """a game is cut off (truncated) after so many rounds"""
     seed: NonNegativeInt | None
-    """the starts come from here, the same for every pairing; null: the run's seed"""
+    """determines the starts of the games, the same for every pairing; null: the run's seed"""
     game: AnyGameConfig | None
     """other rules, parameters or another environment, with the same roles, observations and actions; null: the run's
     game"""
     pairings: list[dict[str, str]]
-    """who meets whom: for every role a player of this file or a scripted one"""
+    """who plays whom: for every role a player of this file or a scripted one"""
 
 
 class Delay(Config):
@@ -40,14 +40,15 @@ class Delay(Config):
 
 class EvaluatorsConfig(Config):
     num_processes: PositiveInt
-    """how many; each plays one evaluation at a time, with all of execution.num_threads"""
+    """how many processes; each plays one evaluation at a time, with execution.num_threads threads"""
     results: Delay
-    """how long after the moment of its weights an evaluation counts: at the first safe point then it is recorded, and
-    decides; training waits for it there if need be"""
+    """how long after it was requested an evaluation counts: the first safe point after that records it and decides by
+    it, and waits for it if necessary"""
     timeout_s: PositiveFloat
-    """seconds for one evaluation, the start of its process with them; a process that takes longer is killed"""
+    """seconds for one evaluation, including the start of its process; a process that takes longer is killed"""
     max_restarts: NonNegativeInt
-    """how often an evaluation is begun anew, in a new process, when one has died or was killed; then it has failed"""
+    """how often an evaluation is begun anew, in a new process, after its process has died or was killed; then it
+    fails"""
 
 
 class BestConfig(Config):
@@ -58,7 +59,7 @@ class BestConfig(Config):
     measure: Annotated[str, Field(pattern=r"^(rho|return/.+)$")]
     """rho, or return/ROLE"""
     goal: Literal["max", "min"]
-    """what is better"""
+    """whether a higher (max) or a lower (min) value is better"""
 
 
 def evaluation_errors(
@@ -67,8 +68,8 @@ def evaluation_errors(
     roles: Sequence[str],
     players: Mapping[str, str | None],
 ) -> Iterator[ConfigErrorItem]:
-    """What is wrong with the evaluations of a run. game, roles: the config of its game, and its roles. players: of the
-    file; with their script, if they have one."""
+    """The errors in the evaluations of a run. game: the config of its game. roles: of this game. players: of the file,
+    by name, each with the name of its script, or None if it has none."""
     names = [evaluation.name for evaluation in evaluations]
     for index, evaluation in enumerate(evaluations):
         path = f"evaluations.{index}"
@@ -120,7 +121,7 @@ def _pairing_errors(
 def best_errors(
     best: BestConfig | None, evaluations: Sequence[EvaluationConfig], roles: Sequence[str], learners: Collection[str]
 ) -> Iterator[ConfigErrorItem]:
-    """What is wrong with what makes a checkpoint the best one. learners: the players that learn."""
+    """The errors in `best`, which says what makes a checkpoint the best one. learners: the players that learn."""
     if best is None:
         return
     measures = ["rho", *(f"return/{role}" for role in roles)]

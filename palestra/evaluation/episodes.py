@@ -24,12 +24,12 @@ def play_episodes(
     watch: Callable[[int], None] = lambda num_over: None,
 ) -> Games:
     """Play exactly `num_games` episodes, at most `num_worlds` at a time; those longer than `max_rounds` steps are cut
-    off. watch: is told before every step how many are over, and may raise Interrupted.
+    off. watch: called before every step with how many are over; may raise Interrupted.
 
-    Every world plays its share of the episodes, whatever their lengths: to take those that end first would favour
-    short ones. Episode e of world w begins from the same seed at every evaluation of one `seed`, in environments that
-    are made anew and closed at the end. Returns are the environment's own rewards, summed up. Where single
-    worlds cannot be begun anew, all episodes are played side by side, one each.
+    Every world plays a fixed number of episodes, because counting those that end first would over-represent short
+    ones. Episode e of world w begins from the same seed in every evaluation with this `seed`, in environments that are
+    made anew and closed at the end. Returns are sums of the environment's own rewards. If single worlds cannot be
+    restarted, all episodes are played at once, one per world.
     """
     (role,) = game.roles
     action_space = game.action_spaces[role]
@@ -46,7 +46,7 @@ def play_episodes(
             running = results.played < quotas
             round_keys = fold(keys, num_rounds)
             num_rounds += 1
-            view = world.observation if policy.sees == "observation" else {}
+            view = world.observation if policy.observes == "observation" else {}
             decision = policy.act(view, world.legal, round_keys, memory)
             outcome = world.step(decision.action, round_keys + 1)
             if isinstance(action_space, Discrete):
@@ -65,7 +65,7 @@ def play_episodes(
 
 
 class _Results:
-    """Of the running episodes: lengths, returns (B,). Of those played: the same, and finished (B, most of a world)."""
+    """lengths, returns: (B,), of the running episodes. all_*: (B, most episodes of a world), of the episodes played."""
 
     def __init__(self, num_worlds: int, most: int, device: torch.device) -> None:
         self.played = torch.zeros(num_worlds, dtype=torch.int64, device=device)

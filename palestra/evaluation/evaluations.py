@@ -1,4 +1,4 @@
-"""The named evaluations of a run: who meets whom in which game, played; and the best score among them."""
+"""The named evaluations of a run, which play games between its players; and the best score among them."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,8 +28,9 @@ NUM_FILMED = 3
 class Evaluations:
     """The evaluations of a run, which share its players.
 
-    build_game: of an evaluation's own game. seed: the run's, of evaluations that have none. num_worlds: environments
-    at a time. Raises ConfigError where a player does not fit the game of a pairing.
+    build_game: builds the game of an evaluation that has its own. seed: the run's, for evaluations without one.
+    num_worlds: how many environments step together. Raises ConfigError if a player does not fit the game of a
+    pairing.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class Evaluations:
             raise ConfigError(errors)
 
     def _misfits(self, index: int, config: EvaluationConfig) -> list[ConfigErrorItem]:
-        """Players that see or do something else than the game of their pairing shows and takes."""
+        """Players whose observations or actions differ from those of their role in the game of a pairing."""
         game, errors = self.games[config.name], []
         for number, pairing in enumerate(config.pairings):
             for role, name in pairing.items():
@@ -60,19 +61,19 @@ class Evaluations:
                 if player is None or player.fits(game.spaces[role], game.action_spaces[role]):
                     continue
                 place = f"pairings.{number}.{role}" if config.game is None else "game"
-                message = f"{name!r} does not fit {role!r} of that game: it sees or does something else"
+                message = f"expected a player with the observations and actions of {role!r} in that game, got {name!r}"
                 errors.append(ConfigErrorItem(f"evaluations.{index}.{place}", message))
         return errors
 
     def play(
         self, name: str, num_games: int, with_scripted: bool, watch: Callable[[int], None] = lambda num_over: None
     ) -> dict[str, Any]:
-        """What a record tells of one evaluation: its name, the figures of every pairing from the same starts for all
-        in the config's order, and the ratings of the players.
+        """Play one evaluation, and return its record: its name, the results of every pairing in the config's order, all
+        from the same starts, and the ratings of the players.
 
         Players act without exploration, their networks in evaluation mode; the modes are restored. with_scripted: also
-        the pairings in which nobody learns. watch: is told again and again how many games of all pairings are over,
-        and may raise Interrupted.
+        play the pairings in which nobody learns. watch: called repeatedly with how many games of all pairings are over;
+        may raise Interrupted.
         """
         config, game = self.configs[name], self._game(name)
         pairs: list[dict[str, Any]] = []
@@ -88,10 +89,11 @@ class Evaluations:
         return [p for p in pairings if with_scripted or any(self._learns(sitter) for sitter in p.values())]
 
     def film(self, name: str, path: Path) -> list[float]:
-        """Write a video of NUM_FILMED episodes of the lone agent, and give their returns."""
+        """Write a video of NUM_FILMED episodes of the lone agent, and return their returns. Raises ConfigError for a
+        game of tensors, and as `film_episodes` does."""
         config, game = self.configs[name], self._game(name)
         if not isinstance(game, WorldGame):
-            message = "expected an evaluation in an environment, which can be filmed, got one in a game of tensors"
+            message = "expected an evaluation in an environment, which can be rendered, got one in a game of tensors"
             raise ConfigError([ConfigErrorItem("--video", message)])
         [player] = [player for player in self.players.values() if player.roles == game.roles]
         with evaluation_mode(list(player.nets.values())):
@@ -99,7 +101,8 @@ class Evaluations:
             return film_episodes(game, policy, NUM_FILMED, config.max_rounds, self._seed(config), path)
 
     def trace(self, name: str, pairing: Mapping[str, str]) -> Trace | None:
-        """A game of one pairing, told move by move; of tensor games."""
+        """A game of one pairing, recorded move by move; None if all candidates are over at their start. Only for tensor
+        games."""
         config, game = self.configs[name], self._game(name)
         assert isinstance(game, TensorGame)
         with self._policies(game, pairing) as policies:
@@ -107,12 +110,12 @@ class Evaluations:
 
     @contextmanager
     def _policies(self, game: Game, pairing: Mapping[str, str]) -> Iterator[dict[str, Policy]]:
-        """How the players of a pairing act, their networks in evaluation mode meanwhile."""
+        """The policies of a pairing, by role; inside the block all networks are in evaluation mode."""
         with evaluation_mode([net for player in self.players.values() for net in player.nets.values()]):
             yield {role: self._policy(name, game, role) for role, name in pairing.items()}
 
     def _game(self, name: str) -> Game:
-        """The game of an evaluation, with what the run's game has learned (running statistics, say)."""
+        """The game of an evaluation, with the state of the run's game (running statistics, for instance)."""
         game = self.games[name]
         if game is not self.game:
             game.load_state_dict(self.game.state_dict())
@@ -144,13 +147,13 @@ class Evaluations:
         player = self.players.get(name)
         if player is None:
             return make_script(name, game, role)
-        if isinstance(player.script, ScriptedPolicy):  # the player's own is made for its seat in the run's game
+        if isinstance(player.script, ScriptedPolicy):  # the player's own script was made for its seat in the run's game
             return type(player.script)(game, role)
         return player.policy(explore=False)
 
 
 class BestScore:
-    """The best score so far, by a config's measure."""
+    """The best score so far, by the measure of a config."""
 
     def __init__(self, config: BestConfig, evaluations: Sequence[EvaluationConfig]) -> None:
         self.config = config
@@ -160,7 +163,8 @@ class BestScore:
         self._before: float | None = None
 
     def improves(self, record: Mapping[str, Any]) -> bool:
-        """Whether an evaluation is better than all of its name before it; strictly, and never by a nan."""
+        """Whether the record of an evaluation has a strictly better score than all earlier ones; never if it is nan. A
+        better score becomes the best."""
         if record["evaluation"] != self.config.evaluation:
             return False
         pair = next(pair for pair in record["pairs"] if pair["players"] == self.pairing)
@@ -173,5 +177,5 @@ class BestScore:
         return True
 
     def take_back(self) -> None:
-        """The last improvement could not be saved: who is better than what was saved is the best."""
+        """Undo the last improvement, whose checkpoint could not be saved."""
         self.value = self._before

@@ -1,4 +1,4 @@
-"""Evaluation: games played once each, from starts that are the same for every pairing and at every time."""
+"""Evaluation: a fixed number of games, each from the same start for every pairing and in every evaluation."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -19,11 +19,12 @@ STREAM = "evaluation"
 
 @dataclass(frozen=True)
 class Games:
-    """What came out of games played once each. Tensors (n,), games that were over at their start left out.
+    """The results of the games of an evaluation. Tensors (n,), without games that were over at their start.
 
-    finished: ended by the rules; the others reached the round limit, or the game itself truncated them. lengths: rounds
-    played. returns: by role. tallies: sums of the game's own counters (overflow, ...). actions: how often each was
-    taken, int64 (A,) by role; of discrete ones alone.
+    finished: bool, ended by the rules; the others reached the round limit, or the game itself truncated them. lengths:
+    int64, rounds played. returns: float32, by role. started_over: how many games were over at their start. tallies:
+    sums of the game's own counters (overflow, ...). actions: how often each action was taken, int64 (A,) by role, for
+    Discrete spaces.
     """
 
     finished: Tensor
@@ -34,8 +35,9 @@ class Games:
     actions: dict[str, Tensor]
 
     def summary(self) -> dict[str, Any]:
-        """The figures of a record: rho and returns with 95% intervals, the counts behind them, and how returns and
-        lengths are spread; of two roles also which share of the games each has won (equal returns count half)."""
+        """The results as a record: rho and returns with 95% intervals, the counts behind them, and the distributions of
+        returns and lengths; in games of two roles also the share of games that each role has won (equal returns count
+        half)."""
         rho = estimate_rho(self.finished, self.lengths)
         finished = int(self.finished.sum())
         returns = {role: estimate_mean(values) for role, values in self.returns.items()}
@@ -76,11 +78,11 @@ def play_games(
     seed: int,
     watch: Callable[[int], None] = lambda num_over: None,
 ) -> Games:
-    """Play `num_games` games to their end, or to `max_rounds` rounds. watch: is told before every round how many games
-    are over, and may raise Interrupted.
+    """Play `num_games` games to their end, or to `max_rounds` rounds. watch: called before every round with how many
+    games are over; may raise Interrupted.
 
-    Game i starts from the same state for every pairing of one seed, and its players draw the same numbers. On a CPU
-    games that have ended are dropped from the batch as it empties; results do not depend on it.
+    Game i of one seed starts from the same state for every pairing, and its players draw the same random numbers. Games
+    that have ended are dropped from the batch as it empties; results do not depend on that.
     """
     worlds = Batch(game, policies, num_games, seed)
     for _ in range(max_rounds):
@@ -102,7 +104,7 @@ def play_games(
 
 
 class Batch:
-    """The games still in play, and the results of all. `index` maps the former to the latter."""
+    """The games still in play, and the results of all games. index: int64, the numbers of the games still in play."""
 
     def __init__(self, game: TensorGame, policies: Mapping[str, Policy], num_games: int, seed: int) -> None:
         self.game, self.policies = game, policies
@@ -140,8 +142,8 @@ class Batch:
             actions = {}
             for role in move:
                 policy = self.policies[role]
-                observation = game.observe(self.state, role) if policy.sees == "observation" else {}
-                view = self.state if policy.sees == "state" else observation
+                observation = game.observe(self.state, role) if policy.observes == "observation" else {}
+                view = self.state if policy.observes == "state" else observation
                 keys = move_keys + game.roles.index(role) + 1
                 decision = policy.act(view, game.legal(self.state, role), keys, self.memory.get(role, {}))
                 actions[role] = decision.action
@@ -155,7 +157,7 @@ class Batch:
                 }
             step_keys = move_keys + len(game.roles) + 1
             state, rewards, terminated, truncated = game.transition(self.state, actions, step_keys)
-            # A truncated game is left where it was cut off, so that its counters stand.
+            # The state of a truncated game stays as it was when it was cut off, so that its counters stay too.
             self.state = {name: _where(self.running, value, self.state[name]) for name, value in state.items()}
             self.returns[self.index] += rewards * self.running.unsqueeze(1)
             over = terminated.all(dim=1)
@@ -163,7 +165,7 @@ class Batch:
             self.running = self.running & ~over & ~truncated
 
     def retire(self, leaving: Tensor) -> None:
-        """Write down the counters of the games that leave the batch."""
+        """Store the counters of the games `leaving`, bool (games still in play,), and drop these from the batch."""
         for name, values in self.tallies.items():
             values[self.index[leaving]] = self.state[name][leaving].long()
         staying = ~leaving
@@ -178,7 +180,7 @@ def _where(mask: Tensor, yes: Tensor, no: Tensor) -> Tensor:
 
 @contextmanager
 def evaluation_mode(nets: list[nn.Module]) -> Iterator[None]:
-    """Networks in evaluation mode, and back in the mode that each of them had."""
+    """Switch networks to evaluation mode inside the block; each returns to the mode that it had."""
     modes = [net.training for net in nets]
     for net in nets:
         net.eval()

@@ -1,4 +1,4 @@
-"""Ratings of players from who met whom, on the scale of Elo."""
+"""Ratings of players from the results of pairings, on the scale of Elo."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -15,17 +15,17 @@ Seat = tuple[str, str]  # role, player
 
 def rate(pairs: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, float]] | None:
     """The rating of every player in its role, from the pairs of an evaluation in a game of two roles: {role: {player:
-    rating}}, the mean of all being 0. None where the pairs do not tell.
+    rating}}, with mean 0. None if the pairs do not determine the ratings.
 
-    The model is Bradley and Terry's (1952): the first wins a contest with odds e^(its strength - the other's), and the
-    strengths are those under which the pairs are most likely. They are told if and only if no group of players has won,
-    or lost, all contests with the rest (Ford 1957). A contest is a game, won by the higher return, half by each where
-    they are equal; in the game of host and agent it is a round of a game, won by the host if it ends the game, and so
-    rho is the host's share.
+    The model is Bradley and Terry's (1952): the first wins a contest with odds e^(its strength - the other's); the
+    strengths are the maximum likelihood estimates. They exist if and only if no group of players has won, or lost, all
+    contests with the rest (Ford 1957). A contest is a game, won by the higher return; equal returns count half for
+    each. In the game of host and agent a contest is a round, which the host wins if it ends the game, so that the
+    host's share of wins is rho.
     """
     results = [result for pair in pairs if (result := _result(pair)) is not None]
     seats = sorted({seat for first, second, _, _ in results for seat in (first, second)})
-    if len(seats) < 3 or not _is_told(seats, results):
+    if len(seats) < 3 or not _is_determined(seats, results):
         return None
     strengths = SCALE * _strengths(seats, results)
     ratings: dict[str, dict[str, float]] = {}
@@ -47,14 +47,15 @@ def _result(pair: Mapping[str, Any]) -> Result | None:
     return first, second, pair["won"][first[0]] * pair["games"], float(pair["games"])
 
 
-def _is_told(seats: Sequence[Seat], results: Sequence[Result]) -> bool:
-    """Whether each has won, by way of others, against each: from any seat all are reached, with and against wins."""
+def _is_determined(seats: Sequence[Seat], results: Sequence[Result]) -> bool:
+    """Whether the ratings are determined: the graph of wins is strongly connected, that is, from the first seat all
+    others are reached along wins, and all along losses."""
     won = {(first, second) for first, second, wins, _ in results if wins > 0}
     won |= {(second, first) for first, second, wins, contests in results if wins < contests}
-    return all(_reached(seats[0], edges) == set(seats) for edges in (won, {(b, a) for a, b in won}))
+    return all(_reachable(seats[0], edges) == set(seats) for edges in (won, {(b, a) for a, b in won}))
 
 
-def _reached(start: Seat, edges: set[tuple[Seat, Seat]]) -> set[Seat]:
+def _reachable(start: Seat, edges: set[tuple[Seat, Seat]]) -> set[Seat]:
     reached, waiting = {start}, [start]
     while waiting:
         here = waiting.pop()
@@ -65,7 +66,7 @@ def _reached(start: Seat, edges: set[tuple[Seat, Seat]]) -> set[Seat]:
 
 
 def _strengths(seats: Sequence[Seat], results: Sequence[Result]) -> torch.Tensor:
-    """The most likely strengths, of mean 0, by Newton's method; float64 (seats,)."""
+    """The maximum likelihood strengths, with mean 0, by Newton's method; float64 (seats,)."""
     index = {seat: i for i, seat in enumerate(seats)}
     first = torch.tensor([index[result[0]] for result in results])
     second = torch.tensor([index[result[1]] for result in results])
@@ -81,9 +82,11 @@ def _strengths(seats: Sequence[Seat], results: Sequence[Result]) -> torch.Tensor
     strengths = torch.zeros(len(seats), dtype=torch.float64)
     for _ in range(MAX_STEPS):
         share = torch.sigmoid(sides @ strengths)
-        slope = sides.T @ (wins - contests * share)
-        bend = sides.T @ (sides * (contests * share * (1 - share)).unsqueeze(1)) + 1.0  # + 1: all alike move nothing
-        step = torch.linalg.solve(bend, slope)
+        gradient = sides.T @ (wins - contests * share)
+        hessian = (
+            sides.T @ (sides * (contests * share * (1 - share)).unsqueeze(1)) + 1.0
+        )  # + 1: makes it regular, as adding the same to all strengths changes nothing
+        step = torch.linalg.solve(hessian, gradient)
         while likelihood(strengths + step) < likelihood(strengths) and float(step.abs().max()) > PRECISION:
             step = step / 2
         strengths = strengths + step

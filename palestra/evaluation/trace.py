@@ -1,4 +1,4 @@
-"""One game told move by move."""
+"""One game of an evaluation, recorded move by move."""
 
 from collections.abc import Mapping
 
@@ -15,11 +15,11 @@ NUM_CANDIDATES = 9
 
 @torch.no_grad()
 def trace_game(game: TensorGame, policies: Mapping[str, Policy], max_rounds: int, seed: int) -> Trace | None:
-    """Of an evaluation's first games the one of middle length, so that neither luck nor a freak is shown; None where
-    all are over at their start. Starts and draws are those of `play_games`."""
-    watched = {role: _Watched(policy) for role, policy in policies.items()}
-    worlds = Batch(game, watched, NUM_CANDIDATES, seed)
-    for role, policy in watched.items():
+    """The game of median length among the first games of an evaluation, so that it is a typical one; None if all are
+    over at their start. Starts and random numbers are those of `play_games`."""
+    recorders = {role: _RecordingPolicy(policy) for role, policy in policies.items()}
+    worlds = Batch(game, recorders, NUM_CANDIDATES, seed)
+    for role, policy in recorders.items():
         policy.role, policy.worlds = role, worlds
     for _ in range(max_rounds):
         if not bool(worlds.running.any()):
@@ -29,11 +29,13 @@ def trace_game(game: TensorGame, policies: Mapping[str, Policy], max_rounds: int
     if not ranked:
         return None
     length, chosen = ranked[len(ranked) // 2]
-    seen = sorted((moment for policy in watched.values() for moment in policy.seen), key=lambda moment: moment[0])
+    decisions = sorted(
+        (moment for policy in recorders.values() for moment in policy.decisions), key=lambda moment: moment[0]
+    )
     return Trace(
         choices=tuple(
             Choice(role, {name: value[chosen] for name, value in state.items()}, actions[chosen])
-            for _, role, state, decides, actions in seen
+            for _, role, state, decides, actions in decisions
             if bool(decides[chosen])
         ),
         end={name: value[chosen] for name, value in worlds.state.items()},
@@ -42,19 +44,19 @@ def trace_game(game: TensorGame, policies: Mapping[str, Policy], max_rounds: int
     )
 
 
-class _Watched:
-    """A policy whose decisions are kept: the number of the move, the role, the states, who decides, the actions."""
+class _RecordingPolicy:
+    """A policy that records its decisions: the number of the move, the role, the states, who decides, the actions."""
 
     role: str
     worlds: Batch
 
     def __init__(self, policy: Policy) -> None:
-        self.policy, self.sees = policy, policy.sees
-        self.seen: list[tuple[int, str, State, Tensor, Tensor]] = []
+        self.policy, self.observes = policy, policy.observes
+        self.decisions: list[tuple[int, str, State, Tensor, Tensor]] = []
 
     def act(self, view: Mapping[str, Tensor], legal: Tensor, keys: Tensor, memory: Memory) -> Decision:
         decision = self.policy.act(view, legal, keys, memory)
         worlds, game = self.worlds, self.worlds.game
         decides = game.deciding(worlds.state)[:, game.roles.index(self.role)] & worlds.running
-        self.seen.append((worlds.num_moves, self.role, worlds.state, decides, decision.action))
+        self.decisions.append((worlds.num_moves, self.role, worlds.state, decides, decision.action))
         return decision

@@ -16,7 +16,8 @@ from palestra.randomness import base_key, fold, world_keys
 
 
 class Frame(NamedTuple):
-    """A picture of an episode. pixels: uint8 (height, width, 3). total: the return so far. is_last: of its episode."""
+    """A picture of an episode. pixels: uint8 (height, width, 3). fps: frames per second. total: the return so far.
+    is_last: whether it is the last one of its episode."""
 
     pixels: np.ndarray
     fps: float
@@ -27,9 +28,9 @@ class Frame(NamedTuple):
 def film_episodes(
     game: WorldGame, policy: Policy, num_games: int, max_rounds: int, seed: int, path: Path
 ) -> list[float]:
-    """Write the first episodes of an evaluation into an MP4 (see `episode_frames`); gives their returns.
+    """Write the first episodes of an evaluation into an MP4 (see `episode_frames`); returns their returns.
 
-    Raises ConfigError where the environment cannot be drawn as pixels, or the extra `video` is missing.
+    Raises ConfigError if the environment cannot be rendered as pixels, or the extra `video` is missing.
     """
     try:
         from imageio_ffmpeg import write_frames
@@ -56,32 +57,32 @@ def film_episodes(
 def episode_frames(
     game: WorldGame, policy: Policy, num_games: int, max_rounds: int, seed: int
 ) -> Generator[Frame, None, None]:
-    """What the first episodes of an evaluation look like, in one world, one after the other: their starts, and the
-    outcome of every step.
+    """Render the first episodes of an evaluation, in one world, one after the other: a frame of every start, and one
+    after every step.
 
-    Raises ConfigError where the environment cannot be drawn as pixels.
+    Raises ConfigError if the environment cannot be rendered as pixels.
     """
-    drawn = game.drawn()
+    rendered = game.with_rendering()
     key = base_key(seed, STREAM)
     keys, num_rounds = world_keys(key, 1, game.device), 0
     memory: Memory = {}
-    world = drawn.make_world(1, key, training=False)
+    world = rendered.make_world(1, key, training=False)
     num_ended, length, total, ended = 0, 0, 0.0, False
     try:
         fps = world.frames_per_second
         while num_ended < num_games:
             num_rounds += 1
             round_keys = fold(keys, num_rounds)
-            view = world.observation if policy.sees == "observation" else {}
-            if not ended:  # else it was shown, and the next step begins an episode
-                yield Frame(world.picture(), fps, total, False)
+            view = world.observation if policy.observes == "observation" else {}
+            if not ended:  # else the last frame was shown, and the next step begins an episode
+                yield Frame(world.render(), fps, total, False)
             decision = policy.act(view, world.legal, round_keys, memory)
             outcome = world.step(decision.action, round_keys + 1)
             memory = decision.memory if bool(outcome.valid[0]) else {}
             length, total = length + int(outcome.valid[0]), total + float(outcome.raw_reward[0])
             ended = bool(outcome.terminated[0] | outcome.truncated[0])
             if ended or length >= max_rounds:
-                yield Frame(world.picture(), fps, total, True)
+                yield Frame(world.render(), fps, total, True)
                 num_ended += 1
                 length, total, memory = 0, 0.0, {}
                 if not ended:

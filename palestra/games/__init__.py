@@ -34,6 +34,7 @@ class _OneGame(Config):
 
 
 def read_game(config: GameConfig | dict[str, Any]) -> Game:
-    """The rules that a config or a mapping says, for the CPU. Raises ConfigError with every fault, below `game`."""
+    """Build the game of a config or a mapping, on the CPU. Raises ConfigError with every fault, its path below
+    `game`."""
     model: GameConfig = check({"game": config}, _OneGame).game if isinstance(config, dict) else config
     return model.build(torch.device("cpu"), "numba")

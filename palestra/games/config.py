@@ -1,4 +1,4 @@
-"""What the config of a game tells before the game is built."""
+"""The base of the configs of games, which answers questions about a game before it is built."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,18 +14,18 @@ _is_without = ContextVar("is_without_environments", default=False)
 
 
 class GameConfig(Config):
-    """Base of the configs of games, which stand beside their game and build it.
+    """Base of the configs of games; each stands in the file of its game.
 
-    Must be implemented: `build`. May be overridden: all else, where the game makes environments, which `palestra check`
-    and a report do not, or where it is told from the config alone.
+    Must be implemented: `build`. May be overridden: the other methods, if building the game makes environments, which
+    `palestra check` and a report must not do, or if the config alone answers them faster.
     """
 
     name: str
     has_info: ClassVar[bool] = False
-    """whether a step gives fields that `output.info` may ask for"""
+    """whether steps have an `info`, whose fields `output.info` may name"""
 
     def build(self, device: torch.device, kernel: Kernel) -> Game:
-        """The game. kernel: changes speed, never a result. Raises ConfigError, with paths from `game` on."""
+        """Build the game. kernel: changes speed, never a result. Raises ConfigError, with paths from `game` on."""
         raise NotImplementedError
 
     def declared_roles(self) -> tuple[str, ...]:
@@ -33,26 +33,26 @@ class GameConfig(Config):
         return self.build(torch.device("cpu"), "torch").roles
 
     def declares_actions(self) -> bool:
-        """Whether it is known before anything is made how many actions there are."""
+        """Whether the number of actions is known before an environment is made."""
         return True
 
-    def made_environment(self) -> str | None:
-        """The environment that building the game makes, by its id; None: building makes none."""
+    def environment_id(self) -> str | None:
+        """The id of the environment that `build` makes; None if it makes none."""
         return None
 
     def misfit(self, other: "GameConfig") -> ConfigErrorItem | None:
-        """Why players of this game cannot be evaluated in another one with the same roles, with the path below that
-        one's config. What they observe and do is compared when both are built."""
+        """Why players of this game cannot be evaluated in another game with the same roles, with a path relative to the
+        other config; None if they can. Spaces are not compared here, but when both games are built."""
         return None
 
 
 class NotDeclared(Exception):
-    """Only the environment itself can tell what it shows and takes."""
+    """The config does not determine the spaces of an environment; it must be made to know them."""
 
 
 @contextmanager
 def without_environments() -> Iterator[None]:
-    """Until the end of the block no environment is made: what asks for one gets a stand-in, or NotDeclared."""
+    """Inside the block no environment is made: a request for one returns a stand-in, or raises NotDeclared."""
     token = _is_without.set(True)
     try:
         yield

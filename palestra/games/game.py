@@ -30,7 +30,7 @@ def expand_mask(mask: Tensor, like: Tensor) -> Tensor:
 
 
 class IllegalMove(ValueError):
-    """An action that the rules forbid was given to the public `step`."""
+    """The public `step` got an action that the rules forbid."""
 
 
 class Game(ABC):
@@ -58,8 +58,8 @@ class Game(ABC):
             raise ValueError(f"expected no state, because {type(self).__name__} has none, got {', '.join(state)}")
 
     def transformation(self) -> dict[str, Any] | None:
-        """What is done with an environment's own observations before players see them, as plain data for who acts
-        without palestra; None where there is nothing to know."""
+        """How an environment's own observations are transformed into those of players, as plain data for programs that
+        act without palestra; None if they are not transformed."""
         return None
 
     def close(self) -> None:
@@ -68,7 +68,7 @@ class Game(ABC):
 
 
 class TensorGame(Game):
-    """The rules as pure functions. All that changes is in the state that they take and give.
+    """The rules as pure functions. Everything that changes is in the state, which they take and return.
 
     Must be set, in addition to the attributes of Game: `moves`, the roles that may decide in each move of a round;
     `quiet_moves`, the numbers of the moves that give no reward and end no running game (never the last of a round);
@@ -119,9 +119,9 @@ class TensorGame(Game):
         """One move, unchecked. actions: by role, (B, ...) as its action space says; those of roles that do not decide
         are ignored.
 
-        Gives the new state, rewards (B, R) float32, terminated (B, R) bool (over for that role, no bootstrap) and
-        truncated (B,) bool (cut off; never together with terminated). A world that is already over does not change, and
-        gives reward 0 and terminated True.
+        Returns the new state, rewards (B, R) float32, terminated (B, R) bool (over for that role, no bootstrap) and
+        truncated (B,) bool (cut off; never together with terminated). A world that is already over does not change; its
+        reward is 0, and it has terminated.
         """
 
     def transition_in_place(
@@ -134,14 +134,14 @@ class TensorGame(Game):
         """A faster function that plays a game of one role from a state; None if there is none.
 
         Only for games without tallies in which every action is legal. The function takes actions and keys, plays one
-        move as `transition` does, and resets the worlds that have ended as `reset` does with keys + 1. It gives the
+        move as `transition` does, and resets the worlds that have ended as `reset` does with keys + 1. It returns the
         observations before and after these resets, rewards (B,), terminated (B,) and truncated (B,), all of them new
         tensors, and writes into the tensors of `state`, which are contiguous.
         """
         return None
 
     def storyboard(self, trace: Trace) -> Storyboard | None:
-        """A game as pictures, which a report shows; None: it shows the moves as a table."""
+        """A game as pictures for a report; None: the report shows the moves as a table."""
         return None
 
     def step(self, state: State, actions: dict[str, Tensor], keys: Tensor) -> tuple[State, Tensor, Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""How somebody in a seat acts: what a roll-out and an evaluation ask of a player."""
+"""How a player acts in a seat: the protocol that roll-outs and evaluations use."""
 
 from collections.abc import Mapping
 from typing import Literal, NamedTuple, Protocol
@@ -6,12 +6,12 @@ from typing import Literal, NamedTuple, Protocol
 from torch import Tensor
 
 Memory = dict[str, Tensor]
-Sees = Literal["observation", "state", "nothing"]
+Observes = Literal["observation", "state", "nothing"]
 
 
 class Decision(NamedTuple):
-    """What `act` gives. action: (B, ...) as the role's action space says. extras: what an algorithm keeps of the
-    decision (log-probabilities, ...)."""
+    """The result of `act`. action: (B, ...) as the role's action space says. extras: what an algorithm stores with the
+    decision (log-probabilities, ...), tensors (B, ...) by name. memory: for the next decision; {} without a memory."""
 
     action: Tensor
     extras: dict[str, Tensor]
@@ -19,9 +19,12 @@ class Decision(NamedTuple):
 
 
 class Policy(Protocol):
-    """How somebody in a seat acts. `sees` tells what `view` is: the role's observation, the exact state, or nothing
+    """How a player acts in a seat. observes: what `view` is: the role's observation, the state of the game, or nothing
     ({})."""
 
-    sees: Sees
+    observes: Observes
 
-    def act(self, view: Mapping[str, Tensor], legal: Tensor, keys: Tensor, memory: Memory) -> Decision: ...
+    def act(self, view: Mapping[str, Tensor], legal: Tensor, keys: Tensor, memory: Memory) -> Decision:
+        """Decide in every world. legal: bool (B, flags of the action space). keys: int64 (B,), of the random numbers
+        that the policy draws. memory: of the last decision, zeros or {} at the start of a game."""
+        ...

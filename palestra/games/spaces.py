@@ -1,4 +1,7 @@
-"""What a role sees and does: the shapes of observations and of actions, of one world, without the axis of worlds."""
+"""Spaces of observations and actions: the shapes of one world's part, without the axis of worlds.
+
+Letters: B worlds, K choices.
+"""
 
 from dataclasses import dataclass
 
@@ -18,7 +21,7 @@ class Space:
 
     @property
     def empty(self) -> int:
-        """What stands where nobody sees anything (after the end of a game): a set without members, else zeros."""
+        """The number that fills an observation after the end of a game: a set without members (-1), else zeros."""
         return -1 if self.padded else 0
 
     @property

@@ -1,4 +1,4 @@
-"""A game told move by move, and its positions as pictures."""
+"""A game recorded move by move, and its positions as pictures."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Choice:
-    """What a role chose, and in which state of its world: tensors without the axis of worlds."""
+    """A decision of a role, and the state of its world before it: tensors without the axis of worlds."""
 
     role: str
     state: dict[str, Tensor]
@@ -18,7 +18,8 @@ class Choice:
 
 @dataclass(frozen=True)
 class Trace:
-    """A game from its start on. choices: in order. end: the last state. is_finished: it ended by the rules."""
+    """A game from its start on. choices: in order. end: the last state. length: rounds played. is_finished: whether it
+    ended by the rules."""
 
     choices: tuple[Choice, ...]
     end: dict[str, Tensor]
@@ -28,7 +29,8 @@ class Trace:
 
 @dataclass(frozen=True)
 class PictureStyle:
-    """How to draw: colours as matplotlib takes them. ink: of texts and thin lines; series: of what is told apart."""
+    """How to draw: colours as matplotlib takes them. ink: of texts and thin lines; series: of data, one
+    colour per series."""
 
     ink: str
     series: Sequence[str]
@@ -37,7 +39,7 @@ class PictureStyle:
 
 @dataclass(frozen=True)
 class Scene:
-    """A position of a game as a picture. description: what a reader is told who does not see it. paint: draws it into a
+    """A position of a game as a picture. description: text for readers who cannot see it. paint: draws it into a
     matplotlib Figure."""
 
     title: str

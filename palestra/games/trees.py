@@ -1,4 +1,4 @@
-"""Dicts and tuples of tensors: copied, cut to one world, compared."""
+"""Functions on nested dicts and tuples of tensors: copy, take the rows of one world, compare."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -8,7 +8,7 @@ from torch import Tensor
 
 
 def tensors_in(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Tensor]]:
-    """All tensors in tuples and dicts, each with its keys."""
+    """All tensors in nested tuples and dicts, each with the keys that lead to it."""
     if isinstance(value, Tensor):
         yield place, value
     elif isinstance(value, Mapping | tuple):
@@ -17,25 +17,26 @@ def tensors_in(value: Any, place: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[
 
 
 def memory_of(value: Any) -> set[int]:
-    """Where its tensors lie."""
+    """The addresses of the memory of all tensors in a value."""
     return {tensor.untyped_storage().data_ptr() for _, tensor in tensors_in(value) if tensor.numel()}
 
 
-def changed(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+def map_tensors(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """The same tree with `change` applied to every tensor."""
     if isinstance(value, Mapping):
-        return {key: changed(item, change) for key, item in value.items()}
+        return {key: map_tensors(item, change) for key, item in value.items()}
     if isinstance(value, tuple):
-        return tuple(changed(item, change) for item in value)
+        return tuple(map_tensors(item, change) for item in value)
     return change(value) if isinstance(value, Tensor) else value
 
 
 def copied(value: Any) -> Any:
-    return changed(value, torch.clone)
+    return map_tensors(value, torch.clone)
 
 
 def row_of(value: Any, world: int) -> Any:
     """The rows of one world, in tensors of their own."""
-    return changed(value, lambda tensor: tensor[world : world + 1].clone())
+    return map_tensors(value, lambda tensor: tensor[world : world + 1].clone())
 
 
 def are_same(one: Any, other: Any, tolerance: float = 0.0) -> bool:

@@ -1,5 +1,5 @@
-"""A game is tried before anybody learns in it: a few worlds are played with random legal actions, and every promise of
-TensorGame (palestra.games.game) that can be seen from outside is looked at.
+"""The trial of a game before anybody learns in it: a few worlds are played with random legal actions, and every promise
+of TensorGame (palestra.games.game) that can be checked from outside is checked.
 
 Letters: B worlds, R roles.
 """
@@ -32,10 +32,10 @@ WIDEST_BOUND = 10.0  # of random actions in a box without bounds
 
 
 def try_game(game: TensorGame, num_moves: int) -> list[ConfigErrorItem]:
-    """What is wrong with a game, one line each, with the method's name; [] for a game that keeps its promises.
+    """The faults of a game, each with the name of the method; [] for a game without faults.
 
-    Every call is made twice, and once more for one of the worlds alone: results must be the same. num_moves: how long
-    it is played. The user's global random state is as it was.
+    Every call is made twice, and once more for one of the worlds alone: the results must be the same. num_moves: how
+    many moves are played. The global random state is restored afterwards.
     """
     trial = Trial(game)
     with restored_global_states(), torch.no_grad(), suppress(_CannotGoOn):
@@ -45,7 +45,7 @@ def try_game(game: TensorGame, num_moves: int) -> list[ConfigErrorItem]:
 
 
 def faults_of_roles(game: TensorGame) -> list[ConfigErrorItem]:
-    """What is wrong with a game's `roles`, which are asked for before it is tried."""
+    """The faults of a game's `roles`, which are needed before it is tried."""
     roles = getattr(game, "roles", None)
     if _is_tuple_of(roles, str) and roles and len(set(roles)) == len(roles):
         return []
@@ -54,24 +54,26 @@ def faults_of_roles(game: TensorGame) -> list[ConfigErrorItem]:
 
 
 class _CannotGoOn(Exception):
-    """What a method gave is of no use to those that come after it."""
+    """The result of a method is so wrong that the trial cannot go on."""
 
 
 class Trial:
-    """One game that is played for its faults. faults: (method, message), one for each thing that was expected."""
+    """One game, played to find its faults. faults: (method, message), one for each expectation that failed."""
 
     def __init__(self, game: TensorGame) -> None:
         self.game = game
         self.faults: dict[tuple[str, str], tuple[str, str]] = {}
-        self.layout: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {}  # of a state: dtypes and shapes of one world
-        self.lent: list[tuple[str, Any, Any]] = []  # what methods gave in the last two moves, and copies of it
-        self.num_lent = 0  # of these, those of the move before
+        self.layout: dict[
+            str, tuple[torch.dtype, tuple[int, ...]]
+        ] = {}  # of a state: dtype and shape of each entry, without the axis of worlds
+        self.results: list[tuple[str, Any, Any]] = []  # results of the last two moves: method, result, a copy of it
+        self.num_old_results = 0  # how many of these are of the move before
         self.num_calls = 0
 
     def fault(self, method: str, expected: str, got: str) -> None:
         self.faults.setdefault((method, expected), (method, f"expected {expected}, got {got}"))
 
-    # ---- what is played ------------------------------------------------------------------------------------
+    # ---- playing ------------------------------------------------------------------------------------
 
     def play(self, num_moves: int) -> None:
         """Play so many moves, and more until somebody has decided."""
@@ -113,7 +115,7 @@ class Trial:
             self.check_stepper(state, actions, step_keys, new, (rewards, terminated, truncated))
             state = self.refill(new, leaving, step_keys + 1)
             waiting &= ~leaving.unsqueeze(1)
-            self.check_lent()
+            self.check_results()
             number += 1
 
     def num_worlds(self) -> int:
@@ -124,7 +126,7 @@ class Trial:
         return next(number for number in range(NUM_WORLDS, NUM_WORLDS + len(sizes) + 1) if number not in sizes)
 
     def check_attributes(self) -> None:
-        """What must be set, in its types."""
+        """The attributes that must be set, and their types."""
         game, num = self.game, len(self.faults)
         if faults_of_roles(game):
             self.fault("roles", "a tuple of different names", repr(getattr(game, "roles", None)))
@@ -185,7 +187,8 @@ class Trial:
         return state
 
     def look(self, state: State, move: tuple[str, ...]) -> tuple[dict[str, Tensor], Tensor]:
-        """What palestra asks before a move: the legal actions by role, and who decides, bool (B, R)."""
+        """Call what palestra calls before a move: observations, legal actions (returned by role), and who decides, bool
+        (B, R)."""
         masks = {}
         for role in move:
             with suppress(_CannotGoOn):
@@ -217,7 +220,7 @@ class Trial:
         return found
 
     def check_waiting(self, decides: Tensor, waiting: Tensor, is_cut: Tensor, move: tuple[str, ...]) -> None:
-        """A role that has decided does so at its next move, where the game promises that."""
+        """If the game promises it, a role that has decided decides at its next move, too."""
         if not self.game.lockstep and len(self.game.roles) > 1:
             return
         why = "lockstep says so" if self.game.lockstep else "there is one role"
@@ -242,7 +245,7 @@ class Trial:
                 self.fault("observe", f"{what}a new tensor", "a view of the state")
 
     def legal(self, state: State, role: str) -> Tensor:
-        """The legal actions, with which the game can be played on where their number or dtype is wrong, too."""
+        """The legal actions; if their number or dtype is wrong, corrected so that the game can go on."""
         shape = (_num_rows(state), self.game.action_spaces[role].num_flags)
         found = self.call("legal", state, role)
         if self.check_tensor("legal", f"for {role!r} ", found, torch.bool, shape):
@@ -282,7 +285,7 @@ class Trial:
         return found
 
     def check_ends(self, index: int, decides: Tensor, rewards: Tensor, terminated: Tensor, truncated: Tensor) -> None:
-        """Rewards and ends of a move, by their values."""
+        """The values of rewards, terminated and truncated of a move."""
         method, is_over = "transition", terminated.all(dim=1)
         if not bool(torch.isfinite(rewards).all()):
             self.fault(method, "finite rewards", "nan or inf")
@@ -299,7 +302,7 @@ class Trial:
             self.require_everywhere(method, expected, (rewards == 0).all(dim=1) & goes_on)
 
     def refill(self, state: State, where: Tensor, keys: Tensor) -> State:
-        """`state` with new worlds, by the game's own method, which may write to it."""
+        """`state` with new worlds, checked against the game's own `refill`, which may write to it."""
         if not bool(where.any()):
             return state
         fresh, before = self.new_state(keys), copied(state)
@@ -319,7 +322,7 @@ class Trial:
     def check_stepper(
         self, state: State, actions: dict[str, Tensor], keys: Tensor, new: State, outcome: tuple[Tensor, ...]
     ) -> None:
-        """The quicker way of a game of one role gives what the other methods do."""
+        """The `stepper` of a game of one role returns the same as the other methods."""
         if len(self.game.roles) > 1 or type(self.game).stepper is TensorGame.stepper:
             return
         (role,), (rewards, terminated, truncated) = self.game.roles, outcome
@@ -340,7 +343,7 @@ class Trial:
     # ---- calls ---------------------------------------------------------------------------------------------
 
     def attempt(self, method: str, *arguments: Any) -> Any:
-        """Call once. What raises is a fault, after which there is nothing to go on with."""
+        """Call once. An exception is a fault, after which the trial cannot go on."""
         try:
             return getattr(self.game, method)(*arguments)
         except Exception as error:
@@ -348,7 +351,7 @@ class Trial:
             raise _CannotGoOn from error
 
     def call(self, method: str, *arguments: Any) -> Any:
-        """What a method gives. It is called again with the same arguments, and with those of one world."""
+        """The result of a method. It is called again with the same arguments, and with those of one world alone."""
         before, random_before = copied(arguments), global_states()
         found = self.attempt(method, *arguments)
         for (place, value), (_, now) in zip(tensors_in(before), tensors_in(arguments), strict=True):
@@ -366,21 +369,21 @@ class Trial:
         return found
 
     def check_memory(self, method: str, found: Any, again: Any) -> None:
-        """States and observations are new tensors, for they are written to or kept; and so that what else a method
-        gave can be looked at after the next move."""
+        """States and observations must be new tensors, because palestra writes to them or stores them. Other results
+        are stored to be checked again after the next move."""
         is_outcome = (
             method == "transition" and isinstance(found, tuple) and isinstance(again, tuple) and found and again
         )
         if is_outcome:
             (found, *rest), (again, *_) = found, again
-            self.lent.append((method, tuple(rest), copied(tuple(rest))))
+            self.results.append((method, tuple(rest), copied(tuple(rest))))
         if method in ("deciding", "legal"):
-            self.lent.append((method, found, copied(found)))
+            self.results.append((method, found, copied(found)))
         elif memory_of(found) & memory_of(again):
             self.fault(method, "new tensors at every call", "memory of an earlier call")
 
     def call_alone(self, method: str, arguments: tuple[Any, ...], found: Any) -> None:
-        """Call with one world alone: it must come out as among the others, but for roundings."""
+        """Call with one world alone: the result must be the same as among the others, up to rounding."""
         num_worlds = len(next(value for _, value in tensors_in(arguments)))
         if any(value.shape[:1] != (num_worlds,) for _, value in tensors_in(found)):
             return  # that is a fault of its own
@@ -390,15 +393,15 @@ class Trial:
             expected = "a world to come out alone as it does among others"
             self.fault(method, expected, f"something else for one of {num_worlds}")
 
-    def check_lent(self) -> None:
-        """What methods gave in the last move is still what it was."""
-        for method, found, copy in self.lent[: self.num_lent]:
+    def check_results(self) -> None:
+        """The results of the move before must not have changed."""
+        for method, found, copy in self.results[: self.num_old_results]:
             if not are_same(found, copy):
                 self.fault(method, "results that later calls do not change", "other numbers after the next move")
-        del self.lent[: self.num_lent]
-        self.num_lent = len(self.lent)
+        del self.results[: self.num_old_results]
+        self.num_old_results = len(self.results)
 
-    # ---- what is looked at ---------------------------------------------------------------------------------
+    # ---- checks -------------------------------------------------------------------------------------------
 
     def check_state(self, method: str, state: Any, B: int) -> bool:
         """Whether it has the entries that reset has given, in the same dtypes and shapes."""
@@ -462,7 +465,7 @@ def _other(action: Tensor, space: ActionSpace) -> Tensor:
     return (action + 1) % (nums if action.dim() > 1 else nums[0])
 
 
-# ---- in words ----------------------------------------------------------------------------------------
+# ---- texts ----------------------------------------------------------------------------------------
 
 
 def _plain(dtype: torch.dtype) -> str:

@@ -9,14 +9,14 @@ from palestra.games.config import GameConfig
 from palestra.games.game import Kernel, TensorGame
 from palestra.games.trial import faults_of_roles, try_game
 
-NUM_TRIED_MOVES = 8  # before the game is played; palestra.testing.check_game tries more
+NUM_TRIED_MOVES = 8  # when it is built; palestra.testing.check_game tries more
 
 
 class UserGameConfig(UserConfig, GameConfig):
     """Base of the `Config` of a user's own TensorGame, which is called as (config, device)."""
 
     def build(self, device: torch.device, kernel: Kernel) -> TensorGame:
-        """The game, tried for a few moves. Raises ConfigError with all that is wrong with it."""
+        """Make the game and try it for a few moves. Raises ConfigError with everything that is wrong with it."""
         game = self._make(device)
         faults = try_game(game, NUM_TRIED_MOVES)
         if faults:
@@ -24,7 +24,7 @@ class UserGameConfig(UserConfig, GameConfig):
         return game
 
     def declared_roles(self) -> tuple[str, ...]:
-        """Those of the game that is made, which may depend on the config; it is not tried yet."""
+        """The roles of the game, which may depend on the config; the game is made, but not tried."""
         game = self._make(torch.device("cpu"))
         faults = faults_of_roles(game)
         if faults:

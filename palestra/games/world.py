@@ -17,12 +17,12 @@ from palestra.recording.aggregates import Aggregates
 
 
 class Outcome(NamedTuple):
-    """What a step gave, all (B, ...). observation: the true one after the step, also where the game has ended.
+    """The result of a step, all (B, ...). observation: the true one after the step, also where a game has ended.
 
-    reward: float32, what is learned from; raw_reward: float32, what returns are made of, the same unless the world
-    transforms rewards. terminated (over; no bootstrap) and truncated (cut off; bootstrap from `observation`): bool,
-    never both. valid: bool, False where the step only began a new game and nothing was decided. tallies: the
-    counters that the game names so, as they stood after the step.
+    reward: float32, to learn from; raw_reward: float32, of which returns are sums; the two are the same unless the
+    world transforms rewards. terminated (no bootstrap) and truncated (bootstrap from `observation`): bool, never both.
+    valid: bool, False in worlds in which the step only began a new game, without a decision. tallies: the values of the
+    game's counters after the step, in the order of `Game.tallies`.
     """
 
     observation: Observation
@@ -36,11 +36,11 @@ class Outcome(NamedTuple):
 
 
 class World(ABC):
-    """A batch of worlds with one role in each, which step together; those that end begin anew by themselves.
+    """A batch of worlds with one role in each, which step together. When a game ends, a new one begins in its place.
 
-    observation: what the role sees at its next decision, (B, *space.shape). legal: its legal actions, bool (B, flags).
-    Both are replaced at a step, never written to. exact: whether all of its games went on as they were when its state
-    was loaded.
+    observation: of the role at its next decision, (B, *space.shape). legal: its legal actions, bool (B, flags). A step
+    replaces both with new tensors. exact: whether, after its state was loaded, all of its games went on to the same
+    bits.
     """
 
     observation: Observation
@@ -49,7 +49,8 @@ class World(ABC):
 
     @abstractmethod
     def step(self, action: Tensor, keys: Tensor) -> Outcome:
-        """Play one decision in every world. keys: int64 (B,), for what chance the rules need."""
+        """Play one decision in every world. action: (B, ...) as the action space says. keys: int64 (B,), of the random
+        numbers that the rules draw."""
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]: ...
@@ -59,14 +60,14 @@ class World(ABC):
 
 
 class EnvironmentFailed(Exception):
-    """An environment has raised, exited or given something wrong, or its process has ended. It cannot be stepped on.
+    """An environment has raised, exited or returned an invalid value, or its process has ended. It cannot go on.
 
-    fault: what happened, in one line. world: the environment's index among those that step together; None where that
-    cannot be told. place: which environment it was and what it was doing; its world fills it in.
+    fault: what happened, in one line. world: the environment's index among those that step together; None if it is not
+    known. place: which environment it was, and the step or reset in which it failed; its World sets it.
     """
 
     def __init__(self, fault: str, world: int | None = None, place: str = "") -> None:
-        super().__init__(fault, world, place)  # all: where it crosses processes it is made again from them
+        super().__init__(fault, world, place)  # all of them, because pickle makes an exception anew from its args
         self.fault, self.world, self.place = fault, world, place
 
     def __str__(self) -> str:
@@ -74,101 +75,100 @@ class EnvironmentFailed(Exception):
 
 
 class InfoFields(Protocol):
-    """Numbers that environments tell beside observations and rewards, as they are gathered from one record to the
-    next."""
+    """Collects fields of the environments' `info`, from one record to the next."""
 
-    gathered: Aggregates
+    aggregates: Aggregates
 
     def news(self) -> Iterator[str]:
-        """What the user should know of the fields that were asked for; each line once."""
+        """A line for each requested field that cannot be recorded; each line once."""
 
 
 class EnvironmentWorld(World):
-    """Environments that step together: what can be done with them beside playing."""
+    """A World of environments that others have written: they can also be restarted, rendered and closed."""
 
     frames_per_second: float
 
     @abstractmethod
     def restart(self, where: Tensor) -> None:
-        """Leave the running games of some worlds, bool (B,), and begin the next ones."""
+        """Abandon the running games of some worlds, bool (B,), and begin the next ones."""
 
     @abstractmethod
-    def picture(self) -> np.ndarray:
-        """What the first world looks like now: uint8 (height, width, 3), both even, as the usual coding of video wants.
-        Raises ConfigError where it cannot be drawn."""
+    def render(self) -> np.ndarray:
+        """A picture of the first world: uint8 (height, width, 3), height and width even, as video encoders need them.
+        Raises ConfigError if it cannot be rendered."""
 
     @abstractmethod
-    def gather_info(self, names: Sequence[str], gathered: Aggregates) -> InfoFields:
-        """Gather fields of what the environments tell beside observations and rewards, from now on."""
+    def record_info(self, names: Sequence[str], aggregates: Aggregates) -> InfoFields:
+        """From now on, add these fields of the environments' `info` to `aggregates` at every step."""
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of the environments, which may be played on afterwards."""
+        """Close the environments; a later step opens them again."""
 
 
 class WorldGame(Game):
-    """A game of one role whose worlds keep their state to themselves: an environment that others have written.
+    """A game of one role whose state lies in its worlds: an environment that others have written.
 
-    Must be set, beside what every game tells: `can_restart`, whether single worlds can be begun anew before their end.
+    Must be set, in addition to the attributes of Game: `can_restart`, whether a single world can be restarted before
+    its game has ended.
     """
 
     can_restart: bool
 
     @abstractmethod
     def make_world(self, num_worlds: int, key: int, training: bool) -> EnvironmentWorld:
-        """Fresh worlds; their chance comes from `key`. training: whether the game may learn from them (running
-        statistics, say)."""
+        """New worlds, whose randomness comes from `key`. training: whether they update what the game learns while it
+        is played (running statistics, for instance)."""
 
     @abstractmethod
     def act(self, policy: Policy, observations: Any, key: int) -> np.ndarray:
-        """What a policy does on a batch of the environment's own observations, as the environment takes it. What it
-        draws comes from `key`."""
+        """The actions of a policy on a batch of the environment's own observations, in the form in which a vector
+        environment takes them. key: of the random numbers that the policy draws."""
 
     @abstractmethod
-    def drawn(self) -> "WorldGame":
-        """The same game, whose worlds have a `picture`; it knows what this one has learned. Raises ConfigError where
-        there is none."""
+    def with_rendering(self) -> "WorldGame":
+        """The same game, with this one's state, whose worlds can `render`. Raises ConfigError if they cannot."""
 
 
 class TensorWorld(World):
-    """The World of a TensorGame with one role. A start that is over before its first decision ends after one step with
-    reward 0. Where the game has a stepper, `state` is written to by every step."""
+    """The World of a TensorGame with one role. A game that is over before its first decision ends after one step, with
+    reward 0. If the game has a stepper, every step writes to `state`."""
 
     def __init__(self, game: TensorGame, keys: Tensor) -> None:
         (self.role,) = game.roles
         self.game = game
-        self.every = torch.ones(len(keys), dtype=torch.bool, device=game.device)
-        self._put(game.reset(keys))
+        self.all_valid = torch.ones(len(keys), dtype=torch.bool, device=game.device)
+        self._set_state(game.reset(keys))
 
-    def _put(self, state: State) -> None:
+    def _set_state(self, state: State) -> None:
         self.state, self.stepper = state, self.game.stepper(state)
-        self._look()
+        self._observe()
 
-    def _look(self) -> None:
+    def _observe(self) -> None:
         self.observation = self.game.observe(self.state, self.role)
         self.legal = self.game.legal(self.state, self.role)
 
     def step(self, action: Tensor, keys: Tensor) -> Outcome:
         if self.stepper is not None:
-            seen, self.observation, reward, over, truncated = self.stepper(action, keys)
-            return Outcome(seen, self.legal, reward, reward, over, truncated, self.every, ())
+            observation, self.observation, reward, terminated, truncated = self.stepper(action, keys)
+            return Outcome(observation, self.legal, reward, reward, terminated, truncated, self.all_valid, ())
         self.state, rewards, terminated, truncated = self.game.transition(self.state, {self.role: action}, keys)
-        self._look()
-        over = terminated[:, 0]
+        self._observe()
+        ended = terminated[:, 0]
         tallies = tuple(self.state[name].clone() for name in self.game.tallies)  # a refill writes to the state
         reward = rewards[:, 0]
-        outcome = Outcome(self.observation, self.legal, reward, reward, over, truncated, self.every, tallies)
-        self._refill(over | truncated, keys + 1)
+        outcome = Outcome(self.observation, self.legal, reward, reward, ended, truncated, self.all_valid, tallies)
+        self._refill(ended | truncated, keys + 1)
         return outcome
 
     def _refill(self, ended: Tensor, keys: Tensor) -> None:
         if ended.device.type == "cpu" and not ended.any():
             return
         self.state = self.game.refill(self.state, ended, keys)
-        self._look()
+        self._observe()
 
     def state_dict(self) -> dict[str, Any]:
         return {"state": {name: value.clone() for name, value in self.state.items()}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._put({name: value.to(self.game.device, copy=True) for name, value in state["state"].items()})
+        self._set_state({name: value.to(self.game.device, copy=True) for name, value in state["state"].items()})

@@ -1,5 +1,5 @@
-"""Who sits in a seat: players that learn, that are held fixed, and scripted ones. To register one of the latter, add it
-to SCRIPTED."""
+"""Players, who sit in the roles of a game: learning, held fixed, or scripted. To register a scripted player, add it to
+SCRIPTED."""
 
 from palestra.config import Config
 from palestra.config.variants import names_of
@@ -30,7 +30,7 @@ class ScriptedPlayerConfig(Config):
 
 
 class FromRunConfig(Config):
-    """A player as another run left it. In place of a player's config: it sits there and is held fixed."""
+    """A player of another run, which is held fixed. It stands in place of a player's config."""
 
     from_run: str
     """folder of the run that trained the player"""
@@ -54,5 +54,5 @@ def script_error(name: str, game: GameConfig | None, role: str) -> str | None:
 
 
 def make_script(name: str, game: Game, role: str | None = None) -> ScriptedPolicy:
-    """The scripted player of that name, for a role of that game; None: for the first one, where all act alike."""
+    """The scripted player of that name, for a role of that game; None: for the first role."""
     return SCRIPTED[name](game, role or game.roles[0])

@@ -1,4 +1,4 @@
-"""A role of a tensor game as a Gymnasium environment: the other seats are held by given players.
+"""A role of a tensor game as a Gymnasium environment, with players of your choice in the other roles.
 
 Letters: B worlds, R roles, A flags of the action space.
 """
@@ -24,13 +24,14 @@ from palestra.randomness import base_key, fold, random_choice
 
 Array = np.ndarray[Any, Any]
 Illegal = Literal["raise", "replace"]
-MOST_FRESH_STARTS = 1000  # games in a row that were over before the role's first decision
+MAX_SKIPPED_GAMES = 1000  # games in a row that are over before the role's first decision
 
 
 class SeatedWorlds:
-    """B worlds of a game as they look from one seat: they rest where its role decides, or where its game is over.
+    """B worlds of a game from the seat of one role: each is played on until the role decides, or its game is over.
 
-    The tensors, all (B,): `reward`, what the role has earned since its last decision; `terminated`; `truncated`.
+    reward: float32 (B,), the sum of the role's rewards since its last decision. terminated, truncated: bool (B,).
+    place: int64 (B,), the number of the next move in its round.
     """
 
     def __init__(self, game: TensorGame, role: str, others: Mapping[str, Policy], num_worlds: int) -> None:
@@ -45,7 +46,7 @@ class SeatedWorlds:
         self.memory: dict[str, Memory] = {}
 
     def seed(self, seeds: Sequence[int | None]) -> None:
-        """Give worlds new randomness, where there is a number."""
+        """Seed the randomness of worlds; None leaves that of a world as it is."""
         keys = [
             int(old) if seed is None else base_key(int(seed), f"gymnasium/{self.role}")
             for old, seed in zip(self.keys, seeds, strict=True)
@@ -55,17 +56,17 @@ class SeatedWorlds:
         self.counters = self.counters.masked_fill(fresh, 0)
 
     def observe(self) -> dict[str, Array]:
-        seen = self.game.observe(self.state, self.role)
-        return {name: value.cpu().numpy() for name, value in seen.items()}
+        observation = self.game.observe(self.state, self.role)
+        return {name: value.cpu().numpy() for name, value in observation.items()}
 
     def legal(self) -> Tensor:
         return self.game.legal(self.state, self.role)
 
     @torch.no_grad()
     def begin(self, chosen: Tensor) -> None:
-        """New games in the worlds of `chosen`, bool (B,), up to the role's first decision. Games that are over before
-        it are left out."""
-        for _ in range(MOST_FRESH_STARTS):
+        """Begin new games in the worlds `chosen`, bool (B,), and play up to the role's first decision. Games that are
+        over before it are skipped."""
+        for _ in range(MAX_SKIPPED_GAMES):
             fresh = self.game.reset(self._new_keys(chosen))
             self.state = {name: _choose(chosen, fresh[name], value) for name, value in self.state.items()}
             self.place = self.place.masked_fill(chosen, 0)
@@ -79,15 +80,17 @@ class SeatedWorlds:
             chosen = chosen & (self.terminated | self.truncated)
             if not chosen.any():
                 return
-        raise RuntimeError(f"{self.role} never decides: {MOST_FRESH_STARTS} games were over before its first decision")
+        raise RuntimeError(
+            f"expected a game in which {self.role!r} decides, got {MAX_SKIPPED_GAMES} in which it never does"
+        )
 
     @torch.no_grad()
     def step(self, action: Tensor, chosen: Tensor, illegal: Illegal) -> None:
-        """Play the role's action in the worlds of `chosen`, bool (B,), and on to its next decision.
+        """Play the role's action in the worlds `chosen`, bool (B,), and play on to its next decision.
 
-        A world that is cut off plays on, too: its observation is the one at which the role would have decided next.
-        illegal: `raise` IllegalMove, or `replace` by a random legal action (a number outside of its bounds: by the
-        nearest).
+        A truncated world is played on, too: its observation is the one at which the role would have decided next.
+        illegal: `raise` IllegalMove, or `replace` an illegal action by a random legal one (a number outside its bounds
+        by the nearest bound).
         """
         wrong = chosen & ~is_legal(action, self.space, self.legal())
         if wrong.any():
@@ -109,7 +112,7 @@ class SeatedWorlds:
             self._play_moves(playing, None)
 
     def _play_moves(self, playing: Tensor, action: Tensor | None) -> None:
-        """One move in every world of `playing`. Worlds may be at different moves of a round."""
+        """One move in every world of `playing`, bool (B,). Worlds may be at different moves of a round."""
         place = self.place
         for index, move in enumerate(self.game.moves):
             movers = playing & (place == index)
@@ -125,8 +128,8 @@ class SeatedWorlds:
                 actions[role] = idle if action is None else action
                 continue
             policy = self.others[role]
-            observation = game.observe(self.state, role) if policy.sees == "observation" else {}
-            view = self.state if policy.sees == "state" else observation
+            observation = game.observe(self.state, role) if policy.observes == "observation" else {}
+            view = self.state if policy.observes == "state" else observation
             memory = self.memory.get(role, {})
             legal = game.legal(self.state, role)
             decision = policy.act(view, legal, keys + game.roles.index(role) + 1, memory)
@@ -144,7 +147,7 @@ class SeatedWorlds:
         self.truncated = (self.truncated | (movers & truncated)) & ~self.terminated
 
     def _new_keys(self, chosen: Tensor) -> Tensor:
-        """Keys never used before, int64 (B,); those of `chosen` count as used."""
+        """Keys that were never used before, int64 (B,); those of the worlds `chosen` count as used from now on."""
         keys = fold(self.keys, self.counters)
         self.counters = self.counters + chosen
         return keys
@@ -160,7 +163,7 @@ class SeatedWorlds:
 
 
 class RoleEnv(gymnasium.Env[Any, Any]):
-    """One world. What `as_gymnasium` gives."""
+    """A gymnasium.Env with one world, made by `as_gymnasium`."""
 
     metadata = {"render_modes": []}  # noqa: RUF012 (Gymnasium's own)
 
@@ -173,7 +176,7 @@ class RoleEnv(gymnasium.Env[Any, Any]):
         worlds.seed([seed])
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        """A new game. Without a seed it goes on with the randomness that there was."""
+        """Begin a new game. Without a seed, the stream of random numbers goes on."""
         super().reset(seed=seed)
         if seed is not None:
             self.worlds.seed([seed])
@@ -182,9 +185,11 @@ class RoleEnv(gymnasium.Env[Any, Any]):
         return self._observation(), self._info()
 
     def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
-        """The role's action, and all that happens until it decides again. Raises IllegalMove as `illegal` says."""
+        """Play the role's action, and play on until it decides again. Raises IllegalMove if `illegal` is "raise"."""
         if not self.is_running:
-            raise gymnasium.error.ResetNeeded("the game is over or has not begun: call reset")
+            raise gymnasium.error.ResetNeeded(
+                "expected a call of reset before step, because the game is over or has not begun"
+            )
         worlds = self.worlds
         worlds.step(_tensor(action, worlds, 1), self.one, self.illegal)
         terminated, truncated = bool(worlds.terminated), bool(worlds.truncated)
@@ -192,8 +197,8 @@ class RoleEnv(gymnasium.Env[Any, Any]):
         return self._observation(), float(worlds.reward), terminated, truncated, self._info()
 
     def _observation(self) -> Any:
-        seen = {name: value[0] for name, value in self.worlds.observe().items()}
-        return next(iter(seen.values())) if len(seen) == 1 else seen
+        observation = {name: value[0] for name, value in self.worlds.observe().items()}
+        return next(iter(observation.values())) if len(observation) == 1 else observation
 
     def _info(self) -> dict[str, Any]:
         if isinstance(self.worlds.space, Box):
@@ -202,11 +207,11 @@ class RoleEnv(gymnasium.Env[Any, Any]):
 
 
 class RoleVectorEnv(VectorEnv[Any, Any, Any]):
-    """B worlds that step together. What `as_gymnasium_vector` gives.
+    """A gymnasium.vector.VectorEnv with B worlds, made by `as_gymnasium_vector`.
 
-    With AutoresetMode.NEXT_STEP a world that has ended begins anew at the next step, whose action there is ignored;
-    with DISABLED it must be reset: `reset(options={"reset_mask": bool (B,)})`. World i of seed s plays as the
-    environment of one world does of seed s + i.
+    With AutoresetMode.NEXT_STEP, the next step resets a world that has ended, and ignores the action there; with
+    DISABLED the caller resets it: `reset(options={"reset_mask": bool (B,)})`. World i of seed s plays as the
+    environment of one world does with seed s + i.
     """
 
     def __init__(self, worlds: SeatedWorlds, seed: int, illegal: Illegal, autoreset_mode: AutoresetMode) -> None:
@@ -219,15 +224,15 @@ class RoleVectorEnv(VectorEnv[Any, Any, Any]):
         self.single_action_space = action_space(worlds.space)
         self.observation_space = batch_space(self.single_observation_space, self.num_envs)
         self.action_space = batch_space(self.single_action_space, self.num_envs)
-        self.every = torch.ones(self.num_envs, dtype=torch.bool, device=worlds.game.device)
-        self.ended = self.every
+        self.all_worlds = torch.ones(self.num_envs, dtype=torch.bool, device=worlds.game.device)
+        self.ended = self.all_worlds
         worlds.seed(range(seed, seed + self.num_envs))
 
     def reset(
         self, *, seed: int | Sequence[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[Any, dict[str, Any]]:
-        """New games, in all worlds or in those of options["reset_mask"]. Without a seed they go on with the randomness
-        that there was."""
+        """Begin new games, in all worlds or in those of options["reset_mask"]. Without a seed, the streams of random
+        numbers go on."""
         super().reset(seed=seed if isinstance(seed, int) else None)
         chosen = self._reset_mask(options or {})
         if seed is not None:
@@ -241,17 +246,19 @@ class RoleVectorEnv(VectorEnv[Any, Any, Any]):
 
     def _reset_mask(self, options: dict[str, Any]) -> Tensor:
         if "reset_mask" not in options:
-            return self.every
+            return self.all_worlds
         mask = options["reset_mask"]
         if not (isinstance(mask, np.ndarray) and mask.shape == (self.num_envs,) and mask.dtype == np.bool_):
             raise ValueError(f"expected a numpy array of {self.num_envs} bools as reset_mask, got {mask!r}")
-        return torch.from_numpy(mask).to(self.every.device)
+        return torch.from_numpy(mask).to(self.all_worlds.device)
 
     def step(self, actions: Any) -> tuple[Any, Array, Array, Array, dict[str, Any]]:
-        """The role's actions, and all that happens until it decides again. Raises IllegalMove as `illegal` says."""
+        """Play the role's actions, and play on until it decides again. Raises IllegalMove if `illegal` is "raise"."""
         worlds, ended = self.worlds, self.ended
         if ended.any() and self.metadata["autoreset_mode"] == AutoresetMode.DISABLED:
-            raise gymnasium.error.ResetNeeded(f"worlds {ended.nonzero().flatten().tolist()} are over: reset them")
+            raise gymnasium.error.ResetNeeded(
+                f"expected a reset of worlds {ended.nonzero().flatten().tolist()}, whose games are over"
+            )
         worlds.step(_tensor(actions, worlds, self.num_envs), ~ended, self.illegal)
         if ended.any():
             worlds.begin(ended)
@@ -261,8 +268,8 @@ class RoleVectorEnv(VectorEnv[Any, Any, Any]):
         return self._observation(), reward, terminated, truncated, self._infos()
 
     def _observation(self) -> Any:
-        seen = self.worlds.observe()
-        return next(iter(seen.values())) if len(seen) == 1 else seen
+        observation = self.worlds.observe()
+        return next(iter(observation.values())) if len(observation) == 1 else observation
 
     def _infos(self) -> dict[str, Any]:
         if isinstance(self.worlds.space, Box):
@@ -283,11 +290,11 @@ def as_gymnasium(
     game: the rules, or their config, which are then played on the CPU. others: who sits in every other role: a scripted
     player by name, a policy, or a player (`palestra.load_player`), which does not explore. seed: of the games until
     `reset(seed=...)` gives another. illegal: `raise` IllegalMove, or `replace` an illegal action by a random legal one,
-    for learners that do not heed info["action_mask"], bool (A,).
+    for learners that do not use info["action_mask"], bool (A,).
 
     An observation of one entry is its array, one of several is a dict. A step ends where the role decides again, and
-    gives all that the role has earned in between. Games that are over before the role's first decision are left out.
-    Raises ConfigError for a faulty config, ValueError where a seat is empty or its player cannot sit there.
+    returns the sum of its rewards in between. Games that are over before the role's first decision are skipped.
+    Raises ConfigError for a faulty config, ValueError if a role has no player or its player cannot sit there.
     """
     return RoleEnv(_seat(game, role, others, 1), seed, illegal)
 
@@ -301,7 +308,8 @@ def as_gymnasium_vector(
     num_worlds: int,
     autoreset_mode: AutoresetMode,
 ) -> RoleVectorEnv:
-    """A role of a tensor game as a gymnasium.vector.VectorEnv of `num_worlds` worlds; else as `as_gymnasium`."""
+    """A role of a tensor game as a gymnasium.vector.VectorEnv of `num_worlds` worlds. The other arguments are those of
+    `as_gymnasium`."""
     return RoleVectorEnv(_seat(game, role, others, num_worlds), seed, illegal, autoreset_mode)
 
 
@@ -313,7 +321,7 @@ def _seat(
 ) -> SeatedWorlds:
     rules = game if isinstance(game, TensorGame) else read_game(game)
     if not isinstance(rules, TensorGame):
-        raise ValueError("expected a tensor game, got one that is a Gymnasium environment already")
+        raise ValueError("expected a tensor game, got a Gymnasium environment")
     if role not in rules.roles or {role, *others} != {*rules.roles} or role in others:
         there = ", ".join(others) or "nobody"
         raise ValueError(

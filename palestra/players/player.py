@@ -1,4 +1,4 @@
-"""What a player holds, and how one learns: the state of a player, and the base of all algorithms."""
+"""The state of a player, and the protocol of the algorithm by which it learns."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -26,7 +26,7 @@ Metrics = Mapping[str, Recordable]
 
 
 class Learner(Protocol):
-    """What a player asks of the algorithm by which it learns (palestra.algorithms.algorithm)."""
+    """What a player uses of its algorithm (palestra.algorithms.algorithm.Algorithm)."""
 
     config: Any
 
@@ -47,15 +47,16 @@ class Learner(Protocol):
 
 @dataclass
 class Player:
-    """Who sits in one or more roles. A scripted player has a `script`; any other one has an algorithm that filled the
-    rest.
+    """A player, who sits in one or more roles. A scripted player has a `script`; any other one has an `algorithm`,
+    which has set the other attributes.
 
-    compile: whether the config asks for torch.compile. by_hand: whether it asks for gradients by hand. learning:
-    whether the trainer gives it turns. opt_steps, env_steps: its own counters; its schedules read opt_steps. worlds:
-    the games in which it gathers experience. num_worlds: how many of them; 0 for a player that does not learn. moves:
-    the role of each of its moves in one round, in order; () if each role has one. game: of a player that was loaded
-    from a run, the game as that run left it. num_choices: calls of `choose`. turn_progress: how far the loops of a turn
-    that was begun have come (palestra.algorithms.algorithm.Turn).
+    spaces, action_space: of its roles. compile: whether the config asks for torch.compile. by_hand: whether it asks for
+    gradients by hand. learning: whether the trainer gives it turns. opt_steps, env_steps: its own counters; its
+    schedules read opt_steps. worlds: the games in which it collects experience. num_worlds: how many of them; 0 for a
+    player that does not learn. moves: the role of each of its moves in one round, in order; () if each role has one.
+    lr_schedule, er_schedule: of the learning rate and of the exploration rate. game: of a player that was loaded from a
+    run, the game with the state that it had there. num_choices: calls of `choose`. turn_progress: how far the loops of
+    an unfinished turn have come (palestra.algorithms.algorithm.Turn).
     """
 
     name: str
@@ -91,19 +92,20 @@ class Player:
         """Raise ConfigError unless the player's actions are of one of these kinds."""
         if not isinstance(self.action_space, kinds):
             can = " or ".join(kind.__name__ for kind in kinds)
-            message = f"{algorithm!r} chooses {can} actions; those of {self.roles[0]!r} are {self.action_space}"
+            message = f"expected {can} actions for {algorithm!r}, got {self.action_space}, those of {self.roles[0]!r}"
             raise ConfigError([ConfigErrorItem(f"players.{self.name}.algorithm.name", message)])
 
-    def told_to_draw(self) -> str:
-        """Why a player that draws its actions cannot be exported, and what to do."""
+    def sampling_export_error(self) -> str:
+        """The message for the export of a player that samples its actions, which is not possible."""
         key = f"players.{self.name}.algorithm.evaluation"
         return (
-            f"{key}: 'sampled' draws actions, and an exported policy cannot; expected 'deterministic', as in a branch: "
-            f"palestra branch RUN/checkpoints/NUMBER {key}=deterministic"
+            f"{key}: expected 'deterministic', because an exported policy cannot sample actions, got 'sampled'; "
+            f"to change it: palestra branch RUN/checkpoints/NUMBER {key}=deterministic"
         )
 
     def fits(self, spaces: Mapping[str, Space], action_space: ActionSpace) -> bool:
-        """Whether it can sit where this is seen and done. A scripted player is made for its seat."""
+        """Whether it can sit in a role with these observations and actions. A scripted player always can, because it is
+        made for its seat."""
         return self.script is not None or (self.spaces == spaces and self.action_space == action_space)
 
     def join(self, roll_out: RollOut) -> Transitions:
@@ -111,17 +113,20 @@ class Player:
         return join_roles(roll_out, self.moves, self.num_worlds)
 
     def policy(self, explore: bool) -> Policy:
-        """How this player acts now; with or without exploration."""
+        """How this player acts with its current weights, with or without exploration."""
         if self.script is not None:
             return self.script
         assert self.algorithm is not None
         return self.algorithm.policy(explore)
 
     def choose(self, observations: Any) -> np.ndarray:
-        """Its actions on a batch of observations of the Gymnasium environment that it was trained in, both as a vector
-        environment gives and takes them, without exploration. Of a player that was loaded from a run."""
+        """Its actions, without exploration, on a batch of observations of the Gymnasium environment in which it was
+        trained; both in the form of a vector environment. Raises TypeError for a player that was not loaded from a run
+        in an environment."""
         if not isinstance(self.game, WorldGame):
-            raise TypeError(f"expected a player loaded from a run in an environment, got {self.name!r}, which is none")
+            raise TypeError(
+                f"expected a player loaded from a run in an environment, got {self.name!r}, which is not one"
+            )
         self.num_choices += 1
         key = base_key(self.seed, f"player/{self.name}/choice/{self.num_choices}")
         return self.game.act(self.policy(explore=False), observations, key)
@@ -132,19 +137,19 @@ class Player:
             net.train(training)
 
     def rates(self) -> dict[str, float]:
-        """What the schedules say now."""
+        """The current values of the schedules, by name."""
         schedules = {"learning_rate": self.lr_schedule, "exploration": self.er_schedule}
         return {name: schedule(self.opt_steps) for name, schedule in schedules.items() if schedule is not None}
 
     def schedules(self) -> dict[str, Schedule]:
-        """Those that `change_schedule` can change, by where they stand in the config of its algorithm."""
+        """The schedules that `change_schedule` can change, by their path in the config of the algorithm."""
         assert self.algorithm is not None
         found = schedules_in(self.algorithm.config)
         return {key: value for key, value in found.items() if not key.startswith("replay_buffer.")}  # it has its own
 
     def change_schedule(self, key: str, schedule: Schedule) -> None:
-        """Go on with another schedule, as change_schedule("learning_rate", ...); checkpoints hold it. It is still a
-        function of all the player's opt steps."""
+        """Replace a schedule from now on, e.g. change_schedule("learning_rate", ...); checkpoints store it. The new
+        one, too, is a function of all opt steps of the player since the start of the run."""
         assert self.algorithm is not None
         before = self.schedules()[key]
         self.algorithm.config = replaced(self.algorithm.config, key, schedule)
@@ -155,7 +160,7 @@ class Player:
             self.er_schedule = schedule
 
     def state_dict(self) -> dict[str, Any]:
-        """All but the rows of the replay buffer, which a checkpoint keeps in segments of their own."""
+        """The whole state but the rows of the replay buffer, which checkpoints store in segments."""
         assert self.algorithm is not None
         return self.weights() | {
             "modes": {name: net.training for name, net in self.nets.items()},
@@ -169,7 +174,7 @@ class Player:
         }
 
     def weights(self) -> dict[str, Any]:
-        """Of a `state_dict`, what acting without exploration needs."""
+        """The part of `state_dict` that acting without exploration needs."""
         nets = {name: net.state_dict() for name, net in self.nets.items()}
         return {"opt_steps": self.opt_steps, "env_steps": self.env_steps, "nets": nets}
 

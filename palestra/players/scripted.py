@@ -1,6 +1,6 @@
-"""Scripted players: they follow a rule, do not learn, and draw what chance they need from the keys they are given.
+"""Scripted players: they follow a rule and do not learn. Their random numbers come from the keys of each decision.
 
-Those here play any game. Letters: B worlds, A actions.
+The players in this file play any game. Letters: B worlds, A actions.
 """
 
 from collections.abc import Mapping
@@ -12,34 +12,35 @@ from torch import Tensor
 from palestra.config import ConfigError, ConfigErrorItem
 from palestra.games.config import GameConfig
 from palestra.games.game import Game
-from palestra.games.policy import Decision, Memory, Sees
+from palestra.games.policy import Decision, Memory, Observes
 from palestra.games.spaces import ActionSpace, Box, Discrete, MultiDiscrete
 from palestra.randomness import fold, random_choice, random_floats
 
 
 class ScriptedPolicy:
-    """Base: `choose` gives an action per world. `game_config` and `roles` say where the player may sit, the former by
-    the config of the game that it plays; None: anywhere.
+    """Base of scripted players. Must be implemented: `choose`. Must be set: `name`.
 
-    action_spaces: the kinds of actions that it chooses. Raises ConfigError for a role whose actions are of another.
+    game_config: the config class of the game that it plays; None: any game. roles: the roles in which it may sit; None:
+    any role. action_spaces: the kinds of action spaces from which it chooses. observes: what `choose` gets as `view`.
+    Raises ConfigError for a role with another kind of action space.
     """
 
     name: ClassVar[str]
     game_config: ClassVar[type[GameConfig] | None] = None
     roles: ClassVar[tuple[str, ...] | None] = None
     action_spaces: ClassVar[tuple[type[ActionSpace], ...]] = (Discrete,)
-    sees: Sees = "nothing"
+    observes: Observes = "nothing"
 
     def __init__(self, game: Game, role: str) -> None:
         self.game, self.space = game, game.action_spaces[role]
         if not isinstance(self.space, self.action_spaces):
             can = " or ".join(kind.__name__ for kind in self.action_spaces)
             raise ConfigError(
-                [ConfigErrorItem("", f"{self.name!r} chooses {can} actions; those of {role!r} are {self.space}")]
+                [ConfigErrorItem("", f"expected {can} actions for {self.name!r}, got {self.space}, those of {role!r}")]
             )
 
     def choose(self, view: Mapping[str, Tensor], legal: Tensor, keys: Tensor) -> Tensor:
-        """(B, ...) as the action space says: a legal action wherever there is one."""
+        """The actions, (B, ...) as the action space says: a legal one in every world that has any."""
         raise NotImplementedError
 
     def act(self, view: Mapping[str, Tensor], legal: Tensor, keys: Tensor, memory: Memory) -> Decision:
@@ -57,7 +58,7 @@ class RandomPolicy(ScriptedPolicy):
         if isinstance(self.space, Box):
             self.low, self.high = (torch.tensor(x, device=game.device) for x in (self.space.low, self.space.high))
             if not (self.high - self.low).isfinite().all():
-                message = f"'random' draws numbers within bounds; not all actions of {role!r} have them: {self.space}"
+                message = f"expected actions with finite bounds for 'random', got {self.space}, those of {role!r}"
                 raise ConfigError([ConfigErrorItem("", message)])
 
     def choose(self, view: Mapping[str, Tensor], legal: Tensor, keys: Tensor) -> Tensor:

@@ -13,11 +13,12 @@ from palestra.players.scripted import ScriptedPolicy
 
 
 class NimOptimal(ScriptedPolicy):
-    """Nim, solved: leave heaps whose exclusive or is zero (Bouton 1901); the first legal move where that cannot be."""
+    """The optimal strategy of Nim: leave heaps whose exclusive or is zero (Bouton 1901); if no move does, the first
+    legal one."""
 
     name = "nim_optimal"
     game_config = NimConfig
-    sees = "state"
+    observes = "state"
     game: NimGame
 
     def choose(self, view: Mapping[str, Tensor], legal: Tensor, keys: Tensor) -> Tensor:

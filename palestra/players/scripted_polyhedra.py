@@ -8,17 +8,17 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from palestra.games.policy import Sees
+from palestra.games.policy import Observes
 from palestra.games.polyhedra.game import PolyhedraConfig, PolyhedraGame
 from palestra.games.polyhedra.newton import blow_up, measure
 from palestra.players.scripted import ScriptedPolicy
 
 
 class PolyhedraPolicy(ScriptedPolicy):
-    """Base of those who look at the exact points of the polyhedra game, whatever the observations are scaled to."""
+    """Base of players that use the exact points of the polyhedra game, which observations may rescale."""
 
     game_config = PolyhedraConfig
-    sees: Sees = "state"
+    observes: Observes = "state"
     game: PolyhedraGame
 
     def points_left(self, points: Tensor, subset: Tensor, axis: int) -> Tensor:
@@ -33,7 +33,7 @@ class AllCoordinatesHost(PolyhedraPolicy):
 
     name = "all_coordinates"
     roles = ("host",)
-    sees = "nothing"
+    observes = "nothing"
 
     def choose(self, view: Mapping[str, Tensor], legal: Tensor, keys: Tensor) -> Tensor:
         return torch.full_like(keys, legal.shape[1] - 1)
@@ -54,7 +54,7 @@ class ZeillingerHost(PolyhedraPolicy):
     def choose(self, view: Mapping[str, Tensor], legal: Tensor, keys: Tensor) -> Tensor:
         points = view["points"]
         present = points[..., 0] >= 0
-        if points.device.type == "cpu":  # present rows come first: do not pay for places that are empty everywhere
+        if points.device.type == "cpu":  # present rows come first: skip the places that are empty on every board
             most = max(int(present.sum(1).max()), 2)
             points, present = points[:, :most], present[:, :most]
         N, n = points.shape[1:]
@@ -92,11 +92,11 @@ class LookAheadHost(PolyhedraPolicy):
 
 
 class GreedyAgent(PolyhedraPolicy):
-    """Agent: the coordinate that keeps most points; the first on ties."""
+    """Agent: the coordinate that leaves the most points; the first on ties."""
 
     name = "greedy"
     roles = ("agent",)
 
     def choose(self, view: Mapping[str, Tensor], legal: Tensor, keys: Tensor) -> Tensor:
-        kept = [self.points_left(view["points"], view["subset"], axis) for axis in range(legal.shape[1])]
-        return torch.stack(kept, dim=1).masked_fill(~legal, -1).argmax(dim=1)
+        left = [self.points_left(view["points"], view["subset"], axis) for axis in range(legal.shape[1])]
+        return torch.stack(left, dim=1).masked_fill(~legal, -1).argmax(dim=1)

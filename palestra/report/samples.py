@@ -76,7 +76,7 @@ def _left_out(value: Any, path: str) -> Iterator[tuple[str, str]]:
     if isinstance(value, UnreadConfig):
         yield path, f"{value.name}, a class of the run's own, which a report does not import"
         return
-    if isinstance(value, GameConfig) and (environment := value.made_environment()):
+    if isinstance(value, GameConfig) and (environment := value.environment_id()):
         yield path, f"the environment {environment}, which a report does not build"
     entries: Any = enumerate(value) if isinstance(value, list) else ()
     if isinstance(value, Config | dict):

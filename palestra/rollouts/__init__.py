@@ -1,4 +1,4 @@
-"""Playing games in batches, and what comes of it."""
+"""Plays games in batches, and makes transitions of what the players experience."""
 
 from palestra.games.game import Game, TensorGame
 from palestra.games.world import TensorWorld, WorldGame
@@ -7,7 +7,8 @@ from palestra.rollouts.solo import SoloGame
 
 
 def fuse(game: Game) -> FusedGame | SoloGame:
-    """What plays a game: one role is played in a leaner loop. The policies are to be put in."""
+    """The object that plays a game, without policies, which the caller sets: SoloGame for one role, whose loop is
+    faster, else FusedGame."""
     match game:
         case TensorGame(roles=(_,)):
             return SoloGame(game, {}, lambda num_worlds, seed, keys: TensorWorld(game, keys))

@@ -20,7 +20,7 @@ from palestra.rollouts.transitions import Transitions
 
 @dataclass
 class Seat:
-    """What a role saw and did when it last decided, in every world: tensors (B, ...)."""
+    """A role's last decision in every world: tensors (B, ...)."""
 
     observation: Observation
     legal: Tensor
@@ -32,9 +32,9 @@ class Seat:
 class Worlds:
     """A batch of running games: the state of the rules, of the seats and of the counters. Belongs to one roll-out loop.
 
-    truncated_pending: worlds that were truncated and only play on until every collected seat has seen its next
-    observation. awaiting, done, pending_reward: (B, R); whether a decision of the role waits for its next one, whether
-    the role's game has terminated since, and the sum of its rewards since. seats: of the roles that are collected.
+    truncated_pending: worlds that were truncated and play on only until every collected seat has its next observation.
+    awaiting, done, pending_reward: (B, R); whether a decision of the role waits for its next one, whether the role's
+    game has terminated since, and the sum of its rewards since. seats: by role, of those that are collected.
     totals: float64, sums over finished games, in the order of `FusedGame.total_names`. recent, num_finished: see
     palestra.rollouts.recent.
     """
@@ -124,7 +124,7 @@ class FusedGame:
 
     @torch.no_grad()
     def collect(self, worlds: Worlds, roles: tuple[str, ...], num_rounds: int) -> dict[str, Transitions]:
-        """Play `num_rounds` rounds and give what the seats of `roles` have experienced: of each role M = T * B rows per
+        """Play `num_rounds` rounds, and return the experience of the seats of `roles`: for each role M = T * B rows per
         move that it has in a round; round by round, in a round move by move, in a move world by world."""
         parts: dict[str, list[Transitions]] = {role: [] for role in roles}
         self._drop_uncollected(worlds, roles)
@@ -151,7 +151,7 @@ class FusedGame:
         return in_order(worlds.recent, worlds.num_finished)
 
     def is_exact(self, worlds: Worlds) -> bool:
-        """Whether the games have always gone on as they were: they have."""
+        """Whether all games went on to the same bits after a resume: those of a TensorGame always do."""
         return True
 
     # ---- one round -----------------------------------------------------------------------------------
@@ -178,7 +178,7 @@ class FusedGame:
                 self._end_move(worlds, rewards, terminated, truncated, move_keys)
 
     def _drop_uncollected(self, worlds: Worlds, collected: tuple[str, ...]) -> None:
-        """Of a role that is no longer collected nothing waits any more, and no world waits for it."""
+        """Forget the waiting decisions of roles that are no longer collected, so that no world waits for them."""
         for role in worlds.seats.keys() - set(collected):
             index = self.game.roles.index(role)
             worlds.awaiting[:, index] = worlds.done[:, index] = False
@@ -189,12 +189,12 @@ class FusedGame:
         self, worlds: Worlds, role: str, observed: bool, move_keys: Tensor
     ) -> tuple[Observation, Tensor, Decision]:
         game, policy = self.game, self.policies[role]
-        observation = game.observe(worlds.state, role) if observed or policy.sees == "observation" else {}
-        view = worlds.state if policy.sees == "state" else observation
+        observation = game.observe(worlds.state, role) if observed or policy.observes == "observation" else {}
+        view = worlds.state if policy.observes == "state" else observation
         legal = game.legal(worlds.state, role)
         keys = move_keys + (game.roles.index(role) + 1)
         decision = policy.act(view, legal, keys, worlds.memory.get(role, {}))
-        if decision.memory:  # who does not decide in a world remembers nothing of it
+        if decision.memory:  # the memory changes only in worlds where the role decides
             before = worlds.memory.get(role, {name: torch.zeros_like(value) for name, value in decision.memory.items()})
             decides = game.deciding(worlds.state)[:, game.roles.index(role)]
             worlds.memory[role] = {name: _choose(decides, new, before[name]) for name, new in decision.memory.items()}
@@ -203,12 +203,12 @@ class FusedGame:
     def _exchange(
         self, worlds: Worlds, role: str, deciding: Tensor, observation: Observation, legal: Tensor, decision: Decision
     ) -> Transitions:
-        """The role's waiting decisions, which end at its next one or at the end of its game; in their place wait the
-        new ones. Where the role does not decide now, what waited goes on waiting."""
+        """Close the role's waiting decisions, each at the role's next one or at the end of its game, and return their
+        transitions; the new decisions wait instead. In worlds where the role does not decide, the old one waits on."""
         exchange = _exchange_on_cpu if runs_on_cpu(legal) else _exchange
         ended, going_on, waiting = exchange(worlds, self.game.roles.index(role), deciding, legal)
         new = Seat(observation, legal, decision.action, decision.extras)
-        seat = worlds.seats.get(role, new)  # none waits yet
+        seat = worlds.seats.get(role, new)  # at the first call no decision waits
         if not self.game.lockstep:
             new = Seat(
                 observation={key: _choose(waiting, seat.observation[key], value) for key, value in observation.items()},
@@ -231,7 +231,8 @@ class FusedGame:
     def _end_move(
         self, worlds: Worlds, rewards: Tensor, terminated: Tensor, truncated: Tensor, move_keys: Tensor
     ) -> None:
-        """Count the games that end, and put new ones in the place of those that nobody waits for."""
+        """Count the games that end, and begin new ones in their worlds, unless a seat waits for its next
+        observation."""
         if runs_on_cpu(truncated):
             num_refilled, refilled = self._update_statistics_on_cpu(worlds, rewards, terminated, truncated)
             if num_refilled == 0:
@@ -243,8 +244,8 @@ class FusedGame:
             worlds.memory[role] = {name: _keep(~refilled, value, 0) for name, value in memory.items()}
 
     def _update_statistics(self, worlds: Worlds, rewards: Tensor, terminated: Tensor, truncated: Tensor) -> Tensor:
-        """Add what a move has brought, count the games that end, and clear the statistics of the worlds to be refilled:
-        gives these, bool (B,)."""
+        """Add the results of a move, count the games that end, and clear the statistics of the worlds to be refilled;
+        returns these, bool (B,)."""
         running = worlds.awaiting & ~worlds.done
         worlds.pending_reward += torch.where(running, rewards, 0.0)
         worlds.done |= running & terminated
@@ -266,7 +267,7 @@ class FusedGame:
     def _update_statistics_on_cpu(
         self, worlds: Worlds, rewards: Tensor, terminated: Tensor, truncated: Tensor
     ) -> tuple[int, Tensor]:
-        """`_update_statistics` by one loop over the worlds, and how many are to be refilled."""
+        """`_update_statistics` in one loop over the worlds; also returns how many are to be refilled."""
         statistics = [
             worlds.awaiting,
             worlds.done,
@@ -278,9 +279,9 @@ class FusedGame:
         ]
         statistics += [worlds.recent, worlds.num_finished]
         ended, refilled = np.empty(len(truncated), dtype=np.bool_), np.empty(len(truncated), dtype=np.bool_)
-        brought = (rewards.numpy(), terminated.numpy(), truncated.numpy())
+        results = (rewards.numpy(), terminated.numpy(), truncated.numpy())
         num_ended, num_refilled = fused_kernel.update_statistics(
-            ended, refilled, *brought, *(each.numpy() for each in statistics)
+            ended, refilled, *results, *(each.numpy() for each in statistics)
         )
         if num_ended:
             totals = worlds.totals.numpy()
@@ -300,16 +301,16 @@ def _count_round(lengths: Tensor, deciding: Tensor) -> None:
 
 
 def _exchange(worlds: Worlds, role: int, deciding: Tensor, legal: Tensor) -> tuple[dict[str, Tensor], Tensor, Tensor]:
-    """A role's waiting decisions end where it decides or its game is over, and its new ones begin to wait.
+    """Close a role's waiting decisions where it decides or its game is over; its new ones begin to wait.
 
-    Gives the entries of Transitions that tell how they ended; where the role's game goes on, bool (B,); and where the
-    old decision waits on.
+    Returns the fields of Transitions that say how they ended; where the role's game goes on, bool (B,); and where the
+    old decision waits on, bool (B,).
     """
     decides, is_awaiting, is_over = deciding[:, role], worlds.awaiting[:, role], worlds.done[:, role].clone()
-    earned = worlds.pending_reward[:, role].clone()
+    reward = worlds.pending_reward[:, role].clone()
     going_on, waiting = decides & ~is_over, is_awaiting & ~is_over & ~decides
     ended = {
-        "reward": earned,
+        "reward": reward,
         "next_legal": legal & going_on.unsqueeze(1),
         "terminated": is_over,
         "truncated": worlds.truncated_pending & ~is_over,
@@ -317,14 +318,14 @@ def _exchange(worlds: Worlds, role: int, deciding: Tensor, legal: Tensor) -> tup
     }
     worlds.awaiting[:, role] = (decides & ~worlds.truncated_pending) | waiting
     worlds.done[:, role] = False
-    worlds.pending_reward[:, role] = torch.where(waiting, earned, 0.0)
+    worlds.pending_reward[:, role] = torch.where(waiting, reward, 0.0)
     return ended, going_on, waiting
 
 
 def _exchange_on_cpu(
     worlds: Worlds, role: int, deciding: Tensor, legal: Tensor
 ) -> tuple[dict[str, Tensor], Tensor, Tensor]:
-    """`_exchange` by one loop over the worlds."""
+    """`_exchange` in one loop over the worlds."""
     B = len(legal)
     ended = {"reward": np.empty(B, dtype=np.float32), "next_legal": np.empty(legal.shape, dtype=np.bool_)}
     ended |= {name: np.empty(B, dtype=np.bool_) for name in ("terminated", "truncated", "valid")}
@@ -338,11 +339,11 @@ def _exchange_on_cpu(
 
 
 def _keep(mask: Tensor, value: Tensor, filling: int) -> Tensor:
-    """Rows where `mask`, bool (B,), and `filling` in all others: a new tensor."""
+    """A new tensor: the rows of `value` where `mask`, bool (B,), and `filling` elsewhere."""
     if runs_on_cpu(value):
-        kept = np.full(value.shape, filling, dtype=value.numpy().dtype)
-        fused_kernel.copy_where(mask.numpy(), value.numpy().reshape(len(value), -1), kept.reshape(len(value), -1))
-        return torch.from_numpy(kept)
+        rows = np.full(value.shape, filling, dtype=value.numpy().dtype)
+        fused_kernel.copy_where(mask.numpy(), value.numpy().reshape(len(value), -1), rows.reshape(len(value), -1))
+        return torch.from_numpy(rows)
     return value.masked_fill(~expand_mask(mask, value), filling)
 
 

@@ -1,6 +1,6 @@
 """The inner loops of FusedGame for CPUs: one loop over the worlds, compiled by numba, for each of its steps.
 
-fused.py says the same in plain torch, and shapes and types. Letters: B worlds, R roles, A actions.
+fused.py does the same in plain torch, and documents shapes and types. Letters: B worlds, R roles, A actions.
 """
 
 from typing import Any
@@ -17,7 +17,7 @@ _compiled = njit()
 
 @_compiled
 def count_round(lengths: Array, deciding: Array) -> None:
-    """A round more in every world in which anybody decides."""
+    """Add a round in every world in which a role decides."""
     for world in range(len(lengths)):
         anybody = False
         for role in range(deciding.shape[1]):
@@ -42,8 +42,8 @@ def exchange(
     truncated: Array,
     valid: Array,
 ) -> None:
-    """A role's waiting decisions end, where its next one has come, and its new ones begin to wait: the former's
-    outcome is written to the arrays from `reward` on; awaiting, done and pending_reward change in place."""
+    """Close a role's waiting decisions where it decides or its game is over; its new ones begin to wait. How the old
+    ones ended is written to the arrays from `reward` on; awaiting, done and pending_reward change in place."""
     for world in range(len(truncated_pending)):
         was_awaiting, was_done, decides = awaiting[world, role], done[world, role], deciding[world, role]
         reward[world] = pending_reward[world, role]
@@ -77,9 +77,9 @@ def update_statistics(
     recent: Array,
     num_finished: Array,
 ) -> tuple[int, int]:
-    """Add what a move has brought, count the games that end, and clear the statistics of worlds to be refilled.
+    """Add the results of a move, count the games that end, and clear the statistics of worlds to be refilled.
 
-    The statistics change in place, ended and refilled are written; gives how many there are of either."""
+    The statistics change in place; ended and refilled are written. Returns how many worlds there are of either."""
     num_ended = num_refilled = 0
     num_roles = rewards.shape[1]
     for world in range(len(truncated_pending)):
@@ -125,9 +125,9 @@ def sum_where(where: Array, values: Array) -> float:
 
 
 @_compiled
-def copy_where(where: Array, values: Array, kept: Array) -> None:
-    """values, kept: (B, ...), flat rows."""
+def copy_where(where: Array, values: Array, out: Array) -> None:
+    """Copy the rows `where`, bool (B,), of values to out: (B, K) both."""
     for world in range(len(where)):
         if where[world]:
             for k in range(values.shape[1]):
-                kept[world, k] = values[world, k]
+                out[world, k] = values[world, k]

@@ -1,4 +1,4 @@
-"""Transition builders by name: they make the rows of a replay buffer of what roll-outs gave.
+"""Transition builders by name: they turn roll-outs into rows of a replay buffer.
 
 Letters: M rows.
 """
@@ -14,7 +14,7 @@ from palestra.rollouts.transitions import Transitions
 
 
 class TransitionBuilder(ABC):
-    """Makes rows of a replay buffer of roll-outs. A user's own class derives from it and carries its `Config`.
+    """Turns roll-outs into rows of a replay buffer. A user's own class derives from it and carries its `Config`.
 
     gamma: discount per decision. num_rounds: of a roll-out. moves: the roles of the player's moves in a round, in
     order.
@@ -27,17 +27,16 @@ class TransitionBuilder(ABC):
 
     @abstractmethod
     def __call__(self, experience: Transitions) -> Transitions:
-        """What is to be stored: as many rows at every call, of which those with `valid` count.
+        """The rows to store. Their number is the same at every call; only those with `valid` are stored.
 
-        Where the value of the next observation is not to be discounted by gamma, `extras["discount"]`, float32 (M,),
-        says by what.
+        If the discount of the next observation's value is not gamma, it is `extras["discount"]`, float32 (M,).
         """
 
-    def chains(self, num_rows: int) -> Tensor:
-        """To which chain each row of a roll-out belongs: int64 (num_rows,), from 0 on.
+    def sequences(self, num_rows: int) -> Tensor:
+        """The number of the sequence to which each row of a roll-out belongs: int64 (num_rows,), from 0 on.
 
-        A chain is one role in one world. Its valid rows come in the order of time, and where one is neither terminated
-        nor truncated, the next one begins with what was seen at its end.
+        A sequence is the decisions of one role in one world. Its valid rows are in the order of time, and if one is
+        neither terminated nor truncated, the observation of the next one is its next observation.
         """
         num_worlds, roles = num_rows // (self.num_rounds * len(self.moves)), list(dict.fromkeys(self.moves))
         role = torch.tensor([roles.index(move) for move in self.moves], device=self.device)
@@ -45,10 +44,10 @@ class TransitionBuilder(ABC):
         return one_round.flatten().repeat(self.num_rounds)
 
     def state_dict(self) -> dict[str, Any]:
-        """What must be remembered from one roll-out to the next."""
+        """What the builder keeps from one roll-out to the next."""
         return {}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027 (most have nothing to remember)
+    def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027 (most builders keep nothing)
         """The inverse of `state_dict`."""
 
 
@@ -91,36 +90,37 @@ class NStep(TransitionBuilder):
     gamma^k.
 
     A sum ends where a row is terminated or truncated. Rows that lack rewards of rounds not yet played wait for the next
-    roll-out, at most n - 1 of each chain, in the order of time: `waiting`, part of `state_dict`.
+    roll-out, at most n - 1 of each sequence, in the order of time: `waiting`, part of `state_dict`.
     """
 
     config: NStepConfig
     waiting: dict[str, Tensor] | None = None
 
     def __call__(self, experience: Transitions) -> Transitions:
-        new = experience.rows() | {"valid": experience.valid, "chain": self.chains(len(experience.valid))}
-        num_chains = new["chain"].max() + 1
+        new = experience.rows() | {"valid": experience.valid, "sequence": self.sequences(len(experience.valid))}
+        num_sequences = new["sequence"].max() + 1
         if self.waiting is None:  # before the first rows; a GPU waits here once
-            room = (self.config.steps - 1) * int(num_chains)
+            room = (self.config.steps - 1) * int(num_sequences)
             self.waiting = {name: value.new_zeros(room, *value.shape[1:]) for name, value in new.items()}
         rows = {name: torch.cat([self.waiting[name], value]) for name, value in new.items()}
-        order = torch.where(rows["valid"], rows["chain"], num_chains).argsort(stable=True)
+        order = torch.where(rows["valid"], rows["sequence"], num_sequences).argsort(stable=True)
         rows = {name: value[order] for name, value in rows.items()}
         summed, waits = self._sum(rows)
         places = (~waits).int().argsort(stable=True)[: len(self.waiting["valid"])]
         self.waiting = {name: value[places] for name, value in (rows | {"valid": waits}).items()}
-        made = Transitions.from_rows(summed)
-        made.valid = rows["valid"] & ~waits
-        return made
+        transitions = Transitions.from_rows(summed)
+        transitions.valid = rows["valid"] & ~waits
+        return transitions
 
     def _sum(self, rows: dict[str, Tensor]) -> tuple[dict[str, Tensor], Tensor]:
-        """The rows with up to n rewards and what came after these; and which of them wait for more: bool (M,).
+        """The rows with the sums of up to n rewards and with what followed these; and which rows wait for more: bool
+        (M,).
 
-        rows: the valid ones first, chain by chain in the order of time.
+        rows: the valid ones first, sequence by sequence in the order of time.
         """
-        ended, valid, chain = rows["terminated"] | rows["truncated"], rows["valid"], rows["chain"]
-        has_next = valid & _later(valid, 1) & (_later(chain, 1) == chain)
-        goes_on = has_next & ~ended & _begins_where_the_one_before_ends(rows)
+        ended, valid, sequence = rows["terminated"] | rows["truncated"], rows["valid"], rows["sequence"]
+        has_next = valid & _later(valid, 1) & (_later(sequence, 1) == sequence)
+        goes_on = has_next & ~ended & _is_continued_by_next(rows)
         reward, sums, last = rows["reward"].clone(), valid, torch.arange(len(valid), device=valid.device)
         for step in range(1, self.config.steps):
             sums = sums & _later(goes_on, step - 1)
@@ -142,14 +142,14 @@ class NStep(TransitionBuilder):
 
 
 def _later(values: Tensor, steps: int) -> Tensor:
-    """values[i + steps] at place i; zeros where there are none."""
+    """values[i + steps] at place i; zeros beyond the end."""
     return torch.cat([values[steps:], torch.zeros_like(values[:steps])])
 
 
-def _begins_where_the_one_before_ends(rows: dict[str, Tensor]) -> Tensor:
-    """Whether the row after each one begins with the observation at its end: bool (M,).
+def _is_continued_by_next(rows: dict[str, Tensor]) -> Tensor:
+    """Whether the observation of the next row is the next observation of each row: bool (M,).
 
-    It does, unless a world that cannot be played again from its seed began anew when the run was resumed.
+    It is, unless a world that cannot be replayed from its seed began a new episode when the run was resumed.
     """
     begins = rows["valid"]
     for name, value in rows.items():

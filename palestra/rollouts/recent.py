@@ -1,4 +1,4 @@
-"""The returns of the last games that have finished in a batch of worlds, in the order in which they have.
+"""The returns of the last games that have finished in a batch of worlds, in the order in which they finished.
 
 Letters: M games that may have ended; R roles.
 """
@@ -10,13 +10,13 @@ NUM_RECENT = 100
 
 
 def no_recent(num_roles: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """The ring of returns, float32 (NUM_RECENT + 1, R), whose last row is for what is not to be kept; and how many
-    games have ever finished, int64 ()."""
+    """An empty ring buffer of returns, float32 (NUM_RECENT + 1, R), whose last row takes what is not stored; and the
+    number of games that have finished so far, int64 ()."""
     return torch.zeros(NUM_RECENT + 1, num_roles, device=device), torch.zeros((), dtype=torch.int64, device=device)
 
 
 def remember(recent: Tensor, num_finished: Tensor, ended: Tensor, returns: Tensor) -> tuple[Tensor, Tensor]:
-    """Ring and count after the games of which `ended`, bool (M,), says so, in their order. returns: (M, R). Does not
+    """Ring buffer and number after the games that have `ended`, bool (M,), in their order. returns: (M, R). Does not
     wait for a GPU."""
     numbers = num_finished + ended.cumsum(0) - 1
     num_finished = num_finished + ended.sum()

@@ -1,4 +1,4 @@
-"""SoloGame: a game of one role and the player in its seat. Every step of a world is a decision, and closes at once.
+"""SoloGame: a game of one role and the player in its seat. Every step of a world is one decision and one transition.
 
 Letters: B worlds, T rounds.
 """
@@ -54,7 +54,7 @@ class SoloWorlds:
 class SoloGame:
     """Plays a game of one role with a policy in its seat, as FusedGame does for games of several.
 
-    make_world: fresh worlds from their number, a seed, and keys int64 (B,) that differ from world to world.
+    make_world: makes new worlds from their number, a seed, and keys int64 (B,), a different one for each world.
     """
 
     def __init__(
@@ -83,22 +83,22 @@ class SoloGame:
 
     @torch.no_grad()
     def collect(self, worlds: SoloWorlds, roles: tuple[str, ...], num_rounds: int) -> dict[str, Transitions]:
-        """Play `num_rounds` steps in every world and give what the role has experienced: T * B rows, round by round."""
+        """Play `num_rounds` steps in every world, and return the role's experience: T * B rows, round by round."""
         world, policy = worlds.world, self.policies[self.role]
         counters = torch.arange(worlds.num_moves, worlds.num_moves + num_rounds, device=worlds.keys.device)
         worlds.num_moves += num_rounds
         keys = fold(worlds.keys, counters.unsqueeze(1))
-        seen, legal, decisions, outcomes = [], [], [], []
+        observations, legal, decisions, outcomes = [], [], [], []
         for act_keys, step_keys in zip((keys + 1).unbind(), (keys + 2).unbind(), strict=True):
-            seen.append(world.observation)
+            observations.append(world.observation)
             legal.append(world.legal)
             decision = policy.act(self._view(worlds, policy), world.legal, act_keys, worlds.memory)
             outcome = world.step(decision.action, step_keys)
-            worlds.memory = _kept(decision.memory, outcome) if decision.memory else {}
+            worlds.memory = _clear_memory(decision.memory, outcome) if decision.memory else {}
             decisions.append(decision)
             outcomes.append(outcome)
         rows = Transitions(
-            observation=_join_entries(seen),
+            observation=_join_entries(observations),
             action=_join([decision.action for decision in decisions]),
             reward=_join([outcome.reward for outcome in outcomes]),
             next_observation=_join_entries([outcome.observation for outcome in outcomes]),
@@ -125,11 +125,11 @@ class SoloGame:
         return in_order(worlds.recent, worlds.num_finished)
 
     def is_exact(self, worlds: SoloWorlds) -> bool:
-        """Whether the games have always gone on as they were; see World."""
+        """Whether all games went on to the same bits after a resume; see World."""
         return worlds.world.exact
 
     def _view(self, worlds: SoloWorlds, policy: Policy) -> Mapping[str, Tensor]:
-        if policy.sees == "state":
+        if policy.observes == "state":
             assert isinstance(worlds.world, TensorWorld)
             return worlds.world.state
         return worlds.world.observation
@@ -137,11 +137,11 @@ class SoloGame:
     def _count(self, worlds: SoloWorlds, rows: Transitions, outcomes: list[Outcome]) -> None:
         """Lengths and returns of the running games, and the sums over those that have ended."""
         is_plain = all(outcome.raw_reward is outcome.reward for outcome in outcomes)
-        earned = rows.reward if is_plain else _join([outcome.raw_reward for outcome in outcomes])
-        steps = (earned, rows.terminated, rows.truncated, rows.valid)
+        rewards = rows.reward if is_plain else _join([outcome.raw_reward for outcome in outcomes])
+        steps = (rewards, rows.terminated, rows.truncated, rows.valid)
         columns: Any = (*steps, worlds.lengths, worlds.returns, worlds.recent, worlds.num_finished)
         counted: Iterable[Tensor]
-        if earned.is_cpu:
+        if rewards.is_cpu:
             counted = map(torch.from_numpy, _count_rows(*(column.numpy() for column in columns)))
         else:
             counted = _count_steps(*columns)
@@ -161,14 +161,14 @@ def _join_entries(parts: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
     return {name: _join([part[name] for part in parts]) for name in parts[0]}
 
 
-def _kept(memory: Memory, outcome: Outcome) -> Memory:
-    """The memory of games that go on. Who has decided while a game only began has seen nothing of it."""
+def _clear_memory(memory: Memory, outcome: Outcome) -> Memory:
+    """The memory, zeroed in worlds whose next decision is the first of a game."""
     begins = ~outcome.valid | outcome.terminated | outcome.truncated
     return {name: value.masked_fill(expand_mask(begins, value), 0) for name, value in memory.items()}
 
 
 def _count_steps(
-    earned: Tensor,
+    rewards: Tensor,
     terminated: Tensor,
     truncated: Tensor,
     valid: Tensor,
@@ -178,25 +178,25 @@ def _count_steps(
     num_finished: Tensor,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Lengths and returns (B,) after T steps, columns (T * B,); the sums of `SoloGame.total_names`, but for tallies:
-    float64 (5,); and what palestra.rollouts.recent keeps."""
+    float64 (5,); and recent, num_finished."""
     ended = terminated | truncated
     totals = torch.stack([column.double().sum() for column in (ended, terminated, truncated, ended, ended)])
-    earned, ended, valid = (column.view(-1, len(lengths)) for column in (earned, ended, valid))
+    rewards, ended, valid = (column.view(-1, len(lengths)) for column in (rewards, ended, valid))
     totals[3:] = 0.0
     so_far = []
     for step in range(len(ended)):
-        lengths, returns = lengths + valid[step], returns + earned[step]
+        lengths, returns = lengths + valid[step], returns + rewards[step]
         so_far.append(returns)
         totals[3] += (lengths * ended[step]).double().sum()
         totals[4] += (returns * ended[step]).double().sum()
         lengths, returns = lengths.masked_fill(ended[step], 0), returns.masked_fill(ended[step], 0.0)
-    kept = remember(recent, num_finished, ended.flatten(), torch.cat(so_far).unsqueeze(1))
-    return lengths, returns, totals, *kept
+    recent_and_number = remember(recent, num_finished, ended.flatten(), torch.cat(so_far).unsqueeze(1))
+    return lengths, returns, totals, *recent_and_number
 
 
 @njit()
 def _count_rows(
-    earned: np.ndarray,
+    rewards: np.ndarray,
     terminated: np.ndarray,
     truncated: np.ndarray,
     valid: np.ndarray,
@@ -205,14 +205,14 @@ def _count_rows(
     recent: np.ndarray,
     num_finished: np.ndarray,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """The same for a CPU."""
+    """`_count_steps` for a CPU."""
     lengths, returns, totals = lengths.copy(), returns.copy(), np.zeros(5)
     recent, num_finished = recent.copy(), num_finished.copy()
-    for start in range(0, len(earned), len(lengths)):
+    for start in range(0, len(rewards), len(lengths)):
         for world in range(len(lengths)):
             row = start + world
             lengths[world] += valid[row]
-            returns[world] += earned[row]
+            returns[world] += rewards[row]
             if terminated[row] or truncated[row]:
                 totals[0] += 1.0
                 totals[1] += terminated[row]

@@ -17,10 +17,10 @@ from palestra.games.game import Observation
 class Transitions:
     """Experience of one seat: from one of its decisions to its next. M rows, of which only those with `valid` count.
 
-    reward: float32 (M,), the sum of all rewards in between. next_observation: what the seat saw at its next decision;
-    of no meaning where terminated, for then there is none. legal, next_legal: the legal actions at the two
+    reward: float32 (M,), the sum of all rewards in between. next_observation: the seat's observation at its next
+    decision; without meaning where terminated, because there is none. legal, next_legal: the legal actions at the two
     observations, bool (M, flags of the action space). always_legal: whether all are, throughout the game. truncated:
-    the world was cut off in between; the next observation is the true one, and to be bootstrapped from.
+    the world was cut off in between; the next observation is the true one, from which to bootstrap.
     """
 
     observation: Observation
@@ -36,8 +36,8 @@ class Transitions:
     always_legal: bool = False
 
     def rows(self) -> dict[str, Tensor]:
-        """All but `valid` as one flat dict, the form in which a buffer stores them; `legal` only where it says
-        something."""
+        """All fields but `valid` as one flat dict, the form in which a buffer stores them; without `legal` if all
+        actions are always legal."""
         flat: dict[str, Tensor] = {}
         for name in ("observation", "next_observation", "extras"):
             flat |= {f"{name}.{key}": value for key, value in getattr(self, name).items()}

@@ -13,7 +13,7 @@ import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from palestra.runtime.signals import end_with_the_starter
+from palestra.runtime.signals import end_with_parent
 
 if TYPE_CHECKING:
     from palestra.runs.stored import StoredRun
@@ -56,7 +56,7 @@ def say(answers: BinaryIO, what: dict[str, Any]) -> None:
 
 def main() -> None:
     run, pipe = sys.argv[1:]
-    end_with_the_starter(int(pipe))  # before the imports, which take seconds
+    end_with_parent(int(pipe))  # before the imports, which take seconds
     requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what environments print belongs in the log
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)

@@ -1,4 +1,4 @@
-"""The clock of a run: seconds of training alone, over all its processes."""
+"""The clock of a run: the seconds spent in training, summed over all processes of the run."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -7,7 +7,8 @@ from typing import NamedTuple
 
 
 class TrainingClock:
-    """Counts while it runs. `seconds`: over all processes of the run; `seconds_here`: in this one."""
+    """Counts seconds while it is `running` and not `paused`. seconds: over all processes of the run, one after the
+    other. seconds_here: in this process."""
 
     def __init__(self) -> None:
         self._before = 0.0
@@ -23,11 +24,12 @@ class TrainingClock:
         return self._before + self.seconds_here
 
     def set_before(self, seconds: float) -> None:
-        """Seconds that earlier processes of the run have trained."""
+        """Set the seconds that earlier processes of the run have counted."""
         self._before = seconds
 
     @contextmanager
     def running(self) -> Iterator[None]:
+        """Count inside the block."""
         self._started = time.perf_counter()
         try:
             yield
@@ -36,7 +38,7 @@ class TrainingClock:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Not counting; changes nothing where the clock does not run."""
+        """Do not count inside the block; has no effect on a clock that is not running."""
         was_running = self._started is not None
         self._here, self._started = self.seconds_here, None
         try:
@@ -46,12 +48,12 @@ class TrainingClock:
 
 
 class Mark(NamedTuple):
-    """A moment to count from. seconds: of training. counts: what had been counted by then."""
+    """A moment from which rates are measured. seconds: of training so far. counts: the counters at that moment."""
 
     seconds: float
     counts: Mapping[str, int]
 
     def rates(self, now: "Mark") -> dict[str, float]:
-        """What was counted per second of training since this moment."""
+        """The increase of each counter per second of training, from this moment to `now`."""
         seconds = max(now.seconds - self.seconds, 1e-9)
         return {name: (now.counts[name] - count) / seconds for name, count in self.counts.items()}

@@ -1,8 +1,8 @@
 """Kernels compiled by numba, and their cache.
 
-numba keeps machine code beside a function's file, and compiles anew when that file has changed; a function in another
-file that was compiled into it may change unseen. Here the code of all our kernels is one: where one of their files has
-changed, or a file from which one of them imports, none of the machine code is used any more.
+numba caches machine code by the file of a function, and compiles anew when that file has changed. It does not notice a
+change in another file whose functions were compiled into it. Here the cache of every kernel depends on the files of all
+kernels and on the files from which they import: when one of them has changed, all kernels are compiled anew.
 """
 
 import hashlib
@@ -24,8 +24,8 @@ def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
 
     def compiled(function: Callable[..., Any]) -> Any:
         kernel = numba.njit(cache=True, nogil=True, **options)(function)
-        if (held := getattr(kernel, "_cache", None)) is not None:  # there is none where NUMBA_DISABLE_JIT says so
-            held._cache_file._source_stamp = (held._cache_file._source_stamp, digest_of_kernels())
+        if (cached := getattr(kernel, "_cache", None)) is not None:  # NUMBA_DISABLE_JIT leaves it out
+            cached._cache_file._source_stamp = (cached._cache_file._source_stamp, digest_of_kernels())
         return kernel
 
     return compiled
@@ -33,7 +33,8 @@ def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
 
 @cache
 def digest_of_kernels() -> str:
-    """The SHA-256 of all files that kernels stand in or import from, as they are when the first kernel is defined."""
+    """The SHA-256 of all files that contain kernels or from which kernels import, as they are when the first kernel is
+    defined."""
     texts = {path: path.read_bytes() for path in HOUSE.rglob("*.py")}
     chosen = {path for path, text in texts.items() if KERNELS.search(text)}
     modules = {name for path in chosen for name in IMPORT.findall(texts[path])}

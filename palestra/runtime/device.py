@@ -6,9 +6,11 @@ from palestra.config import ConfigError, ConfigErrorItem
 
 
 def find_device(name: str) -> torch.device:
-    """Raises ConfigError for a device that this machine lacks."""
+    """The device of that name (cpu, cuda, cuda:1, ...). Raises ConfigError if this machine has none."""
     try:
         return torch.empty(0, device=name).device
     except (RuntimeError, AssertionError, NotImplementedError) as error:
         why = str(error).splitlines()[0].partition(". ")[0]
-        raise ConfigError([ConfigErrorItem("execution.device", f"{name!r} cannot be used here: {why}")]) from error
+        raise ConfigError(
+            [ConfigErrorItem("execution.device", f"expected a device of this machine, got {name!r}: {why}")]
+        ) from error

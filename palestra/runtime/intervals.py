@@ -1,5 +1,5 @@
-"""When something is due: intervals and limits. Their units are what a trainer counts, and minutes of training: each
-kind of run says which (`palestra.runs.config.BaseRunConfig.units`)."""
+"""When something is due: intervals and limits. Their units are the counters of a trainer, and minutes of training; each
+kind of run lists its units (`palestra.runs.config.BaseRunConfig.units`)."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ Counters = Mapping[str, float]
 
 class Interval(Config):
     every: PositiveFloat
-    """how much lies between"""
+    """the length of the interval"""
     unit: NonEmptyStr
     """opt_steps, env_steps, epochs or minutes (of training alone)"""
 
@@ -21,28 +21,29 @@ class Interval(Config):
         return (after[self.unit] // self.every + 1) * self.every
 
     def due(self, before: Counters, now: Counters) -> bool:
-        """Whether a multiple of the interval was reached after `before`, up to `now`."""
+        """Whether the counter has reached a multiple of the interval between `before` (exclusive) and `now`
+        (inclusive)."""
         return now[self.unit] // self.every > before[self.unit] // self.every
 
 
 class Limit(Config):
     after: PositiveFloat
-    """how much is enough"""
+    """the limit, as a count of `unit`"""
     unit: NonEmptyStr
     """opt_steps, env_steps, epochs or minutes (of training alone)"""
 
     def share(self, now: Counters) -> float:
-        """How much of the way lies behind, 0..1."""
+        """The fraction of the limit that has been reached, 0 to 1."""
         return min(now[self.unit] / self.after, 1.0)
 
 
 def is_due(interval: Interval | None, before: Counters, now: Counters) -> bool:
-    """Whether a multiple of an interval was reached after `before`, up to `now`; never where there is none."""
+    """`interval.due(before, now)`; False for None."""
     return interval is not None and interval.due(before, now)
 
 
 class Agenda:
-    """Up to which counts nothing is due: a loop that asks at every opt step has a few numbers to compare."""
+    """The counts at which something is due next, so that a check at every opt step compares only a few numbers."""
 
     def __init__(self, limit: Limit, intervals: Sequence[Interval | None]) -> None:
         self.limit = limit
@@ -51,7 +52,8 @@ class Agenda:
         self._minutes = math.inf
 
     def set(self, checked: Counters, once: Mapping[str, float]) -> None:
-        """All that was due up to these counters is done. once: what is due at some counts, and then no more."""
+        """Find the next counts, after everything that was due up to `checked` is done. once: counts, by unit, at which
+        something is due that does not recur."""
         due = dict(once)
         for unit, count in [(self.limit.unit, self.limit.after), *((i.unit, i.next(checked)) for i in self.intervals)]:
             due[unit] = min(due.get(unit, math.inf), count)

@@ -1,6 +1,6 @@
-"""SIGINT and SIGTERM: a wish that a safe point looks at, and a bound on how long that may take.
+"""SIGINT and SIGTERM: the next safe point stops the run, and a time limit ends the process if that takes too long.
 
-Only the main thread of a process receives signals: elsewhere nothing is caught.
+Python handles signals in the main thread alone: in other threads nothing is caught.
 """
 
 import fcntl
@@ -17,15 +17,16 @@ STOPPING = (signal.SIGINT, signal.SIGTERM)
 
 
 class Interrupted(Exception):
-    """A signal came while something went on that cannot be saved in the middle; nothing of it is kept."""
+    """A signal has interrupted work that cannot be saved half done (an evaluation, say); its results are dropped."""
 
 
 class StopSignals:
-    """While caught: the first signal is kept in `received`, for a safe point to see. The process ends at once at the
-    second one, or when the first is older than its bound, wherever it is: what lies on the disk is whole.
+    """Inside `caught`, the first signal is stored in `received`, where the next safe point finds it. The process exits
+    at once, without unwinding, on a second signal or when the time limit after the first one is over. Files on the disk
+    are complete at any moment.
 
-    A thread of its own watches, told by the kernel: it also ends code that never comes back to Python's own loop, as
-    long as that lets other threads run.
+    A thread of its own waits for the signals, so that it also ends the process in compiled code that never returns to
+    the interpreter, as long as that code releases the GIL.
     """
 
     def __init__(self) -> None:
@@ -33,9 +34,10 @@ class StopSignals:
 
     @contextmanager
     def caught(self, within_s: float, before_exit: Callable[[str], None]) -> Iterator[None]:
-        """Handlers installed; the ones before are restored after.
+        """Install the handlers, and restore the previous ones after the block.
 
-        within_s: how old the first signal may become. before_exit: is told why the process ends at once.
+        within_s: seconds after the first signal until the process exits. before_exit: called with the reason before the
+        process exits at once.
         """
         self.received = None
         with ExitStack() as stack:
@@ -55,12 +57,12 @@ class StopSignals:
 
 
 def _watch(reading: int, within_s: float, before_exit: Callable[[str], None]) -> None:
-    """Read the numbers of signals as they come, until a 0."""
+    """Read the numbers of signals from a pipe until a 0."""
     first, deadline = 0, 0.0
     while True:
         wait = None if not first else max(0.0, deadline - time.monotonic())
         if not select.select([reading], [], [], wait)[0]:
-            _exit(first, f"not out within output.stop_within_s = {within_s:g} s", before_exit)
+            _exit(first, f"expected a safe point within output.stop_within_s = {within_s:g} s, got none", before_exit)
         for number in os.read(reading, 64):
             if number == 0:
                 return
@@ -85,10 +87,10 @@ def _end(watch: threading.Thread, reading: int, writing: int) -> None:
 
 
 @contextmanager
-def leaving_at_once() -> Iterator[None]:
-    """Where there is nothing to save (a run is being built, a result is shown): exit with 128 + n at a signal n.
+def exiting_on_signals() -> Iterator[None]:
+    """Exit with 128 + n at a signal n, while there is nothing to save (a run is being built, a result is shown).
 
-    Without unwinding: an exception out of nowhere makes the C++ below some imports abort.
+    The process exits without unwinding: an unexpected exception would make the C++ code of some imports abort.
     """
 
     def leave(number: int, frame: FrameType | None) -> None:
@@ -102,20 +104,21 @@ def leaving_at_once() -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def end_with_the_starter(pipe: int) -> None:
-    """Let the kernel end this process and its children, whatever they do, when the other end of a pipe closes on which
-    nothing is ever written: by SIGIO, which nobody catches."""
+def end_with_parent(pipe: int) -> None:
+    """Let the kernel end this process and its children when the parent process ends, whatever they are doing. pipe: the
+    reading end of a pipe whose other end the parent holds open and never writes to; when it closes, the kernel sends
+    SIGIO, which nobody catches."""
     fcntl.fcntl(pipe, fcntl.F_SETOWN, -os.getpgrp())
     fcntl.fcntl(pipe, fcntl.F_SETFL, fcntl.fcntl(pipe, fcntl.F_GETFL) | os.O_ASYNC)
-    if select.select([pipe], [], [], 0.0)[0]:  # it has closed before
+    if select.select([pipe], [], [], 0.0)[0]:  # the parent has ended already
         os._exit(1)
 
 
 def exit_text(code: int) -> str:
-    """How a process ended, from its exit code; negative: by that signal."""
+    """How a process ended, in words. code: its exit code; -n if signal n ended it."""
     if code >= 0:
         return f"ended with exit code {code}"
     with suppress(ValueError):  # a signal without a name
-        why = " (the kernel sends it where memory runs out)" if -code == signal.SIGKILL else ""
+        why = " (the kernel sends it when memory runs out)" if -code == signal.SIGKILL else ""
         return f"ended with {signal.Signals(-code).name}{why}"
     return f"ended with signal {-code}"

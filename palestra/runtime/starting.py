@@ -1,4 +1,5 @@
-"""Importing, which takes most of a start: without searches for garbage, and told."""
+"""The imports of torch and numba, which take most of the time of a start: with a message, and without garbage
+collection."""
 
 import gc
 import sys
@@ -13,9 +14,9 @@ IMPORTING = "importing PyTorch and numba; this takes some two seconds, the first
 
 
 @contextmanager
-def uncollected() -> Iterator[None]:
-    """No search for garbage: while torch is imported it would walk a dozen times over all that was imported before, and
-    find none."""
+def without_garbage_collection() -> Iterator[None]:
+    """Disable the garbage collector inside the block. While torch is imported it would search all earlier imports a
+    dozen times, and find nothing."""
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -27,8 +28,8 @@ def uncollected() -> Iterator[None]:
 
 @contextmanager
 def importing(console: "Console") -> Iterator[None]:
-    """Around the heavy imports of a command: say that they take a while, and let no search for garbage walk over what
-    they leave. Nothing of this where they are done. On a terminal the line goes again."""
+    """Around the slow imports of a command: print that they take a while, and exempt their objects from garbage
+    collection. Does nothing if torch is imported already. On a terminal the line is removed afterwards."""
     if "torch" in sys.modules:
         yield
         return
@@ -38,7 +39,7 @@ def importing(console: "Console") -> Iterator[None]:
     is_drawn = console.is_terminal and not console.is_dumb_terminal
     console.print(IMPORTING, end="" if is_drawn else "\n")
     try:
-        with uncollected():
+        with without_garbage_collection():
             yield
     finally:
         if is_drawn:

@@ -1,4 +1,4 @@
-"""Figures of merit with their uncertainty."""
+"""Estimates with their uncertainty."""
 
 import math
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ _ENDS = torch.tensor([0.025, 0.975], dtype=torch.float64)  # of an interval of 9
 
 @dataclass(frozen=True)
 class Estimate:
-    """A value and its 95% interval. All three are nan where there is nothing to estimate from."""
+    """A value and its 95% confidence interval. All three are nan if there are no data."""
 
     value: float
     low: float
@@ -39,8 +39,8 @@ def estimate_mean(values: Tensor) -> Estimate:
 
 
 def estimate_mean_of_few(values: Sequence[float]) -> Estimate:
-    """The mean of independent values, as of several seeds, with its 95% t interval: infinite for one value. Where one
-    is nan, all three are."""
+    """The mean of a few independent values (of several seeds, for instance) with its 95% interval by Student's t; the
+    interval of one value is infinite. If a value is not finite, all three numbers are nan."""
     n = len(values)
     if n == 0 or not all(map(math.isfinite, values)):
         return Estimate(math.nan, math.nan, math.nan)
@@ -53,8 +53,8 @@ def estimate_rho(finished: Tensor, lengths: Tensor) -> Estimate:
     """rho = games finished / steps played, over independent games. finished: bool (n,); lengths: rounds played (n,),
     all >= 1.
 
-    A ratio of two sums: the interval is the delta method's (Cochran 1977, section 6.3), with residuals f_i - rho *
-    l_i. It is cut to [0, 1]. Where no game finished, the residuals say nothing and the upper end is that of a Poisson
+    A ratio of two sums: the interval is the delta method's (Cochran 1977, section 6.3), with residuals f_i - rho * l_i.
+    It is clipped to [0, 1]. If no game finished, the residuals are all zero, and the upper end is that of a Poisson
     count of zero, 3.69 / steps (97.5%).
     """
     n, steps = len(lengths), float(lengths.double().sum())
@@ -72,14 +72,14 @@ def estimate_rho(finished: Tensor, lengths: Tensor) -> Estimate:
 
 
 def describe(values: Tensor) -> dict[str, float]:
-    """How a figure of games (n,) is spread: mean, standard deviation (n - 1), least, greatest, median, and the
-    interquartile mean with its 95% bootstrap interval; nan where there are too few games."""
+    """The distribution of a quantity over games, values (n,): mean, standard deviation (with n - 1), minimum, maximum,
+    median, and the interquartile mean with its 95% bootstrap interval; nan if there are too few games."""
     names = ("mean", "std", "min", "max", "median", "iqm", "iqm_low", "iqm_high")
     n = len(values)
     if n == 0:
         return dict.fromkeys(names, math.nan)
     ranked = values.double().cpu().sort().values
-    low, high = torch.quantile(ranked[_drawn_ranks(n)].mean(dim=1), _ENDS).tolist()
+    low, high = torch.quantile(ranked[_resampled_ranks(n)].mean(dim=1), _ENDS).tolist()
     figures = (
         ranked.mean(),
         ranked.std() if n > 1 else math.nan,
@@ -94,11 +94,13 @@ def describe(values: Tensor) -> dict[str, float]:
 
 
 @lru_cache(maxsize=2)
-def _drawn_ranks(n: int) -> Tensor:
-    """The ranks of the middle half of n games drawn anew from n, in order; int64 (draws, about n / 2).
+def _resampled_ranks(n: int) -> Tensor:
+    """Bootstrap resamples of n ranked games: the ranks of the middle half of each, in order; int64 (resamples, about
+    n / 2).
 
-    The gaps of sorted uniform numbers are exponential (Devroye 1986, chapter V), so that nothing is sorted, and the
-    draws of one n serve all figures. From 1000 of them for up to 400 games to 200 for many: it must not slow training.
+    The gaps between sorted uniform numbers are exponential (Devroye 1986, chapter V), so nothing needs to be sorted,
+    and all quantities of n games share the resamples. There are 1000 of them for up to 400 games, and 200 for many
+    games, so that evaluations stay fast.
     """
     num_draws = min(max(400_000 // n, 200), 1000)
     gaps = torch.empty(num_draws, n + 1, dtype=torch.float64)
@@ -112,15 +114,15 @@ def _drawn_ranks(n: int) -> Tensor:
 
 
 def interquartile_mean(scores: Tensor) -> Tensor:
-    """The mean of what is left when the lowest and the highest quarter (rounded down) are dropped. scores: (..., n)
-    with n >= 1; gives (...)."""
+    """The mean of the scores without the lowest and the highest quarter (rounded down). scores: (..., n) with n >= 1;
+    returns (...)."""
     n = scores.shape[-1]
     return scores.sort(dim=-1).values[..., n // 4 : n - n // 4].mean(dim=-1)
 
 
 def probability_of_improvement(ours: Tensor, theirs: Tensor) -> Tensor:
-    """How often a run of ours scores higher than one of theirs, over all pairs; equal scores count half (the
-    Mann-Whitney U statistic by the number of pairs). ours: (..., n); theirs: (..., m); gives (...)."""
+    """The probability that a run of ours scores higher than a run of theirs, over all pairs; equal scores count half
+    (the Mann-Whitney U statistic divided by the number of pairs). ours: (..., n); theirs: (..., m); returns (...)."""
     difference = ours.unsqueeze(-1) - theirs.unsqueeze(-2)
     return ((difference > 0).double() + 0.5 * (difference == 0).double()).mean(dim=(-2, -1))
 
@@ -128,15 +130,15 @@ def probability_of_improvement(ours: Tensor, theirs: Tensor) -> Tensor:
 def estimate_interquartile_mean(scores: Sequence[Tensor], num_resamples: int, seed: int) -> Estimate:
     """The interquartile mean of all runs of all tasks, with its stratified bootstrap interval.
 
-    scores: one tensor per task, (runs of the task,), on one scale. Runs are drawn anew within each task; the interval
-    is the middle 95% of what `num_resamples` such draws give. Of one run per task it has no width.
+    scores: one tensor per task, (runs of the task,), on one scale. Runs are resampled within each task; the interval
+    is the middle 95% of the values of `num_resamples` resamples. With one run per task it has no width.
     """
     if not any(len(task) for task in scores):
         return Estimate(math.nan, math.nan, math.nan)
     generator = torch.Generator().manual_seed(seed)
-    drawn = torch.cat([_resampled(task, num_resamples, generator) for task in scores if len(task)], dim=1)
+    resampled = torch.cat([_resampled(task, num_resamples, generator) for task in scores if len(task)], dim=1)
     return _with_percentiles(
-        interquartile_mean(torch.cat([task.double() for task in scores])), interquartile_mean(drawn)
+        interquartile_mean(torch.cat([task.double() for task in scores])), interquartile_mean(resampled)
     )
 
 
@@ -145,17 +147,17 @@ def estimate_probability_of_improvement(
 ) -> Estimate:
     """The mean over tasks of the probability of improvement, with its stratified bootstrap interval.
 
-    pairs: of each task the scores of our runs (n,) and of theirs (m,), n and m >= 1. Runs of both are drawn anew within
+    pairs: for each task the scores of our runs (n,) and of theirs (m,), n and m >= 1. Runs of both are resampled within
     each task.
     """
     if not pairs:
         return Estimate(math.nan, math.nan, math.nan)
     generator = torch.Generator().manual_seed(seed)
     value = torch.stack([probability_of_improvement(ours, theirs) for ours, theirs in pairs]).mean()
-    drawn = [
+    resampled = [
         probability_of_improvement(*(_resampled(scores, num_resamples, generator) for scores in pair)) for pair in pairs
     ]
-    return _with_percentiles(value, torch.stack(drawn).mean(dim=0))
+    return _with_percentiles(value, torch.stack(resampled).mean(dim=0))
 
 
 def _resampled(scores: Tensor, num_resamples: int, generator: torch.Generator) -> Tensor:

@@ -1,11 +1,11 @@
-"""What training asks of its process, for as long as it lasts."""
+"""Settings of the process while it trains: threads, garbage collection, messages about memory and compilation."""
 
 import gc
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-import scipy.linalg.cython_blas  # noqa: F401 (its BLAS is what compiled loops multiply with: loaded, it can be limited)
+import scipy.linalg.cython_blas  # noqa: F401 (kernels multiply with its BLAS, whose threads can be limited once it is loaded)
 import torch
 from numba.core.event import Event, Listener, install_listener
 from threadpoolctl import threadpool_limits
@@ -17,7 +17,7 @@ COMPILING = "compiling kernels; this takes up to ten seconds, the first time onl
 
 @contextmanager
 def limited_threads(num_threads: int) -> Iterator[None]:
-    """Operations on a CPU may take so many, of torch as of BLAS; afterwards as before."""
+    """Limit the threads of torch and of BLAS on the CPU inside the block."""
     before = torch.get_num_threads()
     torch.set_num_threads(num_threads)
     try:
@@ -29,7 +29,8 @@ def limited_threads(num_threads: int) -> Iterator[None]:
 
 @contextmanager
 def memory_needed(path: str) -> Iterator[None]:
-    """Let a lack of memory be an error of the config, at a path. Each library has its own way to say it."""
+    """Turn a lack of memory inside the block, which each library reports by another exception, into a ConfigError at a
+    path."""
     try:
         yield
     except (MemoryError, OverflowError, RuntimeError) as error:
@@ -43,8 +44,8 @@ def memory_needed(path: str) -> Iterator[None]:
 
 @contextmanager
 def frozen_garbage() -> Iterator[None]:
-    """The garbage collector looks at new objects alone: walking again and again over all that the libraries hold costs
-    a short step of training several percent."""
+    """Exempt all objects that exist now from garbage collection inside the block: searching those of the libraries
+    again and again costs several percent of a short opt step."""
     gc.freeze()
     try:
         yield
@@ -53,20 +54,20 @@ def frozen_garbage() -> Iterator[None]:
 
 
 class CompilingNotice(Listener):
-    """Says once that kernels are compiled, when the first one is: those that lie in numba's cache are not."""
+    """Calls `say` once, when the first kernel is compiled. Kernels in numba's cache are not compiled."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
-        self._is_told = False
+        self._was_said = False
 
     @contextmanager
-    def given(self) -> Iterator[None]:
+    def listening(self) -> Iterator[None]:
         with install_listener("numba:compile", self):
             yield
 
     def on_start(self, event: Event) -> None:
-        if not self._is_told:
-            self._is_told = True
+        if not self._was_said:
+            self._was_said = True
             self._say(COMPILING)
 
     def on_end(self, event: Event) -> None:

@@ -1,4 +1,4 @@
-"""Where the time of a run goes, by phase. Nothing waits for a GPU."""
+"""The time of a run by phase, measured without waiting for a GPU."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -18,13 +18,13 @@ R = TypeVar("R")
 
 
 class TimeLog:
-    """The seconds of every phase: at any moment one phase is on, `other` where nothing else is.
+    """The seconds of every phase. At any moment exactly one phase is on; `other` if none of the others is.
 
-    play: the roll-outs. memory: what becomes of them (replay buffers, advantages), and drawing batches. update: the opt
-    steps. evaluation, saving. other: records, the display, callbacks.
+    play: roll-outs. memory: storing them (replay buffers), computing advantages, and sampling batches. update: opt
+    steps. evaluation. saving. other: records, the display, callbacks.
 
-    On a CPU a border between phases is a look at the clock; on CUDA it is an event, which is recorded at once and read
-    when the GPU has passed it: there the seconds are those of the GPU's stream, its idle ones with them.
+    On a CPU a change of phase reads the clock. On CUDA it records an event, which is read after the GPU has passed it:
+    the seconds are those of the GPU's stream, including the time in which it is idle.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -38,7 +38,7 @@ class TimeLog:
         self._taken: dict[str, float] = dict.fromkeys(PHASES, 0.0)
 
     def switch(self, phase: Phase) -> None:
-        """End the phase that is on, and begin another."""
+        """End the current phase, and begin another."""
         if self._stream is None:
             now = perf_counter()
             self._seconds[self.phase] += now - self._since
@@ -49,6 +49,7 @@ class TimeLog:
 
     @contextmanager
     def during(self, phase: Phase) -> Iterator[None]:
+        """Inside the block the time counts for `phase`."""
         before = self.phase
         self.switch(phase)
         try:
@@ -58,7 +59,7 @@ class TimeLog:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """What lies before and after counts for nothing."""
+        """Measure inside the block alone."""
         self.phase, self._since = "other", perf_counter()
         self._events.clear()
         self.switch("other")
@@ -77,7 +78,7 @@ class TimeLog:
             self._read()
 
     def _read(self) -> None:
-        """Add up what lies between the events that the GPU has passed."""
+        """Add up the seconds between the events that the GPU has passed."""
         while len(self._events) > 1 and self._events[1][1].query():
             _, start = self._events.popleft()
             phase, end = self._events[0]
@@ -85,29 +86,29 @@ class TimeLog:
             self._free.append(start)
 
     def take(self) -> dict[str, float]:
-        """The seconds by phase since the last call; what a GPU has yet to pass comes with the next."""
+        """The seconds by phase since the last call. What the GPU has not yet finished counts at the next call."""
         self.switch(self.phase)
         self._read()
-        found = dict(self._seconds)
+        seconds = dict(self._seconds)
         for phase in PHASES:
             self._taken[phase] += self._seconds[phase]
             self._seconds[phase] = 0.0
-        return found
+        return seconds
 
     def total(self) -> dict[str, float]:
-        """The seconds by phase, those of earlier processes of the run with them."""
+        """The seconds by phase, including those of earlier processes of the run."""
         seconds: dict[str, float] = {phase: self._taken[phase] + self._seconds[phase] for phase in PHASES}
         if self._is_running and self._stream is None:
             seconds[self.phase] += perf_counter() - self._since
         return seconds
 
     def set_before(self, seconds: Mapping[str, float]) -> None:
-        """What earlier processes of the run have recorded."""
+        """Set the seconds that earlier processes of the run have recorded."""
         self._taken = {phase: seconds.get(phase, 0.0) for phase in PHASES}
 
 
 def summed_times(records: Iterable[Mapping[str, Any]]) -> dict[str, float]:
-    """The seconds by phase that records tell of."""
+    """The seconds by phase, summed over records."""
     times = [record.get("clock", {}).get("time", {}) for record in records]
     return {phase: sum(time.get(phase, 0.0) for time in times) for phase in PHASES}
 
@@ -120,7 +121,7 @@ S = TypeVar("S", bound=HasTimeLog)
 
 
 def timed(phase: Phase) -> Callable[[Callable[Concatenate[S, P], R]], Callable[Concatenate[S, P], R]]:
-    """The time of a method counts for a phase, in the `time_log` of its object."""
+    """A decorator: the time of a method counts for `phase` in the `time_log` of its object."""
 
     def decorated(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
         @wraps(method)

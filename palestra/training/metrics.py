@@ -26,11 +26,11 @@ class PendingMetrics:
         for player in learners if config.info else ():
             assert isinstance(player.worlds, SoloWorlds)
             assert isinstance(player.worlds.world, EnvironmentWorld)
-            self.info[player.name] = player.worlds.world.gather_info(config.info, Aggregates(statistics))
+            self.info[player.name] = player.worlds.world.record_info(config.info, Aggregates(statistics))
 
     def take(self, player: str) -> dict[str, Any]:
         """What a record says of a player."""
-        info = self.info[player].gathered.take() if self.info else {}
+        info = self.info[player].aggregates.take() if self.info else {}
         return self.by_player[player].take() | info
 
     def missing_info(self) -> Iterator[str]:
@@ -47,4 +47,4 @@ class PendingMetrics:
 
     def _all(self) -> dict[str, Aggregates]:
         metrics = {f"metrics/{name}": aggregates for name, aggregates in self.by_player.items()}
-        return metrics | {f"info/{name}": fields.gathered for name, fields in self.info.items()}
+        return metrics | {f"info/{name}": fields.aggregates for name, fields in self.info.items()}

@@ -178,7 +178,7 @@ class RunOwner(TrainerBase):
             with (
                 limited_threads(self.config.execution.num_threads),
                 frozen_garbage(),
-                self.compiling.given(),
+                self.compiling.listening(),
                 self.signals.caught(self.config.output.stop_within_s, self._before_exit),
                 output.opened(),
                 self._parts_opened(output),

@@ -88,7 +88,7 @@ class Trainer(Lifecycle):
         source = self.run if isinstance(self.run, RunFolder) else None if self.origin is None else run_of(self.origin)
         self.imported = None if source is None else source.players  # players of other runs, as they were when it began
         # orthogonal weights depend on the number of threads
-        with limited_threads(self.config.execution.num_threads), self.compiling.given():
+        with limited_threads(self.config.execution.num_threads), self.compiling.listening():
             self.parts = build_parts(self.config, self.device, self.imported)
         self.game, self.players, self.learners = self.parts.game, self.parts.players, self.parts.learners
         if source is None or (self.origin is None and begins_anew(source)):

@@ -578,7 +578,7 @@ def test_the_entropy_comes_to_its_target() -> None:
 @pytest.mark.parametrize(
     ("actions", "changes", "message"),
     [
-        (MultiDiscrete((2, 3)), {}, "algorithm.name: 'sac' chooses Box or Discrete actions"),
+        (MultiDiscrete((2, 3)), {}, "algorithm.name: expected Box or Discrete actions for 'sac', got "),
         (Box((0.0,), (math.inf,)), {}, "algorithm.name: expected a Box with finite bounds"),
         (
             BOX,

@@ -446,7 +446,7 @@ def test_probe_games_are_learnt(kind: Kind) -> None:
 @pytest.mark.parametrize(
     ("actions", "spaces", "message"),
     [
-        (Discrete(3), SPACES, "algorithm.name: 'td3' chooses Box actions"),
+        (Discrete(3), SPACES, "algorithm.name: expected Box actions for 'td3', got "),
         (Box((0.0,), (math.inf,)), SPACES, "algorithm.name: expected a Box with finite bounds"),
         (BOX, {"action": SPACES["seen"]}, "algorithm.critic_net: expected no entry 'action' in the observation"),
     ],

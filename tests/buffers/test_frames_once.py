@@ -191,7 +191,7 @@ def test_a_store_holds_a_frame_as_long_as_a_place_shows_it(data: st.DataObject) 
 class Wanderer:
     """Acts by chance."""
 
-    sees = "observation"
+    observes = "observation"
 
     def act(self, view: Any, legal: Tensor, keys: Tensor, memory: Any) -> Decision:
         return Decision((keys >> 20) % 3, {}, memory)

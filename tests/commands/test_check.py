@@ -1,6 +1,6 @@
 """`palestra check` refuses what `palestra train` would refuse before its first step, in the same words.
 
-Covers palestra.games.config, palestra.games.gymnasium.declared, palestra.runtime.device.
+Covers palestra.games.config, palestra.games.gymnasium.known_spaces, palestra.runtime.device.
 """
 
 import copy
@@ -22,8 +22,8 @@ from palestra.config import ConfigError, load_yaml
 from palestra.games.config import NotDeclared
 from palestra.games.gymnasium import GymnasiumConfig
 from palestra.games.gymnasium.arguments import known_arguments
-from palestra.games.gymnasium.declared import SPACES, make_stand_in
 from palestra.games.gymnasium.environments import make_environment
+from palestra.games.gymnasium.known_spaces import SPACES, make_stand_in
 from palestra.runs.config import read_config
 
 CONFIGS = Path(__file__).parents[2] / "configs"
@@ -235,7 +235,7 @@ def test_check_of_an_unknown_environment_finds_what_needs_none() -> None:
             "players.agent.algorithm.num_minibatches=100000",
             "players.agent.algorithm.num_minibatches: expected at",
         ),
-        ("execution.device=cuda:77", "execution.device: 'cuda:77' cannot be used here: "),
+        ("execution.device=cuda:77", "execution.device: expected a device of this machine, got 'cuda:77': "),
     ):
         code, lines = told(*own, override)
         assert (code, len(lines)) == (2, 1)

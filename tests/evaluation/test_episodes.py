@@ -13,7 +13,7 @@ from palestra.evaluation.evaluator import STREAM
 from palestra.games.gymnasium import GymnasiumConfig, GymnasiumGame
 from palestra.games.gymnasium.seeding import episode_seed
 from palestra.games.gymnasium.world import GymnasiumWorld
-from palestra.games.policy import Decision, Memory, Sees
+from palestra.games.policy import Decision, Memory, Observes
 from palestra.players import make_script
 from palestra.randomness import base_key, random_choice
 from palestra.runtime.signals import Interrupted
@@ -80,7 +80,7 @@ def test_a_memory_begins_anew_with_every_episode(mode: str) -> None:
     remembered: list[Tensor] = []
 
     class Counting:
-        sees: Sees = "nothing"
+        observes: Observes = "nothing"
 
         def act(self, view: Mapping[str, Tensor], legal: Tensor, keys: Tensor, memory: Memory) -> Decision:
             remembered.append(memory.get("count", torch.zeros_like(keys)))

@@ -8,7 +8,7 @@ from palestra.evaluation import evaluator
 from palestra.evaluation.evaluator import STREAM, Games, evaluation_mode, play_games
 from palestra.games.game import TensorGame
 from palestra.games.nim import NimConfig, NimGame
-from palestra.games.policy import Decision, Memory, Policy, Sees
+from palestra.games.policy import Decision, Memory, Observes, Policy
 from palestra.games.polyhedra.game import MAX_COORDINATE, PolyhedraGame
 from palestra.players import make_script
 from palestra.randomness import base_key, fold, random_choice, world_keys
@@ -33,7 +33,7 @@ def scripts(game: TensorGame, *names: str) -> dict[str, Policy]:
 class Remembering:
     """Plays at random with what it remembers: how often it has acted."""
 
-    sees: Sees = "observation"
+    observes: Observes = "observation"
 
     def act(self, view: Mapping[str, Tensor], legal: Tensor, keys: Tensor, memory: Memory) -> Decision:
         count = memory.get("count", torch.zeros_like(keys))
@@ -70,7 +70,7 @@ def plain_games(game: TensorGame, policies: Mapping[str, Policy], num: int, max_
                 move_key, actions = fold(key, number), {}
                 for role in move:
                     policy = policies[role]
-                    view = {"observation": game.observe(state, role), "state": state, "nothing": {}}[policy.sees]
+                    view = {"observation": game.observe(state, role), "state": state, "nothing": {}}[policy.observes]
                     role_key = move_key + game.roles.index(role) + 1
                     decision = policy.act(view, game.legal(state, role), role_key, memory.get(role, {}))
                     actions[role] = decision.action

@@ -110,7 +110,8 @@ def test_a_game_in_which_the_players_do_not_fit_is_one_clear_error(make_config: 
     with pytest.raises(palestra.ConfigError) as caught:
         palestra.Trainer(config)
     assert {error.path for error in caught.value.errors} == {"evaluations.1.game"}
-    assert "'host' does not fit 'host' of that game" in caught.value.errors[0].message
+    expected = "expected a player with the observations and actions of 'host' in that game, got 'host'"
+    assert caught.value.errors[0].message == expected
 
 
 @pytest.mark.parametrize(

@@ -39,7 +39,7 @@ def test_a_film_is_cut_where_an_evaluation_is(tmp_path: Path) -> None:
 
 def test_an_environment_that_cannot_be_drawn_is_told(tmp_path: Path) -> None:
     game = gym_game(id="tests.gym_probes:Walk-v0")
-    with pytest.raises(ConfigError, match=r"cannot be (made so|drawn here)"):
+    with pytest.raises(ConfigError, match=r"cannot be (made with these arguments|rendered here)"):
         film_episodes(game, make_script("random", game), 1, 2, 0, tmp_path / "film.mp4")
 
 

@@ -114,7 +114,7 @@ def test_every_step_is_gymnasiums(config: Config, arguments: dict[str, Any]) -> 
     num = len(state["rounds"])
     action = some_actions(game, keys_of("actions", num))
     after, reward, terminated, truncated = game.transition(state, {"agent": action}, torch.zeros(num).long())
-    seen = game.observe(after, "agent")["seen"]
+    seen = game.observe(after, "agent")["observation"]
     ours = torch.stack([after[name] for name in game.variables], dim=1).numpy()
     starts = torch.stack([state[name] for name in game.variables], dim=1).numpy()
     for i in range(num):
@@ -147,7 +147,7 @@ def test_whole_games_are_gymnasiums(config: Config) -> None:
             move = action[0].double().numpy() if isinstance(game.actions, Box) else int(action)
             outcome = world.step(action, key)
             observed, earned, over, cut, _ = env.step(move)
-            np.testing.assert_allclose(outcome.observation["seen"][0].numpy(), observed, atol=1e-6)
+            np.testing.assert_allclose(outcome.observation["observation"][0].numpy(), observed, atol=1e-6)
             assert (outcome.terminated.item(), outcome.truncated.item()) == (over, cut)
             assert outcome.reward.item() == pytest.approx(earned, rel=1e-5, abs=1e-5)
             ended = over or cut
@@ -173,7 +173,7 @@ def test_games_start_anywhere_within_their_bounds(config: Config) -> None:
 
 
 def roll_out(world: TensorWorld, num_steps: int, stream: str = "play") -> list[Outcome]:
-    game, keys = world.game, keys_of(stream, len(world.every))
+    game, keys = world.game, keys_of(stream, len(world.all_valid))
     assert isinstance(game, ClassicControl)
     return [world.step(some_actions(game, fold(keys, 2 * t)), fold(keys, 2 * t + 1)) for t in range(num_steps)]
 
@@ -183,7 +183,7 @@ def flat(outcomes: list[Outcome]) -> dict[str, Tensor]:
     return (
         parts
         | {name: torch.stack([getattr(o, name) for o in outcomes]) for name in ("legal", "valid")}
-        | {"seen": torch.stack([o.observation["seen"] for o in outcomes])}
+        | {"observation": torch.stack([o.observation["observation"] for o in outcomes])}
     )
 
 
@@ -266,7 +266,7 @@ def test_a_world_does_not_depend_on_its_neighbours() -> None:
     for t in range(100):
         action, chance = some_actions(game, fold(keys, 2 * t)), fold(keys, 2 * t + 1)
         whole, part = all_of_them.step(action, chance), some.step(action[:9], chance[:9])
-        assert torch.equal(whole.observation["seen"][:9], part.observation["seen"])
+        assert torch.equal(whole.observation["observation"][:9], part.observation["observation"])
 
 
 # ---- arithmetic and config ---------------------------------------------------------------------------------

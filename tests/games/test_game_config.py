@@ -88,7 +88,7 @@ def test_the_declared_roles_are_those_of_the_game_that_is_built(name: str) -> No
     game = config.build(CPU, "torch")
     assert config.declared_roles() == game.roles
     assert game.config is config  # type: ignore[attr-defined]
-    assert isinstance(game, WorldGame) == (config.made_environment() is not None) == config.has_info
+    assert isinstance(game, WorldGame) == (config.environment_id() is not None) == config.has_info
 
 
 @pytest.fixture

@@ -143,7 +143,7 @@ def blunders(game: NimGame, policy: Policy, positions: list[Heaps]) -> list[tupl
     """The won positions from which a player does not leave a lost one, with its move."""
     won = [heaps for heaps in positions if is_won(heaps)]
     state = state_of(*won)
-    view = state if policy.sees == "state" else game.observe(state, "first")
+    view = state if policy.observes == "state" else game.observe(state, "first")
     actions = policy.act(view, game.legal(state, "first"), torch.arange(len(won)), {}).action.tolist()
     chosen = [(action // game.config.max_stones, action % game.config.max_stones + 1) for action in actions]
     return [(heaps, move) for heaps, move in zip(won, chosen, strict=True) if is_won(moves(heaps)[move])]

@@ -106,7 +106,7 @@ EVALUATION = [
             'return first, second, pair["won"][second[0]] * pair["games"], float(pair["games"])',
         ),
         ("for edges in (won, {(b, a) for a, b in won})", "for edges in (won,)"),
-        ("slope = sides.T @ (wins - contests * share)", "slope = sides.T @ (wins - share)"),
+        ("gradient = sides.T @ (wins - contests * share)", "gradient = sides.T @ (wins - share)"),
     ),
     *mutants(
         "runs/evaluations.py",

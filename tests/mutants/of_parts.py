@@ -63,8 +63,8 @@ PARTS = [
         "optimizers.py",
         OPTIMIZERS,
         (
-            "vector.copy_(torch.where(self.frozen, kept, vector))",
-            "vector.copy_(torch.where(self.frozen, vector, kept))",
+            "vector.copy_(torch.where(self.frozen, old, vector))",
+            "vector.copy_(torch.where(self.frozen, vector, old))",
         ),
         (
             "vectors = [self.weights, *(value for value in self.state.values() if value.shape == self.weights.shape)]",

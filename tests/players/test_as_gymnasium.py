@@ -181,7 +181,7 @@ def test_games_that_end_before_the_first_decision_are_left_out() -> None:
     env = as_gymnasium({**NIM, "num_heaps": 1}, "second", {"first": "choose_first"}, seed=0, illegal="raise")
     assert {heaps(env.reset()[0])[0] for _ in range(50)} == {1, 2}  # of 2 and 3 stones; 0 and 1 are over too early
     never = as_gymnasium({**NIM, "num_heaps": 1}, "second", {"first": "choose_last"}, seed=0, illegal="raise")
-    with pytest.raises(RuntimeError, match="second never decides"):
+    with pytest.raises(RuntimeError, match="expected a game in which 'second' decides"):
         never.reset()
 
 
@@ -261,7 +261,7 @@ class Echo(TensorGame):
 class Clock:
     """Says how many decisions of the running game came before."""
 
-    sees = "nothing"
+    observes = "nothing"
 
     def act(self, view: Mapping[str, Tensor], legal: Tensor, keys: Tensor, memory: Memory) -> Decision:
         count = memory.get("count", torch.zeros_like(keys))

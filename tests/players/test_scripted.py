@@ -42,7 +42,7 @@ def nim() -> NimGame:
 
 def choices(name: str, game: TensorGame, state: State, role: str, keys: Tensor) -> list[int]:
     policy = make_script(name, game)
-    view = state if policy.sees == "state" else {}
+    view = state if policy.observes == "state" else {}
     return policy.act(view, game.legal(state, role), keys, {}).action.tolist()
 
 

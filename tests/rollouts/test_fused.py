@@ -16,7 +16,7 @@ from torch import Tensor
 
 from palestra.games.game import Observation, TensorGame
 from palestra.games.nim import NimConfig, NimGame
-from palestra.games.policy import Decision, Memory, Sees
+from palestra.games.policy import Decision, Memory, Observes
 from palestra.games.polyhedra.game import PolyhedraGame
 from palestra.players import make_script
 from palestra.randomness import base_key, fold, random_choice, world_keys
@@ -33,7 +33,7 @@ SEED, STREAM = 5, "play"
 class RandomWithExtras:
     """Random play that keeps an extra with every decision."""
 
-    sees: Sees = "nothing"
+    observes: Observes = "nothing"
 
     def act(self, view: Mapping[str, Tensor], legal: Tensor, keys: Tensor, memory: Memory) -> Decision:
         return Decision(random_choice(keys, legal), {"key": keys}, memory)
@@ -434,7 +434,7 @@ def test_rows_come_back_from_their_flat_form() -> None:
 class CountingPolicy:
     """Counts its decisions of a game in its memory, and notes where the count is not the game's step."""
 
-    sees: Sees = "observation"
+    observes: Observes = "observation"
 
     def __init__(self) -> None:
         self.wrong = 0
@@ -448,7 +448,7 @@ class CountingPolicy:
 class DecisionCounter:
     """Keeps with every decision how many of the same game it remembers."""
 
-    sees: Sees = "nothing"
+    observes: Observes = "nothing"
 
     def act(self, view: Mapping[str, Tensor], legal: Tensor, keys: Tensor, memory: Memory) -> Decision:
         count = memory.get("count", torch.zeros_like(keys))

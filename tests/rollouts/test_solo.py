@@ -55,7 +55,7 @@ class Corridor(TensorGame):
 class Script:
     """Moves with the key's lowest bit; remembers how many decisions of the running game came before."""
 
-    sees = "observation"
+    observes = "observation"
 
     def act(self, view: Mapping[str, Tensor], legal: Tensor, keys: Tensor, memory: Memory) -> Decision:
         count = memory.get("count", torch.zeros_like(keys))

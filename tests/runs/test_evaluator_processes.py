@@ -408,8 +408,8 @@ def assert_ends(group: int) -> None:
 def test_an_evaluator_that_hangs_and_its_children_end_with_the_process_that_started_them(tmp_path: Path) -> None:
     evaluator = (
         "import subprocess, sys, time\n"
-        "from palestra.runtime.signals import end_with_the_starter\n"
-        "end_with_the_starter(int(sys.argv[2]))\n"
+        "from palestra.runtime.signals import end_with_parent\n"
+        "end_with_parent(int(sys.argv[2]))\n"
         "subprocess.Popen(['sleep', '600'])\n"
         "print('{\"num_over\": 1}', flush=True)\n"
         "time.sleep(600)\n"
@@ -437,9 +437,7 @@ def test_an_evaluator_that_hangs_and_its_children_end_with_the_process_that_star
 def test_an_evaluator_that_is_yet_to_start_when_that_process_ends_does_not_start() -> None:
     reading, writing = os.pipe()
     os.close(writing)
-    program = (
-        "import sys; from palestra.runtime.signals import end_with_the_starter; end_with_the_starter(int(sys.argv[1]))"
-    )
+    program = "import sys; from palestra.runtime.signals import end_with_parent; end_with_parent(int(sys.argv[1]))"
     done = subprocess.run([sys.executable, "-c", program, str(reading)], pass_fds=(reading,), cwd=ROOT)
     os.close(reading)
     assert done.returncode == 1

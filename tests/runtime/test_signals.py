@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from resuming import Killed, at_call, fit, kill, records
 
-from palestra.runtime.signals import leaving_at_once
+from palestra.runtime.signals import exiting_on_signals
 from palestra.training.trainer import Trainer
 
 ROOT = Path(__file__).parents[2]
@@ -38,8 +38,8 @@ def test_a_signal_in_any_phase_leaves_within_the_bound_and_a_resume_gives_the_sa
             assert line["checkpoints"] == 0, line
         elif not phase.startswith("stuck"):
             assert line["checkpoints"] > (phase != "first save"), line
-    assert "not out within output.stop_within_s = 0.3 s; left without saving" in done.stderr
-    assert "not out within output.stop_within_s = 0.3 s; left after saving" in done.stderr
+    assert "expected a safe point within output.stop_within_s = 0.3 s, got none; left without saving" in done.stderr
+    assert "expected a safe point within output.stop_within_s = 0.3 s, got none; left after saving" in done.stderr
     assert "a second signal; left without saving" in done.stderr
 
 
@@ -83,6 +83,6 @@ def test_handlers_are_restored_after_fit(make_config: MakeConfig, tmp_path: Path
 
 def test_handlers_are_restored_after_a_command() -> None:
     before = surroundings()
-    with leaving_at_once():
+    with exiting_on_signals():
         assert surroundings() != before
     assert surroundings() == before

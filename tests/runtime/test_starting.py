@@ -17,7 +17,7 @@ from numba import njit
 from rich.console import Console
 
 import palestra.cli
-from palestra.runtime.starting import IMPORTING, importing, uncollected
+from palestra.runtime.starting import IMPORTING, importing, without_garbage_collection
 from palestra.runtime.threads import COMPILING, CompilingNotice
 
 ROOT = Path(__file__).parents[2]
@@ -145,16 +145,18 @@ def test_what_is_imported_is_not_told_again() -> None:
 @pytest.mark.parametrize("options", [[], ["--quiet"]])
 def test_a_quiet_start_says_nothing(options: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[Console] = []
-    monkeypatch.setattr(palestra.cli, "importing", lambda console: (told.append(console), uncollected())[1])
+    monkeypatch.setattr(
+        palestra.cli, "importing", lambda console: (told.append(console), without_garbage_collection())[1]
+    )
     with pytest.raises(SystemExit):
         palestra.cli.main(["train", "there-is-no-such-file.yml", *options])
     assert [console.quiet for console in told] == [options == ["--quiet"]]
 
 
 def test_no_garbage_is_collected_meanwhile_and_afterwards_as_before() -> None:
-    with uncollected():
+    with without_garbage_collection():
         assert not gc.isenabled()
-        with uncollected():
+        with without_garbage_collection():
             pass
         assert not gc.isenabled()
     assert gc.isenabled()
@@ -164,7 +166,7 @@ def test_the_notice_of_compiling_is_given_once() -> None:
     told: list[str] = []
     notice = CompilingNotice(told.append)
     for _ in range(2):
-        with notice.given():
+        with notice.listening():
             njit(lambda x: x + 1)(1)
     njit(lambda x: x + 2)(1)
     assert told == [COMPILING]

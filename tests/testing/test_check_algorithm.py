@@ -43,7 +43,7 @@ class Sound(Algorithm):
         self.updates_left, self.size, self.rows = 0, 1.0, {}
         self.has_rolled_out = False
 
-    sees = "observation"
+    observes = "observation"
 
     def policy(self, explore: bool) -> Any:
         return self

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from palestra.algorithms.parts.advantages import REMEMBERED, Experience
 from palestra.algorithms.parts.distributions import Categorical, ClippedGaussian, Distribution, SquashedGaussian
 from palestra.config import Config, ConfigError, ConfigErrorItem, PositiveFloat
-from palestra.games.policy import Decision, Memory, Sees
+from palestra.games.policy import Decision, Memory, Observes
 from palestra.games.spaces import Box, Discrete, MultiDiscrete
 from palestra.nets import AnyNetConfig, GivenNets, make_net
 from palestra.nets.initialisation import initialize_orthogonal
@@ -207,7 +207,7 @@ class ActorCriticPolicy:
     memory, else None. is_shared: the policy's last output is the value. draws: whether it draws.
     """
 
-    sees: Sees = "observation"
+    observes: Observes = "observation"
 
     def __init__(
         self,

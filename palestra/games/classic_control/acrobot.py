@@ -40,14 +40,14 @@ def derivative(body: Body, torque: Number) -> Body:
     d1 = MASS * CENTER**2 + MASS * (LENGTH**2 + CENTER**2 + 2 * LENGTH * CENTER * cos_2) + 2 * INERTIA
     d2 = MASS * (CENTER**2 + LENGTH * CENTER * cos_2) + INERTIA
     phi_2 = MASS * CENTER * GRAVITY * (sin_1 * cos_2 + cos_1 * sin_2)
-    bend = MASS * LENGTH * CENTER * sin_2
-    phi_1 = -bend * speed_2 * speed_2 - 2.0 * bend * speed_2 * speed_1
+    coupling = MASS * LENGTH * CENTER * sin_2
+    phi_1 = -coupling * speed_2 * speed_2 - 2.0 * coupling * speed_2 * speed_1
     phi_1 = phi_1 + (MASS * CENTER + MASS * LENGTH) * GRAVITY * sin_1 + phi_2
     ratio = d2 / d1
-    push = torque + ratio * phi_1 - bend * speed_1 * speed_1 - phi_2
-    push_2 = push / (MASS * CENTER**2 + INERTIA - d2 * ratio)
-    push_1 = -(d2 * push_2 + phi_1) / d1
-    return speed_1, speed_2, push_1, push_2
+    numerator = torque + ratio * phi_1 - coupling * speed_1 * speed_1 - phi_2
+    acceleration_2 = numerator / (MASS * CENTER**2 + INERTIA - d2 * ratio)
+    acceleration_1 = -(d2 * acceleration_2 + phi_1) / d1
+    return speed_1, speed_2, acceleration_1, acceleration_2
 
 
 @jitable
@@ -89,12 +89,12 @@ def move(body: Body, action: Number, settings: Settings) -> tuple[Body, Number, 
         clip(speed_1, -MAX_SPEED_1, MAX_SPEED_1),
         clip(speed_2, -MAX_SPEED_2, MAX_SPEED_2),
     )
-    over = is_over(new, settings)
-    return new, where(over, 0.0, -1.0), over
+    has_ended = is_over(new, settings)
+    return new, where(has_ended, 0.0, -1.0), has_ended
 
 
 @jitable
-def look(body: Body) -> Body:
+def observe(body: Body) -> Body:
     angle_1, angle_2, speed_1, speed_2 = body
     sin_1, cos_1 = sin_cos(angle_1)
     sin_2, cos_2 = sin_cos(angle_2)
@@ -102,14 +102,14 @@ def look(body: Body) -> Body:
 
 
 class Acrobot(ClassicControl):
-    """Variables: angle_1 (rad, 0 hangs down), angle_2 (rad, to the first link), speed_1, speed_2. Seen: cos and sin of
-    both angles, the speeds. Actions: a torque of -1, 0, 1. Reward: -1, and 0 for the step that ends it. Over where
-    -cos(angle_1) - cos(angle_1 + angle_2) > 1."""
+    """Variables: angle_1 (rad, 0 hangs down), angle_2 (rad, to the first link), speed_1, speed_2. Observed: cos and sin
+    of both angles, the speeds. Actions: a torque of -1, 0, 1. Reward: -1, and 0 for the step that ends it. A game ends
+    if -cos(angle_1) - cos(angle_1 + angle_2) > 1."""
 
-    rules = Rules(move, is_over, look)
+    rules = Rules(move, is_over, observe)
     advance = compiled(rules)
     variables = ("angle_1", "angle_2", "speed_1", "speed_2")
-    num_seen = 6
+    num_observed = 6
     actions = Discrete(3)
 
     def __init__(self, config: AcrobotConfig, device: torch.device, kernel: Kernel) -> None:

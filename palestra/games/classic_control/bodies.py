@@ -1,4 +1,4 @@
-"""What the games of classic control have in common: a body of a few float64 variables, moved by one role, `agent`.
+"""The base of the games of classic control: a body of a few float64 variables, moved by one role, `agent`.
 
 A game's file states its rules once, as functions on numbers (palestra.games.classic_control.arithmetic). In PyTorch
 they make the game's `transition`. Compiled by numba they make its kernel: one call plays a step of all worlds, and
@@ -30,7 +30,7 @@ from palestra.runtime.compiling import njit
 
 Array = np.ndarray[Any, Any]
 Body = tuple[Number, ...]  # the variables, of a batch or of one world
-Settings = tuple[float, ...]  # what the rules read of the config
+Settings = tuple[float, ...]  # the parameters of the rules, from the config
 
 NEVER = 2**31 - 1  # rounds are int32
 
@@ -44,12 +44,12 @@ class ClassicControlConfig(GameConfig):
 
 
 class BoundedStartConfig(ClassicControlConfig):
-    """Base of the configs of games in which one pair of bounds holds for all variables that are drawn at the start."""
+    """Base of the configs of games whose random start variables all have the same bounds."""
 
     initial_low: float
-    """least value of what is drawn at the start of a game"""
+    """least value of a variable at the start of a game"""
     initial_high: float
-    """largest value of what is drawn at the start of a game"""
+    """largest value of a variable at the start of a game"""
 
     @model_validator(mode="after")
     def _check_bounds(self) -> Self:
@@ -63,19 +63,20 @@ class Rules(NamedTuple):
     """A game's rules.
 
     move(body, action, settings): the body after one step, the reward, and whether the game is over; the action is a
-    float64. is_over(body, settings). look(body): the O observed numbers.
+    float64. is_over(body, settings). observe(body): the O observed numbers.
     """
 
     move: Callable[[Body, Number, Settings], tuple[Body, Number, Flag]]
     is_over: Callable[[Body, Settings], Flag]
-    look: Callable[[Body], tuple[Number, ...]]
+    observe: Callable[[Body], tuple[Number, ...]]
 
 
 class ClassicControl(TensorGame):
-    """State: the `variables`, float64 (B,) each; rounds int32 (B,), those played so far. Observed: `seen`, float32
-    (B, O).
+    """State: the `variables`, float64 (B,) each; rounds int32 (B,), those played so far. Observed: `observation`,
+    float32 (B, O).
 
-    low, high: bounds of the variables at the start, uniform in between. max_rounds: None: never cut off. The kernel
+    low, high: bounds of the variables at the start, uniform in between. max_rounds: rounds until a
+    game is truncated; None: never. The kernel
     ("numba" on CPUs, "torch" anywhere) changes speed, never a result.
     """
 
@@ -88,7 +89,7 @@ class ClassicControl(TensorGame):
     rules: ClassVar[Rules]
     advance: ClassVar[Callable[..., None]]
     variables: ClassVar[tuple[str, ...]]
-    num_seen: ClassVar[int]
+    num_observed: ClassVar[int]
     actions: ClassVar[ActionSpace]
 
     def __init__(
@@ -101,9 +102,9 @@ class ClassicControl(TensorGame):
         kernel: Kernel,
     ) -> None:
         self.settings, self.device, self.kernel = settings, device, kernel
-        self.starts = np.array([low, np.subtract(high, low)])  # the low bounds, and how far the high ones are
+        self.starts = np.array([low, np.subtract(high, low)])  # lower bounds, and widths
         self.max_rounds = NEVER if max_rounds is None else max_rounds
-        self.spaces = {"agent": {"seen": Space((self.num_seen,), torch.float32, padded=False)}}
+        self.spaces = {"agent": {"observation": Space((self.num_observed,), torch.float32, padded=False)}}
         self.action_spaces = {"agent": self.actions}
         self.every_action = torch.ones((1, self.actions.num_flags), dtype=torch.bool, device=device)
 
@@ -117,7 +118,7 @@ class ClassicControl(TensorGame):
         return ~self.rules.is_over(self._body(state), self.settings).unsqueeze(1)
 
     def observe(self, state: State, role: str) -> Observation:
-        return {"seen": torch.stack(self.rules.look(self._body(state)), dim=1).to(torch.float32)}
+        return {"observation": torch.stack(self.rules.observe(self._body(state)), dim=1).to(torch.float32)}
 
     def legal(self, state: State, role: str) -> Tensor:
         return self.every_action.expand(len(state["rounds"]), -1)
@@ -144,15 +145,21 @@ class ClassicControl(TensorGame):
         body, rounds = tuple(value.numpy() for value in self._body(state)), state["rounds"].numpy()
         advance = type(self).advance  # of an instance it would be a method
         settings, starts, max_rounds = self.settings, self.starts, self.max_rounds
-        num_worlds, shape, tensor = len(rounds), (len(rounds), self.num_seen), torch.from_numpy
+        num_worlds, shape, tensor = len(rounds), (len(rounds), self.num_observed), torch.from_numpy
 
         def step(action: Tensor, keys: Tensor) -> tuple[Observation, Observation, Tensor, Tensor, Tensor]:
-            seen, next_seen = np.empty(shape, np.float32), np.empty(shape, np.float32)
+            observation, next_observation = np.empty(shape, np.float32), np.empty(shape, np.float32)
             reward = np.empty(num_worlds, np.float32)
             over, cut = np.empty(num_worlds, np.bool_), np.empty(num_worlds, np.bool_)
-            moves, results = action.numpy().ravel(), (seen, next_seen, reward, over, cut)
+            moves, results = action.numpy().ravel(), (observation, next_observation, reward, over, cut)
             advance(body, rounds, moves, keys.numpy(), settings, starts, max_rounds, *results)
-            return {"seen": tensor(seen)}, {"seen": tensor(next_seen)}, tensor(reward), tensor(over), tensor(cut)
+            return (
+                {"observation": tensor(observation)},
+                {"observation": tensor(next_observation)},
+                tensor(reward),
+                tensor(over),
+                tensor(cut),
+            )
 
         return step
 
@@ -162,14 +169,14 @@ class ClassicControl(TensorGame):
 
 def compiled(rules: Rules) -> Callable[..., None]:
     """The kernel of a game: `advance_worlds` of its rules."""
-    move, is_over, look = rules
+    move, is_over, observe = rules
     sources = {Path(inspect.getfile(part)).read_bytes() for part in (move, sin_cos, advance_worlds)}
     digest = hashlib.sha256(b"".join(sorted(sources))).hexdigest()
 
     @njit(error_model="numpy")
     def advance(*worlds: Any) -> None:
-        digest  # noqa: B018 (numba compiles anew where what a function holds has changed; by itself it knows one file)
-        advance_worlds(move, is_over, look, *worlds)
+        digest  # noqa: B018 (numba compiles anew if a variable of the closure has changed, but tracks only one file)
+        advance_worlds(move, is_over, observe, *worlds)
 
     return advance
 
@@ -178,7 +185,7 @@ def compiled(rules: Rules) -> Callable[..., None]:
 def advance_worlds(
     move: Any,
     is_over: Any,
-    look: Any,
+    observe: Any,
     body: tuple[Array, ...],
     rounds: Array,
     action: Array,
@@ -186,30 +193,33 @@ def advance_worlds(
     settings: Settings,
     starts: Array,
     max_rounds: int,
-    seen: Array,
-    next_seen: Array,
+    observation: Array,
+    next_observation: Array,
     reward: Array,
     terminated: Array,
     truncated: Array,
 ) -> None:
-    """One step of all worlds, written into `body` and `rounds`; those that end begin anew, as `reset` of their keys + 1
-    has it.
+    """One step of all worlds, written into `body` and `rounds`; those that end begin anew, as `reset` with their keys +
+    1 does.
 
-    move, is_over, look: the rules. body: D times float64 (B,). rounds: int32 (B,). action: (B,). keys: int64 (B,).
-    starts: float64 (2, D), low bounds and widths. Results: seen float32 (B, O), before anything begins anew; next_seen,
-    after it; reward float32 (B,); terminated, truncated bool (B,).
+    move, is_over, observe: the rules. body: D times float64 (B,). rounds: int32 (B,). action: (B,). keys: int64 (B,).
+    starts: float64 (2, D), low bounds and widths. Results: observation float32 (B, O), before anything begins anew;
+    next_observation, after it; reward float32 (B,); terminated, truncated bool (B,).
     """
     for world in range(len(action)):
         old = _variables(body, world)
         was_over = is_over(old, settings)
-        new, earned, over = move(old, np.float64(action[world]), settings)
+        new, move_reward, over = move(old, np.float64(action[world]), settings)
         for k in range(len(new)):
             body[k][world] = where(was_over, old[k], new[k])
-        reward[world] = where(was_over, 0.0, earned)
+        reward[world] = where(was_over, 0.0, move_reward)
         terminated[world] = was_over | over
-    flat, next_flat = seen.ravel(), next_seen.ravel()  # the compiler sees the distance of neighbours, and vectorizes
+    flat, next_flat = (
+        observation.ravel(),
+        next_observation.ravel(),
+    )  # the compiler sees the distance of neighbours, and vectorizes
     for world in range(len(action)):
-        numbers = look(_variables(body, world))
+        numbers = observe(_variables(body, world))
         for k in range(len(numbers)):
             flat[world * len(numbers) + k] = numbers[k]
     for i in range(len(flat)):
@@ -224,9 +234,9 @@ def advance_worlds(
             for k in range(len(body)):
                 key += U_GAMMA
                 body[k][world] = _float(key) * starts[1, k] + starts[0, k]
-            numbers = look(_variables(body, world))
+            numbers = observe(_variables(body, world))
             for k in range(len(numbers)):
-                next_seen[world, k] = numbers[k]
+                next_observation[world, k] = numbers[k]
 
 
 @numba.njit(nogil=True)

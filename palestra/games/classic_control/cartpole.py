@@ -55,24 +55,24 @@ def move(body: Body, action: Number, settings: Settings) -> tuple[Body, Number, 
         theta + STEP_S * theta_speed,
         theta_speed + STEP_S * theta_push,
     )
-    over = is_over(new, settings)
+    has_ended = is_over(new, settings)
     standing, falling = settings
-    return new, where(over, falling, standing), over
+    return new, where(has_ended, falling, standing), has_ended
 
 
 @jitable
-def look(body: Body) -> Body:
+def observe(body: Body) -> Body:
     return body
 
 
 class CartPole(ClassicControl):
-    """Variables: x (m), x_speed, theta (rad, 0 is upright), theta_speed; all of them are seen. Actions: 0 pushes to
-    the left, 1 to the right. Over where |x| > 2.4 or |theta| > 12 degrees."""
+    """Variables: x (m), x_speed, theta (rad, 0 is upright), theta_speed; all of them are observed. Actions: 0 pushes to
+    the left, 1 to the right. A game ends if |x| > 2.4 or |theta| > 12 degrees."""
 
-    rules = Rules(move, is_over, look)
+    rules = Rules(move, is_over, observe)
     advance = compiled(rules)
     variables = ("x", "x_speed", "theta", "theta_speed")
-    num_seen = 4
+    num_observed = 4
     actions = Discrete(2)
 
     def __init__(self, config: CartPoleConfig, device: torch.device, kernel: Kernel) -> None:

@@ -47,19 +47,19 @@ def move(body: Body, action: Number, settings: Settings) -> tuple[Body, Number, 
 
 
 @jitable
-def look(body: Body) -> Body:
+def observe(body: Body) -> Body:
     return body
 
 
 class MountainCar(ClassicControl):
-    """Variables: x, speed; both are seen. Actions: 0 pushes to the left, 1 not at all, 2 to the right. Reward: -1 for
-    every step. Over where x >= 0.5 at `goal_speed` or more; a wall stands at -1.2. The start's bounds are those of x,
-    its speed is 0."""
+    """Variables: x, speed; both are observed. Actions: 0 pushes to the left, 1 not at all, 2 to the right. Reward: -1
+    for every step. A game ends if x >= 0.5 at `goal_speed` or more; a wall stands at -1.2. The start's bounds are those
+    of x, its speed is 0."""
 
-    rules = Rules(move, is_over, look)
+    rules = Rules(move, is_over, observe)
     advance = compiled(rules)
     variables = ("x", "speed")
-    num_seen = 2
+    num_observed = 2
     actions = Discrete(3)
 
     def __init__(self, config: MountainCarConfig, device: torch.device, kernel: Kernel) -> None:

@@ -55,21 +55,21 @@ def move(body: Body, action: Number, settings: Settings) -> tuple[Body, Number, 
 
 
 @jitable
-def look(body: Body) -> Body:
+def observe(body: Body) -> Body:
     theta, speed = body
     sin, cos = sin_cos(theta)
     return cos, sin, speed
 
 
 class Pendulum(ClassicControl):
-    """Variables: theta (rad, 0 is upright, any number of turns), speed (rad/s, at most 8). Seen: cos theta, sin theta,
-    speed. Action: a torque from -2 to 2. Reward: -(theta^2 + 0.1 speed^2 + 0.001 torque^2) before the step, theta
-    between -pi and pi. Never over."""
+    """Variables: theta (rad, 0 is upright, any number of turns), speed (rad/s, at most 8). Observed: cos theta, sin
+    theta, speed. Action: a torque from -2 to 2. Reward: -(theta^2 + 0.1 speed^2 + 0.001 torque^2) before the step,
+    theta between -pi and pi. It never ends."""
 
-    rules = Rules(move, is_over, look)
+    rules = Rules(move, is_over, observe)
     advance = compiled(rules)
     variables = ("theta", "speed")
-    num_seen = 3
+    num_observed = 3
     actions = Box((-MAX_TORQUE,), (MAX_TORQUE,))
 
     def __init__(self, config: PendulumConfig, device: torch.device, kernel: Kernel) -> None:

@@ -1,8 +1,8 @@
-"""The arguments of known environments, each with its usual value, so that a config can be asked for all of them.
+"""The arguments of known environments, each with its usual value, so that a config must name all of them.
 
-Known are gymnasium's environments and those of ale-py, as far as they run today. Left out are arguments of rendering
-(`render_mode`, `default_camera_config`, `width`, ...), which change nothing that can be learned.
-`max_episode_steps` is gymnasium's own: an episode is truncated after so many steps; None: never.
+Known are the environments of gymnasium and ale-py that still run. Arguments of rendering (`render_mode`,
+`default_camera_config`, `width`, ...) are left out, because they do not change what is learned. `max_episode_steps` is
+an argument of gymnasium itself: an episode is truncated after so many steps; None: never.
 """
 
 import difflib
@@ -18,14 +18,14 @@ from palestra.config.errors import listed, nearest, shown
 
 @dataclass(frozen=True)
 class Argument:
-    """One argument: its usual value, and the types that may stand there; float takes integers too."""
+    """One argument: its usual value, and the types that it accepts; float accepts integers too."""
 
     usual: Any
     kinds: tuple[type, ...]
 
 
 class Range(tuple):
-    """A lower and an upper bound; in a config null stands for none."""
+    """A lower and an upper bound; null in a config means no bound."""
 
 
 STEPS = (int, type(None))
@@ -244,7 +244,7 @@ def _argument(name: str, usual: Any) -> Argument:
 
 
 def id_error(env_id: str) -> str | None:
-    """Why no such environment can be made, as far as can be told without importing more than gymnasium; else None.
+    """Why the environment cannot be made, or None if nothing speaks against it; imports nothing but gymnasium.
 
     `module:Name-v0` and the names of ale-py are looked up when the environment is made.
     """
@@ -255,7 +255,7 @@ def id_error(env_id: str) -> str | None:
 
 
 def nearest_ids(env_id: str) -> str:
-    """The nearest registered ids, in words; of `module:Name-v0`, those that come from there."""
+    """A phrase with the registered ids nearest to an unknown one; for `module:Name-v0`, among those of that module."""
     module, _, name = env_id.rpartition(":")
     package = module.partition(".")[0]
     ids = [known for known, spec in gymnasium.registry.items() if str(spec.entry_point).startswith(package)]
@@ -265,19 +265,19 @@ def nearest_ids(env_id: str) -> str:
     return f"{module!r} has registered {listed(ids) or 'none'}" if module else "an example is 'CartPole-v1'"
 
 
-def argument_errors(env_id: str, given: dict[str, Any], vector: bool) -> list[ConfigErrorItem]:
-    """What is missing, unknown or of a wrong type, by paths below `arguments`; of unknown environments, only what
-    every one has."""
+def argument_errors(env_id: str, arguments: dict[str, Any], vector: bool) -> list[ConfigErrorItem]:
+    """Arguments that are missing, unknown or of a wrong type, with paths below `arguments`. For an environment that is
+    not in the table, only max_episode_steps is checked, which every environment has."""
     known = known_arguments(env_id, vector)
     if known is None:
-        limit = given.get("max_episode_steps")  # which gymnasium.make takes for any of them
+        limit = arguments.get("max_episode_steps")  # an argument of gymnasium.make for every environment
         return [] if limit is None else _number_of_steps_errors(limit)
     errors = [
         ConfigErrorItem(name, f"expected {_expected(argument)}, but the key is missing")
         for name, argument in known.items()
-        if name not in given
+        if name not in arguments
     ]
-    for name, value in given.items():
+    for name, value in arguments.items():
         if name not in known:
             near = nearest(name, known)
             hint = f"did you mean {near!r}? " if near else ""
@@ -299,7 +299,7 @@ def _number_of_steps_errors(value: Any) -> list[ConfigErrorItem]:
 
 
 def _fault(name: str, value: Any, argument: Argument) -> tuple[str, Any]:
-    """The place of a wrong value, and the value: one number of a list of the right length, or the whole argument."""
+    """The path of a wrong value, and the value: one number of a list of the right length, or the whole argument."""
     if isinstance(value, list) and isinstance(argument.usual, tuple) and len(value) == len(argument.usual):
         may_be_none = isinstance(argument.usual, Range)
         for index, item in enumerate(value):
@@ -335,11 +335,11 @@ def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def passed_arguments(env_id: str, given: dict[str, Any], vector: bool) -> dict[str, Any]:
+def passed_arguments(env_id: str, arguments: dict[str, Any], vector: bool) -> dict[str, Any]:
     """The arguments as `gymnasium.make` takes them."""
     known = known_arguments(env_id, vector) or {}
     passed = {}
-    for name, value in given.items():
+    for name, value in arguments.items():
         kinds = known[name].kinds if name in known else ()
         if Range in kinds:
             value = tuple(bound if v is None else v for v, bound in zip(value, (-_INF, _INF), strict=True))
@@ -347,5 +347,5 @@ def passed_arguments(env_id: str, given: dict[str, Any], vector: bool) -> dict[s
             value = tuple(value)
         passed[name] = value
     if passed.get("max_episode_steps", 0) is None:
-        passed["max_episode_steps"] = -1  # how gymnasium.make says: no limit
+        passed["max_episode_steps"] = -1  # means no limit to gymnasium.make
     return passed

@@ -16,21 +16,21 @@ class SyncConfig(Config):
     name: Literal["sync"]
     """one after the other in this process"""
     autoreset: Autoreset
-    """when an environment that has ended begins anew: at a step of its own, in the same step, or asked by us; what is
-    learned from is the same, but for the steps of its own"""
+    """when an environment is reset after an episode's end: by the next step, in the same step, or by palestra; the
+    experience is the same, but next_step spends a step on every reset"""
 
 
 class AsyncConfig(Config):
     name: Literal["async"]
-    """each in a process of its own; pays for slow environments"""
+    """each in a process of its own; faster for slow environments"""
     autoreset: Autoreset
-    """when an environment that has ended begins anew: at a step of its own, in the same step, or asked by us; what is
-    learned from is the same, but for the steps of its own"""
+    """when an environment is reset after an episode's end: by the next step, in the same step, or by palestra; the
+    experience is the same, but next_step spends a step on every reset"""
 
 
 class EntryPointConfig(Config):
     name: Literal["entry_point"]
-    """the environment's own vector environment, which says itself when it begins anew; resumes are not exact"""
+    """the environment's own vector environment, which declares its autoreset mode; a resumed run is not exact"""
 
 
 class ObservationNormalizationConfig(Config):
@@ -40,38 +40,38 @@ class ObservationNormalizationConfig(Config):
 
 class RewardNormalizationConfig(Config):
     gamma: Discount
-    """discount of the returns whose variance counts"""
+    """discount of the returns by whose standard deviation rewards are divided"""
     eps: PositiveFloat
     """added to the variance"""
 
 
 class ObservationConfig(Config):
-    """Of entries that are numbers; images and one-hot entries stay as they are."""
+    """What is done with entries that are numbers; images and one-hot entries stay as they are."""
 
     normalize: ObservationNormalizationConfig | None
     """subtract the running mean, divide by the running standard deviation; null: no"""
     clip: PositiveFloat | None
-    """then cut to -clip..clip; null: no"""
+    """then clip to -clip..clip; null: no"""
 
 
 class RewardConfig(Config):
-    """Of the rewards that are learned from; returns in records and evaluations are the environment's own."""
+    """What is done with the rewards to learn from; returns in records and evaluations are the environment's own."""
 
     normalize: RewardNormalizationConfig | None
     """divide by the running standard deviation of the discounted return; null: no"""
     clip: PositiveFloat | None
-    """then cut to -clip..clip; null: no"""
+    """then clip to -clip..clip; null: no"""
 
 
 class EnvironmentConfig(GameConfig):
-    """What a config says; palestra.games.gymnasium.game builds the game."""
+    """The config of a Gymnasium environment; palestra.games.gymnasium.game builds the game."""
 
     name: Literal["gymnasium"]
     """any environment of Gymnasium (Towers et al. 2024)"""
     id: NonEmptyStr
-    """the environment, as CartPole-v1, ALE/Pong-v5, or module:Name-v0 of your own"""
+    """the environment: CartPole-v1, ALE/Pong-v5, or module:Name-v0 for one of your own"""
     arguments: dict[str, Any]
-    """the environment's own, all of them; max_episode_steps truncates (null: never)"""
+    """all arguments of the environment; after max_episode_steps an episode is truncated (null: never)"""
     wrappers: list[AnyWrapper]
     """from the innermost to the outermost"""
     vectorization: Annotated[SyncConfig | AsyncConfig | EntryPointConfig, ByName()]
@@ -83,7 +83,7 @@ class EnvironmentConfig(GameConfig):
 
     @property
     def is_vector(self) -> bool:
-        """Whether the environment's own vector environment is played."""
+        """Whether the config asks for the environment's own vector environment."""
         return isinstance(self.vectorization, EntryPointConfig)
 
     @model_validator(mode="after")

@@ -1,4 +1,4 @@
-"""Makes environments from a config: one alone, or a vector of them; and says plainly why one cannot be made."""
+"""Makes environments from a config, one alone or a vector of them; a ConfigError says why one cannot be made."""
 
 import warnings
 from contextlib import suppress
@@ -13,7 +13,7 @@ from palestra.config import ConfigError, ConfigErrorItem, UserConfig, failure, i
 from palestra.games.config import NotDeclared, is_without_environments
 from palestra.games.gymnasium.arguments import is_atari, nearest_ids, passed_arguments
 from palestra.games.gymnasium.config import EnvironmentConfig
-from palestra.games.gymnasium.declared import make_stand_in, wrap_stand_in
+from palestra.games.gymnasium.known_spaces import make_stand_in, wrap_stand_in
 from palestra.games.gymnasium.own_vector import CheckedVector
 from palestra.games.gymnasium.seeding import EpisodeSeeds
 from palestra.games.gymnasium.sync import LeanSyncVectorEnv
@@ -30,13 +30,13 @@ EXTRAS = {"mujoco": "mujoco", "box2d": "box2d", "ale_py": "atari", "opencv": "at
 
 
 def make_environment(config: EnvironmentConfig) -> gymnasium.Env:
-    """One environment in its wrappers, or a stand-in for it (see palestra.games.gymnasium.declared). Raises
-    ConfigError, with paths relative to the config, where that cannot be."""
-    is_declared = is_without_environments()
-    env = make_stand_in(config) if is_declared else _make_bare(config)
+    """One environment in its wrappers, or a stand-in for it (see palestra.games.gymnasium.known_spaces).
+    Raises ConfigError, with paths relative to the config, if it cannot be made."""
+    uses_stand_in = is_without_environments()
+    env = make_stand_in(config) if uses_stand_in else _make_bare(config)
     for index, wrapper in enumerate(config.wrappers):
         try:
-            env = (wrap_stand_in if is_declared else wrap)(env, wrapper)
+            env = (wrap_stand_in if uses_stand_in else wrap)(env, wrapper)
         except NotDeclared:
             raise
         except gymnasium.error.DependencyNotInstalled as error:
@@ -44,7 +44,7 @@ def make_environment(config: EnvironmentConfig) -> gymnasium.Env:
             raise ConfigError([ConfigErrorItem(f"wrappers.{index}.name", message)]) from error
         except (Exception, SystemExit) as error:
             why = failure(error) if isinstance(wrapper, UserConfig) else error
-            message = f"{wrapper.name!r} does not fit what lies below it: {why}"
+            message = f"{wrapper.name!r} does not fit the environment or wrapper that it wraps: {why}"
             raise ConfigError([ConfigErrorItem(f"wrappers.{index}", message)]) from error
     return env
 
@@ -60,11 +60,11 @@ def _make_bare(config: EnvironmentConfig) -> gymnasium.Env:
 
 
 def make_vector(config: EnvironmentConfig, num_worlds: int, key: int) -> VectorEnv:
-    """`num_worlds` environments that step together. key: of the stream that the seeds of their episodes come from;
-    an environment's own vector environment is seeded at its first reset instead.
+    """`num_worlds` environments that step together. key: of the stream of the seeds of their episodes; an `entry_point`
+    vector environment is seeded at its first reset instead.
 
-    Whatever fails in it raises EnvironmentFailed, from here on. ConfigError where a vector environment of one's own
-    cannot be made.
+    Raises ConfigError if an `entry_point` vector environment cannot be made, and EnvironmentFailed if any other one
+    fails, now or when it is used.
     """
     if is_without_environments():
         raise NotDeclared
@@ -81,7 +81,7 @@ def make_vector(config: EnvironmentConfig, num_worlds: int, key: int) -> VectorE
 
 
 def _make_seeded(config: EnvironmentConfig, key: int, world: int) -> gymnasium.Env:
-    """One that is known to be possible: what fails now is a failure of the environment, not of the config."""
+    """An environment whose config was tried before: a failure now is the environment's, not the config's."""
     try:
         env = make_environment(config)
     except ConfigError as error:
@@ -107,15 +107,17 @@ def _make_own_vector(config: EnvironmentConfig, num_worlds: int) -> VectorEnv:
 
 
 def autoreset_mode(vector: VectorEnv) -> AutoresetMode:
-    """When a vector environment begins anew, as it declares."""
+    """When a vector environment resets its worlds, as it declares."""
     return vector.metadata["autoreset_mode"]
 
 
 def close_vector(vector: VectorEnv) -> None:
-    """Close a vector environment in any state; none of its processes is left."""
-    is_broken = isinstance(vector, AsyncVectorEnv) and vector._state is not AsyncState.DEFAULT  # left inside a step
+    """Close a vector environment in any state, and end all of its processes."""
+    is_broken = (
+        isinstance(vector, AsyncVectorEnv) and vector._state is not AsyncState.DEFAULT
+    )  # it was left inside a step
     if not is_broken:
-        with suppress(Exception, SystemExit):  # nobody waits for it
+        with suppress(Exception, SystemExit):  # a failure to close harms nothing
             vector.close()
     for process in getattr(vector, "processes", ()):
         if process.is_alive():
@@ -125,7 +127,7 @@ def close_vector(vector: VectorEnv) -> None:
 
 
 def _register(env_id: str) -> None:
-    """Let gymnasium know an environment that is not its own."""
+    """Register an environment that is not gymnasium's own. Raises ConfigError if its module cannot be imported."""
     module, colon, _ = env_id.rpartition(":")
     if colon:
         try:
@@ -142,11 +144,11 @@ def _register(env_id: str) -> None:
 
 
 def _silence_mujoco(env_id: str) -> None:
-    """MuJoCo finds gymnasium's own files out of date, and would print so for every environment that is made, and write
-    it to a file in the working directory."""
+    """Without this, MuJoCo would warn at every new environment that gymnasium's own files are out of date, on the
+    terminal and in a file in the working directory."""
     spec = gymnasium.registry.get(env_id)
     if spec is not None and "mujoco" in str(spec.entry_point):
-        with suppress(ImportError):  # which is told when the environment is made
+        with suppress(ImportError):  # making the environment reports it
             import_module("mujoco").set_mju_user_warning(_warn_unless_out_of_date)
 
 
@@ -164,9 +166,9 @@ def _explained(config: EnvironmentConfig, error: BaseException) -> ConfigError:
         return ConfigError([ConfigErrorItem("id", f"{config.id!r} {_missing(text)}")])
     text = text.partition(" was raised from the environment creator")[0]
     if isinstance(error, gymnasium.error.Error):
-        return ConfigError([ConfigErrorItem("id", f"{config.id!r} cannot be made so: {text}")])
+        return ConfigError([ConfigErrorItem("id", f"{config.id!r} cannot be made with these arguments: {text}")])
     why = text if isinstance(error, TypeError) else failure(error)
-    return ConfigError([ConfigErrorItem("arguments", f"{config.id!r} cannot be made so: {why}")])
+    return ConfigError([ConfigErrorItem("arguments", f"{config.id!r} cannot be made with these arguments: {why}")])
 
 
 def _missing(text: str) -> str:

@@ -14,9 +14,9 @@ from palestra.config.errors import listed
 from palestra.games.config import GameConfig
 from palestra.games.game import Kernel, Observation
 from palestra.games.gymnasium.config import EnvironmentConfig, SyncConfig
-from palestra.games.gymnasium.declared import has_exact_actions
 from palestra.games.gymnasium.environments import close_vector, make_environment, make_vector
 from palestra.games.gymnasium.faults import fault_of_reset
+from palestra.games.gymnasium.known_spaces import has_exact_actions
 from palestra.games.gymnasium.normalization import Moments
 from palestra.games.gymnasium.spaces import Arrays, ObservationReader, UnknownSpace, action_space
 from palestra.games.gymnasium.world import GymnasiumWorld
@@ -40,22 +40,22 @@ class GymnasiumConfig(EnvironmentConfig):
     def declares_actions(self) -> bool:
         return has_exact_actions(self)
 
-    def made_environment(self) -> str:
+    def environment_id(self) -> str:
         return self.id
 
     def misfit(self, other: GameConfig) -> ConfigErrorItem | None:
         if isinstance(other, EnvironmentConfig) and other.observation != self.observation:
-            message = "expected the same as in the run's game, by which its players see, got another one"
+            message = "expected the same as in the run's game, with which its players were trained, got another one"
             return ConfigErrorItem("observation", message)
         return None
 
 
 class GymnasiumGame(WorldGame):
-    """What the environments of a config see and do (palestra.games.gymnasium.spaces tells how), and the running
-    statistics by which observations and rewards are normalised. They belong to the game: its training worlds teach
-    them, its other worlds only use them, and they go into checkpoints with it.
+    """The observations and actions of the environments of a config (see palestra.games.gymnasium.spaces), and the
+    running statistics by which observations and rewards are normalised. The statistics belong to the game: its training
+    worlds update them, its other worlds only use them, and checkpoints hold them as the game's state.
 
-    Raises ConfigError where the environment cannot be made, or has spaces that no player of ours can handle.
+    Raises ConfigError if the environment cannot be made, or has spaces that palestra does not support.
     """
 
     roles = ("agent",)
@@ -75,10 +75,10 @@ class GymnasiumGame(WorldGame):
         self.action_spaces = {"agent": self.action_space}
         numbers = [entry for entry in self.reader.entries if entry.is_number]
         observation, reward = config.observation, config.reward
-        self.plain_observations = observation.normalize is None and observation.clip is None
-        self.plain_rewards = reward.normalize is None and reward.clip is None
-        if not numbers and not self.plain_observations:
-            message = "the observation has no numbers, only images or choices; expected null for normalize and clip"
+        self.transforms_observations = observation.normalize is not None or observation.clip is not None
+        self.transforms_rewards = reward.normalize is not None or reward.clip is not None
+        if not numbers and self.transforms_observations:
+            message = "expected null for normalize and clip, because the observation has no numbers, got another value"
             raise ConfigError([ConfigErrorItem("game.observation", message)])
         self._numbers = {entry.name for entry in numbers}
         self._observation_moments = {
@@ -88,33 +88,37 @@ class GymnasiumGame(WorldGame):
         self._worlds: WeakSet[GymnasiumWorld] = WeakSet()
 
     def make_world(self, num_worlds: int, key: int, training: bool) -> GymnasiumWorld:
-        """Fresh worlds; the seeds of their episodes come from `key`. training: whether the statistics learn from
-        them."""
+        """New worlds; the seeds of their episodes come from `key`. training: whether the worlds update the
+        statistics."""
         world = GymnasiumWorld(self, num_worlds, key, training)
         self._worlds.add(world)
         return world
 
-    def view(self, observations: Any) -> Observation:
-        """What a player sees of a batch of the environment's own observations, as a vector environment gives them."""
+    def observe(self, observations: Any) -> Observation:
+        """The observation of the player, tensors (B, *space.shape), from a batch of the environment's own observations
+        as a vector environment gives them."""
         arrays = self.transform(self.reader.read(observations))
         return {name: torch.from_numpy(value).to(self.device) for name, value in arrays.items()}
 
     def act(self, policy: Policy, observations: Any, key: int) -> np.ndarray:
-        """What a policy does on a batch of the environment's own observations, as the environment takes it. What it
-        draws comes from `key`. NotImplementedError for a policy that remembers."""
-        view = self.view(observations)
-        keys = world_keys(key, len(next(iter(view.values()))), self.device)
+        """The actions of a policy on a batch of the environment's own observations, in the form in which a vector
+        environment takes them. key: of the random numbers that the policy draws. Raises NotImplementedError for a
+        policy with a memory."""
+        observation = self.observe(observations)
+        keys = world_keys(key, len(next(iter(observation.values()))), self.device)
         legal = torch.ones(len(keys), self.action_space.num_flags, dtype=torch.bool, device=self.device)
         with torch.no_grad():
-            decision = policy.act(view, legal, keys, {})
+            decision = policy.act(observation, legal, keys, {})
         if decision.memory:
-            raise NotImplementedError("this player remembers: call policy(explore=False).act, and keep its memory")
+            raise NotImplementedError(
+                "expected a player without a memory; call policy(explore=False).act of this one, and pass its memory on"
+            )
         return self.to_gym_actions(decision.action.cpu().numpy())
 
-    def drawn(self) -> "GymnasiumGame":
-        """The same game, one environment after the other, whose worlds can be drawn."""
+    def with_rendering(self) -> "GymnasiumGame":
+        """The same game, whose worlds can be rendered; its environments step one after the other."""
         if self.config.is_vector:
-            message = "expected 'sync' or 'async' for filming, got an environment's own vector environment"
+            message = "expected 'sync' or 'async' for filming, got 'entry_point'"
             raise ConfigError([ConfigErrorItem("game.vectorization.name", message)])
         if not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
             os.environ.setdefault("MUJOCO_GL", "egl")  # MuJoCo would look for a screen
@@ -122,16 +126,16 @@ class GymnasiumGame(WorldGame):
         arguments = {**self.config.arguments, "render_mode": "rgb_array"}
         vectorization = SyncConfig(name="sync", autoreset="next_step")  # which shows the last frame too
         config = self.config.model_copy(update={"arguments": arguments, "vectorization": vectorization})
-        drawn = GymnasiumGame(config, self.device)
-        drawn.load_state_dict(self.state_dict())
-        return drawn
+        game = GymnasiumGame(config, self.device)
+        game.load_state_dict(self.state_dict())
+        return game
 
     # ---- running statistics ------------------------------------------------------------------------------
 
-    def transform(self, seen: Arrays) -> Arrays:
-        """Observations as the config says: normalised by what is known so far, then cut."""
+    def transform(self, observations: Arrays) -> Arrays:
+        """Observations as the config says: normalised by the statistics so far, then clipped."""
         normalize, clip = self.config.observation.normalize, self.config.observation.clip
-        new = dict(seen)
+        new = dict(observations)
         for name in self._numbers:
             if normalize is not None:
                 new[name] = self._observation_moments[name].standardized(new[name], normalize.eps)
@@ -140,8 +144,8 @@ class GymnasiumGame(WorldGame):
         return new
 
     def transformation(self) -> dict[str, Any]:
-        """What `transform` does, for who acts without palestra: (x - mean) / sqrt(variance + eps), then a cut to
-        -clip..clip; null where nothing is done."""
+        """What `transform` does, for programs that act without palestra: (x - mean) / sqrt(variance + eps), clipped to
+        -clip..clip; an entry is None where its step is left out."""
         normalize, moments = self.config.observation.normalize, self._observation_moments.items()
         return {
             "mean": None if normalize is None else {name: m.mean.tolist() for name, m in moments},
@@ -150,11 +154,11 @@ class GymnasiumGame(WorldGame):
             "clip": self.config.observation.clip,
         }
 
-    def learn_observations(self, seen: Arrays) -> None:
+    def update_observation_statistics(self, observations: Arrays) -> None:
         for name, moments in self._observation_moments.items():
-            moments.update(seen[name])
+            moments.update(observations[name])
 
-    def learn_returns(self, returns: np.ndarray) -> None:
+    def update_return_statistics(self, returns: np.ndarray) -> None:
         self.reward_moments.update(returns)
 
     def state_dict(self) -> dict[str, Any]:
@@ -167,28 +171,29 @@ class GymnasiumGame(WorldGame):
         self.reward_moments.load_state_dict(state["reward"])
 
     def close(self) -> None:
-        """Close the environments of all worlds, and their processes. Who is played on opens its own again."""
+        """Close the environments of all worlds, and their processes. The next step of a world opens its own anew."""
         for world in list(self._worlds):
             world.close()
 
 
 def _reader_and_actions(config: EnvironmentConfig) -> tuple[ObservationReader, ActionSpace, Callable[..., np.ndarray]]:
-    """What reads the observations of an environment, and its actions; tried on its first observation."""
+    """The reader of an environment's observations, its action space, and what converts actions to Gymnasium's. The
+    environment is made and reset once; raises ConfigError if that fails."""
     if config.is_vector:
         vector = make_vector(config, 1, 0)
-        observed, acted = vector.single_observation_space, vector.single_action_space
+        observations, actions = vector.single_observation_space, vector.single_action_space
         close_vector(vector)
-        return ObservationReader(observed), *action_space(acted)
+        return ObservationReader(observations), *action_space(actions)
     env = make_environment(config)
-    reader, actions = ObservationReader(env.observation_space), action_space(env.action_space)
+    reader, space_and_conversion = ObservationReader(env.observation_space), action_space(env.action_space)
     try:
         why = fault_of_reset(env.observation_space, env.reset(seed=0))
     except (Exception, SystemExit) as error:  # of the environment or of a wrapper
         why = failure(error)
-    with suppress(Exception, SystemExit):  # nobody waits for it
+    with suppress(Exception, SystemExit):  # a failure to close harms nothing
         env.close()
     if why is not None:
         above = f" in the wrappers {listed(wrapper.name for wrapper in config.wrappers)}" if config.wrappers else ""
         message = f"{config.id!r}{above} gives no first observation: {why}"
         raise ConfigError([ConfigErrorItem("wrappers" if config.wrappers else "id", message)])
-    return reader, *actions
+    return reader, *space_and_conversion

@@ -1,8 +1,8 @@
 """Fields of the environments' `info`, as vector environments of gymnasium 1 give them.
 
-`infos[name]` holds a value for every world, and `infos["_" + name]`, where it is there, tells which worlds have one.
-Where episodes begin anew in the step in which others end, that step's own fields lie below `infos["final_info"]`, and
-those outside belong to the new episode. Fields of resets are left out: no step was made there.
+`infos[name]` holds a value for every world. If `infos["_" + name]` exists, it says which worlds have one. If worlds are
+reset in the same step, the fields of a step that ends an episode lie below `infos["final_info"]`, and the others belong
+to the new episode. Fields of resets are left out, because a reset is not a step.
 
 Letters: B worlds.
 """
@@ -19,46 +19,47 @@ Infos = Mapping[str, Any]
 
 
 class InfoFields:
-    """Finds some fields after every step: as info/NAME those of all steps, as final_info/NAME those of steps that have
-    ended an episode. A NAME leads to inner fields by slashes: episode/r.
+    """Adds some fields of every step to `aggregates`: those of all steps as info/NAME, those of steps that end an
+    episode as final_info/NAME. A NAME leads to inner fields by slashes: episode/r.
 
-    What was asked for and cannot be had is told by `news`.
+    `news` names the fields that are missing or cannot be recorded.
     """
 
-    def __init__(self, names: Sequence[str], num_worlds: int, gathered: Aggregates) -> None:
+    def __init__(self, names: Sequence[str], num_worlds: int, aggregates: Aggregates) -> None:
         self.paths = {name: name.split("/") for name in names}
-        self.num_worlds, self.gathered = num_worlds, gathered
-        self._missing, self._unfit, self._reported = set(names), set[str](), set[str]()
-        self._seen: set[str] = set()  # all fields that have come while one was missing
+        self.num_worlds, self.aggregates = num_worlds, aggregates
+        self._missing, self._not_numbers, self._reported = set(names), set[str](), set[str]()
+        self._found: set[str] = set()  # all fields that steps had while one was missing
 
     def step(self, infos: Infos, valid: np.ndarray | None, ended: np.ndarray | None, is_same_step: bool) -> None:
-        """valid, ended: bool (B,), the worlds in which a step was made, and those in which it has ended an episode;
-        None: all, none. is_same_step: whether new episodes have begun in the latter."""
+        """Add the fields of one step. valid: bool (B,), the worlds that were stepped and not only reset; None: all.
+        ended: bool (B,), the worlds whose episode the step has ended; None: none. is_same_step: whether new episodes
+        have begun in these."""
         if self._missing:
-            self._seen.update(_names(infos))
+            self._found.update(_names(infos))
         last, where = infos, valid
         if ended is not None and is_same_step:
             last, where = _mapping(infos.get("final_info")), ~ended
         for name in self.paths:
-            self._take(f"info/{name}", name, infos, where)
+            self._add_field(f"info/{name}", name, infos, where)
             if ended is not None:
                 if is_same_step:
-                    self._take(f"info/{name}", name, last, ended)
-                self._take(f"final_info/{name}", name, last, ended)
+                    self._add_field(f"info/{name}", name, last, ended)
+                self._add_field(f"final_info/{name}", name, last, ended)
 
     def news(self) -> Iterator[str]:
-        """What the user should know of the names that have not come so far, or not as numbers; each once."""
+        """A line for each field that no step has had so far, or that is not a number; each line once."""
         for name in self.paths:
-            if name in self._reported or name not in self._missing | self._unfit:
+            if name in self._reported or name not in self._missing | self._not_numbers:
                 continue
             self._reported.add(name)
-            if name in self._unfit:
+            if name in self._not_numbers:
                 yield f"output.info: expected numbers in {name!r}, got another type; it is not recorded"
             else:
-                there = f"the fields are: {', '.join(sorted(self._seen))}" if self._seen else "no step had any field"
+                there = f"the fields are: {', '.join(sorted(self._found))}" if self._found else "no step had any field"
                 yield f"output.info: no step had the field {name!r}; {there}"
 
-    def _take(self, full_name: str, name: str, infos: Infos, where: np.ndarray | None) -> None:
+    def _add_field(self, full_name: str, name: str, infos: Infos, where: np.ndarray | None) -> None:
         *outer, key = self.paths[name]
         for inner in outer:
             infos = _mapping(infos.get(inner))
@@ -73,18 +74,18 @@ class InfoFields:
             values = values[has]
         if len(values):
             self._missing.discard(name)
-            self._gather(full_name, name, values)
+            self._add_values(full_name, name, values)
 
-    def _gather(self, full_name: str, name: str, values: np.ndarray) -> None:
+    def _add_values(self, full_name: str, name: str, values: np.ndarray) -> None:
         if values.dtype == object:
             with suppress(ValueError):  # lists that differ in length
                 values = np.array(values.tolist())
         if values.dtype.kind not in "biuf":
-            self._unfit.add(name)
+            self._not_numbers.add(name)
         elif values.ndim == 1:
-            self.gathered.add_numbers(full_name, values)
+            self.aggregates.add_numbers(full_name, values)
         else:
-            self.gathered.add({full_name: values})
+            self.aggregates.add({full_name: values})
 
 
 def _mapping(value: Any) -> Infos:

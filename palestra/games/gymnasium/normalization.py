@@ -1,4 +1,4 @@
-"""Running statistics: mean and variance of all that was ever seen, batch by batch, in float64.
+"""Running statistics: mean and variance of all observations and returns so far, batch by batch, in float64.
 
 Batches are joined by the formulas of Chan, Golub, LeVeque 1979 ("Updating formulae and a pairwise algorithm for
 computing sample variances"). The use follows VecNormalize of Stable-Baselines3 (Raffin et al. 2021): observations lose
@@ -26,7 +26,7 @@ class Moments:
         return self.squares / self.count if self.count else np.ones_like(self.squares)
 
     def update(self, rows: np.ndarray) -> None:
-        """Take in rows of shape (n, *shape)."""
+        """Add rows of shape (n, *shape)."""
         if not len(rows):
             return
         rows = rows.astype(np.float64)

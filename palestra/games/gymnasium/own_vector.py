@@ -1,4 +1,4 @@
-"""An environment's own vector environment, watched: what goes wrong in it is told as what goes wrong in others."""
+"""An environment's own vector environment, whose failures are reported in the same words as those of others."""
 
 from typing import Any
 
@@ -7,34 +7,35 @@ from gymnasium.vector import VectorEnv, VectorWrapper
 from gymnasium.vector.utils import batch_space
 
 from palestra.config import failure
-from palestra.games.gymnasium.faults import fault_of_observation, raise_for
+from palestra.games.gymnasium.faults import described, fault_of_observation, raise_for
 from palestra.games.world import EnvironmentFailed
 
 
 class CheckedVector(VectorWrapper):
-    """Raises EnvironmentFailed where it raises, exits or gives something wrong; which world it was is not known."""
+    """Raises EnvironmentFailed if it raises, exits or returns an invalid value; the world is not known."""
 
     def __init__(self, env: VectorEnv) -> None:
         super().__init__(env)
         self.batch = batch_space(env.single_observation_space, env.num_envs)
 
     def reset(self, *, seed: Any = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
-        given = self._ask("reset", seed=seed, options=options)
-        if not isinstance(given, tuple) or len(given) != 2:
+        result = self._ask("reset", seed=seed, options=options)
+        if not isinstance(result, tuple) or len(result) != 2:
             raise EnvironmentFailed(
-                "expected a tuple (observations, infos) from reset of the vector environment, got another value"
+                f"expected a tuple (observations, infos) from reset of the vector environment, got {described(result)}"
             )
-        observations, infos = given
+        observations, infos = result
         raise_for(fault_of_observation(self.batch, observations, "the batch of observations"))
         return observations, _dict(infos)
 
     def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        given = self._ask("step", actions)
-        if not isinstance(given, tuple) or len(given) != 5:
+        result = self._ask("step", actions)
+        if not isinstance(result, tuple) or len(result) != 5:
             raise EnvironmentFailed(
-                "expected a tuple (observations, rewards, terminated, truncated, infos) from step, got another value"
+                "expected a tuple (observations, rewards, terminated, truncated, infos) from step, "
+                f"got {described(result)}"
             )
-        observations, rewards, terminated, truncated, infos = given
+        observations, rewards, terminated, truncated, infos = result
         raise_for(fault_of_observation(self.batch, observations, "the batch of observations"))
         return (
             observations,
@@ -52,10 +53,10 @@ class CheckedVector(VectorWrapper):
         except BaseException as error:  # an environment may call sys.exit, or raise what is no Exception
             raise EnvironmentFailed(failure(error)) from error
 
-    def _column(self, name: str, given: Any, kinds: str) -> np.ndarray:
-        """A value for every world."""
+    def _column(self, name: str, values: Any, kinds: str) -> np.ndarray:
+        """An array with a value for every world, (B,). kinds: the allowed kinds of numpy's dtypes."""
         try:
-            array = np.asarray(given)
+            array = np.asarray(values)
         except ValueError:  # lists that differ in length
             array = np.empty(0, dtype=object)
         if array.shape != (self.num_envs,) or array.dtype.kind not in kinds:

@@ -1,4 +1,4 @@
-"""Every episode of an environment from a seed of its own, and any episode played again."""
+"""Every episode of an environment begins from a seed of its own, and any episode can be replayed."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -29,55 +29,55 @@ def episode_seed(key: int, world: int, episode: int) -> int:
 
 
 class EpisodeSeeds(gymnasium.Wrapper):
-    """The outermost wrapper of every environment: whoever resets it, the next episode begins from its own seed.
+    """The outermost wrapper of every environment: each reset begins the next episode from a seed of its own.
 
-    replay: an episode's number and its actions so far, to be played again at the next reset, which gives the last
-    observation. is_over: whether the replayed episode has ended; the next step then begins the next episode, as
-    gymnasium's autoreset at the next step does. Raises EnvironmentFailed for a reset that raises, exits or gives
-    something wrong.
+    replay: the number of an episode and its actions so far; the next reset replays them and returns the last
+    observation. has_ended: whether the replayed episode has ended; the next step then begins the next episode, as
+    gymnasium's autoreset at the next step does. Raises EnvironmentFailed if a reset raises, exits or returns an invalid
+    value.
     """
 
     def __init__(self, env: gymnasium.Env, key: int, world: int) -> None:
         super().__init__(env)
         self.key, self.world, self.episode = key, world, -1
         self.replay: tuple[int, Sequence[Any]] | None = None
-        self.is_over = False
-        self.step = env.step  # type: ignore[method-assign]  # a call in between would be paid for at every step
+        self.has_ended = False
+        self.step = env.step  # type: ignore[method-assign]  # a method of our own would cost a call at every step
         self._generators = [space.np_random for space in _leaf_spaces(_action_spaces(env))]
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         self.episode, actions = (self.episode + 1, ()) if self.replay is None else self.replay
         self.replay = None
-        self.is_over = False
+        self.has_ended = False
         self.step = self.env.step  # type: ignore[method-assign]
         seed = episode_seed(self.key, self.world, self.episode)
         for index, generator in enumerate(self._generators):
             generator.bit_generator.state = _pcg64_state(fold_one(seed, index))
         try:
-            begun = self.env.reset(seed=seed)
-            raise_for(fault_of_reset(self.observation_space, begun), self.world)
-            observation, info = begun
+            result = self.env.reset(seed=seed)
+            raise_for(fault_of_reset(self.observation_space, result), self.world)
+            observation, info = result
             for action in actions:
-                if self.is_over:
+                if self.has_ended:
                     break
                 observation, _, terminated, truncated, info = self.env.step(action)
-                self.is_over = bool(terminated or truncated)
+                self.has_ended = bool(terminated or truncated)
             raise_for(fault_of_observation(self.observation_space, observation), self.world)
         except (EnvironmentFailed, KeyboardInterrupt):
             raise
         except BaseException as error:  # an environment may call sys.exit, or raise what is no Exception
             raise EnvironmentFailed(failure(error), self.world) from error
-        if self.is_over:
-            self.step = self._begin  # type: ignore[method-assign]
+        if self.has_ended:
+            self.step = self._reset_only  # type: ignore[method-assign]
         return observation, info
 
-    def _begin(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+    def _reset_only(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         observation, info = self.reset()
         return observation, 0.0, False, False, info
 
 
 def _action_spaces(env: gymnasium.Env) -> list[gymnasium.Space]:
-    """Those of an environment and of all below it."""
+    """Those of an environment and of all environments that it wraps."""
     spaces = [env.action_space]
     while isinstance(env, gymnasium.Wrapper):
         env = env.env
@@ -97,6 +97,6 @@ def _leaf_spaces(spaces: Iterable[gymnasium.Space]) -> Iterator[gymnasium.Space]
 
 
 def _pcg64_state(key: int) -> dict[str, Any]:
-    """A state of numpy's generator. To set it costs a fifth of `space.seed`, which is paid for at every episode."""
+    """A state of numpy's generator. Setting it at every episode takes a fifth of the time of `space.seed`."""
     state = {"state": (fold_one(key, 0) << 64) | fold_one(key, 1), "inc": PCG64_INCREMENT}
     return {"bit_generator": "PCG64", "state": state, "has_uint32": 0, "uinteger": 0}

@@ -29,18 +29,19 @@ from palestra.games.spaces import ActionSpace, Box, Discrete, MultiDiscrete, Spa
 
 Arrays = dict[str, np.ndarray]
 Read = Callable[[np.ndarray], np.ndarray]
-WHOLE = "observation"  # the name of an observation that has no entries of its own
+WHOLE = "observation"  # the name of the one entry of an observation that is no Dict or Tuple
 
 
 class UnknownSpace(ValueError):
-    """An environment sees or does what no player of ours can; the message says what."""
+    """An environment has a space of observations or actions that palestra does not support; the message says which."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One entry of an observation. path: where it lies in Gymnasium's; read: its batch (B, ...) as a new array.
+    """One entry of an observation. path: its keys in Gymnasium's observation. read: converts a batch of it to a new
+    array (B, *space.shape).
 
-    is_number: measured numbers, which may be normalised.
+    is_number: whether it holds measured numbers, which may be normalised.
     """
 
     name: str
@@ -51,24 +52,27 @@ class Entry:
 
 
 class ObservationReader:
-    """Reads batches of Gymnasium's observations. `entries` in the order of the space's; `read_whole` reads the only one
-    of an observation that has no entries of its own. UnknownSpace for an observation that no player of ours can see."""
+    """Converts batches of Gymnasium's observations. entries: in the order of the space. read_whole: converts an
+    observation that is no Dict or Tuple; None for those that are. Raises UnknownSpace for a space that palestra does
+    not support."""
 
     def __init__(self, space: gymnasium.Space) -> None:
         self.gym_space = space
         self.entries = list(_entries(space, ()))
         names = [entry.name for entry in self.entries]
         if not names:
-            raise UnknownSpace("the observation has no entries")
+            raise UnknownSpace("expected an observation with at least one entry, got an empty space")
         for entry in self.entries:
             if names.count(entry.name) > 1:
-                raise UnknownSpace(f"two entries of the observation have the name {entry.name!r}")
+                raise UnknownSpace(
+                    f"expected different names for the entries of the observation, got {entry.name!r} twice"
+                )
             if 0 in entry.space.shape:
-                raise UnknownSpace(f"observation {entry.name!r} has no numbers, its shape is {entry.space.shape}")
+                raise UnknownSpace(f"expected numbers in observation {entry.name!r}, got shape {entry.space.shape}")
         self.read_whole = self.entries[0].read if self.entries[0].path == () else None
 
     def read(self, observations: Any) -> Arrays:
-        """A batch as a vector environment gives it, as new arrays (B, *space.shape)."""
+        """A batch of observations of a vector environment, as new arrays (B, *space.shape) by entry."""
         if self.read_whole is not None:
             return {WHOLE: self.read_whole(observations)}
         found = {}
@@ -80,7 +84,7 @@ class ObservationReader:
         return found
 
     def read_list(self, observations: Sequence[Any]) -> Arrays:
-        """Single observations, as a batch."""
+        """As `read`, for a list of single observations."""
         if self.read_whole is not None:
             return {WHOLE: self.read_whole(np.asarray(observations))}
         batch: Any = create_empty_array(self.gym_space, len(observations), np.empty)
@@ -141,20 +145,21 @@ def _one_hots(batch: np.ndarray, nums: np.ndarray, starts: np.ndarray) -> np.nda
 
 
 def _image(shape: tuple[int, ...]) -> tuple[tuple[int, ...], Read]:
-    """Channels come first. (H, W) is one channel; the last axis is the channels' where it has length 1, 3 or 4 and is
-    no longer than the first; of four axes the first is a stack's, whose frames become further channels."""
+    """The shape (C, H, W) of an image, and what converts a batch to it. (H, W) has one channel; the last axis is that
+    of the channels if its length is 1, 3 or 4 and at most that of the first; of four axes the first is that of a stack,
+    whose frames become further channels."""
     if len(shape) == 2:
-        return (1, *shape), partial(_moved, order=(0, 1, 2), shape=(1, *shape))
+        return (1, *shape), partial(_channels_first, order=(0, 1, 2), shape=(1, *shape))
     *stack, a, b, c = shape
     is_last = c in (1, 3, 4) and c <= a
     channels, rest = (c, (a, b)) if is_last else (a, (b, c))
     axes = len(shape)
     order = (*range(axes - 2), axes, axes - 2, axes - 1) if is_last else tuple(range(axes + 1))
     new_shape = (channels * (stack[0] if stack else 1), *rest)
-    return new_shape, partial(_moved, order=order, shape=new_shape)
+    return new_shape, partial(_channels_first, order=order, shape=new_shape)
 
 
-def _moved(batch: np.ndarray, order: tuple[int, ...], shape: tuple[int, ...]) -> np.ndarray:
+def _channels_first(batch: np.ndarray, order: tuple[int, ...], shape: tuple[int, ...]) -> np.ndarray:
     return np.array(np.asarray(batch).transpose(order), order="C").reshape(-1, *shape)
 
 
@@ -162,7 +167,8 @@ def _moved(batch: np.ndarray, order: tuple[int, ...], shape: tuple[int, ...]) ->
 
 
 def action_space(space: gymnasium.Space) -> tuple[ActionSpace, Callable[[np.ndarray], np.ndarray]]:
-    """Our space of actions, and how a batch (B, ...) of ours becomes one of Gymnasium's."""
+    """Our action space for one of Gymnasium's, and what converts a batch of our actions (B, ...) to Gymnasium's. Raises
+    UnknownSpace for a space that palestra does not support."""
     match space:
         case gymnasium.spaces.Discrete():
             start = int(space.start)

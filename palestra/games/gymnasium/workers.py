@@ -17,12 +17,12 @@ from palestra.games.gymnasium.faults import fault_of_step, raise_for
 from palestra.games.world import EnvironmentFailed
 from palestra.runtime.signals import exit_text
 
-GONE_S = 5.0  # for the kernel to say how a process has ended whose pipe is closed
+EXIT_TIMEOUT_S = 5.0  # within which the exit code of a process that closed its pipe is known
 
 
 class WatchedVectorEnv(AsyncVectorEnv):
-    """Raises EnvironmentFailed where an environment raises, exits or gives something wrong, and where a process is
-    lost; then all processes are killed, and none has written to the terminal."""
+    """Raises EnvironmentFailed if an environment raises, exits or returns an invalid value, and if a process is lost;
+    then all processes are killed. None of them writes to the terminal."""
 
     def __init__(self, makers: Sequence[Callable[[], gymnasium.Env]], **options: Any) -> None:
         self.processes = []
@@ -50,35 +50,35 @@ class WatchedVectorEnv(AsyncVectorEnv):
         try:
             yield
         except Exception as error:
-            told = self._told(error)
+            failed = self._failure_of(error)
             self.kill()
-            raise told from (None if told is error else error)
+            raise failed from (None if failed is error else error)
 
-    def _told(self, error: Exception) -> EnvironmentFailed:
+    def _failure_of(self, error: Exception) -> EnvironmentFailed:
         if isinstance(error, EnvironmentFailed):
             return error
         if not isinstance(error, EOFError | ConnectionResetError | BrokenPipeError):
             return EnvironmentFailed(failure(error))  # infos that do not go together, spaces that differ
-        gone = wait([process.sentinel for process in self.processes], timeout=GONE_S)
+        ended = wait([process.sentinel for process in self.processes], timeout=EXIT_TIMEOUT_S)
         for world, process in enumerate(self.processes):
-            if process.sentinel in gone:
-                process.join(GONE_S)
+            if process.sentinel in ended:
+                process.join(EXIT_TIMEOUT_S)
                 if process.exitcode is not None:
                     return EnvironmentFailed(f"its process {exit_text(process.exitcode)}", world)
         return EnvironmentFailed("one of the processes has closed its pipe")
 
     def _raise_if_errors(self, successes: Iterable[bool]) -> None:
-        """Called by gymnasium with what the processes have answered; its own prints their tracebacks."""
-        failed = [self.error_queue.get() for is_success in successes if not is_success]
-        if failed:
-            world, _, error, trace = min(failed, key=lambda one: one[0])
-            told = error if isinstance(error, EnvironmentFailed) else EnvironmentFailed(failure(error))
-            told.world = world
-            told.add_note(f"In the process of world {world}:\n{trace}")
-            raise told
+        """Called by gymnasium with the answers of the processes. Gymnasium's own version prints their tracebacks."""
+        errors = [self.error_queue.get() for is_success in successes if not is_success]
+        if errors:
+            world, _, error, trace = min(errors, key=lambda one: one[0])
+            failed = error if isinstance(error, EnvironmentFailed) else EnvironmentFailed(failure(error))
+            failed.world = world
+            failed.add_note(f"In the process of world {world}:\n{trace}")
+            raise failed
 
     def kill(self) -> None:
-        """End the processes, whatever they do."""
+        """Kill the processes, whatever they are doing."""
         for process in self.processes:
             process.kill()
         for process in self.processes:
@@ -89,12 +89,12 @@ class WatchedVectorEnv(AsyncVectorEnv):
 def _work(
     index: int, make: Callable[[], gymnasium.Env], pipe: Any, parent_pipe: Any, memory: Any, errors: Any, *others: Any
 ) -> None:
-    """What a process does: gymnasium's own loop, but an environment that cannot be made is an answer, too."""
+    """The loop of a process: gymnasium's own, but a failure to make the environment is sent as an answer."""
     try:
         env = make()
     except EnvironmentFailed as error:
         parent_pipe.close()
-        pipe.recv()  # what the owner asks first
+        pipe.recv()  # the first request of the owner
         errors.put((index, EnvironmentFailed, error, traceback.format_exc()))
         pipe.send((None, False))
     else:
@@ -102,7 +102,7 @@ def _work(
 
 
 class CheckedSteps(gymnasium.Wrapper):
-    """Raises EnvironmentFailed where a step raises, exits or gives something wrong."""
+    """Raises EnvironmentFailed if a step raises, exits or returns an invalid value."""
 
     def step(self, action: Any) -> Any:
         try:
@@ -113,12 +113,13 @@ class CheckedSteps(gymnasium.Wrapper):
         return outcome
 
     def close(self) -> None:
-        with suppress(Exception):  # nobody waits for it
+        with suppress(Exception):  # a failure to close harms nothing
             self.env.close()
 
 
 class WorkerSignals:
-    """Makes an environment, also in a process of its own: there Ctrl-C is its owner's business, and SIGTERM ends it.
+    """Makes an environment. In a process of its own it first ignores SIGINT (Ctrl-C), which the owner handles, and lets
+    SIGTERM end the process.
 
     A forked process would otherwise keep the handlers of its owner, which wait for a safe point that never comes.
     """

@@ -21,7 +21,7 @@ class WrapperConfig(Config):
 
 class TimeLimitConfig(WrapperConfig):
     name: Literal["time_limit"]
-    """an episode is truncated after so many steps of what lies below this wrapper"""
+    """an episode is truncated after so many steps of the environment inside this wrapper"""
     max_episode_steps: PositiveInt
     """steps"""
     wraps = "TimeLimit"
@@ -33,7 +33,7 @@ class FrameStackConfig(WrapperConfig):
     stack_size: PositiveInt
     """how many"""
     padding_type: Literal["reset", "zero"]
-    """what stands for those before an episode's first: copies of the first, or zeros"""
+    """what fills the stack at the start of an episode: copies of the first observation, or zeros"""
     wraps = "FrameStackObservation"
 
 
@@ -49,7 +49,7 @@ class AtariPreprocessingConfig(WrapperConfig):
     name: Literal["atari_preprocessing"]
     """the usual preparation of Atari frames (Machado et al. 2018); needs the extra 'atari'"""
     noop_max: NonNegativeInt
-    """up to so many steps without a move begin an episode"""
+    """an episode begins with up to so many steps of the action NOOP"""
     frame_skip: PositiveInt
     """frames per action; the environment's own frameskip must then be 1"""
     screen_size: PositiveInt
@@ -67,7 +67,7 @@ class AtariPreprocessingConfig(WrapperConfig):
 
 class FireConfig(Config):
     name: Literal["fire"]
-    """presses FIRE when an episode begins and when a life is lost: Breakout and others wait for it; for Atari alone"""
+    """presses FIRE when an episode begins and when a life is lost, for which Breakout and others wait; Atari only"""
 
 
 class ResizeConfig(WrapperConfig):
@@ -138,7 +138,7 @@ class DelayConfig(WrapperConfig):
 
 class TimeAwareConfig(WrapperConfig):
     name: Literal["time_aware"]
-    """the time of the episode joins the observation; the wrappers below must limit it"""
+    """adds the time since the episode's start to the observation; needs a time limit inside this wrapper"""
     flatten: bool
     """one vector instead of a dict"""
     normalize_time: bool
@@ -150,7 +150,7 @@ class TimeAwareConfig(WrapperConfig):
 
 class ClipActionConfig(WrapperConfig):
     name: Literal["clip_action"]
-    """actions of any size, cut to the environment's bounds"""
+    """actions of any size, clipped to the environment's bounds"""
     wraps = "ClipAction"
 
 
@@ -176,9 +176,9 @@ class DiscretizeActionConfig(WrapperConfig):
 
 class StickyActionConfig(WrapperConfig):
     name: Literal["sticky_action"]
-    """now and then the last action is played again instead of the new one (Machado et al. 2018)"""
+    """repeats the last action instead of the new one with some probability (Machado et al. 2018)"""
     repeat_action_probability: Annotated[float, Field(ge=0, lt=1)]
-    """how often"""
+    """the probability"""
     repeat_action_duration: PositiveInt
     """for so many steps"""
     wraps = "StickyAction"
@@ -218,7 +218,7 @@ AnyWrapper = Annotated[
 
 
 def wrap(env: gymnasium.Env, config: Config) -> gymnasium.Env:
-    """The environment in the wrapper that a config names. A user's own class is called as (env, config)."""
+    """Wrap an environment as a config says. A user's own class is called as (env, config)."""
     if isinstance(config, UserConfig):
         own: Any = load_class(config.name, gymnasium.Wrapper)
         return own(env, config)
@@ -235,12 +235,12 @@ def has_fire(env: gymnasium.Env) -> bool:
 
 
 class Fire(gymnasium.Wrapper):
-    """Presses FIRE at an episode's beginning, after which its first observation comes, and in the step that loses a
-    life. A player that has not yet learned to press it would wait for ever. ValueError for a game without FIRE."""
+    """Presses FIRE after every reset, whose observation is the one after that, and in the step that loses a life. A
+    player that has not yet learned to press it would wait for ever. Raises ValueError for a game without FIRE."""
 
     def __init__(self, env: gymnasium.Env) -> None:
         if not has_fire(env):
-            raise ValueError("there is no action FIRE")
+            raise ValueError("expected an Atari game with the action FIRE, got an environment without it")
         super().__init__(env)
         self.fire = self.unwrapped.get_action_meanings().index("FIRE")  # type: ignore[attr-defined]
 

@@ -51,7 +51,7 @@ def test_fire_is_pressed_at_the_beginning_and_for_every_lost_life() -> None:
 
 
 def test_a_game_without_fire_refuses_it() -> None:
-    with pytest.raises(ValueError, match="no action FIRE"):
+    with pytest.raises(ValueError, match="expected an Atari game with the action FIRE"):
         Fire(gymnasium.make("CartPole-v1"))
 
 

@@ -87,13 +87,15 @@ def test_an_unknown_id_of_an_extra_is_told_when_it_is_made() -> None:
 
 
 def test_an_argument_that_an_environment_of_ones_own_does_not_take_is_told() -> None:
-    told = "cannot be made so: Walk() takes no arguments"
+    told = "cannot be made with these arguments: Walk() takes no arguments"
     assert refusal(gym_data(arguments={"speed": 3})) == f"game.arguments: 'tests.gym_probes:Walk-v0' {told}"
 
 
 def test_an_argument_that_an_environment_of_ones_own_needs_is_told() -> None:
     told = refusal(gym_data(id="tests.gym_probes:TwoStates-v0"))
-    assert told.endswith("cannot be made so: TwoStates.__init__() missing 1 required positional argument: 'limit'")
+    assert told.endswith(
+        "cannot be made with these arguments: TwoStates.__init__() missing 1 required positional argument: 'limit'"
+    )
 
 
 def test_a_module_that_is_not_there_is_told() -> None:
@@ -104,7 +106,9 @@ def test_a_module_that_is_not_there_is_told() -> None:
 
 def test_a_wrapper_that_does_not_fit_is_told_by_its_place() -> None:
     wrappers = [{"name": "time_limit", "max_episode_steps": 3}, {"name": "grayscale", "keep_dim": False}]
-    assert refusal(gym_data(wrappers=wrappers)).startswith("game.wrappers.1: 'grayscale' does not fit what lies below")
+    assert refusal(gym_data(wrappers=wrappers)).startswith(
+        "game.wrappers.1: 'grayscale' does not fit the environment or wrapper that it wraps"
+    )
 
 
 @pytest.mark.filterwarnings("ignore:.*missing AutoresetMode")
@@ -123,7 +127,9 @@ def test_normalisation_of_nothing_is_refused() -> None:
     data = gym_data(
         id="tests.gym_probes:TwoStates-v0", arguments={"limit": 3}, observation={"normalize": None, "clip": 1.0}
     )
-    assert refusal(data).startswith("game.observation: the observation has no numbers")
+    assert refusal(data).startswith(
+        "game.observation: expected null for normalize and clip, because the observation has no numbers"
+    )
 
 
 def test_a_missing_extra_is_named() -> None:

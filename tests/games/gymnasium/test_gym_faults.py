@@ -34,10 +34,10 @@ FAULTS = {
     "exit": "SystemExit: 3 (gym_oddities.py, line ",
     "four": "expected a tuple (observation, reward, terminated, truncated, info) from step, got a tuple of 4",
     "none": "expected a tuple (observation, reward, terminated, truncated, info) from step, got None",
-    "shape": "expected shape (3,) of the observation, by its space, got (2,)",
-    "words": "expected dtype float64 of the observation, by its space, got <U1",
+    "shape": "expected shape (3,) of the observation, as in its space, got (2,)",
+    "words": "expected dtype float64 of the observation, as in its space, got <U1",
     "ragged": "expected an array of shape (3,) as the observation, got [[1.0], [], [2.0]]",
-    "number": "expected shape (3,) of the observation, by its space, got ()",
+    "number": "expected shape (3,) of the observation, as in its space, got ()",
     "reward": "expected a number as the reward, got '1.5'",
     "no reward": "expected a number as the reward, got None",
     "rewards": "expected a number as the reward, got an array of shape (2,) and dtype float64",
@@ -49,7 +49,7 @@ FAULTS = {
 }
 LOST = {
     "_exit": "its process ended with exit code 3",
-    "kill": "its process ended with SIGKILL (the kernel sends it where memory runs out)",
+    "kill": "its process ended with SIGKILL (the kernel sends it when memory runs out)",
 }
 
 
@@ -132,7 +132,9 @@ def test_shapes_that_only_fit_together_are_refused() -> None:
     vector = LeanSyncVectorEnv([many, few], AutoresetMode.NEXT_STEP)
     vector.reset(seed=0)
     vector.envs[0].num_steps = 1
-    with pytest.raises(EnvironmentFailed, match=r"^expected shape \(3,\) of the observation, by its space, got \(4,\)"):
+    with pytest.raises(
+        EnvironmentFailed, match=r"^expected shape \(3,\) of the observation, as in its space, got \(4,\)"
+    ):
         vector.step(np.array([5, 5]))
 
 
@@ -197,7 +199,7 @@ def test_a_replay_that_fails_is_told_as_one(way: str, tmp_path: Path) -> None:
     game.close()
     (tmp_path / "mended").unlink()
     world.load_state_dict(state)
-    with pytest.raises(EnvironmentFailed, match=r"world \d, played again up to step \d of episode \d: Arithmetic"):
+    with pytest.raises(EnvironmentFailed, match=r"world \d, the replay up to step \d of episode \d: Arithmetic"):
         _ = world.observation
     assert world.state_dict() is state  # nothing is lost
 
@@ -207,7 +209,7 @@ def test_a_replay_that_fails_is_told_as_one(way: str, tmp_path: Path) -> None:
     [
         ("exit", "SystemExit: 3 (gym_oddities.py, line "),
         ("four", "expected a tuple (observations, rewards, terminated, truncated, infos) from step"),
-        ("shape", "expected shape (2, 3) of the batch of observations, by its space, got (2, 2)"),
+        ("shape", "expected shape (2, 3) of the batch of observations, as in its space, got (2, 2)"),
         ("rewards", "expected 2 numbers as rewards, got shape (2, 1) and dtype float64"),
         ("terminated", "expected 2 bools as terminated, got shape (2,) and dtype int64"),
         ("infos", "expected a dict as infos, got a list"),
@@ -236,17 +238,20 @@ def cockpit(**changes: Any) -> Any:
             "as the observation, got a dict with the entries 'camera', 'speed', 'lamps', 'deep.er'",
         ),
         ({"gear": 2}, "expected a value of Discrete(4, start=-2) as the observation['gear'], got 2"),
-        ({"gear": 1.0}, "expected dtype int64 of the observation['gear'], by its space, got float64"),
+        ({"gear": 1.0}, "expected dtype int64 of the observation['gear'], as in its space, got float64"),
         (
             {"camera": np.zeros((36, 40, 3))},
-            "expected dtype uint8 of the observation['camera'], by its space, got float64",
+            "expected dtype uint8 of the observation['camera'], as in its space, got float64",
         ),
         (
             {"deep.er": {"1": np.array([4, 0]), "wide": 0}},
             "as the observation['deep.er']['1'], got an array of shape (2,)",
         ),
         ({"deep.er": [1]}, "expected a dict with the entries '1', 'wide' as the observation['deep.er'], got [1]"),
-        ({"lamps": np.zeros(4, np.int8)}, "expected shape (2, 2) of the observation['lamps'], by its space, got (4,)"),
+        (
+            {"lamps": np.zeros(4, np.int8)},
+            "expected shape (2, 2) of the observation['lamps'], as in its space, got (4,)",
+        ),
     ],
 )
 def test_an_entry_that_is_not_as_its_space_says_is_named(changes: Any, why: str) -> None:

@@ -151,9 +151,9 @@ def test_random_choices_are_legal_ones_alone() -> None:
 
 def test_a_scripted_player_says_which_actions_it_cannot_choose() -> None:
     unbounded = gym_game(id="tests.gym_probes:Acts-v0", arguments={"actions": "unbounded"})
-    with pytest.raises(ConfigError, match="'random' draws numbers within bounds"):
+    with pytest.raises(ConfigError, match="expected actions with finite bounds for 'random'"):
         make_script("random", unbounded)
-    with pytest.raises(ConfigError, match="'choose_first' chooses Discrete actions; those of 'agent' are Box"):
+    with pytest.raises(ConfigError, match="expected Discrete actions for 'choose_first', got Box"):
         make_script("choose_first", unbounded)
 
 
@@ -244,7 +244,7 @@ def test_a_film_of_mujoco_needs_no_screen(in_tmp_path: Path) -> None:
     try:
         returns = film_episodes(game, make_script("random", game), 2, 3, 0, film)
     except ConfigError as error:
-        assert "cannot be drawn here" in str(error)  # noqa: PT017
+        assert "cannot be rendered here" in str(error)  # noqa: PT017
     else:
         assert len(returns) == 2
         assert film.stat().st_size > 1000

@@ -86,7 +86,7 @@ def test_who_steps_on_after_an_end_is_told() -> None:
     vector = LeanSyncVectorEnv([Blink], AutoresetMode.DISABLED)
     vector.reset(seed=0)
     vector.step(np.array([0]))
-    with pytest.raises(AssertionError, match="was not reset"):
+    with pytest.raises(AssertionError, match="expected a reset of every environment whose episode has ended"):
         vector.step(np.array([0]))
 
 
@@ -101,5 +101,7 @@ class Growing(Walk):
 def test_observations_of_another_shape_are_refused(num_envs: int) -> None:
     vector = LeanSyncVectorEnv([Growing] * num_envs, AutoresetMode.NEXT_STEP)
     vector.reset(seed=0)
-    with pytest.raises(EnvironmentFailed, match=r"expected shape \(3,\) of the observation, by its space, got \(4,\)"):
+    with pytest.raises(
+        EnvironmentFailed, match=r"expected shape \(3,\) of the observation, as in its space, got \(4,\)"
+    ):
         vector.step(np.full(num_envs, 5))

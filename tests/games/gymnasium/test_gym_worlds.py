@@ -67,7 +67,7 @@ def test_a_world_plays_the_same_in_a_batch_of_any_size() -> None:
 @every_mode
 def test_memory_begins_anew_with_every_episode(mode: str) -> None:
     class Counting:
-        sees = "observation"
+        observes = "observation"
 
         def act(self, view, legal, keys, memory):  # type: ignore[no-untyped-def]
             from palestra.games.policy import Decision
@@ -92,7 +92,7 @@ def test_episodes_are_counted_with_their_raw_rewards(mode: str) -> None:
     for _ in range(50):
         rows = solo.collect(worlds, ("agent",), 1)
         ended = rows.terminated | rows.truncated
-        lengths += worlds.world._seen["observation"][ended, 1].tolist() if mode == "next_step" else []  # type: ignore[attr-defined]
+        lengths += worlds.world._raw_observation["observation"][ended, 1].tolist() if mode == "next_step" else []  # type: ignore[attr-defined]
     totals = solo.take_totals(worlds)
     assert totals["episodes"] > 20
     if mode == "next_step":
@@ -222,11 +222,15 @@ def test_an_environment_that_does_not_replay_is_reported_and_begins_anew(mode: s
     game = gym_game("sync", mode, id="tests.gym_probes:Forgetful-v0")
     world = game.make_world(4, KEY, training=True)
     played(world, 7)
-    while mode == "next_step" and world._over is None:  # an episode has ended, and the next step only begins anew
+    while (
+        mode == "next_step" and world._awaiting_reset is None
+    ):  # an episode has ended, and the next step only begins anew
         played(world, 1)
     going_on = game.make_world(4, KEY, training=True)
     going_on.load_state_dict(world.state_dict())
-    with pytest.warns(UserWarning, match=r"Forgetful-v0 was played again .* 4 of 4 worlds begin a new episode"):
+    with pytest.warns(
+        UserWarning, match=r"Forgetful-v0 did not give the same observations .* 4 of 4 worlds begin a new episode"
+    ):
         observation = going_on.observation["observation"]
     assert not going_on.exact
     assert not observation[:, 1].any()

@@ -1,7 +1,7 @@
-"""The spaces of known environments, without making them and without their extras.
+"""The spaces of known environments, so that a config can be checked without making them and without their extras.
 
-Inside of `without_environments` (palestra.games.config) a stand-in with the declared spaces takes the place of every
-environment that would be made, below the same wrappers.
+Inside `without_environments` (palestra.games.config) a stand-in with these spaces takes the place of every environment,
+inside the same wrappers.
 """
 
 import re
@@ -16,7 +16,7 @@ from palestra.games.gymnasium.arguments import is_atari, known_arguments
 from palestra.games.gymnasium.config import EnvironmentConfig
 from palestra.games.gymnasium.wrappers import AnyWrapper, AtariPreprocessingConfig, FireConfig, wrap
 
-# Observation: so many numbers. Action: so many choices, or numbers within -bound..bound.
+# By id: how many numbers an observation has; how many actions there are, or the length and bound of a vector.
 SPACES: dict[str, tuple[int, int | tuple[int, float]]] = {
     "Acrobot-v1": (6, 3),
     "CartPole-v0": (4, 2),
@@ -40,19 +40,19 @@ SPACES: dict[str, tuple[int, int | tuple[int, float]]] = {
     "Swimmer-v5": (8, (2, 1.0)),
     "Walker2d-v5": (17, (6, 1.0)),
 }
-ATARI_ACTIONS = {"Pong": 6, "Breakout": 4}  # of the games in shipped configs
-ALL_ATARI_ACTIONS = 18  # any other game may have fewer
+ATARI_ACTIONS = {"Pong": 6, "Breakout": 4}  # the numbers of actions of the games in shipped configs
+ALL_ATARI_ACTIONS = 18  # the largest number; a game may have fewer
 ATARI_SHAPES = {"rgb": (210, 160, 3), "grayscale": (210, 160), "ram": (128,)}
-SHAPING = ("continuous", "xml_file", "exclude_current_positions_from_observation", "include_", "sound_obs")
-# Wrappers that need no more of what lies below than its shapes, types and the bounds of its actions.
-BY_SPACES = (
+SHAPE_ARGUMENTS = ("continuous", "xml_file", "exclude_current_positions_from_observation", "include_", "sound_obs")
+# Wrappers that need only the spaces of the environment that they wrap.
+WRAPPERS_OF_SPACES = (
     *("time_limit", "frame_stack", "max_and_skip", "flatten", "reshape", "delay"),
     *("repeat_action", "sticky_action", "clip_action", "rescale_action", "discretize_action"),
 )
 
 
 class StandIn(gymnasium.Env[Any, Any]):
-    """Has the spaces of an environment, and shows zeros."""
+    """Has the spaces of an environment, and observations of zeros."""
 
     def __init__(self, observation_space: Space[Any], action_space: Space[Any]) -> None:
         self.observation_space, self.action_space = observation_space, action_space
@@ -61,11 +61,12 @@ class StandIn(gymnasium.Env[Any, Any]):
         return np.zeros(self.observation_space.shape or (), self.observation_space.dtype), {}
 
     def step(self, action: Any) -> Any:
-        raise NotImplementedError("only its spaces are known")
+        raise NotImplementedError("a stand-in has only the spaces of an environment, and cannot be stepped")
 
 
 def has_exact_actions(config: EnvironmentConfig) -> bool:
-    """Whether a stand-in has as many actions as the environment, which an Atari game may tell only when it is made."""
+    """Whether a stand-in has as many actions as the environment. Of most Atari games the number is only known once they
+    are made."""
     arguments = config.arguments
     has_known_set = arguments.get("full_action_space") or arguments.get("continuous") or _atari_actions(config)
     return not is_atari(config.id) or bool(has_known_set)
@@ -76,7 +77,7 @@ def _atari_actions(config: EnvironmentConfig) -> int | None:
 
 
 def make_stand_in(config: EnvironmentConfig) -> StandIn:
-    """Raises NotDeclared where the spaces are not known from id and arguments."""
+    """Raises NotDeclared if id and arguments do not determine the spaces."""
     arguments = config.arguments
     if config.is_vector:
         raise NotDeclared
@@ -90,10 +91,10 @@ def make_stand_in(config: EnvironmentConfig) -> StandIn:
     known = known_arguments(config.id, vector=False)
     if config.id not in SPACES or known is None:
         raise NotDeclared
-    if any(arguments[name] != known[name].usual for name in known if name.startswith(SHAPING)):
+    if any(arguments[name] != known[name].usual for name in known if name.startswith(SHAPE_ARGUMENTS)):
         raise NotDeclared
-    num_seen, action = SPACES[config.id]
-    numbers = Box(-np.inf, np.inf, (num_seen,), np.float32)
+    num_numbers, action = SPACES[config.id]
+    numbers = Box(-np.inf, np.inf, (num_numbers,), np.float32)
     if isinstance(action, int):
         return StandIn(numbers, Discrete(action))
     num, bound = action
@@ -101,7 +102,7 @@ def make_stand_in(config: EnvironmentConfig) -> StandIn:
 
 
 def wrap_stand_in(env: gymnasium.Env, wrapper: AnyWrapper) -> gymnasium.Env:
-    """As `wrap`. Raises NotDeclared for a wrapper that needs the environment itself, or an extra."""
+    """As `wrap`, for a stand-in. Raises NotDeclared for a wrapper that needs the environment itself, or an extra."""
     if isinstance(wrapper, FireConfig):
         return env
     if isinstance(wrapper, AtariPreprocessingConfig) and isinstance(env, StandIn):
@@ -109,6 +110,6 @@ def wrap_stand_in(env: gymnasium.Env, wrapper: AnyWrapper) -> gymnasium.Env:
         shape = (*size, 1) if is_gray and wrapper.grayscale_newaxis else size if is_gray else (*size, 3)
         observation = Box(0, 1, shape, np.float32) if wrapper.scale_obs else Box(0, 255, shape, np.uint8)
         return StandIn(observation, env.action_space)
-    if wrapper.name not in BY_SPACES:
+    if wrapper.name not in WRAPPERS_OF_SPACES:
         raise NotDeclared
     return wrap(env, wrapper)
