@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from gymnasium.vector import VectorEnv
 
-from benchmarks.measuring import Row, markdown, rate_of, take_turns
+from benchmarks.measuring import Row, alternate, markdown, rate_of
 from palestra.games.classic_control import AcrobotConfig, CartPoleConfig, MountainCarConfig, PendulumConfig
 from palestra.games.classic_control.bodies import ClassicControlConfig
 from palestra.games.game import Kernel, TensorGame
@@ -44,7 +44,7 @@ GAMES: dict[str, ClassicControlConfig] = {
 }
 
 
-def rows_of(name: str, batch: int, min_seconds: float, num_turns: int) -> list[Row]:
+def rows_of(name: str, batch: int, min_seconds: float, num_repeats: int) -> list[Row]:
     """Env steps per second of one game at one batch size."""
     works = {SYNC: gymnasium_steps(name, "sync", batch)}
     if name == "CartPole-v1":  # the only one of which Gymnasium has arrays
@@ -53,7 +53,7 @@ def rows_of(name: str, batch: int, min_seconds: float, num_turns: int) -> list[R
     for play in works.values():
         for _ in range(3):
             play()
-    values = take_turns({who: rate_of(work, min_seconds) for who, work in works.items()}, num_turns)
+    values = alternate({who: rate_of(work, min_seconds) for who, work in works.items()}, num_repeats)
     work = f"{batch} worlds"
     rows = Row.of(name, work, "env steps/s", 1, values, SYNC)
     if BATCHED in values:
@@ -100,8 +100,8 @@ def main() -> None:
     parser.add_argument("--json", type=Path, help="write every measured value to this file, too")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    batches, min_seconds, num_turns = ((8,), 0.0, 1) if arguments.quick else ((8, 1024, 16384), 0.2, 3)
-    rows = [row for name in GAMES for batch in batches for row in rows_of(name, batch, min_seconds, num_turns)]
+    batches, min_seconds, num_repeats = ((8,), 0.0, 1) if arguments.quick else ((8, 1024, 16384), 0.2, 3)
+    rows = [row for name in GAMES for batch in batches for row in rows_of(name, batch, min_seconds, num_repeats)]
     facts = run_facts()
     print(f"{facts['machine']}\n{facts['versions']}\n\n{markdown(rows)}")
     if arguments.json:

@@ -1,12 +1,12 @@
 """What the live display costs: its share of the time of training.
 
-    python -m benchmarks.display [--seconds 6] [--turns 5]
+    python -m benchmarks.display [--seconds 6] [--repeats 5]
 
-Each config trains in this process, in turns with the live display on a pseudo-terminal of 80x24, and with none.
+Each config trains in this process, alternately with the live display on a pseudo-terminal of 80x24 and with none.
 Counted: the processor's seconds of drawing frames (in the display's thread) and of telling the display how things stand
 (in the training's), over the seconds of training; `asking` is what a safe point takes to see that nothing is to be told
 yet. With and without: how much more an opt step takes of the processor, all threads, and by the clock; the median over
-the turns, and the least and the most.
+the repeats, and the least and the most.
 """
 
 import argparse
@@ -24,7 +24,7 @@ from tempfile import TemporaryDirectory
 
 from rich.console import Console
 
-from benchmarks.measuring import ROOT, take_turns
+from benchmarks.measuring import ROOT, alternate
 from palestra import Trainer
 from palestra.callbacks import Callback
 from palestra.recording.display import LiveDisplay
@@ -108,7 +108,7 @@ def train(name: str, overrides: tuple[str, ...], display: str, seconds: float) -
         return Cost(drawing_s, telling_s, asking_s, meter.cpu_s, trainer.clock.seconds, trainer.opt_steps)
 
 
-def measure(name: str, overrides: tuple[str, ...], seconds: float, num_turns: int) -> str:
+def measure(name: str, overrides: tuple[str, ...], seconds: float, num_repeats: int) -> str:
     """The rest of a row of the table."""
     costs: dict[str, list[Cost]] = {"quiet": [], "auto": []}
 
@@ -117,7 +117,7 @@ def measure(name: str, overrides: tuple[str, ...], seconds: float, num_turns: in
         return costs[display][-1].opt_steps / costs[display][-1].training_s
 
     train(name, overrides, "quiet", 1.0)  # what is compiled once
-    take_turns({display: partial(rate, display) for display in costs}, num_turns)
+    alternate({display: partial(rate, display) for display in costs}, num_repeats)
     live, none = costs["auto"], costs["quiet"]
     step_s = median(cost.training_s / cost.opt_steps for cost in none)
     training_s = sum(cost.training_s for cost in live)
@@ -130,7 +130,7 @@ def measure(name: str, overrides: tuple[str, ...], seconds: float, num_turns: in
 
 
 def _more(live: list[Cost], none: list[Cost], kind: str) -> str:
-    """How much more an opt step takes: the median over the turns, and the least and the most."""
+    """How much more an opt step takes: the median over the repeats, and the least and the most."""
     steps = [[getattr(cost, kind) / cost.opt_steps for cost in costs] for costs in (live, none)]
     more = sorted(one / other - 1 for one, other in zip(*steps, strict=True))
     return f"{median(more):+.1%} ({more[0]:+.1%} to {more[-1]:+.1%})"
@@ -138,13 +138,13 @@ def _more(live: list[Cost], none: list[Cost], kind: str) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=6.0, help="of training, per config and turn")
-    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=6.0, help="of training, per config and repeat")
+    parser.add_argument("--repeats", type=int, default=5)
     arguments = parser.parse_args()
     print("| config | opt step and its play | drawing | telling | asking | in all | of the processor | by the clock |")
     print("|---|---|---|---|---|---|---|---|", flush=True)
     for title, (name, overrides) in CONFIGS.items():
-        print(f"| {title} {measure(name, overrides, arguments.seconds, arguments.turns)}", flush=True)
+        print(f"| {title} {measure(name, overrides, arguments.seconds, arguments.repeats)}", flush=True)
 
 
 if __name__ == "__main__":

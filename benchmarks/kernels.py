@@ -1,4 +1,4 @@
-"""What hand-written kernels earn: updates and choices with and without each of them, in turns.
+"""What hand-written kernels earn: updates and choices with and without each of them, measured alternately.
 
 To run: python -m benchmarks.kernels
 """
@@ -22,7 +22,7 @@ from palestra.rollouts.transitions import Transitions
 from palestra.runtime.guard import kernel_properties, reachable
 from palestra.runtime.threads import limited_threads
 
-NUM_TURNS, SECONDS = 21, 0.1
+NUM_REPEATS, SECONDS = 21, 0.1
 WIDTHS = [64], [256, 256]
 SPACES = {"observation": Space((4,), torch.float32, padded=False)}
 
@@ -68,11 +68,11 @@ def seconds(call: Callable[[], Any]) -> float:
 
 
 def tell(what: str, ways: dict[str, Callable[[], Any]]) -> None:
-    """The median time of every way, and its ratio to the first one's in the same turn."""
-    turns = [{name: seconds(call) for name, call in ways.items()} for _ in range(NUM_TURNS)]
+    """The median time of every way, and its ratio to the first one's in the same repeat."""
+    repeats = [{name: seconds(call) for name, call in ways.items()} for _ in range(NUM_REPEATS)]
     first, *_ = ways
     for name in ways:
-        time, ratio = median(turn[name] for turn in turns), median(turn[name] / turn[first] for turn in turns)
+        time, ratio = median(r[name] for r in repeats), median(r[name] / r[first] for r in repeats)
         print(f"{what:>32} {name:<36} {time * 1e6:8.1f} us  {ratio:.2f}")
 
 

@@ -1,4 +1,4 @@
-"""How fast is the rewrite (legacy.py) beside the original? Both take turns in one run.
+"""How fast is the rewrite (legacy.py) beside the original? They alternate in one run.
 
     git clone https://github.com/honglu2875/hironaka CHECKOUT
     python -m benchmarks.measure_original CHECKOUT [--quick]
@@ -21,7 +21,7 @@ from unittest.mock import MagicMock
 import torch
 
 from benchmarks.legacy import LegacyDQN, LegacyGame, RandomAgent, RandomHost, reduce_boards
-from benchmarks.measuring import Row, in_fresh_process, markdown, peak_growth_mib, rate_of, take_turns
+from benchmarks.measuring import Row, alternate, in_fresh_process, markdown, peak_growth_mib, rate_of
 
 CPU = torch.device("cpu")
 DIMENSION, MAX_NUM_POINTS, MAX_VALUE = 3, 20, 20
@@ -92,7 +92,7 @@ def memory_mib(which: str, checkout: str) -> float:
 def speed_rows(original: Original, num_threads: int, quick: bool) -> list[Row]:
     """Random play, and train steps."""
     torch.set_num_threads(num_threads)
-    seconds, num_turns, batches = (0.0, 1, (1, 64)) if quick else (0.5, 3, (1, 64, 1024, 16384))
+    seconds, num_repeats, batches = (0.0, 1, (1, 64)) if quick else (0.5, 3, (1, 64, 1024, 16384))
     num_steps = 2 if quick else 20
     rows = []
     for batch in batches:
@@ -101,7 +101,7 @@ def speed_rows(original: Original, num_threads: int, quick: bool) -> list[Row]:
             "original": rate_of(original.play(batch), seconds),
             REWRITE: rate_of(partial(game.play, batch), seconds),
         }
-        values = take_turns(contenders, num_turns)
+        values = alternate(contenders, num_repeats)
         rows += Row.of("H1", f"random play, batch {batch}", "env steps/s", num_threads, values, "original")
 
     legacy = LegacyDQN(CPU)
@@ -117,7 +117,7 @@ def speed_rows(original: Original, num_threads: int, quick: bool) -> list[Row]:
     }
     for measure in contenders.values():
         measure()
-    values = take_turns(contenders, num_turns)
+    values = alternate(contenders, num_repeats)
     for baseline in ("original", "original, logging as shipped"):
         pair = {name: values[name] for name in (baseline, REWRITE)}
         rows += Row.of("H4", "DQN, its test config", "train steps/s", num_threads, pair, baseline)

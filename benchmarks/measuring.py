@@ -1,4 +1,5 @@
-"""How we measure: contenders take turns in one process, and only ratios within one turn are compared.
+"""How we measure: contenders alternate in one process, and only ratios within one repeat are compared. A repeat is
+one measurement of each contender.
 
 A machine drifts by tens of per cent between processes and minutes; what runs side by side drifts alike.
 """
@@ -30,19 +31,20 @@ def rate_of(work: Callable[[], float], min_seconds: float) -> Callable[[], float
     return measure
 
 
-def take_turns(contenders: Mapping[str, Callable[[], float]], num_turns: int) -> dict[str, list[float]]:
-    """What every contender has measured, turn by turn: each turn asks all of them, every other one in reverse order."""
+def alternate(contenders: Mapping[str, Callable[[], float]], num_repeats: int) -> dict[str, list[float]]:
+    """What every contender measured, one value per repeat. A repeat measures each contender once; every second repeat
+    goes through them in reverse order."""
     values: dict[str, list[float]] = {name: [] for name in contenders}
-    for turn in range(num_turns):
-        for name in list(contenders)[:: -1 if turn % 2 else 1]:
+    for repeat in range(num_repeats):
+        for name in list(contenders)[:: -1 if repeat % 2 else 1]:
             values[name].append(contenders[name]())
-            print(f"turn {turn + 1}: {name}: {_number(values[name][-1])}", file=sys.stderr, flush=True)
+            print(f"repeat {repeat + 1}: {name}: {_number(values[name][-1])}", file=sys.stderr, flush=True)
     return values
 
 
 @dataclass(frozen=True)
 class Row:
-    """One comparison. baseline, contender: who; *_values: what they measured, turn by turn."""
+    """One comparison. baseline, contender: who; *_values: what they measured, one value per repeat."""
 
     row: str
     work: str
@@ -55,7 +57,7 @@ class Row:
 
     @property
     def ratio(self) -> float:
-        """Contender / baseline: the median over the turns."""
+        """Contender / baseline: the median over the repeats."""
         return median(c / b for c, b in zip(self.contender_values, self.baseline_values, strict=True))
 
     def to_json(self) -> dict[str, Any]:
@@ -74,7 +76,7 @@ class Row:
 
 
 def markdown(rows: list[Row]) -> str:
-    """The table: medians over the turns, and ratios."""
+    """The table: medians over the repeats, and ratios."""
     lines = [
         "| row | work | unit | threads | baseline | | contender | | ratio |",
         "|---|---|---|---|---|---|---|---|---|",

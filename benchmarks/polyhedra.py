@@ -21,7 +21,7 @@ import torch
 from rich.console import Console
 
 from benchmarks.legacy import LegacyDQN, LegacyGame, RandomAgent, RandomHost, reduce_boards
-from benchmarks.measuring import ROOT, Row, in_fresh_process, markdown, peak_growth_mib, rate_of, take_turns
+from benchmarks.measuring import ROOT, Row, alternate, in_fresh_process, markdown, peak_growth_mib, rate_of
 from palestra import Callback, RunConfig, Trainer, load_config
 from palestra.algorithms.dqn import DQN
 from palestra.config import load_yaml
@@ -56,8 +56,8 @@ class Size:
     min_seconds: float
     dqn_steps: Steps
     overhead_steps: Steps
-    num_turns: int
-    num_overhead_turns: int
+    num_repeats: int
+    num_overhead_repeats: int
     with_compiled: bool
 
 
@@ -80,7 +80,7 @@ def play_rows(size: Size, device: torch.device, num_threads: int) -> list[Row]:
             arguments = (contender, str(batch), str(device), str(num_threads), str(size.min_seconds))
             return in_fresh_process("benchmarks.polyhedra", "play_rate", *arguments)
 
-        values = take_turns({name: partial(rate, name) for name in contenders}, size.num_turns)
+        values = alternate({name: partial(rate, name) for name in contenders}, size.num_repeats)
         for row, reduction in (("H1", "minimal"), ("H2", "vertices")):
             ours = {f"palestra, {k}": values[f"{reduction}, {k}"] for k in kernels}
             work = f"random play, {reduction}, batch {batch}"
@@ -178,7 +178,7 @@ def dqn_rows(size: Size, device: torch.device, num_threads: int) -> list[Row]:
     }
     if size.with_compiled:
         contenders["palestra, compiled"] = train_palestra(20, 1, compiled=True)
-    values = take_turns(contenders, size.num_turns)
+    values = alternate(contenders, size.num_repeats)
     return Row.of("H4", "DQN, the original's test config", "train steps/s", num_threads, values, LEGACY)
 
 
@@ -244,7 +244,7 @@ def overhead_rows(size: Size, num_threads: int) -> list[Row]:
         "bare loop": lambda: train_bare(config, steps).opt_steps_per_s,
         "palestra's trainer": lambda: train(config, steps).opt_steps_per_s,
     }
-    values = take_turns(contenders, size.num_overhead_turns)
+    values = alternate(contenders, size.num_overhead_repeats)
     return Row.of("O1", f"DQN, {CONFIG.name}", "opt steps/s", num_threads, values, "bare loop")
 
 

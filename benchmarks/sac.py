@@ -1,6 +1,6 @@
 """One update of SAC beside torch's products of its matrices: by hand, by autograd, and compiled; one run, one table.
 
-    python -m benchmarks.sac [--threads N] [--seconds S] [--turns N] [--json FILE]
+    python -m benchmarks.sac [--threads N] [--seconds S] [--repeats N] [--json FILE]
 
 The sizes are those of HalfCheetah, the settings those of configs/sac-halfcheetah.yml. An update is all of an opt step:
 the sample from the replay memory, the noise, critics, policy, entropy coefficient and targets. The ratio is the share
@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 
 from benchmarks import learning_settings
-from benchmarks.measuring import Row, markdown, rate_of, take_turns
+from benchmarks.measuring import Row, alternate, markdown, rate_of
 from benchmarks.peers.floor import products_of_update
 from palestra.algorithms.sac import SAC, SACConfig
 from palestra.config import load_config
@@ -80,8 +80,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--threads", type=int, default=1, help="threads of the CPU")
     parser.add_argument("--seconds", type=float, default=2.0, help="seconds per measurement")
-    parser.add_argument("--turns", type=int, default=5, help="measurements of each")
-    parser.add_argument("--json", type=Path, help="where every value of every turn goes")
+    parser.add_argument("--repeats", type=int, default=5, help="measurements of each")
+    parser.add_argument("--json", type=Path, help="where every value of every repeat goes")
     arguments = parser.parse_args()
     works = {
         "matrix products": bare_products(),
@@ -94,7 +94,7 @@ def main() -> None:
             for _ in range(20):
                 work()
         contenders = {name: rate_of(work, arguments.seconds) for name, work in works.items()}
-        values = take_turns(contenders, arguments.turns)
+        values = alternate(contenders, arguments.repeats)
     rows = Row.of("P7", "one update of SAC", "updates/s", arguments.threads, values, "matrix products")
     print(markdown(rows))
     if arguments.json is not None:

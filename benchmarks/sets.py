@@ -14,7 +14,7 @@ from itertools import cycle
 import torch
 from torch import Tensor
 
-from benchmarks.measuring import ROOT, Row, markdown, rate_of, take_turns
+from benchmarks.measuring import ROOT, Row, alternate, markdown, rate_of
 from palestra import load_config
 from palestra.algorithms.dqn import DQNConfig
 from palestra.games.game import Observation, TensorGame
@@ -46,7 +46,7 @@ def layout(kind: type[PackedSets | PaddedSets]) -> Iterator[None]:
         deep_sets.make_sets = before
 
 
-def rows(num_threads: int, min_seconds: float, num_turns: int) -> list[Row]:
+def rows(num_threads: int, min_seconds: float, num_repeats: int) -> list[Row]:
     torch.set_num_threads(num_threads)
     config = load_config(ROOT / "configs" / "dqn-polyhedra.yml")
     game = config.game.build(torch.device("cpu"), "numba")
@@ -72,8 +72,8 @@ def rows(num_threads: int, min_seconds: float, num_turns: int) -> list[Row]:
     for name, compute in (("forward", forward), ("forward and backward", gradient)):
         contenders: dict[str, type[PackedSets | PaddedSets]] = {"padded": PaddedSets, "packed": PackedSets}
         measures = {key: rate_of(partial(work, compute, kind), min_seconds) for key, kind in contenders.items()}
-        take_turns(measures, 1)  # warm
-        values = take_turns(measures, num_turns)
+        alternate(measures, 1)  # warm
+        values = alternate(measures, num_repeats)
         found += Row.of("S1", f"newton_sets, {name}", "batches/s", num_threads, values, "padded")
     return found
 

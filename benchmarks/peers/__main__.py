@@ -1,6 +1,6 @@
 """palestra beside the libraries that people use: same work, same hyperparameters, one run, one table.
 
-    python -m benchmarks.peers [--rows P1,P4,...] [--threads 1 2] [--turns 3] [--quick] [--out FOLDER]
+    python -m benchmarks.peers [--rows P1,P4,...] [--threads 1 2] [--repeats 3] [--quick] [--out FOLDER]
 
 `make peers` builds the virtual environment of the peers first. README.md says what is measured, and how.
 """
@@ -24,7 +24,7 @@ TIMEOUT_S = 300.0  # of one measurement
 
 @dataclass
 class Measured:
-    """What came of a comparison with a number of threads: value and answer of each contender, turn by turn, and why
+    """What came of a comparison with a number of threads: value and answer of each contender per repeat, and why
     others are left out."""
 
     comparison: Comparison
@@ -67,14 +67,14 @@ class Measured:
         return COMPARISONS.index(self.comparison), self.num_threads
 
 
-def measure(comparison: Comparison, num_threads: int, num_turns: int, timed_seconds: float) -> Measured:
-    """Every contender once a turn, every other turn in reverse order. Who fails once is asked no more."""
+def measure(comparison: Comparison, num_threads: int, num_repeats: int, timed_seconds: float) -> Measured:
+    """Every contender once per repeat, every second repeat in reverse order. One that fails is not run again."""
     measured = Measured(comparison, num_threads)
-    for turn in range(num_turns):
-        for name in list(comparison.contenders)[:: -1 if turn % 2 else 1]:
+    for repeat in range(num_repeats):
+        for name in list(comparison.contenders)[:: -1 if repeat % 2 else 1]:
             if name in measured.left_out:
                 continue
-            extra = {"seed": turn, "timed_seconds": timed_seconds, "num_threads": num_threads}
+            extra = {"seed": repeat, "timed_seconds": timed_seconds, "num_threads": num_threads}
             work = comparison.work | comparison.contenders[name] | extra
             try:
                 answer = script_of(name).run(work, num_threads, TIMEOUT_S)
@@ -82,13 +82,15 @@ def measure(comparison: Comparison, num_threads: int, num_turns: int, timed_seco
                 measured.left_out[name] = str(error)
                 measured.values.pop(name, None)
                 measured.answers.pop(name, None)
-                print(f"{comparison.row} turn {turn + 1}: {name}: {error}", file=sys.stderr, flush=True)
+                print(f"{comparison.row} repeat {repeat + 1}: {name}: {error}", file=sys.stderr, flush=True)
                 continue
             value = comparison.value(answer)
             measured.values.setdefault(name, []).append(value)
             measured.answers.setdefault(name, []).append(answer)
             print(
-                f"{comparison.row} turn {turn + 1}: {name}: {value:,.4g} {comparison.unit}", file=sys.stderr, flush=True
+                f"{comparison.row} repeat {repeat + 1}: {name}: {value:,.4g} {comparison.unit}",
+                file=sys.stderr,
+                flush=True,
             )
     return measured
 
@@ -97,7 +99,7 @@ def measure(comparison: Comparison, num_threads: int, num_turns: int, timed_seco
 
 
 def startup_table(all_measured: list[Measured]) -> str:
-    """Seconds from the start of the process to the first opt step: medians over the turns."""
+    """Seconds from the start of the process to the first opt step: medians over the repeats."""
     lines = ["| row | work | threads | contender | start-up, s |", "|---|---|---|---|---|"]
     for measured in all_measured:
         c = measured.comparison
@@ -109,7 +111,7 @@ def startup_table(all_measured: list[Measured]) -> str:
 
 
 def processor_table(all_measured: list[Measured]) -> str:
-    """Of the starts, which are told by the clock above: seconds of the processor, medians over the turns."""
+    """Seconds of processor time of the starts (the table above has those by the clock), medians over the repeats."""
     lines = ["| row | work | threads | contender | processor, s |", "|---|---|---|---|---|"]
     for measured in all_measured:
         c = measured.comparison
@@ -123,12 +125,10 @@ def processor_table(all_measured: list[Measured]) -> str:
 def report(all_measured: list[Measured]) -> str:
     """Markdown: the table, the start-up times, who is left out and why, the versions."""
     lines = [markdown([row for measured in all_measured for row in measured.rows()])]
-    turns = {len(values) for measured in all_measured for values in measured.values.values()}
-    lines += [
-        "",
-        f"Medians of {' or '.join(map(str, sorted(turns)))} turns; ratios are medians of the ratios within a turn.",
-    ]
-    lines += ["The contenders of a row took turns in one run; other rows may come from other runs.", ""]
+    numbers = sorted({len(values) for measured in all_measured for values in measured.values.values()})
+    repeats = " or ".join(map(str, numbers))
+    lines += ["", f"Medians of {repeats} repeats; ratios are medians of the ratios within a repeat."]
+    lines += ["The contenders of a row alternated in one run; other rows may come from other runs.", ""]
     lines += ["Seconds from the start of the process to the first opt step:", "", startup_table(all_measured)]
     lines += ["", "Seconds of the processor until then, where the command alone is measured:", ""]
     lines += [processor_table(all_measured)]
@@ -153,19 +153,19 @@ def main() -> None:
     names = list(dict.fromkeys(comparison.row for comparison in COMPARISONS))
     parser.add_argument("--rows", type=lambda text: text.split(","), default=names, metavar="P1,P2,...")
     parser.add_argument("--threads", type=int, nargs="+", default=[1])
-    parser.add_argument("--turns", type=int, default=3)
-    parser.add_argument("--quick", action="store_true", help="one turn of a second: a smoke run, no figures")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--quick", action="store_true", help="one repeat, a second long: a smoke run, no figures")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "results" / "peers")
     options = parser.parse_args()
     unknown = [row for row in options.rows if row not in names]
     if unknown:
         parser.error(f"--rows: {unknown[0]} is none of {', '.join(names)}")
-    num_turns, timed_seconds = (1, 1.0) if options.quick else (options.turns, 5.0)
+    num_repeats, timed_seconds = (1, 1.0) if options.quick else (options.repeats, 5.0)
     all_measured = {} if options.quick else earlier(options.out)
     for comparison in COMPARISONS:
         if comparison.row in options.rows:
             for num_threads in options.threads:
-                measured = measure(comparison, num_threads, num_turns, timed_seconds)
+                measured = measure(comparison, num_threads, num_repeats, timed_seconds)
                 all_measured[measured.place] = measured
             write(all_measured, options.out)  # what is done stands, whatever becomes of the rest
     print(report(in_order(all_measured)))

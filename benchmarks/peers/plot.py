@@ -10,7 +10,7 @@ OURS, THEIRS = "#c2410c", "#94a3b8"
 
 
 def plot(comparisons: list[dict[str, Any]], path: Path) -> None:
-    """Bars are medians, whiskers the lowest and the highest turn. comparisons: as in peers.json."""
+    """Bars are medians over the repeats, whiskers the lowest and the highest value. comparisons: as in peers.json."""
     shown = [comparison for comparison in comparisons if comparison["values"]]
     if not shown:
         return
@@ -20,9 +20,9 @@ def plot(comparisons: list[dict[str, Any]], path: Path) -> None:
     for panel, comparison in zip(panels, shown, strict=True):
         names = list(comparison["values"])[::-1]
         values = [comparison["values"][name] for name in names]
-        medians = [median(turns) for turns in values]
-        spread = [[m - min(turns) for m, turns in zip(medians, values, strict=True)]]
-        spread.append([max(turns) - m for m, turns in zip(medians, values, strict=True)])
+        medians = [median(repeats) for repeats in values]
+        spread = [[m - min(repeats) for m, repeats in zip(medians, values, strict=True)]]
+        spread.append([max(repeats) - m for m, repeats in zip(medians, values, strict=True)])
         colors = [OURS if name.startswith("palestra") else THEIRS for name in names]
         panel.barh(names, medians, xerr=spread, color=colors, ecolor="#334155", capsize=2)
         panel.set_title(f"{comparison['row']}: {comparison['work']}, {comparison['num_threads']} thread(s)", fontsize=9)

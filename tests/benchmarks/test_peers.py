@@ -41,10 +41,10 @@ class Scripts:
         return {"startup_seconds": 1.0, "versions": {}} | answer
 
 
-# ---- turns and table -----------------------------------------------------------------------------------
+# ---- repeats and table -----------------------------------------------------------------------------------
 
 
-def test_contenders_take_turns_and_every_other_turn_is_reversed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_contenders_alternate_and_every_other_repeat_is_reversed(monkeypatch: pytest.MonkeyPatch) -> None:
     scripts = Scripts({name: {"env_steps": 10, "seconds": 2.0} for name in "ab"})
     monkeypatch.setattr(peers, "script_of", scripts)
     measured = peers.measure(comparison("env steps/s", "a", "b"), 1, 3, 1.0)
