@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import scipy.linalg.cython_blas  # noqa: F401 (kernels multiply with its BLAS, whose threads can be limited once it is loaded)
 import torch
 from numba.core.event import Event, Listener, install_listener
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController, threadpool_limits
 
 from palestra.config import ConfigError, ConfigErrorItem
 
@@ -17,11 +17,17 @@ COMPILING = "compiling kernels; this takes up to ten seconds, the first time onl
 
 @contextmanager
 def limited_threads(num_threads: int) -> Iterator[None]:
-    """Limit the threads of torch and of BLAS on the CPU inside the block."""
+    """Limit torch's operations on a CPU to so many threads inside the block, and products of compiled loops to one.
+
+    The BLAS of compiled loops has threads of its own. They would wait for the cores on which torch's threads still spin
+    after an operation: with two threads on two cores an opt step takes several times as long then, of a small network
+    as of a large one.
+    """
     before = torch.get_num_threads()
     torch.set_num_threads(num_threads)
+    others = ThreadpoolController().select(threading_layer="pthreads")
     try:
-        with threadpool_limits(num_threads, user_api="blas"):
+        with threadpool_limits(num_threads, user_api="blas"), others.limit(limits=1):
             yield
     finally:
         torch.set_num_threads(before)
