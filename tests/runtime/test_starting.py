@@ -1,7 +1,4 @@
-"""What a start imports, compiles and says.
-
-Covers palestra.runtime.threads.
-"""
+"""What a start imports, compiles and says."""
 
 import gc
 import io

@@ -77,7 +77,7 @@ def test_memory_begins_anew_with_every_episode(mode: str) -> None:
 
     game = gym_game("sync", mode)
     solo = SoloGame(game, {"agent": Counting()}, lambda num, key, keys: game.make_world(num, key, True))  # type: ignore[dict-item]
-    collected = solo.collect(solo.new_worlds(4, 0, "play"), ("agent",), 40)
+    collected = solo.collect(solo.new_worlds(4, 0, "play"), ("agent",), 40)["agent"]
     age = collected.observation["observation"][:, 1].long()
     assert torch.equal(collected.extras["count"][collected.valid], age[collected.valid])
 
@@ -90,7 +90,7 @@ def test_episodes_are_counted_with_their_raw_rewards(mode: str) -> None:
     worlds = solo.new_worlds(4, 0, "play")
     lengths: list[float] = []
     for _ in range(50):
-        rows = solo.collect(worlds, ("agent",), 1)
+        rows = solo.collect(worlds, ("agent",), 1)["agent"]
         ended = rows.terminated | rows.truncated
         lengths += worlds.world._raw_observation["observation"][ended, 1].tolist() if mode == "next_step" else []  # type: ignore[attr-defined]
     totals = solo.take_totals(worlds)
