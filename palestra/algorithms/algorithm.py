@@ -13,7 +13,7 @@ from palestra.config import Config, ConfigErrorItem
 from palestra.games.policy import Policy
 from palestra.players.player import Metrics, Player
 from palestra.rollouts.transitions import RollOut
-from palestra.runtime.guard import Kernel, find_edit, forget_kernels, kernel_properties
+from palestra.runtime.guard import Kernel, constants_of, find_edit, forget_kernels, kernel_properties
 
 
 class Deterministic(nn.Module):
@@ -180,7 +180,8 @@ class Algorithm(ABC):
 
     Hand-written kernels that stand in for methods are attributes of type `kernel_property`, named `..._kernel`, and
     None where the methods themselves run. They are chosen when they are first asked for, and anew when a run begins and
-    when somebody assigns to a method. To be called, not overridden: `begin_run`, `may_run`, `kernels_in_use`.
+    when somebody assigns to a method or to a constant of the class. To be called, not overridden: `begin_run`,
+    `may_run`, `kernels_in_use`.
     """
 
     def __init__(self, config: Any, player: Player) -> None:
@@ -237,5 +238,5 @@ class Algorithm(ABC):
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
-        if isinstance(getattr(type(self), name, None), FunctionType | MethodType):
+        if isinstance(getattr(type(self), name, None), FunctionType | MethodType) or name in constants_of(type(self)):
             forget_kernels(self)

@@ -5,8 +5,9 @@ function that they call, overridden it in a subclass, or assigned another one; t
 step aside. So a file beside the kernels, mirrors.json, holds the SHA-256 of all these functions, by kernel. `make
 kernels` writes it, after the tests have shown that kernels and methods give the same numbers.
 
-A function's SHA-256 is that of its source, its defaults, and what the global names in it stand for. Functions are
-looked up as they would be called: methods through every object that can be reached from the one that owns the kernel.
+A function's SHA-256 is that of its source, its defaults, what the global names in it stand for, and the constants of
+its class and of the classes that it names. Functions and constants are looked up as they would be used: those of
+classes through every object that can be reached from the one that owns the kernel.
 """
 
 import hashlib
@@ -27,6 +28,7 @@ from torch import Tensor, nn
 
 PACKAGE = __name__.partition(".")[0]
 SIMPLE = (bool, int, float, complex, str, bytes, type(None), type(...))
+CONSTANT = (*SIMPLE, list, tuple, set, frozenset, dict, Tensor, np.ndarray, np.generic)
 T = TypeVar("T")
 Hashes = Mapping[str, str]
 
@@ -121,11 +123,27 @@ def find_edit(kernel: Kernel, owner: object) -> str | None:
             code = function.__code__
             what = "was edited" if name_of(function) in hashes else "is another one"
             return f"{name} {what} ({Path(code.co_filename).name}, line {code.co_firstlineno})"
-    return None
+    return next((f"{name} is another one" for name in _other_constants(hashes, owner)), None)
 
 
 def _methods(names: Iterable[str], owner: object) -> Iterator[tuple[FunctionType | None, str]]:
     """Those of the functions that are methods, as they are called on the objects that can be reached."""
+    for part, _, methods in _parts_with_methods(names, owner):
+        for method in methods:
+            yield _called(part, method), f"{type(part).__name__}.{method}"
+
+
+def _other_constants(names: Iterable[str], owner: object) -> Iterator[str]:
+    """Constants of the classes of these methods which objects that can be reached, or their classes, have otherwise."""
+    for part, cls, _ in _parts_with_methods(names, owner):
+        for name, value in constants_of(cls).items():
+            if _described(inspect.getattr_static(part, name, None)) != _described(value):
+                yield f"{type(part).__name__}.{name}"
+
+
+def _parts_with_methods(names: Iterable[str], owner: object) -> Iterator[tuple[Any, type, list[str]]]:
+    """The objects that can be reached, with the classes that they derive from and those of the functions that are
+    methods of these."""
     methods: dict[str, list[str]] = {}
     for name in names:
         place, _, method = name.rpartition(".")
@@ -133,8 +151,8 @@ def _methods(names: Iterable[str], owner: object) -> Iterator[tuple[FunctionType
             methods.setdefault(place, []).append(method)
     for part in reachable(owner):
         for cls in type(part).__mro__:
-            for method in methods.get(f"{cls.__module__}:{cls.__qualname__}", ()):
-                yield _called(part, method), f"{type(part).__name__}.{method}"
+            if found := methods.get(f"{cls.__module__}:{cls.__qualname__}"):
+                yield part, cls, found
 
 
 def _called(owner: object, path: str) -> FunctionType | None:
@@ -153,11 +171,16 @@ def _called(owner: object, path: str) -> FunctionType | None:
 
 def _defined(name: str) -> FunctionType | None:
     """The function of that name, where it is defined."""
+    return _function(_found(name))
+
+
+def _found(name: str) -> Any:
+    """What has that name, where it is defined; None where nothing has."""
     module, _, path = name.partition(":")
     found: Any = sys.modules.get(module) or import_module(module)
     for part in path.split("."):
         found = inspect.getattr_static(found, part, None)
-    return _function(found)
+    return found
 
 
 def _function(value: Any) -> FunctionType | None:
@@ -212,13 +235,39 @@ def fingerprint(function: FunctionType) -> str | None:
     cells = [cell.cell_contents for cell in function.__closure__ or ()]
     known = [_described(value) for value in (function.__defaults__, function.__kwdefaults__, cells)]
     named = [f"{name} = {_described(value)}" for name, value in sorted(globals_of(function).items())]
-    return hashlib.sha256("\n".join([source, *known, *named]).encode()).hexdigest()
+    constants = [f"{name} = {_described(value)}" for name, value in sorted(_constants_for(function).items())]
+    return hashlib.sha256("\n".join([source, *known, *named, *constants]).encode()).hexdigest()
 
 
 def globals_of(function: FunctionType) -> dict[str, Any]:
     """What the global names in a function stand for."""
-    names = {name for code in _codes(function.__code__) for name in code.co_names}
-    return {name: function.__globals__[name] for name in names if name in function.__globals__}
+    return {name: function.__globals__[name] for name in names_in(function) if name in function.__globals__}
+
+
+def names_in(function: FunctionType) -> set[str]:
+    """All names of globals and of attributes."""
+    return {name for code in _codes(function.__code__) for name in code.co_names}
+
+
+def _constants_for(function: FunctionType) -> dict[str, Any]:
+    """The constants, by name, of a function's class, and of the classes and modules of ours that it names."""
+    place, _, _ = name_of(function).rpartition(".")
+    values = [*globals_of(function).values(), _found(place) if ":" in place and "<" not in place else None]
+    constants: dict[str, Any] = {}
+    for module in [value for value in values if isinstance(value, ModuleType) and _is_of_ours(value.__name__)]:
+        named = {name: vars(module)[name] for name in names_in(function) & vars(module).keys()}
+        values += named.values()
+        constants |= {f"{module.__name__}.{name}": each for name, each in named.items() if isinstance(each, CONSTANT)}
+    for cls in [value for value in values if isinstance(value, type) and _is_ours(value)]:
+        constants |= {f"{cls.__qualname__}.{name}": each for name, each in constants_of(cls).items()}
+    return constants
+
+
+def constants_of(cls: type) -> dict[str, Any]:
+    """The numbers, texts and collections that stand in a class, its own and inherited ones."""
+    bases = [base for base in reversed(cls.__mro__) if _is_ours(base) and base.__module__.partition(".")[0] != "torch"]
+    attributes = {name: value for base in bases for name, value in vars(base).items() if not name.startswith("__")}
+    return {name: value for name, value in attributes.items() if isinstance(value, CONSTANT)}
 
 
 def _codes(code: CodeType) -> Iterator[CodeType]:

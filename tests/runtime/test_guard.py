@@ -4,16 +4,18 @@ import json
 from functools import cache
 from pathlib import Path
 from types import FunctionType
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
 import torch
 
+from palestra import schedules
 from palestra.randomness import fold, random_choice
 from palestra.runtime import guard
 from palestra.runtime.guard import Kernel, find_edit, fingerprint, forget_kernels, kernel_properties, kernel_property
 from palestra.schedules import ConstantSchedule
+from tests.runtime.scaled import Base, Scaled, Settings, by_module, limited
 
 NAME = "palestra.randomness:fold"
 
@@ -85,6 +87,7 @@ def kernel_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: list[str],
         function = guard._defined(name)
         assert function is not None
         hashes[name] = fingerprint(function)
+        assert hashes[name] is not None
     file = tmp_path / "mirrors.json"
     file.write_text(json.dumps({"made_up": hashes}))
     monkeypatch.setattr(Kernel, "file", file)
@@ -106,6 +109,70 @@ def test_methods_of_all_that_can_be_reached_are_looked_up_as_they_are_called(
     edit = find_edit(kernel, owner)
     assert edit is not None
     assert edit.startswith("Other.__call__ is another one (test_guard.py, line ")
+
+
+# ---- constants of classes --------------------------------------------------------------------------------
+
+
+SCALED = {"name": "constant", "value": 1.0}
+SCALE = "tests.runtime.scaled:Scaled.scale"
+
+
+@pytest.mark.parametrize(("cls", "name"), [(Base, "EPSILON"), (Scaled, "FACTORS"), (Scaled, "EPSILON")])
+def test_a_constant_of_a_class_that_was_assigned_is_an_edit(
+    cls: type, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An inherited one, too, in the class where it stands as in the one that inherits it."""
+    kernel, owner = kernel_of(tmp_path, monkeypatch, [SCALE], ()), Owner()
+    owner.parts["first"].append(Scaled(**SCALED))
+    assert find_edit(kernel, owner) is None
+    monkeypatch.setattr(cls, name, (1.0,), raising=False)
+    edit = find_edit(kernel, owner)
+    assert edit is not None
+    assert edit.startswith("Scaled.scale was edited (scaled.py, line ")
+
+
+class WithAnother(Scaled):
+    EPSILON: ClassVar[float] = 1e-5
+
+
+class WithAProperty(Scaled):
+    @property
+    def EPSILON(self) -> float:  # type: ignore[override]  # noqa: N802
+        return 1e-5
+
+
+@pytest.mark.parametrize("cls", [WithAnother, WithAProperty])
+def test_a_constant_that_a_subclass_has_otherwise_is_an_edit(
+    cls: type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel, owner = kernel_of(tmp_path, monkeypatch, [SCALE], ()), Owner()
+    owner.parts["first"].append(cls(**SCALED))
+    assert find_edit(kernel, owner) == f"{cls.__name__}.EPSILON is another one"
+
+
+def test_a_constant_that_one_object_has_otherwise_is_an_edit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel, owner, part = kernel_of(tmp_path, monkeypatch, [SCALE], ()), Owner(), Scaled(**SCALED)
+    owner.parts["first"].append(part)
+    assert find_edit(kernel, owner) is None
+    vars(part)["FACTORS"] = (2.0, 4.0)
+    assert find_edit(kernel, owner) == "Scaled.FACTORS is another one"
+
+
+def test_a_constant_of_a_class_or_a_module_that_a_function_names_is_part_of_its_fingerprint(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before, of_module = fingerprint(limited), fingerprint(by_module)
+    monkeypatch.setattr(Settings, "LIMIT", 2.0)
+    assert fingerprint(limited) != before
+    monkeypatch.setattr(schedules, "MADE_UP_LIMIT", 2.0, raising=False)
+    assert fingerprint(by_module) != of_module
+
+
+def test_other_attributes_of_objects_are_no_constants(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel, owner = kernel_of(tmp_path, monkeypatch, [SCALE], ()), Owner()
+    owner.parts["first"].append(Scaled(name="constant", value=7.0))
+    assert find_edit(kernel, owner) is None
 
 
 def test_a_mirror_that_is_no_function_is_an_edit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
