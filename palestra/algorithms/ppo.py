@@ -26,12 +26,14 @@ from palestra.algorithms.algorithm import (
     metrics_of,
     total_loss,
 )
+from palestra.algorithms.kernels import advantages, categorical
 from palestra.algorithms.kernels import ppo as kernels
 from palestra.algorithms.parts.actor_critic import (
     SAMPLED,
     ActorCritic,
     ActorCriticPolicy,
     BoxActionsConfig,
+    DiscreteHead,
     OrthogonalConfig,
     SeparateConfig,
     SharedConfig,
@@ -254,7 +256,7 @@ class PPO(Algorithm):
         value = extras["value"] if "value" in extras else values(self.critic, batch.observation, memory_in(extras))
         advantage, value_target = torch.empty_like(value), torch.empty_like(value)
         for rows in sequences:
-            advantage[rows], value_target[rows] = self.compute_advantages(Sequences.of(batch, value, self.critic, rows))
+            advantage[rows], value_target[rows] = self.find_advantages(Sequences.of(batch, value, self.critic, rows))
         experience = Experience(
             observation=batch.observation,
             memory={},
@@ -327,7 +329,7 @@ class PPO(Algorithm):
     def policy(self, explore: bool) -> ActorCriticPolicy:
         draws = explore or self.config.evaluation == "sampled"
         critic = self.critic if explore and self.net.value is not None and self.critic.remembers else None
-        return ActorCriticPolicy(self.actor, critic, self.net.head, self.net.value is None, draws)
+        return ActorCriticPolicy(self.actor, critic, self.net.head, self.net.value is None, draws, self.draw_kernel)
 
     def module(self) -> Deterministic:
         if self.config.evaluation == "sampled":
@@ -344,6 +346,24 @@ class PPO(Algorithm):
         )
 
     # ---- what stands in for these methods where nobody has changed them (palestra.runtime.guard) ------------
+
+    def find_advantages(self, sequences: Sequences) -> tuple[Tensor, Tensor]:
+        """`compute_advantages`, by a kernel where there is one."""
+        if self.advantages_kernel is None:
+            return self.compute_advantages(sequences)
+        return self.advantages_kernel(sequences, self.config.gamma, self.config.gae_lambda)
+
+    @kernel_property
+    def advantages_kernel(self) -> Callable[[Sequences, float, float], tuple[Tensor, Tensor]] | None:
+        is_asked_for = self.player.by_hand and self.player.device.type == "cpu"
+        return advantages.compute_advantages if is_asked_for and self.may_run(advantages.KERNEL) else None
+
+    @kernel_property
+    def draw_kernel(self) -> categorical.CategoricalDraw | None:
+        head = self.net.head
+        if self.player.device.type != "cpu" or not isinstance(head, DiscreteHead):
+            return None
+        return categorical.CategoricalDraw(head.family) if self.may_run(categorical.KERNEL) else None
 
     def find_gradient(
         self, experience: Experience, index: Tensor, numbers: tuple[float, float, float], arrays: kernels.Arrays | None

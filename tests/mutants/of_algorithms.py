@@ -6,6 +6,7 @@ TURN = "algorithms/test_turn.py algorithms/test_algorithm.py"
 SAC = "algorithms/test_sac.py"
 SAMPLED = "algorithms/parts/test_sampled_actions.py algorithms/test_sac.py"
 TD3 = "algorithms/test_td3.py"
+KERNELS = "algorithms/kernels/test_equality.py"
 ADVANTAGES = "algorithms/test_ppo.py algorithms/test_ppo_recurrent.py"
 RETURNS = "algorithms/parts/test_return_distributions.py"
 
@@ -88,8 +89,8 @@ ALGORITHMS = [
         ("mean + log_std.exp() * random_normals", "mean + log_std * random_normals"),
     ),
     *mutants(
-        "algorithms/parts/advantages.py",
-        ADVANTAGES,
+        "algorithms/kernels/advantages.py",
+        f"{ADVANTAGES} {KERNELS}",
         ("                if not sequences.terminated[t, w]:", "                if True:"),
         ("is_cut = sequences.truncated[t, w] or is_last[w]", "is_cut = is_last[w]"),
         ("is_cut = sequences.truncated[t, w] or is_last[w]", "is_cut = sequences.truncated[t, w]"),
@@ -98,6 +99,10 @@ ALGORITHMS = [
             "ahead[w], later[w], is_last[w] = advantage, sequences.value[t, w], False",
             "ahead[w], later[w] = advantage, sequences.value[t, w]",
         ),
+    ),
+    *mutants(
+        "algorithms/parts/advantages.py",
+        ADVANTAGES,
         ("following = torch.where(truncated | is_last, next_value,", "following = torch.where(is_last, next_value,"),
     ),
 ]

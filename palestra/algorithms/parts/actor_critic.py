@@ -2,7 +2,7 @@
 the policy that plays with them."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Literal
 
 import torch
@@ -199,12 +199,15 @@ class ActorCritic(nn.Module):
 
 # ---- how it plays --------------------------------------------------------------------------------------
 
+Draw = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, dict[str, Tensor]]]
+
 
 class ActorCriticPolicy:
     """Draws actions from the policy, or plays the most likely ones.
 
     policy: the network that acts. value: the value's, where it must see every step of a roll-out because it has a
-    memory, else None. is_shared: the policy's last output is the value. draws: whether it draws.
+    memory, else None. is_shared: the policy's last output is the value. draws: whether it draws. kernel: what draws the
+    same actions faster than the head.
     """
 
     observes: Observes = "observation"
@@ -216,8 +219,10 @@ class ActorCriticPolicy:
         head: DiscreteHead | BoxHead,
         is_shared: bool,
         draws: bool,
+        kernel: Draw | None,
     ) -> None:
         self.policy, self.value, self.head, self.is_shared, self.draws = policy, value, head, is_shared, draws
+        self.draw: Draw = head.draw if kernel is None else kernel
         self.recurrent = [part for part in (policy, value) if part is not None and part.remembers]
 
     def act(self, view: Mapping[str, Tensor], legal: Tensor, keys: Tensor, memory: Memory) -> Decision:
@@ -235,5 +240,5 @@ class ActorCriticPolicy:
             memory_after |= of_value
         if not self.draws:
             return Decision(self.head.mode(outputs, legal), {}, memory_after)
-        action, drawn = self.head.draw(outputs, legal, keys)
+        action, drawn = self.draw(outputs, legal, keys)
         return Decision(action, extras | drawn, memory_after)

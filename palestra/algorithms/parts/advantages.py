@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
@@ -12,7 +11,6 @@ from palestra.games.policy import Memory
 from palestra.nets.recurrent import Part
 from palestra.players.player import Player
 from palestra.rollouts.transitions import Transitions
-from palestra.runtime.compiling import njit
 
 # Letters: M rows of a roll-out; T decisions of each of W sequences.
 
@@ -170,14 +168,6 @@ def generalized_advantages(sequences: Sequences, gamma: float, gae_lambda: float
     Nothing follows a terminated row, and the value of its next observation alone a truncated one: no advantage crosses
     a reset. Invalid rows are passed over, and have advantage 0.
     """
-    if sequences.valid.device.type == "cpu":
-        arrays: Any = (column.numpy() for column in sequences)
-        return torch.from_numpy(_loop_over_rows(Sequences(*arrays), gamma, gae_lambda))
-    return _loop_over_steps(sequences, gamma, gae_lambda)
-
-
-def _loop_over_steps(sequences: Sequences, gamma: float, gae_lambda: float) -> Tensor:
-    """On a GPU: all sequences at once."""
     advantages = torch.zeros_like(sequences.value)
     ahead, later = torch.zeros_like(sequences.value[0]), torch.zeros_like(sequences.value[0])
     is_last = torch.ones_like(sequences.valid[0])
@@ -188,24 +178,4 @@ def _loop_over_steps(sequences: Sequences, gamma: float, gae_lambda: float) -> T
         advantages[t] = torch.where(valid, advantage, 0.0)
         ahead, later = torch.where(valid, advantage, ahead), torch.where(valid, value, later)
         is_last = is_last & ~valid
-    return advantages
-
-
-@njit()
-def _loop_over_rows(sequences: Any, gamma: float, gae_lambda: float) -> np.ndarray:
-    """On a CPU, of a tuple of arrays."""
-    num_steps, num_sequences = sequences.reward.shape
-    advantages = np.zeros((num_steps, num_sequences), dtype=np.float32)
-    ahead, later = np.zeros(num_sequences, dtype=np.float32), np.zeros(num_sequences, dtype=np.float32)
-    is_last = np.ones(num_sequences, dtype=np.bool_)
-    for t in range(num_steps - 1, -1, -1):
-        for w in range(num_sequences):
-            if sequences.valid[t, w]:
-                advantage = sequences.reward[t, w] - sequences.value[t, w]
-                if not sequences.terminated[t, w]:
-                    is_cut = sequences.truncated[t, w] or is_last[w]
-                    following = sequences.next_value[t, w] if is_cut else later[w] + gae_lambda * ahead[w]
-                    advantage += gamma * following
-                advantages[t, w] = advantage
-                ahead[w], later[w], is_last[w] = advantage, sequences.value[t, w], False
     return advantages

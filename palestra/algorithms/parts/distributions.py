@@ -10,15 +10,13 @@ counts as one in which all are legal: nothing is decided there, and nothing beco
 
 import math
 from dataclasses import dataclass
-from functools import cache
 from typing import Protocol, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from palestra.randomness import U_GAMMA, mix, random_floats
-from palestra.runtime.compiling import njit
+from palestra.randomness import random_floats
 
 ILLEGAL = -1e9  # a logit: its probability is exactly 0, and 0 * its logarithm is 0, as -inf would not have it
 LOG_ROOT_2_PI = 0.5 * math.log(2.0 * math.pi)
@@ -54,9 +52,6 @@ class Categorical:
 
     def sample(self, logits: Tensor, legal: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
         """Actions, and their log-probabilities (B,). keys: int64 (B,)."""
-        if logits.device.type == "cpu" and not torch.compiler.is_compiling():
-            chosen, log_probs = _sample(logits.detach().numpy(), legal.numpy(), keys.numpy(), _array(self.nums))
-            return torch.from_numpy(chosen.ravel() if self.is_single else chosen), torch.from_numpy(log_probs)
         uniforms = random_floats(keys, len(self.nums))
         distribution = self.distribution(logits, legal)
         drawn = [_invert(part, uniforms[:, index]) for index, part in enumerate(distribution.log_probs)]
@@ -109,52 +104,6 @@ def _invert(log_probs: Tensor, uniforms: Tensor) -> Tensor:
     """The action at which the distribution function passes a uniform number: int64 (B,)."""
     sums = log_probs.exp().cumsum(dim=1)
     return (sums <= (uniforms * sums[:, -1]).unsqueeze(1)).sum(dim=1).clamp(max=log_probs.shape[1] - 1)
-
-
-@cache
-def _array(nums: tuple[int, ...]) -> np.ndarray:
-    return np.array(nums)
-
-
-@njit()
-def _sample(logits: np.ndarray, legal: np.ndarray, keys: np.ndarray, nums: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """`Categorical.sample` for a CPU, row by row: actions (B, K), log-probabilities (B,)."""
-    num_rows, num_choices = len(keys), len(nums)
-    chosen = np.zeros((num_rows, num_choices), dtype=np.int64)
-    log_prob = np.zeros(num_rows, dtype=np.float32)
-    weights = np.zeros(logits.shape[1], dtype=np.float32)  # of one choice, which needs no more
-    for row in range(num_rows):
-        x = np.uint64(keys[row])
-        start = 0
-        for choice in range(num_choices):
-            num = nums[choice]
-            x += U_GAMMA
-            uniform = np.float32(mix(x) >> np.uint64(40)) * np.float32(2.0**-24)
-            top = np.float32(-np.inf)
-            for action in range(num):
-                if legal[row, start + action] and logits[row, start + action] > top:
-                    top = logits[row, start + action]
-            is_free = top == -np.inf  # nothing is legal
-            if is_free:
-                for action in range(num):
-                    top = max(top, logits[row, start + action])
-            total = np.float32(0.0)
-            for action in range(num):
-                is_legal = is_free or legal[row, start + action]
-                weights[action] = np.exp(logits[row, start + action] - top) if is_legal else np.float32(0.0)
-                total += weights[action]
-            left = uniform * total
-            last = 0
-            for action in range(num):
-                if weights[action] > 0.0:
-                    last = action
-                    left -= weights[action]
-                    if left < 0.0:
-                        break
-            chosen[row, choice] = last
-            log_prob[row] += logits[row, start + last] - top - np.log(total)
-            start += num
-    return chosen, log_prob
 
 
 # ---- gaussian ------------------------------------------------------------------------------------------

@@ -17,7 +17,8 @@ from typing import Any
 import torch
 
 from palestra.runtime import guard
-from tests.algorithms.kernels.variants import VARIANTS, Variant, without_kernels
+from tests.algorithms.kernels.table import VARIANTS
+from tests.algorithms.kernels.variants import Variant, without_kernels
 
 EQUALITY = Path(__file__).with_name("test_equality.py")
 

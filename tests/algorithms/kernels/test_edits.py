@@ -27,10 +27,9 @@ from palestra.nets.mlp import MLP
 from palestra.players.player import Metrics
 from palestra.runtime import guard
 from tests.algorithms.kernels.conftest import RunEdited
+from tests.algorithms.kernels.table import KERNELS, VARIANTS
 from tests.algorithms.kernels.variants import (
-    KERNELS,
     PRIORITIZED,
-    VARIANTS,
     VECTOR,
     Numbers,
     choice_data,

@@ -1,13 +1,15 @@
 """Hand-written kernels give the numbers of the methods that they stand in for.
 
-Covers palestra.algorithms.kernels.dqn, palestra.algorithms.kernels.ppo.
+Covers palestra.algorithms.kernels.advantages, palestra.algorithms.kernels.categorical, palestra.algorithms.kernels.dqn,
+palestra.algorithms.kernels.ppo.
 """
 
 import pytest
 import torch
 
 from palestra.runtime.guard import find_edit
-from tests.algorithms.kernels.variants import OF_SETS, VARIANTS, Variant, without_kernels
+from tests.algorithms.kernels.table import OF_SETS, VARIANTS
+from tests.algorithms.kernels.variants import Variant, without_kernels
 
 
 @pytest.mark.parametrize("variant", VARIANTS + OF_SETS, ids=str)

@@ -10,14 +10,16 @@ import pytest
 import torch
 from torch import Tensor
 
+import palestra
 from palestra.algorithms.parts.actor_critic import DiscreteHead
-from palestra.algorithms.parts.advantages import Experience, Sequences
+from palestra.algorithms.parts.advantages import Experience, Sequences, generalized_advantages
 from palestra.algorithms.parts.distributions import Categorical, CategoricalDistribution
 from palestra.algorithms.ppo import PPO
 from palestra.nets.inputs import made_up
 from palestra.randomness import fold
 from tests.algorithms.kernels.conftest import RunEdited
-from tests.algorithms.kernels.variants import VECTOR, Numbers, make_ppo, ppo_data, ppo_numbers
+from tests.algorithms.kernels.ppo_variants import make_ppo, ppo_data, ppo_numbers, sequences_of
+from tests.algorithms.kernels.variants import VECTOR, Numbers
 
 STOCK_LOSS, STOCK_DRAW = PPO.loss, DiscreteHead.draw
 Terms = dict[str, Tensor]
@@ -139,13 +141,18 @@ def test_what_has_nothing_to_do_with_the_loss_leaves_the_kernel_alone() -> None:
             return advantage.clamp(-5.0, 5.0), value_target
 
     ppo = own_ppo(Own)
-    assert ppo.kernels_in_use() == {"gradient_kernel": "by hand"}
-    assert ppo.begin_run() == []
+    assert ppo.kernels_in_use() == {
+        "gradient_kernel": "by hand",
+        "advantages_kernel": "torch",
+        "draw_kernel": "by hand",
+    }
+    (line,) = ppo.begin_run()
+    assert line.startswith("Own.compute_advantages is another one")
 
 
 def test_autograd_runs_where_the_config_says_so() -> None:
     ppo = make_ppo(by_hand=False, normalize_advantages=False)
-    assert (ppo.gradient_kernel, ppo.begin_run()) == (None, [])
+    assert (ppo.gradient_kernel, ppo.advantages_kernel, ppo.begin_run()) == (None, None, [])
     assert changes(learned(ppo)) == set()
 
 
@@ -153,6 +160,40 @@ def test_the_line_names_what_was_edited_and_what_it_costs() -> None:
     (line,) = own_ppo(type("Own", (PPO,), {"loss": with_extra_term})).begin_run()
     number = with_extra_term.__code__.co_firstlineno
     assert line.startswith(f"Own.loss is another one (test_ppo_edits.py, line {number}): autograd finds the gradients")
+
+
+# ---- the advantages --------------------------------------------------------------------------------------------
+
+
+def doubled_advantages(self: PPO, sequences: Sequences) -> tuple[Tensor, Tensor]:
+    advantage = 2.0 * generalized_advantages(sequences, self.config.gamma, self.config.gae_lambda)
+    return advantage, advantage + sequences.value
+
+
+def doubled_sums(sequences: Sequences, gamma: float, gae_lambda: float) -> Tensor:
+    return 2.0 * generalized_advantages(sequences, gamma, gae_lambda)
+
+
+@pytest.mark.parametrize("way", ["override", "on the instance, later", "on the class", "what it calls"])
+def test_edited_advantages_are_learned(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    sequences = sequences_of(20, 6)
+    stock, _ = own_ppo().find_advantages(sequences)
+    if way == "override":
+        ppo: Any = own_ppo(type("Own", (PPO,), {"compute_advantages": doubled_advantages}))
+    elif way == "on the instance, later":
+        ppo = own_ppo()
+        assert ppo.advantages_kernel is not None
+        ppo.compute_advantages = doubled_advantages.__get__(ppo)
+    elif way == "on the class":
+        monkeypatch.setattr(PPO, "compute_advantages", doubled_advantages)
+        ppo = own_ppo()
+    else:
+        monkeypatch.setattr(palestra.algorithms.ppo, "generalized_advantages", doubled_sums)
+        ppo = own_ppo()
+    advantage, value_target = ppo.find_advantages(sequences)
+    assert ppo.advantages_kernel is None
+    assert torch.allclose(advantage, 2.0 * stock, atol=1e-5)
+    assert torch.equal(value_target, advantage + sequences.value)
 
 
 # ---- the draw --------------------------------------------------------------------------------------------------
@@ -180,7 +221,20 @@ def test_an_edited_draw_is_played(edit: str, monkeypatch: pytest.MonkeyPatch) ->
     data = made_up(VECTOR, keys), torch.ones(300, 3, dtype=torch.bool), keys
     assert own_ppo().policy(explore=True).act(*data, {}).action.unique().tolist() == [0, 1, 2]
     monkeypatch.setattr(owner, name, function)
-    assert own_ppo().policy(explore=True).act(*data, {}).action.unique().tolist() == [2]
+    ppo = own_ppo()
+    assert ppo.policy(explore=True).act(*data, {}).action.unique().tolist() == [2]
+    assert ppo.kernels_in_use()["draw_kernel"] == "torch"
+    assert "torch draws the actions" in ppo.begin_run()[0]
+
+
+def test_a_head_whose_draw_was_assigned_is_what_draws() -> None:
+    keys = fold(torch.arange(300), 7)
+    data = made_up(VECTOR, keys), torch.ones(300, 3, dtype=torch.bool), keys
+    ppo: Any = own_ppo()
+    assert ppo.draw_kernel is not None
+    ppo.net.head.draw = last_action.__get__(ppo.net.head)
+    ppo.begin_run()
+    assert ppo.policy(explore=True).act(*data, {}).action.unique().tolist() == [2]
 
 
 # ---- edits of a file -------------------------------------------------------------------------------------------
@@ -202,12 +256,30 @@ FILES: dict[str, tuple[str, str, str, str]] = {
         "return -2.0 * _total([(part.exp() * part)",
         "gradient",
     ),
+    "the advantages": (
+        "algorithms/parts/advantages.py",
+        "later + gae_lambda * ahead",
+        "later + ahead",
+        "advantages",
+    ),
+    "the target of the value": (
+        "algorithms/ppo.py",
+        "return advantage, advantage + sequences.value",
+        "return advantage, 2.0 * advantage + sequences.value",
+        "advantages",
+    ),
+    "the draw": (
+        "algorithms/parts/distributions.py",
+        "uniforms = random_floats(keys, len(self.nums))",
+        "uniforms = random_floats(keys, len(self.nums)).square()",
+        "draw",
+    ),
     "the network": ("nets/mlp.py", "return self.layers(flatten", "return 2 * self.layers(flatten", "gradient"),
 }
 CHILD = """
 from palestra.nets.inputs import made_up
 from palestra.randomness import fold
-from tests.algorithms.kernels.variants import make_ppo
+from tests.algorithms.kernels.ppo_variants import make_ppo
 print(*(name.removesuffix("_kernel") for name, way in make_ppo().kernels_in_use().items() if way == "torch"))
 """
 

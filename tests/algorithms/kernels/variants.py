@@ -1,9 +1,9 @@
-"""What every hand-written kernel is compared with, in all its variants: the methods that it stands in for.
+"""What hand-written kernels are compared with: the methods that they stand in for, of networks and of DQN. PPO's are in
+ppo_variants.py; table.py lists all.
 
 `make kernels` traces the same variants, to learn which functions these methods call.
 """
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -16,12 +16,8 @@ from torch import nn
 from palestra.algorithms.dqn import DQN, DQNConfig
 from palestra.algorithms.kernels import dqn as dqn_kernels
 from palestra.algorithms.kernels import greedy
-from palestra.algorithms.kernels import ppo as ppo_kernels
-from palestra.algorithms.parts.actor_critic import SAMPLED
-from palestra.algorithms.parts.advantages import Experience
-from palestra.algorithms.ppo import PPO, PPOConfig
 from palestra.config import check
-from palestra.games.spaces import ActionSpace, Box, Discrete, MultiDiscrete, Space
+from palestra.games.spaces import Discrete, Space
 from palestra.nets.inputs import made_up
 from palestra.nets.kernels import plain
 from palestra.nets.kernels.acting import acting_net
@@ -271,135 +267,3 @@ def greedy_variants() -> Iterator[Variant]:
 
         ways = (chosen_by_values, chosen_by_torch_by_values)
         yield Variant(greedy.CHOICE, f"{name}, {layers}", make, with_values, *ways)
-
-
-# ---- PPO -----------------------------------------------------------------------------------------------
-
-PPO_CONFIG: dict[str, Any] = {
-    "name": "ppo",
-    "gamma": 0.9,
-    "gae_lambda": 0.8,
-    "rollout_length": 3,
-    "num_passes": 2,
-    "num_minibatches": 2,
-    "objective": {"name": "clip", "epsilon": {"name": "constant", "value": 0.2}},
-    "value_clip": None,
-    "value_coefficient": 0.5,
-    "entropy_coefficient": {"name": "constant", "value": 0.05},
-    "max_grad_norm": None,
-    "target_kl": None,
-    "normalize_advantages": True,
-    "body": {"name": "separate", "policy": DQN_CONFIG["net"], "value": DQN_CONFIG["net"]},
-    "initialization": {"name": "stock"},
-    "box_actions": None,
-    "evaluation": "deterministic",
-    "optimizer": DQN_CONFIG["optimizer"],
-    "learning_rate": {"name": "constant", "value": 0.01},
-}
-BOX = Box((-1.0, -0.5), (1.0, 2.0))
-BOX_ACTIONS = {name: {"name": name, "initial_log_std": -0.3} for name in ("clipped_gaussian", "squashed_gaussian")}
-ACTIONS: dict[str, tuple[ActionSpace, dict[str, Any]]] = {
-    "discrete": (Discrete(3), {}),
-    "multi-discrete": (MultiDiscrete((3, 2)), {}),
-    "clipped box": (BOX, {"box_actions": BOX_ACTIONS["clipped_gaussian"]}),
-    "squashed box": (BOX, {"box_actions": BOX_ACTIONS["squashed_gaussian"]}),
-}
-
-
-def make_ppo(
-    cls: type[PPO] = PPO,
-    actions: str = "discrete",
-    spaces: dict[str, Space] = VECTOR,
-    by_hand: bool = True,
-    **changes: Any,
-) -> PPO:
-    """A player of its own."""
-    space, more = ACTIONS[actions]
-    player = Player("player", ("agent",), spaces, space, CPU, seed=1, compile=False, by_hand=by_hand)
-    player.algorithm = ppo = cls(check(PPO_CONFIG | more | changes, PPOConfig), player)
-    return ppo
-
-
-@torch.no_grad()
-def ppo_data(ppo: PPO, num: int = 600) -> tuple[Experience, torch.Tensor]:
-    """Rows whose ratios and values lie on both sides of what is clipped, of which every fifth does not count; and the
-    numbers of some of them."""
-    keys, spaces, flags = torch.arange(num), ppo.player.spaces, ppo.player.action_space.num_flags
-    observation, episode_start = made_up(spaces, fold(keys, 1)), torch.zeros(1, num, dtype=torch.bool)
-    legal = random_floats(fold(keys, 2), flags) < 0.7
-    if flags:
-        legal[:, 0] = legal[:, -1] = True
-    outputs, value = ppo.net(observation, {}, episode_start)
-    action, drawn = ppo.net.head.draw(outputs.contiguous(), legal, fold(keys, 0))
-    noise = random_normals(fold(keys, 3), 4)
-    experience = Experience(
-        observation=observation,
-        memory={},
-        episode_start=episode_start,
-        legal=legal,
-        action=drawn.get(SAMPLED, action),
-        log_prob=drawn["log_prob"] + 0.5 * noise[:, 0],
-        value=value + 0.3 * noise[:, 1],
-        advantage=3.0 * noise[:, 2].contiguous(),
-        value_target=value + noise[:, 3],
-        weight=(keys % 5 > 0).float(),
-    )
-    return experience, keys[keys % 3 > 0]
-
-
-def ppo_numbers(ppo: PPO) -> tuple[float, float, float]:
-    """Clip range, KL coefficient, entropy coefficient."""
-    return (0.2, 0.0, 0.05) if ppo.config.objective.name == "clip" else (math.inf, 0.5, 0.05)
-
-
-def ppo_by_hand(ppo: PPO, data: Any) -> Numbers:
-    assert ppo.gradient_kernel is not None
-    experience, index = data
-    arrays = ppo.gradient_kernel.read(experience)
-    gradient, metrics = ppo.find_gradient(experience, index, ppo_numbers(ppo), arrays)
-    return numbered(gradient=gradient.clone(), metrics=metrics)
-
-
-def ppo_by_torch(ppo: PPO, data: Any) -> Numbers:
-    experience, index = data
-    gradient, metrics = ppo.gradient(experience.minibatch(index), *torch.tensor(ppo_numbers(ppo)).unbind())
-    return numbered(gradient=gradient, metrics=metrics)
-
-
-def ppo_variants() -> Iterator[Variant]:
-    shared = {"name": "shared", "net": DQN_CONFIG["net"]}
-    penalty = {"name": "kl_penalty", "coefficient": 0.5, "target": None}
-    settings: dict[str, dict[str, Any]] = {
-        "clipped": {},
-        "penalty": {"objective": penalty},
-        "clipped value": {"value_clip": 0.1},
-        "plain advantages": {"normalize_advantages": False},
-        "shared": {"body": shared},
-        "all at once": {"body": shared, "objective": penalty, "value_clip": 0.1, "normalize_advantages": False},
-    }
-    for actions, (name, changes) in product(ACTIONS, settings.items()):
-        yield ppo_variant(f"{actions}, {name}", actions=actions, **changes)
-    for name, activation in product(SPACES, ("relu", "tanh")):
-        net = {"name": "mlp", "net_arch": [16, 8], "activation": activation}
-        body = {"name": "separate", "policy": net, "value": net}
-        yield ppo_variant(f"{name}, {activation}", spaces=SPACES[name], body=body)
-
-
-def ppo_variant(name: str, **changes: Any) -> Variant:
-    make = partial(make_ppo, **changes)
-    return Variant(ppo_kernels.KERNEL, name, make, lambda: ppo_data(make()), ppo_by_hand, ppo_by_torch)
-
-
-def of_sets_variants() -> Iterator[Variant]:
-    """Not traced: these networks have a guard of their own, and to edit them is no reason to do without kernels for
-    others."""
-    for (name, spaces), net in product(SETS.items(), SET_NETS):
-        yield dqn_variant(f"{name}, {net['name']}", (), spaces, net=net)
-        bodies = {"name": "separate", "policy": net, "value": net}, {"name": "shared", "net": net}
-        for body in bodies:
-            yield ppo_variant(f"{name}, {net['name']}, {body['name']}", spaces=spaces, body=body)
-
-
-OF_SETS = [*of_sets_variants()]
-VARIANTS = [*mlp_variants(), *sets_variants(), *dqn_variants(), *greedy_variants(), *ppo_variants()]
-KERNELS = list(dict.fromkeys(variant.kernel for variant in VARIANTS))

@@ -9,6 +9,7 @@ from scipy.stats import chisquare, kstest
 from torch import Tensor
 from torch import distributions as theirs
 
+from palestra.algorithms.kernels.categorical import CategoricalDraw
 from palestra.algorithms.parts.distributions import Categorical, ClippedGaussian, SquashedGaussian
 from palestra.algorithms.parts.distributions import _invert as invert
 from palestra.randomness import random_floats, random_normals, world_keys
@@ -84,7 +85,7 @@ def test_the_kernel_samples_as_tensor_operations_do(distribution: Categorical) -
     """The same uniform numbers; a difference is only possible where rounding decides."""
     logits, legal = random_case(2000, 5, 2)
     keys = world_keys(2, 2000, CPU)
-    action, _ = distribution.sample(logits, legal, keys)
+    action, _ = CategoricalDraw(distribution)(logits, legal, keys)
     uniforms = random_floats(keys, len(distribution.nums))
     parts = logits.masked_fill(~legal, -1e9).split(list(distribution.nums), dim=1)
     expected = torch.stack([invert(part.log_softmax(1), uniforms[:, k]) for k, part in enumerate(parts)], dim=1)
