@@ -94,17 +94,7 @@ PARTS = [
     *mutants(
         "algorithms/parts/distributions.py",
         DISTRIBUTIONS,
-        (
-            "log_prob[row] += logits[row, start + last] - top - np.log(total)",
-            "log_prob[row] += logits[row, start + last] - np.log(total)",
-        ),
-        (
-            "if legal[row, start + action] and logits[row, start + action] > top:",
-            "if logits[row, start + action] > top:",
-        ),
-        ("            start += num\n", ""),
-        ("            x += U_GAMMA\n            uniform", "            uniform"),
-        ("is_legal = is_free or legal[row, start + action]", "is_legal = True"),
+        ("_invert(part, uniforms[:, index])", "_invert(part, uniforms[:, 0])"),
         (
             "return columns[0].squeeze(1) if len(columns) == 1 else torch.cat(columns, dim=1).sum(dim=1)",
             "return columns[0].squeeze(1) if len(columns) == 1 else torch.cat(columns, dim=1).mean(dim=1)",

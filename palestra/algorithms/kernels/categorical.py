@@ -19,7 +19,7 @@ KERNEL = Kernel(
     __name__,
     "categorical_draw",
     mirrors=("net.head.draw",),
-    # python -m benchmarks.kernels
+    # without it the training of row P2 of benchmarks/peers takes 3.2 times as long
     cost="torch draws the actions, which takes 7 times as long in 8 worlds, 3 times in 1024",
 )
 

@@ -1,0 +1,98 @@
+"""Mistakes in DQN and PPO, in their kernels, and in the guard of kernels."""
+
+from tests.mutants.mutant import mutants
+
+DQN = "algorithms/test_dqn.py"
+PPO = "algorithms/test_ppo.py"
+EQUALITY = "algorithms/kernels/test_equality.py"
+GUARD = "runtime/test_guard.py"
+
+LEARNING = [
+    *mutants(
+        "algorithms/dqn.py",
+        DQN,
+        ("best = best_legal(value.q_values(choosing_outputs)", "best = best_legal(value.q_values(next_outputs)"),
+        ("batch.next_legal)\n        best_outputs", "torch.ones_like(batch.next_legal))\n        best_outputs"),
+        (
+            "value, terminated = self.config.value, batch.terminated",
+            "value, terminated = self.config.value, batch.terminated | batch.truncated",
+        ),
+        ("return ~batch.terminated * batch.extras.get(", "return batch.extras.get("),
+        ('batch.extras.get("discount", self.config.gamma)', "self.config.gamma"),
+        ('            losses = losses * batch.extras["weight"]\n', "            pass\n"),
+        ("self.target_net(with_fractions(next_observation, fractions))", "self.acting(next_observation)"),
+        ("(opt_steps + 1) % config.target.interval == 0", "opt_steps % config.target.interval == 0"),
+        ("self.target_net.follow(self.online, share=self.config.target.tau)", "pass"),
+        ("exploration = config.schedule(self.player.opt_steps) if explore else 0.0", "exploration = 0.0"),
+        ("self.player.env_steps < self.config.warmup_env_steps or", "False or"),
+        ("            self.buffer.update_priorities(priorities)\n", "            pass\n"),
+        ("self.optimizer.clip(gradient, self.config.max_grad_norm)", "self.optimizer.clip(gradient, None)"),
+    ),
+    *mutants(
+        "algorithms/ppo.py",
+        PPO,
+        ("surrogate = torch.minimum(ratio * batch", "surrogate = torch.maximum(ratio * batch"),
+        ("policy_loss = -batch.mean(surrogate)", "policy_loss = batch.mean(surrogate)"),
+        ("kl = ratio - 1.0 - log_ratio", "kl = ratio - 1.0 + log_ratio"),
+        ("ratio * batch.advantage - kl_coefficient * kl", "ratio * batch.advantage + kl_coefficient * kl"),
+        ("error = torch.maximum(error, (batch", "error = torch.minimum(error, (batch"),
+        ('"loss_entropy": -entropy_coefficient * entropy', '"loss_entropy": entropy_coefficient * entropy'),
+        ("return advantage, advantage + sequences.value", "return advantage, advantage"),
+        ("weight=batch.valid.to(torch.float32)", "weight=torch.ones_like(value)"),
+        ("fold(self.key, self.passes_made)", "fold(self.key, 0)"),
+        ('bool(metrics["approx_kl"] > config.target_kl)', 'bool(metrics["approx_kl"] < config.target_kl)'),
+        ("action=extras.get(SAMPLED, batch.action)", "action=batch.action"),
+        ('draws = explore or self.config.evaluation == "sampled"', "draws = explore"),
+        ("if kl < objective.target / 1.5:", "if kl < objective.target * 1.5:"),
+    ),
+    *mutants(
+        "algorithms/kernels/dqn.py",
+        EQUALITY,
+        ("error = q_values[row, action[row]] - value_target", "error = value_target - q_values[row, action[row]]"),
+        ("        if not terminated[row]:", "        if True:"),
+        ("if next_legal[row, a] and next_online[row, a] > most:", "if next_online[row, a] > most:"),
+        ("next_target[row, best]", "next_online[row, best]"),
+        ("(discounts[row] if len(discounts) else gamma)", "gamma"),
+        ("output_grads[row, action[row]] = weight * clipped", "output_grads[row, action[row]] = clipped"),
+    ),
+    *mutants(
+        "algorithms/kernels/ppo.py",
+        EQUALITY,
+        ("if ratio * advantage > clipped_ratio * advantage:", "if ratio > clipped_ratio:"),
+        ("if abs(change) <= terms.value_clip else 0.0", "if True else 0.0"),
+        ("by_entropy * p * (log_probs[a] + entropies[k])", "by_entropy * p * log_probs[a]"),
+        (
+            "passed.backward(output_grads, self.by_weights, adds=start > 0)",
+            "passed.backward(output_grads, self.by_weights)",
+        ),
+        ("        self.by_log_std[:] = 0.0\n", ""),
+    ),
+    *mutants(
+        "algorithms/kernels/categorical.py",
+        f"{EQUALITY} algorithms/parts/test_distributions.py",
+        ("                if legal[row, start + action]:\n", "                if True:\n"),
+        ("logits[row, start + last] - top) - np.log(total)", "logits[row, start + last]) - np.log(total)"),
+        (
+            "if legal[row, start + action] and logits[row, start + action] > top:",
+            "if logits[row, start + action] > top:",
+        ),
+        ("            start += num\n", ""),
+        ("                    if left < 0.0:", "                    if left <= -1.0:"),
+        ("            x += U_GAMMA\n", ""),
+    ),
+    *mutants(
+        "runtime/guard.py",
+        f"{GUARD} algorithms/kernels/test_edits.py",
+        ("known[function] = key in hashes and fingerprint(function) == hashes[key]", "known[function] = key in hashes"),
+        ('    is_special = method.startswith("__")', "    is_special = False"),
+        (
+            "for function, name in chain(looked_up, defined, _methods(hashes, owner)):",
+            "for function, name in chain(looked_up, defined):",
+        ),
+        ("is_whole = same is not None and _computed(same) == _computed(code)", "is_whole = same is not None"),
+        ("[source, *known, *named, *constants]", "[source, *known, *constants]"),
+        ("[source, *known, *named, *constants]", "[source, *known, *named]"),
+        ("inspect.getattr_static(part, name, None)", "inspect.getattr_static(cls, name, None)"),
+        ("for base in reversed(cls.__mro__) if _is_ours(base)", "for base in [cls] if _is_ours(base)"),
+    ),
+]
