@@ -40,14 +40,15 @@ def block(page: str, part: str, kind: str = "python") -> str:
 
 @dataclass
 class Example:
-    """module: the file that the document names, with that block in it. change: what puts it into a shipped config.
-    give, callbacks: what a program gives to the trainer besides; None: nothing, so that the config says it all."""
+    """module: the file that the document names, with that block in it. config: a shipped one, into which `change` puts
+    it; None: its own in docs/examples. give, callbacks: what a program gives to the trainer besides; None: nothing, so
+    that the config says it all."""
 
     page: str
     part: str
     module: str
-    config: str
-    change: Edit
+    config: str | None
+    change: Edit = lambda config: None
     give: Callable[[Trainer, Data], None] | None = None
     callbacks: Callable[[Data], list[Any]] | None = None
 
@@ -56,15 +57,15 @@ class Example:
         """The block, without the training that a program does at its end."""
         return block(self.page, self.part).partition("\ntrainer = ")[0]
 
+    @property
+    def file(self) -> Path:
+        folder, name = ("docs/examples", self.module) if self.config is None else ("configs", self.config)
+        return ROOT / folder / f"{name}.yml"
+
 
 def agent(config: Data, **changes: Any) -> None:
     [player] = config["players"].values()
     player["algorithm"] |= changes
-
-
-def reinforce(config: Data) -> None:
-    config["players"] = yaml.safe_load(block("own-algorithm.md", "reinforce:", "yaml"))["players"]
-    config["players"]["agent"] = {"scripted": "random"}
 
 
 def listed_callbacks(config: Data) -> None:
@@ -74,13 +75,7 @@ def listed_callbacks(config: Data) -> None:
 
 
 def alternating(config: Data) -> None:
-    config |= yaml.safe_load(block("own-trainer.md", "alternating", "yaml"))
     config["trainer"]["num_turns"] = 2
-
-
-def pennies(config: Data) -> None:
-    config |= yaml.safe_load(block("games.md", "pennies", "yaml"))
-    config |= {"roles": {"even": "agent", "odd": "agent"}}
 
 
 def given_callbacks(names: Data) -> list[Any]:
@@ -95,7 +90,8 @@ def set_flat(trainer: Trainer, names: Data) -> None:
 
 
 EXAMPLES = {
-    "reinforce": Example("own-algorithm.md", "class Reinforce", "reinforce", "dqn-polyhedra", reinforce),
+    "reinforce": Example("own-algorithm.md", "class Reinforce", "reinforce", None),
+    "A2C": Example("a2c.md", "class A2C", "a2c", None),
     "rollback": Example(
         "own-algorithm.md",
         "class RollbackPPO",
@@ -135,13 +131,9 @@ EXAMPLES = {
         "dqn-polyhedra",
         lambda config: config.update(callbacks=[{"name": "notes:Notes"}]),
     ),
-    "network": Example(
-        "nets.md",
-        "class Wide",
-        "wide",
-        "dqn-cartpole",
-        lambda config: agent(config, net={"name": "wide:Wide", "width": 8}),
-    ),
+    "callback that sees roll-outs": Example("callbacks.md", "class Visits", "visits", None),
+    "recorder": Example("recorders.md", "class Alarms", "alarms", None),
+    "network": Example("nets.md", "class Wide", "wide", None),
     "network in Python": Example("nets.md", "class Flat", "flat", "dqn-cartpole", lambda config: None, give=set_flat),
     "transition builder": Example(
         "dqn.md",
@@ -164,14 +156,15 @@ EXAMPLES = {
         "dqn-cartpole",
         lambda config: config["game"]["wrappers"].append({"name": "scale:Scale", "factor": 0.5}),
     ),
-    "trainer": Example("own-trainer.md", "class Alternating", "alternating", "dqn-polyhedra", alternating),
-    "game": Example("games.md", "class Pennies", "pennies", "dqn-cartpole", pennies),
+    "environment": Example("gymnasium.md", "class Corridor", "corridor", None),
+    "trainer": Example("own-trainer.md", "class Alternating", "alternating", None, alternating),
+    "game": Example("games.md", "class Pennies", "pennies", None),
 }
 
 
 def small(example: Example) -> Data:
-    """The shipped config, cut down, with the example in it."""
-    config = load_yaml(ROOT / "configs" / f"{example.config}.yml")
+    """The config, cut down, with the example in it."""
+    config = load_yaml(example.file)
     example.change(config)
     config |= {"num_worlds": 4, "stop": {"after": 12, "unit": "opt_steps"}, "best": None}
     sizes = {"batch_size": 8, "warmup_env_steps": 8, "updates_per_turn": 2, "rollout_length": 8, "num_minibatches": 2}
@@ -248,7 +241,7 @@ def test_every_class_of_the_documents_takes_part() -> None:
     }
     helpers = {"Sampling", "Remembering", "Segments"}  # of Reinforce and of RetraceDQN
     helpers |= {"SoftDQN", "MunchausenDQN"}  # which keep nothing: tests/docs/test_targets.py
-    helpers |= {"Alarms", "Minority"}  # tests/docs/test_documents.py
+    helpers |= {"Minority"}  # tests/docs/test_documents.py
     taken = {name for example in EXAMPLES.values() for name in re.findall(r"class (\w+)", example.part)}
     assert found == taken | helpers
 
