@@ -3,8 +3,8 @@
     python -m benchmarks.display [--seconds 6] [--repeats 5]
 
 Each config trains in this process, alternately with the live display on a pseudo-terminal of 80x24 and with none.
-Counted: the processor's seconds of drawing frames (in the display's thread) and of telling the display how things stand
-(in the training's), over the seconds of training; `asking` is what a safe point takes to see that nothing is to be told
+Counted: the processor's seconds of drawing frames (in the display's thread) and of updating the display
+(in the training's), over the seconds of training; `checking` is what a safe point takes to see that no update is due
 yet. With and without: how much more an opt step takes of the processor, all threads, and by the clock; the median over
 the repeats, and the least and the most.
 """
@@ -49,18 +49,19 @@ CONFIGS = {
 
 @dataclass
 class Cost:
-    """Seconds of drawing, telling and all (cpu) of the processor, of training by the clock. asking_s: of one call."""
+    """Seconds of drawing, updating and all (cpu) of the processor, of training by the clock. checking_s: of one
+    call."""
 
     drawing_s: float
-    telling_s: float
-    asking_s: float
+    updating_s: float
+    checking_s: float
     cpu_s: float
     training_s: float
     opt_steps: int
 
 
 class CountingReporter(ProgressReporter):
-    """Counts what telling takes."""
+    """Counts what updating the display takes."""
 
     cpu_s = 0.0
 
@@ -102,10 +103,10 @@ def train(name: str, overrides: tuple[str, ...], display: str, seconds: float) -
         trainer.progress = reporter = CountingReporter(trainer)
         trainer.fit()
         assert trainer.output is not None
-        shown, telling_s = trainer.output.display, reporter.cpu_s
+        shown, updating_s = trainer.output.display, reporter.cpu_s
         drawing_s = shown.cpu_s if isinstance(shown, LiveDisplay) else 0.0
-        asking_s = timeit.timeit(reporter.show, number=10_000) / 10_000
-        return Cost(drawing_s, telling_s, asking_s, meter.cpu_s, trainer.clock.seconds, trainer.opt_steps)
+        checking_s = timeit.timeit(reporter.show, number=10_000) / 10_000
+        return Cost(drawing_s, updating_s, checking_s, meter.cpu_s, trainer.clock.seconds, trainer.opt_steps)
 
 
 def measure(name: str, overrides: tuple[str, ...], seconds: float, num_repeats: int) -> str:
@@ -121,11 +122,11 @@ def measure(name: str, overrides: tuple[str, ...], seconds: float, num_repeats: 
     live, none = costs["auto"], costs["quiet"]
     step_s = median(cost.training_s / cost.opt_steps for cost in none)
     training_s = sum(cost.training_s for cost in live)
-    drawing, telling = (
-        sum(getattr(cost, f"{kind}_s") for cost in live) / training_s for kind in ("drawing", "telling")
+    drawing, updating = (
+        sum(getattr(cost, f"{kind}_s") for cost in live) / training_s for kind in ("drawing", "updating")
     )
-    asking = median(cost.asking_s for cost in live) / step_s
-    counted = f"{drawing:.2%} | {telling:.2%} | {asking:.2%} | {drawing + telling + asking:.2%}"
+    checking = median(cost.checking_s for cost in live) / step_s
+    counted = f"{drawing:.2%} | {updating:.2%} | {checking:.2%} | {drawing + updating + checking:.2%}"
     return f"| {step_s * 1e6:,.0f} µs | {counted} | {_more(live, none, 'cpu_s')} | {_more(live, none, 'training_s')} |"
 
 
@@ -141,7 +142,9 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=6.0, help="of training, per config and repeat")
     parser.add_argument("--repeats", type=int, default=5)
     arguments = parser.parse_args()
-    print("| config | opt step and its play | drawing | telling | asking | in all | of the processor | by the clock |")
+    print(
+        "| config | opt step and its play | drawing | updating | checking | in all | of the processor | by the clock |"
+    )
     print("|---|---|---|---|---|---|---|---|", flush=True)
     for title, (name, overrides) in CONFIGS.items():
         print(f"| {title} {measure(name, overrides, arguments.seconds, arguments.repeats)}", flush=True)

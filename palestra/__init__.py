@@ -56,8 +56,8 @@ HOMES = (
 
 
 def load_config(path: str | Path, overrides: tuple[str, ...] = ()) -> "RunConfig":
-    """The config of a run from a YAML file, with overrides like "players.host.algorithm.gamma=0.98". Imports the
-    classes that the file names. Raises ConfigError."""
+    """The config of a run, from a YAML file and overrides like "players.host.algorithm.gamma=0.98". It imports the
+    classes that the file names. Raises ConfigError with every fault at once."""
     from palestra.runs.config import read_config
 
     return read_config(Path(path), overrides)
@@ -68,8 +68,9 @@ def load_player(
 ) -> "Player":
     """A player as a run left it, held fixed: `load_player(run).policy(explore=False).act(...)`.
 
-    player: its name; may be left out where only one learned. checkpoint: latest, best, or a number. trust: whether the
-    modules that the run names are trusted from now on. Raises UntrustedError for those that are not.
+    player: its name; may be left out if only one learned. checkpoint: latest, best, or a number. trust: whether the
+    modules that the run names are trusted from now on. Raises ValueError if no such player learned, UntrustedError for
+    modules that are not trusted, RunFolderError and CheckpointError if the run cannot be read.
     """
     from palestra.runs import stored
 
@@ -77,7 +78,7 @@ def load_player(
 
 
 def __getattr__(name: str) -> Any:
-    """The rest on first use: importing torch costs seconds, which `palestra --help` need not wait for."""
+    """Import the other names on first use: importing torch takes seconds, which `palestra --help` need not wait for."""
     if name == "__version__":
         return import_module("importlib.metadata").version("palestra")
     with without_garbage_collection():

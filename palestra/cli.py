@@ -1,6 +1,6 @@
 """The command line. Exit codes: 0 done, 1 the run failed, 2 bad input, 128 + n stopped by signal n.
 
-Heavy imports stand in the commands: `palestra --help` answers at once.
+Heavy imports stand inside the commands, so that `palestra --help` answers at once.
 """
 
 import atexit
@@ -31,8 +31,8 @@ errors = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
 
 File = Annotated[Path, typer.Argument(help="the config, a YAML file", show_default=False)]
 Run = Annotated[Path, typer.Argument(help="the folder of a run", show_default=False)]
-Quiet = Annotated[bool, typer.Option("--quiet", help="show errors alone")]
-Trust = Annotated[bool, typer.Option("--trust", help="import the modules that the run names, from now on")]
+Quiet = Annotated[bool, typer.Option("--quiet", help="show only errors")]
+Trust = Annotated[bool, typer.Option("--trust", help="trust the modules that the run names, from now on")]
 Overrides = Annotated[list[str] | None, typer.Argument(help="dotted.key=value in place of what the file says")]
 
 
@@ -45,7 +45,7 @@ def train(
     quiet: Quiet = False,
 ) -> None:
     """Train the players of a config."""
-    with _told_plainly(quiet):
+    with _one_line_errors(quiet):
         import palestra
 
         shown = silent if quiet else console
@@ -73,13 +73,13 @@ def _train_seeds(file: Path, overrides: list[str], run: Path | None, seeds: list
 def resume(
     run: Annotated[str, typer.Argument(help="the folder of a run, or the URL of its mirror", show_default=False)],
     into: Annotated[
-        Path | None, typer.Option("--run", help="of a mirror: the folder that is made for it [runs/NAME]")
+        Path | None, typer.Option("--run", help="for a mirror: the new folder of the run [runs/NAME]")
     ] = None,
     trust: Trust = False,
     quiet: Quiet = False,
 ) -> None:
     """Go on with a run from its last checkpoint, to the same bits as if it had never stopped."""
-    with _told_plainly(quiet):
+    with _one_line_errors(quiet):
         import palestra
 
         _fit(palestra.Trainer.load(run, console=silent if quiet else console, into=into, trust=trust))
@@ -87,8 +87,8 @@ def resume(
 
 @app.command()
 def extend(run: Run, overrides: Overrides = None, trust: Trust = False, quiet: Quiet = False) -> None:
-    """Give a run another end, as stop.after=100000, and go on."""
-    with _told_plainly(quiet):
+    """Give a run another end, such as stop.after=100000, and go on."""
+    with _one_line_errors(quiet):
         import palestra
         from palestra.config import trusting
         from palestra.runs.branching import extend as extend_run
@@ -103,14 +103,16 @@ def extend(run: Run, overrides: Overrides = None, trust: Trust = False, quiet: Q
 
 @app.command()
 def branch(
-    checkpoint: Annotated[Path, typer.Argument(help="as runs/NAME-N/checkpoints/00000003, or .../latest, .../best")],
+    checkpoint: Annotated[
+        Path, typer.Argument(help="such as runs/NAME-N/checkpoints/00000003, or .../latest, .../best")
+    ],
     overrides: Overrides = None,
     run: Annotated[Path | None, typer.Option(help="the new run's folder, which must not exist [runs/NAME-N]")] = None,
     trust: Trust = False,
     quiet: Quiet = False,
 ) -> None:
     """Begin a new run with the state of a checkpoint and changed hyperparameters."""
-    with _told_plainly(quiet):
+    with _one_line_errors(quiet):
         import palestra
 
         shown = silent if quiet else console
@@ -121,14 +123,16 @@ def branch(
 def evaluate(
     run: Run,
     checkpoint: Annotated[str | None, typer.Option(help="latest, best, or a number [latest]")] = None,
-    evaluation: Annotated[str | None, typer.Option(help="one of them, by name [all]")] = None,
+    evaluation: Annotated[str | None, typer.Option(help="the name of one of the run's evaluations [all]")] = None,
     games: Annotated[int | None, typer.Option(help="games per pairing [evaluation.final_num_games]", min=1)] = None,
     video: Annotated[bool, typer.Option("--video", help="film three episodes of a Gymnasium environment")] = False,
-    watch: Annotated[bool, typer.Option("--watch", help="every checkpoint, as they come, until the run ends")] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="evaluate every checkpoint as it is written, until the run ends")
+    ] = False,
     trust: Trust = False,
 ) -> None:
     """Play the evaluations of a run's config with the players of a checkpoint; results go to RUN/evaluations/."""
-    with _told_plainly():
+    with _one_line_errors():
         from palestra.config import ConfigError, ConfigErrorItem
         from palestra.runs.stored import StoredRun
 
@@ -143,7 +147,7 @@ def evaluate(
         if watch:
             if checkpoint is not None or video:
                 raise ConfigError(
-                    [ConfigErrorItem("--watch", "expected no --checkpoint and no --video beside it, got one of them")]
+                    [ConfigErrorItem("--watch", "expected neither --checkpoint nor --video beside it, got one of them")]
                 )
             _watch(stored, names, games)
             return
@@ -191,7 +195,7 @@ def report(
     ] = None,
 ) -> None:
     """Write one page of HTML on runs: curves, evaluations, time, checkpoints, configs. A run may train meanwhile."""
-    with _told_plainly():
+    with _one_line_errors():
         from palestra.report.page import write_report
 
         console.print(str(write_report(runs, out)), soft_wrap=True)
@@ -204,13 +208,15 @@ def compare(
         str | None, typer.Option(help="best, latest or a number [the last evaluation]", show_default=False)
     ] = None,
     games: Annotated[
-        int | None, typer.Option(help="play so many per pairing now, from the same starts for all runs", min=1)
+        int | None, typer.Option(help="play so many games per pairing now, from the same starts for all runs", min=1)
     ] = None,
-    json: Annotated[Path | None, typer.Option(help="write the comparison there, too")] = None,
-    csv: Annotated[Path | None, typer.Option(help="write a line for each score of each run there")] = None,
+    json: Annotated[Path | None, typer.Option(help="also write the comparison into this file")] = None,
+    csv: Annotated[
+        Path | None, typer.Option(help="also write a line for each score of each run into this file")
+    ] = None,
 ) -> None:
     """Compare runs: scores, as means of those that differ in seed alone; keys that differ; who is likely better."""
-    with _told_plainly():
+    with _one_line_errors():
         from palestra.recording.recorders import plain
         from palestra.report.comparison import as_data, compare_groups
         from palestra.report.comparison_table import render_comparison, to_csv
@@ -234,12 +240,14 @@ def verify(
     run: Run,
     start: Annotated[
         str | None,
-        typer.Option("--from", help="a checkpoint's number, or beginning [the newest that will do]"),
+        typer.Option(
+            "--from", help="the number of a checkpoint, or beginning [the newest after which anything was recorded]"
+        ),
     ] = None,
     trust: Trust = False,
 ) -> None:
-    """Train a stretch of a run again, beside it, and say whether records and state come out equal to the bit."""
-    with _told_plainly():
+    """Train a part of a run again in another folder, and say whether records and state are equal to the bit."""
+    with _one_line_errors():
         from palestra.commands.verify import verify as verify_run
 
         verdict = verify_run(run, start, trust)
@@ -270,7 +278,7 @@ def profile(
     out: Annotated[Path, typer.Option(help="the trace, for chrome://tracing or ui.perfetto.dev")] = Path("trace.json"),
 ) -> None:
     """Train a short stretch of a config under torch's profiler: where the time goes, by phase and by operator."""
-    with _told_plainly():
+    with _one_line_errors():
         from palestra.commands.profile import profile_config, render_profile
 
         try:
@@ -287,13 +295,13 @@ def profile(
 @app.command()
 def export(
     run: Run,
-    player: Annotated[str | None, typer.Option(help="its name; may be left out where only one learned")] = None,
+    player: Annotated[str | None, typer.Option(help="its name; may be left out if only one player learned")] = None,
     checkpoint: Annotated[str, typer.Option(help="latest, best, or a number")] = "latest",
     onnx: Annotated[bool, typer.Option("--onnx", help="write policy.onnx too (extra: onnx)")] = False,
     trust: Trust = False,
 ) -> None:
     """Write a player as files that run without palestra, to RUN/export/PLAYER-OPT_STEPS/."""
-    with _told_plainly():
+    with _one_line_errors():
         import palestra
         from palestra.commands.export import ExportError, export_player
 
@@ -312,7 +320,7 @@ def export(
 def check(file: File, overrides: Overrides = None) -> None:
     """Check a config: all that `train` would refuse, at once. Nothing is run, and no environment is made; classes
     that the file names are imported, and with them their modules run."""
-    with _told_plainly():
+    with _one_line_errors():
         from palestra.commands.check import dry_run
 
         unchecked = dry_run(file, overrides or [])
@@ -323,13 +331,13 @@ def check(file: File, overrides: Overrides = None) -> None:
 
 @app.command()
 def config(
-    name: Annotated[str, typer.Argument(help="an algorithm, as dqn", show_default=False)],
+    name: Annotated[str, typer.Argument(help="an algorithm, such as dqn", show_default=False)],
     game: Annotated[
-        str | None, typer.Argument(help="a game, as polyhedra, or a Gymnasium environment, as LunarLander-v3")
+        str | None, typer.Argument(help="a game, such as polyhedra, or a Gymnasium environment, such as LunarLander-v3")
     ] = None,
 ) -> None:
     """Print a complete config, each key with its comment; for any Gymnasium environment, with networks that fit it."""
-    with _told_plainly():
+    with _one_line_errors():
         from palestra.config import ConfigError, ConfigErrorItem, load_config, render
         from palestra.runs.config import RunConfig
 
@@ -343,14 +351,14 @@ def config(
         if not wanted:
             asked = name if game is None else f"{name} {game}"
             there = ", ".join(stem.replace("-", " ", 1) for stem in known)
-            raise ConfigError([ConfigErrorItem(asked, f"there is no such config; expected one of: {there}")])
+            raise ConfigError([ConfigErrorItem("config", f"expected one of {there}, got {asked!r}")])
         print(render(load_config(known[wanted[0]], (), RunConfig), RunConfig), end="")
 
 
 @app.command(name="list")
 def list_parts() -> None:
     """List games, algorithms, trainers, nets, players, schedules, rewards and optimizers, one line each."""
-    with _told_plainly():
+    with _one_line_errors():
         from palestra.commands.catalogue import catalogue
 
         for kind, entries in catalogue().items():
@@ -368,7 +376,7 @@ def shipped_configs() -> list[Path]:
     return sorted(path for folder in folders for path in folder.glob("*.yml"))
 
 
-# ---- the ways out --------------------------------------------------------------------------------------
+# ---- exit codes ----------------------------------------------------------------------------------------
 
 REFUSALS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
 
@@ -393,10 +401,10 @@ def _parse_seeds(text: str) -> list[int]:
 
 
 @contextmanager
-def _told_plainly(quiet: bool = True) -> Iterator[None]:
-    """A user's mistake is one clear line per error and exit code 2, a failed run exit code 1; never a traceback.
+def _one_line_errors(quiet: bool = True) -> Iterator[None]:
+    """Print each error as one line without a traceback: exit code 2 for a user's mistake, 1 for a failed run.
 
-    quiet: say nothing of the imports, as commands do that print an answer and are done.
+    quiet: do not show that palestra is importing; for commands that only print an answer.
     """
     with importing(silent if quiet else errors):
         import palestra.training  # noqa: F401 (it imports nearly all that the commands do)
@@ -426,6 +434,7 @@ def _told_plainly(quiet: bool = True) -> Iterator[None]:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """The console script."""
-    atexit.register(gc.freeze)  # or the interpreter walks over all that torch holds before it goes: a second
+    # else the interpreter looks at all objects of torch before it ends, which takes a second
+    atexit.register(gc.freeze)
     with exiting_on_signals():
         app(args=arguments, prog_name="palestra")

@@ -154,7 +154,7 @@ def test_a_line_that_is_gone_or_came_in_between_moves_no_other(stopped: Path) ->
     [
         ({"set_in_python": 5}, "set_in_python"),
         ({"set_in_python": [3]}, "set_in_python.0"),
-        ({"mirror": "memory://nowhere/run"}, "names a mirror, and the config none"),
+        ({"mirror": "memory://nowhere/run"}, "expected no mirror, as in config.yml, got memory://nowhere/run"),
         ({"mirror": {}}, "mirror"),
         ({"id": "../../x"}, "id"),
         ({"branched_from": 7}, "branched_from"),
@@ -179,7 +179,7 @@ def test_a_forged_run_json_is_one_line(
         code = int(left.code or 0)
     told = capsys.readouterr()
     assert "Traceback" not in told.err
-    if "names a mirror" in fault:
+    if "mirror, as in config.yml" in fault:
         assert (code == 2) == (command == "resume")  # who only reads a run needs no mirror
     else:
         assert code == 2

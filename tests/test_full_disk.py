@@ -136,7 +136,7 @@ def test_a_disk_that_stays_full_leaves_the_last_checkpoint_from_which_the_run_is
     fit(tmp_path / "uninterrupted", config)
     trainer, shown = train(disk, config, freed_at=10**6)
     assert (trainer.finished, trainer.checkpointing.failure is None) == (True, False)
-    assert shown.count("records wait, for the disk refuses them") == 1
+    assert shown.count("the disk refuses records, which wait in memory") == 1
     assert "No space left on device" in shown
     latest = pointed_at(disk / "run", "latest")
     assert latest is not None

@@ -138,7 +138,10 @@ def test_a_url_without_a_folder_for_it_is_fetched_into_runs(
     assert call("resume", url) == 2
     assert "runs/mine exists already; palestra resume runs/mine continues it" in capfd.readouterr().err
     assert call("resume", "runs/mine", "--run", "elsewhere") == 2
-    assert capfd.readouterr().err == "runs/mine is a folder: the run goes on there; expected no --run\n"
+    assert (
+        capfd.readouterr().err
+        == "--run: expected none, because the run goes on in its folder runs/mine, got elsewhere\n"
+    )
 
 
 def call(*arguments: str) -> int:
@@ -329,7 +332,7 @@ def test_every_key_of_a_mirror_is_demanded(make_config: MakeConfig) -> None:
 
 
 def test_a_mirror_of_a_run_that_saves_nothing_is_refused(make_config: MakeConfig) -> None:
-    with pytest.raises(ConfigError, match=r"^output\.mirror: expected null, because nothing is saved"):
+    with pytest.raises(ConfigError, match=r"^output\.mirror: expected null, because `save` is null, got a mapping$"):
         Trainer(make_config(mirror("s3://bucket/x") | {"output.save": None}))
 
 

@@ -256,7 +256,7 @@ def test_a_broken_recorder_changes_no_record_and_is_reported(
     assert training_records(tmp_path / "run") == training_records(tmp_path / "alone")
     output = capfd.readouterr().out
     assert output.count(f"recorder broken failed: RuntimeError: broken at {call}; it is tried again") == 1
-    assert output.count("recorder broken is left unfinished") == 1
+    assert output.count("recorder broken is not finished") == 1
     assert "recorder sound" not in output
     assert [end.status for end in sound.ends] == ["complete"]
 
@@ -277,7 +277,7 @@ def test_a_server_that_never_answers_changes_no_record(
         use({"remote": Remote("nowhere")}, monkeypatch)
         Trainer(config, run=tmp_path / "run").fit()
     assert training_records(tmp_path / "run") == training_records(tmp_path / "alone")
-    assert "recorder remote is left unfinished" in capfd.readouterr().out
+    assert "recorder remote is not finished" in capfd.readouterr().out
 
 
 # ---- how a run ended -----------------------------------------------------------------------------------

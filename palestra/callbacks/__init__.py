@@ -1,4 +1,4 @@
-"""Callbacks: objects that override hooks of the trainer; some by name, others of the user's own."""
+"""Callbacks: objects whose hooks a training calls; some have a name in config files, others are the user's own."""
 
 from typing import Annotated, Any
 
@@ -20,7 +20,7 @@ class _Holder(Config):
 
 
 def make_callback(config: CallbackConfig | UserConfig | dict[str, Any]) -> Callback:
-    """A callback, by its config or what stands in a file. Raises ConfigError."""
+    """A callback, from its config or from the mapping that a file would hold. Raises ConfigError."""
     if isinstance(config, dict):
         config = check({"callback": config}, _Holder).callback
     callback: Callback = config.build()

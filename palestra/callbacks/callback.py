@@ -11,10 +11,10 @@ from palestra.rollouts.transitions import RollOut
 
 
 class Callback:
-    """Override any hook. Each receives the training: the trainer, of which a callback uses what
-    palestra.callbacks.training lists.
+    """Base of all callbacks: a subclass overrides any of the hooks. Each hook receives the training (the trainer), of
+    which it may use what palestra.callbacks.training lists.
 
-    A callback that keeps state gives it by `state_dict` and takes it back by `load_state_dict`.
+    A callback with state returns it from `state_dict`, and restores it in `load_state_dict`; checkpoints hold it.
     """
 
     def __init__(self, config: Any) -> None:
@@ -24,39 +24,49 @@ class Callback:
         """Called at the beginning of `fit`, before anything is written: raise PartError(self.config, ...) where the
         config does not fit the run."""
 
-    def before_train(self, training: Training) -> None: ...
+    def before_train(self, training: Training) -> None:
+        """Called when all parts are built, or restored from a checkpoint."""
 
-    def before_epoch(self, training: Training) -> None: ...
+    def before_epoch(self, training: Training) -> None:
+        """Called before each pass of the training logic."""
 
     def after_roll_out(self, training: Training, player: Player, roll_out: RollOut) -> None:
-        """roll_out: what the player has just experienced, a list with one entry, by role; to be looked at, not
-        changed."""
+        """Called after each roll-out. roll_out: what the player has just experienced, a list with one entry, by role;
+        not to be changed."""
 
-    def before_step(self, training: Training, player: Player) -> None: ...
+    def before_step(self, training: Training, player: Player) -> None:
+        """Called before each opt step of a player, or group of opt steps that are made at once."""
 
-    def after_step(self, training: Training, player: Player, metrics: Metrics) -> None: ...
+    def after_step(self, training: Training, player: Player, metrics: Metrics) -> None:
+        """Called after each opt step of a player, or group of opt steps. metrics: those of the step, by name."""
 
-    def after_evaluation(self, training: Training, record: Mapping[str, Any]) -> None: ...
+    def after_evaluation(self, training: Training, record: Mapping[str, Any]) -> None:
+        """Called when the result of an evaluation counts. record: as it stands in records.jsonl."""
 
     def after_save(self, training: Training, checkpoint: Path) -> None:
-        """checkpoint: its folder. What this changes in the callback lies in the next checkpoint only, and a run that
-        goes on from this one does not call it again: for copies and messages."""
+        """Called when a checkpoint was written. checkpoint: its folder. For copies and messages: state that this
+        changes is only in the next checkpoint, and a run that is resumed from this one does not call it again."""
 
-    def after_epoch(self, training: Training) -> None: ...
+    def after_epoch(self, training: Training) -> None:
+        """Called after each pass of the training logic."""
 
-    def after_train(self, training: Training) -> None: ...
+    def after_train(self, training: Training) -> None:
+        """Called when the run is done, or when a signal has asked it to leave."""
 
     def begin_branch(self) -> None:
-        """Called after `load_state_dict` where a run branches off another: forget what belongs to that one alone."""
+        """Called after `load_state_dict` if this run branches off another one: reset the state that belongs only to
+        that run."""
 
     def state_dict(self) -> dict[str, Any]:
+        """The state that checkpoints hold: texts, numbers, tensors, lists and dicts of these."""
         return {}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """The inverse of `state_dict`."""
 
 
 class CallbackConfig(Config):
-    """Base of the configs of callbacks that have a name; each stands beside its callback and builds it."""
+    """Base of the configs of callbacks with a name; each stands beside its callback, and builds it."""
 
     name: str
 
@@ -65,7 +75,7 @@ class CallbackConfig(Config):
 
 
 def playing(training: Training, config: CallbackConfig) -> PlayingTraining:
-    """The training, as one of players. Raises PartError for one in which nobody plays."""
+    """The training, typed as one in which players play. Raises PartError for any other kind."""
     if not isinstance(training, PlayingTraining):
         message = f"expected a run in which players play, got one of {type(training).__name__}"
         raise PartError(config, [ConfigErrorItem("name", message)])

@@ -14,19 +14,21 @@ class ChangeScheduleConfig(CallbackConfig):
     name: Literal["change_schedule"]
     """another schedule from a moment on"""
     player: NonEmptyStr
-    """whose"""
+    """whose schedule changes"""
     key: NonEmptyStr
-    """where it stands below the player's algorithm, as learning_rate or exploration.epsilon"""
+    """where the schedule stands below the player's algorithm, as learning_rate or exploration.epsilon"""
     at: Limit
-    """when: the first opt step or epoch that begins there or after"""
+    """when it changes: at the first opt step or epoch that begins at or after this count"""
     schedule: ScheduleConfig
-    """the new one; still a function of all the player's opt steps"""
+    """the new schedule; still a function of all the player's opt steps"""
 
     def build(self) -> "ChangeSchedule":
         return ChangeSchedule(self)
 
 
 class ChangeSchedule(Callback):
+    """Replaces a schedule of a player once, when the time has come."""
+
     config: ChangeScheduleConfig
 
     def __init__(self, config: ChangeScheduleConfig) -> None:

@@ -17,52 +17,53 @@ class FreezeConfig(CallbackConfig):
     name: Literal["freeze"]
     """weights that stay as they are, to the bit"""
     player: NonEmptyStr
-    """whose"""
+    """whose weights"""
     net: NonEmptyStr
     """which of its networks that learn: q; actor_critic; policy or critics"""
     weights: list[NonEmptyStr]
     """which of the network's parameters, by name, as layers.0.weight; * stands for anything, as in layers.0.*"""
     num_opt_steps: PositiveInt | None
-    """of the player, from its first one on; null: all"""
+    """for how many opt steps of the player, from its first one on; null: for all"""
 
     def build(self) -> "Freeze":
         return Freeze(self)
 
 
 class Freeze(Callback):
-    """Holds weights, through the optimizer that would move them, while the player's opt steps are few enough.
+    """Freezes weights in their optimizer, for the first `num_opt_steps` of the player.
 
-    Opt steps that are made at once (a pass of PPO) are as the first of them.
+    A group of opt steps that are made at once (a pass of PPO) is frozen if the first of them is.
     """
 
     config: FreezeConfig
 
     def __init__(self, config: FreezeConfig) -> None:
         super().__init__(config)
-        self.mask: Tensor | None = None  # while they are held
+        self.mask: Tensor | None = None  # while weights are frozen
 
     def check(self, training: Training) -> None:
         self._mask(training)
 
     def before_train(self, training: Training) -> None:
-        self._hold_or_release(training, learner_named(self.config.player, self.config, training))
+        self._freeze_or_thaw(training, learner_named(self.config.player, self.config, training))
 
     def before_step(self, training: Training, player: Player) -> None:
         if player.name == self.config.player:
-            self._hold_or_release(training, player)
+            self._freeze_or_thaw(training, player)
 
-    def _hold_or_release(self, training: Training, player: Player) -> None:
+    def _freeze_or_thaw(self, training: Training, player: Player) -> None:
         until = self.config.num_opt_steps
-        is_held = until is None or player.opt_steps < until
-        if is_held and self.mask is None:
+        is_frozen = until is None or player.opt_steps < until
+        if is_frozen and self.mask is None:
             self.mask = self._mask(training)
             player.optimizers[self.config.net].freeze(self.mask)
-        elif not is_held and self.mask is not None:
+        elif not is_frozen and self.mask is not None:
             player.optimizers[self.config.net].thaw(self.mask)
             self.mask = None
 
     def _mask(self, training: Training) -> Tensor:
-        """Which of the weights of the network, as one vector: bool (P,). Raises PartError for what is not there."""
+        """Which weights of the network are frozen, as one vector: bool (P,). Raises PartError for names of no network
+        or parameter."""
         config = self.config
         player = learner_named(config.player, config, training)
         learned = [name for name in player.optimizers if name in player.nets]
@@ -77,6 +78,6 @@ class Freeze(Callback):
         ]
         if faults:
             raise PartError(config, faults)
-        held = [any(fnmatchcase(name, pattern) for pattern in config.weights) for name in parameters]
-        parts = [torch.full((p.numel(),), is_held) for p, is_held in zip(parameters.values(), held, strict=True)]
+        frozen = [any(fnmatchcase(name, pattern) for pattern in config.weights) for name in parameters]
+        parts = [torch.full((p.numel(),), is_frozen) for p, is_frozen in zip(parameters.values(), frozen, strict=True)]
         return torch.cat(parts).to(player.device)

@@ -25,7 +25,7 @@ from palestra.schedules import Schedule
 
 class EvaluationMeasureConfig(Config):
     name: Literal["evaluation"]
-    """of an evaluation, every time"""
+    """a score of an evaluation, each time that it is played"""
     evaluation: NonEmptyStr
     """which of the evaluations, by name"""
     pairing: NonNegativeInt
@@ -36,22 +36,22 @@ class EvaluationMeasureConfig(Config):
 
 class TrainingMeasureConfig(Config):
     name: Literal["training_returns"]
-    """mean return of the last 100 games of training, exploration and all"""
+    """mean return of the last 100 games of training, which are played with exploration"""
     role: NonEmptyStr
-    """whose"""
+    """the role whose returns count"""
     interval: Interval
-    """between two looks, each at the end of an epoch; the first comes when a game has finished"""
+    """between two measurements, each at the end of an epoch; the first one when a game has finished"""
 
 
 class PlateauConfig(CallbackConfig):
-    """What both callbacks say."""
+    """The keys of both callbacks."""
 
     of: Annotated[EvaluationMeasureConfig | TrainingMeasureConfig, ByName()]
     """what is measured"""
     goal: Literal["max", "min"]
-    """what is better"""
+    """whether more (max) or less (min) is better"""
     min_delta: NonNegativeFloat
-    """only what is better than the best one by more than this improves"""
+    """a measurement improves only if it is better than the best one by more than this"""
     patience: PositiveInt
     """act after this many measurements in a row without improvement"""
 
@@ -68,19 +68,19 @@ class ReduceOnPlateauConfig(PlateauConfig):
     name: Literal["reduce_on_plateau"]
     """lower a schedule, as the learning rate, when a measure no longer improves"""
     player: NonEmptyStr
-    """whose"""
+    """whose schedule"""
     key: NonEmptyStr
-    """where it stands below the player's algorithm, as learning_rate"""
+    """where the schedule stands below the player's algorithm, as learning_rate"""
     factor: Fraction
-    """all its values from then on are multiplied by this, once more each time"""
+    """each time, all later values of the schedule are multiplied by this"""
 
     def build(self) -> "ReduceOnPlateau":
         return ReduceOnPlateau(self)
 
 
 class Plateau(Callback):
-    """Calls `on_plateau` when `patience` measurements in a row have not improved; then it counts anew. A measurement
-    that is no number is none that improves."""
+    """Calls `on_plateau` when `patience` measurements in a row have not improved, and then counts from 0 again. A
+    measurement that is nan does not improve."""
 
     config: PlateauConfig
 
@@ -88,9 +88,10 @@ class Plateau(Callback):
         super().__init__(config)
         self.best: float | None = None
         self.num_waited = 0
-        self.looked: Counters = {"opt_steps": 0, "env_steps": 0, "epochs": 0}  # counters at the last look
+        self.measured_at: Counters = {"opt_steps": 0, "env_steps": 0, "epochs": 0}  # counters at the last measurement
 
     def on_plateau(self, training: Training) -> None:
+        """Called when `patience` measurements in a row have not improved."""
         raise NotImplementedError
 
     def check(self, training: Training) -> None:
@@ -116,29 +117,27 @@ class Plateau(Callback):
             raise PartError(of, faults)
 
     def before_train(self, training: Training) -> None:
-        self.looked = {
-            **self.looked,
-            "minutes": training.counters["minutes"],
-        }  # those of the clock do not stand in a checkpoint
+        minutes = training.counters["minutes"]  # which no checkpoint holds
+        self.measured_at = {**self.measured_at, "minutes": minutes}
 
     def after_evaluation(self, training: Training, record: Mapping[str, Any]) -> None:
         of = self.config.of
         if isinstance(of, EvaluationMeasureConfig) and record["evaluation"] == of.evaluation:
             (config,) = (each for each in training.config.evaluations if each.name == of.evaluation)
             found = [pair for pair in record["pairs"] if pair["players"] == config.pairings[of.pairing]]
-            for pair in found:  # one, or none: scripted players alone are not evaluated every time
+            for pair in found:  # one, or none: pairings of scripted players are not played every time
                 role = of.measure.removeprefix("return/")
-                self._look(training, pair["rho"] if of.measure == "rho" else pair["returns"][role])
+                self._measure(training, pair["rho"] if of.measure == "rho" else pair["returns"][role])
 
     def after_epoch(self, training: Training) -> None:
         of = self.config.of
-        if isinstance(of, TrainingMeasureConfig) and of.interval.due(self.looked, training.counters):
-            self.looked = training.counters
+        if isinstance(of, TrainingMeasureConfig) and of.interval.due(self.measured_at, training.counters):
+            self.measured_at = training.counters
             returns = playing(training, self.config).recent_returns(of.role)
             if returns:
-                self._look(training, fmean(returns))
+                self._measure(training, fmean(returns))
 
-    def _look(self, training: Training, value: float) -> None:
+    def _measure(self, training: Training, value: float) -> None:
         sign = 1.0 if self.config.goal == "max" else -1.0
         best = -math.inf if self.best is None else sign * self.best
         if sign * value > best + self.config.min_delta:
@@ -149,8 +148,8 @@ class Plateau(Callback):
             self.num_waited = 0
             self.on_plateau(training)
 
-    def told(self) -> str:
-        """What has not improved."""
+    def reason(self) -> str:
+        """A sentence on what has not improved."""
         of, best = self.config.of, "no number" if self.best is None else f"{self.best:g}"
         if isinstance(of, TrainingMeasureConfig):
             what = f"the training returns of {of.role!r} have"
@@ -162,24 +161,24 @@ class Plateau(Callback):
         self.best, self.num_waited = None, 0
 
     def state_dict(self) -> dict[str, Any]:
-        looked = {unit: count for unit, count in self.looked.items() if unit != "minutes"}
-        return {"best": self.best, "num_waited": self.num_waited, "looked": looked}
+        measured_at = {unit: count for unit, count in self.measured_at.items() if unit != "minutes"}
+        return {"best": self.best, "num_waited": self.num_waited, "looked": measured_at}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.best, self.num_waited, self.looked = state["best"], state["num_waited"], state["looked"]
+        self.best, self.num_waited, self.measured_at = state["best"], state["num_waited"], state["looked"]
 
 
 class EarlyStopping(Plateau):
-    """Ends the run: its last evaluations, record and checkpoint are made at the next safe point."""
+    """Ends the run at the next safe point, with its last evaluations, record and checkpoint."""
 
     config: EarlyStoppingConfig
 
     def on_plateau(self, training: Training) -> None:
-        training.end_run(f"early stopping: {self.told()}")
+        training.end_run(f"early stopping: {self.reason()}")
 
 
 class ReduceOnPlateau(Plateau):
-    """Lowers a schedule of a player."""
+    """Multiplies a schedule of a player by `factor`."""
 
     config: ReduceOnPlateauConfig
 
@@ -191,7 +190,7 @@ class ReduceOnPlateau(Plateau):
         config = self.config
         schedule = self._schedule(training).scaled(config.factor)
         learner_named(config.player, config, training).change_schedule(config.key, schedule)
-        training.log(f"{config.key} of {config.player} times {config.factor:g}: {self.told()}")
+        training.log(f"{config.key} of {config.player} times {config.factor:g}: {self.reason()}")
 
     def _schedule(self, training: Training) -> Schedule:
         return schedule_at(self.config.key, self.config.player, self.config, training)

@@ -28,11 +28,11 @@ class Training(Protocol):
 
     @property
     def epoch_counts(self) -> Mapping[str, int]:
-        """What the running epoch has done so far: `updates` and, where players play, `roll_outs`."""
+        """How many `updates` and, if players play, `roll_outs` the running epoch has made so far."""
 
     @property
     def counters(self) -> Counters:
-        """All that intervals and limits count, `minutes` of training with it."""
+        """All counters that intervals and limits may name, with `minutes` of training."""
 
     def end_run(self, reason: str) -> None:
         """End the run before its `stop`, as complete, at the next safe point; the first reason counts."""
@@ -44,10 +44,10 @@ class Training(Protocol):
         """Put a value into the next record, as notes/NAME."""
 
     def during(self, message: str, tasks: Sequence[Task]) -> AbstractContextManager[None]:
-        """Let the display show what goes on in place of training, and its tasks."""
+        """A context in which the display shows a message and tasks instead of training."""
 
     def show(self) -> None:
-        """Bring the display up to date where it is time: to be called now and then while something takes long."""
+        """Update the display, if it is time: to be called now and then while something takes long."""
 
     def is_asked_to_leave(self) -> bool:
         """Whether a signal asks the run to leave."""

@@ -1,5 +1,5 @@
-"""What there is to choose from, by kind: names with one line each, read off the config models and classes
-themselves."""
+"""What `palestra list` prints: the names that a config may use, by kind, with a line each from the config models and
+classes."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ from palestra.schedules import ScheduleConfig
 
 
 def catalogue() -> dict[str, dict[str, str]]:
-    """{kind: {name: one line}} of everything that a config can name."""
+    """The parts that a config can name, as {kind: {name: one line}}."""
     return {
         "games": _variants(AnyGameConfig),
         "algorithms": _variants(AnyAlgorithm),

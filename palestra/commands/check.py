@@ -1,5 +1,5 @@
-"""What `palestra check` does: all that `train` does before it makes the run's folder, without an environment or an
-extra."""
+"""What `palestra check` does: all checks that `train` makes before it makes the run's folder, but without making an
+environment or importing an extra."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -18,11 +18,11 @@ from palestra.training.checks import check_checkpoint_folder, check_scratch_fold
 
 
 def dry_run(file: str | Path, overrides: Sequence[str]) -> list[str]:
-    """Raise ConfigError for what `train` would refuse. Gives what was not checked, in words."""
+    """Raise ConfigError for everything that `train` would refuse. Gives phrases that name what was not checked."""
     config = read_config(file, tuple(overrides))
     with checking(), without_environments():
         try:
-            if not _can_stand_in(config):
+            if not _needs_no_environment(config):
                 raise NotDeclared
             make_trainer(config).require_ready()
             fit = ""
@@ -32,15 +32,15 @@ def dry_run(file: str | Path, overrides: Sequence[str]) -> list[str]:
     return [*_unmade_environments(config, fit), *_missing_extras(config)]
 
 
-def _can_stand_in(config: RunConfig) -> bool:
-    """Networks of other runs fit the exact number of actions alone."""
+def _needs_no_environment(config: RunConfig) -> bool:
+    """Whether the config can be checked without its environment. Networks of other runs need its exact actions."""
     players: list[Any] = list(config.players.values())
     has_nets = any(isinstance(player, FromRunConfig) or getattr(player, "warm_start", None) for player in players)
     return config.game.declares_actions() or not has_nets
 
 
 def _check_apart_from_environment(config: RunConfig) -> None:
-    """What a Trainer checks that needs no spaces."""
+    """Make those checks of a Trainer that need no spaces."""
     find_device(config.execution.device)
     for name in config.learners():  # a lone agent's environment has one move
         check_seat(config.players[name].algorithm, name, Seat(config.num_worlds, 1, 1))  # type: ignore[union-attr]
@@ -56,7 +56,7 @@ def _unmade_environments(config: RunConfig, fit: str) -> Iterator[str]:
 
 
 def _missing_extras(config: RunConfig) -> Iterator[str]:
-    """Each with the package to install."""
+    """A phrase for each missing extra, with the package to install."""
     try:
         make_recorders(config.output.recorders)
     except ConfigError as error:

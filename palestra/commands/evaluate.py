@@ -1,4 +1,4 @@
-"""What a display is told while a stored run's players are evaluated."""
+"""Evaluates the players of a stored run, and shows the progress on a display."""
 
 import time
 from collections.abc import Sequence
@@ -13,9 +13,10 @@ SHOW_INTERVAL_S = 0.25
 
 
 class ShownEvaluations:
-    """Evaluations of the players that a stored run has loaded, each with its bar; used while the display is open.
+    """Plays evaluations of a stored run that has loaded a checkpoint, each with its bar on the display, which must be
+    open.
 
-    num_games: per pairing; None: the config's final number.
+    names: of the evaluations. num_games: per pairing; None: the config's `final_num_games`.
     """
 
     def __init__(self, run: StoredRun, names: Sequence[str], num_games: int | None, display: Display) -> None:
@@ -30,7 +31,7 @@ class ShownEvaluations:
         return num_games * len(evaluations.pairings(name, with_scripted=True))
 
     def play(self, name: str) -> tuple[Path, dict[str, Any]]:
-        """As `StoredRun.evaluate`."""
+        """As `StoredRun.evaluate`, with the bar of that evaluation moving."""
         task = self.tasks[name]
 
         def watch(num_over: int) -> None:
@@ -49,7 +50,7 @@ class ShownEvaluations:
             self.display.update(self.progress())
 
     def progress(self) -> Progress:
-        """The moment."""
+        """How far the evaluations are, for the display."""
         tasks, elapsed_s = list(self.tasks.values()), time.monotonic() - self._began_s
         share = sum(task.done for task in tasks) / sum(task.total for task in tasks)
         return Progress(

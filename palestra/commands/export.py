@@ -1,9 +1,9 @@
-"""Export: how a player acts, as files that run without palestra: a torch.export program, and ONNX where asked for.
+"""Writes the policy of a player as files that run without palestra: a torch.export program and, if asked for, ONNX.
 
-Both take an observation and the legal actions and give actions and what every choice is worth, for any number of
-worlds; `policy.json` says their names, shapes and types, and under `seen_through` how observations of a Gymnasium
-environment were normalised before the player saw them. What is written is loaded again and must act as the player
-does.
+Both take an observation and the legal actions, for any number of worlds, and give the actions and the value (`worth`)
+of every choice, by which the player chooses: Q-values or logits. `policy.json` has the names, shapes and types, and
+under `seen_through` how observations of a Gymnasium environment must be normalised. The files are loaded again, and
+must act as the player does.
 """
 
 import logging
@@ -24,37 +24,38 @@ from palestra.rollouts import fuse
 from palestra.storage.disk import write_text
 from palestra.storage.facts import to_json
 
-NUM_WORLDS, NUM_ROUNDS = 32, 16  # of the games in which exported and own actions are compared
-TOLERANCE = 1e-4  # of numbers in an action, and of what two choices are worth: other kernels add up in other orders
+NUM_WORLDS, NUM_ROUNDS = 32, 16  # of the games in which the actions of the file and of the player are compared
+TOLERANCE = 1e-4  # of numbers in an action, and of the values of two choices: kernels add up in different orders
 
-Seen = list[tuple[Mapping[str, Tensor], Tensor, Tensor]]  # views, legal actions, and what the player did
+Decisions = list[tuple[Mapping[str, Tensor], Tensor, Tensor]]  # observation, legal actions, the player's action
 Act = Callable[[Mapping[str, Tensor], Tensor], tuple[Tensor, Tensor]]
 
 
 class ExportError(RuntimeError):
-    """The player cannot be exported, or what was written does not act as it does."""
+    """The player cannot be exported, or the exported file does not act as the player does."""
 
 
 def export_player(player: Player, folder: Path, onnx: bool) -> dict[str, int]:
-    """Write `policy.pt2` (torch.export), `policy.onnx` if asked for, and `policy.json` into a new folder.
+    """Write `policy.pt2` (torch.export), `policy.json` and, with `onnx`, `policy.onnx` into a new folder.
 
-    Gives the number of decisions compared, by file. Raises ExportError, or FileExistsError for a folder that exists.
+    Gives for each file the number of decisions in which it was compared with the player. Raises ExportError,
+    FileExistsError if the folder exists, NotImplementedError for an algorithm whose policy cannot be exported.
     """
     assert player.algorithm is not None
     module = player.algorithm.module()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch's exporters speak of their own insides
-        seen = _decisions(player)
+        warnings.simplefilter("ignore")  # torch's exporters warn about their internals
+        decisions = _decisions(player)
         folder.mkdir(parents=True)
         try:
-            return _write(module, player, seen, folder, onnx)
+            return _write(module, player, decisions, folder, onnx)
         except BaseException:
             shutil.rmtree(folder)
             raise
 
 
-def _write(module: nn.Module, player: Player, seen: Seen, folder: Path, onnx: bool) -> dict[str, int]:
-    example = (dict(seen[0][0]), seen[0][1])
+def _write(module: nn.Module, player: Player, decisions: Decisions, folder: Path, onnx: bool) -> dict[str, int]:
+    example = (dict(decisions[0][0]), decisions[0][1])
     batch = torch.export.Dim("batch", min=1)
     shapes = ({name: {0: batch} for name in example[0]}, {0: batch})
     program = torch.export.export(module, example, dynamic_shapes=shapes)
@@ -62,42 +63,43 @@ def _write(module: nn.Module, player: Player, seen: Seen, folder: Path, onnx: bo
     path = folder / "policy.pt2"
     torch.export.save(program, path)
     loaded = torch.export.load(path).module()
-    checked = {path.name: _compare(lambda view, legal: loaded(dict(view), legal), seen, player.action_space, path)}
+    checked = {path.name: _compare(lambda view, legal: loaded(dict(view), legal), decisions, player.action_space, path)}
     if onnx:
         path = folder / "policy.onnx"
-        checked[path.name] = _compare(_write_onnx(module, example, shapes, path), seen, player.action_space, path)
+        checked[path.name] = _compare(_write_onnx(module, example, shapes, path), decisions, player.action_space, path)
     write_text(folder / "policy.json", to_json(_description(player, example)))
     return checked
 
 
-class _Watching:
-    """A policy that remembers what it saw and did."""
+class _RecordingPolicy:
+    """A policy that adds each decision to a list."""
 
-    def __init__(self, policy: Policy, seen: Seen) -> None:
-        self.policy, self.observes, self.seen = policy, policy.observes, seen
+    def __init__(self, policy: Policy, decisions: Decisions) -> None:
+        self.policy, self.observes, self.decisions = policy, policy.observes, decisions
 
     def act(self, view: Mapping[str, Tensor], legal: Tensor, keys: Tensor, memory: Memory) -> Decision:
         decision = self.policy.act(view, legal, keys, memory)
-        self.seen.append((view, legal, decision.action))
+        self.decisions.append((view, legal, decision.action))
         return decision
 
 
-def _decisions(player: Player) -> Seen:
-    """What the player sees and does in games beside random players."""
-    seen: Seen = []
+def _decisions(player: Player) -> Decisions:
+    """The decisions of the player in games with random players."""
+    decisions: Decisions = []
     game = player.game
     assert game is not None
     played: Any = fuse(game)
-    own = _Watching(player.policy(explore=False), seen)
+    own = _RecordingPolicy(player.policy(explore=False), decisions)
     played.policies = {role: own if role == player.roles[0] else make_script("random", game) for role in game.roles}
     played.collect(played.new_worlds(NUM_WORLDS, player.seed, "export"), (player.roles[0],), NUM_ROUNDS)
-    return seen
+    return decisions
 
 
-def _compare(act: Act, seen: Seen, space: ActionSpace, path: Path) -> int:
-    """The number of decisions in which `act` does what the player did; another choice must be worth as much."""
+def _compare(act: Act, decisions: Decisions, space: ActionSpace, path: Path) -> int:
+    """The number of decisions. Raises ExportError unless `act` makes all of them as the player did, or makes a choice
+    of the same value."""
     number = different = 0
-    for view, legal, action in seen:
+    for view, legal, action in decisions:
         found, worth = act(view, legal)
         if isinstance(space, Box):
             near = (found - action).abs() <= TOLERANCE
@@ -110,7 +112,7 @@ def _compare(act: Act, seen: Seen, space: ActionSpace, path: Path) -> int:
         number += len(action)
         different += int((~near.all(dim=1)).sum())
     if different:
-        raise ExportError(f"{path} gives other actions than the player in {different} of {number} decisions")
+        raise ExportError(f"{path}: expected the player's actions, got others in {different} of {number} decisions")
     return number
 
 
@@ -120,7 +122,7 @@ def _columns(choices: Tensor) -> tuple[Tensor, ...]:
 
 def _write_onnx(module: nn.Module, example: Any, shapes: Any, path: Path) -> Act:
     try:
-        logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it warns of operators that nobody asked for
+        logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it warns of operators that are not used
         import onnxruntime
         import onnxscript  # noqa: F401 (torch's exporter needs it, and says so less clearly)
     except ImportError as error:

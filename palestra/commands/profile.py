@@ -1,7 +1,7 @@
-"""What `palestra profile` does: a short stretch of a config's training, in a folder that goes, under torch's profiler.
+"""What `palestra profile` does: it trains a short part of a run, in a temporary folder, under torch's profiler.
 
-Three stretches follow each other, each of whole epochs: warm-up; one in which the phases are timed; one under the
-profiler, whose own cost would spoil those times.
+Training has three parts of whole epochs: a warm-up, a part in which the phases are timed, and a part under the
+profiler, whose own cost would falsify those times.
 """
 
 import os
@@ -31,7 +31,7 @@ NEVER = Limit(after=1e12, unit="opt_steps")
 
 @dataclass(frozen=True)
 class Operator:
-    """What one operator of torch took, without what it called, under the profiler."""
+    """The time of one operator of torch under the profiler, without that of the operators that it calls."""
 
     name: str
     calls: int
@@ -41,8 +41,8 @@ class Operator:
 
 @dataclass(frozen=True)
 class Profile:
-    """seconds: by phase, of `opt_steps` and `env_steps`. operators: the costliest first. profiled_opt_steps: those of
-    the operators."""
+    """A profile. seconds: by phase, for `opt_steps` opt steps and `env_steps` env steps. operators: the most expensive
+    first, for `profiled_opt_steps` opt steps."""
 
     seconds: Mapping[str, float]
     env_steps: int
@@ -52,7 +52,7 @@ class Profile:
 
 
 class Ranges(TimeLog):
-    """A time log whose phases are ranges of torch's profiler, while that is on."""
+    """A time log whose phases appear as ranges in torch's profiler, while that is on."""
 
     is_profiled = False
     range: record_function | None = None
@@ -68,14 +68,14 @@ class Ranges(TimeLog):
 
 
 class Profiling:
-    """Watches a training, and ends it when the last of the three stretches is over. num_opt_steps: the least of each of
-    the other two."""
+    """Watches a training, and ends it after the last of its three parts. num_opt_steps: of the second and of the third
+    part, at least. trace: the file for the profiler's trace."""
 
     def __init__(self, trainer: Trainer, num_opt_steps: int, trace: Path) -> None:
         self.trainer, self.num_opt_steps, self.trace = trainer, num_opt_steps, trace
         self.time_log = Ranges(trainer.device)
         self.num_warm_epochs = 0
-        self.first: tuple[int, int] | None = None  # opt steps and env steps at the second stretch's beginning
+        self.first: tuple[int, int] | None = None  # opt steps and env steps at the beginning of the second part
         self.timed: tuple[int, int] | None = None  # at its end
         self.seconds: Mapping[str, float] = {}
         self.profiler: profile | None = None
@@ -88,9 +88,9 @@ class Profiling:
 
     def after_safe_point(self) -> None:
         if not self.trainer.in_epoch:
-            self._next_stretch()
+            self._begin_next_part()
 
-    def _next_stretch(self) -> None:
+    def _begin_next_part(self) -> None:
         here = self.trainer.opt_steps, self.trainer.env_steps
         if self.first is None:
             self.num_warm_epochs += all(player.opt_steps for player in self.trainer.learners)
@@ -104,7 +104,7 @@ class Profiling:
                 self.profiler = profile(
                     activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if is_cuda else [])]
                 )
-                os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # it would tell when it starts and stops
+                os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # else it prints when it starts and stops
                 self.profiler.start()
                 self.time_log.is_profiled = True
                 self.time_log.switch("other")
@@ -132,19 +132,20 @@ class Profiling:
 def profile_config(
     config: str | Path | dict[str, Any] | RunConfig, overrides: Sequence[str], num_opt_steps: int, trace: Path
 ) -> Profile | int:
-    """Train a stretch of a config and write `trace`, for chrome://tracing or ui.perfetto.dev. Nothing is evaluated,
-    saved or recorded elsewhere. Gives the number of the signal if one asked to leave.
+    """Train a short part of a run, and write `trace`, a file for chrome://tracing or ui.perfetto.dev. Nothing is
+    evaluated, saved or recorded elsewhere.
 
-    Raises ConfigError, and OSError where the trace cannot be written.
+    num_opt_steps: of the timed and of the profiled part, at least. Gives the profile, or the number of the signal if
+    one has asked to leave. Raises ConfigError, TrainingFailed, and OSError if the trace cannot be written.
     """
-    given = read_config(config, tuple(overrides))
+    run_config = read_config(config, tuple(overrides))
     output: dict[str, Any] = {"display": "quiet", "record": None, "recorders": [], "save": None, "mirror": None}
     changes: dict[str, Any] = {"stop": NEVER, "evaluations": [], "best": None, "evaluators": None}
-    changes |= {"output": given.output.model_copy(update=output)}
+    changes |= {"output": run_config.output.model_copy(update=output)}
     was_there = trace.exists()
-    open(trace, "ab").close()  # what cannot be written is told now, not after the work
+    open(trace, "ab").close()  # raise now, not after the work, if it cannot be written
     with TemporaryDirectory(prefix="palestra-profile-") as place:
-        trainer: Trainer = make_trainer(given.model_copy(update=changes), run=Path(place) / "run")
+        trainer: Trainer = make_trainer(run_config.model_copy(update=changes), run=Path(place) / "run")
         profiling = Profiling(trainer, num_opt_steps, trace)
         try:
             trainer.fit()
@@ -162,7 +163,7 @@ def profile_config(
 
 
 def render_profile(found: Profile, num_operators: int) -> RenderableType:
-    """The tables: phases, and operators."""
+    """A profile as two tables, of phases and of operators."""
     total = sum(found.seconds.values())
     phases = Table("phase", box=None, header_style="dim", padding=(0, 3, 0, 0))
     for heading in ("share", "seconds", "us per opt step", "us per env step"):
@@ -181,7 +182,7 @@ def render_profile(found: Profile, num_operators: int) -> RenderableType:
     return Group(
         f"{count_text(found.opt_steps)} opt steps, {count_text(found.env_steps)} env steps in {total:.2f} s\n",
         phases,
-        f"\nOperators of torch in {found.profiled_opt_steps} more opt steps, under the profiler, without what they"
-        " call.\nLoops compiled by numba are none; their time is in the phases alone.\n",
+        f"\nOperators of torch in {found.profiled_opt_steps} more opt steps, under the profiler, without the time"
+        " of operators that they call.\nLoops compiled by numba are no operators: only the phases hold their time.\n",
         operators,
     )

@@ -1,5 +1,5 @@
-"""A complete config for any Gymnasium environment: a shipped one of the same algorithm, fitted to what is seen and done
-there. A start to be read and tuned, not tuned itself."""
+"""Makes a complete config for any Gymnasium environment: a shipped config of the same algorithm, with networks that fit
+the observations. It is a starting point that is not tuned."""
 
 import math
 from collections.abc import Sequence
@@ -51,11 +51,12 @@ FRAME_STACK = {"name": "frame_stack", "stack_size": 4, "padding_type": "reset"}
 
 
 def fitted_config(algorithm: str, env_id: str, shipped: Sequence[Path]) -> RunConfig:
-    """The first of the shipped Gymnasium configs of that algorithm that fits the environment's actions, with the
-    environment's usual arguments and with networks that fit what is seen. The environment's own config comes first, as
-    it is; for Atari games those of other Atari games, elsewhere those of none.
+    """A config for an environment: the first shipped Gymnasium config of that algorithm that fits its actions, with its
+    usual arguments and with networks that fit its observations. If a config for this environment is shipped, it is
+    given unchanged. Atari games only use configs of Atari games, and other environments only those of others.
 
-    Raises ConfigError where the environment cannot be made, or the algorithm cannot play it.
+    shipped: the shipped config files. Raises ConfigError if the environment cannot be made, or if the algorithm cannot
+    play it.
     """
     bases = [load_yaml(path) for path in shipped if path.stem.split("-")[0] == algorithm]
     bases = [base for base in bases if base["game"]["name"] == "gymnasium"]
@@ -90,7 +91,8 @@ def fitted_config(algorithm: str, env_id: str, shipped: Sequence[Path]) -> RunCo
 
 
 def _usual_game(env_id: str) -> dict[str, Any]:
-    """An environment as it is usually played. Atari: in frames of 84 x 84 grey pixels, stacked by four."""
+    """The config of an environment with its usual arguments; for Atari also the usual wrappers: frames of 84 x 84 grey
+    pixels, four of them stacked."""
     game: dict[str, Any] = {
         "name": "gymnasium",
         "id": env_id,
@@ -119,8 +121,8 @@ def _usual_arguments(env_id: str) -> dict[str, Any]:
 
 
 def _with_fitting_nets(data: Any, spaces: dict[str, Space], is_box: bool) -> Any:
-    """The same data with other networks where those that stand there cannot see these spaces. is_box: whether critics
-    see an action too."""
+    """The same data, with other networks in place of those that do not fit these observations. is_box: whether critics
+    receive an action too."""
     if isinstance(data, list):
         return [_with_fitting_nets(item, spaces, is_box) for item in data]
     if not isinstance(data, dict):
@@ -128,8 +130,8 @@ def _with_fitting_nets(data: Any, spaces: dict[str, Space], is_box: bool) -> Any
     if data.get("name") in NETS:
         is_flat = not any(space.is_image for space in spaces.values())
         return data if data["name"] == "mlp" and is_flat else _fitting_net(spaces)
-    seen = {key: spaces | ACTION if key == "critic_net" and is_box else spaces for key in data}
-    return {key: _with_fitting_nets(value, seen[key], is_box) for key, value in data.items()}
+    inputs = {key: spaces | ACTION if key == "critic_net" and is_box else spaces for key in data}
+    return {key: _with_fitting_nets(value, inputs[key], is_box) for key, value in data.items()}
 
 
 def _fitting_net(spaces: dict[str, Space]) -> dict[str, Any]:

@@ -1,7 +1,8 @@
-"""Whether a run can be reproduced: a stretch of it is trained again from a checkpoint, beside the run, and compared.
+"""What `palestra verify` does: it trains a part of a run again from a checkpoint, in a temporary folder, and compares.
 
-What must be equal: every record apart from its `clock`, and the state in the checkpoint at the stretch's end. What is
-counted in minutes follows the clock, and comes at other steps each time: it is left out, and said.
+Every record must be equal apart from its `clock`, and so must the state in the checkpoint at the end of that part.
+Intervals in minutes follow the clock, so that they are due at other steps each time: what depends on them is left out,
+and the verdict says so.
 """
 
 import io
@@ -31,12 +32,12 @@ from palestra.training.trainer import Trainer
 
 BEGINNING = "beginning"
 NEVER = 1e12  # minutes
-MOST_BYTES = 1 << 40  # of a file that was found to be what was written
+MOST_BYTES = 1 << 40  # of a file whose SHA-256 was found to be right
 MOST_RECORDS = 4 << 30  # bytes of records.jsonl, which is read whole
 
 
 class Difference(NamedTuple):
-    """The first thing that came out otherwise. where: the record's kind and counters, or the checkpoint's name."""
+    """The first difference. where: the record's kind and counters, or the checkpoint's name."""
 
     where: str
     change: Change
@@ -50,9 +51,13 @@ class Difference(NamedTuple):
 
 @dataclass(frozen=True)
 class Verdict:
-    """What `verify` has found. start: a checkpoint's name, or "beginning". end: the checkpoint whose state was
-    compared, if any. changed: versions and machine, where they are no longer those of the run. clocked: what was left
-    out because it follows the clock. damage: of records.jsonl, if its SHA-256 is not that of a checkpoint."""
+    """The result of `verify`.
+
+    start: the name of the checkpoint where it began, or "beginning". num_records: how many records were compared. end:
+    the checkpoint whose state was compared, if any. difference: None if all is equal. changed: lines on versions and
+    machine that are no longer those of the run. clocked: the keys that count minutes, whose effects were left out.
+    damage: what is wrong with records.jsonl, if its SHA-256 is not the one that a checkpoint holds.
+    """
 
     start: str
     num_records: int
@@ -83,7 +88,9 @@ def _verify(run: Path, start: str | None) -> Verdict:
     clocked = _clocked(config)
     if recording := [key for key in clocked if key not in ("stop", "output.save")]:
         keys = " and ".join(recording)
-        raise RunFolderError(f"{run} cannot be compared: {keys} in minutes follows the clock, at other steps each time")
+        raise RunFolderError(
+            f"{keys}: expected a unit other than minutes, which follow the clock, to verify {run}, got minutes"
+        )
     checkpoints = Checkpoints(folder, keep_last=1, keep_every=None)
     loaded = _start(folder, checkpoints, start)
     number, first = (-1, 0) if loaded is None else (loaded.manifest.number, loaded.records.length)
@@ -97,15 +104,17 @@ def _verify(run: Path, start: str | None) -> Verdict:
     if "output.save" in clocked:
         end = None
     if not expected:
-        raise RunFolderError(f"{run} has recorded nothing after that checkpoint; expected an earlier one")
+        raise RunFolderError(
+            f"--from: expected a checkpoint of {run} after which something was recorded, got a later one"
+        )
     with TemporaryDirectory(prefix="palestra-verify-") as place:
-        trainer = _beside(folder, config, loaded, Path(place) / "run")
-        # a checkpoint that was not due, where somebody stopped, does not come again
+        trainer = _replay_trainer(folder, config, loaded, Path(place) / "run")
+        # a checkpoint that was only saved for a stop is not saved again
         due_end = end.manifest.number if end is not None and end.manifest.is_due else None
         replay = Replay(trainer, first, expected, due_end)
         try:
             trainer.fit()
-        except TrainingFailed as failed:  # what stands in the replay's own folder is of no use to anybody
+        except TrainingFailed as failed:  # the temporary folder is of no use, so it is not named
             raise TrainingFailed(f"{run} could not be trained again: {failed.why}") from failed
         if trainer.signals.received is not None:
             sys.exit(128 + trainer.signals.received)
@@ -137,11 +146,10 @@ def _clocked(config: BaseRunConfig) -> list[str]:
 
 
 class Replay:
-    """A run that is trained again, watched at its safe points. It leaves off at the first record that differs, or at
-    the end of the stretch: the checkpoint `end`, or where that was not due (a signal had asked for it), after the last
-    record.
+    """Watches a run that is trained again. It ends the training at the first record that differs, or at the end of the
+    part: at the checkpoint `end` or, if that is None, after the last record.
 
-    first: how many bytes of records.jsonl lie before the stretch. expected: the records of the stretch.
+    first: the length in bytes of the part of records.jsonl before. expected: the records of the part.
     """
 
     def __init__(self, trainer: Lifecycle, first: int, expected: list[dict[str, Any]], end: int | None) -> None:
@@ -149,7 +157,7 @@ class Replay:
         self.difference: Difference | None = None
         self.num_bytes = self.num_new = 0
         trainer.watcher = self
-        trainer.evaluating.marks_earlier = False  # earlier checkpoints lie in the run that is trained again
+        trainer.evaluating.may_mark_earlier = False  # earlier checkpoints lie in the run that is trained again
 
     def before_safe_point(self) -> None:
         pass
@@ -164,7 +172,7 @@ class Replay:
             raise TrainingEnds
 
     def compare(self) -> None:
-        """Look for a difference in the records so far."""
+        """Compare the records so far."""
         new = _records(self.trainer.opened_output().folder, self.first, None)
         self.num_new = len(new)
         for before, now in zip(self.expected, new, strict=False):
@@ -185,31 +193,38 @@ def _start(folder: RunFolder, checkpoints: Checkpoints, start: str | None) -> Lo
         loaded = checkpoints.load(number)
         if loaded.records.length < length:
             return loaded
-    there = "no checkpoint" if not checkpoints.numbers() else "nothing recorded after any of its checkpoints"
-    raise RunFolderError(f"{folder.path} has {there}; to train all of it again: --from {BEGINNING}")
+    got = "none" if not checkpoints.numbers() else "only ones after which nothing was recorded"
+    expected = f"expected a checkpoint in {folder.path} to begin from, got {got}"
+    raise RunFolderError(f"{expected}; to train all of it again: --from {BEGINNING}")
 
 
-def _beside(folder: RunFolder, config: BaseRunConfig, loaded: LoadedCheckpoint | None, path: Path) -> Trainer:
-    """A trainer of the same run in a folder of its own, which holds what the run held at that checkpoint. The clock
-    does not end it."""
+def _replay_trainer(folder: RunFolder, config: BaseRunConfig, loaded: LoadedCheckpoint | None, path: Path) -> Trainer:
+    """A trainer of the same run in another folder, which holds what the run held at that checkpoint. A `stop` in
+    minutes does not end it."""
     copy = RunFolder.create_at(path)
     if config.stop.unit == "minutes":
         config = config.model_copy(update={"stop": Limit(after=NEVER, unit="minutes")})
-    alone: dict[str, Any] = {"recorders": [], "mirror": None, "checkpoint_folder": None}  # it writes nowhere else
+    alone: dict[str, Any] = {
+        "recorders": [],
+        "mirror": None,
+        "checkpoint_folder": None,
+    }  # so that it writes nowhere else
     config = config.model_copy(update={"output": config.output.model_copy(update=alone)})
     copy.root.write(copy.config.name, render(config, type(config)).encode())
     copy.write_facts(folder.facts().model_copy(update={"mirror": None, "checkpoint_folder": None}))
     _copy_files(folder.players, copy.players)
-    _copy_files(folder.evaluations.below("async"), copy.evaluations.below("async"))  # what has failed stays failed
+    _copy_files(
+        folder.evaluations.below("async"), copy.evaluations.below("async")
+    )  # evaluations that have failed must fail again
     if loaded is not None:
-        kept = CheckpointPlace(copy.checkpoints.below(loaded.folder.name).make(), copy.buffers)
+        place = CheckpointPlace(copy.checkpoints.below(loaded.folder.name).make(), copy.buffers)
         for name in (MANIFEST, *loaded.manifest.files):
-            kept.folder.write(name, loaded.place.folder.read(name, MOST_BYTES))
+            place.folder.write(name, loaded.place.folder.read(name, MOST_BYTES))
         for name, stored in loaded.manifest.segments().items():
-            kept.buffers.write(name, read_checked(loaded.place.buffers, name, stored))
+            place.buffers.write(name, read_checked(loaded.place.buffers, name, stored))
         copy.checkpoints.write("latest", f"{loaded.folder.name}\n".encode())
         copy.root.write(copy.records.name, _content(folder)[: loaded.records.length])
-    return Trainer.load(path, console=Console(file=io.StringIO()))  # what it shows is not about the run itself
+    return Trainer.load(path, console=Console(file=io.StringIO()))  # its display is not of interest
 
 
 def _copy_files(source: Folder, target: Folder) -> None:

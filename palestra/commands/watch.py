@@ -1,4 +1,4 @@
-"""Evaluates the checkpoints of a run as they come, from another process than the one that trains."""
+"""Evaluates the checkpoints of a run as they are written, from another process than the one that trains."""
 
 import json
 import time
@@ -8,28 +8,28 @@ from typing import Any
 from palestra.runs.stored import StoredRun, record_name
 from palestra.storage.checkpoints import CheckpointError, Checkpoints
 
-LOOK_S = 1.0  # between two looks for a new checkpoint
+LOOK_S = 1.0  # between two searches for a new checkpoint
 
 
 def watch(run: StoredRun, names: Sequence[str], num_games: int | None) -> Iterator[tuple[int, dict[str, Any] | str]]:
-    """Evaluate those that are there, the oldest first, and those that come, until the run has ended; gives the number
-    of each, with a record, or with the reason why there is none.
+    """Evaluate all checkpoints of a run, the oldest first, and new ones as they are written, until the run has ended.
+    Gives the number of each checkpoint with a record, or with the reason why there is none.
 
-    names: of the evaluations. num_games: per pairing; None: the config's final number. Only reads what the run writes,
-    and takes no lock. What is filed with the same number of games is not played again.
+    names: of the evaluations. num_games: per pairing; None: the config's `final_num_games`. It takes no lock, and
+    writes only into evaluations/. A checkpoint that was evaluated with as many games before is not played again.
     """
-    checkpoints, seen = Checkpoints(run.folder, keep_last=1, keep_every=None), set[tuple[int, int]]()
+    checkpoints, evaluated = Checkpoints(run.folder, keep_last=1, keep_every=None), set[tuple[int, int]]()
     while True:
         for number in checkpoints.numbers():
-            try:  # a number may come again, where a run goes on from an earlier checkpoint
+            try:  # a number comes again if the run was resumed from an earlier checkpoint
                 written = (checkpoints.folder.path / f"{number:08d}" / "manifest.json").lstat().st_mtime_ns
-                if (number, written) in seen:
+                if (number, written) in evaluated:
                     continue
-                seen.add((number, written))
+                evaluated.add((number, written))
                 run.load(str(number))
             except (CheckpointError, FileNotFoundError) as error:
                 is_there = number in checkpoints.numbers()
-                yield number, str(error) if is_there else "it is gone: the run keeps others"
+                yield number, str(error) if is_there else "it was deleted meanwhile, because the run keeps others"
                 continue
             for name in names:
                 record = _filed(run, name, num_games)
@@ -40,7 +40,8 @@ def watch(run: StoredRun, names: Sequence[str], num_games: int | None) -> Iterat
 
 
 def _filed(run: StoredRun, name: str, num_games: int | None) -> dict[str, Any] | None:
-    """The record of an evaluation of the players that are loaded, if it was played with as many games."""
+    """The record of an evaluation of the loaded checkpoint that was played before with as many games; None if there is
+    none."""
     config = run.evaluations.configs[name]
     wanted = [num_games or config.final_num_games] * len(config.pairings)
     try:

@@ -8,7 +8,7 @@ from palestra.config import ByName, ConfigError, PartError, load_class
 from palestra.config.variants import members_of
 from palestra.games.spaces import Space
 from palestra.nets.feed_forward import FeedForwardConfig, NetConfig
-from palestra.nets.own import GivenNets, RecurrentNet, UserNetConfig
+from palestra.nets.own import PythonNets, RecurrentNet, UserNetConfig
 from palestra.nets.recurrent import RecurrentConfig
 from palestra.randomness import seeded_global_state
 
@@ -17,8 +17,8 @@ AnyNetConfig = Annotated[FeedForwardConfig | RecurrentConfig | UserNetConfig, By
 
 __all__ = [
     "AnyNetConfig",
-    "GivenNets",
     "NetConfig",
+    "PythonNets",
     "RecurrentNet",
     "UserNetConfig",
     "is_net_config",
@@ -28,7 +28,7 @@ __all__ = [
 
 
 def make_net(
-    config: FeedForwardConfig | RecurrentConfig | UserNetConfig | GivenNets,
+    config: FeedForwardConfig | RecurrentConfig | UserNetConfig | PythonNets,
     spaces: dict[str, Space],
     num_outputs: int,
     key: int,
@@ -47,7 +47,7 @@ def make_net(
 
 def is_recurrent_config(value: object) -> bool:
     """Whether that stands for a network with a memory, by name, of a user's own class, or given by a program."""
-    if isinstance(value, GivenNets):
+    if isinstance(value, PythonNets):
         return any(isinstance(net, RecurrentNet) for net in value.nets)
     if isinstance(value, UserNetConfig):
         return issubclass(load_class(value.name, nn.Module), RecurrentNet)

@@ -55,7 +55,7 @@ class UserNetConfig(UserConfig):
         return net
 
 
-class GivenNets:
+class PythonNets:
     """Networks that a program has made, where else the config of one stands: handed out one by one."""
 
     def __init__(self, nets: Sequence[nn.Module]) -> None:

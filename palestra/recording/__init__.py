@@ -1,4 +1,4 @@
-"""What a run shows and records: recorders by name, the display, summaries and plots."""
+"""Records of a run and where they go: recorders by name, the display, the summary and plots."""
 
 from collections.abc import Sequence
 from typing import Annotated
@@ -20,8 +20,8 @@ RecorderConfig = Annotated[AnyRecorder, ByName(user_class=Recorder)]
 
 
 def make_recorders(configs: Sequence[AnyRecorder]) -> dict[str, Recorder]:
-    """The recorders by name. Raises ConfigError where a library is missing, with the extra to install, and where a
-    user's own recorder cannot be made."""
+    """The recorders that a config names, by name. Raises ConfigError if a library is missing, with the extra to
+    install, and if a user's own recorder cannot be made."""
     recorders: dict[str, Recorder] = {}
     faults = []
     for index, config in enumerate(configs):
@@ -41,7 +41,7 @@ def make_recorders(configs: Sequence[AnyRecorder]) -> dict[str, Recorder]:
 
 
 def check_recorders(configs: Sequence[AnyRecorder]) -> Sequence[AnyRecorder]:
-    """Refuse two of one name: they would write the same files."""
+    """Raise ConfigError if two recorders have the same name, because they would write the same files."""
     names = [config.name for config in configs]
     faults = [
         ConfigErrorItem(f"{index}.name", f"expected each recorder once, got {name!r} twice")

@@ -1,4 +1,4 @@
-"""What is gathered between two records, by name, and what a record makes of it."""
+"""Adds up named values between two records, and reduces them to what the record says."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -18,10 +18,11 @@ NUMBERS = (float, int)  # a tuple is faster to ask than a union
 
 
 class Aggregates:
-    """Of numbers the statistics asked for: the mean under the bare name, the others as name/std (of all of them, not of
-    a sample), and so on. Of arrays one histogram. Of images, videos, texts and date-times the last one.
+    """Named values since the last record. Numbers become the statistics asked for: the mean under the bare name, the
+    others as name/std (of the population, not of a sample) and so on. Arrays become one histogram. Of images, videos,
+    texts and datetimes the last one counts.
 
-    Numbers may be 0-d tensors on any device; `add` waits for none.
+    Numbers may be 0-d tensors on any device; `add` does not wait for the device.
     """
 
     def __init__(self, statistics: Sequence[Statistic]) -> None:
@@ -37,10 +38,10 @@ class Aggregates:
         self._waiting: list[tuple[str, Tensor]] = []  # arrays on a GPU
         self._singles: dict[str, Single] = {}
 
-    # ---- gathering -------------------------------------------------------------------------------------
+    # ---- adding ----------------------------------------------------------------------------------------
 
     def add(self, values: Mapping[str, Recordable]) -> None:
-        """Raises TypeError or ValueError for what cannot be recorded."""
+        """Add one value per name. Raises TypeError or ValueError for values that cannot be recorded."""
         for name, value in values.items():
             if isinstance(value, Tensor):
                 if value.ndim:
@@ -57,7 +58,7 @@ class Aggregates:
                 self._track(name, total, num, value, 1, {s: 0.0 if s == "std" else value for s in self._tracked})
 
     def add_numbers(self, name: str, values: np.ndarray) -> None:
-        """As `add` of one number after the other. values: (n,), n > 0."""
+        """Add many numbers of one name, as `add` would one after the other. values: (n,), n > 0."""
         values = values.astype(np.float64)
         total, num = self._sums.get(name, (0.0, 0))
         more = float(values.sum())
@@ -68,7 +69,8 @@ class Aggregates:
             self._track(name, total, num, more, len(values), new)
 
     def _track(self, name: str, total: Number, num: int, more: Number, num_more: int, new: dict[str, Any]) -> None:
-        """Bring in the statistics `new` of `num_more` numbers with the sum `more`, where `num` had the sum `total`."""
+        """Merge the statistics `new` of `num_more` numbers with the sum `more` into those of `num` numbers with the sum
+        `total`."""
         old = self._tracks.setdefault(name, {})
         for statistic in self._tracked:
             if not num or statistic == "last":
@@ -96,15 +98,16 @@ class Aggregates:
             case _:
                 self._singles[name] = require_single(name, value)
 
-    def _settle(self) -> None:
-        """Wait for the device, and let nothing wait."""
+    def _fetch_arrays(self) -> None:
+        """Wait for the device, and count the arrays that lie there."""
         for name, values in self._waiting:
             self._add_array(name, values.cpu())
         self._waiting = []
 
-    # ---- what it comes to ------------------------------------------------------------------------------
+    # ---- results ---------------------------------------------------------------------------------------
 
     def means(self) -> dict[str, float]:
+        """The means of all numbers so far, by name."""
         return {name: float(total) / num for name, (total, num) in self._sums.items()}
 
     def total(self, name: str) -> float:
@@ -112,8 +115,8 @@ class Aggregates:
         return float(self._sums.get(name, (0.0, 0))[0])
 
     def take(self) -> dict[str, Any]:
-        """What a record says of all that came since the last call."""
-        self._settle()
+        """The entries of a record for all values since the last call, by name; then start anew."""
+        self._fetch_arrays()
         self._taken = self.means()
         taken: dict[str, Any] = {key: value for name in self._sums for key, value in self._numbers(name)}
         taken |= {name: bins.to_record() for name, bins in self._bins.items()}
@@ -136,14 +139,14 @@ class Aggregates:
         return found
 
     def shown(self) -> dict[str, float]:
-        """The means so far or, where nothing was added since they were taken, those."""
+        """The means so far or, if nothing was added since the last record, the means of that record."""
         return self.means() or self._taken
 
     # ---- state -----------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Names stand in lists, which keep their order."""
-        self._settle()
+        """The state; names stand in lists, which keep their order."""
+        self._fetch_arrays()
         return {
             "statistics": list(self.statistics),
             "sums": [(name, total, num, dict(self._tracks.get(name, {}))) for name, (total, num) in self._sums.items()],
@@ -152,7 +155,8 @@ class Aggregates:
         }
 
     def load_state_dict(self, state: Mapping[str, Any], device: torch.device) -> None:
-        """What was gathered for other statistics is dropped: a branch may ask for others."""
+        """The inverse of `state_dict`. Values that were added up for other statistics are dropped, because a branch may
+        ask for others."""
         self._clear()
         if state["statistics"] != list(self.statistics):
             return
@@ -167,7 +171,7 @@ class Aggregates:
 
 
 def _extreme(statistic: str, one: Number, other: Number) -> Number:
-    """The least or the greatest; nan where one is."""
+    """The smaller or the larger of two numbers; nan if one of them is nan."""
     if isinstance(one, Tensor) or isinstance(other, Tensor):
         two = torch.as_tensor(one), torch.as_tensor(other)
         return torch.minimum(*two) if statistic == "min" else torch.maximum(*two)

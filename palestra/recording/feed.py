@@ -1,6 +1,8 @@
-"""Feeds: each hands the records of a run to one recorder, in a thread of its own, and keeps its failures from training.
+"""Feeds: each hands the records of a run to one recorder, in a thread of its own, so that training neither waits for
+the recorder nor fails with it.
 
-records.jsonl is the only source: a recorder that was away, or a run that was killed, gets what is missing from there.
+The only source is records.jsonl: after a failure of the recorder, or a kill of the run, the missing records come from
+there.
 """
 
 import logging
@@ -17,7 +19,7 @@ from palestra.storage.disk import open_plain
 from palestra.storage.records_file import parse_record
 from palestra.storage.secrets import redacted
 
-PATIENCE_S = 60.0  # without an answer: then a recorder is called hung, and the end of a run waits no longer
+PATIENCE_S = 60.0  # a recorder without a sign of life for so long is reported, and the end of a run waits no longer
 FIRST_PAUSE_S = 1.0  # before a failed recorder is tried again; each further pause is twice as long
 LONGEST_PAUSE_S = 300.0
 
@@ -25,7 +27,10 @@ logger = logging.getLogger(__name__)
 
 
 class Feed:
-    """One recorder's thread. Of the training's side, `wait` alone waits for the recorder."""
+    """The thread of one recorder. Only `wait` waits for the recorder; all other methods return at once.
+
+    is_complete: whether all records and the end are filed. num_filed: how many records are filed.
+    """
 
     def __init__(self, name: str, recorder: Recorder, run: RunCard, records: Path) -> None:
         self.name, self.recorder, self.run, self.records = name, recorder, run, records
@@ -45,12 +50,12 @@ class Feed:
     # ---- the training's side ---------------------------------------------------------------------------
 
     def notify(self, length: int) -> None:
-        """records.jsonl has grown to `length` bytes."""
+        """Say that records.jsonl has grown to `length` bytes."""
         self._length = length
         self._wake.set()
 
     def news(self) -> Iterator[str]:
-        """What the user should know, each line once."""
+        """Lines for the user, each given once."""
         alive_at = self._alive_at
         if not self._is_hung and alive_at is not None and monotonic() - alive_at > PATIENCE_S:
             self._is_hung = True
@@ -59,24 +64,25 @@ class Feed:
             yield self._news.pop(0)
 
     def end(self, end: RunEnd) -> None:
-        """Nothing more will be recorded."""
+        """Say how the run ended: no further record will come."""
         self._alive_at = monotonic()
         self._end = end
         self._ending.set()
         self._wake.set()
 
     def wait(self) -> None:
-        """Until all is filed, or the recorder has shown no sign of life for PATIENCE_S, or has failed once more."""
+        """Wait until all is filed, the recorder has failed once more, or it has given no sign of life for
+        PATIENCE_S."""
         while self._thread.is_alive():
             self._thread.join(timeout=0.05)
             alive_at = self._alive_at
             if alive_at is not None and monotonic() - alive_at > PATIENCE_S:
                 break
         if not self.is_complete:
-            self._is_hung = True  # no more need be said
-            left = f"{self.num_filed} records are filed there, and not how the run ended"
+            self._is_hung = True  # so that it is not reported again
+            filed = f"it has filed {self.num_filed} records, but not how the run ended"
             rest = f"palestra resume {self.run.folder} files the rest"
-            self._news.append(f"recorder {self.name} is left unfinished: {left}; {rest}")
+            self._news.append(f"recorder {self.name} is not finished: {filed}; {rest}")
 
     # ---- the recorder's side ---------------------------------------------------------------------------
 
@@ -96,14 +102,14 @@ class Feed:
             self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S)
 
     def _file_records(self) -> None:
-        num_held = self.num_filed = self.recorder.open(self.run)
+        num_before = self.num_filed = self.recorder.open(self.run)
         number = 0
         with os.fdopen(open_plain(self.records).descriptor, "rb") as file:
             while True:
                 end = self._end  # before the length: after the end nothing more is recorded
                 length = self._length
                 for line in _new_lines(file, length):
-                    if number >= num_held:
+                    if number >= num_before:
                         self._file(number, line)
                     number += 1
                     self._alive_at = monotonic()
@@ -123,7 +129,7 @@ class Feed:
     def _file(self, number: int, line: bytes) -> None:
         try:
             record = parse_record(line)
-        except ValueError:  # a damaged line, which is told where the run goes on
+        except ValueError:  # a damaged line, which RunOutput reports
             return
         self.recorder.write(number, record)
 
@@ -143,7 +149,7 @@ class Feed:
 
 
 def _new_lines(file: BinaryIO, length: int) -> Iterator[bytes]:
-    """The whole lines from here up to `length` bytes."""
+    """The whole lines from the file's position up to `length` bytes."""
     while (start := file.tell()) < length:
         line = file.readline()
         if not line.endswith(b"\n"):

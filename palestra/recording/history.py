@@ -1,4 +1,4 @@
-"""How the metrics of players went over a run, in few points, from its training records."""
+"""The curves of the players' metrics over a run, in few points, from its training records."""
 
 import math
 from collections.abc import Mapping
@@ -9,13 +9,14 @@ COUNTS = ("env_steps", "opt_steps")
 
 
 class Curve:
-    """Points of equally many values each, their means; of twice as many once there are MOST_POINTS."""
+    """A curve of fewer than MOST_POINTS points, each the mean of equally many values. When there are MOST_POINTS, pairs
+    of points are merged."""
 
     def __init__(self) -> None:
         self.points: list[float] = []
         self.last = math.nan
-        self._num = 1  # values of a point
-        self._values: list[float] = []  # of the point to come
+        self._num = 1  # values per point
+        self._values: list[float] = []  # of the next point
 
     def add(self, value: float) -> None:
         self.last = value
@@ -31,24 +32,26 @@ class Curve:
 
 
 class History:
-    """The curves of every player's metrics, and of its episodes' figures, by the names of the records."""
+    """The curves of every player's metrics and of its episodes, by the names that they have in records."""
 
     def __init__(self) -> None:
         self.curves: dict[str, dict[str, Curve]] = {}
 
     def add(self, record: Mapping[str, Any]) -> None:
-        """record: one of training, where null stands for NaN."""
-        for player, told in record.get("players", {}).items():
+        """Add the numbers of a training record, in which null stands for NaN."""
+        for player, metrics in record.get("players", {}).items():
             curves = self.curves.setdefault(player, {})
-            episodes = told.get("episodes", {})
-            for name, value in (episodes | told).items():
+            episodes = metrics.get("episodes", {})
+            for name, value in (episodes | metrics).items():
                 if name in COUNTS or isinstance(value, bool):
                     continue
                 if isinstance(value, int | float) or value is None:
                     curves.setdefault(name, Curve()).add(math.nan if value is None else float(value))
 
     def last(self, player: str) -> dict[str, float]:
+        """The last value of each curve of a player."""
         return {name: curve.last for name, curve in self.curves.get(player, {}).items()}
 
     def points(self, player: str) -> dict[str, list[float]]:
+        """The points of each curve of a player."""
         return {name: curve.points for name, curve in self.curves.get(player, {}).items()}

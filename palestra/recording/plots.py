@@ -1,4 +1,4 @@
-"""A picture of what a run learned: scores over training with 95% bands, and scripted players as levels."""
+"""Plots the scores of a run over training with 95% bands, and those of scripted players as dashed lines."""
 
 import io
 import math
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-# Okabe and Ito's palette, told apart by colour-blind eyes; the first two for the learning players of the two roles
+# Okabe and Ito's palette, which colour-blind readers can tell apart; the first two for the players that learn
 LEARNED_COLOURS = ("#0072B2", "#D55E00")
 LEVEL_COLOURS = ("#009E73", "#CC79A7", "#8A6D00", "#56B4E9", "#555555")
 MAX_COLUMNS = 5
@@ -19,8 +19,8 @@ LABEL_GAP = 0.065  # of an axes' height
 
 
 def plot_scores(records: Sequence[Mapping[str, Any]]) -> bytes | None:
-    """A PNG of the scores over training (`scores_figure`); None if no record tells of a learning player."""
-    import matplotlib  # a third of a second, which no start need wait for
+    """A PNG of the scores over training (`scores_figure`); None if no record has scores of a learning player."""
+    import matplotlib  # takes a third of a second, so it is imported only here
 
     with matplotlib.rc_context({"text.usetex": False}):  # whatever a matplotlibrc in the working directory says
         figure = scores_figure(records)
@@ -32,12 +32,12 @@ def plot_scores(records: Sequence[Mapping[str, Any]]) -> bytes | None:
 
 
 def scores_figure(records: Sequence[Mapping[str, Any]]) -> "Figure | None":
-    """One panel for each pairing of a learning player: rho over opt steps with its 95% interval as a band, and dashed
-    the scripted players of its role facing the same opponent. A row of panels for each learning player, and anew for
-    each of several evaluations, named in the titles. In games other than the host's and agent's the learning player's
-    return stands for rho.
+    """One panel for each pairing of a learning player: rho over opt steps with its 95% interval as a band, and as
+    dashed lines the scripted players of the same role facing the same opponent. Each evaluation has a row of panels for
+    each learning player. In games other than that of host and agent, the learning player's return takes the place of
+    rho.
 
-    records: as in `records.jsonl`; those without `pairs` are passed over. None if nothing is there to draw.
+    records: as in `records.jsonl`; those without `pairs` are skipped. None if there is nothing to draw.
     """
     from matplotlib.figure import Figure
 
@@ -59,7 +59,7 @@ def scores_figure(records: Sequence[Mapping[str, Any]]) -> "Figure | None":
 
 
 def _rows(evaluations: Sequence[Evaluation]) -> list[list[tuple[Seat, PairResult]]]:
-    """The panels, row by row: each pairing once, with its first learning seat, at most MAX_COLUMNS side by side."""
+    """The panels by row: each pairing once, with its first seat that learns; at most MAX_COLUMNS in a row."""
     pairs = {pair.seats: pair for evaluation in evaluations for pair in evaluation.pairs if pair.learned}
     by_learner: dict[Seat, list[PairResult]] = {}
     for pair in pairs.values():
@@ -111,7 +111,7 @@ def _dress(axes: "Axes", learner: Seat, opponents: Sequence[Seat], measures_rho:
 
 
 def label_lines(axes: "Axes", labels: Sequence[tuple[float, str, str]]) -> None:
-    """Name each line at the right edge, at its height, the names moved apart where they would meet."""
+    """Write each line's name at the right edge, at the line's height; names that would overlap are moved apart."""
     low, high = axes.get_ylim()
     wanted = sorted(
         ((value - low) / (high - low), name, colour) for value, name, colour in labels if math.isfinite(value)
@@ -120,7 +120,7 @@ def label_lines(axes: "Axes", labels: Sequence[tuple[float, str, str]]) -> None:
     for height, _, _ in wanted:
         heights.append(max(height, heights[-1] + LABEL_GAP) if heights else height)
     ceiling = 1.0
-    for i in reversed(range(len(heights))):  # what was pushed out above comes down again
+    for i in reversed(range(len(heights))):  # names that were pushed above the axes come down again
         heights[i] = min(heights[i], ceiling)
         ceiling = heights[i] - LABEL_GAP
     for height, (_, name, colour) in zip(heights, wanted, strict=True):

@@ -1,8 +1,8 @@
 """Recorders: where the records of a run go.
 
-A record is a dict with `env_steps`, `opt_steps` and metrics, nested as the metrics are. What depends on the clock or
-the machine (time, rates, memory) lies under its key "clock", so that the rest is equal in equal runs. All records
-stand in records.jsonl; other recorders file what stands there (palestra.recording.feed).
+A record is a nested dict with `env_steps`, `opt_steps` and metrics. Values that depend on the clock or the machine
+(time, rates, memory) lie under its key "clock", so that all others are equal in equal runs. All records are written to
+records.jsonl; the other recorders read them from there (palestra.recording.feed).
 """
 
 import json
@@ -25,7 +25,7 @@ Param = bool | int | float | str | None
 
 @dataclass(frozen=True)
 class RunCard:
-    """What a recorder is told of a run. params: its config, each key as a dotted path."""
+    """A run, as recorders see it. folder: its folder. params: its config, with each key as a dotted path."""
 
     folder: Path
     params: Mapping[str, Param]
@@ -37,7 +37,7 @@ class RunCard:
 
 @dataclass(frozen=True)
 class RunEnd:
-    """How a run ended. step: `step_of` its last record. scores: of the last evaluation, by name."""
+    """How a run ended. step: that of its last record (`step_of`). scores: those of the last evaluations, by name."""
 
     status: Status
     step: int
@@ -45,56 +45,58 @@ class RunEnd:
 
 
 def step_of(counts: Mapping[str, Any]) -> int:
-    """Where a record stands on the axis of a run: its env steps or, in a run that counts none, its opt steps."""
+    """The position of a record on a run's axis: its env steps or, in a run that counts none, its opt steps."""
     step: int = counts["env_steps"] if "env_steps" in counts else counts["opt_steps"]
     return step
 
 
 class Recorder(ABC):
-    """Files the records of a run with one system. Its constructor imports what it needs, and connects to nothing.
+    """Base of all recorders, which file the records of a run in one system. A constructor imports what the recorder
+    needs, and connects to nothing.
 
-    All else is called in a thread of its own, and may raise anything or hang: training does not wait.
+    All other methods must be implemented. They are called in a thread of their own, and may raise or hang: training
+    does not wait for them.
     """
 
     def __init__(self, config: Any = None) -> None:
-        """config: its section of the run's file, where it stands in one."""
+        """config: the recorder's section of the run's file; None for a recorder that no file names."""
         self.config = config
 
     @abstractmethod
     def open(self, run: RunCard) -> int:
-        """Connect, say that the run is running, and file its hyperparameters. Gives how many of the run's records,
-        counted from the first, are filed already. Called again after a failure: then it starts over."""
+        """Connect, say that the run is running, and file its hyperparameters. Returns how many of the run's records,
+        counted from the first, are filed already. It is called again after a failure, and must then connect anew."""
 
     @abstractmethod
     def write(self, number: int, record: Mapping[str, Any]) -> None:
-        """File a record, as it stands in records.jsonl; `number` is its line, counted from 0."""
+        """File a record. record: as it stands in records.jsonl. number: that of its line, counted from 0."""
 
     @abstractmethod
     def flush(self) -> None:
-        """Hand over what was written: nothing new is there for the moment."""
+        """Send what was written: there is no new record at the moment."""
 
     @abstractmethod
     def close(self, end: RunEnd) -> None:
-        """File how the run ended, and let go."""
+        """File how the run ended, and disconnect."""
 
 
 def without_clock(record: Mapping[str, Any]) -> dict[str, Any]:
-    """The record without what depends on the clock or the machine; equal in equal runs."""
+    """The record without `clock`; in equal runs it is equal."""
     return {key: value for key, value in record.items() if key != "clock"}
 
 
 class JsonlRecorder:
-    """Appends records to a file, one JSON object per line, keys in the order given; a line written survives a kill.
+    """Appends records to a file, one JSON object per line, with keys in their order; a written line survives a kill.
 
-    NaN and infinities become null. Numbers, arrays and tensors of numpy and torch become numbers and lists. Where the
-    disk refuses a line, `write` raises OSError; it is kept, and written before the next one. No half line stays.
+    NaN and infinities become null. Numbers, arrays and tensors of numpy and torch become numbers and lists. If the disk
+    refuses a line, `write` raises OSError; the line is written before the next one. No partial line stays in the file.
     """
 
     def __init__(self, path: Path) -> None:
-        """Raises OSError, RefusedPathError."""
+        """path: the file, which is made if it does not exist. Raises OSError, RefusedPathError for a link."""
         self.path = path
         self.file = Folder(path.parent).append(path.name)
-        self._measure: Measure | None = None  # of what the file holds; None: not yet looked at
+        self._measure: Measure | None = None  # of the file's content; None until it is read
         self._waiting = b""
 
     @property
@@ -104,16 +106,16 @@ class JsonlRecorder:
 
     @property
     def then(self) -> RecordsThen:
-        """What the file holds now."""
+        """The present length, number of lines and SHA-256 of the file."""
         return self._measured().then()
 
     @property
     def is_waiting(self) -> bool:
-        """Whether the disk has refused lines that are still to be written."""
+        """Whether there are lines that the disk has refused and that are not written yet."""
         return bool(self._waiting)
 
     def write(self, record: Mapping[str, Any]) -> None:
-        """Write one line. Raises TypeError for a value that has no place in JSON."""
+        """Write one line. Raises TypeError for a value that JSON cannot hold, OSError if the disk refuses."""
         self._waiting += json.dumps(plain(record), allow_nan=False).encode() + b"\n"
         self._put()
 
@@ -130,7 +132,7 @@ class JsonlRecorder:
         self.file.sync()
 
     def cut(self, length: int) -> None:
-        """Keep the whole lines among the first `length` bytes. A file that is shorter keeps its whole lines."""
+        """Cut the file back to the whole lines in its first `length` bytes."""
         self._waiting = b""
         self.file.truncate(max((line.stop for line in lines_of(self.file, length) if line.is_whole), default=0))
         self._measure = None
@@ -147,7 +149,7 @@ class JsonlRecorder:
 
 
 def plain(value: Any) -> Any:
-    """`value` as json.dumps writes it."""
+    """A value in the types that JSON knows: tensors and arrays become lists, NaN and infinities None."""
     if isinstance(value, np.generic | np.ndarray | Tensor):
         value = value.tolist()
     if isinstance(value, float):
@@ -190,8 +192,8 @@ def flat_params(value: Any, path: str = "") -> dict[str, Param]:
     return {path: value if isinstance(value, bool | int | float | str | None) else json.dumps(value)}
 
 
-def kept_id(folder: Folder, make: Callable[[], str]) -> str:
-    """The id of a run in another system: made once, and kept in a file `run-id` of a folder of the run."""
+def stored_run_id(folder: Folder, make: Callable[[], str]) -> str:
+    """The id of a run in another system. `make` makes it once; the file `run-id` in `folder` stores it."""
     if folder.kind("run-id") is None:
         folder.make().write("run-id", f"{make()}\n".encode())
     return folder.read("run-id", max_bytes=1024).decode().strip()

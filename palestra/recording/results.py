@@ -1,4 +1,4 @@
-"""What a run has to show, as plain data, and numbers as text. Displays, summaries and plots draw from here."""
+"""Results of a run as plain data, and numbers as text, for displays, summaries and plots."""
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -10,7 +10,7 @@ SPARKS = "▁▂▃▄▅▆▇█"
 
 
 class Seat(NamedTuple):
-    """A role of a game and who holds it."""
+    """A role of a game and the player that sits in it."""
 
     role: str
     player: str
@@ -30,10 +30,10 @@ UNKNOWN = Score(math.nan, math.nan, math.nan)
 
 @dataclass(frozen=True)
 class PairResult:
-    """Games of one pairing of players.
+    """The result of one pairing of players in an evaluation.
 
-    scores: in the host's and agent's game rho = finished / steps, in others the mean return of every role, under the
-    names "rho" and "return of ROLE". The first is what pairings are compared by; the first seat wants it high.
+    scores: in the game of host and agent rho = finished / steps, in others the mean return of every role, under the
+    names "rho" and "return of ROLE". Pairings are compared by the first score; the first seat wants it high.
     """
 
     players: Mapping[str, str]  # role -> player
@@ -44,7 +44,7 @@ class PairResult:
 
     @classmethod
     def from_record(cls, pair: Mapping[str, Any]) -> Self:
-        """Read one of the `pairs` of an evaluation's record, where null stands for NaN."""
+        """Read one of the `pairs` of an evaluation's record, in which null stands for NaN."""
 
         def score(value: Any, low: Any, high: Any) -> Score:
             return Score(*(math.nan if number is None else number for number in (value, low, high)))
@@ -58,13 +58,14 @@ class PairResult:
 
     @cached_property
     def seats(self) -> tuple[Seat, ...]:
-        """Who sits where, the host first in the host's and agent's game. Equal seats, equal pairing."""
+        """The players by role; in the game of host and agent the host comes first. Equal seats mean the same
+        pairing."""
         roles = ["host", "agent"] if set(self.players) == {"host", "agent"} else self.players
         return tuple(Seat(role, self.players[role], role in self.learned) for role in roles)
 
     @property
     def measure(self) -> str:
-        """What the first score is."""
+        """The name of the first score."""
         return next(iter(self.scores), "score")
 
     @property
@@ -73,13 +74,13 @@ class PairResult:
         return self.scores.get(self.measure, UNKNOWN)
 
     def score_of(self, seat: Seat) -> Score:
-        """The score that tells how a seat fares: rho for both seats, or its own return."""
+        """The score of a seat: rho, for host and agent alike, or the return of its role."""
         return self.scores.get(f"return of {seat.role}", self.score)
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The pairings of one of the run's evaluations, at one moment of training."""
+    """The results of one of the run's evaluations, at one moment of training."""
 
     name: str
     opt_steps: int
@@ -87,14 +88,14 @@ class Evaluation:
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Self:
-        """Read name, `opt_steps` and `pairs` of an evaluation's record, where null stands for NaN."""
+        """Read name, `opt_steps` and `pairs` of an evaluation's record, in which null stands for NaN."""
         pairs = tuple(PairResult.from_record(pair) for pair in record["pairs"])
         return cls(record["evaluation"], record["opt_steps"], pairs)
 
 
 @dataclass(eq=False)
 class Task:
-    """A part of a run with an end of its own, as an evaluation being played; `done` moves while a display shows it."""
+    """A part of a run with an end of its own, such as an evaluation that is being played; `done` grows meanwhile."""
 
     name: str
     done: int
@@ -104,7 +105,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Progress:
-    """One moment of a run, or of whatever else has an end. Rates count training time alone."""
+    """How a run, or an evaluation of a stored run, stands at one moment. Rates are per second of training."""
 
     name: str
     run_folder: str | None
@@ -135,7 +136,8 @@ def by_name(evaluations: Sequence[Evaluation]) -> dict[str, list[Evaluation]]:
 
 
 def standings(evaluations: Sequence[Evaluation]) -> list[PairResult]:
-    """The last evaluation's pairings, then those of earlier ones in which nobody learns: they hold at any time."""
+    """The results of the last evaluation, then earlier ones of pairings in which no player learns, which do not
+    change."""
     found: dict[tuple[Seat, ...], PairResult] = {}
     for evaluation in reversed(evaluations):
         for pair in evaluation.pairs:
@@ -153,7 +155,7 @@ def histories(evaluations: Sequence[Evaluation]) -> dict[tuple[Seat, ...], list[
     return found
 
 
-# ---- numbers as text: every function takes any value -------------------------------------------------
+# ---- numbers as text: each function accepts any value -------------------------------------------------
 
 
 def as_float(value: object) -> float:
@@ -200,7 +202,7 @@ def duration_text(seconds: object) -> str:
 
 
 def time_text(time: Mapping[str, float]) -> str:
-    """play 41%  update 50%: the phases that take a hundredth of the time or more."""
+    """play 41%  update 50%: the phases that take at least 1% of the time."""
     return "  ".join(f"{phase} {share:.0%}" for phase, share in phase_shares(time))
 
 
@@ -236,7 +238,7 @@ def plain_ascii(text: str) -> str:
 
 
 def games_text(pairs: Iterable[PairResult]) -> str:
-    """20 games, or 90 to 100 games: how many each of some pairings has."""
+    """20 games, or 90 to 100 games: how many games each of the pairings has."""
     nums = [as_float(pair.games) for pair in pairs]
     least, most = count_text(min(nums, default=0.0)), count_text(max(nums, default=0.0))
     return f"{most} game{'' if most == '1' else 's'}" if least == most else f"{least} to {most} games"
@@ -248,7 +250,7 @@ def pair_label(pair: PairResult) -> str:
 
 
 def sparkline(values: Sequence[float], width: int) -> str:
-    """One bar per value, from the least to the greatest; of more than `width` values an even choice with both ends."""
+    """One bar per value, scaled from the smallest to the largest; of more than `width` values an even selection."""
     if len(values) > width:
         values = [values[round(i * (len(values) - 1) / max(width - 1, 1))] for i in range(width)]
     finite = [value for value in values if math.isfinite(value)]

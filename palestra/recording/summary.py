@@ -1,7 +1,7 @@
-"""What a run has learned, printed at its end: scores before and after, who beats whom, where files are, what next.
+"""The summary that is printed at a run's end: scores before and after, which player beats which, files, next commands.
 
-Words are used only where the 95% intervals say so: two values differ when their intervals do not overlap. Where the
-intervals are of unequal numbers of games, the words are followed by both numbers.
+Two values are said to differ only if their 95% intervals do not overlap. If the intervals are of unequal numbers of
+games, both numbers follow.
 """
 
 import math
@@ -36,10 +36,10 @@ from palestra.runtime.statistics import estimate_mean_of_few
 
 
 def render_summary(console: Console, progress: Progress, files: Mapping[str, Path]) -> None:
-    """Print what a run has learned.
+    """Print the summary of a run.
 
-    progress: its last state; with a fraction below 1 the run is said to have stopped, and how to go on.
-    files: what a user may look for -> where it lies, as "checkpoints", "plot", "records".
+    progress: its last state; if its fraction is below 1, the summary says that the run has stopped, and how to resume
+    it. files: paths by what they hold: "checkpoints", "plot", "records".
     """
     counters = ", ".join(f"{count_text(count)} {name.replace('_', ' ')}" for name, count in progress.counters.items())
     end = "finished" if progress.fraction >= 1 else f"stopped at {progress.fraction:.0%}"
@@ -66,7 +66,7 @@ def _print_learned(console: Console, evaluations: Sequence[Evaluation]) -> None:
         name: found for name, found in by_name(evaluations).items() if any(pair.learned for pair in standings(found))
     }
     if not named:
-        _print_line(console, "  no evaluation of a learning player, so nothing is known of what was learned")
+        _print_line(console, "  no evaluation of a learning player, so it is unknown what was learned")
     for name, found in named.items():
         console.print()
         if len(named) > 1:
@@ -95,7 +95,7 @@ def _print_evaluation(console: Console, evaluations: Sequence[Evaluation]) -> No
 
 
 def _firsts(evaluations: Sequence[Evaluation], pairs: Sequence[PairResult]) -> list[PairResult]:
-    """The first results of pairings that have later ones, too."""
+    """The first results of those pairings that have later ones too."""
     results = histories(evaluations)
     return [results[pair.seats][0] for pair in pairs if len(results[pair.seats]) > 1]
 
@@ -126,7 +126,7 @@ def _before_after(evaluations: Sequence[Evaluation], pairs: Sequence[PairResult]
 
 
 def _pairings_table(example: PairResult, headings: Sequence[str]) -> Table:
-    """A block of rows for each pairing: its scores."""
+    """An empty table for the scores of pairings."""
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="dim")
     table.add_column(Text(" vs ".join(seat.role for seat in example.seats)), overflow="fold")
     table.add_column("measure")
@@ -142,8 +142,8 @@ def _add_rows(table: Table, pair: PairResult, rows: Sequence[Sequence[str]]) -> 
 
 
 def verdicts(evaluations: Sequence[Evaluation]) -> list[str]:
-    """Sentences on what the intervals say of each learning player: what changed, and whom it beats in its role facing
-    the same opponents."""
+    """Sentences on each learning player, by the 95% intervals: which other players of its role it beats against the
+    same opponents, and what has changed since the first evaluation."""
     results = {pair.seats: pair for pair in standings(evaluations)}
     lines: list[str] = []
     past = histories(evaluations)
@@ -187,14 +187,14 @@ def _against(words: tuple[str, str, str]) -> tuple[str, str, str]:
 
 
 def _order(own: PairResult, other: PairResult, seat: Seat) -> int:
-    """1, 0, -1: as far as intervals tell, `own` is better, neither, worse for a seat. The agent wants rho low."""
+    """1 if `own` is better for a seat, -1 if it is worse, 0 if the intervals overlap. The agent wants rho low."""
     mine, theirs = own.score_of(seat), other.score_of(seat)
     higher = int(mine.low > theirs.high) - int(mine.high < theirs.low)
     return -higher if own.measure == "rho" and seat.role == "agent" else higher
 
 
 def _unequal_samples(compared: Sequence[tuple[PairResult, PairResult]], between: str) -> str:
-    """How many games the intervals are of that were compared: nothing where always equally many."""
+    """The numbers of games of the intervals that were compared; empty if they are equal in every pair."""
     if all(one.games == other.games for one, other in compared):
         return ""
     ones, others = ([pair[place] for pair in compared] for place in (0, 1))
@@ -202,7 +202,7 @@ def _unequal_samples(compared: Sequence[tuple[PairResult, PairResult]], between:
 
 
 def _sentence(start: str, words: tuple[str, str, str], orders: Mapping[str, int], end: str) -> list[str]:
-    """One line such as "  facing random: beats a, b; level with c", or none without names."""
+    """A line such as "  facing random: beats a, b; behind c"; none if there are no names."""
     groups = [[name for name, order in orders.items() if order == sign] for sign in (1, 0, -1)]
     parts = [f"{word} {', '.join(group)}".rstrip() for word, group in zip(words, groups, strict=True) if group]
     return [start + "; ".join(parts) + end] if parts else []
@@ -213,7 +213,7 @@ def _sentence(start: str, words: tuple[str, str, str], orders: Mapping[str, int]
 
 def render_seeds_summary(console: Console, runs: Mapping[int, Sequence[Evaluation]]) -> None:
     """Print for each pairing the mean over seeds of its scores at the first and the last evaluation, with the 95% t
-    interval of that mean, and the spread of the last.
+    interval of that mean, and the smallest and the largest score at the last evaluation.
 
     runs: seed -> the evaluations of its run, the oldest first.
     """
@@ -230,14 +230,14 @@ def render_seeds_summary(console: Console, runs: Mapping[int, Sequence[Evaluatio
             _print_line(console, f"Evaluation {name}", "bold")
         if table is not None:
             console.print(table)
-    _print_line(console, "Means over seeds, ± their 95% t interval; least and most: of one seed, after.", "dim")
+    _print_line(console, "Means over seeds, ± their 95% t interval; least and most: of single seeds, after.", "dim")
     learned = list(_learned_histories(runs.values()))
     before, after = (games_text(past[place] for past in learned) for place in (0, -1))
     _print_line(console, f"Of each seed and pairing before: {before}; after: {after}.", "dim")
 
 
 def _learned_histories(runs: Iterable[Sequence[Evaluation]]) -> Iterator[list[PairResult]]:
-    """The results of each pairing in which somebody learns, in each evaluation of each run, the oldest first."""
+    """The results of each pairing in which a player learns, in each evaluation of each run, the oldest first."""
     for evaluations in runs:
         for found in by_name(evaluations).values():
             yield from (past for past in histories(found).values() if past[-1].learned)
@@ -267,7 +267,7 @@ def _table_of_seeds(runs: Sequence[Sequence[Evaluation]]) -> Table | None:
 
 
 def mean_text(values: Sequence[float]) -> str:
-    """.256 ±.006: the mean of independent values and half its 95% t interval, which takes at least two."""
+    """.256 ±.006: the mean of independent values and half its 95% t interval, for which there must be two or more."""
     mean = estimate_mean_of_few(values)
     half = mean.high - mean.value
     return f"{score_text(mean.value)} ±{score_text(half)}" if math.isfinite(half) else score_text(mean.value)

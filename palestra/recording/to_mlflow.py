@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator
 
 from palestra.config import Config, NonEmptyStr
-from palestra.recording.recorders import Recorder, RunCard, RunEnd, kept_id, numbers_of, step_of
+from palestra.recording.recorders import Recorder, RunCard, RunEnd, numbers_of, step_of, stored_run_id
 from palestra.recording.values import Histogram, Media, values_of
 from palestra.storage.disk import Folder
 from palestra.storage.secrets import MAY_HOLD, may_hold_secret
@@ -59,7 +59,7 @@ class MlflowRecorder(Recorder):
         self._waiting: list[Any] = []
         self._folder = run.folder
         self._client = self._mlflow.MlflowClient(tracking_uri=self.config.tracking_uri)
-        self._id = kept_id(Folder(run.folder, "mlflow"), lambda: self._create(run))
+        self._id = stored_run_id(Folder(run.folder, "mlflow"), lambda: self._create(run))
         found = self._client.get_run(self._id)
         params = {_name(key): "null" if value is None else str(value) for key, value in run.params.items()}
         new = [

@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import Any, Literal
 
 from palestra.config import Config, NonEmptyStr
-from palestra.recording.recorders import Recorder, RunCard, RunEnd, kept_id, numbers_of
+from palestra.recording.recorders import Recorder, RunCard, RunEnd, numbers_of, stored_run_id
 from palestra.recording.values import Histogram, Media, values_of
 from palestra.storage.disk import Folder
 
@@ -39,7 +39,7 @@ class TrackioRecorder(Recorder):
         if self._run is not None:
             self._run.finish()
         self._folder = run.folder
-        number = kept_id(Folder(run.folder, "trackio"), lambda: secrets.token_hex(4))
+        number = stored_run_id(Folder(run.folder, "trackio"), lambda: secrets.token_hex(4))
         self._run = self._trackio.init(
             project=self.config.project,
             name=f"{run.name}-{number}",

@@ -8,7 +8,7 @@ from importlib import import_module
 from typing import Any, Literal
 
 from palestra.config import Config, NonEmptyStr
-from palestra.recording.recorders import Recorder, RunCard, RunEnd, kept_id, numbers_of
+from palestra.recording.recorders import Recorder, RunCard, RunEnd, numbers_of, stored_run_id
 from palestra.recording.values import Histogram, Media, values_of
 from palestra.storage.disk import Folder
 
@@ -50,7 +50,7 @@ class WandbRecorder(Recorder):
             self._run.finish(exit_code=1)
             self._run = None
         folder = Folder(run.folder, "wandb")
-        run_id = kept_id(folder, lambda: secrets.token_hex(8))
+        run_id = stored_run_id(folder, lambda: secrets.token_hex(8))
         if config.mode == "offline":
             earlier = re.compile(rf"offline-run-[0-9]+_[0-9]+-{re.escape(run_id)}")  # this run's own, and no links
             for name in folder.names():

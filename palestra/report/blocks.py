@@ -1,4 +1,4 @@
-"""What a report is made of: sections of blocks, plain data that page.html turns into HTML."""
+"""The blocks of a report: plain data in sections, which page.html turns into HTML."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,17 +12,18 @@ from palestra.report.figures import Drawn
 
 @dataclass(frozen=True)
 class Cell:
-    """Of a table. value: the number as it was recorded, beside the text that a reader sees. heat: 0..1, a colour."""
+    """A cell of a table. value: the number as it was recorded, beside the rounded text that a reader sees. detail: in
+    small type after the text. heat: 0..1, shown as a colour."""
 
     text: str
     value: float | None = None
-    detail: str = ""  # in small type after the text
+    detail: str = ""
     heat: float | None = None
 
 
 @dataclass(frozen=True)
 class Table:
-    """The first cell of each row names it. is_heat: a map of colours."""
+    """A table; the first cell of each row is its name. is_heat: whether cells are coloured by their `heat`."""
 
     caption: str
     head: Sequence[str]
@@ -36,7 +37,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Note:
-    """A sentence or more. is_warning: it is not as it should be."""
+    """Sentences. is_warning: whether they say that something is wrong."""
 
     text: str
     is_warning: bool = False
@@ -45,6 +46,8 @@ class Note:
 
 @dataclass(frozen=True)
 class Heading:
+    """A heading inside a section."""
+
     text: str
     kind: str = "heading"
 
@@ -59,7 +62,7 @@ class Captioned:
 
 @dataclass(frozen=True)
 class FigureGrid:
-    """is_wide: one above the other, as wide as may be."""
+    """Figures side by side; with is_wide one below the other, in the full width."""
 
     figures: Sequence[Captioned]
     is_wide: bool = False
@@ -68,7 +71,7 @@ class FigureGrid:
 
 @dataclass(frozen=True)
 class Legend:
-    """Which colour is whose: the numbers of the series, and names."""
+    """The names of colours: pairs of a series' number and its name."""
 
     entries: Sequence[tuple[int, str]]
     kind: str = "legend"
@@ -76,13 +79,15 @@ class Legend:
 
 @dataclass(frozen=True)
 class Facts:
+    """Pairs of a name and a text."""
+
     entries: Sequence[tuple[str, str]]
     kind: str = "facts"
 
 
 @dataclass(frozen=True)
 class Code:
-    """A text as it stands in a file, folded."""
+    """The text of a file, folded until a reader opens it."""
 
     title: str
     text: str
@@ -91,7 +96,7 @@ class Code:
 
 @dataclass(frozen=True)
 class Picture:
-    """image: an element of the page that says what it shows."""
+    """A picture. image: an element of the page, with a description of what it shows."""
 
     image: Markup
     caption: str
@@ -99,7 +104,7 @@ class Picture:
 
 @dataclass(frozen=True)
 class Strip:
-    """Pictures side by side, in an order."""
+    """Pictures side by side, in their order."""
 
     title: str
     pictures: Sequence[Picture]
@@ -111,7 +116,7 @@ Block = Table | Note | Heading | FigureGrid | Legend | Facts | Code | Strip
 
 @dataclass
 class Section:
-    """name: what links point to."""
+    """A section of the page. name: the target of links to it."""
 
     name: str
     title: str
@@ -130,6 +135,6 @@ def number(value: float | None, detail: str = "") -> Cell:
 
 
 def scored(score: Score) -> Cell:
-    """A score with its interval, where there is one."""
+    """A score, with its interval if it has one."""
     text = f"[{score_text(score.low)}, {score_text(score.high)}]"
     return number(score.value, "" if "-" in (score_text(score.low), score_text(score.high)) else text)

@@ -20,11 +20,12 @@ Pair = tuple[torch.Tensor, torch.Tensor]
 
 @dataclass(frozen=True)
 class GroupScore:
-    """One score of one group, by its label. by_run: of each of its runs that have one, by name.
+    """One score of one group. group: its label. by_run: the score of each run that has one, with the run's name.
 
-    mean: over the runs, with its 95% t interval; of a run alone its own score and the interval over its games. iqm,
-    improvement: with 95% bootstrap intervals over runs; None where a group has one run. improvement: how likely a run
-    of this group is better than one of the first group; None for the first group itself.
+    mean: over the runs, with its 95% t interval; for a single run its own score, with the interval over its games. iqm:
+    the interquartile mean over runs; None for a single run. improvement: the probability that a run of this group is
+    better than one of the first group; None for the first group and for single runs. Both have 95% bootstrap intervals
+    over runs.
     """
 
     group: str
@@ -36,7 +37,8 @@ class GroupScore:
 
 @dataclass(frozen=True)
 class ScoreRow:
-    """A score of a pairing in an evaluation, of every group that has it. is_high_good: for who learns."""
+    """A score of a pairing in an evaluation, for every group that has it. is_high_good: whether the player that learns
+    wants it high."""
 
     evaluation: str
     pairing: str
@@ -45,13 +47,15 @@ class ScoreRow:
     groups: tuple[GroupScore, ...]
 
     def by_run(self, group: Group) -> ByRun:
+        """The scores of the runs of a group."""
         return next((each.by_run for each in self.groups if each.group == group.label), ())
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """differences: the keys in which the configs differ, each with its value in every group. overall: of each group
-    after the first the mean over all rows of the probability of improvement; None where it has none."""
+    """A comparison of groups. differences: the keys in which the configs differ, each with its value in every group.
+    overall: for each group but the first, the mean over all rows of the probability of improvement; None if no row has
+    one."""
 
     groups: tuple[Group, ...]
     differences: dict[str, list[str]]
@@ -60,7 +64,7 @@ class Comparison:
 
 
 def compare_groups(groups: Sequence[Group]) -> Comparison:
-    """The pairings in which somebody learns, with the scores of each run's last evaluation."""
+    """Compare the last evaluations of groups, in the pairings in which a player learns."""
     rows = [row for name in evaluation_names(groups) for row in _rows(groups, name)]
     overall = [
         _improvement([pair for row in rows if (pair := _pair(row.by_run(group), row.by_run(groups[0]), row))])
@@ -70,7 +74,7 @@ def compare_groups(groups: Sequence[Group]) -> Comparison:
 
 
 def unequal_samples(groups: Sequence[Group]) -> list[str]:
-    """A sentence for each evaluation of which the runs' last ones are of unequal numbers of games."""
+    """A sentence for each evaluation whose last results are of unequal numbers of games."""
     found = []
     for name in evaluation_names(groups):
         games = {
@@ -83,8 +87,8 @@ def unequal_samples(groups: Sequence[Group]) -> list[str]:
             for group in groups
         }
         if len(set(games.values())) > 1 or any(" to " in text for text in games.values()):
-            told = "; ".join(f"{label} {text}" for label, text in games.items())
-            found.append(f"The samples of {name} are unequal, per pairing: {told}.")
+            texts = "; ".join(f"{label} {text}" for label, text in games.items())
+            found.append(f"The samples of {name} are unequal, per pairing: {texts}.")
     return found
 
 
@@ -95,7 +99,7 @@ def _rows(groups: Sequence[Group], name: str) -> Iterator[ScoreRow]:
             row = ScoreRow(name, pairing_text(seats), measure, is_high_good, ())
             scores = {group.label: _by_run(group, name, seats, measure) for group in groups}
             first = scores[groups[0].label]
-            told = tuple(
+            group_scores = tuple(
                 GroupScore(
                     group.label,
                     by_run,
@@ -106,7 +110,7 @@ def _rows(groups: Sequence[Group], name: str) -> Iterator[ScoreRow]:
                 for group in groups
                 if (by_run := scores[group.label])
             )
-            yield replace(row, groups=told)
+            yield replace(row, groups=group_scores)
 
 
 def _by_run(group: Group, name: str, seats: tuple[Seat, ...], measure: str) -> ByRun:
@@ -124,7 +128,7 @@ def _iqm(by_run: ByRun) -> Estimate | None:
 
 
 def _pair(ours: ByRun, theirs: ByRun, row: ScoreRow) -> Pair | None:
-    """What runs of ours and theirs score, so that more is better; None unless both are several."""
+    """The scores of the runs of two groups, with signs so that more is better; None unless both have several runs."""
     sign = 1.0 if row.is_high_good else -1.0
     pair = (sign * _values(ours), sign * _values(theirs))
     return pair if min(map(len, pair)) > 1 and bool(torch.cat(pair).isfinite().all()) else None
@@ -135,7 +139,7 @@ def _improvement(pairs: Sequence[Pair]) -> Estimate | None:
 
 
 def as_data(comparison: Comparison) -> dict[str, Any]:
-    """For JSON; `plain` makes null of what is infinite or NaN."""
+    """The comparison as data for JSON; `plain` turns NaN and infinities into null."""
     return {
         "groups": {group.label: [str(run.path) for run in group.runs] for group in comparison.groups},
         "differences": {

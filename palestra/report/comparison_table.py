@@ -1,4 +1,4 @@
-"""A comparison in a terminal, as lines of CSV, or in a report."""
+"""Shows a comparison in a terminal, as CSV, or as a section of a report."""
 
 import csv
 import io
@@ -88,7 +88,7 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> Table:
 
 
 def comparison_section(groups: Sequence[Group]) -> Section:
-    """Of a report of several groups."""
+    """The section of a report that compares several groups."""
     comparison, first = compare_groups(groups), groups[0].label
     rows = [
         [Cell(row.pairing), Cell(row.measure), Cell(each.group), count(len(each.by_run)), scored(each.mean)]
@@ -104,13 +104,13 @@ def comparison_section(groups: Sequence[Group]) -> Section:
     section = Section("comparison", "Comparison", [table, Note(_legend(groups))])
     for group, estimate in zip(groups[1:], comparison.overall, strict=True):
         if estimate is not None:
-            told = f"All pairings: P({group.label} better than {first}) = {_estimate_text(estimate)}."
-            section.blocks.append(Note(told))
+            text = f"All pairings: P({group.label} better than {first}) = {_estimate_text(estimate)}."
+            section.blocks.append(Note(text))
     return section
 
 
 def to_csv(comparison: Comparison) -> str:
-    """A line for each score of each run, below a line of names."""
+    """A comparison as CSV: a head, then a line for each score of each run."""
     file = io.StringIO()
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(COLUMNS)

@@ -1,4 +1,4 @@
-"""Tables of evaluations: how every pairing fared, who meets whom as a map of colours, ratings."""
+"""Tables of evaluations: the scores of every pairing, a coloured table of who meets whom, ratings."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -9,7 +9,7 @@ import torch
 
 from palestra.recording.results import PairResult, Score, Seat, as_float, games_text, score_text
 from palestra.report.blocks import Block, Cell, Heading, Note, Section, Table, count, number, scored
-from palestra.report.groups import FEWEST_OF_A_BAND, Group, Standing, mean_score, standings_of, told_score
+from palestra.report.groups import FEWEST_OF_A_BAND, Group, Standing, mean_score, reported_score, standings_of
 from palestra.report.reading import under
 from palestra.runtime.statistics import interquartile_mean
 
@@ -44,8 +44,8 @@ def evaluation_names(groups: Sequence[Group]) -> list[str]:
 
 
 def pairings(groups: Sequence[Group], name: str, learned: bool = True) -> Iterator[tuple[Seats, PairResult]]:
-    """The pairings of an evaluation in which somebody learns, or nobody does, each with its last result in the first
-    run that has one."""
+    """The pairings of an evaluation in which a player learns (with learned=False: none does), each with its last result
+    in the first run that has one."""
     found: dict[Seats, PairResult] = {}
     for group in groups:
         for run in group.runs:
@@ -96,12 +96,12 @@ def _head_of_one(examples: Sequence[PairResult], before: bool) -> list[str]:
 def _row_of_one(pair: PairResult, raw: Mapping[str, Any], first: PairResult | None = None) -> list[Cell]:
     before = [] if first is None else [_before(first, pair, measure) for measure in pair.scores]
     iqms = under(raw, "statistics", "episode_return")
-    told = iqms.values() if isinstance(iqms, Mapping) else ()
+    spreads = iqms.values() if isinstance(iqms, Mapping) else ()
     return [
         Cell(pairing_text(pair.seats)),
         *map(scored, pair.scores.values()),
         *before,
-        Cell(", ".join(score_text(under(spread, "iqm")) for spread in told) or "-"),
+        Cell(", ".join(score_text(under(spread, "iqm")) for spread in spreads) or "-"),
         number(as_float(under(raw, "statistics", "episode_length", "mean"))),
         count(pair.games),
         count(pair.truncated),
@@ -109,7 +109,7 @@ def _row_of_one(pair: PairResult, raw: Mapping[str, Any], first: PairResult | No
 
 
 def _of_first(standings: Iterable[Standing]) -> str:
-    """How many games the first evaluation had, where the last one had another number."""
+    """How many games the first evaluation had, if the last one had another number; else empty."""
     changed = [each for each in standings if each.first is not each.last]
     then, now = games_text(each.first for each in changed), games_text(each.last for each in changed)
     return "" if then == now else f", of {then} a pairing where the last one has {now}"
@@ -121,7 +121,7 @@ def _before(first: PairResult, last: PairResult, measure: str) -> Cell:
 
 def _overflown(standings: Mapping[Seats, Sequence[Standing]]) -> str:
     games = {seats: [each.raw.get("overflow") for each in found] for seats, found in standings.items()}
-    counts = {seats: sum(n for n in told if isinstance(n, int)) for seats, told in games.items()}
+    counts = {seats: sum(n for n in numbers if isinstance(n, int)) for seats, numbers in games.items()}
     return ", ".join(f"{n:,} games of {pairing_text(seats)}" for seats, n in counts.items() if n)
 
 
@@ -135,7 +135,7 @@ def _rows_of_several(found: Sequence[Standing]) -> Iterator[list[Cell]]:
             Cell(measure),
             count(len(scores)),
             number(fmean(before)) if found[0].first is not found[0].last else Cell("-"),
-            scored(told_score(scores, measure)),
+            scored(reported_score(scores, measure)),
             number(float(interquartile_mean(torch.tensor(values, dtype=torch.float64)))),
             number(min(values)),
             number(max(values)),
@@ -143,7 +143,7 @@ def _rows_of_several(found: Sequence[Standing]) -> Iterator[list[Cell]]:
 
 
 def pairing_text(seats: Seats) -> str:
-    """host vs random; with a star who learns, where it is not plain."""
+    """host vs random; a star marks players that learn, if there are several players."""
     return " vs ".join(f"{seat.player}{'*' if seat.learns and len(seats) > 1 else ''}" for seat in seats)
 
 
@@ -151,7 +151,7 @@ def pairing_text(seats: Seats) -> str:
 
 
 def _cross_table(standings: Mapping[Seats, Sequence[Standing]]) -> Table | None:
-    """The first score of every pairing of two roles; None where it would have one row or one column."""
+    """The first score of every pairing of two roles, as a table; None if it would have only one row or column."""
     scores = {
         seats: mean_score([each.last.score for each in found]) for seats, found in standings.items() if len(seats) == 2
     }
@@ -184,11 +184,11 @@ def _player_text(seat: Seat) -> str:
 
 
 def _ratings(group: Group, name: str) -> Table | None:
-    """The ratings of each run's last evaluation that tells all; means over the runs."""
+    """The ratings of each run's last evaluation that has them; means over the runs."""
     found: dict[tuple[str, str], list[float]] = {}
     for run in group.runs:
-        told = [each.record.get("ratings") for each in run.evaluated if each.evaluation.name == name]
-        last = next((ratings for ratings in reversed(told) if isinstance(ratings, Mapping)), {})
+        ratings_by_time = [each.record.get("ratings") for each in run.evaluated if each.evaluation.name == name]
+        last = next((ratings for ratings in reversed(ratings_by_time) if isinstance(ratings, Mapping)), {})
         for role, players in last.items():
             for player, rating in players.items() if isinstance(players, Mapping) else ():
                 if math.isfinite(as_float(rating)):

@@ -1,7 +1,7 @@
-"""Figures of a report: matplotlib's SVG, put into the page as text, in colours that the page's style names.
+"""Figures of a report: SVG by matplotlib, inside the page, in the colours of the page's style.
 
-matplotlib draws in placeholder colours; in the SVG each becomes a variable of the style, so that one figure serves
-light and dark. Texts stay texts.
+matplotlib draws in placeholder colours; in the SVG each becomes a variable of the style, so that one figure fits light
+and dark pages. Texts stay texts.
 """
 
 import io
@@ -53,7 +53,7 @@ STYLE: Any = {
 
 @dataclass(frozen=True)
 class Drawn:
-    """A figure of the page. description: what a reader is told who does not see it."""
+    """A figure of the page. description: its content in words, for readers who do not see it."""
 
     title: str
     description: str
@@ -61,7 +61,7 @@ class Drawn:
 
 
 class Figures:
-    """Makes the figures of one page, and tells their names apart."""
+    """Makes the figures of one page, with different names."""
 
     def __init__(self) -> None:
         self._count = 0
@@ -69,7 +69,7 @@ class Figures:
     def draw(
         self, title: str, description: str, paint: Callable[[Figure], None], size: tuple[float, float] = SIZE
     ) -> Drawn:
-        """What `paint` paints on a figure of that size, in inches."""
+        """Draw a figure. paint: called with the matplotlib figure. size: width and height in inches."""
         self._count += 1
         with matplotlib.rc_context({**STYLE, "svg.hashsalt": str(self._count)}):
             figure = Figure(figsize=size, layout="constrained")
@@ -90,8 +90,8 @@ def _for_page(svg: str, name: str, title: str, description: str) -> Markup:
     svg = re.sub(r"(font: [^;\"]*?px) [^;\"]*", r"\1 system-ui, sans-serif", svg)
     head, _, body = svg.partition(">")
     head = re.sub(r' (width|height|version|xmlns:xlink|xmlns)="[^"]*"', "", head)
-    told = {"title": escape(printable(title)), "desc": escape(printable(description))}
-    labels = "".join(f'<{kind} id="{name}-{kind}">{text}</{kind}>' for kind, text in told.items())
+    texts = {"title": escape(printable(title)), "desc": escape(printable(description))}
+    labels = "".join(f'<{kind} id="{name}-{kind}">{text}</{kind}>' for kind, text in texts.items())
     return Markup(f'{head} role="img" aria-labelledby="{name}-title" aria-describedby="{name}-desc">{labels}{body}')
 
 
@@ -100,7 +100,7 @@ def _for_page(svg: str, name: str, title: str, description: str) -> Markup:
 
 @dataclass(frozen=True)
 class Level:
-    """A score that no training changes, as of a scripted player."""
+    """A score that training does not change, such as that of a scripted player."""
 
     name: str
     value: float
@@ -109,10 +109,10 @@ class Level:
 def paint_curves(
     figure: Figure, curves: Sequence[Curve], colours: Sequence[int], levels: Sequence[Level], x_label: str, y_label: str
 ) -> None:
-    """Lines with bands for their intervals, thin ones for single runs of a group, and dashed levels with their names.
-    Of few runs, which have no band, the thin ones are more visible.
+    """Paint curves with bands for their intervals, thin lines for the single runs of a group, and dashed levels with
+    their names. In groups of few runs, which have no band, the thin lines are stronger.
 
-    colours: of each curve, the number of its series.
+    colours: the number of each curve's series.
     """
     axes = figure.subplots()
     for level in levels:
@@ -154,13 +154,13 @@ def _paint_curve(axes: Axes, curve: Curve, number: int) -> None:
 
 
 def short(name: str) -> str:
-    """A name as a figure has room for it, beside its lines."""
+    """A name, shortened to the room that a figure has for it."""
     name = printable(name)
     return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}\N{HORIZONTAL ELLIPSIS}"
 
 
 def thinned(points: Sequence[Point]) -> Sequence[Point]:
-    """Of many points an even choice with both ends."""
+    """At most MOST_POINTS of the points, evenly chosen, with both ends."""
     if len(points) <= MOST_POINTS:
         return points
     return [points[round(i * (len(points) - 1) / (MOST_POINTS - 1))] for i in range(MOST_POINTS)]

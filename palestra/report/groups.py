@@ -1,4 +1,4 @@
-"""Runs that differ in their seed alone are one group; what a group shows is a mean over its runs with its interval."""
+"""Groups of runs whose configs differ only in the seed, and means over the runs of a group, with their intervals."""
 
 import json
 import math
@@ -12,9 +12,9 @@ from palestra.report.reading import Evaluated, RunData, under
 from palestra.runs.branching import tree_differences
 from palestra.runtime.statistics import estimate_mean_of_few
 
-# What changes no result, or none beyond the last bits.
+# Sections that change no result, or only within rounding, and the seed.
 ASIDE = ("seed", "output", "execution")
-MOST_TOLD = 3  # differing keys in a group's name
+MOST_KEYS = 3  # that a group's name shows
 FEWEST_OF_A_BAND = 4  # runs: the t interval of two or three reaches far beyond all that they have scored
 # By the last part of a measure's name, or the last but one where the last is a statistic.
 SHARES = ("rho", "clip_fraction")
@@ -23,14 +23,14 @@ NOT_NEGATIVE = ("number", "length", "td_error", "learning_rate", "exploration", 
 
 @dataclass(frozen=True)
 class Group:
-    """Runs of one config, at the same moment, that have, or may have, different seeds."""
+    """Runs of one config apart from the seed, at the same moment."""
 
     label: str
     runs: tuple[RunData, ...]
 
 
 class Point(NamedTuple):
-    """A score at a count of steps; the interval is infinite or NaN where nothing tells of one."""
+    """A score at a number of steps; the interval is infinite or NaN if there is none."""
 
     step: int
     score: Score
@@ -38,10 +38,10 @@ class Point(NamedTuple):
 
 @dataclass(frozen=True)
 class Curve:
-    """What a group shows over training.
+    """A score or metric of a group over training.
 
-    points: of one run its own; of several the mean over the runs, at the steps at which every one has a value, and from
-    FEWEST_OF_A_BAND runs on with its 95% t interval. each: those of every run, where there are several.
+    points: for one run its own values; for several the mean over the runs, at the steps at which every run has a value,
+    from FEWEST_OF_A_BAND runs on with its 95% t interval. each: the values of every run, if there are several.
     """
 
     group: Group
@@ -50,8 +50,8 @@ class Curve:
 
 
 def group_runs(runs: Sequence[RunData]) -> list[Group]:
-    """The groups in the order of their first runs, named as these are, without the number or seed at the end; where two
-    would be called the same, for the keys in which they differ."""
+    """The groups in the order of their first runs. A group has the name of its first run without the number or seed at
+    the end; if two groups would have the same name, the keys in which they differ are added."""
     found: dict[str, list[RunData]] = {}
     for run in runs:
         found.setdefault((_experiment_text(run) or str(run.path.resolve())) + run.at, []).append(run)
@@ -59,7 +59,7 @@ def group_runs(runs: Sequence[RunData]) -> list[Group]:
     labels = [group.label for group in groups]
     if len(set(labels)) == len(labels):
         return groups
-    return [Group(_told_apart(group, groups), group.runs) for group in groups]
+    return [Group(_distinct_name(group, groups), group.runs) for group in groups]
 
 
 def experiment(run: RunData) -> dict[str, Any]:
@@ -78,16 +78,17 @@ def _common_name(runs: Sequence[RunData]) -> str:
     return f"{name}, {runs[0].at}" if runs[0].at else name
 
 
-def _told_apart(group: Group, groups: Sequence[Group]) -> str:
-    """The group's name, with what tells it from the first group, and the first from the second."""
+def _distinct_name(group: Group, groups: Sequence[Group]) -> str:
+    """The group's name, with the keys in which it differs from the first group (the first one: from the second)."""
     other = groups[0] if group is not groups[0] else groups[1]
     changes = tree_differences(experiment(other.runs[0]), experiment(group.runs[0]))
-    told = [f"{change.key.rpartition('.')[2]}={change.after}" for change in changes][:MOST_TOLD]
-    return f"{group.label} ({', '.join(told)})" if told else group.runs[0].name
+    texts = [f"{change.key.rpartition('.')[2]}={change.after}" for change in changes][:MOST_KEYS]
+    return f"{group.label} ({', '.join(texts)})" if texts else group.runs[0].name
 
 
 def step_unit(groups: Sequence[Group]) -> str:
-    """What the axes of curves count: what the runs' ends do if these are steps, and the same of all; else env steps."""
+    """The unit of the curves' axes: that of the runs' `stop`, if it counts steps and is the same in all; else env
+    steps."""
     units = {str(under(run.config, "stop", "unit")) for group in groups for run in group.runs if run.config}
     return units.pop() if len(units) == 1 and units <= {"env_steps", "opt_steps", "epochs"} else "env_steps"
 
@@ -96,18 +97,18 @@ def step_unit(groups: Sequence[Group]) -> str:
 
 
 def over_runs(group: Group, each: Sequence[Sequence[Point]], measure: str) -> Curve:
-    """The curve of a group from those of its runs; runs without points are left out. Of two points at one step, as a
-    record and the one at the end, the last counts. measure: its name tells what is possible, to which bands are cut."""
+    """The curve of a group from those of its runs; runs without points are left out. Of two points at the same step,
+    the last counts. measure: its name decides the range to which bands are cut."""
     tracks = [{point.step: point for point in points} for points in each if points]
     if len(tracks) <= 1:
         return Curve(group, tuple(tracks[0].values()) if tracks else (), ())
     common = sorted(set.intersection(*(set(track) for track in tracks)))
-    means = tuple(Point(step, told_score([track[step].score for track in tracks], measure)) for step in common)
+    means = tuple(Point(step, reported_score([track[step].score for track in tracks], measure)) for step in common)
     return Curve(group, means, tuple(tuple(track.values()) for track in tracks))
 
 
-def told_score(scores: Sequence[Score], measure: str) -> Score:
-    """`mean_score` as a report shows it: without an interval of two or three runs, and cut to what is possible."""
+def reported_score(scores: Sequence[Score], measure: str) -> Score:
+    """`mean_score` as a report shows it: without an interval for two or three runs, and cut to the possible range."""
     score = mean_score(scores)
     if 1 < len(scores) < FEWEST_OF_A_BAND:
         return Score(score.value, math.nan, math.nan)
@@ -115,7 +116,7 @@ def told_score(scores: Sequence[Score], measure: str) -> Score:
 
 
 def _cut(score: Score, measure: str) -> Score:
-    """A score with its interval cut to what is possible."""
+    """A score with its interval cut to the possible range."""
     parts = measure.split("/")[-2:]
     least = 0.0 if any(part in (*SHARES, *NOT_NEGATIVE) for part in parts) else -math.inf
     most = 1.0 if any(part in SHARES for part in parts) and parts[-1] != "std" else math.inf
@@ -129,7 +130,7 @@ def without_intervals(curve: Curve) -> Curve:
 
 
 def mean_score(scores: Sequence[Score]) -> Score:
-    """Of one run its own score; of several their mean, with its 95% t interval."""
+    """The score of a single run, or the mean over several runs, with its 95% t interval."""
     if len(scores) == 1:
         return scores[0]
     mean = estimate_mean_of_few([score.value for score in scores])
@@ -137,7 +138,7 @@ def mean_score(scores: Sequence[Score]) -> Score:
 
 
 def metric_names(group: Group) -> list[str]:
-    """Of the numbers that training records hold, in the order in which they come."""
+    """The names of the numbers in the training records, in the order in which they come."""
     return list(dict.fromkeys(name for run in group.runs for name in run.metrics))
 
 
@@ -169,7 +170,7 @@ def _step(record: Mapping[str, Any], unit: str) -> int:
 
 
 class Standing(NamedTuple):
-    """A pairing at its first and its last time, in one run. raw: what the last record says of it."""
+    """The first and the last result of a pairing in one run. raw: its entry in the last record."""
 
     seats: tuple[Seat, ...]
     first: PairResult

@@ -54,7 +54,7 @@ def metrics_section(groups: Sequence[Group], figures: Figures) -> Section:
 
 
 def legend(groups: Sequence[Group]) -> list[Block]:
-    """Which colour is which group's, where there are several."""
+    """The colours of the groups, if there are several."""
     return [Legend([(number, group.label) for number, group in enumerate(groups)])] if len(groups) > 1 else []
 
 
@@ -69,7 +69,7 @@ def _what_bands_are(groups: Sequence[Group]) -> str:
     if any(size >= FEWEST_OF_A_BAND for size in sizes):
         parts.append("Bands are 95% t intervals of that mean.")
     if any(1 < size < FEWEST_OF_A_BAND for size in sizes):
-        parts.append("A group of two or three runs has no band: so few do not tell how far the mean may lie off.")
+        parts.append("A group of two or three runs has no band: so few runs do not show how far the mean may be off.")
     if any(size == 1 for size in sizes):
         what = "The bands of a run alone" if parts else "Bands"
         parts.append(f"{what} are the 95% intervals of the evaluation's games.")
@@ -84,7 +84,7 @@ def _score_figure(
     title = " vs ".join(f"{seat.player}{'*' if seat.learns and len(seats) > 1 else ''}" for seat in seats)
     curves, colours = _present(score_curve(group, name, seats, measure, unit) for group in groups)
     levels = _levels(groups, name, seats, learner, measure)
-    text = f"{measure} of {title} over {label(unit)}. {_told(curves)}"
+    text = f"{measure} of {title} over {label(unit)}. {_in_words(curves)}"
     drawn = figures.draw(
         title, text, lambda figure: paint_curves(figure, curves, colours, levels, label(unit), measure)
     )
@@ -92,8 +92,8 @@ def _score_figure(
 
 
 def _levels(groups: Sequence[Group], name: str, seats: tuple[Seat, ...], learner: Seat, measure: str) -> list[Level]:
-    """The scripted players in the learner's seat that face the same opponents, with what the last evaluation of the
-    first run says of them."""
+    """The scripted players that sit in the learner's role against the same opponents, with their scores in the last
+    evaluation of the first run."""
     others = [seat for seat in seats if seat != learner]
     return [
         Level(rival.player, pair.scores[measure].value)
@@ -109,18 +109,18 @@ def _levels(groups: Sequence[Group], name: str, seats: tuple[Seat, ...], learner
 def _metric_figure(groups: Sequence[Group], name: str, unit: str, figures: Figures) -> Captioned:
     title = label("/".join(name.split("/")[2:]) or name)
     curves, colours = _present(metric_curve(group, name, unit) for group in groups)
-    text = f"{label(name)} over {label(unit)}. {_told(curves)}"
+    text = f"{label(name)} over {label(unit)}. {_in_words(curves)}"
     drawn = figures.draw(title, text, lambda figure: paint_curves(figure, curves, colours, [], label(unit), title))
     return Captioned(drawn, _numbers(curves, title, unit))
 
 
 def _present(curves: Iterator[Curve]) -> tuple[list[Curve], list[int]]:
-    """Those that have a point, with the numbers of their groups."""
+    """The curves that have a point, with the numbers of their groups."""
     found = [(number, curve) for number, curve in enumerate(curves) if curve.points or curve.each]
     return [curve for _, curve in found], [number for number, _ in found]
 
 
-def _told(curves: Sequence[Curve]) -> str:
+def _in_words(curves: Sequence[Curve]) -> str:
     """Where each curve begins and ends, in words."""
     return " ".join(
         f"{curve.group.label}: from {score_text(curve.points[0].score.value)} at {curve.points[0].step:,} to "
@@ -146,7 +146,7 @@ def _numbers(curves: Sequence[Curve], measure: str, unit: str) -> Table | None:
 
 
 def _constant(groups: Sequence[Group], name: str) -> float | None:
-    """The one value that a metric has in all records of all runs, if it has one."""
+    """The value of a metric if it is the same in all records of all runs; else None."""
     values = {value for group in groups for run in group.runs for _, value in run.metrics.get(name, [])}
     return values.pop() if len(values) == 1 else None
 

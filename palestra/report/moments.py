@@ -1,4 +1,4 @@
-"""Which moment of a run is compared: its last evaluation, that of a checkpoint, or games played for the purpose."""
+"""The evaluations of runs that are compared: the last ones, those at a checkpoint, or games that are played now."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -15,18 +15,19 @@ from palestra.storage.segments import CheckpointError
 
 
 class Moment(NamedTuple):
-    """A run with the evaluations of one moment, or all; checkpoint: latest, best or a number, where its players are."""
+    """A run with its evaluations, all or those of one moment. checkpoint: the one with its players then: latest, best
+    or a number."""
 
     run: RunData
     checkpoint: str
 
 
 def read_moments(paths: Sequence[Path], checkpoint: str | None) -> list[Moment]:
-    """Runs as they stood at a checkpoint, with the evaluation that was played there alone.
+    """Read runs, each with the evaluations that were played at a checkpoint.
 
-    paths: of runs, or of checkpoints (RUN/checkpoints/00000003, RUN/checkpoints/best). checkpoint: of runs: best,
-    latest or a number; None: the last evaluation. Raises RunFolderError where there is no such run or checkpoint,
-    CheckpointError for one that is damaged.
+    paths: of runs, or of checkpoints (RUN/checkpoints/00000003, RUN/checkpoints/best). checkpoint: for paths of runs:
+    best, latest or a number; None: all evaluations. Raises RunFolderError if there is no such run or checkpoint,
+    CheckpointError for a damaged one.
     """
     runs = {path: path.resolve().parent.parent if is_checkpoint(path) else path for path in paths}
     read = {run.path.resolve(): run for run in read_runs(list(runs.values()))}
@@ -39,7 +40,7 @@ def read_moments(paths: Sequence[Path], checkpoint: str | None) -> list[Moment]:
 
 
 def is_checkpoint(path: Path) -> bool:
-    """Whether a path leads to a checkpoint, not to a run."""
+    """Whether a path is that of a checkpoint, not of a run."""
     path = path.resolve()
     return path.parent.name == "checkpoints" and re.fullmatch("[0-9]+|latest|best", path.name) is not None
 
@@ -55,23 +56,23 @@ def _at(run: RunData, which: str) -> RunData:
 
 
 def stored_checkpoint(run: RunData, which: str) -> StoredCheckpoint:
-    """A checkpoint of a run: best, latest or a number. Raises RunFolderError where it is not there, CheckpointError
-    where it is damaged."""
+    """A checkpoint of a run. which: best, latest or a number. Raises RunFolderError if it does not exist,
+    CheckpointError if it is damaged."""
     for stored in run.checkpoints:
         if which in stored.marks or re.fullmatch(f"0*{re.escape(which.lstrip('0') or '0')}", stored.name):
             if stored.fault is not None:
                 raise CheckpointError(f"{run.path}: checkpoint {stored.name} cannot be used: {stored.fault}")
             return stored
     there = ", ".join([stored.name for stored in run.checkpoints]) or "none"
-    raise RunFolderError(f"{run.path}: there is no checkpoint {which!r}; expected best, latest or one of {there}")
+    raise RunFolderError(f"{run.path}: expected the checkpoint best, latest or one of {there}, got {which!r}")
 
 
 def play_afresh(moments: Sequence[Moment], num_games: int, tell: Callable[[str], None]) -> list[RunData]:
-    """The runs with evaluations that are played now in place of their own, in which somebody learns.
+    """Play the evaluations of runs anew, only the pairings in which a player learns; gives the runs with these results.
 
-    The games of an evaluation begin from the same states for all: its seed is that of the first run that has it.
-    Nothing is written. tell: is given a line before each run. Raises RunFolderError and CheckpointError where players
-    cannot be brought back.
+    For all runs the games of an evaluation begin from the same states: its seed is that of the first run that has it.
+    Nothing is written. tell: called with a line before each run. Raises RunFolderError and CheckpointError if players
+    cannot be restored.
     """
     starts: dict[str, int] = {}
     played = []

@@ -1,4 +1,4 @@
-"""What was run: the runs, what is wrong with them, checkpoints, configs, versions and machines."""
+"""Sections on the runs themselves: counters, warnings, checkpoints, configs, versions and machines."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,7 +11,7 @@ from palestra.report.groups import Group, experiment
 from palestra.report.reading import RunData, under
 from palestra.runs.branching import tree_differences
 
-MOST_ROWS = 200  # of a table; what is more is told
+MOST_ROWS = 200  # of a table; its caption says if there are more
 
 
 def runs_section(groups: Sequence[Group]) -> Section:
@@ -37,7 +37,7 @@ def runs_section(groups: Sequence[Group]) -> Section:
 
 
 def _last_score(run: RunData) -> Cell:
-    """Of the pairing by which checkpoints are best, or of the first in which somebody learns."""
+    """The last score of the pairing that `best` names, or of the first one in which a player learns."""
     name, place = under(run.config, "best", "evaluation"), under(run.config, "best", "pairing")
     evaluated = [each for each in run.evaluated if name in (None, each.evaluation.name)]
     pairs = evaluated[-1].evaluation.pairs if evaluated else ()
@@ -51,7 +51,7 @@ def _last_score(run: RunData) -> Cell:
     return Cell(cell.text, cell.value, f"{cell.detail} {learned[0].measure}, {pairing_text(learned[0].seats)}".strip())
 
 
-# ---- what is not as it should be -----------------------------------------------------------------------
+# ---- warnings -----------------------------------------------------------------------------------------
 
 
 def warnings(groups: Sequence[Group]) -> list[Note]:
@@ -76,7 +76,7 @@ def _warnings_of(run: RunData) -> Iterator[str]:
     if not run.training:
         yield "There is no training record yet."
     if not run.evaluated:
-        yield "There is no evaluation, so nothing is known of what was learned."
+        yield "There is no evaluation, so it is unknown what was learned."
     if not run.checkpoints:
         yield "There is no checkpoint."
     for checkpoint in run.checkpoints:
@@ -84,7 +84,7 @@ def _warnings_of(run: RunData) -> Iterator[str]:
             yield f"Checkpoint {checkpoint.name} cannot be used: {checkpoint.fault}"
     for name, absent in _nulls(run.training).items():
         yield f"{name} is null in {absent:,} of {len(run.training):,} training records: it was NaN or infinite."
-    inexact = {name for record in run.training for name, told in _players(record).items() if "inexact" in told}
+    inexact = {name for record in run.training for name, entries in _players(record).items() if "inexact" in entries}
     for name in sorted(inexact):
         yield f"The worlds of {name} could not be restored exactly after a resume: equal bits are not promised."
     set_in_python = run.facts.get("set_in_python")
@@ -94,16 +94,16 @@ def _warnings_of(run: RunData) -> Iterator[str]:
 
 def _players(record: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     players = record.get("players")
-    told = players.items() if isinstance(players, Mapping) else ()
-    return {name: value for name, value in told if isinstance(value, Mapping)}
+    entries = players.items() if isinstance(players, Mapping) else ()
+    return {name: value for name, value in entries if isinstance(value, Mapping)}
 
 
 def _nulls(records: Sequence[Mapping[str, Any]]) -> dict[str, int]:
     """How often each number of the players is null."""
     found: dict[str, int] = {}
     for record in records:
-        for player, told in _players(record).items():
-            for name in _null_names(told, player):
+        for player, entries in _players(record).items():
+            for name in _null_names(entries, player):
                 found[name] = found.get(name, 0) + 1
     return found
 
@@ -153,7 +153,7 @@ def setting_section(groups: Sequence[Group]) -> Section:
 
 
 def differing_keys(groups: Sequence[Group]) -> dict[str, list[str]]:
-    """The keys in which the groups differ: of each its value in every group, as text."""
+    """The keys in which the groups' configs differ, each with its value in every group, as text."""
     trees = [experiment(group.runs[0]) for group in groups]
     keys = dict.fromkeys(change.key for tree in trees[1:] for change in tree_differences(trees[0], tree))
     return {key: [_text(_value_at(tree, key)) for tree in trees] for key in keys}
@@ -172,14 +172,14 @@ def _differences(groups: Sequence[Group]) -> Block:
     rows = [[Cell(key), *map(Cell, values)] for key, values in differing_keys(groups).items()]
     if not rows:
         return Note("The configs of the groups cannot be compared.")
-    told = f", the first {MOST_ROWS} of {len(rows):,}" if len(rows) > MOST_ROWS else ""
-    caption = f"The keys in which the configs differ, besides seed, output and execution{told}."
+    cut = f", the first {MOST_ROWS} of {len(rows):,}" if len(rows) > MOST_ROWS else ""
+    caption = f"The keys in which the configs differ, besides seed, output and execution{cut}."
     return Table(caption, ["key", *(group.label for group in groups)], rows[:MOST_ROWS])
 
 
 def _setting(run: RunData) -> Iterator[Block]:
     facts = run.facts
-    told = {
+    entries = {
         "folder": str(run.path.resolve()),
         "command": facts.get("command"),
         "commit": facts.get("commit"),
@@ -190,7 +190,7 @@ def _setting(run: RunData) -> Iterator[Block]:
         "machine": _pairs(facts.get("machine")),
         "execution": _pairs(run.config.get("execution")),
     }
-    yield Facts([(name, str(value)) for name, value in told.items() if value])
+    yield Facts([(name, str(value)) for name, value in entries.items() if value])
     if run.changes:
         rows = [
             [
@@ -206,7 +206,7 @@ def _setting(run: RunData) -> Iterator[Block]:
 
 
 def _pairs(value: Any) -> str:
-    """name value, name value: what is null left out."""
+    """name value, name value, without entries that are null."""
     if not isinstance(value, Mapping):
         return ""
     return ", ".join(f"{name} {_text(entry)}" for name, entry in value.items() if entry is not None)

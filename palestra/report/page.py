@@ -25,10 +25,10 @@ HERE = Path(__file__).parent
 
 
 def write_report(runs: Sequence[Path], out: Path | None) -> Path:
-    """Write the report of runs, whole or not at all, and give its path.
+    """Write the report of runs atomically, and give its path.
 
-    out: None: report.html in the folder of a single run, else in the working directory. Raises RunFolderError for a
-    folder that is no run, and for a page that cannot be written.
+    out: the file; None: report.html in the folder of a single run, else in the working directory. Raises RunFolderError
+    for a folder that is no run, and if the page cannot be written.
     """
     groups = group_runs(read_runs(runs))
     path = out or (runs[0] if len(runs) == 1 else Path()) / "report.html"
@@ -37,7 +37,7 @@ def write_report(runs: Sequence[Path], out: Path | None) -> Path:
 
 
 def write_page(path: Path, text: str) -> None:
-    """Write a text, whole or not at all. Raises RunFolderError where that cannot be."""
+    """Write a text atomically. Raises RunFolderError if it cannot be written."""
     try:
         write_text(path, text)
     except OSError as error:
@@ -72,7 +72,7 @@ def render_page(groups: Sequence[Group]) -> str:
 
 
 def _shown(value: Any) -> Any:
-    """Texts without control characters, which a page may not hold; lines stay lines."""
+    """A text without control characters, which a page may not hold; its lines stay."""
     if isinstance(value, Markup) or not isinstance(value, str):
         return value
     return "\n".join(map(printable, value.split("\n")))

@@ -1,5 +1,5 @@
-"""What lies in the folder of a run, read for a report: nothing is written or locked, the run may train meanwhile, and
-what is damaged or missing becomes a line that says so."""
+"""Reads the folder of a run for a report. Nothing is written or locked, so the run may train meanwhile; each damaged or
+missing part becomes a line that says so."""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Evaluated:
-    """An evaluation at one moment of training. record: as it was written, with the counters."""
+    """An evaluation at one moment of training. record: as it stands in the file, with the counters."""
 
     evaluation: Evaluation
     record: Mapping[str, Any]
@@ -34,8 +34,8 @@ class Evaluated:
 
 @dataclass(frozen=True)
 class StoredCheckpoint:
-    """fault: why it cannot be used, else None. marks: latest, best. num_bytes: of its own folder; replay rows that it
-    shares with others lie elsewhere."""
+    """A checkpoint of a run. fault: why it cannot be used; None if it can. marks: latest, best, both or none.
+    num_bytes: the size of its own folder, without the replay rows that checkpoints share."""
 
     name: str
     marks: tuple[str, ...]
@@ -46,12 +46,12 @@ class StoredCheckpoint:
 
 @dataclass(frozen=True)
 class RunData:
-    """All that a report tells of a run, as plain data.
+    """Everything that a report needs of a run, as plain data.
 
-    name: how the report calls it. at: the moment that is meant, in words; empty: the last one. config: the file's
-    mapping, empty if it cannot be read; config_text: the file.
-    facts: run.json. training: the training records; evaluated: the evaluations of training, both the oldest first.
-    again: those of `palestra evaluate`. changes: the lines of changes.jsonl. faults: what is damaged or missing.
+    name: its name in the report. at: the moment that is compared, in words; empty for the last one. config: the mapping
+    in config.yml, empty if it cannot be read. config_text: the text of that file. facts: run.json. training: the
+    training records. evaluated: the evaluations during training; both lists begin with the oldest. again: evaluations
+    by `palestra evaluate`. changes: the lines of changes.jsonl. faults: a line for each damaged or missing part.
     """
 
     path: Path
@@ -70,7 +70,7 @@ class RunData:
 
     @classmethod
     def read(cls, path: Path) -> Self:
-        """Raises RunFolderError where there is no run."""
+        """Read the run in a folder. Raises RunFolderError if there is none."""
         folder = RunFolder.open(path)
         faults: list[str] = []
         records = list(_undamaged(folder.records, faults))
@@ -80,9 +80,9 @@ class RunData:
             path=path,
             name=_name(path),
             at="",
-            config=_or_told(lambda: load_yaml(folder.config), {}, faults),
-            config_text=_or_told(lambda: folder.config.read_text(errors="replace"), "", faults),
-            facts=_or_told(lambda: folder.facts().model_dump(), {}, faults),
+            config=_or_fault(lambda: load_yaml(folder.config), {}, faults),
+            config_text=_or_fault(lambda: folder.config.read_text(errors="replace"), "", faults),
+            facts=_or_fault(lambda: folder.facts().model_dump(), {}, faults),
             training=tuple(record for record in records if record.get("kind") == "training"),
             evaluated=tuple(_evaluated(evaluations, str(folder.records), faults)),
             again=tuple(_read_again(folder, faults)),
@@ -98,20 +98,20 @@ class RunData:
 
     @property
     def counters(self) -> dict[str, int]:
-        """Where the run stood at its last record."""
+        """The counters at the run's last record."""
         last = [records[-1] for records in (self.training, [each.record for each in self.evaluated]) if records]
         names = ("env_steps", "opt_steps", "epochs", "episodes")
         return {name: max((_count(record, name) for record in last), default=0) for name in names}
 
     @property
     def train_seconds(self) -> float:
-        """Seconds of training that the records tell of; NaN if none does."""
+        """The seconds of training at the last record; NaN if no record has them."""
         clocks = [as_float(under(record, "clock", "train_seconds")) for record in self.training]
         return max((seconds for seconds in clocks if math.isfinite(seconds)), default=math.nan)
 
     @property
     def share(self) -> float:
-        """How much of the run lies behind, 0..1; NaN where the config does not say."""
+        """The share of the run that is done, 0..1; NaN if the config cannot be read."""
         counters = self.counters
         now: Counters = {
             "opt_steps": counters["opt_steps"],
@@ -126,7 +126,7 @@ class RunData:
 
     @property
     def state(self) -> str:
-        """complete, ended early, running, or stopped, with how far it came."""
+        """complete, ended early, running, or stopped; the latter two with the share that is done."""
         ended = self.training[-1].get("ended") if self.training else None
         if isinstance(ended, str):
             return f"ended early: {ended}"
@@ -148,7 +148,8 @@ class RunData:
 
 
 def read_runs(paths: Sequence[Path]) -> list[RunData]:
-    """Each run once. Where two have the same name, all go by their paths. Raises RunFolderError for what is no run."""
+    """Read runs, each once. If two have the same name, all are named by their paths. Raises RunFolderError for a folder
+    that is no run."""
     runs = list({path.resolve(): RunData.read(path) for path in reversed(paths)}.values())[::-1]
     if len({run.name for run in runs}) < len(runs):
         runs = [replace(run, name=str(run.path)) for run in runs]
@@ -156,7 +157,7 @@ def read_runs(paths: Sequence[Path]) -> list[RunData]:
 
 
 def _name(path: Path) -> str:
-    """The folder's, with the one above it where it says no more than the seed."""
+    """The folder's name, with that of the folder above if it only names the seed."""
     path = path.resolve()
     return f"{path.parent.name}/{path.name}" if path.name.startswith("seed-") else path.name
 
@@ -167,13 +168,13 @@ def _count(record: Mapping[str, Any], name: str) -> int:
 
 
 def under(record: Any, *keys: str) -> Any:
-    """What lies there in nested mappings; None where nothing does."""
+    """The value at some keys of nested mappings; None if there is none."""
     for key in keys:
         record = record.get(key) if isinstance(record, Mapping) else None
     return record
 
 
-def _or_told(read: Callable[[], T], otherwise: T, faults: list[str]) -> T:
+def _or_fault(read: Callable[[], T], otherwise: T, faults: list[str]) -> T:
     try:
         return read()
     except (OSError, RunFolderError, ConfigError) as error:
@@ -182,7 +183,7 @@ def _or_told(read: Callable[[], T], otherwise: T, faults: list[str]) -> T:
 
 
 def _undamaged(path: Path, faults: list[str]) -> Iterator[dict[str, Any]]:
-    """The records in a file but for the lines that were not written so. A file that is not there has none."""
+    """The records in a file without damaged lines; none if the file does not exist."""
     try:
         yield from iterate_records(path, lambda fault: faults.append(f"{fault}; this line is left out"))
     except OSError as error:
@@ -190,7 +191,7 @@ def _undamaged(path: Path, faults: list[str]) -> Iterator[dict[str, Any]]:
 
 
 class _Pair(BaseModel):
-    """What is asked of a pair in an evaluation's record, which others may have written."""
+    """The entries that a pair in an evaluation's record must have; somebody else may have written it."""
 
     model_config = ConfigDict(strict=True)
 
@@ -208,7 +209,7 @@ class _Pair(BaseModel):
     def _check_roles(self) -> Self:
         roles = set(self.players)
         if not (set(self.learned) <= roles and set(self.returns) == set(self.return_intervals) == roles):
-            raise ValueError("roles of returns or learners are not those of the players")
+            raise ValueError("expected the same roles in players, returns and return_intervals, got others")
         return self
 
 
@@ -228,7 +229,7 @@ def _evaluated(records: list[dict[str, Any]], where: str, faults: list[str]) -> 
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
             key = ".".join(map(str, first["loc"]))
-            faults.append(f"{where}: an evaluation was not written so, and is left out: {key}: {first['msg']}")
+            faults.append(f"{where}: an evaluation is damaged, and is left out: {key}: {first['msg']}")
             continue
         yield Evaluated(Evaluation.from_record(record), record)
 

@@ -1,6 +1,7 @@
-"""Sample games: the players of a checkpoint play again, on the CPU, and the boards or moves of a game are shown.
+"""Sample games: the players of a checkpoint play on the CPU, and the report shows the boards or moves of one game.
 
-A run may be a stranger's: nothing that it names is imported, and no environment is built. What needs that is left out.
+The run may come from another person: no module that it names is imported, and no environment is built. Runs that need
+either have no sample games.
 """
 
 from collections.abc import Iterator, Sequence
@@ -28,7 +29,7 @@ REMEDY = "palestra evaluate RUN plays, and with --video films an environment."
 
 
 def samples_section(groups: Sequence[Group], figures: Figures) -> Section:
-    """Of the first run of each group a game of the evaluation that tells the best, or of the first there is."""
+    """A game of the first run of each group, in the pairing that `best` names, or else the first one with a learner."""
     section = Section("samples", "Sample games")
     for group in groups:
         run = group.runs[0]
@@ -36,7 +37,7 @@ def samples_section(groups: Sequence[Group], figures: Figures) -> Section:
         try:
             with importing_nothing():
                 section.blocks += _samples(run, figures)
-        except Exception as error:  # a damaged checkpoint, a player of another run: whatever hinders playing
+        except Exception as error:  # a damaged checkpoint, a missing player of another run, or anything else
             section.blocks.append(Note(f"No game can be shown: {error}"))
     return section
 
@@ -72,7 +73,7 @@ def _samples(run: RunData, figures: Figures) -> list[Block]:
 
 
 def _left_out(value: Any, path: str) -> Iterator[tuple[str, str]]:
-    """What keeps a run from being played here, of all that its games and players are made of: where, and what it is."""
+    """The parts of games and players for which a report cannot play this run: their paths, and what they are."""
     if isinstance(value, UnreadConfig):
         yield path, f"{value.name}, a class of the run's own, which a report does not import"
         return
@@ -87,7 +88,7 @@ def _left_out(value: Any, path: str) -> Iterator[tuple[str, str]]:
 
 
 def _wanted(config: Any, evaluations: Evaluations) -> tuple[str, dict[str, str]] | None:
-    """The evaluation, by name, and the pairing by which checkpoints are best, or the first in which somebody learns."""
+    """The name of the evaluation and the pairing that `best` names, or the first pairing in which a player learns."""
     if config.best is not None:
         return config.best.evaluation, evaluations.configs[config.best.evaluation].pairings[config.best.pairing]
     learned = ((name, pairing) for name in evaluations.configs for pairing in evaluations.pairings(name, False))
@@ -100,7 +101,7 @@ def _end_text(trace: Trace) -> str:
 
 
 def evenly(count: int, most: int) -> list[int]:
-    """At most so many of the places 0 ... count - 1, with both ends."""
+    """At most `most` of the indices 0 ... count - 1, evenly chosen, with both ends."""
     if count <= most:
         return list(range(count))
     return sorted({round(i * (count - 1) / (most - 1)) for i in range(most)})
@@ -125,7 +126,7 @@ def _picture(scene: Scene, figures: Figures) -> Picture:
 
 
 def _moves_table(title: str, trace: Trace) -> Table:
-    """What every role chose, and the small entries of the state before it."""
+    """A table of the choices, each with the small entries of the state before it."""
     names = [name for name, value in trace.end.items() if value.numel() <= MOST_NUMBERS]
     shown = evenly(len(trace.choices), MOST_MOVES)
     rows = [

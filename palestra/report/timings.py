@@ -20,12 +20,12 @@ def time_section(groups: Sequence[Group], figures: Figures) -> Section:
     runs = [run for group in groups for run in group.runs]
     times = {run.name: time for run in runs if sum((time := _times(run)).values()) > 0}
     if not times:
-        section.blocks.append(Note("The records tell of no time."))
+        section.blocks.append(Note("The records hold no times."))
         return section
     section.blocks.append(Legend([(number, phase) for number, phase in enumerate(PHASES)]))
     size = (5.6, 0.4 + BAR_HEIGHT * len(times))
-    told = "; ".join(f"{name}: {_shares_text(time)}" for name, time in times.items())
-    drawn = figures.draw("Share of the time by phase", told, lambda figure: _paint_shares(figure, times), size)
+    text = "; ".join(f"{name}: {_shares_text(time)}" for name, time in times.items())
+    drawn = figures.draw("Share of the time by phase", text, lambda figure: _paint_shares(figure, times), size)
     rows = [
         [
             Cell(name),
@@ -44,7 +44,7 @@ def time_section(groups: Sequence[Group], figures: Figures) -> Section:
 
 
 def _times(run: RunData) -> dict[str, float]:
-    """Seconds by phase that the training records tell of."""
+    """The seconds by phase, from the training records."""
     found = {phase: [value for _, value in run.metrics.get(f"clock/time/{phase}", [])] for phase in PHASES}
     return {phase: math.fsum(value for value in values if value > 0) for phase, values in found.items()}
 

@@ -1,8 +1,9 @@
-"""Evaluations in processes beside training, which does not wait for them until their results count.
+"""Asynchronous evaluations: other processes play them while training goes on.
 
-What is played is a copy of the players and of what the game has learned, made at the safe point where the evaluation is
-due. Its result counts at the first safe point `results.after` steps later, whenever it has come: so all that depends on
-it is the same every time. What does not count yet is state of the run, and is played again where a run goes on.
+They play with a copy of the players and of the game's running statistics, made at the safe point where the evaluation
+is due. Its result counts at the first safe point `results.after` steps later, no matter when it arrived, so that
+everything that depends on it is the same in every run. Evaluations that do not count yet are part of the run's state;
+a resumed run plays them again.
 """
 
 import json
@@ -27,11 +28,11 @@ from palestra.storage.facts import to_json
 from palestra.storage.run_folder import RunFolder
 from palestra.storage.states import copied
 
-LOOK_S = 0.05  # between two looks for a signal while training waits
+LOOK_S = 0.05  # between two checks for a signal while training waits
 
 
-class Asked(NamedTuple):
-    """An evaluation that was handed over."""
+class PendingEvaluation(NamedTuple):
+    """An evaluation that was handed to the processes. task: its progress. answer: its result, once it is there."""
 
     task: Task
     answer: Future[Answer]
@@ -39,22 +40,25 @@ class Asked(NamedTuple):
 
 @dataclass
 class Batch:
-    """What was asked at one safe point. state: as in a checkpoint, of the players that learn and the game alone.
-    asked: by the evaluation's name; none before it is handed over."""
+    """The evaluations that were requested at one safe point.
+
+    state: that of the learning players and of the game, as in a checkpoint. pending: by the evaluation's name; empty
+    until they are handed to the processes.
+    """
 
     request: EvaluationRequest
     state: dict[str, Any]
-    asked: dict[str, Asked] = field(default_factory=dict)
+    pending: dict[str, PendingEvaluation] = field(default_factory=dict)
 
     def records(self) -> list[dict[str, Any]]:
-        return [record_of(name, self.request, asked.answer.result()) for name, asked in self.asked.items()]
+        return [record_of(name, self.request, each.answer.result()) for name, each in self.pending.items()]
 
     def unanswered(self) -> list[str]:
-        return [name for name, asked in self.asked.items() if not asked.answer.done()]
+        return [name for name, each in self.pending.items() if not each.answer.done()]
 
 
 class AsyncEvaluator(Evaluator):
-    """Hands evaluations over to processes, and keeps what they say until it counts."""
+    """Hands evaluations to other processes, and keeps their results until they count."""
 
     def __init__(self, config: EvaluatorsConfig, evaluations: Evaluations, best: BestConfig | None) -> None:
         self.config, self.evaluations, self.best = config, evaluations, best
@@ -63,7 +67,7 @@ class AsyncEvaluator(Evaluator):
         self.processes: Processes | None = None
         self._news: list[str] = []
 
-    # ---- asking, and what comes of it --------------------------------------------------------------------
+    # ---- requests and results ----------------------------------------------------------------------------
 
     def results(self, request: EvaluationRequest, training: Training) -> list[dict[str, Any]]:
         if request.names:
@@ -97,11 +101,11 @@ class AsyncEvaluator(Evaluator):
     def candidates(self) -> Sequence[Mapping[str, int]]:
         if self.best is None:
             return []
-        asked = [batch.request for batch in self.batches if self.best.evaluation in batch.request.names]
-        return [steps_of(request.counters) for request in asked]
+        requests = [batch.request for batch in self.batches if self.best.evaluation in batch.request.names]
+        return [steps_of(request.counters) for request in requests]
 
     def tasks(self) -> Sequence[Task]:
-        return [batch.asked[name].task for batch in self.batches for name in batch.unanswered()]
+        return [batch.pending[name].task for batch in self.batches for name in batch.unanswered()]
 
     def news(self) -> Iterator[str]:
         while self._news:
@@ -111,7 +115,7 @@ class AsyncEvaluator(Evaluator):
 
     @contextmanager
     def opened(self, run: RunFolder) -> Iterator[None]:
-        """The processes, which are started when there is something to play, and do not outlive this."""
+        """A context in which processes play. They are started when there is something to play, and end with it."""
         self.folder = run.evaluations.make().below("async").make()
         self.processes = Processes(run.path, self.folder, self.config, self._news.append)
         self._hand_over()
@@ -121,14 +125,14 @@ class AsyncEvaluator(Evaluator):
             self.processes.close()
             self.processes = None
             for batch in self.batches:  # in the next `fit` they are played again
-                batch.asked = {}
+                batch.pending = {}
 
     def _hand_over(self) -> None:
         for batch in self.batches if self.processes is not None else ():
-            if not batch.asked:
-                batch.asked = {name: self._ask(name, batch) for name in batch.request.names}
+            if not batch.pending:
+                batch.pending = {name: self._start(name, batch) for name in batch.request.names}
 
-    def _ask(self, name: str, batch: Batch) -> Asked:
+    def _start(self, name: str, batch: Batch) -> PendingEvaluation:
         assert self.processes is not None
         request = batch.request
         task = request.task(self.evaluations, name)
@@ -139,12 +143,13 @@ class AsyncEvaluator(Evaluator):
         if (failed := self._failed_before(name, request)) is not None:
             known: Future[Answer] = Future()
             known.set_result(failed)
-            return Asked(task, known)
+            return PendingEvaluation(task, known)
         answer = self.processes.play(handed_over, lambda found: self._file(record_of(name, request, found)))
-        return Asked(task, answer)
+        return PendingEvaluation(task, answer)
 
     def _failed_before(self, name: str, request: EvaluationRequest) -> Answer | None:
-        """What has failed once in this run stays so where it goes on: it may have been recorded so."""
+        """The answer of an evaluation that has failed before, else None. In a resumed run it must fail again, because
+        that may have been recorded."""
         assert self.folder is not None
         try:
             filed = json.loads(self.folder.read(record_name(name, request.counters["opt_steps"])))
@@ -155,7 +160,7 @@ class AsyncEvaluator(Evaluator):
         return None
 
     def _file(self, record: dict[str, Any]) -> None:
-        """Called from another thread, as soon as the answer is there and before it is taken."""
+        """Write a record into its file. Called from another thread, before the answer can be seen here."""
         assert self.folder is not None
         try:
             file = record_name(record["evaluation"], record["opt_steps"])
@@ -177,7 +182,7 @@ class AsyncEvaluator(Evaluator):
 
 
 def make_evaluator(config: RunConfig, evaluations: Evaluations) -> Evaluator:
-    """Who plays the evaluations of a run that trains."""
+    """The evaluator that the config of a run asks for."""
     if config.evaluators is None:
         return SyncEvaluator(evaluations)
     return AsyncEvaluator(config.evaluators, evaluations, config.best)
@@ -191,9 +196,9 @@ def record_of(name: str, request: EvaluationRequest, answer: Answer) -> dict[str
 
 
 def _wait(batch: Batch, training: Training) -> None:
-    """Until all is answered. Raises Interrupted."""
+    """Wait until all evaluations of a batch are done. Raises Interrupted if a signal asks to leave."""
     for name in batch.unanswered():
-        answer = batch.asked[name].answer
+        answer = batch.pending[name].answer
         with training.during("waiting for evaluation", []):
             while not wait([answer], timeout=LOOK_S).done:
                 if training.is_asked_to_leave():

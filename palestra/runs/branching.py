@@ -1,6 +1,6 @@
-"""What becomes of runs: one is extended beyond its end, another branches off a checkpoint with other hyperparameters.
+"""Extending a run beyond its end, and branching off a checkpoint with other hyperparameters.
 
-Every change of a key in a run's life stands in its `changes.jsonl`, one JSON object per line: the key, its values
+Every change of a key during a run stands in its `changes.jsonl`, one JSON object per line: the key, its values
 before and after (null where there was none), and the counters at which it changed.
 """
 
@@ -14,17 +14,21 @@ import torch
 from torch import Tensor
 
 from palestra.config import Config, ConfigError, ConfigErrorItem, render
+from palestra.config.errors import shown
 from palestra.runs.config import BaseRunConfig, read_stored_config
 from palestra.storage.checkpoints import CheckpointError, Checkpoints, LoadedCheckpoint
 from palestra.storage.run_folder import RunFolder
 
-# What the state in a checkpoint is made of: with other values it would mean something else, or nothing.
+# Keys that decide what the state in a checkpoint consists of: with other values the state would not fit.
 FIXED_IN_A_BRANCH = r"trainer(\.name)?|(game|num_worlds|roles|players)(\..+)?|callbacks(\.\d+\.name)?"
 FREE_IN_A_BRANCH = (
     r"players\.[^.]+\.algorithm\."
     r"(?!(name|net|body|policy_net|critic_net|dueling|value(?!\.huber_delta$)|transitions"
     r"|replay_buffer(?!\.(layout|scratch_folder)$))(\.|$)).+"
 )
+
+
+REMEDY = "to change it, branch off a checkpoint: palestra branch CHECKPOINT key=value"
 
 
 class Change(NamedTuple):
@@ -36,12 +40,12 @@ class Change(NamedTuple):
 
 
 def differences(before: Config, after: Config) -> list[Change]:
-    """The keys in which two configs differ, the deepest that tell; null stands for a key that one has not."""
+    """The deepest keys in which two configs differ; None stands for a key that one of them lacks."""
     return list(tree_differences(before.model_dump(), after.model_dump()))
 
 
 def tree_differences(before: Any, after: Any, path: str = "") -> Iterator[Change]:
-    """In what two trees of dicts and lists differ, down to numbers and tensors."""
+    """The differences of two trees of dicts and lists, down to numbers and tensors."""
     if isinstance(before, list | tuple) and isinstance(after, list | tuple) and len(before) == len(after):
         before, after = dict(enumerate(before)), dict(enumerate(after))
     if isinstance(before, dict) and isinstance(after, dict):
@@ -55,9 +59,10 @@ def tree_differences(before: Any, after: Any, path: str = "") -> Iterator[Change
 
 
 def extend(run: Path, overrides: Sequence[str]) -> RunFolder:
-    """Give a run another end: its config is rewritten, and the change noted. `Trainer.load(run).fit()` goes on.
+    """Give a run another end: rewrite its config, and note the change. `Trainer.load(run).fit()` then goes on.
 
-    Raises ConfigError for a change of any other key than `stop`, for none, and for an end that lies behind.
+    overrides: as "stop.after=100000". Raises ConfigError for a change of any key but `stop`, if nothing changes, and
+    for an end that the run has already reached; RunFolderError, CheckpointError.
     """
     folder = RunFolder.open(run)
     with folder.lock():
@@ -65,7 +70,9 @@ def extend(run: Path, overrides: Sequence[str]) -> RunFolder:
         extended = read_stored_config(folder.config, overrides)
         changes = differences(config, extended)
         faults = [
-            ConfigErrorItem(change.key, "cannot change in a run; branch off: palestra branch CHECKPOINT key=value")
+            ConfigErrorItem(
+                change.key, f"expected {_text(change.before)}, as before, got {_text(change.after)}; {REMEDY}"
+            )
             for change in changes
             if change.key.split(".")[0] != "stop"
         ]
@@ -75,7 +82,8 @@ def extend(run: Path, overrides: Sequence[str]) -> RunFolder:
             counters, ended = latest.counters, latest.state["end_reason"]
         reached = counters.get(extended.stop.unit)
         if ended is not None:
-            message = f"it is not what ended the run: {ended}; branch off a checkpoint: palestra branch CHECKPOINT"
+            remedy = "to go on from it, branch off a checkpoint: palestra branch CHECKPOINT"
+            message = f"expected a run that ended by its `stop`, got one that ended early: {ended}; {remedy}"
             faults.append(ConfigErrorItem("stop", message))
         elif not changes:
             faults.append(ConfigErrorItem("stop", "expected another end, as stop.after=100000, got the same"))
@@ -85,7 +93,7 @@ def extend(run: Path, overrides: Sequence[str]) -> RunFolder:
         if faults:
             raise ConfigError(faults)
         noted = _noted(folder)
-        note(folder, changes, counters)
+        note_changes(folder, changes, counters)
         try:
             folder.root.write(folder.config.name, render(extended, type(extended)).encode())
         except OSError:
@@ -105,7 +113,10 @@ def branched_config(checkpoint: Path, overrides: Sequence[str]) -> BaseRunConfig
     folder.require_rebuildable()
     branched: BaseRunConfig = read_stored_config(folder.config, overrides)
     faults = [
-        ConfigErrorItem(change.key, f"cannot change in a branch: the state in {checkpoint} depends on it")
+        ConfigErrorItem(
+            change.key,
+            f"expected {_text(change.before)}, on which the state in {checkpoint} depends, got {_text(change.after)}",
+        )
         for change in changes_since(checkpoint, branched)
         if re.fullmatch(FIXED_IN_A_BRANCH, change.key) and not re.fullmatch(FREE_IN_A_BRANCH, change.key)
     ]
@@ -115,29 +126,29 @@ def branched_config(checkpoint: Path, overrides: Sequence[str]) -> BaseRunConfig
 
 
 def run_of(checkpoint: Path) -> RunFolder:
-    """The run that a checkpoint's folder lies in. Raises RunFolderError where there is none."""
+    """The run that a checkpoint belongs to. Raises RunFolderError if there is none."""
     return RunFolder.of_checkpoint(checkpoint)
 
 
 def begins_anew(folder: RunFolder) -> bool:
-    """Whether a run has no state yet to begin with: no checkpoint, and none that it branches off."""
+    """Whether a run has no state to begin with: neither a checkpoint nor one that it branches off."""
     has_checkpoint = bool(Checkpoints(folder, keep_last=1, keep_every=None).numbers())
     return not has_checkpoint and folder.facts().branched_from is None
 
 
 def changes_since(checkpoint: Path, config: Config) -> list[Change]:
-    """In what a config differs from that of the run that a checkpoint belongs to."""
+    """The differences of a config from that of the run that a checkpoint belongs to."""
     return differences(read_stored_config(run_of(checkpoint).config), config)
 
 
 def stored_config(config: Config) -> dict[str, Any]:
-    """What a checkpoint keeps of the config that it was written under: all that its bits depend on."""
+    """The part of a config that a checkpoint stores: all keys that its bits depend on."""
     return config.model_dump(mode="json", exclude={"stop", "output"})
 
 
 def require_same_experiment(loaded: LoadedCheckpoint, config: Config) -> None:
-    """Raises CheckpointError, with the keys that differ, for a checkpoint that was written under another config. Other
-    values of `execution` are told elsewhere (palestra.runs.output): they promise no equal bits."""
+    """Raise CheckpointError, with the keys that differ, for a checkpoint that was written under another config. Other
+    values of `execution` are allowed, and reported by palestra.runs.output: then equal bits are not promised."""
     changes = [
         f"{change.key} was {change.before}, is {change.after}"
         for change in tree_differences(loaded.state.get("config"), stored_config(config))
@@ -150,15 +161,21 @@ def require_same_experiment(loaded: LoadedCheckpoint, config: Config) -> None:
         )
 
 
-def note(folder: RunFolder, changes: Sequence[Change], counters: Mapping[str, int]) -> None:
-    """Add changes to a run's `changes.jsonl`, all or none; those that a kill has left as its last are there already."""
+def note_changes(folder: RunFolder, changes: Sequence[Change], counters: Mapping[str, int]) -> None:
+    """Add changes to a run's `changes.jsonl`, all or none. If a kill came after they were written, they are its last
+    lines already, and nothing is added."""
     before = _noted(folder)
     new = "".join(json.dumps({**change._asdict(), "counters": dict(counters)}) + "\n" for change in changes).encode()
     if not new or not before.endswith(new):
         folder.root.write(folder.changes.name, before + new)
 
 
+def _text(value: Any) -> str:
+    """A value as messages quote it; mappings and lists in full up to 80 characters."""
+    return f"{value!r:.80}" if isinstance(value, dict | list | tuple) else shown(value)
+
+
 def _noted(folder: RunFolder) -> bytes:
-    """What a run's `changes.jsonl` says."""
+    """The content of a run's `changes.jsonl`."""
     name = folder.changes.name
     return b"" if folder.root.kind(name) is None else folder.root.read(name)

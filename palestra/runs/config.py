@@ -1,7 +1,7 @@
-"""All algorithms, and what a whole run says: the config models are assembled here.
+"""The config models of a whole run, with the union of all algorithms.
 
-There may be several kinds of run; the class of the trainer says which one it trains. Each kind is a BaseRunConfig with
-keys of its own. RunConfig is the one in which players play games.
+There may be several kinds of run; the class of the trainer says which kind it trains. Each kind is a BaseRunConfig with
+further keys. RunConfig is the kind in which players play games.
 """
 
 from collections.abc import Sequence
@@ -51,17 +51,18 @@ class LearningPlayerConfig(Config):
     algorithm: AnyAlgorithm
     """how the player learns"""
     warm_start: FromRunConfig | None
-    """begin with the networks of a player of another run; optimizer, memory and schedules begin anew; null: do not"""
+    """begin with the networks of a player of another run; optimizer, replay buffer and schedules begin anew; null:
+    begin with random weights"""
 
 
 class ExecutionConfig(Config):
     device: Annotated[str, Field(pattern=r"^(cpu|cuda|mps|xpu)(:[0-9]+)?$")]
     """cpu, cuda, cuda:1, ..."""
     num_threads: Annotated[int, Field(ge=1, le=1024)]
-    """threads of a CPU"""
+    """threads on a CPU, of PyTorch and of BLAS"""
     kernel: Literal["numba", "torch"]
-    """of the polyhedra game and of classic control; numba: fast on a CPU; torch: on any device; the results are the
-    same"""
+    """how the polyhedra game and classic control are computed; numba: fast on a CPU; torch: on any device; the results
+    are the same"""
     gradients: Literal["by_hand", "autograd"]
     """by_hand: on a CPU, the gradients of plain mlps and of the stock losses come from kernels, which are several times
     as fast; where a loss was changed, torch's autograd runs all the same; autograd: always"""
@@ -71,47 +72,42 @@ class ExecutionConfig(Config):
 
 class OutputConfig(Config):
     display: Literal["auto", "plain", "quiet"]
-    """auto: live on a terminal, plain lines elsewhere; plain; quiet: errors alone"""
+    """auto: a live frame on a terminal, plain lines elsewhere; plain: plain lines; quiet: only errors"""
     record: Interval | None
-    """when the metrics of training are recorded; null: at the end alone"""
+    """when the metrics of training are recorded; null: only at the end"""
     statistics: Annotated[list[Statistic], Field(min_length=1)]
-    """what a record says of the numbers since the last one; mean stands under the bare name, the others as loss/std"""
+    """the statistics of a record of the numbers since the last record; the mean has the bare name, the others as
+    loss/std"""
     info: list[NonEmptyStr]
-    """fields of the environments' info that are recorded, inner ones as episode/r; of Gymnasium environments alone"""
+    """fields of the environments' info that are recorded, inner ones as episode/r; only of Gymnasium environments"""
     recorders: Annotated[list[RecorderConfig], AfterValidator(check_recorders)]
     """where the records go besides records.jsonl; []: nowhere"""
     save: Interval | None
     """when checkpoints are saved, besides the start and the end; null: never, the run cannot be resumed"""
     keep_last: PositiveInt
-    """checkpoints kept, counted from the latest"""
+    """how many of the latest checkpoints are kept"""
     keep_every: PositiveInt | None
-    """keep every n-th checkpoint for good; null: no such"""
+    """every n-th checkpoint is kept for good; null: none is"""
     checkpoint_folder: Annotated[str, Field(pattern="^/")] | None
-    """an absolute path, on another disk say: checkpoints and replay rows lie there, in a folder of the run's name and
-    id; null: in the run's own folder"""
+    """an absolute path, for instance on another disk: checkpoints and replay rows lie there, in a folder named for the
+    run and its id; null: in the run's own folder"""
     stop_within_s: PositiveFloat
-    """seconds from SIGINT or SIGTERM to the end of the process; who has not saved by then leaves without, and a resume
-    replays what was lost"""
+    """seconds from SIGINT or SIGTERM to the end of the process; a run that has not saved by then ends without saving,
+    and a resume trains the lost steps again"""
     mirror: MirrorConfig | None
     """a copy of the checkpoints elsewhere, from which the run can be resumed; null: none"""
 
     @model_validator(mode="after")
     def _check_mirror(self) -> Self:
         if self.mirror is not None and self.save is None:
-            raise ConfigError(
-                [
-                    ConfigErrorItem(
-                        "mirror", "expected null, because nothing is saved that a mirror could hold, got a mirror"
-                    )
-                ]
-            )
+            raise ConfigError([ConfigErrorItem("mirror", "expected null, because `save` is null, got a mapping")])
         return self
 
 
 class TrainerBase:
-    """What the classes that `trainer` may name have in common: `palestra.training.lifecycle.Lifecycle` derives from it.
+    """The base of the classes that `trainer` may name: `palestra.training.lifecycle.Lifecycle` derives from it.
 
-    run_config: the kind of run that it trains. A class of one's own carries its own keys as `Config`, a UserConfig.
+    run_config: the kind of run that it trains. A class of your own carries its keys as `Config`, a UserConfig.
     """
 
     run_config: ClassVar[type["BaseRunConfig"]]
@@ -126,25 +122,25 @@ AnyTrainerConfig = Annotated[InTurnConfig | UserConfig, ByName(user_class=Traine
 
 
 class BaseRunConfig(Config):
-    """What every run says, whatever it trains. The keys that a kind of run adds stand between `trainer` and `stop`.
+    """The keys of every run, whatever it trains. The keys that a kind of run adds stand between `trainer` and `stop`.
 
-    units: what intervals and limits of this kind of run may count.
+    units: the units that intervals and limits of this kind of run may have.
     """
 
     units: ClassVar[tuple[str, ...]] = ("opt_steps", "epochs", "minutes")
 
     seed: NonNegativeInt
-    """all chance comes from here"""
+    """all random numbers of the run are derived from it"""
     trainer: AnyTrainerConfig
     """who learns when: by name, or a class of your own"""
     stop: Limit
     """when the run is done"""
     callbacks: list[AnyCallbackConfig]
-    """what else is done at the trainer's hooks: by name, or classes of your own"""
+    """what is done at the hooks of the training besides training: by name, or classes of your own"""
     execution: ExecutionConfig
-    """where and how it is computed; equal bits only while unchanged"""
+    """where and how the run is computed; equal bits are promised only while it is unchanged"""
     output: OutputConfig
-    """what is shown and kept; changes no bit"""
+    """what is shown and stored; it changes no bit of the results"""
 
     @classmethod
     def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
@@ -166,30 +162,30 @@ class BaseRunConfig(Config):
 
 
 class RunConfig(BaseRunConfig):
-    """A run in which players play games. Experiment: seed to callbacks. Execution: equal bits only while unchanged.
-    Output: changes no bit."""
+    """A run in which players play games. The keys from `seed` to `callbacks` are the experiment; `execution` may change
+    results within rounding; `output` changes no bit."""
 
     units = ("opt_steps", "env_steps", "epochs", "minutes")
 
     game: AnyGameConfig
     """the rules"""
     num_worlds: PositiveInt
-    """games that a learning player plays at a time"""
+    """how many games a learning player plays at the same time"""
     roles: dict[str, str]
     """who sits in which role"""
     players: dict[str, Annotated[LearningPlayerConfig | ScriptedPlayerConfig | FromRunConfig, ByKey()]]
     """the players by name: each learns, is scripted, or comes from a run"""
     evaluations: list[EvaluationConfig]
-    """games apart from training; []: none"""
+    """games that are played apart from training; []: none"""
     best: BestConfig | None
-    """what makes a checkpoint the best one; null: no best one is kept"""
+    """which result makes a checkpoint the best one; null: no checkpoint is marked as best"""
     evaluators: EvaluatorsConfig | None
     """processes that play the evaluations while training goes on; null: training waits for each evaluation"""
 
     @model_validator(mode="after")
     def _check_seats(self) -> Self:
         if any(isinstance(game, UnreadConfig) for game in (self.game, *(each.game for each in self.evaluations))):
-            return self  # nobody knows its roles
+            return self  # its roles are unknown
         scripts = {name: getattr(config, "scripted", None) for name, config in self.players.items()}
         roles = self.game.declared_roles()
         errors = [
@@ -199,27 +195,26 @@ class RunConfig(BaseRunConfig):
         ]
         if self.evaluators is not None and not self.evaluations:
             errors.append(
-                ConfigErrorItem(
-                    "evaluators", "expected null, because there are no evaluations, got a number of processes"
-                )
+                ConfigErrorItem("evaluators", "expected null, because there are no evaluations, got a mapping")
             )
         if self.output.info and not self.game.has_info:
-            message = f"expected [], for the game {self.game.name!r} has no info fields, got {len(self.output.info)}"
+            expected = f"expected [], because the game {self.game.name!r} has no info fields"
+            message = f"{expected}, got {len(self.output.info)} fields"
             errors.append(ConfigErrorItem("output.info", message))
         if errors:
             raise ConfigError(errors)
         return self
 
     def learners(self) -> list[str]:
-        """The players that learn."""
+        """The names of the players that learn."""
         return [name for name, config in self.players.items() if isinstance(config, LearningPlayerConfig)]
 
     def seats(self, player: str, roles: Sequence[str]) -> list[str]:
-        """The roles in which a player sits, in the order of `roles`, those of the game. For a player from a run that
-        sits in none: those in which evaluations want it."""
-        sits = [role for role in roles if self.roles.get(role) == player]
-        if sits or not isinstance(self.players[player], FromRunConfig):
-            return sits
+        """The roles in which a player sits, in the order of `roles`, the roles of the game. For a player of another run
+        that sits in none: the roles that it has in the pairings of evaluations."""
+        seats = [role for role in roles if self.roles.get(role) == player]
+        if seats or not isinstance(self.players[player], FromRunConfig):
+            return seats
         pairings = [pairing for evaluation in self.evaluations for pairing in evaluation.pairings]
         return [role for role in roles if any(pairing.get(role) == player for pairing in pairings)]
 
@@ -228,11 +223,11 @@ class RunConfig(BaseRunConfig):
         faults: list[tuple[str, str]] = []
         for role in roles:
             if role not in self.roles:
-                faults.append((f"roles.{role}", f"missing; {expected}"))
+                faults.append((f"roles.{role}", f"{expected}, but the key is missing"))
         for role, player in self.roles.items():
             config = self.players.get(player)
             if role not in roles:
-                faults.append((f"roles.{role}", f"unknown key; the known roles: {', '.join(roles)}"))
+                faults.append((f"roles.{role}", f"unknown key; the roles of the game are {', '.join(roles)}"))
             elif config is None:
                 there = ", ".join(self.players)
                 message = f"expected a player of this file ({there}; or players.{player} in it), got {player!r}"
@@ -251,8 +246,8 @@ class RunConfig(BaseRunConfig):
 
 
 def kind_of_run(data: Any) -> type[BaseRunConfig]:
-    """The kind of run that plain data describe, which their trainer tells. Where nothing tells, or the trainer may not
-    be imported, players play: checking the data says what is wrong."""
+    """The kind of run that plain data describe: that of their trainer. RunConfig if the data name no trainer, or one
+    that may not be imported; checking the data then says what is wrong."""
     trainer = data.get("trainer") if isinstance(data, dict) else None
     name = trainer.get("name") if isinstance(trainer, dict) else None
     if not isinstance(name, str) or ":" not in name:
@@ -265,8 +260,8 @@ def kind_of_run(data: Any) -> type[BaseRunConfig]:
 
 
 def read_config(config: str | Path | dict[str, Any] | BaseRunConfig, overrides: Sequence[str] = ()) -> Any:
-    """The config of a run from a path, a mapping or itself: a BaseRunConfig, a RunConfig where players play. Raises
-    ConfigError with every fault at once."""
+    """The config of a run, from a path, a mapping or a config: a RunConfig if players play, else another BaseRunConfig.
+    Raises ConfigError with every fault at once."""
     if isinstance(config, str | Path):
         return load_config(config, overrides, kind_of_run)
     data = config.model_dump() if isinstance(config, BaseRunConfig) else config
@@ -274,8 +269,9 @@ def read_config(config: str | Path | dict[str, Any] | BaseRunConfig, overrides: 
 
 
 def read_stored_config(path: Path, overrides: Sequence[str] = ()) -> Any:
-    """The config of a run, as `read_config`. Raises RunFolderError where it differs from what was written, ConfigError
-    for overrides that do not fit it, UntrustedError for what it names that the user has not trusted."""
+    """The config of a stored run, as `read_config` gives it. Raises RunFolderError for a file that palestra did not
+    write, ConfigError for overrides that do not fit, UntrustedError if it names modules that the user does not
+    trust."""
     if overrides:
         read_stored_config(path)
         return load_stored_config(path, overrides, kind_of_run)

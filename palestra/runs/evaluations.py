@@ -1,4 +1,5 @@
-"""Evaluations of a run while it trains: what the trainer asks of whoever plays them, and how it plays them itself."""
+"""Evaluations of a run while it trains: the interface of what plays them, and playing them in the training's
+process."""
 
 import time
 from abc import ABC, abstractmethod
@@ -18,10 +19,10 @@ COUNTERS = ("env_steps", "opt_steps", "epochs", "episodes")  # in the order in w
 
 @dataclass(frozen=True)
 class EvaluationRequest:
-    """A safe point, and what is due there.
+    """The evaluations that are due at a safe point.
 
-    names: of the evaluations; there may be none. with_scripted: also pairings in which nobody learns. is_final: the run
-    ends here. counters: env_steps, opt_steps, epochs, episodes.
+    names: of the evaluations; there may be none. with_scripted: whether pairings in which no player learns are played
+    too. is_final: whether the run ends here. counters: env_steps, opt_steps, epochs, episodes.
     """
 
     names: list[str]
@@ -31,54 +32,55 @@ class EvaluationRequest:
 
     @classmethod
     def from_state(cls, state: Mapping[str, Any]) -> "EvaluationRequest":
-        """What `asdict` gave. A checkpoint's keys are sorted."""
+        """The inverse of `asdict`. Puts the counters in order again, because the keys in a checkpoint are sorted."""
         return cls(**{**state, "counters": {name: state["counters"][name] for name in COUNTERS}})
 
     def num_games(self, evaluations: Evaluations, name: str) -> int:
-        """Per pairing."""
+        """The games per pairing of one of the evaluations."""
         config = evaluations.configs[name]
         return config.final_num_games if self.is_final else config.num_games
 
     def task(self, evaluations: Evaluations, name: str) -> Task:
-        """One of the evaluations, for a display."""
+        """The progress of one of the evaluations, for a display."""
         num_pairings = len(evaluations.pairings(name, self.with_scripted))
         return Task(name, 0, num_pairings * self.num_games(evaluations, name), "games")
 
 
 class Evaluator(ABC):
-    """Plays the evaluations of a run that trains. What most have no use for is given here."""
+    """Plays the evaluations of a run while it trains. A subclass must implement `results`; the other methods are for
+    evaluators whose results come later."""
 
     @abstractmethod
     def results(self, request: EvaluationRequest, training: Training) -> list[dict[str, Any]]:
-        """The records that count from this safe point on, each with the counters of the players that it tells of.
+        """The records that count from this safe point on, each with the counters at which its players were copied.
 
-        training: shows what it waits for. Raises Interrupted if it is asked to leave; then nothing has happened, and
-        the same is asked again.
+        training: shows progress, and says whether a signal asks it to leave. Then Interrupted is raised, the state is
+        as before the call, and a resumed run makes the same request again.
         """
 
     @contextmanager
     def opened(self, run: RunFolder) -> Iterator[None]:
-        """For the time of one `fit`."""
+        """A context that is open during one `fit`."""
         yield
 
     def due(self) -> Mapping[str, float]:
-        """At which counts results are due, whatever else is."""
+        """The counts at which pending results count, by unit."""
         return {}
 
     def candidates(self) -> Sequence[Mapping[str, int]]:
-        """The steps of those of whom it is not decided yet whether they are the best: a checkpoint holds them."""
+        """The steps of players that may still turn out to be the best: their checkpoints must be saved and kept."""
         return []
 
     def tasks(self) -> Sequence[Task]:
-        """What is being played beside training."""
+        """The evaluations that are being played while training goes on."""
         return []
 
     def news(self) -> Iterator[str]:
-        """What the user should know, each line once."""
+        """Lines for the user, each given once."""
         yield from ()
 
     def state_dict(self) -> list[Any]:
-        """What was asked and does not count yet."""
+        """The requests whose results do not count yet."""
         return []
 
     def load_state_dict(self, state: Sequence[Any]) -> None:
@@ -87,7 +89,7 @@ class Evaluator(ABC):
 
 
 def steps_of(counters: Mapping[str, Any]) -> dict[str, int]:
-    """Those of the counters by which players and their checkpoint are known."""
+    """The counters that identify a checkpoint and its players."""
     return {unit: counters[unit] for unit in ("env_steps", "opt_steps", "epochs")}
 
 

@@ -1,7 +1,8 @@
-"""Processes that play evaluations (palestra.runs.evaluator_worker): started, handed requests, watched, killed.
+"""Processes that play evaluations (palestra.runs.evaluator_worker): starts them, sends requests, watches and kills
+them.
 
-One thread per process does this, so that training waits for none of it. What a process prints goes to
-`evaluations/async/evaluator-N.log`. It ends with the process that started it, also if that is killed.
+One thread per process does this, so that training does not wait for it. What a process prints goes to
+`evaluations/async/evaluator-N.log`. A process ends with the one that started it, even if that is killed.
 """
 
 import json
@@ -28,12 +29,16 @@ from palestra.storage.disk import Folder
 from palestra.storage.states import encode
 
 COMMAND = [sys.executable, "-P", "-m", "palestra.runs.evaluator_worker"]
-CLOSE_S = 5.0  # for the threads to see that their processes are gone
+CLOSE_S = 5.0  # how long the threads may take to see that their processes are gone
 
 
 @dataclass(frozen=True)
 class ProcessRequest:
-    """One evaluation, by name. state: as in a checkpoint; players, game, counters. task: shows how far it is."""
+    """A request to play one evaluation.
+
+    num_games: per pairing. with_scripted: whether pairings in which no player learns are played too. state: players,
+    game and counters as in a checkpoint. task: its progress, which the display shows.
+    """
 
     evaluation: str
     num_games: int
@@ -42,7 +47,7 @@ class ProcessRequest:
     task: Task
 
     def to_bytes(self) -> bytes:
-        """A line of JSON, and a safetensors file of as many bytes as it says."""
+        """A line of JSON, followed by a safetensors file; the line says how many bytes that has."""
         tensors: dict[str, Tensor] = {}
         document = encode(self.state, "", tensors)
         content = save(tensors)
@@ -52,7 +57,8 @@ class ProcessRequest:
 
 @dataclass(frozen=True)
 class Answer:
-    """result: what `Evaluations.play` gave; None if the evaluation has failed, and `why`."""
+    """The end of a request. result: that of `Evaluations.play`; None if the evaluation has failed. seconds: how long it
+    took. why: why it has failed, else empty."""
 
     result: dict[str, Any] | None
     seconds: float
@@ -60,7 +66,7 @@ class Answer:
 
 
 class Job(NamedTuple):
-    """A request, and where its answer goes: to `file` first."""
+    """A request, and where its answer goes: first `file` is called with it, then `answer` is set."""
 
     request: ProcessRequest
     file: Callable[[Answer], None]
@@ -68,39 +74,39 @@ class Job(NamedTuple):
 
 
 class ProcessLost(Exception):
-    """A process has not answered; the message says why. It is of no more use."""
+    """A process has not answered; the message says why. The process cannot be used any more."""
 
 
 class Processes:
-    """`num_processes` of them. tell: is given lines for the user, from other threads."""
+    """The evaluator processes of one `fit`. tell: called with lines for the user, from other threads."""
 
     def __init__(self, run: Path, logs: Folder, config: EvaluatorsConfig, tell: Callable[[str], None]) -> None:
         self.jobs: SimpleQueue[Job | None] = SimpleQueue()
-        self.keepers = [
-            Keeper(run, LogFile(logs, f"evaluator-{number}.log"), config, self.jobs, tell)
+        self.owners = [
+            ProcessOwner(run, LogFile(logs, f"evaluator-{number}.log"), config, self.jobs, tell)
             for number in range(config.num_processes)
         ]
 
     def play(self, request: ProcessRequest, file: Callable[[Answer], None]) -> Future[Answer]:
-        """The answer to come: of a process, or that the evaluation has failed. file: is given it first, in another
-        thread."""
+        """Queue a request. The answer comes from a process, or says that the evaluation has failed. file: called with
+        the answer first, in another thread."""
         answer: Future[Answer] = Future()
         self.jobs.put(Job(request, file, answer))
         return answer
 
     def close(self) -> None:
-        """End the processes, whatever they do. What has no answer gets none."""
-        for keeper in self.keepers:
-            keeper.close()
-        for _ in self.keepers:
+        """Kill the processes. Requests without an answer stay without one."""
+        for owner in self.owners:
+            owner.close()
+        for _ in self.owners:
             self.jobs.put(None)
-        for keeper in self.keepers:
-            keeper.thread.join(CLOSE_S)
+        for owner in self.owners:
+            owner.thread.join(CLOSE_S)
 
 
 @dataclass(frozen=True)
 class LogFile:
-    """What a process prints."""
+    """The file that a process prints to."""
 
     folder: Folder
     name: str
@@ -111,7 +117,7 @@ class LogFile:
 
     @contextmanager
     def opened(self) -> Iterator[int]:
-        """For writing at its end."""
+        """The descriptor of the file, open for appending."""
         file = self.folder.append(self.name)
         try:
             os.lseek(file.descriptor, 0, os.SEEK_END)
@@ -120,8 +126,8 @@ class LogFile:
             file.close()
 
 
-class Keeper:
-    """Keeps one process in a thread: starts it when there is a request, and another when it was lost."""
+class ProcessOwner:
+    """A thread that owns one process: starts it when there is a request, and starts another one when it was lost."""
 
     def __init__(
         self,
@@ -134,12 +140,12 @@ class Keeper:
         self.run, self.log, self.config, self.jobs, self.tell = run, log, config, jobs, tell
         self.process: EvaluatorProcess | None = None
         self.is_closed = False
-        self.lock = threading.Lock()  # whoever starts a process must know that nobody has closed meanwhile
+        self.lock = threading.Lock()  # between the check of is_closed and the start of a process, `close` must wait
         self.thread = threading.Thread(target=self._work, name=log.name.removesuffix(".log"), daemon=True)
         self.thread.start()
 
     def close(self) -> None:
-        """From another thread."""
+        """End the process and the thread; called from another thread."""
         with self.lock:
             self.is_closed = True
             if self.process is not None:
@@ -154,7 +160,7 @@ class Keeper:
             self.process.end()
 
     def _answer(self, job: Job) -> Answer | None:
-        """Of the first process that does not get lost, filed; None where this was closed."""
+        """The answer of the first process that is not lost, after it was filed; None if this was closed meanwhile."""
         what, why = f"evaluation {job.request.task.name}", ""
         for number in range(self.config.max_restarts + 1):
             try:
@@ -169,8 +175,8 @@ class Keeper:
             if self.is_closed:
                 return None
             if number < self.config.max_restarts:
-                self.tell(f"{what}: {why}; it is begun anew (see {self.log.path})")
-        self.tell(f"{what} has failed, and decides nothing: {why}; training goes on (see {self.log.path})")
+                self.tell(f"{what}: {why}; it is started again (see {self.log.path})")
+        self.tell(f"{what} has failed, so nothing is decided by it: {why}; training goes on (see {self.log.path})")
         failed = Answer(None, 0.0, why)
         job.file(failed)
         return failed
@@ -185,14 +191,14 @@ class Keeper:
 
 
 class EvaluatorProcess:
-    """One process, in a session of its own: no signal of a terminal reaches it, and it is killed with its children.
+    """One process, in its own session: signals of a terminal do not reach it, and it is killed with its children.
 
-    It holds the reading end of a pipe that closes with the process that started it.
+    It holds the reading end of a pipe, which closes when the process that started it ends.
     """
 
     def __init__(self, run: Path, log: "LogFile", timeout_s: float) -> None:
         self._timeout_s, self._is_asked, self._is_late = timeout_s, False, False
-        self._lock = threading.Lock()  # who has answered is not late
+        self._lock = threading.Lock()  # a process that has answered must not be killed as late
         watched, self._life = os.pipe()
         path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)  # where the user's own classes are found
         try:
@@ -213,7 +219,7 @@ class EvaluatorProcess:
             os.close(watched)
 
     def answer(self, request: ProcessRequest) -> Answer:
-        """Raises ProcessLost where none comes in time."""
+        """Send a request, and wait for its answer. Raises ProcessLost if none comes in time."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._is_asked = True
@@ -221,16 +227,16 @@ class EvaluatorProcess:
         late.daemon = True
         late.start()
         try:
-            with suppress(BrokenPipeError):  # it may have said why
+            with suppress(BrokenPipeError):  # its last line may say why it ended
                 self._process.stdin.write(request.to_bytes())
                 self._process.stdin.flush()
-            while "num_over" in (said := self._read(self._process.stdout.readline())):
-                request.task.done = said["num_over"]
+            while "num_over" in (message := self._read(self._process.stdout.readline())):
+                request.task.done = message["num_over"]
         finally:
             with self._lock:
                 self._is_asked = False
             late.cancel()
-        return Answer(said["result"], said["seconds"], "")
+        return Answer(message["result"], message["seconds"], "")
 
     def _give_up(self) -> None:
         with self._lock:
@@ -239,27 +245,27 @@ class EvaluatorProcess:
                 self.kill()
 
     def _read(self, line: bytes) -> dict[str, Any]:
-        """What a line says. Raises ProcessLost where it is none, or says why the process ends."""
+        """The message in a line. Raises ProcessLost if there is none, or if it says that the process has failed."""
         if line.endswith(b"\n"):
             with suppress(ValueError, LookupError, TypeError, AttributeError):
-                said: dict[str, Any] = json.loads(line)
-                if said.keys() in ({"num_over"}, {"result", "seconds"}):
-                    return said
-                raise ProcessLost(said["error"])
-            raise ProcessLost(f"its answer makes no sense: {line[:80]!r}")
+                message: dict[str, Any] = json.loads(line)
+                if message.keys() in ({"num_over"}, {"result", "seconds"}):
+                    return message
+                raise ProcessLost(message["error"])
+            raise ProcessLost(f"expected a message of an evaluator, got {line[:80]!r}")
         if self._is_late:
             raise ProcessLost(f"no answer within evaluators.timeout_s = {self._timeout_s:g} s")
         self.kill()
         raise ProcessLost(f"its process {exit_text(self._process.wait())}")
 
     def kill(self) -> None:
-        """It and its children, at once."""
-        if self._process.returncode is None:  # or the number may be another's
+        """Kill the process and its children at once."""
+        if self._process.returncode is None:  # else its number may belong to another process by now
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
 
     def end(self) -> None:
-        """Kill it, and let go of it."""
+        """Kill the process, and release its pipes."""
         self.kill()
         self._process.wait()
         os.close(self._life)

@@ -1,8 +1,7 @@
 """The process that plays evaluations beside training: `python -m palestra.runs.evaluator_worker RUN PIPE`.
 
-It reads requests from its standard input and writes lines of JSON to its standard output, how far it is and the answer;
-see palestra.runs.evaluator_processes, which starts it. It ends where an evaluation raises, having answered with the
-error.
+It reads requests from its standard input, and writes its progress and its answers to its standard output, as lines of
+JSON. palestra.runs.evaluator_processes starts it. If an evaluation raises, it answers with the error, and ends.
 """
 
 import json
@@ -18,39 +17,39 @@ from palestra.runtime.signals import end_with_parent
 if TYPE_CHECKING:
     from palestra.runs.stored import StoredRun
 
-SAY_INTERVAL_S = 0.5
+REPORT_INTERVAL_S = 0.5
 
 
 def serve(run: "StoredRun", requests: BinaryIO, answers: BinaryIO) -> None:
-    """Answer requests until there are no more."""
+    """Play the requested evaluations until there are no more requests."""
     from safetensors.torch import load
 
     from palestra.storage.states import decode
 
     while line := requests.readline():
         request = json.loads(line)
-        run.take(decode(request["state"], load(requests.read(request["num_bytes"]))))
+        run.restore(decode(request["state"], load(requests.read(request["num_bytes"]))))
         started = time.perf_counter()
-        tell = Progress(answers)
-        result = run.evaluations.play(request["evaluation"], request["num_games"], request["with_scripted"], tell)
-        say(answers, {"result": result, "seconds": time.perf_counter() - started})
+        report = Progress(answers)
+        result = run.evaluations.play(request["evaluation"], request["num_games"], request["with_scripted"], report)
+        send(answers, {"result": result, "seconds": time.perf_counter() - started})
 
 
 class Progress:
-    """Says how many games are over, now and then."""
+    """Sends the number of games that are over, at most every REPORT_INTERVAL_S."""
 
     def __init__(self, answers: BinaryIO) -> None:
-        self.answers, self.said_at_s = answers, 0.0
+        self.answers, self.reported_at_s = answers, 0.0
 
     def __call__(self, num_over: int) -> None:
         now_s = time.monotonic()
-        if now_s - self.said_at_s > SAY_INTERVAL_S:
-            self.said_at_s = now_s
-            say(self.answers, {"num_over": num_over})
+        if now_s - self.reported_at_s > REPORT_INTERVAL_S:
+            self.reported_at_s = now_s
+            send(self.answers, {"num_over": num_over})
 
 
-def say(answers: BinaryIO, what: dict[str, Any]) -> None:
-    answers.write(json.dumps(what).encode() + b"\n")
+def send(answers: BinaryIO, message: dict[str, Any]) -> None:
+    answers.write(json.dumps(message).encode() + b"\n")
     answers.flush()
 
 
@@ -58,7 +57,7 @@ def main() -> None:
     run, pipe = sys.argv[1:]
     end_with_parent(int(pipe))  # before the imports, which take seconds
     requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what environments print belongs in the log
+    os.dup2(2, 1)  # what environments print goes to the log
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     try:
         from palestra.runs.stored import StoredRun
@@ -72,7 +71,7 @@ def main() -> None:
 
         print(redacted(traceback.format_exc()), file=sys.stderr)
         text = redacted(str(error)).strip().partition("\n")[0]
-        say(answers, {"error": f"{type(error).__name__}: {text}"})
+        send(answers, {"error": f"{type(error).__name__}: {text}"})
         sys.exit(1)
 
 

@@ -1,5 +1,5 @@
-"""Players that come from other runs: read where they were trained, and copied into the folder of the run that imports
-them."""
+"""Players of other runs: reads them from the run that trained them, and copies them into the folder of the run that
+imports them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -28,29 +28,31 @@ from palestra.storage.segments import (
 
 @dataclass(frozen=True)
 class TrainedPlayer:
-    """What another run has made of a player. algorithm: its config. state: nets, opt_steps and env_steps."""
+    """A player as another run has trained it. algorithm: the config of its algorithm. state: nets, opt_steps and
+    env_steps."""
 
     algorithm: Any
     state: dict[str, Any]
 
 
 def read_player(config: FromRunConfig) -> TrainedPlayer:
-    """A player in a checkpoint of the run that trained it. Raises RunFolderError if that player did not learn there,
-    CheckpointError."""
+    """Read a player from a checkpoint of the run that trained it. Raises RunFolderError if no such player learned
+    there, CheckpointError for a checkpoint that is missing or damaged."""
     folder = RunFolder.open(Path(config.from_run))
     folder.require_rebuildable()
     learned: Any = getattr(read_stored_config(folder.config), "players", {}).get(config.player)
     if not hasattr(learned, "algorithm"):
-        raise RunFolderError(f"{config.from_run} has no player {config.player!r} that learned")
+        raise RunFolderError(f"expected a player that learned in {config.from_run}, got {config.player!r}")
     checkpoints = Checkpoints(folder, keep_last=1, keep_every=None)
     state = checkpoints.load(config.checkpoint, check_rows=False).state
     return TrainedPlayer(learned.algorithm, state["players"][config.player])
 
 
 def copy_players(run: RunConfig, players: Mapping[str, Player], folder: Folder, copies: Folder | None) -> None:
-    """Write the players that come from other runs into a new run's folder, so that it needs those no more.
+    """Copy the players of other runs into a new run's folder, so that it no longer needs those runs.
 
-    copies: where they were copied to before, as `build_parts` was given it. Raises RunFolderError if that fails.
+    copies: the folder that holds copies of them already, if any, as for `build_parts`. Raises RunFolderError if the
+    folder cannot be written.
     """
     try:
         for name, config in run.players.items():
@@ -64,7 +66,7 @@ def copy_players(run: RunConfig, players: Mapping[str, Player], folder: Folder, 
 
 
 def _copy_player(player: Player, config: bytes, folder: Folder) -> None:
-    """config: of the run that the player comes from."""
+    """Write a player's weights, counters, and the config file of the run that trained it."""
     folder.make()
     facts, text, weights = _files_of(player.name)
     nets = {f"{net}/{key}": value for net, module in player.nets.items() for key, value in module.state_dict().items()}
@@ -76,7 +78,7 @@ def _copy_player(player: Player, config: bytes, folder: Folder) -> None:
 
 
 class CopiedPlayer(Entry):
-    """What is written of a player beside its run's config and its weights."""
+    """The counters of a copied player, and the size and SHA-256 of the file with its weights."""
 
     opt_steps: Annotated[int, Field(ge=0)]
     env_steps: Annotated[int, Field(ge=0)]
@@ -84,7 +86,7 @@ class CopiedPlayer(Entry):
 
 
 def read_copy(folder: Folder, name: str, config: FromRunConfig) -> TrainedPlayer:
-    """A player that `copy_players` has written. Raises DamagedError."""
+    """Read a player that `copy_players` has written. Raises DamagedError if the files differ from what was written."""
     facts, text, weights = _files_of(name)
     with raising_damaged(facts):
         content = folder.read(facts)
@@ -93,7 +95,7 @@ def read_copy(folder: Folder, name: str, config: FromRunConfig) -> TrainedPlayer
     except ValidationError as error:
         raise DamagedError(f"{facts} differs from what was written: {error.errors()[0]['msg']}") from error
     if folder.kind(text) != "file":
-        raise DamagedError(f"{text} is missing, or no regular file")
+        raise DamagedError(f"{text}: expected a regular file, got {folder.kind(text) or 'none'}")
     learned: Any = read_stored_config(folder.path / text).players[config.player]
     state: dict[str, Any] = {"opt_steps": copied.opt_steps, "env_steps": copied.env_steps, "nets": {}}
     for key, value in read_tensors(folder, weights, copied.weights).items():
@@ -103,11 +105,11 @@ def read_copy(folder: Folder, name: str, config: FromRunConfig) -> TrainedPlayer
 
 
 def is_copied(folder: Folder, name: str) -> bool:
-    """Whether `copy_players` has written a player there."""
+    """Whether `copy_players` has written a player into this folder."""
     return folder.kind(_files_of(name)[0]) is not None
 
 
 def _files_of(name: str) -> tuple[str, str, str]:
-    """The names of its facts, which are written last; of its run's config; of its weights."""
+    """The names of a player's files: its counters, which are written last; its run's config; its weights."""
     facts, text, weights = (f"{quote(name, safe='')}.{end}" for end in ("json", "yml", "safetensors"))
     return facts, text, weights

@@ -1,4 +1,4 @@
-"""What a run leaves behind and shows: its folder, recorders, checkpoints and display."""
+"""The output of a run: its folder, recorders, checkpoints and display."""
 
 import math
 import uuid
@@ -31,7 +31,10 @@ from palestra.storage.run_folder import UNFILED, RunFolder
 
 
 class RunOutput:
-    """The folder of one run, open while the run trains. `config` is the RunConfig; its `output` section rules here."""
+    """The folder of one run, with its records, checkpoints, display and mirror; open while the run trains.
+
+    config: the run's config, whose section `output` is used here.
+    """
 
     def __init__(self, folder: RunFolder, config: Any, console: Console) -> None:
         self.folder = folder
@@ -41,12 +44,14 @@ class RunOutput:
         self.evaluations: list[Evaluation] = []
         self.history = History()
         self.number = -1  # of the last checkpoint that was due
-        self.stands_on = -1  # the checkpoint that was loaded or saved last
+        self.stands_on = -1  # the number of the checkpoint that was loaded or saved last
         self.mirror: Mirror | None = None
-        self.step = 0  # the furthest that a record stands
+        self.step = 0  # the largest step of a record so far
         self.feeds: list[Feed] = []
-        self._told_faults: set[str] = set()
-        self.candidates: Callable[[], Sequence[Mapping[str, int]]] = tuple  # steps of who may turn out to be the best
+        self._reported_faults: set[str] = set()
+        self.candidates: Callable[[], Sequence[Mapping[str, int]]] = (
+            tuple  # steps of checkpoints that may still become the best
+        )
 
     @classmethod
     def create(
@@ -58,11 +63,12 @@ class RunOutput:
         set_in_python: Sequence[str],
         trainer_in_python: str | None,
     ) -> "RunOutput":
-        """A new run: its resolved config and the facts about versions, machine and command are written at once.
+        """The output of a new run. Its resolved config and its run.json (versions, machine, command) are written at
+        once; the latter fixes the mirror's URL and the checkpoint folder for all of the run.
 
-        origin: the checkpoint that it branches off, if any. set_in_python: calls that gave it objects which no config
-        names. trainer_in_python: the class that trains it, where the config does not name that. The mirror's URL is
-        settled here for the run's life.
+        origin: the checkpoint that the run branches off, if any. set_in_python: the calls that gave it objects which no
+        config names. trainer_in_python: the class that trains it, if the config does not name that class. Raises
+        RunFolderError if the disk refuses.
         """
         mirror, run_id, place = config.output.mirror, uuid.uuid4().hex, config.output.checkpoint_folder
         elsewhere = None if place is None else folder.keep_checkpoints_in(Path(place), run_id)
@@ -85,8 +91,8 @@ class RunOutput:
 
     @contextmanager
     def opened(self) -> Iterator[None]:
-        """Hold the run's lock, its records, the display and the mirror. A recorder that is still fed when an error
-        comes through hears that the run failed."""
+        """A context that holds the run's lock, and in which its records, the display and the mirror are open. If an
+        error leaves it, the recorders are told that the run failed."""
         output = self.config.output
         with ExitStack() as stack:
             stack.enter_context(self.folder.lock())
@@ -111,11 +117,11 @@ class RunOutput:
                 raise
 
     def _make_mirror(self) -> Mirror | None:
-        """Where run.json says."""
+        """The mirror at the URL in run.json; None if it has none."""
         url, config = self.folder.facts().mirror, self.config.output.mirror
         if (url is None) != (config is None):
-            which = "names a mirror, and the config none" if config is None else "names no mirror, and the config one"
-            raise RunFolderError(f"{self.folder.run} is damaged: it {which}")
+            has, got = ("no mirror", url) if config is None else (f"the mirror {config.url}", "none")
+            raise RunFolderError(f"{self.folder.run} is damaged: expected {has}, as in config.yml, got {got}")
         return None if url is None else Mirror(url, config, self.folder, self.checkpoints, self.display.error)
 
     def _in_use(self) -> set[int]:
@@ -125,18 +131,18 @@ class RunOutput:
         return {number for number in held if number is not None} | sending
 
     def mark_best(self, steps: Mapping[str, int]) -> None:
-        """Let the checkpoint of these steps be the best one. Raises CheckpointError where there is none."""
+        """Mark the checkpoint of these steps as the best one. Raises CheckpointError if there is none."""
         number = self.checkpoints.holding(steps)
         if number is None:
             raise CheckpointError(f"the players of opt step {steps['opt_steps']}, the best so far, were not saved")
         self.checkpoints.mark_best(f"{number:08d}")
 
     def rewind(self, loaded: LoadedCheckpoint | None) -> None:
-        """Forget the records that came after a checkpoint; all of them where there is none."""
+        """Cut off the records that came after a checkpoint; all of them if `loaded` is None."""
         length, self.step, self.number, self.stands_on = 0, 0, -1, -1
         if self.mirror is not None:
-            with suppress(RemoteError):  # it has been told
-                self.mirror.finish()  # it reads what is cut now
+            with suppress(RemoteError):  # it was reported already
+                self.mirror.finish()  # its thread reads the records, which are cut now
         if loaded is not None:
             self.step = step_of(loaded.counters)
             self.stands_on = loaded.manifest.number
@@ -151,16 +157,16 @@ class RunOutput:
             try:
                 self._remember(record)
             except NOT_OURS as error:
-                self._tell_fault(f"{self.folder.records}: an evaluation differs from what was written: {error!r}")
+                self._report_fault(f"{self.folder.records}: an evaluation differs from what was written: {error!r}")
 
     def feed(self, recorders: Mapping[str, Recorder]) -> None:
-        """Hand the records, those that are there and those that will come, to recorders."""
+        """Hand all records, past and future, to recorders."""
         self._note_unfiled(list(recorders))
         card = RunCard(self.folder.path, flat_params(self.config.model_dump()))
         self.feeds = [Feed(name, recorder, card, self.folder.records) for name, recorder in recorders.items()]
 
     def finish(self, status: Status) -> None:
-        """Wait until the recorders have filed all records, and how the run ended."""
+        """Wait until the recorders have filed all records and the end of the run."""
         scores = {
             f"final/{name}/{pair_label(pair)}/{measure}": score.value
             for name, evaluations in by_name(self.evaluations).items()
@@ -173,23 +179,23 @@ class RunOutput:
             feed.end(RunEnd(status, self.step, scores))
         for feed in self.feeds:
             feed.wait()
-        self._tell_news()
+        self._show_news()
         self._note_unfiled([feed.name for feed in self.feeds if not feed.is_complete])
         self.feeds = []
 
     def unfiled(self) -> list[str]:
-        """The recorders that do not have all of the run, by name; for the next process."""
+        """The names of the recorders that lack records or the end of the run, as the last process noted them."""
         is_there = self.folder.root.kind(UNFILED) is not None
         return self.folder.root.read(UNFILED).decode(errors="replace").split() if is_there else []
 
     def _note_unfiled(self, names: list[str]) -> None:
-        with suppress(OSError):  # a full disk is told elsewhere
+        with suppress(OSError):  # a full disk is reported elsewhere
             if names:
                 self.folder.root.write(UNFILED, ("\n".join(names) + "\n").encode())
             elif self.feeds:
                 self.folder.root.remove(UNFILED)
 
-    def _tell_news(self) -> None:
+    def _show_news(self) -> None:
         for feed in self.feeds:
             for line in feed.news():
                 self.display.error(line)
@@ -200,33 +206,33 @@ class RunOutput:
         return None if branched_from is None else Path(branched_from)
 
     def records(self) -> list[dict[str, Any]]:
-        """Those that can be read; a damaged line is told once."""
-        return list(iterate_records(self.folder.records, self._tell_fault))
+        """All records that can be read; each damaged line is reported once."""
+        return list(iterate_records(self.folder.records, self._report_fault))
 
-    def _tell_fault(self, fault: str) -> None:
-        if fault not in self._told_faults:
-            self._told_faults.add(fault)
+    def _report_fault(self, fault: str) -> None:
+        if fault not in self._reported_faults:
+            self._reported_faults.add(fault)
             self.display.error(f"{fault}; the run goes on without that line")
 
     def train_seconds(self) -> float:
-        """Seconds of training that the records tell of."""
+        """The seconds of training so far, from the records."""
         clocks = (record.get("clock", {}) for record in self.records())
         return max((clock.get("train_seconds", 0.0) for clock in clocks), default=0.0)
 
     def note_end(self, reason: str) -> None:
-        """Write to run.json why the run ended before its `stop`; the records say it too."""
+        """Write to run.json why the run ended before its `stop`. (The last record says it too.)"""
         try:
             self.folder.write_facts(self.folder.facts().model_copy(update={"ended": reason}))
         except OSError as error:
             self.display.error(f"{self.folder.run} could not be written: {error}")
 
     def time_by_phase(self) -> dict[str, float]:
-        """Seconds by phase that the records tell of."""
+        """The seconds by phase so far, from the records."""
         return summed_times(self.records())
 
     def write(self, record: Mapping[str, Any]) -> None:
-        """Write a record, and before it the files of its images and videos. A disk that refuses is told once, and
-        the records wait."""
+        """Write a record, and before it the files of its images and videos. If the disk refuses, this is reported once,
+        and the records wait in memory."""
         step = f"{step_of(record)}-{record['opt_steps']}"
         record = file_media(record, lambda name, media: self._file(f"{name}-{step}{media.suffix}", media))
         was_waiting = self.jsonl.is_waiting
@@ -234,22 +240,22 @@ class RunOutput:
             self.jsonl.write(record)
         except OSError as error:
             if not was_waiting:
-                self.display.error(f"records wait, for the disk refuses them: {error}; training goes on")
+                self.display.error(f"the disk refuses records, which wait in memory: {error}; training goes on")
         self.step = max(self.step, step_of(record))
         for feed in self.feeds:
             feed.notify(self.jsonl.length)
-        self._tell_news()
+        self._show_news()
         self._remember(plain(record))
 
     def _remember(self, record: Mapping[str, Any]) -> None:
-        """What the display shows of all records so far."""
+        """Keep what the display and the plot need of a record."""
         if record.get("kind") == "evaluation":
             self.evaluations.append(Evaluation.from_record(record))
         elif record.get("kind") == "training":
             self.history.add(record)
 
     def _file(self, name: str, media: Image | Video) -> str | None:
-        """Write an image or a video; gives its path in the run's folder, None where the disk refuses."""
+        """Write an image or a video. Gives its path in the run's folder; None if the disk refuses."""
         *folders, last = name.split("/")
         folder = self.folder.media
         try:
@@ -271,10 +277,11 @@ class RunOutput:
         best: bool,
         is_due: bool,
     ) -> Path:
-        """Write the next checkpoint, and give its folder; records are on the disk before it. Raises CheckpointError if
+        """Write the next checkpoint, after all records are on the disk, and give its folder. Raises CheckpointError if
         the disk refuses.
 
-        is_due: one that is not uses up no number; one that fails does, as if it were there.
+        best: whether it is marked as the best. is_due: whether an interval asked for it; one that is not due uses up no
+        number, and a due one that fails does.
         """
         number = self.number + 1
         self.number += is_due
@@ -283,7 +290,7 @@ class RunOutput:
         except OSError as error:
             message = f"checkpoint {number:08d} could not be saved: the records before it cannot be written: {error}"
             raise CheckpointError(message) from error
-        self._tell_news()
+        self._show_news()
         name = self.checkpoints.save(number, state, counters, buffers, self.jsonl.then, is_due)
         self.stands_on = number
         if best:
@@ -293,19 +300,20 @@ class RunOutput:
         return self.checkpoints.folder.path / name
 
     def catch_up_mirror(self) -> None:
-        """Send what earlier processes have left undone; not from a checkpoint that is no longer the newest."""
+        """Send what earlier processes have not sent, unless the loaded checkpoint is not the newest."""
         if self.mirror is not None and self.stands_on == max(self.checkpoints.numbers()):
             self.mirror.send(self.stands_on)
 
     def finish_mirror(self) -> None:
-        """Wait until the mirror has all; raises RemoteError if that fails. What was kept for it goes."""
+        """Wait until the mirror is complete, then remove checkpoints that were only kept for it. Raises RemoteError."""
         assert self.mirror is not None
         self.mirror.finish()
-        with suppress(OSError):  # it goes at the next save
+        with suppress(OSError):  # the next save removes them
             self.checkpoints.remove_unkept(self.stands_on)
 
     def differences(self, loaded: LoadedCheckpoint) -> list[str]:
-        """What is not as it was when the checkpoint was written: equal bits are then not promised."""
+        """A line for each part of `execution`, source, version or machine that was another one when the checkpoint was
+        written; then equal bits are not promised."""
         lines = []
         execution = loaded.state["config"]["execution"], self.config.execution.model_dump(mode="json"), "execution"
         sources = self.folder.facts().user_classes, user_class_hashes(self.config), "user_classes"
@@ -319,7 +327,8 @@ class RunOutput:
         return lines
 
     def conclude(self, progress: Progress, with_plot: bool) -> None:
-        """The plot, which takes a second or more, and the summary on the console (unless quiet)."""
+        """Draw the plot, if asked for (it takes a second or more), and print the summary, unless the display is
+        quiet."""
         plot = self.folder.path / "scores.png"
         files = {"records": self.folder.records, "checkpoints": self.folder.checkpoints.path}
         try:
@@ -329,11 +338,12 @@ class RunOutput:
         except OSError as error:
             self.display.error(f"{plot} could not be written: {error}")
         self.display.update(progress)
-        self.display.close()  # its last state stands above the summary
+        self.display.close()  # its last frame stays above the summary
         if self.config.output.display != "quiet":
             render_summary(self.console, progress, files)
 
 
 def default_folder(run: str | Path | None, name: str) -> RunFolder:
-    """`run` if it is given, else runs/<name>-<n> in the working directory. RunFolderError if it exists."""
+    """A new folder at `run` or, if that is None, runs/<name>-<n> in the working directory. Raises RunFolderError if it
+    exists."""
     return RunFolder.create(Path("runs"), name) if run is None else RunFolder.create_at(Path(run))

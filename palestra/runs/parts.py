@@ -1,5 +1,5 @@
-"""The parts of a run, built from its config: the one place where a game and its players come into being, for training,
-evaluators, stored runs, `verify` and export."""
+"""Builds the parts of a run, its game and its players, from its config. Training, evaluators, stored runs, `verify` and
+export all use it."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -23,7 +23,7 @@ from palestra.storage.disk import Folder, RunFolderError
 
 @dataclass(frozen=True)
 class Parts:
-    """What the config of a run builds. players: by name, also those that evaluations alone want."""
+    """The game and the players of a run. players: by name, including those that only play in evaluations."""
 
     config: RunConfig
     game: Game
@@ -38,16 +38,16 @@ class Parts:
 def build_parts(config: RunConfig, device: torch.device, copies: Folder | None) -> Parts:
     """The game of a run and its players: learning, scripted, or held fixed as another run left them.
 
-    copies: where `copy_players` has written those of other runs, for this run or the one that it branches off; None:
-    nowhere yet. Raises ConfigError for a game that cannot be made, and for a player that sits in roles that see or do
-    different things, whose algorithm does not fit the game, or that comes from a run that does not fit.
+    copies: the folder into which `copy_players` has copied players of other runs, for this run or the one that it
+    branches off; None if they were not copied yet. Raises ConfigError for a game that cannot be made, and for a player
+    whose roles differ in observations or actions, whose algorithm does not fit the game, or whose run does not fit.
     """
     game = config.game.build(device, config.execution.kernel)
     return Parts(config, game, {name: _build_player(name, config, game, copies) for name in config.players})
 
 
 def build_evaluations(parts: Parts) -> Evaluations:
-    """The evaluations of a run. Raises ConfigError where its game and players do not fit them."""
+    """The evaluations of a run. Raises ConfigError if they do not fit its game and players."""
     config = parts.config
     return Evaluations(
         config.evaluations,
@@ -65,7 +65,7 @@ def _build_player(name: str, run: RunConfig, game: Game, copies: Folder | None) 
     first = roles[0]
     for role in roles[1:]:
         if game.spaces[role] != game.spaces[first] or game.action_spaces[role] != game.action_spaces[first]:
-            message = f"expected a role that sees and does what {first!r} does, where {name!r} also sits, got another"
+            message = f"expected the observations and actions of {first!r}, in which {name!r} also sits, got others"
             raise ConfigError([ConfigErrorItem(f"roles.{role}", message)])
     spaces, actions = game.spaces[first], game.action_spaces[first]
     execution = run.execution
@@ -74,7 +74,7 @@ def _build_player(name: str, run: RunConfig, game: Game, copies: Folder | None) 
     if isinstance(config, ScriptedPlayerConfig):
         player.script = make_script(config.scripted, game, first)
     elif isinstance(config, FromRunConfig):
-        with _blaming(f"players.{name}.from_run", config, first):
+        with _errors_at(f"players.{name}.from_run", config, first):
             is_here = copies is not None and is_copied(copies, name)
             trained = read_copy(copies, name, config) if copies is not None and is_here else read_player(config)
             _import(player, trained)
@@ -92,7 +92,7 @@ def _moves(game: Game, roles: Sequence[str]) -> tuple[str, ...]:
 
 
 def build_algorithm(config: Any, player: Player) -> Algorithm:
-    """The algorithm that a config names, ours or a user's own; it fills the player."""
+    """Build the algorithm that a config names, ours or a user's own, which fills the player. Raises ConfigError."""
     try:
         with memory_needed(f"players.{player.name}.algorithm"):
             algorithm: Algorithm = config.build(player)
@@ -104,7 +104,7 @@ def build_algorithm(config: Any, player: Player) -> Algorithm:
 
 
 def check_seat(config: Any, player: str, seat: Seat) -> None:
-    """Raise ConfigError for what in the config of a learning player's algorithm does not go with its seat."""
+    """Raise ConfigError if the config of a learning player's algorithm does not fit its seat."""
     faults = config.seat_errors(seat) if isinstance(config, AlgorithmConfig) else []
     if faults:
         path = f"players.{player}.algorithm"
@@ -115,19 +115,19 @@ def check_seat(config: Any, player: str, seat: Seat) -> None:
 
 
 def warm_start(player: Player, run: RunConfig) -> None:
-    """Give a learning player the networks of another run's player, if its config says so.
+    """Load the weights of another run's player into a learning player, if its config names one as `warm_start`.
 
-    Raises ConfigError where there is no such player, or its networks are of another shape.
+    Raises ConfigError if there is no such player, or if its networks have other shapes.
     """
     config = run.players[player.name].warm_start  # type: ignore[union-attr]
     if config is None:
         return
-    with _blaming(f"players.{player.name}.warm_start", config, player.roles[0]):
+    with _errors_at(f"players.{player.name}.warm_start", config, player.roles[0]):
         _load_nets(player, read_player(config))
 
 
 def _import(player: Player, trained: TrainedPlayer) -> None:
-    """Give a player what it has learned in another run, held fixed."""
+    """Make a player the one that another run has trained, held fixed."""
     player.algorithm = build_algorithm(trained.algorithm, player)
     _load_nets(player, trained)
     player.opt_steps, player.env_steps = trained.state["opt_steps"], trained.state["env_steps"]
@@ -135,7 +135,7 @@ def _import(player: Player, trained: TrainedPlayer) -> None:
 
 
 def hold_fixed(player: Player) -> None:
-    """Let a player learn no more: what only learning needs is let go."""
+    """Let a player learn no more, and drop its optimizers and its replay buffer."""
     for net in player.nets.values():
         net.requires_grad_(False)
     player.set_training(False)
@@ -150,12 +150,12 @@ def _load_nets(player: Player, trained: TrainedPlayer) -> None:
 
 
 @contextmanager
-def _blaming(path: str, config: FromRunConfig, role: str) -> Iterator[None]:
-    """What goes wrong with a player of another run is an error of the config, at that path."""
+def _errors_at(path: str, config: FromRunConfig, role: str) -> Iterator[None]:
+    """Turn errors with a player of another run into a ConfigError at this path of the config."""
     try:
         yield
     except (RunFolderError, CheckpointError, ConfigError) as error:
         raise ConfigError([ConfigErrorItem(path, str(error))]) from error
-    except NOT_OURS as error:  # torch says by a RuntimeError that shapes differ
-        message = f"{config.player!r} of {config.from_run} does not fit {role!r} of this game: {error}"
+    except NOT_OURS as error:  # torch raises RuntimeError if shapes differ
+        message = f"expected a player that fits the role {role!r}, got {config.player!r} of {config.from_run}: {error}"
         raise ConfigError([ConfigErrorItem(path, message)]) from error

@@ -1,4 +1,4 @@
-"""Evaluates the checkpoints of a run, without training; the run may train meanwhile."""
+"""A stored run: loads its checkpoints, and evaluates them without training. The run may train meanwhile."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -23,13 +23,13 @@ from palestra.storage.run_folder import RunFolder
 
 
 class EvaluationFailed(RuntimeError):
-    """An environment has failed in an evaluation; the message says where its traceback is written."""
+    """An environment has failed in an evaluation; the message names the file with its traceback."""
 
 
 class StoredRun:
-    """The players of a run as its checkpoints hold them. `load` one, then `evaluate`.
+    """The players of a run as its checkpoints hold them. First `load` a checkpoint, then `evaluate`.
 
-    counters: of what was loaded. is_over: whether the run had ended there.
+    counters: those of the loaded checkpoint. is_over: whether the run had ended there.
     """
 
     def __init__(self, folder: RunFolder, config: RunConfig) -> None:
@@ -41,9 +41,9 @@ class StoredRun:
 
     @classmethod
     def open(cls, run: str | Path, starts: Mapping[str, int] | None = None, trust: bool = False) -> Self:
-        """starts: the seeds of evaluations by name, in place of their own. trust: whether what the run names is trusted
-        from now on. Raises RunFolderError where there is no run, or its config differs from what was written;
-        UntrustedError for what it names that is not trusted."""
+        """Open the run in a folder. starts: seeds of evaluations by name, in place of their own. trust: whether the
+        modules that the run names are trusted from now on. Raises RunFolderError if there is no run or its config is
+        not as palestra wrote it, UntrustedError if it names modules that are not trusted, ConfigError."""
         with trusting(trust):
             folder, config = _open(run)
             if starts:
@@ -53,20 +53,21 @@ class StoredRun:
 
     @cached_property
     def evaluations(self) -> Evaluations:
-        """Built at the first use: their own games may be environments, which not everybody needs. Raises ConfigError
-        where game and players do not fit them."""
+        """The run's evaluations. They are built when they are first used, because that may make environments. Raises
+        ConfigError if they do not fit the game and the players."""
         return build_evaluations(self.parts)
 
     def load(self, which: str) -> None:
-        """Give the players what they had in a checkpoint: latest, best or a number."""
+        """Load the players and the game from a checkpoint. which: latest, best or a number. Raises CheckpointError for
+        one that is missing or damaged."""
         checkpoints = Checkpoints(self.folder, keep_last=1, keep_every=None)
         loaded = checkpoints.load(which, check_rows=False)
         with loaded.fitting():
-            self.take(loaded.state)
+            self.restore(loaded.state)
             self.is_over = loaded.state["finished"]
 
-    def take(self, state: Mapping[str, Any]) -> None:
-        """Give the players and the game what stands in a state of the run."""
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Load the players and the game from a state of the run, as a checkpoint holds it."""
         self.counters = state["counters"]
         self.game.load_state_dict(state["game"])
         for name, player_state in state["players"].items():
@@ -75,10 +76,10 @@ class StoredRun:
     def evaluate(
         self, name: str, num_games: int | None, watch: Callable[[int], None] = lambda num_over: None
     ) -> tuple[Path, dict[str, Any]]:
-        """Play all pairings of one evaluation; gives the file in evaluations/, and the record.
+        """Play all pairings of one evaluation. Gives the file in evaluations/, and the record.
 
-        num_games: per pairing; None: the config's final number. watch: is told how many games are over. Raises
-        EvaluationFailed.
+        num_games: per pairing; None: the config's `final_num_games`. watch: called with the number of games that are
+        over. Raises EvaluationFailed if an environment fails.
         """
         final = self.evaluations.configs[name].final_num_games
         with self._failures_filed():
@@ -89,9 +90,10 @@ class StoredRun:
         return self.folder.evaluations.path / file, record
 
     def film(self, name: str, file: str) -> tuple[Path, list[float]]:
-        """Film the first episodes of an evaluation into a file of evaluations/; gives its path, and their returns.
+        """Film the first episodes of an evaluation into a file in evaluations/. Gives its path and the episodes'
+        returns.
 
-        Raises EvaluationFailed.
+        Raises EvaluationFailed if an environment fails.
         """
         with TemporaryDirectory(prefix="palestra-film-") as place:
             film = Path(place) / file
@@ -110,7 +112,7 @@ class StoredRun:
 
 
 def record_name(name: str, opt_steps: int) -> str:
-    """The file that an evaluation of that step is filed in."""
+    """The name of the file that holds the record of an evaluation at that step."""
     return f"{name}-opt-step-{opt_steps}.json"
 
 
@@ -125,23 +127,26 @@ def _open(run: str | Path) -> tuple[RunFolder, RunConfig]:
 
 
 def load_player(run: str | Path, player: str | None, checkpoint: str, trust: bool = False) -> Player:
-    """A player as a run left it, held fixed, with its `game` as the run left that: what the game has learned (running
-    statistics, by which the player sees) is part of how it plays.
+    """A player as a run left it, held fixed. Its `game` has the running statistics of the run, with which observations
+    are normalised before the player sees them.
 
-    player: its name; None: the only one that learned. checkpoint: latest, best or a number. trust: as `StoredRun.open`
-    takes it.
+    player: its name; None: the only one that learned. checkpoint: latest, best or a number. trust: as for
+    `StoredRun.open`. Raises ValueError if no such player learned, or several did and `player` is None; RunFolderError,
+    CheckpointError, UntrustedError.
     """
     with trusting(trust):
         folder, config = _open(run)
-        # who plays alone waits for no compiler and learns by no gradient
+        # a player that only plays needs no compiler and no gradients
         execution = config.execution.model_copy(update={"compile": False, "gradients": "autograd"})
         stored = StoredRun(folder, config.model_copy(update={"execution": execution}))
     learned = [player.name for player in stored.parts.learners]
     if player is None and len(learned) > 1:
-        raise ValueError(f"{run} has several players that learned: say which of {', '.join(learned)}")
+        raise ValueError(
+            f"expected the name of one of the players that learned in {run}, {', '.join(learned)}, got none"
+        )
     name = player or learned[0]
     if name not in learned:
-        raise ValueError(f"{run} has no player {name!r} that learned; it has {', '.join(learned)}")
+        raise ValueError(f"expected a player that learned in {run} ({', '.join(learned)}), got {name!r}")
     stored.load(checkpoint)
     loaded = stored.players[name]
     hold_fixed(loaded)

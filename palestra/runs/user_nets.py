@@ -1,4 +1,4 @@
-"""Networks that a program has made, in place of those that a config names (`Trainer.set_model`)."""
+"""Networks that were made in Python, in place of those that a config names (`Trainer.set_model`)."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -6,35 +6,39 @@ from typing import Any
 from torch import nn
 
 from palestra.config import Config, replaced
-from palestra.nets import GivenNets, is_net_config
+from palestra.nets import PythonNets, is_net_config
 from palestra.players.player import Player
 from palestra.runs.config import RunConfig
 from palestra.runs.parts import build_algorithm
 
 
-def give_nets(player: Player, run: RunConfig, nets: nn.Module | Mapping[str, nn.Module | Sequence[nn.Module]]) -> None:
-    """Let a learning player begin with networks that a program has made, in place of those that its config names.
+def use_nets(player: Player, run: RunConfig, nets: nn.Module | Mapping[str, nn.Module | Sequence[nn.Module]]) -> None:
+    """Rebuild the algorithm of a learning player with networks that were made in Python, in place of those that its
+    config names.
 
-    nets: by where their configs stand below the algorithm, as net, body.policy, critic_net (a list for several
-    critics); a lone one takes the first of these places. Raises ValueError, or ConfigError for what does not fit.
+    nets: by the place of their configs below the algorithm, as net, body.policy, critic_net (a list for several
+    critics); a single network takes the first of these places. Raises ValueError for a player that does not learn or
+    has a warm start, and for an unknown place; ConfigError for networks that do not fit.
     """
     if not player.learning:
-        raise ValueError(f"{player.name!r} does not learn: there is nothing to give networks to")
+        raise ValueError(f"set_model: expected a role whose player learns, got one of {player.name!r}")
     entry: Any = run.players[player.name]
     if entry.warm_start is not None:
-        raise ValueError(f"players.{player.name}.warm_start names other networks; expected null beside set_model")
+        raise ValueError(f"players.{player.name}.warm_start: expected null beside set_model, got a player of a run")
     places, algorithm = _nets_in(entry.algorithm), entry.algorithm
-    given = nets if isinstance(nets, Mapping) else {places[0]: nets}
-    for place, value in given.items():
+    by_place = nets if isinstance(nets, Mapping) else {places[0]: nets}
+    for place, value in by_place.items():
         if place not in places:
-            raise ValueError(f"{place!r} is no network of {player.name!r}; expected some of: {', '.join(places)}")
-        made = GivenNets([value] if isinstance(value, nn.Module) else value)
+            raise ValueError(
+                f"set_model: expected some of the networks {', '.join(places)} of {player.name!r}, got {place!r}"
+            )
+        made = PythonNets([value] if isinstance(value, nn.Module) else value)
         algorithm = replaced(algorithm, place, made)
     player.algorithm = build_algorithm(algorithm, player)
 
 
 def _nets_in(config: Config, path: str = "") -> list[str]:
-    """Where the configs of networks stand in that of an algorithm."""
+    """The dotted paths of the configs of networks in the config of an algorithm."""
     found = []
     for name, value in config:
         if is_net_config(value):

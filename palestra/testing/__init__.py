@@ -1,6 +1,6 @@
-"""Checks for games, environments and algorithms of one's own, to be called in one's own tests.
+"""Checks for games, environments and algorithms of your own, to be called in your own tests.
 
-Each raises ConfigError with everything that it finds, one line each, and the name of the method at fault.
+Each raises ConfigError with a line for every fault, which begins with the name of the method.
 """
 
 from palestra.testing.algorithms import check_algorithm

@@ -1,4 +1,4 @@
-"""An algorithm of one's own goes on to the same bits, wherever it is stopped."""
+"""Checks that an algorithm of your own computes the same bits wherever it is stopped and resumed."""
 
 import inspect
 import os
@@ -37,20 +37,21 @@ PROBES = [[CARTPOLE, NIM], [PENDULUM]]  # by the kind of actions
 LEARNER, OTHER = "learner", "other"
 NUM_TURNS = 4
 MOST_SAFE_POINTS = 200
-ALIASES = "palestra_checked_classes"  # a module that holds classes which no module has at its top
+ALIASES = "palestra_checked_classes"  # a module for classes that are defined inside functions
 
 
 def check_algorithm(
     cls: type[Algorithm], config: Mapping[str, Any] | None = None, game: Mapping[str, Any] | None = None
 ) -> None:
-    """Train a class for a few turns in small games, and again and again; all must come out in the same bits.
+    """Train a class for a few turns in small games, several times; the results must be the same bits.
 
-    Once it is left alone. Once the global random generators are elsewhere: same seed, same bits. Once it is stopped at
-    every safe point, and a fresh object goes on from the checkpoint: whatever `learn` needs must be in `state_dict`.
+    The first training is not interrupted. The second has other states of the global random generators: the same seed
+    must give the same bits. The third is stopped at every safe point, and a fresh object goes on from the checkpoint:
+    everything that `learn` needs must be in `state_dict`.
 
-    config: values for some of its keys; the others are made up. game: the config of a game to train in; None: of the
-    kinds of actions that the class can learn with, all of a cart and pole, Nim with one player in both seats, and a
-    pendulum. Raises ConfigError with every fault, a line each, and the method's name.
+    config: values for some keys of the class; the others are made up. game: the config of a game to train in; None: a
+    cart and pole, Nim with one player in both seats, and a pendulum, of which the class must be able to play either the
+    first two or the last. Raises ConfigError with a line for every fault, which begins with the method's name.
     """
     faults: list[ConfigErrorItem] = []
     unable: list[str] = []
@@ -74,10 +75,10 @@ def check_algorithm(
 
 
 class Stopping:
-    """Remembers what the player was at every safe point of a training, and leaves at one of them. stop_at: its number,
-    from 1.
+    """Stores the player's state at every safe point of a training, and stops the run at one of them. stop_at: the
+    number of that safe point, counted from 1; None: none.
 
-    Of its worlds nothing is remembered: records, which come later after a stop, empty their counters.
+    The state of its worlds is left out, because records empty their counters, and come later after a stop.
     """
 
     def __init__(self, trainer: Trainer, stop_at: int | None) -> None:
@@ -90,7 +91,7 @@ class Stopping:
         state = {key: value for key, value in trainer.players[LEARNER].state_dict().items() if key != "worlds"}
         self.states.append(deepcopy(state))
         if len(self.states) > MOST_SAFE_POINTS:
-            raise RuntimeError(f"{MOST_SAFE_POINTS} safe points in {trainer.epochs} turns, and no end")
+            raise RuntimeError(f"expected at most {MOST_SAFE_POINTS} safe points, got more in {trainer.epochs} turns")
         if len(self.states) == self.stop_at:
             trainer.signals.received = SIGTERM
 
@@ -99,11 +100,11 @@ class Stopping:
 
 
 class _Unable(Exception):
-    """The class cannot be made for a game, or raises there."""
+    """An object of the class cannot be made for a game, or raises there."""
 
 
 def _faults(cls: type[Algorithm], algorithm: Data, game: Data) -> list[ConfigErrorItem]:
-    """What is wrong with an algorithm in one game. Raises _Unable where it does not get to an end."""
+    """The faults of an algorithm in one game. Raises _Unable if its training does not reach the end."""
     config = _run_config(algorithm, game)
     with TemporaryDirectory(prefix="palestra-check-") as place:
         alone = _train(cls, Path(place) / "alone", config)
@@ -114,18 +115,22 @@ def _faults(cls: type[Algorithm], algorithm: Data, game: Data) -> list[ConfigErr
 
 
 def _faults_of_chance(cls: type[Algorithm], alone: Stopping, place: Path, config: Data) -> list[ConfigErrorItem]:
-    """The same seed gives the same bits, wherever the global generators are by now."""
+    """Faults, if the same seed gives other bits with other states of the global generators."""
     again = _train(cls, place / "again", config)
     for number, (one, other) in enumerate(zip(alone.states, again.states, strict=False)):
-        if told := _difference(one, other, number):
-            return [_fault(cls, "learn", "the same bits from the same seed: chance from keys alone", told)]
-    if told := _difference(_records(alone), _records(again), None):
-        return [_fault(cls, "policy", "the same records from the same seed: chance from keys alone", told)]
+        if difference := _difference(one, other, number):
+            return [
+                _fault(cls, "learn", "the same bits from the same seed: random numbers from keys alone", difference)
+            ]
+    if difference := _difference(_records(alone), _records(again), None):
+        return [
+            _fault(cls, "policy", "the same records from the same seed: random numbers from keys alone", difference)
+        ]
     return []
 
 
 def _faults_of_stops(cls: type[Algorithm], alone: Stopping, place: Path, config: Data) -> list[ConfigErrorItem]:
-    """A fresh object goes on from every safe point to the next one as if nothing had been stopped."""
+    """Faults, if a fresh object that goes on from a safe point computes other bits up to the next one."""
     run = place / "stopped"
     _train(cls, run, config, stop_at=1)
     for number, (before, after) in enumerate(zip(alone.states, [*alone.states[1:], None], strict=True)):
@@ -133,21 +138,23 @@ def _faults_of_stops(cls: type[Algorithm], alone: Stopping, place: Path, config:
         try:
             again = _train(cls, run, None, stop_at=2)
         except _Unable as error:
-            return [ConfigErrorItem("", f"{error}; expected {expected}, by what state_dict remembers")]
-        if told := _difference(before, again.states[0], number):
-            return [_fault(cls, "load_state_dict", "a fresh object to be what state_dict has told", told)]
-        told = "another number of safe points" if (after is None) != (len(again.states) == 1) else None
+            return [ConfigErrorItem("", f"{error}; expected {expected}, from state_dict alone")]
+        if difference := _difference(before, again.states[0], number):
+            return [
+                _fault(cls, "load_state_dict", "a fresh object to have the state that state_dict returned", difference)
+            ]
+        difference = "another number of safe points" if (after is None) != (len(again.states) == 1) else None
         if after is not None and len(again.states) > 1:
-            told = _difference(after, again.states[1], number + 1)
-        if told:
-            return [_fault(cls, "learn", f"{expected}, by what state_dict remembers", told)]
-    if told := _difference(_records(alone), _records(again), None):
-        return [_fault(cls, "learn", "the same records with stops as without", told)]
+            difference = _difference(after, again.states[1], number + 1)
+        if difference:
+            return [_fault(cls, "learn", f"{expected}, from state_dict alone", difference)]
+    if difference := _difference(_records(alone), _records(again), None):
+        return [_fault(cls, "learn", "the same records with stops as without", difference)]
     return []
 
 
 def _train(cls: type[Algorithm], run: Path, config: Data | None, stop_at: int | None = None) -> Stopping:
-    """A run that has begun, or gone on. Raises _Unable."""
+    """Begin a run with a config, or go on with it (config None). Raises _Unable."""
     console = Console(quiet=True)
     try:
         trainer = (
@@ -156,7 +163,8 @@ def _train(cls: type[Algorithm], run: Path, config: Data | None, stop_at: int | 
         made = type(trainer.players[LEARNER].algorithm)
         if made is not cls:
             raise TypeError(
-                f"{cls.__name__} has no Config of its own, a subclass of UserConfig: {made.__name__} is made"
+                f"expected {cls.__name__} to have a Config of its own, a subclass of UserConfig, got one that builds "
+                f"{made.__name__}"
             )
         stopping = Stopping(trainer, stop_at)
         trainer.fit()
@@ -183,7 +191,7 @@ def _fault(cls: type[Algorithm], method: str, expected: str, got: str) -> Config
 
 
 def _difference(before: Any, after: Any, number: int | None) -> str | None:
-    """The first one in words, at a safe point by its number."""
+    """The first difference in words. number: that of the safe point; None for records."""
     change = next(tree_differences(before, after), None)
     if change is None:
         return None
@@ -201,12 +209,12 @@ def _records(stopping: Stopping) -> list[Data]:
 
 @contextmanager
 def _named(cls: type) -> Iterator[str]:
-    """The class as a config names it. One that stands inside a function is put into a module meanwhile."""
+    """The name of the class in configs. A class that is defined inside a function is put into a module meanwhile."""
     if getattr(sys.modules.get(cls.__module__), cls.__name__, None) is cls:
         yield f"{cls.__module__}:{cls.__name__}"
         return
     module = ModuleType(ALIASES)
-    with suppress(TypeError):  # of a class that no file holds
+    with suppress(TypeError):  # raised for a class without a source file
         module.__file__ = inspect.getsourcefile(cls)
     setattr(module, cls.__name__, cls)
     sys.modules[ALIASES] = module
@@ -218,7 +226,7 @@ def _named(cls: type) -> Iterator[str]:
 
 @contextmanager
 def _own_state_folder() -> Iterator[None]:
-    """The runs of a check enter the class as trusted; that is forgotten with them."""
+    """Let the runs of a check note their trust in a temporary folder."""
     key = "XDG_STATE_HOME"
     before = os.environ.get(key)
     with TemporaryDirectory(prefix="palestra-check-") as place:
@@ -231,20 +239,21 @@ def _own_state_folder() -> Iterator[None]:
                 os.environ[key] = before
 
 
-def _algorithm_config(cls: type[Algorithm], name: str, given: Mapping[str, Any]) -> Data:
-    """A config of that class: of a user's own by its name, of ours by the name that its config has."""
+def _algorithm_config(cls: type[Algorithm], name: str, values: Mapping[str, Any]) -> Data:
+    """A config of the class. name: the class as package.module:Class, for a user's own. values: of some keys."""
     model = getattr(cls, "Config", None) or get_type_hints(cls).get("config")
     if not (isinstance(model, type) and issubclass(model, Config)):
         raise ConfigError([_fault(cls, "Config", "a subclass of UserConfig", repr(model))])
     names = {"name": name} if issubclass(model, UserConfig) else {}
     try:
-        return sample_config(model, {**given, **names})
+        return sample_config(model, {**values, **names})
     except ValueError as error:
         raise ConfigError([ConfigErrorItem(f"{cls.__name__}.Config", str(error))]) from error
 
 
 def _run_config(algorithm: Data, game: Data) -> Data:
-    """A tiny run in which the algorithm has every seat that sees and does what the first one does."""
+    """The config of a tiny run in which the algorithm sits in every role with the observations and actions of the
+    first."""
     made = read_game(game)
     first, *_ = made.roles
     alike = [

@@ -1,4 +1,4 @@
-"""A Gymnasium environment of one's own gives what its spaces say, and the same episode from the same seed."""
+"""Checks that a Gymnasium environment of your own keeps to its spaces, and repeats an episode from its seed."""
 
 import random
 import warnings
@@ -25,29 +25,29 @@ Environment = gymnasium.Env[Any, Any]
 
 
 def check_environment(environment: Environment | Callable[[], Environment]) -> None:
-    """Look at an environment as palestra plays it, and as `gymnasium.utils.env_checker.check_env` does.
+    """Check an environment as palestra plays it, and by `gymnasium.utils.env_checker.check_env`.
 
-    Its spaces are such that palestra can play it, its observations have their shapes and dtypes, its rewards are finite
-    numbers, its ends are bools; and an episode's seed and actions give the same bits again, whatever was played
-    meanwhile and wherever the global random generators are: so seeds and resumes are exact. environment: one, or what
-    makes one, as its class; then a second one must give the same bits, too. Raises ConfigError with every fault, a line
-    each, and the method's name.
+    palestra must be able to play its spaces; its observations must have their shapes and dtypes, its rewards must be
+    finite numbers, its ends bools. The same seed and actions must give the same bits again, whatever was played
+    meanwhile and whatever the states of the global random generators, so that a resumed run is exact. environment: an
+    environment, or a callable that makes one, such as its class; then a second one must give the same bits too. Raises
+    ConfigError with a line for every fault, which begins with the method's name.
     """
     trial = _Trial()
     with restored_global_states(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         with suppress(_CannotGoOn):
-            trial.look_at(environment)
+            trial.check(environment)
     if trial.faults:
         raise ConfigError(list(trial.faults))
 
 
 class _CannotGoOn(Exception):
-    """After that fault there is nothing left to look at."""
+    """Raised after a fault that makes further checks impossible."""
 
 
 class _Trial:
-    """One environment that is played for its faults, which are kept in their order."""
+    """Plays one environment and collects its faults, in their order."""
 
     name: str
     reader: ObservationReader
@@ -58,7 +58,7 @@ class _Trial:
     def fault(self, method: str, message: str) -> None:
         self.faults.setdefault(ConfigErrorItem(f"{self.name}.{method}", message))
 
-    def look_at(self, environment: Environment | Callable[[], Environment]) -> None:
+    def check(self, environment: Environment | Callable[[], Environment]) -> None:
         make = None if isinstance(environment, gymnasium.Env) else environment
         self.name = type(environment).__name__ if make is None else getattr(make, "__name__", "environment")
         env: Any = environment if make is None else self.call("__init__", make)
@@ -78,11 +78,11 @@ class _Trial:
         try:
             check_env(env, skip_render_check=True, skip_close_check=True)
         except Exception as error:
-            if not self.faults:  # in the words of gymnasium what is told already
+            if not self.faults:  # gymnasium's message would repeat a fault
                 self.fault("check_env", f"gymnasium says: {' '.join(str(error).split())}")
 
     def play_again(self, env: Any, episodes: list[bytes], where: str) -> None:
-        """The episodes from their seeds, the last one first."""
+        """Play the episodes again from their seeds, the last one first, and compare them."""
         for number in reversed(range(NUM_EPISODES)):
             torch.manual_seed(number)
             np.random.seed(number)
@@ -92,10 +92,10 @@ class _Trial:
                 return
 
     def play(self, env: Any, number: int) -> bytes:
-        """All bits of an episode: observations, rewards and ends."""
+        """Play an episode. Gives all its bits: observations, rewards and ends."""
         actions = deepcopy(env.action_space)
         actions.seed(number)
-        env.action_space.seed(number)  # from which an environment may draw, too
+        env.action_space.seed(number)  # an environment may draw from it too
         found = self.call("reset", lambda: env.reset(seed=episode_seed(KEY, 0, number)))
         if not (isinstance(found, tuple) and len(found) == 2 and isinstance(found[1], dict)):
             self.fault("reset", f"expected a tuple of observation and info, a dict, got {_kind(found)}")
@@ -120,7 +120,7 @@ class _Trial:
         return bits
 
     def read(self, method: str, env: Any, observation: Any) -> bytes:
-        """All bits of an observation, which is looked at."""
+        """Check an observation. Gives all its bits."""
         bits = b""
         for entry in self.reader.entries:
             part, space = observation, env.observation_space

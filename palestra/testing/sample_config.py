@@ -1,5 +1,4 @@
-"""A config out of nothing but its model: some value for each key, so that a class can be tried without being told of
-its keys."""
+"""Makes a config from its model alone, with some valid value for each key, so that any class can be tried."""
 
 from collections.abc import Mapping
 from types import NoneType, UnionType
@@ -15,16 +14,19 @@ BY_KEY = {"capacity": 256}  # of a replay buffer, which must hold a roll-out
 NET = {"name": "mlp", "net_arch": [8], "activation": "tanh"}
 
 
-def sample_config(model: type[Config], given: Mapping[str, Any]) -> dict[str, Any]:
-    """Data that the model takes. given: values of some keys. Raises ValueError where none is found for another key."""
-    data = {name: value for name, value in BY_KEY.items() if name in model.model_fields} | dict(given)
+def sample_config(model: type[Config], values: Mapping[str, Any]) -> dict[str, Any]:
+    """Data that the model accepts. values: those of some keys. Raises ValueError if no value is found for another
+    key."""
+    data = {name: value for name, value in BY_KEY.items() if name in model.model_fields} | dict(values)
     for name, field in model.model_fields.items():
         if name not in data:
             kind: Any = Annotated[field.annotation, *field.metadata] if field.metadata else field.annotation
             try:
                 data[name] = _sample(kind)
             except ValueError:
-                raise ValueError(f"{name}: expected a value for it in `config`, for none can be made up") from None
+                raise ValueError(
+                    f"{name}: expected a value in `config`, because none can be made up, got none"
+                ) from None
     return data
 
 
@@ -49,6 +51,6 @@ def _sample(kind: Any) -> Any:
 
 
 def _sample_variant(members: tuple[type[Config], ...]) -> Any:
-    """A small network where one is asked for, else the first member."""
+    """A small network if the union has one, else its first member."""
     by_name = names_of(members)
     return NET if NET["name"] in by_name else sample_config(next(iter(by_name.values())), {})

@@ -20,8 +20,8 @@ from palestra.training.trainer import Trainer
 
 
 class OneAlgorithmTrainer(Trainer):
-    """A Trainer whose players all learn by `algorithm`; raises ConfigError for a config in which one learns
-    otherwise."""
+    """A Trainer whose players all learn by `algorithm`. Raises ConfigError if a player of the config learns by another
+    algorithm."""
 
     algorithm: ClassVar[type[AlgorithmConfig]]
 
@@ -29,9 +29,7 @@ class OneAlgorithmTrainer(Trainer):
         run_config = read_config(config)
         (expected,) = get_args(self.algorithm.model_fields["name"].annotation)
         others = [
-            ConfigErrorItem(
-                f"players.{name}.algorithm.name", f"{player.algorithm.name!r} stands there; expected {expected!r}"
-            )
+            ConfigErrorItem(f"players.{name}.algorithm.name", f"expected {expected!r}, got {player.algorithm.name!r}")
             for name, player in run_config.players.items()
             if isinstance(player, LearningPlayerConfig) and not isinstance(player.algorithm, self.algorithm)
         ]
@@ -74,8 +72,9 @@ def make_trainer(
     callbacks: Sequence[Callback] = (),
     console: Console | None = None,
 ) -> Any:
-    """A trainer of the class that a config names under `trainer`: a Trainer, or what a class of your own derives from.
-    Arguments as those of Trainer. Raises ConfigError."""
+    """A trainer of the class that a config names under `trainer`: a Trainer, or an object of a class of your own.
+
+    The arguments are those of Trainer. Raises ConfigError with every fault of the config at once."""
     with trusting():
         read = read_config(config, overrides)
     trainer = named_class(read)(read, run=run, callbacks=callbacks, console=console)

@@ -1,10 +1,10 @@
-"""Saves a training, and brings it back: from its own checkpoint, or as a branch of another run's."""
+"""Saves a training, and restores it: from its own checkpoint, or as a branch from a checkpoint of another run."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from palestra.runs.branching import changes_since, note, require_same_experiment, stored_config
+from palestra.runs.branching import changes_since, note_changes, require_same_experiment, stored_config
 from palestra.storage.checkpoints import CheckpointError, LoadedCheckpoint
 from palestra.storage.remote import RemoteError
 from palestra.storage.run_folder import RunFolder
@@ -12,8 +12,11 @@ from palestra.training.interface import RunningTraining
 
 
 class Checkpointing:
-    """The checkpoints of one training. failure: of the last save. has_branched_off: whether it has taken over the state
-    of another run's checkpoint."""
+    """The checkpoints of one training.
+
+    failure: why the last save failed; None if it succeeded. has_branched_off: whether the training has taken over the
+    state of another run's checkpoint.
+    """
 
     def __init__(self, training: RunningTraining) -> None:
         self.training = training
@@ -23,11 +26,11 @@ class Checkpointing:
     # ---- saving ----------------------------------------------------------------------------------------
 
     def save(self, is_best: bool, is_due: bool) -> None:
-        """Write a checkpoint. Where the disk refuses, the display says so, and training goes on; a failed last save
-        makes `fit` raise at the end.
+        """Write a checkpoint. If the disk refuses, the display says so, and training goes on; a failed last save makes
+        `fit` raise at the end.
 
-        is_best: it becomes the best one. is_due: one that is not, since somebody stops here, uses up no number: the
-        next one that is takes its place.
+        is_best: whether it becomes the best one. is_due: whether it was due here; one that is saved only because the
+        run stops here uses up no number, and the next due checkpoint takes its place.
         """
         training = self.training
         training.require_finite(with_parameters=True)
@@ -40,7 +43,7 @@ class Checkpointing:
             except CheckpointError as error:  # the disk may have room again by the next time
                 self.failure = error
                 if is_best:
-                    training.evaluating.best_was_not_saved()
+                    training.evaluating.withdraw_best()
                 output.display.error(f"{error}; training goes on")
                 return
             training.after_save(folder)
@@ -52,7 +55,7 @@ class Checkpointing:
             training.opened_output().checkpoints.write_ahead(training.buffers())
 
     def finish_mirror(self) -> RemoteError | None:
-        """Wait for the last upload, if there is a mirror; gives its error, if it failed."""
+        """Wait for the last upload, if there is a mirror. Gives the error if it failed, else None."""
         training, output = self.training, self.training.opened_output()
         if output.mirror is None:
             return None
@@ -64,10 +67,11 @@ class Checkpointing:
                 return error
         return None
 
-    # ---- bringing back ---------------------------------------------------------------------------------
+    # ---- restoring -------------------------------------------------------------------------------------
 
     def restore_or_begin(self) -> None:
-        """Begin `fit`: go back to the last checkpoint, or take over that of the run that this one branches off."""
+        """Begin `fit`: restore the last checkpoint or, if this run branches off another one, the checkpoint that it
+        branches off."""
         output = self.training.opened_output()
         if output.checkpoints.numbers():
             self.restore("latest")
@@ -105,8 +109,9 @@ class Checkpointing:
         training.begin_rates()
 
     @contextmanager
-    def no_failed_branch(self) -> Iterator[None]:
-        """Remove the new folder of a branch that could not take over the state of its checkpoint."""
+    def removing_failed_branch(self) -> Iterator[None]:
+        """If an error comes before a branch has taken over the state of its checkpoint, remove the branch's new
+        folder."""
         training = self.training
         try:
             yield
@@ -125,8 +130,8 @@ class Checkpointing:
             training.load_state_dict(training.state_of_branch(loaded.state))
         for callback in training.callbacks:
             callback.begin_branch()
-        training.finished = False  # who branches off a run's end gets a run of one evaluation
+        training.finished = False  # a branch from the end of a run evaluates once, and ends
         training.begin_rates()
-        note(output.folder, changes_since(origin, training.config), loaded.counters)
+        note_changes(output.folder, changes_since(origin, training.config), loaded.counters)
         self.has_branched_off = True
         output.display.log(f"{output.folder.path} branches off {origin}, opt step {training.opt_steps}")

@@ -1,4 +1,4 @@
-"""What must hold for a training to go on: losses and parameters that are numbers, and places to write to."""
+"""What training needs in order to go on: finite losses and parameters, and folders that can be written to."""
 
 import math
 import os
@@ -13,10 +13,10 @@ from palestra.runs.config import BaseRunConfig, RunConfig
 
 
 class TrainingFailed(RuntimeError):
-    """Training cannot go on (a loss that is no number, a disk without room, an environment that raised). The last
-    checkpoint stands.
+    """Training cannot go on: a loss is not finite, the disk is full, or an environment has raised. The last checkpoint
+    can be resumed.
 
-    why: what has happened. left: what stands, and where more is written.
+    why: what has happened. left: which checkpoint can be resumed, and which file says more.
     """
 
     def __init__(self, why: str, *left: str) -> None:
@@ -25,7 +25,8 @@ class TrainingFailed(RuntimeError):
 
 
 def fault_of_losses(players: Sequence[Player], metrics: Mapping[str, Aggregates], fused_game: Any) -> str | None:
-    """Which player's loss was no number since the last record, if any: a sum keeps a nan."""
+    """A message on the first player whose loss was not finite since the last record; None if all losses were. (A sum
+    keeps a nan.)"""
     for player in players:
         loss = metrics[player.name].total("loss")
         if not math.isfinite(loss):
@@ -34,7 +35,7 @@ def fault_of_losses(players: Sequence[Player], metrics: Mapping[str, Aggregates]
 
 
 def fault_of_parameters(players: Sequence[Player], fused_game: Any) -> str | None:
-    """Which player has a parameter that is no finite number, if any."""
+    """A message on the first player that has a parameter which is not finite; None if all are."""
     for player in players:
         if not all(bool(value.isfinite().all()) for net in player.nets.values() for value in net.parameters()):
             return _fault(player, "a parameter is no finite number", fused_game)
@@ -50,8 +51,8 @@ def _fault(player: Player, what: str, fused_game: Any) -> str:
 
 
 def check_checkpoint_folder(config: BaseRunConfig) -> None:
-    """Raise ConfigError for a checkpoint folder that cannot be made or written to. For runs that begin: what a run has
-    settled stands in its run.json."""
+    """Raise ConfigError for a checkpoint folder that cannot be made or written to. Only for runs that begin: later the
+    run.json names the folder."""
     place = config.output.checkpoint_folder
     if place is None:
         return
@@ -62,14 +63,14 @@ def check_checkpoint_folder(config: BaseRunConfig) -> None:
 
 
 def check_scratch_folders(config: RunConfig) -> None:
-    """Raise ConfigError for a scratch folder in which nothing can be written. Who only plays needs none, so that a run
-    can be evaluated elsewhere; who trains does."""
+    """Raise ConfigError for a scratch folder in which nothing can be written. Only training needs these folders; a run
+    can be evaluated on a machine that lacks them."""
     faults = []
     for name in config.learners():
         buffer = getattr(config.players[name].algorithm, "replay_buffer", None)  # type: ignore[union-attr]
         folder = getattr(buffer, "scratch_folder", None)
         if folder is not None and not (os.path.isdir(folder) and os.access(folder, os.W_OK)):
             path = f"players.{name}.algorithm.replay_buffer.scratch_folder"
-            faults.append(ConfigErrorItem(path, f"{folder!r} is no folder in which files can be made"))
+            faults.append(ConfigErrorItem(path, f"expected a folder in which files can be made, got {folder!r}"))
     if faults:
         raise ConfigError(faults)

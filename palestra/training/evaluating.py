@@ -1,4 +1,4 @@
-"""What the lifecycle of a training asks of its evaluations."""
+"""What the lifecycle of a training needs from its evaluations."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -10,50 +10,52 @@ from palestra.runtime.intervals import Counters, Interval
 
 
 class Evaluating:
-    """The evaluations of a training that has none; others override what they need.
+    """The evaluations of a training that has none; subclasses override what they need.
 
-    is_best: whether what stands at this safe point is the best so far. marks_earlier: whether an earlier checkpoint may
-    become the best one; `palestra verify`, which trains a stretch again, does not have those.
+    is_best: whether the checkpoint that is saved at this safe point is the best so far. may_mark_earlier: whether an
+    earlier checkpoint may become the best one; false for `palestra verify`, which trains a stretch again without them.
     """
 
     is_best = False
-    marks_earlier = True
+    may_mark_earlier = True
 
     def intervals(self) -> Sequence[Interval | None]:
+        """The intervals at which evaluations are due."""
         return []
 
-    def due(self, before: Counters, now: Counters, at_all_events: bool) -> list[str]:
-        """The names of the evaluations that are due; at all events: all of them."""
+    def due(self, before: Counters, now: Counters, force: bool) -> list[str]:
+        """The names of the evaluations that are due between two moments; with `force` all of them."""
         return []
 
     def due_once(self) -> Mapping[str, float]:
-        """At which counts results are due, whatever else is."""
+        """The counts at which results of earlier evaluations count, by unit, whatever the intervals say."""
         return {}
 
     def results(self, names: Sequence[str], is_final: bool) -> list[dict[str, Any]]:
-        """The records that count from this safe point on. Raises Interrupted, and nothing has happened."""
+        """The records that count from this safe point on. Raises Interrupted if a signal comes; then the state is as it
+        was before the call."""
         return []
 
-    def take_in(self, record: Mapping[str, Any]) -> None:
-        """See whether the result of an evaluation is the best so far."""
+    def update_best(self, record: Mapping[str, Any]) -> None:
+        """Compare the result of an evaluation with the best so far."""
 
     def must_save(self) -> bool:
         """Whether a checkpoint is due at this safe point, whatever the interval of saves says."""
         return False
 
-    def best_was_not_saved(self) -> None:
-        """The disk has refused the checkpoint that was to be the best."""
+    def withdraw_best(self) -> None:
+        """Called if the disk has refused the checkpoint that was to be the best: the best before it counts again."""
 
     def tasks(self) -> Sequence[Task]:
-        """What is being played beside training."""
+        """The evaluations that are being played while training goes on."""
         return []
 
     def news(self) -> Iterator[str]:
-        """What the user should know, each line once."""
+        """Lines for the user, each given once."""
         yield from ()
 
     def opened(self, output: RunOutput) -> AbstractContextManager[None]:
-        """For the time of one `fit`."""
+        """A context that is open during one `fit`."""
         return nullcontext()
 
     def state_dict(self) -> dict[str, Any]:
@@ -63,5 +65,5 @@ class Evaluating:
         """The inverse of `state_dict`."""
 
     def state_of_branch(self) -> dict[str, Any]:
-        """What a run begins with that branches off another."""
+        """The state with which a run that branches off another one begins."""
         return {}

@@ -1,4 +1,4 @@
-"""Games that players play apart from training: when, and which checkpoint is the best by them."""
+"""When the evaluations of a run are due, and which checkpoint is the best by their results."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -16,7 +16,7 @@ from palestra.training.interface import RunningTraining
 
 
 class PlayedEvaluations(Evaluating):
-    """The evaluations that a config names. evaluator: who plays them."""
+    """The evaluations that a config names. evaluator: what plays them."""
 
     def __init__(self, training: RunningTraining, config: RunConfig, evaluator: Evaluator) -> None:
         self.training, self.config, self.evaluator = training, config, evaluator
@@ -25,26 +25,27 @@ class PlayedEvaluations(Evaluating):
     def intervals(self) -> Sequence[Interval | None]:
         return [evaluation.interval for evaluation in self.config.evaluations]
 
-    def due(self, before: Counters, now: Counters, at_all_events: bool) -> list[str]:
-        return [each.name for each in self.config.evaluations if at_all_events or is_due(each.interval, before, now)]
+    def due(self, before: Counters, now: Counters, force: bool) -> list[str]:
+        return [each.name for each in self.config.evaluations if force or is_due(each.interval, before, now)]
 
     def due_once(self) -> Mapping[str, float]:
         return self.evaluator.due()
 
     def results(self, names: Sequence[str], is_final: bool) -> list[dict[str, Any]]:
-        """Pairings of scripted players alone are played at the start and at the end: they do not change."""
+        """Pairings in which no player learns are only played at the start and at the end, because they do not
+        change."""
         with_scripted = is_final or self.training.opt_steps == 0
         request = EvaluationRequest(list(names), with_scripted, is_final, self.training.counts())
         return self.evaluator.results(request, self.training)
 
-    def take_in(self, record: Mapping[str, Any]) -> None:
-        """If it is better than all before, let the checkpoint of its players be the best: the one that is saved at this
-        safe point, or an earlier one that was kept until now."""
+    def update_best(self, record: Mapping[str, Any]) -> None:
+        """If the result is better than all before, the checkpoint of its players becomes the best: the one that is
+        saved at this safe point, or an earlier one that was kept for this decision."""
         if self.best is None or not self.best.improves(record):
             return
         if steps_of(record) == steps_of(self.training.counts()):
             self.is_best = True
-        elif self.config.output.save is not None and self.marks_earlier:
+        elif self.config.output.save is not None and self.may_mark_earlier:
             self._mark_earlier(self.best, steps_of(record))
 
     def _mark_earlier(self, best: BestScore, steps: Mapping[str, int]) -> None:
@@ -58,7 +59,7 @@ class PlayedEvaluations(Evaluating):
     def must_save(self) -> bool:
         return self.is_best or steps_of(self.training.counts()) in self.evaluator.candidates()
 
-    def best_was_not_saved(self) -> None:
+    def withdraw_best(self) -> None:
         if self.best is not None:
             self.best.take_back()
 

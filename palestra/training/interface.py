@@ -1,4 +1,4 @@
-"""A training as its own parts see it: what saves it, shows it and evaluates it."""
+"""What the parts of a training that save, show and evaluate it may use of it."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -17,7 +17,7 @@ from palestra.training.evaluating import Evaluating
 
 
 class RunningTraining(Training, Protocol):
-    """More than what callbacks may use."""
+    """A training, with more than what callbacks may use."""
 
     name: str
     run: str | Path | RunFolder | None

@@ -1,7 +1,7 @@
 """The lifecycle of a training: fit, hooks, safe points, counters, records. It knows no game and no player.
 
-Whoever derives from it says what an epoch does (`_train`), what is counted (`counter_names`), and what is evaluated,
-recorded and saved beside what stands here. `palestra.training.trainer.Trainer` trains players in games.
+A subclass says what an epoch does (`_train`), what is counted (`counter_names`), and what else is evaluated, recorded
+and saved. The subclass `palestra.training.trainer.Trainer` trains players in games.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,7 +29,7 @@ from palestra.training.evaluating import Evaluating
 from palestra.training.progress import ProgressReporter
 from palestra.training.run import RunOwner
 
-LOOK_INTERVAL = Interval(every=256, unit="opt_steps")  # between looks at the loss: on a GPU each is a wait
+LOOK_INTERVAL = Interval(every=256, unit="opt_steps")  # between checks of the loss: on a GPU each one waits
 
 
 class TrainingEnds(Exception):
@@ -37,8 +37,8 @@ class TrainingEnds(Exception):
 
 
 class Watcher(Protocol):
-    """Who looks on at every safe point without being part of the run, as `palestra verify` and `profile` do. Both
-    methods may raise TrainingEnds."""
+    """An observer that is called at every safe point and is no part of the run, as in `palestra verify` and `profile`.
+    Both methods may raise TrainingEnds."""
 
     def before_safe_point(self) -> None: ...
 
@@ -48,10 +48,10 @@ class Watcher(Protocol):
 class Lifecycle(RunOwner):
     """What every training does, whatever it trains.
 
-    counter_names: what is counted in whole numbers, each an attribute, in the order in which records have them. rated:
-    those whose rates per second are recorded. epoch_counter_names: the keys of `epoch_counts`, which begins anew with
-    every epoch. failures: exceptions of parts (an environment, say) that end the run as failed.
-    extra_state: what a `_train` of one's own remembers from one safe point to the next: numbers, texts, tensors, lists
+    counter_names: the counters, each an integer attribute, in the order in which records have them. rated: those whose
+    rates per second are recorded. epoch_counter_names: the keys of `epoch_counts`, which are set to 0 when an epoch
+    begins. failures: exceptions of parts (of an environment, say) that end the run as failed.
+    extra_state: what a `_train` of your own remembers from one safe point to the next: numbers, texts, tensors, lists
     and dicts of these. Checkpoints hold it.
     """
 
@@ -83,15 +83,15 @@ class Lifecycle(RunOwner):
     # ---- the lifecycle ---------------------------------------------------------------------------------
 
     def fit(self) -> None:
-        """Train until the config's `stop`, `end_run`, or until a signal asks to leave; `signals.received` tells which.
+        """Train until the config's `stop`, until `end_run`, or until a signal (`signals.received`) asks to leave.
 
-        A run that was loaded goes on where its last checkpoint stands. Raises TrainingFailed if a loss is no number or
-        an environment fails (its traceback stands in the run's failure.txt), RunFolderError or CheckpointError where
-        the disk refuses; if that was the last checkpoint, after all is done.
+        A run that was loaded goes on from its last checkpoint. Raises TrainingFailed if a loss is not finite or if an
+        environment fails (failure.txt in the run's folder has the traceback), RunFolderError or CheckpointError if the
+        disk refuses; for the last checkpoint, CheckpointError comes after everything else is done.
         """
         self.require_ready()
         self._has_left = False
-        with self.checkpointing.no_failed_branch(), self._opened() as output:
+        with self.checkpointing.removing_failed_branch(), self._opened() as output:
             try:
                 self.before_train()
                 while not self.finished:
@@ -107,10 +107,10 @@ class Lifecycle(RunOwner):
             except TrainingEnds:
                 self._end(output)
             except NoRoom as error:
-                raise TrainingFailed(str(error), self.what_stands()) from error
+                raise TrainingFailed(str(error), self.resume_hint()) from error
             except self.failures as error:
                 traceback = write_traceback(output.folder.root, error)
-                raise TrainingFailed(str(error), self.what_stands(), traceback) from error
+                raise TrainingFailed(str(error), self.resume_hint(), traceback) from error
 
     def _end(self, output: RunOutput) -> None:
         self.after_train()
@@ -123,7 +123,7 @@ class Lifecycle(RunOwner):
             raise failure from None
 
     def require_ready(self) -> None:
-        """Raise ConfigError for what training would fail at, before anything is written."""
+        """Raise ConfigError, before anything is written, for what would make training fail."""
         if not self.resumed:
             check_checkpoint_folder(self.config)
         for callback in self.callbacks:
@@ -135,9 +135,9 @@ class Lifecycle(RunOwner):
     def safe_point(self) -> None:
         """Do what is due: evaluate, record, save; then leave if the run is done or a signal came.
 
-        Only called where all state lies in objects. Due is what has an interval of which a multiple was reached since
-        the last safe point. A signal does not wait for an evaluation: the run is saved as it was before this safe
-        point, and a resumed run begins with it.
+        Only called where all state lies in objects. An interval is due if its counter has passed a multiple of it
+        since the last safe point. A signal does not wait for an evaluation: the run is saved as it was before this
+        safe point, and a resumed run repeats the safe point.
         """
         if self.watcher is not None:
             self.watcher.before_safe_point()
@@ -164,7 +164,7 @@ class Lifecycle(RunOwner):
             save_is_due = done or self.evaluating.must_save() or is_due(output.save, before, now)
         except Interrupted:
             save_is_due = False
-        leaving = self.signals.received is not None  # asked once: who leaves has saved
+        leaving = self.signals.received is not None  # read once, so that a run that leaves has saved
         if output.save is not None and (save_is_due or leaving):
             self.save(save_is_due)
         elif output.save is not None:
@@ -182,7 +182,7 @@ class Lifecycle(RunOwner):
             self.opened_output().note_end(self.end_reason)
 
     def _status(self) -> Status:
-        """How the run ends, where nothing was raised on the way."""
+        """How the run ends if nothing was raised."""
         if self.checkpointing.failure is not None:
             return "failed"
         return "complete" if self.finished else "interrupted"
@@ -190,7 +190,7 @@ class Lifecycle(RunOwner):
     # ---- hooks: an override calls its parent -------------------------------------------------------------
 
     def before_train(self) -> None:
-        """Restore the last checkpoint, or evaluate once and write checkpoint 0. A second `fit` finds all in memory."""
+        """Restore the last checkpoint, or evaluate once and write checkpoint 0; a second `fit` needs neither."""
         self.progress.begin()
         output = self.opened_output()
         is_fresh = not any(self.counts().values())
@@ -198,7 +198,7 @@ class Lifecycle(RunOwner):
             self.checkpointing.restore_or_begin()
         for callback in self.callbacks:
             callback.before_train(self)
-        if self.finished:  # but a recorder may not have heard it
+        if self.finished:  # but a recorder may lack the end
             self._note_end()
             output.feed({name: self._recorders[name] for name in output.unfiled() if name in self._recorders})
             output.finish(self._status())
@@ -239,49 +239,49 @@ class Lifecycle(RunOwner):
     # ---- what a kind of training adds --------------------------------------------------------------------
 
     def _train(self) -> None:
-        """One epoch. Re-entrant: a run resumed at any safe point begins it again, and goes on where it was."""
+        """One epoch. A run that is resumed at any safe point calls it again, and it must go on from there."""
         raise NotImplementedError
 
     def fault(self, with_parameters: bool) -> str | None:
-        """What is no finite number: a loss or, where asked for, a parameter; None: all is well."""
+        """A message if a loss is not finite or, with `with_parameters`, a parameter; None if all are finite."""
         return None
 
     def differences(self, state: Mapping[str, Any]) -> Iterable[str]:
-        """What keeps a run that goes on from a state from having equal bits, a line each."""
+        """Why a run that goes on from a state may compute other bits: a line for each reason."""
         return []
 
     def buffers(self) -> dict[str, ReplayBuffer]:
-        """Those whose rows checkpoints hold, by name."""
+        """The replay buffers whose rows checkpoints hold, by name."""
         return {}
 
     def shown_metrics(self) -> Mapping[str, Mapping[str, float]]:
-        """What the display shows, by who learns."""
+        """The metrics that the display shows, by learning player."""
         return {}
 
     def _record_fields(self) -> dict[str, Any]:
-        """What a record says beside counters, notes and clock."""
+        """The fields of a record besides counters, notes and clock."""
         return {}
 
     def _errors_after_record(self, has_ended: bool) -> Sequence[str]:
-        """What the user should know of what was recorded, or was not. has_ended: before the config's `stop`."""
+        """Error lines on what a record lacks. has_ended: whether the run ends before the config's `stop`."""
         return []
 
     # ---- what is done at safe points -------------------------------------------------------------------
 
     def evaluate(self, names: Sequence[str], is_final: bool) -> None:
-        """Evaluate apart from training, and write the records of those results that count now. Raises Interrupted, and
-        writes none, if a signal comes."""
+        """Evaluate, and write the records of the results that count now. If a signal comes, raise Interrupted and write
+        none."""
         with self.clock.paused(), self.time_log.during("evaluation"):
             records = self.evaluating.results(names, is_final)
         for record in records:
             self.opened_output().write(record)
             if record["kind"] == "evaluation":  # not one that has failed
-                self.evaluating.take_in(record)
+                self.evaluating.update_best(record)
                 self.after_evaluation(record)
         self.progress.show_news()
 
     def record(self, ended: str | None = None) -> None:
-        """Write what has come since the last record. ended: why the run ends before its `stop`."""
+        """Write a training record of what came since the last one. ended: why the run ends before its `stop`."""
         fields = self._record_fields()
         rates = {f"{name}_per_s": rate for name, rate in self._recorded.rates(self.mark()).items()}
         clock = {"train_seconds": self.clock.seconds, **rates, "time": self.time_log.take()}
@@ -295,27 +295,27 @@ class Lifecycle(RunOwner):
             output.display.error(line)
 
     def save(self, is_due: bool = True) -> None:
-        """Write a checkpoint; the best one, if the last evaluation was better than all before. Where the disk refuses,
-        the display says so, and training goes on; a failed last save makes `fit` raise at the end.
+        """Write a checkpoint: the best one, if the last evaluation was better than all before. If the disk refuses, the
+        display says so, and training goes on; a failed last save makes `fit` raise at the end.
 
-        is_due: one that is not, since somebody stops here, uses up no number: the next one that is takes its place.
+        is_due: whether it is due here; one that is saved only because the run stops uses up no number.
         """
         is_best, self.evaluating.is_best = self.evaluating.is_best, False
         self.checkpointing.save(is_best, is_due)
 
     def note(self, name: str, value: Recordable) -> None:
-        """Put a value into the next record, as notes/NAME: a number (of several the statistics of `output.statistics`),
-        an array (a histogram), a text, a date-time, an Image or a Video of palestra.recording (the last one). Raises
-        TypeError or ValueError for what cannot be recorded."""
+        """Put a value into the next record, as notes/NAME: a number (several become the statistics that
+        `output.statistics` names), an array (a histogram), or a text, a datetime, an Image or a Video of
+        palestra.recording (the last one counts). Raises TypeError or ValueError for what cannot be recorded."""
         self.notes.add({name: value})
 
     def require_finite(self, with_parameters: bool) -> None:
-        """Raise TrainingFailed where a loss or a parameter is no finite number."""
+        """Raise TrainingFailed if a loss or, with `with_parameters`, a parameter is not finite."""
         if (fault := self.fault(with_parameters)) is not None:
-            raise TrainingFailed(fault, self.what_stands())
+            raise TrainingFailed(fault, self.resume_hint())
 
-    def what_stands(self) -> str:
-        """What is left when the run fails."""
+    def resume_hint(self) -> str:
+        """How a run that fails can be resumed, for a message."""
         folder, numbers = self.opened_output().folder.path, self.opened_output().checkpoints.numbers()
         return f"checkpoint {numbers[-1]:08d} stands: palestra resume {folder}" if numbers else "nothing was saved"
 
@@ -349,14 +349,14 @@ class Lifecycle(RunOwner):
         self.finished = state["finished"] and is_over
         if len(state["callbacks"]) != len(self.callbacks):
             raise CheckpointError(
-                f"the run was saved with {len(state['callbacks'])} callbacks, {len(self.callbacks)} are here; "
+                f"expected {len(state['callbacks'])} callbacks, as when the run was saved, got {len(self.callbacks)}; "
                 "give Trainer.load or Trainer.branch those that the run was started with"
             )
         for callback, callback_state in zip(self.callbacks, state["callbacks"], strict=True):
             callback.load_state_dict(callback_state)
 
     def state_of_branch(self, state: dict[str, Any]) -> dict[str, Any]:
-        """What a run that branches off begins with, of the state of a checkpoint."""
+        """The state with which a branch from a checkpoint begins. state: that of the checkpoint."""
         new_callbacks = self.callbacks[len(state["callbacks"]) :]
         callbacks = [*state["callbacks"], *(callback.state_dict() for callback in new_callbacks)]
         return state | {"evaluating": self.evaluating.state_of_branch(), "end_reason": None, "callbacks": callbacks}
@@ -368,25 +368,25 @@ class Lifecycle(RunOwner):
 
     @property
     def counters(self) -> Counters:
-        """What intervals and limits count."""
+        """The counters that intervals and limits may name as their unit."""
         counts = self.counts()
         return {unit: self.clock.seconds / 60 if unit == "minutes" else counts[unit] for unit in self.config.units}
 
     def mark(self) -> Mark:
-        """The moment, to count rates from."""
+        """The present counts and seconds of training, from which rates are computed."""
         return Mark(self.clock.seconds, {name: getattr(self, name) for name in self.rated})
 
     def begin_rates(self) -> None:
-        """Rates count from here on: a checkpoint was taken over."""
+        """Compute rates from here on, because a checkpoint was restored."""
         self._recorded = self.mark()
         self.progress.begin()
 
     def during(self, message: str, tasks: Sequence[Task]) -> AbstractContextManager[None]:
-        """Let the display show what goes on in place of training, and its tasks."""
+        """A context in which the display shows a message and tasks instead of training."""
         return self.progress.during(message, tasks)
 
     def show(self) -> None:
-        """Bring the display up to date, unless it was a moment ago."""
+        """Update the display, unless it was updated a moment ago."""
         self.progress.show()
 
     def is_asked_to_leave(self) -> bool:

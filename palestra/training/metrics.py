@@ -1,4 +1,4 @@
-"""What becomes part of the next record: the metrics of players, and fields of their environments' info."""
+"""The metrics of players and the fields of their environments' `info` that go into the next record."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -13,10 +13,10 @@ from palestra.runs.config import OutputConfig
 
 
 class PendingMetrics:
-    """What has come since the last record. by_player, info: by learning player; info is empty where the config asks for
-    no field.
+    """What has come since the last record.
 
-    The worlds of the players give their fields from now on.
+    by_player: the metrics of each learning player. info: the fields of the `info` of each one's environments; empty if
+    the config names no field. Making this object lets the players' worlds collect these fields from now on.
     """
 
     def __init__(self, config: OutputConfig, learners: Sequence[Player]) -> None:
@@ -29,12 +29,12 @@ class PendingMetrics:
             self.info[player.name] = player.worlds.world.record_info(config.info, Aggregates(statistics))
 
     def take(self, player: str) -> dict[str, Any]:
-        """What a record says of a player."""
+        """The part of a record that concerns a player, by name; what comes later belongs to the next record."""
         info = self.info[player].aggregates.take() if self.info else {}
         return self.by_player[player].take() | info
 
     def missing_info(self) -> Iterator[str]:
-        """Which fields of info have not come, or not as numbers; each once."""
+        """A line for each field of info that no environment has given, or not as a number; each line once."""
         yield from dict.fromkeys(line for fields in self.info.values() for line in fields.news())
 
     def state_dict(self) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Which class trains a run.
 
-A file names it under `trainer`. A class derived from that one may be given from Python in its place; then no file names
-what trains, and the run says so: only the same class goes on with it.
+A file names it under `trainer`. From Python, a class derived from the named one may train instead. Then no file names
+the class that trains, run.json says so, and only the same class can go on with the run.
 """
 
 from typing import Any
@@ -12,7 +12,8 @@ from palestra.storage.disk import RunFolderError
 from palestra.storage.run_folder import RunFolder
 
 TRAINERS: dict[str, tuple[type[TrainerBase], ...]] = {}
-"""By the name in a file: the class that is built, and others that train in the same way. palestra.training fills it."""
+"""The classes by their name in a file: first the one that is built, then others that train in the same way.
+palestra.training fills it."""
 
 
 def named_class(config: BaseRunConfig) -> Any:
@@ -31,8 +32,8 @@ def _named_classes(config: BaseRunConfig) -> tuple[type[TrainerBase], ...]:
 
 
 def python_class(cls: type[TrainerBase], config: BaseRunConfig) -> str | None:
-    """The name of a class that trains in place of the one that the config names and that it is derived from; None: it
-    is the one. Raises ConfigError for a class that trains otherwise."""
+    """The name of a class that is derived from the one that the config names, and trains in its place; None if it is
+    the named one itself. Raises ConfigError for any other class."""
     named = _named_classes(config)
     if cls in named:
         return None
@@ -46,8 +47,9 @@ def python_class(cls: type[TrainerBase], config: BaseRunConfig) -> str | None:
 
 
 def class_for(cls: type[TrainerBase], config: BaseRunConfig, folder: RunFolder) -> Any:
-    """What to build where `cls` is asked for a run: the class that its config names, or what was derived from that.
-    The stock trainers stand for any. Raises RunFolderError for a run that another class has trained."""
+    """The class to build where `cls.load` or `cls.branch` was called for a run: the class that its config names, or
+    `cls` if it is derived from that. Called on a stock trainer, it is always the named one. Raises RunFolderError for a
+    run that another class has trained."""
     named = named_class(config)
     is_stock = any(cls is classes[0] for classes in TRAINERS.values())
     built = named if issubclass(named, cls) or (is_stock and not issubclass(cls, named)) else cls
@@ -56,7 +58,7 @@ def class_for(cls: type[TrainerBase], config: BaseRunConfig, folder: RunFolder) 
         raise folder.other_trainer_needed()
     if before != now:
         raise RunFolderError(
-            f"{folder.path} is trained by {config.trainer.name!r}, as its config says; expected palestra.Trainer.load, "
-            f"got that of {now}"
+            f"{folder.path}: expected palestra.Trainer.load or palestra.Trainer.branch, because its config names the "
+            f"trainer {config.trainer.name!r}, got those of {now}"
         )
     return built

@@ -1,4 +1,4 @@
-"""What the display shows of a training: the moment as plain data, a few times a second."""
+"""Tells the display a few times a second, as plain data, how a training stands."""
 
 import math
 import time
@@ -12,7 +12,7 @@ from palestra.runtime.timing import Phase
 from palestra.training.interface import RunningTraining
 
 SHOW_INTERVAL_S = 0.25
-NUM_MARKS = 120  # half a minute: rates are those of late
+NUM_MARKS = 120  # one per SHOW_INTERVAL_S: rates are those of the last half minute
 WORDS: dict[Phase, str] = {
     "play": "playing",
     "memory": "training",
@@ -35,9 +35,9 @@ class ProgressReporter:
         self.begin()
 
     def begin(self) -> None:
-        """A `fit` begins, or a checkpoint was restored."""
+        """Count time and rates from here on: a `fit` begins, or a checkpoint was restored."""
         self._seconds_before = sum(self.training.time_log.total().values())
-        self._began_s = self._first_gain_s = time.monotonic()
+        self._began_s = self._first_step_s = time.monotonic()
         self._share_before = self._share()
         self._marks: deque[Mark] = deque([self.training.mark()], maxlen=NUM_MARKS)
 
@@ -50,13 +50,13 @@ class ProgressReporter:
             self.training.opened_output().display.update(self.now())
 
     def show_news(self) -> None:
-        """What evaluators have to tell."""
+        """Show the lines that evaluators have for the user."""
         for line in self.training.evaluating.news():
             self.training.opened_output().display.error(line)
 
     @contextmanager
     def during(self, message: str, tasks: Sequence[Task]) -> Iterator[None]:
-        """Show what goes on in place of training, and its tasks."""
+        """Show a message and tasks instead of training."""
         self._message, before = message, self._message
         self.tasks += tasks
         self.show(at_once=True)
@@ -67,8 +67,8 @@ class ProgressReporter:
             self.tasks = [task for task in self.tasks if task not in tasks]
 
     def now(self) -> Progress:
-        """The moment. Elapsed and remaining are seconds with evaluations and saves, elapsed those of all processes of
-        the run."""
+        """How the training stands now. Elapsed and remaining seconds include evaluations and saves; elapsed seconds are
+        those of all processes that the run has had."""
         training = self.training
         mark = training.mark()
         self._marks.append(mark)
@@ -98,7 +98,7 @@ class ProgressReporter:
         return self._message or WORDS[self.training.time_log.phase]
 
     def _warn_of(self, metrics: Mapping[str, Mapping[str, float]]) -> None:
-        """Say once what is no finite number."""
+        """Warn once of each metric that is not finite."""
         for name, values in metrics.items():
             for key, value in values.items():
                 if not math.isfinite(value) and (name, key) not in self._warned:
@@ -111,10 +111,11 @@ class ProgressReporter:
         return 1.0 if training.finished else training.config.stop.share(training.counters)
 
     def _remaining_s(self) -> float | None:
-        """Until the run's end, at its pace in this process, evaluations and saves with it; None before any progress."""
+        """Seconds until the run's end at its pace in this process, including evaluations and saves; None before any
+        progress."""
         share, now_s = self._share(), time.monotonic()
-        gained = share - self._share_before
-        if gained <= 0.0:  # what comes before the first gain, as a first evaluation, comes once
-            self._first_gain_s = now_s
+        progress = share - self._share_before
+        if progress <= 0.0:  # what comes before the first step, such as a first evaluation, comes only once
+            self._first_step_s = now_s
             return None
-        return (now_s - self._first_gain_s) * (1.0 - share) / gained
+        return (now_s - self._first_step_s) * (1.0 - share) / progress

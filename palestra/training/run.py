@@ -1,4 +1,4 @@
-"""A trainer's run: its config, its folder and what it shows; how it is opened for `fit`, loaded and branched."""
+"""The run of a trainer: its config, folder and display; how it is opened for `fit`, loaded and branched."""
 
 import sys
 from collections.abc import Iterator, Sequence
@@ -28,10 +28,11 @@ from palestra.training.naming import class_for, python_class
 
 
 class RunOwner(TrainerBase):
-    """What a trainer has of its run, whatever it trains.
+    """The base of all trainers: holds the config, the folder and the output of a run, whatever is trained.
 
     config: a path, a mapping or a config object. run: the run's folder, which must not exist; None: runs/<name>-<n>.
-    callbacks: more of them, beside the config's. origin: the checkpoint that the run branches off, as `branch` has it.
+    overrides: as "num_worlds=4". callbacks: further ones besides the config's. console: where the display writes.
+    origin: the checkpoint that the run branches off; `branch` passes it. Raises ConfigError.
     """
 
     config: BaseRunConfig
@@ -46,7 +47,7 @@ class RunOwner(TrainerBase):
         origin: Path | None = None,
     ) -> None:
         self.run, self.resumed, self.origin = run, isinstance(run, RunFolder), origin
-        with trusting(not self.resumed and origin is None):  # who trains by a config of their own means what it names
+        with trusting(not self.resumed and origin is None):  # whoever trains by their own config trusts what it names
             self.config = read_config(config, tuple(overrides))
         self.trainer_in_python = python_class(type(self), self.config)
         self.name = Path(config).stem if isinstance(config, str | Path) else "run"
@@ -62,7 +63,7 @@ class RunOwner(TrainerBase):
         self._build()
 
     def _build(self) -> None:
-        """Make what is trained; config, device and callbacks are there."""
+        """Make what is trained. The config, the device and the callbacks exist already."""
 
     @classmethod
     def load(
@@ -73,20 +74,19 @@ class RunOwner(TrainerBase):
         into: str | Path | None = None,
         trust: bool = False,
     ) -> Self:
-        """The trainer of a run, from its folder, of the class that its config names. `fit` goes on where its last
-        checkpoint stands.
+        """The trainer of a stored run, of the class that its config names. `fit` goes on from its last checkpoint.
 
-        run: the folder, or the URL of its mirror, which is fetched into a new folder: `into`, or where that is None
-        runs/<the last part of the URL>. callbacks: those that the run was started with beside the config's; they get
-        their state back. trust: whether the modules that the run names are trusted from now on. Raises UntrustedError
-        for those that are not, RunFolderError for a run that another class has trained.
+        run: its folder, or the URL of its mirror, which is fetched into a new folder: `into`, or if that is None
+        runs/<the last part of the URL>. callbacks: those that the run was started with besides the config's; their
+        state is restored. trust: whether the modules that the run names are trusted from now on. Raises UntrustedError
+        for modules that are not trusted, RunFolderError where there is no run or another class has trained it.
         """
         if is_url(run):
             folder, warnings = fetch(str(run), None if into is None else Path(into))
             for line in warnings:
                 (console or Console()).print(line, soft_wrap=True)
         elif into is not None:
-            raise RunFolderError(f"{run} is a folder: the run goes on there; expected no --run")
+            raise RunFolderError(f"--run: expected none, because the run goes on in its folder {run}, got {into}")
         else:
             folder = RunFolder.open(Path(run))
             folder.require_plain()
@@ -109,12 +109,13 @@ class RunOwner(TrainerBase):
     ) -> Self:
         """The trainer of a new run that begins with the state of a checkpoint and a changed config.
 
-        checkpoint: its folder, or the file `latest` or `best` beside it. callbacks: those that its run was started with
-        beside the config's, which get their state back; further ones begin anew. What changes stands in the new run's
-        changes.jsonl. trust: as in `load`. Raises ConfigError for a change that the state does not allow,
-        MissingCheckpointError.
+        checkpoint: its folder, or the file `latest` or `best` beside it. overrides: the changes, as "num_worlds=4"; the
+        new run's changes.jsonl lists them. run: the new run's folder, which must not exist; None: runs/<name>-<n>.
+        callbacks: those that the old run was started with besides the config's, whose state is restored; further ones
+        begin anew. trust: as in `load`. Raises ConfigError for a change that the state does not allow,
+        MissingCheckpointError, RunFolderError, UntrustedError.
         """
-        run_of(Path(checkpoint))  # there is one
+        run_of(Path(checkpoint))  # raises if there is no run
         origin = checkpoint_folder(Path(checkpoint))
         with trusting(trust):
             config = branched_config(origin, overrides)
@@ -124,8 +125,8 @@ class RunOwner(TrainerBase):
         return trainer
 
     def set_logger(self, recorder: Recorder) -> None:
-        """Let a recorder of your own file the records, beside the config's. Before `fit`, and again after
-        `Trainer.load`."""
+        """Let a recorder of your own file the records too, besides the config's. To be called before `fit`, and again
+        after `Trainer.load`. Raises RuntimeError once the run has begun."""
         self._require_unopened("set_logger")
         name = type(recorder).__name__
         self.loggers[name] = recorder
@@ -133,7 +134,7 @@ class RunOwner(TrainerBase):
 
     def _require_unopened(self, call: str) -> None:
         if self.output is not None:
-            raise RuntimeError(f"{call} comes too late: the run has begun; call it before fit()")
+            raise RuntimeError(f"{call}: expected a call before fit(), got one after the run has begun")
 
     def _set_in_python(self, call: str) -> None:
         self.set_in_python = sorted({*self.set_in_python, call})
@@ -143,7 +144,7 @@ class RunOwner(TrainerBase):
         self.opened_output().display.log(line)
 
     def _say(self, line: str) -> None:
-        """The same, also before the run has an output."""
+        """As `log`, but it also works before the run has an output."""
         if self.output is not None:
             self.log(line)
         elif self.config.output.display != "quiet":
@@ -155,22 +156,22 @@ class RunOwner(TrainerBase):
         return self.output
 
     def _begin_run(self, folder: RunFolder) -> None:
-        """Write what a new run needs in its folder beside its config."""
+        """Write what a new run needs in its folder besides its config."""
 
     def _parts_opened(self, output: RunOutput) -> AbstractContextManager[None]:
-        """What else is open for the time of one `fit`."""
+        """A context that is open during one `fit`."""
         return nullcontext()
 
     def _close(self) -> None:
-        """Called when `fit` is left."""
+        """Called when `fit` ends, also by an error."""
 
     def _is_saved(self) -> bool:
-        """Whether who leaves at once loses nothing."""
+        """Whether nothing is lost if the process ends now."""
         return False
 
     @contextmanager
     def _opened(self) -> Iterator[RunOutput]:
-        """The run's folder, recorders, threads and signal handlers, for the time of one `fit`."""
+        """Opens the run's folder and recorders, sets threads and signal handlers, for one `fit`."""
         # before the folder: an extra may be missing
         self._recorders = make_recorders(self.config.output.recorders) | self.loggers
         self.output = output = self.output or self._make_output()
@@ -186,9 +187,12 @@ class RunOwner(TrainerBase):
                 self.time_log.running(),
             ):
                 if self.set_in_python:
-                    self.log(f"not to be rebuilt from its config: {', '.join(self.set_in_python)} gave it objects")
+                    calls = ", ".join(self.set_in_python)
+                    self.log(f"this run cannot be rebuilt from its config: it uses objects from {calls}")
                 if self.trainer_in_python is not None:
-                    self.log(f"not to be resumed from the shell: its config does not name {self.trainer_in_python}")
+                    self.log(
+                        f"this run cannot be resumed from the shell: its config does not name {self.trainer_in_python}"
+                    )
                 yield output
         finally:
             self._close()
@@ -207,6 +211,6 @@ class RunOwner(TrainerBase):
         )
 
     def _before_exit(self, why: str) -> None:
-        """Called from another thread; the main one may be anywhere."""
+        """Called from another thread; the main thread may be anywhere."""
         left = f"left {'after' if self._is_saved() else 'without'} saving"
         print(f"{why}; {left}; palestra resume {getattr(self.run, 'path', self.run)}", file=sys.__stderr__, flush=True)

@@ -1,7 +1,8 @@
 """Trainer: players that learn in games.
 
-Players learn by algorithms (palestra.algorithms, one file each); the trainer gives them their turns, plays what they
-ask for, and records how they fare. What is the same for every training stands in palestra.training.lifecycle.
+Players learn by algorithms (palestra.algorithms, one file each). The trainer gives them their turns, plays the
+roll-outs that they ask for, and records their metrics. What every kind of training needs stands in
+palestra.training.lifecycle.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,7 +22,7 @@ from palestra.runs.branching import begins_anew, run_of, tree_differences
 from palestra.runs.config import RunConfig
 from palestra.runs.imported_players import copy_players
 from palestra.runs.parts import build_evaluations, build_parts, warm_start
-from palestra.runs.user_nets import give_nets
+from palestra.runs.user_nets import use_nets
 from palestra.runtime.threads import limited_threads, memory_needed
 from palestra.runtime.timing import TimeLog
 from palestra.storage.run_folder import RunFolder
@@ -64,9 +65,9 @@ class Trainer(Lifecycle):
     """Trains the players of a config.
 
     config: a path, a mapping or a RunConfig. run: the run's folder, which must not exist; None: runs/<name>-<n>.
-    overrides: as "num_worlds=4". callbacks: more of them, beside the config's. console: where the display writes.
-    Raises ConfigError for a file whose trainer this class is not, nor derived from; `palestra.make_trainer(config)`
-    builds the one that is named.
+    overrides: as "num_worlds=4". callbacks: further ones besides the config's. console: where the display writes.
+    Raises ConfigError if the config names a trainer that is neither this class nor one that it derives from;
+    `palestra.make_trainer(config)` builds the class that the config names.
 
     May be overridden: `_train`, and every hook (`before_train`, `before_epoch`, `after_roll_out`, `before_step`,
     `after_step`, `after_evaluation`, `after_save`, `after_epoch`, `after_train`); an override calls its parent.
@@ -101,31 +102,33 @@ class Trainer(Lifecycle):
                     self.config.num_worlds, self.config.seed, f"player/{player.name}/play"
                 )
         self.use_time_log(self.time_log)
-        self.turn = 0  # of `learners`: whose turn it is
+        self.turn = 0  # the index in `learners` of the player whose turn it is
         self.metrics = PendingMetrics(self.config.output, self.learners)
         self.evaluations = build_evaluations(self.parts)
         self.evaluating = PlayedEvaluations(self, self.config, make_evaluator(self.config, self.evaluations))
         self._warned_inexact: set[str] = set()
 
     def set_model(self, role: str, nets: nn.Module | Mapping[str, nn.Module | Sequence[nn.Module]]) -> None:
-        """Let the player in that seat learn with networks of your own, in place of those that the config names. Before
-        `fit`, and again after `Trainer.load`; all of a player's at once. Not with `evaluators`, which build them again.
+        """Let the player in that seat learn with networks of your own, in place of those that the config names. To be
+        called before `fit`, and again after `Trainer.load`, with all networks of the player at once. It excludes
+        `evaluators`, because other processes cannot build such networks.
 
-        nets: each maps an observation, a dict of tensors (B, ...), to (B, K), or is a RecurrentNet; by where their
-        configs stand below the algorithm, as net, body.policy, critic_net (a list for several critics). A lone one
-        takes the first place, that of the network which acts. They begin as they are. Raises ConfigError where they do
-        not fit, ValueError for names that are no networks' and for players that do not learn.
+        nets: each maps an observation, a dict of tensors (B, ...), to (B, K), or is a RecurrentNet. The keys say where
+        their configs stand below the algorithm: net, body.policy, critic_net (a list for several critics). A single
+        network takes the place of the one that acts. Their weights stay as they are. Raises ConfigError for networks
+        that do not fit, ValueError for unknown keys and for players that do not learn, RuntimeError once the run has
+        begun.
         """
         self._require_unopened("set_model")
         if self.config.evaluators is not None:
-            message = "another process cannot build networks that no config names; expected null"
+            message = "expected null, because other processes cannot build networks of set_model, got a mapping"
             raise ConfigError([ConfigErrorItem("evaluators", message)])
-        give_nets(self.player_of(role), self.config, nets)
+        use_nets(self.player_of(role), self.config, nets)
         self.use_time_log(self.time_log)
         self._set_in_python(f"set_model({role!r}, ...)")
 
     def use_time_log(self, time_log: TimeLog) -> None:
-        """Let the time of training and of replay buffers be counted there."""
+        """Count the time of training and of replay buffers in this log."""
         self.time_log = time_log
         for buffer in self.buffers().values():
             buffer.time_log = time_log
@@ -137,21 +140,22 @@ class Trainer(Lifecycle):
     # ---- turns -------------------------------------------------------------------------------------------
 
     def _train(self) -> None:
-        """One epoch: every learning player takes its turn. The attribute `turn` remembers whose it is."""
+        """One epoch: every learning player takes its turn. The attribute `turn` remembers whose turn it is."""
         while self.turn < len(self.learners):
             self.give_turn(self.learners[self.turn])
             self.turn += 1
         self.turn = 0
 
     def give_turn(self, player: Player) -> None:
-        """Let a learning player take its turn: roll out, and learn by its algorithm. A run that was resumed in the
-        middle of a turn gives it again, and the turn goes on where it was."""
+        """Let a learning player take its turn: roll out, and learn by its algorithm. A run that was stopped in the
+        middle of a turn must give it again when it is resumed; the turn then goes on where it was. Raises ValueError
+        for a player that does not learn."""
         if not player.learning:
             raise ValueError(f"expected a player that learns, got {player.name!r}")
         PlayerTurn(self, player).run()
 
     def _roll_out(self, role: str, num_rounds: int) -> RollOut:
-        """Play the worlds of the player in that seat on, and give its experience; counts env steps.
+        """Play on in the worlds of the player in that seat, and give its experience; counts env steps.
 
         All learning players explore, so that each also meets moves that its opponent would not choose by itself.
         """
@@ -193,7 +197,7 @@ class Trainer(Lifecycle):
         self.time_log.switch("update")
 
     def after_step(self, player: Player, metrics: Metrics) -> None:
-        """Count an opt step and add up its metrics. Called once for a group of opt steps that were made at once."""
+        """Count an opt step, and add up its metrics. Called once for a group of opt steps that are made at once."""
         self.time_log.switch("other")
         self._count_opt_steps(player, 1)
         self.metrics.by_player[player.name].add(metrics)
@@ -212,8 +216,8 @@ class Trainer(Lifecycle):
         return self.players[self.config.roles[role]]
 
     def recent_returns(self, role: str) -> list[float]:
-        """Returns of the last 100 games that have finished in the worlds of the player in that seat, oldest first:
-        those of training, exploration and all. Of the environment's own rewards. Waits for a GPU."""
+        """Returns of the last 100 games that have finished in the worlds of the player in that seat, oldest first.
+        These are games of training, with exploration, and sums of the environment's own rewards. Waits for a GPU."""
         returns: Tensor = self.fused_game.recent_returns(self.player_of(role).worlds)
         return returns[:, self.game.roles.index(role)].tolist()
 
@@ -226,7 +230,7 @@ class Trainer(Lifecycle):
             return next(iter(found.values()), None) if isinstance(found, dict) else found
         raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
 
-    # ---- what the lifecycle asks -------------------------------------------------------------------------
+    # ---- what the lifecycle calls ------------------------------------------------------------------------
 
     def fault(self, with_parameters: bool) -> str | None:
         fault = fault_of_losses(self.learners, self.metrics.by_player, self.fused_game)
@@ -235,8 +239,8 @@ class Trainer(Lifecycle):
         return fault
 
     def differences(self, state: Mapping[str, Any]) -> Iterator[str]:
-        """A line for each of a player's kernels that ran when the checkpoint was written and does not now, or the other
-        way round."""
+        """A line for each kernel of a player that ran when the checkpoint was written and does not run now, or the
+        other way round."""
         for player in self.learners:
             assert player.algorithm is not None
             before, now = state["players"][player.name]["kernels"], player.algorithm.kernels_in_use()
@@ -247,7 +251,7 @@ class Trainer(Lifecycle):
         return {p.name: p.replay_buffer for p in self.learners if p.replay_buffer is not None}
 
     def shown_metrics(self) -> dict[str, dict[str, float]]:
-        """Of a player's episodes those up to the last record, all else since then."""
+        """The metrics of each player: of its episodes as of the last record, all others since then."""
         history, shown = self.opened_output().history, {}
         for player in self.learners:
             before = history.last(player.name)
@@ -257,7 +261,7 @@ class Trainer(Lifecycle):
         return shown
 
     def _record_fields(self) -> dict[str, Any]:
-        """How the players have learned, and the games of training that have finished."""
+        """The metrics of the players, and of the games of training that have finished."""
         players = {}
         for player in self.learners:
             assert player.worlds is not None
@@ -290,7 +294,7 @@ class Trainer(Lifecycle):
         return []
 
     def state_dict(self) -> dict[str, Any]:
-        # Players before the game: worlds open at the first look, and the game's statistics learn from their beginnings.
+        # Players before the game: their worlds may begin here, and the game's running statistics count that.
         players = {name: player.state_dict() for name, player in self.players.items() if player.algorithm is not None}
         own = {"turn": self.turn, "metrics": self.metrics.state_dict(), "players": players}
         return super().state_dict() | own | {"game": self.game.state_dict()}
@@ -304,7 +308,7 @@ class Trainer(Lifecycle):
             self.players[name].load_state_dict(player_state)
 
     def state_of_branch(self, state: dict[str, Any]) -> dict[str, Any]:
-        """The schedules are those of the branch's config."""
+        """As in Lifecycle; the schedules are those of the branch's config."""
         players = {name: player | {"schedules": {}} for name, player in state["players"].items()}
         return super().state_of_branch(state) | {"players": players}
 

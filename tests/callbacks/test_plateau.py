@@ -55,7 +55,7 @@ def test_patience_counts_measurements_without_improvement(
 
     plateau = Noted(check(STOPPING | {"goal": goal, "min_delta": min_delta}, EarlyStoppingConfig))
     for value in values:
-        plateau._look(None, value)  # type: ignore[arg-type]
+        plateau._measure(None, value)  # type: ignore[arg-type]
         again = Noted(plateau.config)
         again.load_state_dict(json.loads(json.dumps(plateau.state_dict())))
         plateau = again
@@ -87,7 +87,10 @@ def test_early_stopping_ends_the_run_as_complete_and_says_why(make_config: MakeC
     again = Trainer.load(tmp_path / "run")
     again.fit()
     assert (again.finished, again.opt_steps) == (True, 16)
-    with pytest.raises(ConfigError, match="stop: it is not what ended the run: early stopping: rho"):
+    with pytest.raises(
+        ConfigError,
+        match="stop: expected a run that ended by its `stop`, got one that ended early: early stopping: rho",
+    ):
         extend(tmp_path / "run", ["stop.after=200"])
     folder = tmp_path / "run" / "checkpoints" / manifest.folder.name
     branch = Trainer.branch(folder, ["stop.after=20"], run=tmp_path / "branch")

@@ -149,6 +149,8 @@ def test_files_that_act_otherwise_are_refused_and_removed(
     module: Callable[[DQN], nn.Module] = lambda dqn: Wrong().eval()  # noqa: E731
     monkeypatch.setattr(DQN, "module", module)
     player = palestra.load_player(run, "host")
-    with pytest.raises(ExportError, match=r"policy.pt2 gives other actions than the player in \d+ of 512 decisions"):
+    with pytest.raises(
+        ExportError, match=r"policy\.pt2: expected the player's actions, got others in \d+ of 512 decisions$"
+    ):
         export_player(player, tmp_path / "export", onnx=False)
     assert not (tmp_path / "export").exists()

@@ -79,7 +79,7 @@ def test_a_checkpoint_that_is_deleted_meanwhile_is_passed_over_and_a_damaged_one
     monkeypatch.setattr(StoredRun, "load", late)
     (run / "checkpoints" / "00000002" / "state.json").write_text("{}")
     told = {number: text for number, text in watch(StoredRun.open(run), ["main"], 3) if isinstance(text, str)}
-    assert told.pop(1) == "it is gone: the run keeps others"
+    assert told.pop(1) == "it was deleted meanwhile, because the run keeps others"
     assert list(told) == [2]
     assert "state.json differs from what was written" in told[2]
     assert filed(run) == {"main-opt-step-0.json": 3, "main-opt-step-24.json": 3}
@@ -114,6 +114,6 @@ def test_what_is_asked_of_it_must_make_sense(make_config: MakeConfig, tmp_path: 
     assert palestra(run, "--watch", code=2).stderr.startswith(f"{run} is not a run")
     fit(tmp_path / "run", make_config({"stop.after": 1}))
     error = palestra(run, "--watch", "--checkpoint", "0", code=2).stderr
-    assert error == "--watch: expected no --checkpoint and no --video beside it, got one of them\n"
+    assert error == "--watch: expected neither --checkpoint nor --video beside it, got one of them\n"
     error = palestra(run, "--evaluation", "mane", code=2).stderr
     assert error == "--evaluation: expected one of main, got 'mane'\n"

@@ -296,7 +296,10 @@ def test_a_game_of_the_document_has_the_roles_that_its_config_says(
         assert len(game.roles) == num_players
         check_game(game)
     config["game"]["num_players"] = 4
-    with pytest.raises(palestra.ConfigError, match=r"roles\.player_3: missing"):
+    with pytest.raises(
+        palestra.ConfigError,
+        match=r"^roles\.player_3: expected one of the players: one, other, but the key is missing\n",
+    ):
         palestra.Trainer(config)
 
 

@@ -15,6 +15,7 @@ from conftest import LEARNER
 
 import palestra
 from palestra.games.polyhedra.game import PolyhedraGame
+from palestra.players import SCRIPTED
 from palestra.runs.stored import StoredRun
 from palestra.storage.records_file import read_records
 from tests.games.gym_worlds import cart_pole
@@ -118,13 +119,21 @@ def test_a_game_in_which_the_players_do_not_fit_is_one_clear_error(make_config: 
     ("changes", "path", "message"),
     [
         ({"name": "main"}, "evaluations.1.name", "expected a different name for each evaluation, got 'main' twice"),
-        ({"name": "a/b"}, "evaluations.1.name", "a/b"),
+        (
+            {"name": "a/b"},
+            "evaluations.1.name",
+            "expected a string that matches '^[A-Za-z0-9][A-Za-z0-9_.-]*$', got 'a/b'",
+        ),
         (
             {"game": {"name": "nim", "num_heaps": 2, "max_stones": 3}},
             "evaluations.1.game.name",
             "expected a game with the roles of the run's game, host, agent, got 'nim' with the roles first, second",
         ),
-        ({"pairings": [{"host": "hots", "agent": "random"}]}, "evaluations.1.pairings.0.host", "got 'hots'"),
+        (
+            {"pairings": [{"host": "hots", "agent": "random"}]},
+            "evaluations.1.pairings.0.host",
+            f"expected a scripted player ({', '.join(SCRIPTED)}), got 'hots'; players of this file: host, agent",
+        ),
     ],
 )
 def test_what_is_wrong_with_an_evaluation_is_told_at_its_place(
@@ -134,7 +143,7 @@ def test_what_is_wrong_with_an_evaluation_is_told_at_its_place(
         palestra.Trainer(named(make_config(), changes.pop("name", "more"), **changes))
     [error] = caught.value.errors
     assert error.path == path
-    assert message in error.message
+    assert error.message == message
 
 
 def test_best_names_an_evaluation(make_config: MakeConfig, tmp_path: Path) -> None:

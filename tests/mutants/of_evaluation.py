@@ -131,7 +131,7 @@ EVALUATION = [
         ("request.is_final or now >= self._due(batch)", "request.is_final or now > self._due(batch)"),
         ("        self.batches = self.batches[len(due) :]\n", "        self.batches = []\n"),
         ("                self.batches.pop()", "                pass"),
-        ("                batch.asked = {}", "                pass"),
+        ("                batch.pending = {}", "                pass"),
         (
             '            if filed == record_of(name, request, Answer(None, 0.0, filed["why"])):',
             "            if False:",

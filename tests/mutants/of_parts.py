@@ -290,7 +290,10 @@ PARTS = [
     *mutants(
         "callbacks/freeze.py",
         "callbacks/test_freeze.py",
-        ("is_held = until is None or player.opt_steps < until", "is_held = until is None or player.opt_steps <= until"),
+        (
+            "is_frozen = until is None or player.opt_steps < until",
+            "is_frozen = until is None or player.opt_steps <= until",
+        ),
         ("            self.mask = None\n", "            pass\n"),
     ),
 ]

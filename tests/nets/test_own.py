@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from palestra.config import ConfigError, load_class
 from palestra.games.spaces import Space
-from palestra.nets import GivenNets, UserNetConfig, make_net
+from palestra.nets import PythonNets, UserNetConfig, make_net
 from palestra.nets.inputs import flat_size, flatten_observation
 from palestra.training.trainer import Trainer
 
@@ -89,14 +89,14 @@ class Bare(Plain):
 )
 def test_a_network_that_cannot_learn_is_told_when_it_is_given(net: type[nn.Module], line: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        make_net(GivenNets([net()]), SPACES, 2, key=1)
+        make_net(PythonNets([net()]), SPACES, 2, key=1)
     assert str(caught.value).startswith(line)
 
 
 def test_a_sound_network_is_taken_and_neither_it_nor_the_global_state_is_changed() -> None:
     net, before = Plain(), torch.get_rng_state()
     weights = [parameter.clone() for parameter in net.parameters()]
-    assert make_net(GivenNets([net]), SPACES, 2, key=1) is net
+    assert make_net(PythonNets([net]), SPACES, 2, key=1) is net
     assert net.training
     assert all(torch.equal(a, b) and b.grad is None for a, b in zip(weights, net.parameters(), strict=True))
     assert torch.equal(before, torch.get_rng_state())

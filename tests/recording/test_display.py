@@ -501,7 +501,7 @@ def test_summary_of_a_lone_agent_says_whom_it_beats_and_what_changed() -> None:
 
 
 def test_summary_without_evaluation_says_so() -> None:
-    assert "nothing is known" in summary_text(progress(evaluations=[]))
+    assert "so it is unknown what was learned" in summary_text(progress(evaluations=[]))
 
 
 def test_mean_over_seeds_has_the_t_interval_of_scipy() -> None:

@@ -125,7 +125,7 @@ def test_a_recorder_that_fails_is_reported_once_and_misses_nothing(
     feed.notify(jsonl.length)
     if call == "close":  # fails twice in a row, and the second time is the last
         finish(feed)
-        assert "is left unfinished" in list(feed.news())[-1]
+        assert "is not finished" in list(feed.news())[-1]
         assert recorder.ends == []
     else:
         finish(feed)
@@ -147,8 +147,8 @@ def test_a_recorder_that_never_works_is_left_unfinished_and_says_where_the_recor
     finish(feed)
     first, last = feed.news()
     assert first == "recorder kept failed: OSError; it is tried again, training goes on"
-    left = "0 records are filed there, and not how the run ended"
-    assert last == f"recorder kept is left unfinished: {left}; palestra resume {tmp_path} files the rest"
+    left = "it has filed 0 records, but not how the run ended"
+    assert last == f"recorder kept is not finished: {left}; palestra resume {tmp_path} files the rest"
 
 
 def test_a_recorder_that_hangs_is_reported_once_and_the_end_does_not_wait_for_it(
@@ -165,7 +165,7 @@ def test_a_recorder_that_hangs_is_reported_once_and_the_end_does_not_wait_for_it
     assert news == ["recorder kept has not answered for 0.3 s; training goes on"]
     feed.notify(jsonl.length)
     finish(feed)
-    assert ["is left unfinished" in line for line in feed.news()] == [True]
+    assert ["is not finished" in line for line in feed.news()] == [True]
     is_free.set()
 
 

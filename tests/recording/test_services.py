@@ -266,7 +266,7 @@ def test_an_mlflow_server_that_hangs_up_is_reported(tmp_path: Path, monkeypatch:
         server.shutdown()
     first, last = feed.news()
     assert first.startswith("recorder mlflow failed: MlflowException: ")
-    assert last.startswith("recorder mlflow is left unfinished")
+    assert last.startswith("recorder mlflow is not finished")
 
 
 # ---- trackio -------------------------------------------------------------------------------------------

@@ -224,7 +224,7 @@ PARTIAL: dict[str, tuple[Callable[[Path], None], str]] = {
         "left out",
     ),
     "pairs that are no list": (change_lines(lambda line: line.replace('"pairs": [', '"pairs": [7, ')), "left out"),
-    "no clock": (change_lines(lambda line: line.replace('"clock"', '"watch"')), "The records tell of no time."),
+    "no clock": (change_lines(lambda line: line.replace('"clock"', '"watch"')), "The records hold no times."),
     "strange values": (
         change_lines(lambda line: re.sub(r'"(players|clock|opt_steps)": ', r'"\1": [], "\1_": ', line)),
         "There is no evaluation",

@@ -120,5 +120,8 @@ def test_what_is_wrong_with_evaluators_is_told(changes: Data, message: str, make
 
 def test_networks_that_no_config_names_cannot_be_evaluated_beside(make_config: MakeConfig, tmp_path: Path) -> None:
     trainer = palestra.Trainer(make_config({"evaluators": BESIDE}), run=tmp_path / "run")
-    with pytest.raises(palestra.ConfigError, match="evaluators: another process cannot build networks that no config"):
+    with pytest.raises(
+        palestra.ConfigError,
+        match="evaluators: expected null, because other processes cannot build networks of set_model, got a mapping",
+    ):
         trainer.set_model("host", trainer.host_net)

@@ -77,7 +77,10 @@ def test_an_extended_run_learns_what_a_longer_one_learns(run: Path, make_config:
     ("override", "message"),
     [
         ("stop.after=20", "stop.after: expected more than the 24 opt_steps that the run has reached, got 20"),
-        ("players.host.algorithm.gamma=0.5", "players.host.algorithm.gamma: cannot change in a run; branch off"),
+        (
+            "players.host.algorithm.gamma=0.5",
+            r"^players\.host\.algorithm\.gamma: expected 0\.95, as before, got 0\.5; to change it, branch off a check",
+        ),
         ("seed=0", "stop: expected another end, as stop.after=.*, got the same"),
     ],
 )
@@ -184,7 +187,7 @@ def test_a_branch_cannot_change_what_its_state_is_made_of(run: Path, override: s
     with pytest.raises(ConfigError) as caught:
         Trainer.branch(run / "checkpoints/00000001", [override], run=tmp_path / "branch")
     assert any(
-        error.path.startswith(key) and "cannot change in a branch" in error.message for error in caught.value.errors
+        error.path.startswith(key) and "00000001 depends, got " in error.message for error in caught.value.errors
     )
     assert not (tmp_path / "branch").exists()
 
@@ -231,7 +234,10 @@ def test_callbacks_of_the_run_get_their_state_back_in_its_branch(make_config: Ma
     origin = tmp_path / "run/checkpoints/00000002"
     Trainer.branch(origin, [], run=tmp_path / "branch", callbacks=[counting, new]).fit()
     assert (counting.num_steps, new.num_steps) == (24, 8)
-    with pytest.raises(CheckpointError, match=r"1 callbacks, 0 are here; give Trainer\.load or Trainer\.branch those"):
+    with pytest.raises(
+        CheckpointError,
+        match=r"expected 1 callbacks, as when the run was saved, got 0; give Trainer\.load or Trainer\.branch those",
+    ):
         Trainer.branch(origin, [], run=tmp_path / "without").fit()
     assert not (tmp_path / "without").exists()
 
@@ -242,7 +248,10 @@ def test_the_kinds_of_the_callbacks_cannot_change_in_a_branch(run: Path, tmp_pat
     callbacks = (
         f"callbacks=[{{name: change_schedule, player: host, key: learning_rate, at: {at}, schedule: {schedule}}}]"
     )
-    with pytest.raises(ConfigError, match="callbacks: cannot change in a branch"):
+    with pytest.raises(
+        ConfigError,
+        match=r"callbacks: expected \[\], on which the state in \S+ depends, got \[{'name': 'change_schedule'",
+    ):
         Trainer.branch(run / "checkpoints/00000001", [callbacks], run=tmp_path / "branch")
 
 

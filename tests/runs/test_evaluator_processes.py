@@ -158,10 +158,10 @@ def test_training_and_results_are_the_same_where_evaluators_misbehave_and_are_re
         "crash": "its process ended with SIGSEGV",
         "leave": "its process ended with exit code 3",
         "raise": "ValueError: no such board",
-        "babble": "its answer makes no sense: b'nothing that anybody asked for\\n'",
+        "babble": "expected a message of an evaluator, got b'nothing that anybody asked for\\n'",
     }
-    num_restarts = shown.count("; it is begun anew (see ")
-    assert num_restarts == shown.count(why.get(deed, "begun anew"))
+    num_restarts = shown.count("; it is started again (see ")
+    assert num_restarts == shown.count(why.get(deed, "started again"))
     if deed == "hang":
         assert num_restarts >= 3
     else:
@@ -204,7 +204,9 @@ def test_an_evaluation_that_fails_is_filed_and_told_and_decides_nothing(
     fakes.will({"main/8": ["crash"] * 3})
     config = with_evaluators(make_config, {"callbacks": [STOPPING], "stop.after": 24})
     shown = trained(config, tmp_path / "run")
-    assert "evaluation main of opt step 8 has failed, and decides nothing: its process ended with SIGSEGV" in shown
+    assert (
+        "evaluation main of opt step 8 has failed, so nothing is decided by it: its process ended with SIGSEGV" in shown
+    )
     [failed] = of_kind(tmp_path / "run", "failed_evaluation")
     assert (failed["evaluation"], failed["opt_steps"]) == ("main", 8)
     assert failed["why"] == "its process ended with SIGSEGV"

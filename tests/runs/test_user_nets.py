@@ -97,7 +97,7 @@ def test_a_run_with_a_network_of_ones_own_goes_on_from_python_alone(make_config:
     assert all(torch.equal(a, b) for a, b in zip(*ends, strict=True))
     assert not torch.equal(ends[0][0], Sum(outputs).layer.weight)
     assert json.loads((run / "run.json").read_text())["set_in_python"] == ["set_model('host', ...)"]
-    told = "not to be rebuilt from its config: set_model('host', ...) gave it objects"
+    told = "this run cannot be rebuilt from its config: it uses objects from set_model('host', ...)"
     assert told in console.file.getvalue()  # type: ignore[attr-defined]
 
     result = CliRunner().invoke(app, ["resume", str(run)])
@@ -124,15 +124,17 @@ def test_networks_that_do_not_fit_are_told(make_config: MakeConfig, tmp_path: Pa
         ConfigError, match=r"host\.algorithm\.net: the Linear given by set_model fails on this observation"
     ):
         trainer.set_model("host", nn.Linear(3, 4))
-    with pytest.raises(ValueError, match="'body' is no network of 'host'; expected some of: net"):
+    with pytest.raises(ValueError, match=r"^set_model: expected some of the networks net of 'host', got 'body'$"):
         trainer.set_model("host", {"body": Sum(4)})
-    with pytest.raises(ValueError, match="'agent' does not learn"):
+    with pytest.raises(ValueError, match=r"^set_model: expected a role whose player learns, got one of 'agent'$"):
         trainer.set_model("agent", Sum(4))
     sac = Trainer(small("sac-pendulum"))
     with pytest.raises(ConfigError, match=r"critic_net: 1 given by set_model; expected a list of more of them"):
         sac.set_model("agent", {"critic_net": next(iter(sac.players["agent"].nets["critics"].children()))})
     trainer.fit()
-    with pytest.raises(RuntimeError, match="set_model comes too late"):
+    with pytest.raises(
+        RuntimeError, match=r"^set_model: expected a call before fit\(\), got one after the run has begun$"
+    ):
         trainer.set_model("host", Sum(4))
 
 

@@ -88,10 +88,13 @@ def test_a_branch_of_a_warm_run_needs_the_source_no_more(source: Trainer, make_c
     ("changes", "message"),
     [
         (warm(source="nowhere"), "nowhere is not a run"),
-        (warm(player="hots"), "source has no player 'hots' that learned"),
+        (warm(player="hots"), "expected a player that learned in source, got 'hots'"),
         (warm(checkpoint="77"), "there is no checkpoint 00000077"),
-        (warm(player="agent"), "'agent' of source does not fit 'host' of this game"),
-        (warm() | {"players.host.algorithm.net.net_arch": [9]}, "'host' of source does not fit 'host' of this game"),
+        (warm(player="agent"), "expected a player that fits the role 'host', got 'agent' of source: "),
+        (
+            warm() | {"players.host.algorithm.net.net_arch": [9]},
+            "expected a player that fits the role 'host', got 'host' of source: ",
+        ),
     ],
 )
 def test_what_cannot_be_begun_with_is_told(

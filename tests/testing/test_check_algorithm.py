@@ -164,7 +164,7 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     "counts its calls": ({"draw": counting}, r"\.learn: expected a fresh object to go on from safe point \d+ as if"),
     "draws from torch": (
         {"draw": lambda self, key: torch.randint(len(self.rows["action"]), (3,))},
-        r"\.learn: expected the same bits from the same seed: chance from keys alone, got safe point 2",
+        r"\.learn: expected the same bits from the same seed: random numbers from keys alone, got safe point 2",
     ),
     "draws from Python": (
         {"draw": lambda self, key: torch.tensor([random.randrange(len(self.rows["action"]))])},
@@ -231,7 +231,10 @@ def test_nothing_is_left_of_a_check(state_folder: Path) -> None:
 
 
 def test_a_class_without_a_config_of_its_own_is_told_what_it_lacks() -> None:
-    with pytest.raises(ConfigError, match=r"Own has no Config of its own, a subclass of UserConfig: DQN is made"):
+    with pytest.raises(
+        ConfigError,
+        match=r"expected Own to have a Config of its own, a subclass of UserConfig, got one that builds DQN",
+    ):
         check_algorithm(type("Own", (dqn.DQN,), {}), game=CARTPOLE)
 
 
@@ -240,6 +243,8 @@ def test_a_key_that_cannot_be_made_up_is_asked_for() -> None:
         class Config(Sound.Config):
             pair: Annotated[str, Field(pattern="^xy$")]
 
-    with pytest.raises(ConfigError, match=r"Odd.Config: pair: expected a value for it in `config`"):
+    with pytest.raises(
+        ConfigError, match=r"Odd.Config: pair: expected a value in `config`, because none can be made up, got none"
+    ):
         check_algorithm(Odd)
     check_algorithm(Odd, {"pair": "xy"}, CARTPOLE)

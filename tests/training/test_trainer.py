@@ -163,7 +163,7 @@ def test_a_callback_gets_its_state_back(make_config: MakeConfig, tmp_path: Path)
 
 def test_a_run_that_is_resumed_without_its_callbacks_is_refused(make_config: MakeConfig, tmp_path: Path) -> None:
     trained(make_config(), tmp_path / "run", Counting())
-    with pytest.raises(CheckpointError, match="saved with 1 callbacks, 0 are here"):
+    with pytest.raises(CheckpointError, match="expected 1 callbacks, as when the run was saved, got 0"):
         Trainer.load(tmp_path / "run").fit()
 
 
@@ -557,7 +557,7 @@ def test_a_scratch_folder_that_is_not_there_is_an_error_of_the_config(make_confi
     config = make_config({"players.host.algorithm.replay_buffer.scratch_folder": "not/there"})
     with pytest.raises(ConfigError) as caught:
         Trainer(config, run=tmp_path / "run").fit()
-    expected = "'not/there' is no folder in which files can be made"
+    expected = "expected a folder in which files can be made, got 'not/there'"
     assert str(caught.value) == f"players.host.algorithm.replay_buffer.scratch_folder: {expected}"
     assert not (tmp_path / "run").exists()
 
@@ -616,7 +616,7 @@ def test_a_device_that_is_not_there_is_a_clear_error(make_config: MakeConfig, tm
 
 def test_one_player_cannot_sit_where_it_sees_and_does_different_things(make_config: MakeConfig) -> None:
     with pytest.raises(
-        palestra.ConfigError, match=r"^roles\.agent: expected a role that sees and does what 'host' does"
+        palestra.ConfigError, match=r"^roles\.agent: expected the observations and actions of 'host', in which"
     ):
         Trainer(make_config({"roles.agent": "host", "players.agent": ..., "evaluations": [], "best": None}))
 
@@ -710,7 +710,10 @@ def without_callbacks(state: dict[str, Any]) -> dict[str, Any]:
     ("entry", "expected"),
     [
         ({"from_run": "nowhere", "player": "host", "checkpoint": "latest"}, "nowhere is not a run"),
-        ({"from_run": "source", "player": "hots", "checkpoint": "latest"}, "has no player 'hots' that learned"),
+        (
+            {"from_run": "source", "player": "hots", "checkpoint": "latest"},
+            "expected a player that learned in source, got 'hots'",
+        ),
         ({"from_run": "source", "player": "host", "checkpoint": "99"}, "there is no checkpoint 00000099"),
         ({"from_run": "source", "player": "host", "checkpoint": "newest"}, "there is no checkpoint newest"),
         ({"from_run": "source", "player": "agent", "checkpoint": "latest"}, "does not fit"),
@@ -742,7 +745,9 @@ def test_load_player_acts_as_the_trained_one(make_config: MakeConfig, tmp_path: 
 
 def test_load_player_wants_a_name_where_several_learned(make_config: MakeConfig, tmp_path: Path) -> None:
     trained(make_config(), tmp_path / "both")
-    with pytest.raises(ValueError, match="say which of host, agent"):
+    with pytest.raises(
+        ValueError, match=r"expected the name of one of the players that learned in .*, host, agent, got none"
+    ):
         palestra.load_player(tmp_path / "both")
     trained(make_config({"players.agent": {"scripted": "random"}}), tmp_path / "one")
     assert palestra.load_player(tmp_path / "one", checkpoint="best").name == "host"
