@@ -1,111 +1,74 @@
-"""What hand-written kernels earn: updates and choices with and without each of them, measured alternately.
+"""What hand-written kernels earn: palestra's rates in rows of the tables, with all of them and without each.
 
-To run: python -m benchmarks.kernels
+    python -m benchmarks.kernels [--repeats 7] [--rows P2,P4]
+
+Every measurement is a fresh process on one thread (benchmarks/same_speed_side.py says what is measured); a repeat
+measures all ways of a row, every other one in reverse order. Printed are the geometric mean of the ratios
+with / without, and its 90% t interval: a kernel stays if it earns more than a quarter on a row.
 """
 
-from collections.abc import Callable
+import argparse
+import os
+import subprocess
+import sys
 from functools import partial
-from pathlib import Path
-from statistics import median
-from time import perf_counter
-from typing import Any
+from tempfile import TemporaryDirectory
 
-import torch
+from benchmarks.measuring import ROOT, alternate
+from benchmarks.same_speed import PEERS, THREADS, interval
 
-from palestra.algorithms.dqn import DQN, DQNConfig
-from palestra.algorithms.kernels.greedy import Greedy
-from palestra.config import check, load_yaml
-from palestra.games.spaces import Discrete, Space
-from palestra.nets.inputs import made_up
-from palestra.players.player import Player
-from palestra.rollouts.transitions import Transitions
-from palestra.runtime.guard import kernel_properties, reachable
-from palestra.runtime.threads import limited_threads
-
-NUM_REPEATS, SECONDS = 21, 0.1
-WIDTHS = [64], [256, 256]
-SPACES = {"observation": Space((4,), torch.float32, padded=False)}
+OF_DQN = ("dqn_gradient", "greedy_choice", "greedy_mlp", "mlp")
+OF_PPO = ("ppo_gradient", "categorical_draw", "generalized_advantages", "mlp")
+OF_ROWS = {"P1": OF_PPO, "P2": OF_PPO, "P4": OF_DQN, "O1": ("dqn_gradient", "greedy_choice", "sets")}
+EVERYTHING = "all kernels"
 
 
-def make_dqn(without: tuple[str, ...], net_arch: list[int]) -> DQN:
-    """The player of dqn-cartpole with layers of these widths, some of whose kernels are missing."""
-    config = load_yaml(Path("configs/dqn-cartpole.yml"))["players"]["agent"]["algorithm"]
-    config["net"]["net_arch"] = net_arch
-    player = Player("agent", ("agent",), SPACES, Discrete(2), torch.device("cpu"), seed=0, compile=False, by_hand=True)
-    dqn = DQN(check(config, DQNConfig), player)
-    for part in reachable(dqn):
-        for name in kernel_properties(type(part)):
-            if name in without:
-                vars(part)[name] = None
-    return dqn
+def rate(without: str, row: str, title: str) -> float:
+    """Work per second, measured in a fresh process."""
+    environ = os.environ | THREADS | {"PYTHONPATH": str(ROOT)}
+    with TemporaryDirectory() as folder:  # for runs
+        command = [sys.executable, "-m", "benchmarks.kernels", "--without", without, row, title]
+        done = subprocess.run(command, cwd=folder, env=environ, check=True, stdout=subprocess.PIPE, text=True)
+    return float(done.stdout.split()[-1])
 
 
-def batch_of(num: int) -> Transitions:
-    keys = torch.arange(num)
-    legal = torch.ones(num, 2, dtype=torch.bool)
-    return Transitions(
-        observation=made_up(SPACES, keys),
-        action=keys % 2,
-        reward=torch.ones(num),
-        next_observation=made_up(SPACES, keys + num),
-        next_legal=legal,
-        terminated=keys % 7 == 0,
-        truncated=torch.zeros(num, dtype=torch.bool),
-        valid=torch.ones(num, dtype=torch.bool),
-        extras={},
-        legal=legal,
-        always_legal=True,
-    )
+def measure_without(without: str, row: str, title: str) -> float:
+    """Work per second in this process, in which the kernel steps aside as if what it mirrors had been edited."""
+    from palestra.runtime import guard
 
+    assert "palestra.algorithms.algorithm" not in sys.modules  # else it would have the function below already
+    find_edit = guard.find_edit
 
-def seconds(call: Callable[[], Any]) -> float:
-    """Of one call, by as many as fill a moment."""
-    start, num = perf_counter(), 0
-    while perf_counter() - start < SECONDS:
-        call()
-        num += 1
-    return (perf_counter() - start) / num
+    def find_edit_or_left_out(kernel: guard.Kernel, owner: object) -> str | None:
+        return "left out" if kernel.name == without else find_edit(kernel, owner)
 
+    guard.find_edit = find_edit_or_left_out
+    from benchmarks import same_speed_side
 
-def tell(what: str, ways: dict[str, Callable[[], Any]]) -> None:
-    """The median time of every way, and its ratio to the first one's in the same repeat."""
-    repeats = [{name: seconds(call) for name, call in ways.items()} for _ in range(NUM_REPEATS)]
-    first, *_ = ways
-    for name in ways:
-        time, ratio = median(r[name] for r in repeats), median(r[name] / r[first] for r in repeats)
-        print(f"{what:>32} {name:<36} {time * 1e6:8.1f} us  {ratio:.2f}")
-
-
-def updates(widths: list[int]) -> dict[str, Callable[[], Any]]:
-    rows = batch_of(64).rows()
-    dqns = {
-        "by hand": make_dqn((), widths),
-        "without gradient_kernel": make_dqn(("gradient_kernel",), widths),
-        "by autograd": make_dqn(("gradient_kernel", "learning_mlps"), widths),
-    }
-    return {name: partial(dqn.opt_step, rows) for name, dqn in dqns.items()}
-
-
-def choices(num_worlds: int) -> dict[str, Callable[[], Any]]:
-    keys = torch.arange(num_worlds)
-    legal = torch.ones(num_worlds, 2, dtype=torch.bool)
-    by_hand, in_two, without = make_dqn((), WIDTHS[-1]), make_dqn((), WIDTHS[-1]), make_dqn((), WIDTHS[-1])
-    vars(in_two)["acting_kernel"], vars(without)["acting_kernel"] = Greedy(in_two.values), None
-    dqns = {"by hand": by_hand, "in two kernels": in_two, "without acting_kernel": without}
-    return {name: partial(choose, dqn, made_up(SPACES, keys), legal, keys) for name, dqn in dqns.items()}
-
-
-def choose(dqn: DQN, seen: dict[str, torch.Tensor], legal: torch.Tensor, keys: torch.Tensor) -> None:
-    dqn.policy(explore=True).act(seen, legal, keys, {})
+    return same_speed_side.rate(row, title, 0)
 
 
 def main() -> None:
-    for widths in WIDTHS:
-        tell(f"DQN update, widths {widths}", updates(widths))
-    for num_worlds in (8, 1024):
-        tell(f"DQN choice, {num_worlds} worlds", choices(num_worlds))
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.kernels", description=__doc__)
+    parser.add_argument("--rows", metavar="P2,P4", default=",".join(OF_ROWS))
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--without", nargs=3, metavar=("KERNEL", "ROW", "WORK"), help="measure in this process")
+    options = parser.parse_args()
+    if options.without is not None:
+        print(measure_without(*options.without))
+        return
+    print("| row | work | kernel | with / without | 90% interval |\n|---|---|---|---|---|")
+    for row, title in [*PEERS, ("O1", "DQN, dqn-polyhedra.yml")]:
+        if row not in OF_ROWS or row not in options.rows.split(","):
+            continue
+        ways = {without: partial(rate, without, row, title) for without in (EVERYTHING, *OF_ROWS[row])}
+        ways[EVERYTHING]()  # compiled kernels are stored
+        rates = alternate(ways, options.repeats)
+        for kernel in OF_ROWS[row]:
+            ratios = [b / a for a, b in zip(rates[kernel], rates[EVERYTHING], strict=True)]
+            mean, low, high = interval(ratios)
+            print(f"| {row} | {title} | {kernel} | {mean:.2f} | {low:.2f} to {high:.2f} |", flush=True)
 
 
 if __name__ == "__main__":
-    with limited_threads(1):
-        main()
+    main()
