@@ -172,17 +172,18 @@ def test_networks_that_cannot_be_are_told(file: Path) -> None:
     for key in nets(algorithm):
         path = f"{ALGORITHM}.{key}"
         unseen = "{name: deep_sets, point_widths: [8], head_widths: [8]}"
-        assert f"{path}.name: 'deep_sets' needs an observation with one set of points" in one_line(
+        assert f"{path}.name: expected an observation with one set of points for 'deep_sets', got " in one_line(
             file, f"{path}={unseen}"
         )
         refusing, too_wide, remembering = (
             one_line(file, f"{path}={{name: 'own_classes:{name}'}}") for name in ("Refusing", "TooWide", "Remembering")
         )
         assert f"{path}.name: 'own_classes:Refusing' fails on this observation: KeyError: 'sonar' (own_" in refusing
-        assert f"{path}.name: the outputs of 'own_classes:TooWide' are (2, " in too_wide
+        assert f"{path}.name: expected outputs of shape (2, " in too_wide
+        assert "for 2 worlds from 'own_classes:TooWide', got (2, " in too_wide
         if algorithm["name"] == "ppo":
-            assert f"{path}.name: the outputs of 'own_classes:Remembering' are (2, " in remembering
-            assert "expected (3, 2, " in remembering
+            assert f"{path}.name: expected outputs of shape (3, 2, " in remembering
+            assert "for 2 worlds from 'own_classes:Remembering', got (2, " in remembering
         else:
             assert remembering == (
                 f"{path}.name: expected a Module that is no RecurrentNet, got 'own_classes:Remembering'"
@@ -262,13 +263,14 @@ def test_actions_that_an_algorithm_cannot_choose_are_told(name: str, actions: st
         (
             "ppo-breakout",
             ("game.id=tests.gym_probes:Mixed-v0", "game.arguments={}", "game.wrappers=[]"),
-            f"{ALGORITHM}.body.net.name: 'nature_cnn' sees one image, uint8 of shape (C, H, W); this observation has "
+            f"{ALGORITHM}.body.net.name: expected one image, uint8 of shape (C, H, W), for 'nature_cnn', got "
             "several entries",
         ),
         (
             "ppo-breakout",
             (*ACTIONS["discrete"], "game.wrappers=[]"),
-            f"{ALGORITHM}.body.net.name: 'nature_cnn' sees one image, uint8 of shape (C, H, W); observation is ",
+            f"{ALGORITHM}.body.net.name: expected one image, uint8 of shape (C, H, W), for 'nature_cnn', got "
+            "'observation', ",
         ),
         (
             "dqn-cartpole",

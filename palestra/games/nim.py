@@ -73,7 +73,12 @@ class NimGame(TensorGame):
         heap, taken = action // self.config.max_stones, action % self.config.max_stones + 1
         taken = torch.where(running, taken, 0)
         heaps = heaps - taken.unsqueeze(1) * (torch.arange(heaps.shape[1], device=self.device) == heap.unsqueeze(1))
-        over = heaps.sum(1) == 0
-        first = torch.where(mover == 0, 1.0, -1.0) * (over & running)
+        has_ended = heaps.sum(1) == 0
+        first = torch.where(mover == 0, 1.0, -1.0) * (has_ended & running)
         new = {"heaps": heaps, "mover": torch.where(running, 1 - mover, mover)}
-        return new, torch.stack([first, -first], dim=1), over.unsqueeze(1).expand(-1, 2), torch.zeros_like(over)
+        return (
+            new,
+            torch.stack([first, -first], dim=1),
+            has_ended.unsqueeze(1).expand(-1, 2),
+            torch.zeros_like(has_ended),
+        )

@@ -1,4 +1,4 @@
-"""Networks by name: a config, the spaces of an observation and a number of outputs make a torch module."""
+"""Networks by name: a config builds a torch module for the spaces of an observation and a number of outputs."""
 
 from typing import Annotated
 
@@ -8,19 +8,19 @@ from palestra.config import ByName, ConfigError, PartError, load_class
 from palestra.config.variants import members_of
 from palestra.games.spaces import Space
 from palestra.nets.feed_forward import FeedForwardConfig, NetConfig
-from palestra.nets.own import PythonNets, RecurrentNet, UserNetConfig
 from palestra.nets.recurrent import RecurrentConfig
+from palestra.nets.user_nets import RecurrentNet, UserNetConfig, UserNets
 from palestra.randomness import seeded_global_state
 
 AnyNetConfig = Annotated[FeedForwardConfig | RecurrentConfig | UserNetConfig, ByName(user_class=nn.Module)]
-"""With a memory or without; an algorithm that has no use for a memory asks for NetConfig instead."""
+"""A network with or without a memory; an algorithm that does not support a memory uses NetConfig in its config."""
 
 __all__ = [
     "AnyNetConfig",
     "NetConfig",
-    "PythonNets",
     "RecurrentNet",
     "UserNetConfig",
+    "UserNets",
     "is_net_config",
     "is_recurrent_config",
     "make_net",
@@ -28,15 +28,15 @@ __all__ = [
 
 
 def make_net(
-    config: FeedForwardConfig | RecurrentConfig | UserNetConfig | PythonNets,
+    config: FeedForwardConfig | RecurrentConfig | UserNetConfig | UserNets,
     spaces: dict[str, Space],
     num_outputs: int,
     key: int,
 ) -> nn.Module:
-    """The network that a config builds, its stock initialisers seeded with `key`; torch's global state is not moved.
+    """Build the network of a config. key: the seed of torch's initialisers; torch's global random state is restored.
 
-    Heads that share a body are outputs of one network: ask for as many as all heads have together. Raises PartError (a
-    ConfigError) for a network that cannot see these spaces.
+    Heads that share a body are outputs of one network: num_outputs is the sum over the heads. Raises PartError (a
+    ConfigError) for a network that does not support these spaces.
     """
     try:
         with seeded_global_state(key):
@@ -47,7 +47,7 @@ def make_net(
 
 def is_recurrent_config(value: object) -> bool:
     """Whether that stands for a network with a memory, by name, of a user's own class, or given by a program."""
-    if isinstance(value, PythonNets):
+    if isinstance(value, UserNets):
         return any(isinstance(net, RecurrentNet) for net in value.nets)
     if isinstance(value, UserNetConfig):
         return issubclass(load_class(value.name, nn.Module), RecurrentNet)
@@ -55,5 +55,5 @@ def is_recurrent_config(value: object) -> bool:
 
 
 def is_net_config(value: object) -> bool:
-    """Whether that is the config of a network, by name or of a user's own class."""
+    """Whether a value is the config of a network, by name or of a user's own class."""
     return isinstance(value, members_of(AnyNetConfig))

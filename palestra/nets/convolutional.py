@@ -71,9 +71,8 @@ class NatureCNN(nn.Module):
             zip(config.channels, config.kernels, config.strides, strict=True)
         ):
             if kernel > min(height, width):
-                message = (
-                    f"a window of {kernel} x {kernel} is larger than what is left there, {height} x {width} pixels"
-                )
+                expected = f"expected a window of at most {height} x {width} pixels, the size of its input"
+                message = f"{expected}, got {kernel} x {kernel}"
                 raise ConfigError([ConfigErrorItem(f"kernels.{index}", message)])
             layers += [nn.Conv2d(channels, out, kernel, stride), nn.ReLU()]
             channels, height, width = out, (height - kernel) // stride + 1, (width - kernel) // stride + 1
@@ -122,16 +121,19 @@ class _ResidualUnit(nn.Module):
 
 
 def find_image(net_name: str, spaces: dict[str, Space]) -> tuple[str, tuple[int, int, int]]:
-    """The one entry of an observation, which must be an image, and its shape (C, H, W). Raises ConfigError."""
+    """The name of an observation's one entry, which must be an image, and its shape (C, H, W). Raises ConfigError for
+    other observations."""
     entry, space = next(iter(spaces.items()))
     if len(spaces) > 1:
-        told = f"this observation has several entries, {', '.join(spaces)}; give it one of them, by multi_input"
+        got = f"several entries ({', '.join(spaces)}); multi_input gives each of them a network"
     elif not space.is_image:
-        told = f"{entry} is {space.dtype} of shape {space.shape}"
+        got = f"{entry!r}, {space.dtype} of shape {space.shape}"
     else:
         channels, height, width = space.shape
         return entry, (channels, height, width)
-    raise ConfigError([ConfigErrorItem("name", f"{net_name!r} sees one image, uint8 of shape (C, H, W); {told}")])
+    raise ConfigError(
+        [ConfigErrorItem("name", f"expected one image, uint8 of shape (C, H, W), for {net_name!r}, got {got}")]
+    )
 
 
 def scale_pixels(image: Tensor) -> Tensor:

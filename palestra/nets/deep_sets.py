@@ -14,7 +14,7 @@ from palestra.nets.sets import PackedSets, PaddedSets, make_sets
 
 
 class SetsConfig(Config):
-    """Base of the configs of networks that see a set."""
+    """Base of the configs of networks whose input is a set."""
 
     name: str
     point_widths: list[PositiveInt]
@@ -25,7 +25,7 @@ class SetsConfig(Config):
 
 class DeepSetsConfig(SetsConfig):
     name: Literal["deep_sets"]
-    """each point through the same layers, then maximum and mean over the points: their order means nothing"""
+    """each point through the same layers, then maximum and mean over the points; their order has no effect"""
 
     def build(self, spaces: dict[str, Space], num_outputs: int) -> "DeepSets":
         return DeepSets(self, spaces, num_outputs)
@@ -34,18 +34,18 @@ class DeepSetsConfig(SetsConfig):
 class DeepSets(nn.Module):
     """Points through shared layers, pooled by maximum and mean over the present ones, then a head.
 
-    Every point is seen together with the entries that are no sets (the host's choice, say). Input: an observation
-    with exactly one padded entry. Output: float32 (B, num_outputs).
+    The input of each point is the point with all entries that are no sets (the host's choice, for instance). Input: an
+    observation with exactly one padded entry; raises ConfigError for others. Output: float32 (B, num_outputs).
     """
 
     def __init__(self, config: SetsConfig, spaces: dict[str, Space], num_outputs: int) -> None:
         super().__init__()
         sets = [name for name, space in spaces.items() if space.padded]
         if len(sets) != 1:
-            told = (
-                f"{config.name!r} needs an observation with one set of points; this one has {', '.join(sets) or 'none'}"
+            message = (
+                f"expected an observation with one set of points for {config.name!r}, got {', '.join(sets) or 'none'}"
             )
-            raise ConfigError([ConfigErrorItem("name", told)])
+            raise ConfigError([ConfigErrorItem("name", message)])
         self.spaces, self.set_name = spaces, sets[0]
         self.rest = {name: space for name, space in spaces.items() if not space.padded}
         dimension, rest = spaces[self.set_name].shape[-1], flat_size(self.rest)

@@ -1,4 +1,4 @@
-"""Networks as a function of one vector of weights, called in the quickest way that there is."""
+"""Networks as functions of one vector of weights, computed by the fastest implementation available."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -16,12 +16,13 @@ from palestra.runtime.guard import kernel_property
 
 
 class FlatNet:
-    """A network, its weights laid in one vector: observation -> outputs (B, K). Several of one kind that see the same,
-    in an nn.ModuleList, give (networks, B, K).
+    """A network whose weights lie in one vector: observation -> outputs (B, K). An nn.ModuleList of several networks of
+    one kind, with the same observation, gives (networks, B, K).
 
-    weights: float32 (P,), a parameter. buffers: a vector per type. Compiled code is given these vectors and not every
-    parameter, for each argument of a graph costs time at each call. Elsewhere plain mlps and networks of sets on a CPU
-    are computed by the kernels of palestra.nets.kernels. by_hand: whether their gradients are, too.
+    weights: float32 (P,), a parameter. buffers: one vector per dtype. Compiled code takes these vectors as arguments
+    and not every parameter, because each argument of a graph takes time at each call. Otherwise the kernels of
+    palestra.nets.kernels compute plain mlps and networks of sets on a CPU. by_hand: whether they also compute
+    gradients.
     """
 
     def __init__(self, net: nn.Module, by_hand: bool) -> None:
@@ -33,24 +34,25 @@ class FlatNet:
     def _prepare(self) -> None:
         self.several = isinstance(self.net, nn.ModuleList)
         self.nets = list(self.net.children()) if self.several else [self.net]
-        self.parameters = list(self.net.parameters())  # asking a module each time costs as much as a small layer
+        self.parameters = list(self.net.parameters())  # listing them takes as long as a small layer
         self.layouts = self._layouts()
 
     @kernel_property
     def acting_nets(self) -> list[ActingNet] | None:
-        """What the networks say without gradients, by kernels, if there is one for each."""
+        """Kernels that compute the outputs without gradients, one per network; None if a network has none."""
         nets = [net for net in map(acting_net, self.nets) if isinstance(net, ActingNet)]
         return nets if len(nets) == len(self.nets) else None
 
     @kernel_property
     def learning_nets(self) -> list[LearningNet] | None:
-        """The networks forward and backward, by kernels, if there is one for each and `by_hand` says so."""
+        """Kernels for the forward and backward passes, one per network; None without `by_hand`, or if a network has
+        none."""
         nets = [net for net in map(learning_net, self.nets) if net is not None]
         return nets if self.by_hand and len(nets) == len(self.nets) else None
 
     def evaluation_twin(self) -> "FlatNet":
-        """The same weights and buffers, for ever in evaluation mode. Gradients are to be asked for by what it sees
-        alone."""
+        """A FlatNet with the same weights and buffers that always stays in evaluation mode. Its gradients are those by
+        the observation alone, not by the weights."""
         return self._twin(evaluation_twin(self.net))
 
     def first(self) -> "FlatNet":
@@ -109,7 +111,8 @@ class FlatNet:
 
     @torch.no_grad()
     def follow(self, other: "FlatNet", share: float) -> None:
-        """Move a share of the way to other networks of the same kind: weights and batch norm's statistics alike."""
+        """Move weights and buffers (statistics of batch norm) a share of the way to those of networks of the same
+        kind."""
         self.weights.lerp_(other.weights, share)
         for old, new in zip(self.buffers, other.buffers, strict=True):
             old.lerp_(new, share) if old.is_floating_point() else old.copy_(new)

@@ -1,4 +1,4 @@
-"""The way into a network: a dict observation becomes one vector, or one vector per member of a set.
+"""The input of a network: a dict observation becomes one vector.
 
 Rows of a padded entry that have a negative number are absent. Their numbers never reach a network: they are replaced by
 zeros, and a flag per row says which are present.
@@ -35,7 +35,7 @@ def flatten_observation(observation: Mapping[str, Tensor], spaces: dict[str, Spa
 
 
 def flatten_on_cpu(observation: Mapping[str, Tensor], spaces: dict[str, Space]) -> Array:
-    """`flatten_observation` for kernels, which write nothing into it: it may be the observation itself."""
+    """`flatten_observation` for kernels on a CPU. The result may be a view of the observation: do not write to it."""
     if len(spaces) == 1:
         ((name, space),) = spaces.items()
         if not space.padded and observation[name].dtype == torch.float32:
@@ -75,8 +75,8 @@ def flat_size(spaces: dict[str, Space]) -> int:
     return sum(prod(space.shape) + (space.shape[0] if space.padded else 0) for space in spaces.values())
 
 
-def made_up(spaces: dict[str, Space], keys: Tensor) -> dict[str, Tensor]:
-    """Observations of normal numbers, to compare two ways of computing with: one per key, int64 (B,)."""
+def random_observations(spaces: dict[str, Space], keys: Tensor) -> dict[str, Tensor]:
+    """Observations of standard normal numbers, one per key, int64 (B,), on which two implementations are compared."""
     return {
         name: random_normals(fold(keys, place), prod(space.shape)).view(-1, *space.shape).to(space.dtype)
         for place, (name, space) in enumerate(spaces.items())

@@ -1,4 +1,4 @@
-"""`multi_input`: a network of its own for every entry of an observation, then layers that see all of them."""
+"""`multi_input`: a network for every entry of an observation, then layers on all of their outputs."""
 
 from collections.abc import Mapping
 from typing import Literal
@@ -15,7 +15,7 @@ from palestra.nets.plain import PlainNetConfig
 
 class MultiInputConfig(Config):
     name: Literal["multi_input"]
-    """a network for every entry of the observation, then layers that see all of them"""
+    """a network for every entry of the observation, then layers on all of their outputs"""
     entries: dict[str, PlainNetConfig]
     """the network of every entry, by the entry's name"""
     entry_width: PositiveInt
@@ -32,8 +32,8 @@ class MultiInputConfig(Config):
 class MultiInput(nn.Module):
     """The entries' networks side by side, their outputs in one vector, then layers. Output: float32 (B, num_outputs).
 
-    Raises ConfigError where the config names other entries than the observation has, or gives one a network that cannot
-    see it.
+    Raises ConfigError if the config names other entries than the observation has, or a network that does not support
+    its entry.
     """
 
     def __init__(self, config: MultiInputConfig, spaces: dict[str, Space], num_outputs: int) -> None:

@@ -1,4 +1,4 @@
-"""`newton_sets`: `deep_sets` for Newton polyhedra, which are the same wherever they lie."""
+"""`newton_sets`: `deep_sets` for Newton polyhedra, invariant under translations."""
 
 from typing import Literal
 
@@ -11,7 +11,7 @@ from palestra.nets.sets import PackedSets, PaddedSets
 
 class NewtonSetsConfig(SetsConfig):
     name: Literal["newton_sets"]
-    """deep_sets that sees points from the least corner of their set, on a log scale; for boards of plain integers
+    """deep_sets whose input is each point minus the least corner of its set, on a log scale; for boards of integers
     (rescale: false)"""
 
     def build(self, spaces: dict[str, Space], num_outputs: int) -> "NewtonSets":
@@ -22,8 +22,8 @@ class NewtonSets(DeepSets):
     """DeepSets on log(1 + x - corner), the corner being the least coordinate of the present points on every axis.
 
     The polyhedra game does not change under translations: moves are linear, and which points stay depends on their
-    differences alone. So nothing is lost with the corner, and a network need not learn that it means nothing. The
-    logarithm keeps small differences in sight while the coordinates grow exponentially.
+    differences alone. So the corner carries no information, and the network need not learn to ignore it. The
+    logarithm keeps small differences visible while the coordinates grow exponentially.
     """
 
     def coordinates(self, sets: PackedSets | PaddedSets) -> Tensor:

@@ -1,4 +1,4 @@
-"""The networks that are made of no other networks. To register one, add its config here."""
+"""The networks that do not consist of other networks. To register one, add its config here."""
 
 from typing import Annotated
 
@@ -9,7 +9,7 @@ from palestra.nets.convolutional import ImpalaCNNConfig, NatureCNNConfig
 from palestra.nets.deep_sets import DeepSetsConfig
 from palestra.nets.mlp import MLPConfig
 from palestra.nets.newton_sets import NewtonSetsConfig
-from palestra.nets.own import RecurrentNet, UserNetConfig
+from palestra.nets.user_nets import RecurrentNet, UserNetConfig
 
 PlainConfig = MLPConfig | DeepSetsConfig | NewtonSetsConfig | NatureCNNConfig | ImpalaCNNConfig
 PlainNetConfig = Annotated[PlainConfig | UserNetConfig, ByName(user_class=nn.Module, but_not=RecurrentNet)]

@@ -1,10 +1,10 @@
-"""`recurrent`: a network with a memory; and how a player asks its networks, with a memory or without.
+"""`recurrent`: a network with a memory; and Part, one call for networks with and without a memory.
 
 Letters: T steps, B worlds.
 """
 
-# Here, as everywhere, a memory is tensors by name. That of a player is the memories of its networks, each under its
-# network's name: `policy.hidden`.
+# A memory is a dict of tensors by name. The memory of a player joins those of its networks, each under the name of its
+# network: `policy.hidden`.
 
 from collections.abc import Callable, Mapping
 from itertools import pairwise
@@ -19,7 +19,7 @@ from palestra.games.spaces import Space
 from palestra.nets.activations import ACTIVATIONS, Activation
 from palestra.nets.feed_forward import NetConfig
 from palestra.nets.mlp import NetArch, make_layers
-from palestra.nets.own import RecurrentNet
+from palestra.nets.user_nets import RecurrentNet
 
 
 class RecurrentConfig(Config):
@@ -69,7 +69,8 @@ class Recurrent(RecurrentNet):
         return self.head(hidden), {"hidden": hidden}
 
     def unroll(self, observation: Mapping[str, Tensor], memory: Memory, episode_start: Tensor) -> Tensor:
-        """Steps between two episodes' starts go through the cell in one call. Waits once for a GPU."""
+        """As RecurrentNet.unroll. The steps between two starts of episodes are one call of the cell. Waits once for a
+        GPU."""
         num_steps, num_worlds = episode_start.shape
         encoded = self.encoder({name: value.flatten(0, 1) for name, value in observation.items()})
         x = self.activation(encoded).unflatten(0, (num_steps, num_worlds))

@@ -16,8 +16,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 def flatten_weights(net: nn.Module) -> nn.Parameter:
     """Lay all parameters of a network in one vector, of which they become views; gives the vector.
 
-    An optimizer steps on the vector in one operation, and clipping or averaging weights is one operation too. Load
-    and save the network as ever; move it to its device before.
+    An optimizer steps on the vector in one operation, and clipping or averaging weights is one operation too. The
+    network can be loaded and saved as before; move it to its device first.
     """
     parameters = list(net.parameters())
     flat = nn.Parameter(torch.cat([parameter.detach().flatten() for parameter in parameters]))
@@ -59,17 +59,17 @@ def flat_gradient(loss: Tensor, parameters: Sequence[nn.Parameter]) -> Tensor:
 
 
 def evaluation_twin(net: nn.Module) -> nn.Module:
-    """A network of the same weights and buffers (the very tensors), for ever in evaluation mode."""
+    """A copy of a network that shares its weights and buffers (the same tensors) and is in evaluation mode."""
     shared = {id(tensor): tensor for tensor in chain(net.parameters(), net.buffers())}
     return deepcopy(net, shared).eval()
 
 
 def compiled(function: F, wanted: bool) -> F:
-    """The function under torch.compile, in which torch.autograd.grad may stand; itself where that is not wanted.
+    """The function under torch.compile, in which it may call torch.autograd.grad; the function itself if not `wanted`.
 
-    At every call it looks at the shapes of its arguments and at the modes of modules, and compiles anew where they
-    have changed. Whatever else it reaches through objects stays as it was at the first call; of tensors, the values
-    may change.
+    Every call checks the shapes of the arguments and the modes of modules, and compiles anew if they have changed.
+    Everything else that the function reaches through objects is as it was at the first call, except for the values of
+    tensors.
     """
     if not wanted:
         return function

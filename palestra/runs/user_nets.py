@@ -6,7 +6,7 @@ from typing import Any
 from torch import nn
 
 from palestra.config import Config, replaced
-from palestra.nets import PythonNets, is_net_config
+from palestra.nets import UserNets, is_net_config
 from palestra.players.player import Player
 from palestra.runs.config import RunConfig
 from palestra.runs.parts import build_algorithm
@@ -32,7 +32,7 @@ def use_nets(player: Player, run: RunConfig, nets: nn.Module | Mapping[str, nn.M
             raise ValueError(
                 f"set_model: expected some of the networks {', '.join(places)} of {player.name!r}, got {place!r}"
             )
-        made = PythonNets([value] if isinstance(value, nn.Module) else value)
+        made = UserNets([value] if isinstance(value, nn.Module) else value)
         algorithm = replaced(algorithm, place, made)
     player.algorithm = build_algorithm(algorithm, player)
 

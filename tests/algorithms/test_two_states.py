@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import palestra
 from palestra.algorithms.parts.advantages import values as values_by
 from palestra.games.spaces import Space
-from palestra.nets.own import UserNetConfig
+from palestra.nets.user_nets import UserNetConfig
 from palestra.players.player import Player
 from tests.algorithms.test_ppo import BASE, constant, probe_config, separate
 from tests.games.gym_worlds import MODES, gym_data

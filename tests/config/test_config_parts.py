@@ -38,5 +38,8 @@ def test_a_network_that_cannot_see_the_game_is_told_by_its_path(
     make_config: Callable[..., dict[str, Any]], tmp_path: Path
 ) -> None:
     config = make_config({"players.host.algorithm.net": NATURE})
-    with pytest.raises(ConfigError, match=r"^players.host.algorithm.net.name: 'nature_cnn' sees one image"):
+    with pytest.raises(
+        ConfigError,
+        match=r"^players.host.algorithm.net.name: expected one image, uint8 of shape \(C, H, W\), for 'nature_cnn'",
+    ):
         palestra.Trainer(config, run=tmp_path / "run").fit()

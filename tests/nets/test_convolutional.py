@@ -75,22 +75,22 @@ def test_every_pixel_that_a_window_covers_reaches_the_output(data: dict[str, Any
 @pytest.mark.parametrize(
     ("spaces", "told"),
     [
-        ({"seen": space((4,))}, r"seen is torch.float32 of shape \(4,\)"),
-        ({"seen": space((4, 84, 84))}, "seen is torch.float32"),
-        ({"seen": space((84, 84), torch.uint8)}, r"seen is torch.uint8 of shape \(84, 84\)"),
-        (ATARI | {"speed": space((2,))}, "several entries, screen, speed; give it one of them, by multi_input"),
+        ({"seen": space((4,))}, r"'seen', torch.float32 of shape \(4,\)"),
+        ({"seen": space((4, 84, 84))}, "'seen', torch.float32"),
+        ({"seen": space((84, 84), torch.uint8)}, r"'seen', torch.uint8 of shape \(84, 84\)"),
+        (ATARI | {"speed": space((2,))}, r"several entries \(screen, speed\)"),
     ],
 )
 def test_what_is_no_image_is_refused(data: dict[str, Any], spaces: dict[str, Space], told: str) -> None:
     with pytest.raises(
-        ConfigError, match=rf"^name: '{data['name']}' sees one image, uint8 of shape \(C, H, W\); .*{told}"
+        ConfigError, match=rf"^name: expected one image, uint8 of shape \(C, H, W\), for '{data['name']}', got .*{told}"
     ):
         build(data, spaces)
 
 
 def test_an_image_too_small_for_its_windows_is_refused_at_the_window() -> None:
     with pytest.raises(
-        ConfigError, match=r"^kernels.1: a window of 4 x 4 is larger than what is left there, 3 x 2 pixels$"
+        ConfigError, match=r"^kernels.1: expected a window of at most 3 x 2 pixels, the size of its input, got 4 x 4$"
     ):
         build(NATURE, {"screen": space((4, 16, 12), torch.uint8)})
 

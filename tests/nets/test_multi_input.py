@@ -43,7 +43,10 @@ FAULTS = {
     "unknown": (ENTRIES | {"sped": MLP}, ["sped: unknown key; the entries of this observation: screen, speed, points"]),
     "unfit": (
         ENTRIES | {"speed": ENTRIES["screen"]},
-        ["speed.name: 'impala_cnn' sees one image, uint8 of shape (C, H, W); speed is torch.float32 of shape (2,)"],
+        [
+            "speed.name: expected one image, uint8 of shape (C, H, W), for 'impala_cnn', got 'speed', torch.float32 of "
+            "shape (2,)"
+        ],
     ),
 }
 

@@ -103,7 +103,7 @@ def test_newton_sets_does_not_see_where_a_board_lies() -> None:
 
 
 def test_deep_sets_needs_exactly_one_set() -> None:
-    with pytest.raises(ConfigError, match="one set of points; this one has none"):
+    with pytest.raises(ConfigError, match="one set of points for 'deep_sets', got none"):
         build(DEEP_SETS, {"coords": SPACES["coords"]})
 
 

@@ -145,7 +145,7 @@ def test_flat_weights_and_twins_are_the_networks_own(data: dict[str, Any]) -> No
 
 def test_faults_of_the_encoder_are_told_below_it() -> None:
     encoder = {"name": "nature_cnn", "channels": [4], "kernels": [8], "strides": [4], "hidden_widths": []}
-    with pytest.raises(ConfigError, match=r"^encoder.kernels.0: a window of 8 x 8 is larger"):
+    with pytest.raises(ConfigError, match=r"^encoder.kernels.0: expected a window of at most 4 x 4 pixels"):
         build(LSTM | {"encoder": encoder}, {"seen": space((1, 4, 4), torch.uint8)})
 
 

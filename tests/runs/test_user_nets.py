@@ -118,18 +118,16 @@ def test_networks_that_do_not_fit_are_told(make_config: MakeConfig, tmp_path: Pa
     trainer = Trainer(make_config({"players.agent": {"scripted": "random"}}), run=tmp_path / "run")
     with pytest.raises(ConfigError) as error:
         trainer.set_model("host", Sum(7))
-    message = "the outputs of the Sum given by set_model are (2, 7) for 2 worlds; expected (2, 4)"
+    message = "expected outputs of shape (2, 4) for 2 worlds from the Sum of set_model, got (2, 7)"
     assert str(error.value) == f"players.host.algorithm.net: {message}"
-    with pytest.raises(
-        ConfigError, match=r"host\.algorithm\.net: the Linear given by set_model fails on this observation"
-    ):
+    with pytest.raises(ConfigError, match=r"host\.algorithm\.net: the Linear of set_model fails on this observation"):
         trainer.set_model("host", nn.Linear(3, 4))
     with pytest.raises(ValueError, match=r"^set_model: expected some of the networks net of 'host', got 'body'$"):
         trainer.set_model("host", {"body": Sum(4)})
     with pytest.raises(ValueError, match=r"^set_model: expected a role whose player learns, got one of 'agent'$"):
         trainer.set_model("agent", Sum(4))
     sac = Trainer(small("sac-pendulum"))
-    with pytest.raises(ConfigError, match=r"critic_net: 1 given by set_model; expected a list of more of them"):
+    with pytest.raises(ConfigError, match=r"critic_net: expected a list of at least 2 networks from set_model, got 1"):
         sac.set_model("agent", {"critic_net": next(iter(sac.players["agent"].nets["critics"].children()))})
     trainer.fit()
     with pytest.raises(

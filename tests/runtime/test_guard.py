@@ -89,9 +89,9 @@ def kernel_of(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, names: list[str],
         hashes[name] = fingerprint(function)
         assert hashes[name] is not None
     file = tmp_path / "mirrors.json"
-    file.write_text(json.dumps({"made_up": hashes}))
+    file.write_text(json.dumps({"random_observations": hashes}))
     monkeypatch.setattr(Kernel, "file", file)
-    return Kernel(__name__, "made_up", mirrors, "much")
+    return Kernel(__name__, "random_observations", mirrors, "much")
 
 
 def test_methods_of_all_that_can_be_reached_are_looked_up_as_they_are_called(
@@ -185,7 +185,7 @@ def test_a_mirror_that_is_no_function_is_an_edit(tmp_path: Path, monkeypatch: py
 
 def test_a_kernel_without_hashes_steps_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     edit = find_edit(kernel_of(tmp_path, monkeypatch, [], ()), Owner())
-    assert edit == "mirrors.json has no hashes for made_up; `make kernels` writes them"
+    assert edit == "mirrors.json has no hashes for random_observations; `make kernels` writes them"
 
 
 def test_a_kernel_is_chosen_at_first_use_and_again_when_it_was_forgotten() -> None:

@@ -13,7 +13,7 @@ from palestra.algorithms.parts.distributions import Categorical, ClippedGaussian
 from palestra.config import Config, ConfigError, ConfigErrorItem, PositiveFloat
 from palestra.games.policy import Decision, Memory, Observes
 from palestra.games.spaces import Box, Discrete, MultiDiscrete
-from palestra.nets import AnyNetConfig, PythonNets, make_net
+from palestra.nets import AnyNetConfig, UserNets, make_net
 from palestra.nets.initialisation import initialize_orthogonal
 from palestra.nets.recurrent import Part
 from palestra.players.player import Player
@@ -187,11 +187,11 @@ class ActorCritic(nn.Module):
         """Networks that the user has given keep their weights."""
         if isinstance(body, SeparateConfig):
             assert self.value is not None
-            if not isinstance(body.policy, PythonNets):
+            if not isinstance(body.policy, UserNets):
                 initialize_orthogonal(self.policy, config.hidden_gain, config.policy_gain, key)
-            if not isinstance(body.value, PythonNets):
+            if not isinstance(body.value, UserNets):
                 initialize_orthogonal(self.value, config.hidden_gain, config.value_gain, key + 1)
-        elif not isinstance(body.net, PythonNets):
+        elif not isinstance(body.net, UserNets):
             initialize_orthogonal(self.policy, config.hidden_gain, config.policy_gain, key)
             *_, last = (module for module in self.policy.modules() if isinstance(module, nn.Linear))
             last.weight.data[-1] *= config.value_gain / config.policy_gain

@@ -72,7 +72,7 @@ class PolyhedraConfig(GameConfig):
     max_rounds: PositiveInt | None
     """cut a game off (truncated) after so many rounds; null: never"""
     reward: RewardConfig
-    """what host and agent earn"""
+    """the rewards of host and agent"""
 
     @model_validator(mode="after")
     def _check_boards(self) -> Self:
@@ -114,8 +114,8 @@ def _codes_of_masks(dimension: int) -> list[int]:
 
 
 def encode_host_action(coordinates: Tensor) -> Tensor:
-    """Action codes of multi-binary choices. coordinates: (..., n) of 0 and 1; int64 (...). ValueError for fewer than
-    two."""
+    """Action codes of multi-binary choices. coordinates: (..., n) of 0 and 1; int64 (...). Raises ValueError for
+    fewer than two."""
     dimension = coordinates.shape[-1]
     bits = (coordinates.long() << torch.arange(dimension, device=coordinates.device)).sum(-1)
     codes = torch.tensor(_codes_of_masks(dimension), device=coordinates.device)[bits]
@@ -125,7 +125,7 @@ def encode_host_action(coordinates: Tensor) -> Tensor:
 
 
 def decode_host_action(actions: Tensor, dimension: int) -> Tensor:
-    """Multi-binary choices (..., n), int64, of action codes (...). IndexError for a code out of range."""
+    """Multi-binary choices (..., n), int64, of action codes (...). Raises IndexError for a code out of range."""
     masks = torch.tensor(host_subsets(dimension), device=actions.device)[actions]
     return (masks.unsqueeze(-1) >> torch.arange(dimension, device=actions.device)) & 1
 
@@ -216,8 +216,8 @@ class PolyhedraGame(TensorGame):
 
     def observe(self, state: State, role: str) -> Observation:
         points = _rescaled(state["points"], state["largest"]) if self.config.rescale else state["points"]
-        seen = {"points": _to_float32(points)}
-        return seen if role == "host" else seen | {"coords": _to_float32(self._chosen(state["subset"]))}
+        observation = {"points": _to_float32(points)}
+        return observation if role == "host" else observation | {"coords": _to_float32(self._chosen(state["subset"]))}
 
     def legal(self, state: State, role: str) -> Tensor:
         if role == "host":
@@ -232,7 +232,7 @@ class PolyhedraGame(TensorGame):
             decides = (state["num_points"] > 1) & (state["subset"] == 0)
             new["subset"] = torch.where(decides, self.masks[actions["host"]], state["subset"])
         if "agent" not in actions:
-            return new, *self._nothing_earned(state)
+            return new, *self._no_rewards(state)
 
         shearing = state["subset"] > 0
         after, num_exact = blow_up(
@@ -260,7 +260,7 @@ class PolyhedraGame(TensorGame):
             new |= {"points": _rescaled(after, largest), "largest": largest.clamp(max=1.0)}
         return new, rewards, over.unsqueeze(1).expand(-1, 2), truncated
 
-    def _nothing_earned(self, state: State) -> tuple[Tensor, Tensor, Tensor]:
+    def _no_rewards(self, state: State) -> tuple[Tensor, Tensor, Tensor]:
         """Rewards, terminated and truncated of the host's move."""
         over = state["num_points"] <= 1
         rewards = torch.zeros((len(over), 2), device=self.device)
@@ -281,7 +281,7 @@ class PolyhedraGame(TensorGame):
         if "host" in actions:
             tensors = (state["num_points"], self.masks, actions["host"], state["subset"])
             game_kernel.choose_subsets(*(tensor.numpy() for tensor in tensors))
-            return state, *self._nothing_earned(state)
+            return state, *self._no_rewards(state)
 
         num_exact = blow_up_in_place(state["points"], state["subset"], actions["agent"], config.reduction)
         B = len(num_exact)
@@ -293,7 +293,7 @@ class PolyhedraGame(TensorGame):
         return state, torch.from_numpy(rewards), torch.from_numpy(over), torch.from_numpy(truncated)
 
     def storyboard(self, trace: Trace) -> Storyboard:
-        from palestra.games.polyhedra.pictures import storyboard  # matplotlib, which a game does not need
+        from palestra.games.polyhedra.pictures import storyboard  # imports matplotlib, which playing does not need
 
         return storyboard(trace)
 

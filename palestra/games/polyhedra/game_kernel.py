@@ -1,6 +1,6 @@
 """The bookkeeping of the polyhedra game for CPUs: one loop over the worlds, compiled by numba, for each of its steps.
 
-polyhedra.py says the same in plain torch, and which is which. Every array has the world as its first axis; shapes and
+game.py does the same in plain torch, and documents the arrays. Every array has the world as its first axis; shapes and
 types are those of the state.
 """
 
@@ -35,7 +35,7 @@ def list_chosen(subset: Array, chosen: Array) -> None:
 
 @njit(boundscheck=True)
 def choose_subsets(num_points: Array, masks: Array, action: Array, subset: Array) -> None:
-    """The host's move. masks: int64 (A,), what its actions mean. IndexError for an action out of range."""
+    """The host's move. masks: int64 (A,), the bitmask of each action. Raises IndexError for an action out of range."""
     for world in range(len(subset)):
         if num_points[world] > 1 and subset[world] == 0:
             subset[world] = masks[action[world]]
@@ -61,8 +61,8 @@ def end_round(
     per_point: np.float32,
     axes: Any,
 ) -> None:
-    """What follows from the boards after the agent's move, written over the state; rewards: float32 (B, 2), over: bool
-    (B, 2). max_rounds: -1 if there is no limit."""
+    """Update the state in place after the agent's move has changed the boards, and write rewards, float32 (B, 2), over,
+    bool (B, 2), and truncated, bool (B,). max_rounds: -1 for no limit."""
     for world in range(len(points)):
         num, most = measured(points[world], axes)
         shearing, removed = subset[world] > 0, num_points[world] - num

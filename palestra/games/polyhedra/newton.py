@@ -31,7 +31,7 @@ Reduction = Literal["vertices", "minimal"]
 MIN_BOARDS_PER_CHUNK = (
     1024  # in play, where the other thread has gone to sleep, handing over a chunk costs about 100 us
 )
-STATIC_PIVOTS_PER_DIMENSION = 8  # where nothing may ask whether all are done: twice the most ever seen
+STATIC_PIVOTS_PER_DIMENSION = 8  # where the loop cannot stop early: twice the largest number ever needed
 
 
 # ---- for players and mathematicians ----------------------------------------------------------------
@@ -42,7 +42,7 @@ def newton_vertices(points: Tensor) -> Tensor:
 
     points: (B, N, n) of any integer or float dtype, any device; rows with a negative entry are absent. bool (B, N).
     Always exact: integers below 2**53 at the speed of the kernels, any other finite number (taken for the rational
-    that it is) one board at a time in exact integers. ValueError for another shape and for NaN or infinity.
+    that it is) one board at a time in exact integers. Raises ValueError for another shape and for NaN or infinity.
     """
     if points.dim() != 3:
         raise ValueError(f"points: expected shape (batch, max_points, n), got {tuple(points.shape)}")
@@ -51,7 +51,7 @@ def newton_vertices(points: Tensor) -> Tensor:
     hard = ((points >= EXACT_FLOAT) | (points != points.round() if points.is_floating_point() else False)).any(2).any(1)
     boards = points.to(torch.float64).masked_fill(hard[:, None, None], -1.0)
     reduced, num_exact = reduce_points(boards, "vertices", "numba" if points.device.type == "cpu" else "torch")
-    mask = _rows_kept(boards, reduced)
+    mask = _find_rows(boards, reduced)
     for board in (hard | (num_exact < 0)).nonzero().flatten().tolist():
         mask[board] = torch.tensor(_exact_vertices(points[board].tolist()), dtype=torch.bool, device=points.device)
     return mask
@@ -137,7 +137,8 @@ def refill_points(points: Tensor, where: Tensor, keys: Tensor, max_value: int, r
 
 
 def measure(points: Tensor, kernel: Kernel) -> tuple[Tensor, Tensor]:
-    """How many points packed boards have, int64 (B,), and their largest coordinate, float64 (B,); 0 and -1 if empty."""
+    """The numbers of points on packed boards, int64 (B,), and their largest coordinates, float64 (B,); 0 and -1 if
+    empty."""
     if not uses_numba(kernel, points):
         return (points[:, :, 0] >= 0).sum(1), points.amax(dim=(1, 2))
     num_points, largest = np.empty(len(points), dtype=np.int64), np.empty(len(points))
@@ -220,7 +221,7 @@ def _packed(points: Tensor, keep: Tensor) -> Tensor:
     return kept.gather(1, order.expand_as(kept))
 
 
-def _rows_kept(points: Tensor, packed: Tensor) -> Tensor:
+def _find_rows(points: Tensor, packed: Tensor) -> Tensor:
     """Which rows of `points` became the rows of `packed` (some of them, in their order, no two equal): bool (B, N)."""
     board = torch.arange(len(points), device=points.device)
     next_row = torch.zeros_like(board)

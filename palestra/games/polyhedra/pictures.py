@@ -12,7 +12,7 @@ from palestra.games.game import State
 from palestra.games.trace import Choice, PictureStyle, Scene, Storyboard, Trace
 
 Points = Sequence[Sequence[float]]
-LEGEND = "Under each board what the host names and the agent then picks; coloured axes are the host's."
+LEGEND = "Captions say which coordinates the host names and which one the agent picks; the host's axes are coloured."
 
 
 def storyboard(trace: Trace) -> Storyboard:

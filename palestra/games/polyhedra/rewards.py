@@ -1,6 +1,7 @@
 """Rewards of the polyhedra game, by name, and the base of a user's own.
 
-A reward sees the boards before and after a round: points of shape (B, N, n), rows with a negative entry are absent.
+A reward is a function of the boards before and after a round: points of shape (B, N, n), rows with a negative entry are
+absent.
 """
 
 from abc import ABC, abstractmethod
@@ -14,7 +15,7 @@ from palestra.config import ByName, Config, Fraction, UserConfig, load_class
 
 
 class Reward(ABC):
-    """What host and agent earn in a round. A user's own class derives from it and carries its `Config`."""
+    """The rewards of host and agent in a round. A user's own class derives from it and carries its `Config`."""
 
     def __init__(self, config: Config) -> None:
         self.config = config
@@ -64,7 +65,7 @@ RewardConfig = Annotated[
 
 
 def make_reward(config: Config, max_num_points: int) -> Reward:
-    """The reward that a config names."""
+    """Build the reward that a config names. Raises TypeError for another config."""
     match config:
         case WinRewardConfig():
             return SumReward(config, per_win=1.0, per_round=0.0, per_point=0.0)
@@ -74,4 +75,4 @@ def make_reward(config: Config, max_num_points: int) -> Reward:
             return SumReward(config, per_win=1.0, per_round=0.0, per_point=weight / max_num_points)
         case UserConfig():
             return load_class(config.name, Reward)(config)  # type: ignore[type-abstract]
-    raise TypeError(f"{config!r} is no reward")
+    raise TypeError(f"expected the config of a reward, got {config!r}")

@@ -1,1 +1,1 @@
-"""Plain mlps and networks of sets on a CPU by hand."""
+"""Kernels of plain mlps and networks of sets on a CPU, forward and backward by hand."""

@@ -1,5 +1,5 @@
-"""Plain mlps and networks of sets for acting on a CPU, where starting an operation of torch costs more than many an
-operation."""
+"""Kernels that compute the outputs of plain mlps and networks of sets on a CPU, where calling an operation of torch
+often takes longer than the operation itself."""
 
 import re
 from abc import ABC, abstractmethod
@@ -23,7 +23,7 @@ LETTERS: dict[type[nn.Module], str] = {nn.Linear: "L", nn.BatchNorm1d: "B", nn.R
 
 
 def acting_net(net: nn.Module) -> Callable[[Mapping[str, Tensor]], Tensor]:
-    """What a network says in evaluation mode, without gradients, as quickly as possible; observation -> outputs.
+    """A function observation -> outputs: a network in evaluation mode, without gradients, by a kernel if there is one.
 
     It reads the network's very weights, so it follows every change of them in place and every load of a state dict. A
     plain `mlp` (linear layers, each perhaps with a batch norm; relu or tanh), `deep_sets` or `newton_sets` on a CPU
@@ -44,7 +44,7 @@ def acting_net(net: nn.Module) -> Callable[[Mapping[str, Tensor]], Tensor]:
 
 
 class ActingNet(ABC):
-    """A network in one kernel; see `acting_net`. kernel: gives the outputs of `arguments`."""
+    """A network computed by one kernel; see `acting_net`. kernel: a function from `arguments` to the outputs."""
 
     def __init__(self, net: MLP | DeepSets, kernel: Callable[..., Any]) -> None:
         self.net, self.kernel = net, kernel
@@ -63,9 +63,9 @@ class ActingNet(ABC):
         return torch.from_numpy(self.kernel(*arguments))
 
     def arguments(self, observation: Mapping[str, Tensor]) -> Any:
-        """What the kernel takes to give the outputs, or None where the weights lie elsewhere than it needs them."""
+        """The arguments of the kernel, or None if the weights do not lie in one vector, as it needs them."""
         places = [place() for place in self.first]
-        if places != self.places:  # `flatten_weights` and `to` lay all of them elsewhere
+        if places != self.places:  # `flatten_weights` and `to` have moved all of them
             self.places, self.weights = places, one_vector(self.parameters)
             self.moments = one_vector(self.statistics) if self.statistics else None
         if self.weights is None or (self.statistics and self.moments is None):

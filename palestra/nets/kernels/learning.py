@@ -1,5 +1,5 @@
-"""Plain mlps and networks of sets for learning on a CPU: forward and backward by hand, where autograd costs more than
-the layers.
+"""Forward and backward passes by hand of plain mlps and networks of sets on a CPU, where autograd takes longer than the
+layers.
 
 Letters: B rows, K outputs.
 """
@@ -25,7 +25,7 @@ NO_WORKSPACE = np.empty(0, np.float32)
 
 
 def learning_net(net: nn.Module) -> "LearningNet | None":
-    """What learns for a plain `mlp` (linear layers, all with relu or all with tanh), `deep_sets` or `newton_sets` of
+    """The kernels for a plain `mlp` (linear layers, all with relu or all with tanh), `deep_sets` or `newton_sets` of
     float32 on a CPU, whose weights lie in one vector (`flatten_weights`) and stay there; None for any other network,
     and where its code was edited."""
     layout = layout_of_sets(net)
@@ -42,18 +42,18 @@ def learning_net(net: nn.Module) -> "LearningNet | None":
 
 
 class LearningNet(ABC):
-    """Forward and backward passes with a network's very weights."""
+    """Forward and backward passes of a network, with its weights themselves, not with a copy."""
 
     def __init__(self, spaces: dict[str, Space], weights: Array) -> None:
         self.spaces, self.weights = spaces, weights
 
     def read(self, observation: Mapping[str, Tensor]) -> Array:
-        """What goes in: float32 (B, flat_size)."""
+        """The input of `forward`: float32 (B, flat_size)."""
         return flatten_on_cpu(observation, self.spaces)
 
     @abstractmethod
     def forward(self, x: Array) -> tuple[Array, Any]:
-        """The outputs, float32 (B, K), and the workspace in which backward passes find what hidden layers gave."""
+        """The outputs, float32 (B, K), and the workspace with the activations that backward passes need."""
 
     def outputs(self, x: Array) -> Array:
         """The outputs alone."""
@@ -63,17 +63,18 @@ class LearningNet(ABC):
 
     @abstractmethod
     def backward(self, output_grads: Array, x: Array, workspace: Any, gradient: Array, adds: bool) -> None:
-        """Write the gradient of the loss by the weights, or add it to what stands there: float32, as long as they.
+        """Write the gradient of the loss by the weights to `gradient`, float32 (P,), or add it to what it holds.
 
         output_grads: the derivatives of the loss by the outputs, of their shape.
         """
 
     @abstractmethod
     def backward_to_inputs(self, output_grads: Array, workspace: Any) -> Array:
-        """The gradient by what `read` gave."""
+        """The gradient by the input (see `read`): float32 (B, flat_size)."""
 
     def release(self, workspace: Any) -> None:  # noqa: B027 (a network may have nothing to use again)
-        """The next forward pass may use it: fresh memory costs a small network as much as its products."""
+        """Give the workspace to the next forward pass; allocating a new one takes a small network as long as its
+        products."""
 
 
 class LearningMLP(LearningNet):
@@ -121,10 +122,10 @@ class LearningSets(LearningNet):
 
 
 class Pass:
-    """A pass of the same rows through one network or several, forward at once and then backward: what every kernel of
-    an algorithm does around its own derivatives by the outputs.
+    """A pass of the same rows through one or several networks. It runs forward when it is made; the kernel of an
+    algorithm then computes the derivatives by the outputs, and calls `backward` with them.
 
-    x: what the networks see, float32 (B, flat_size). outputs: of each network, float32 (B, K).
+    x: the input of the networks, float32 (B, flat_size). outputs: of each network, float32 (B, K).
     """
 
     def __init__(self, nets: Sequence[LearningNet], x: Array) -> None:
@@ -134,8 +135,8 @@ class Pass:
         self.workspaces = [workspace for _, workspace in passed]
 
     def backward(self, output_grads: Sequence[Array], gradient: Array, adds: bool = False) -> None:
-        """Write the gradient by the weights of all networks, one after the other, into `gradient`, or add it to what
-        stands there. output_grads: by the outputs of each network, (B, K)."""
+        """Write the gradient by the weights of all networks, one after the other, to `gradient`, or add it to what it
+        holds. output_grads: the derivatives of the loss by the outputs of each network, float32 (B, K)."""
         start = 0
         for net, grads, workspace in zip(self.nets, output_grads, self.workspaces, strict=True):
             stop = start + len(net.weights)
@@ -151,6 +152,6 @@ class Pass:
         return first
 
     def release(self) -> None:
-        """Call when no backward pass follows: the next pass writes where this one has its hidden layers."""
+        """Call after the last backward pass: the next pass overwrites the activations of this one."""
         for net, workspace in zip(self.nets, self.workspaces, strict=True):
             net.release(workspace)

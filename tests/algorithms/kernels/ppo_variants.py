@@ -15,7 +15,7 @@ from palestra.algorithms.parts.advantages import Experience, Sequences
 from palestra.algorithms.ppo import PPO, PPOConfig
 from palestra.config import check
 from palestra.games.spaces import ActionSpace, Box, Discrete, MultiDiscrete, Space
-from palestra.nets.inputs import made_up
+from palestra.nets.inputs import random_observations
 from palestra.players.player import Player
 from palestra.randomness import fold, random_floats, random_normals
 from tests.algorithms.kernels.variants import CPU, DQN_CONFIG, SPACES, VECTOR, Numbers, Variant, numbered
@@ -70,7 +70,7 @@ def ppo_data(ppo: PPO, num: int = 600) -> tuple[Experience, torch.Tensor]:
     """Rows whose ratios and values lie on both sides of what is clipped, of which every fifth does not count; and the
     numbers of some of them."""
     keys, spaces, flags = torch.arange(num), ppo.player.spaces, ppo.player.action_space.num_flags
-    observation, episode_start = made_up(spaces, fold(keys, 1)), torch.zeros(1, num, dtype=torch.bool)
+    observation, episode_start = random_observations(spaces, fold(keys, 1)), torch.zeros(1, num, dtype=torch.bool)
     legal = random_floats(fold(keys, 2), flags) < 0.7
     if flags:
         legal[:, 0] = legal[:, -1] = True

@@ -15,7 +15,7 @@ from palestra.algorithms.parts.actor_critic import DiscreteHead
 from palestra.algorithms.parts.advantages import Experience, Sequences, generalized_advantages
 from palestra.algorithms.parts.distributions import Categorical, CategoricalDistribution
 from palestra.algorithms.ppo import PPO
-from palestra.nets.inputs import made_up
+from palestra.nets.inputs import random_observations
 from palestra.randomness import fold
 from tests.algorithms.kernels.conftest import RunEdited
 from tests.algorithms.kernels.ppo_variants import make_ppo, ppo_data, ppo_numbers, sequences_of
@@ -218,7 +218,7 @@ DRAWS: dict[str, tuple[Any, str, Any]] = {
 def test_an_edited_draw_is_played(edit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     owner, name, function = DRAWS[edit]
     keys = fold(torch.arange(300), 7)
-    data = made_up(VECTOR, keys), torch.ones(300, 3, dtype=torch.bool), keys
+    data = random_observations(VECTOR, keys), torch.ones(300, 3, dtype=torch.bool), keys
     assert own_ppo().policy(explore=True).act(*data, {}).action.unique().tolist() == [0, 1, 2]
     monkeypatch.setattr(owner, name, function)
     ppo = own_ppo()
@@ -229,7 +229,7 @@ def test_an_edited_draw_is_played(edit: str, monkeypatch: pytest.MonkeyPatch) ->
 
 def test_a_head_whose_draw_was_assigned_is_what_draws() -> None:
     keys = fold(torch.arange(300), 7)
-    data = made_up(VECTOR, keys), torch.ones(300, 3, dtype=torch.bool), keys
+    data = random_observations(VECTOR, keys), torch.ones(300, 3, dtype=torch.bool), keys
     ppo: Any = own_ppo()
     assert ppo.draw_kernel is not None
     ppo.net.head.draw = last_action.__get__(ppo.net.head)
@@ -277,7 +277,7 @@ FILES: dict[str, tuple[str, str, str, str]] = {
     "the network": ("nets/mlp.py", "return self.layers(flatten", "return 2 * self.layers(flatten", "gradient"),
 }
 CHILD = """
-from palestra.nets.inputs import made_up
+from palestra.nets.inputs import random_observations
 from palestra.randomness import fold
 from tests.algorithms.kernels.ppo_variants import make_ppo
 print(*(name.removesuffix("_kernel") for name, way in make_ppo().kernels_in_use().items() if way == "torch"))

@@ -18,7 +18,7 @@ from palestra.algorithms.kernels import dqn as dqn_kernels
 from palestra.algorithms.kernels import greedy
 from palestra.config import check
 from palestra.games.spaces import Discrete, Space
-from palestra.nets.inputs import made_up
+from palestra.nets.inputs import random_observations
 from palestra.nets.kernels import plain
 from palestra.nets.kernels.acting import acting_net
 from palestra.nets.kernels.learning import Pass, learning_net
@@ -110,7 +110,7 @@ def mlp_variants() -> Iterator[Variant]:
             plain.KERNEL,
             f"{name}, {net_arch}, {activation}",
             partial(make_flat, spaces, name="mlp", net_arch=net_arch, activation=activation),
-            partial(made_up, spaces, torch.arange(NUM_ROWS)),
+            partial(random_observations, spaces, torch.arange(NUM_ROWS)),
             net_by_hand,
             net_by_torch,
         )
@@ -121,7 +121,7 @@ def mlp_variants() -> Iterator[Variant]:
 
 def boards(spaces: dict[str, Space], num: int = NUM_ROWS) -> dict[str, torch.Tensor]:
     """Of 0 to 4 points, at any of the places, some of them equal."""
-    seen, keys = made_up(spaces, torch.arange(num)), fold(torch.arange(num), 9)
+    seen, keys = random_observations(spaces, torch.arange(num)), fold(torch.arange(num), 9)
     seen["board"] = (3.0 * random_floats(keys, 12)).floor().view(-1, 4, 3)
     seen["board"][random_floats(fold(keys, 1), 4) < 0.4] = -1.0
     return seen
@@ -181,10 +181,10 @@ def dqn_batch(spaces: dict[str, Space], extras: tuple[str, ...] = (), num: int =
     legal, next_legal = (random_floats(fold(keys, number), 4) < 0.6 for number in (3, 4))
     next_legal[:, 1] = True
     return Transitions(
-        observation=made_up(spaces, fold(keys, 0)),
+        observation=random_observations(spaces, fold(keys, 0)),
         action=keys % 4,
         reward=10.0 ** (keys % 4 - 2) * noise[:, 0],
-        next_observation=made_up(spaces, fold(keys, 1)),
+        next_observation=random_observations(spaces, fold(keys, 1)),
         next_legal=next_legal & (keys % 3 > 0).unsqueeze(1),
         terminated=keys % 3 == 0,
         truncated=keys % 3 == 1,
@@ -226,7 +226,7 @@ def dqn_by_torch(dqn: DQN, batch: Transitions) -> Numbers:
 
 def choice_data(spaces: dict[str, Space]) -> Any:
     keys = fold(torch.arange(300), 7)
-    return made_up(spaces, keys), random_floats(fold(keys, 1), 4) < 0.5, keys
+    return random_observations(spaces, keys), random_floats(fold(keys, 1), 4) < 0.5, keys
 
 
 def chosen_by_hand(dqn: DQN, data: Any) -> Numbers:

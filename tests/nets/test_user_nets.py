@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from palestra.config import ConfigError, load_class
 from palestra.games.spaces import Space
-from palestra.nets import PythonNets, UserNetConfig, make_net
+from palestra.nets import UserNetConfig, UserNets, make_net
 from palestra.nets.inputs import flat_size, flatten_observation
 from palestra.training.trainer import Trainer
 
@@ -79,24 +79,36 @@ class Bare(Plain):
 @pytest.mark.parametrize(
     ("net", "line"),
     [
-        (Unused, "parameter 'spare.weight' (and 1 more) of the Unused given by set_model gets no gradient from the"),
-        (Detached, "parameter 'layer.weight' (and 1 more) of the Detached given by set_model gets no gradient from"),
-        (Frozen, "parameter 'layer.bias' of the Frozen given by set_model asks for no gradient; expected a buffer"),
-        (Squeezing, "the outputs of the Squeezing given by set_model are (2,) for 1 worlds; expected (1, 2)"),
-        (Double, "the outputs of the Double given by set_model are float64; expected float32"),
-        (Bare, "the parameters of the Bare given by set_model are none; expected some that learn"),
+        (
+            Unused,
+            "expected a gradient for every parameter from the Unused of set_model, got none for "
+            "parameter 'spare.weight' (and 1 more)",
+        ),
+        (
+            Detached,
+            "expected a gradient for every parameter from the Detached of set_model, got none for "
+            "parameter 'layer.weight' (and 1 more)",
+        ),
+        (
+            Frozen,
+            "expected parameters that require a gradient from the Frozen of set_model, got parameter 'layer.bias' "
+            "without",
+        ),
+        (Squeezing, "expected outputs of shape (1, 2) for 1 worlds from the Squeezing of set_model, got (2,)"),
+        (Double, "expected float32 outputs from the Double of set_model, got float64"),
+        (Bare, "expected at least one parameter from the Bare of set_model, got none"),
     ],
 )
 def test_a_network_that_cannot_learn_is_told_when_it_is_given(net: type[nn.Module], line: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        make_net(PythonNets([net()]), SPACES, 2, key=1)
+        make_net(UserNets([net()]), SPACES, 2, key=1)
     assert str(caught.value).startswith(line)
 
 
 def test_a_sound_network_is_taken_and_neither_it_nor_the_global_state_is_changed() -> None:
     net, before = Plain(), torch.get_rng_state()
     weights = [parameter.clone() for parameter in net.parameters()]
-    assert make_net(PythonNets([net]), SPACES, 2, key=1) is net
+    assert make_net(UserNets([net]), SPACES, 2, key=1) is net
     assert net.training
     assert all(torch.equal(a, b) and b.grad is None for a, b in zip(weights, net.parameters(), strict=True))
     assert torch.equal(before, torch.get_rng_state())
@@ -107,5 +119,7 @@ def test_an_unused_parameter_of_a_network_in_a_config_is_told_before_training(ma
     assert load_class(name, nn.Module) is Unused
     with pytest.raises(ConfigError) as caught:
         Trainer(make_config({"players.host.algorithm.net": {"name": name}}))
-    expected = f"players.host.algorithm.net.name: parameter 'spare.weight' (and 1 more) of {name!r} gets no gradient"
-    assert str(caught.value).startswith(expected)
+    expected = (
+        f"expected a gradient for every parameter from {name!r}, got none for parameter 'spare.weight' (and 1 more)"
+    )
+    assert str(caught.value) == f"players.host.algorithm.net.name: {expected}"

@@ -1,0 +1,153 @@
+"""Networks of a user's own: the base of those with a memory, and the trial of every network that is built.
+
+Letters: T steps, B worlds.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from copy import deepcopy
+
+import torch
+from torch import Tensor, nn
+
+from palestra.config import ConfigError, ConfigErrorItem, UserConfig, failure, load_class
+from palestra.games.policy import Memory
+from palestra.games.spaces import Space
+from palestra.nets.weights import evaluation_twin
+from palestra.randomness import seeded_global_state
+
+TRIED_STEPS, TRIED_WORLDS = 3, 2
+
+
+class RecurrentNet(nn.Module, ABC):
+    """Base of networks with a memory. Each world has its own, which is all zeros when an episode begins."""
+
+    @abstractmethod
+    def initial_memory(self, num_worlds: int, device: torch.device) -> Memory:
+        """The memory at the start of an episode: zeros, tensors (B, ...) by name."""
+
+    @abstractmethod
+    def forward(self, observation: Mapping[str, Tensor], memory: Memory) -> tuple[Tensor, Memory]:
+        """One step: the outputs, float32 (B, num_outputs), and the new memory. observation: (B, ...)."""
+
+    @abstractmethod
+    def unroll(self, observation: Mapping[str, Tensor], memory: Memory, episode_start: Tensor) -> Tensor:
+        """The outputs of T steps one after another, float32 (T, B, num_outputs), as `forward` would give them.
+
+        observation: (T, B, ...). memory: before the first step, (B, ...). episode_start: bool (T, B), the steps at
+        which an episode begins: the memory is zeroed before them, at the first step, too. Gradients flow through all
+        steps of an episode, and into `memory`.
+        """
+
+
+class UserNetConfig(UserConfig):
+    """Base of the `Config` of a user's own network, which is called as (config, spaces, num_outputs) and maps an
+    observation to float32 (B, num_outputs)."""
+
+    def build(self, spaces: dict[str, Space], num_outputs: int) -> nn.Module:
+        """Build the network and try it once. Raises ConfigError if it fails, has outputs of a wrong shape or dtype, or
+        parameters without a gradient."""
+        net_class = load_class(self.name, nn.Module)
+        with _errors_of(repr(self.name), "name"):
+            net: nn.Module = net_class(self, spaces, num_outputs)
+            _try_net(net, spaces, num_outputs)
+        return net
+
+
+class UserNets:
+    """Networks from `set_model`, in place of the config of a network. Each call of `build` returns the next one."""
+
+    def __init__(self, nets: Sequence[nn.Module]) -> None:
+        self.nets = list(nets)
+        self.num_built = 0
+
+    def build(self, spaces: dict[str, Space], num_outputs: int) -> nn.Module:
+        """The next network, tried once. Raises ConfigError if there is none, if it fails, or if it has outputs of a
+        wrong shape or dtype, or parameters without a gradient."""
+        self.num_built += 1
+        if self.num_built > len(self.nets):
+            message = f"expected a list of at least {self.num_built} networks from set_model, got {len(self.nets)}"
+            raise ConfigError([ConfigErrorItem("", message)])
+        net = self.nets[self.num_built - 1]
+        with _errors_of(f"the {type(net).__name__} of set_model", ""):
+            _try_net(net, spaces, num_outputs)
+        return net
+
+
+@contextmanager
+def _errors_of(net: str, path: str) -> Iterator[None]:
+    """Turn every exception inside the block into a ConfigError at a path. net: what the message calls the network."""
+    try:
+        yield
+    except ConfigError:
+        raise
+    except _Fault as fault:
+        message = f"expected {fault.expected} from {net}, got {fault.got}"
+        raise ConfigError([ConfigErrorItem(path, message)]) from None
+    except Exception as error:
+        raise ConfigError([ConfigErrorItem(path, f"{net} fails on this observation: {failure(error)}")]) from error
+
+
+class _Fault(Exception):
+    """What is wrong with a network."""
+
+    def __init__(self, expected: str, got: str) -> None:
+        super().__init__(expected, got)
+        self.expected, self.got = expected, got
+
+
+def _try_net(net: nn.Module, spaces: dict[str, Space], num_outputs: int) -> None:
+    """Try a network in acting, also in one world alone, and in learning. Raises _Fault. The network is not changed."""
+    with torch.no_grad():
+        for num_worlds in (TRIED_WORLDS, 1):
+            _check_outputs(*_outputs(evaluation_twin(net), spaces, num_outputs, num_worlds), num_worlds)
+    parameters = dict(net.named_parameters())
+    if not parameters:
+        raise _Fault("at least one parameter", "none")
+    frozen = [name for name, parameter in parameters.items() if not parameter.requires_grad]
+    if frozen:
+        raise _Fault(
+            "parameters that require a gradient",
+            f"{_listed(frozen)} without; use a buffer, or the callback `freeze`",
+        )
+    learning = deepcopy(net).train()
+    with torch.enable_grad(), seeded_global_state(0):  # dropout
+        outputs, _ = _outputs(learning, spaces, num_outputs, TRIED_WORLDS)
+        weights = list(learning.parameters())
+        gradients = torch.autograd.grad(outputs.sum(), weights, allow_unused=True) if outputs.requires_grad else ()
+    unused = [
+        name for name, gradient in zip(parameters, gradients or [None] * len(weights), strict=True) if gradient is None
+    ]
+    if unused:
+        raise _Fault("a gradient for every parameter", f"none for {_listed(unused)}")
+
+
+def _listed(parameters: list[str]) -> str:
+    """The first of some parameters, and how many more there are."""
+    more = f" (and {len(parameters) - 1} more)" if len(parameters) > 1 else ""
+    return f"parameter {parameters[0]!r}{more}"
+
+
+def _check_outputs(outputs: Tensor, expected: tuple[int, ...], num_worlds: int) -> None:
+    shape = tuple(outputs.shape) if isinstance(outputs, Tensor) else type(outputs).__name__
+    if shape != expected:
+        raise _Fault(f"outputs of shape {expected} for {num_worlds} worlds", str(shape))
+    if outputs.dtype != torch.float32:
+        raise _Fault("float32 outputs", str(outputs.dtype).removeprefix("torch."))
+
+
+def _outputs(
+    net: nn.Module, spaces: dict[str, Space], num_outputs: int, num_worlds: int
+) -> tuple[Tensor, tuple[int, ...]]:
+    """The outputs for observations of zeros, and the shape that they should have."""
+    T, B = TRIED_STEPS, num_worlds
+    observation = {name: torch.zeros(T, B, *space.shape, dtype=space.dtype) for name, space in spaces.items()}
+    first = {name: value[0] for name, value in observation.items()}
+    if not isinstance(net, RecurrentNet):
+        return net(first), (B, num_outputs)
+    memory = net.initial_memory(B, torch.device("cpu"))
+    outputs, memory = net(first, memory)
+    if outputs.shape != (B, num_outputs):
+        return outputs, (B, num_outputs)
+    return net.unroll(observation, memory, torch.zeros(T, B, dtype=torch.bool)), (T, B, num_outputs)
