@@ -14,6 +14,7 @@ from palestra.algorithms.algorithm import Turn
 from palestra.algorithms.dqn import DQN, DQNConfig
 from palestra.algorithms.kernels.greedy import Greedy, GreedyMLP
 from palestra.algorithms.parts.exploration import best_legal
+from palestra.buffers.prioritized import PrioritizedReplay
 from palestra.config import check
 from palestra.games.game import Observation
 from palestra.games.nim import NimConfig, NimGame
@@ -119,6 +120,21 @@ def test_nothing_after_a_terminated_game_enters_the_target() -> None:
     target = make_dqn().target(torch.full((60, 4), 1e9), torch.full((60, 4), 1e9), batch)
     assert torch.equal(target[batch.terminated], batch.reward[batch.terminated])
     assert (target[~batch.terminated] > 1e8).all()
+
+
+def test_rows_that_were_learned_from_are_drawn_again_by_their_td_errors() -> None:
+    replay = {"name": "prioritized", "alpha": 1.0, "beta": {"name": "constant", "value": 0.4}, "eps": 1e-6}
+    dqn, batch = (
+        make_dqn(replay_buffer=replay | {"capacity": 1000, "layout": "whole", "scratch_folder": None}),
+        batch_of(60),
+    )
+    assert isinstance(dqn.buffer, PrioritizedReplay)
+    dqn.buffer.add(batch.rows(), batch.valid)
+    _, _, td_error = dqn.gradient(batch)
+    assert td_error is not None
+    dqn.opt_step(dqn.buffer.sample(16))
+    drawn = dqn.buffer.drawn
+    assert torch.allclose(dqn.buffer.tree.leaves[drawn].float(), td_error.abs()[drawn], rtol=1e-4, atol=1e-6)
 
 
 def test_loss_is_the_huber_loss_of_the_actions_taken() -> None:

@@ -111,6 +111,17 @@ def test_methods_of_all_that_can_be_reached_are_looked_up_as_they_are_called(
     assert edit.startswith("Other.__call__ is another one (test_guard.py, line ")
 
 
+def test_a_special_method_is_looked_up_in_the_class_as_python_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "palestra.schedules:ConstantSchedule.__call__"
+    kernel, owner = kernel_of(tmp_path, monkeypatch, [name, NAME], ()), Owner()
+    (schedule,) = owner.parts["first"]
+    vars(schedule)["__call__"] = fold
+    assert schedule(0) == 1.0
+    assert find_edit(kernel, owner) is None
+
+
 # ---- constants of classes --------------------------------------------------------------------------------
 
 
