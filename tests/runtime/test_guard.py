@@ -115,7 +115,7 @@ def test_a_special_method_is_looked_up_in_the_class_as_python_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = "palestra.schedules:ConstantSchedule.__call__"
-    kernel, owner = kernel_of(tmp_path, monkeypatch, [name, NAME], ()), Owner()
+    kernel, owner = kernel_of(tmp_path, monkeypatch, [name], ()), Owner()
     (schedule,) = owner.parts["first"]
     vars(schedule)["__call__"] = fold
     assert schedule(0) == 1.0
