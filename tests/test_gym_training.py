@@ -177,7 +177,10 @@ def test_a_field_of_info_that_never_comes_is_told_once_with_those_that_came(
 
 
 def test_fields_of_info_are_refused_where_the_game_has_none(make_config: MakeConfig) -> None:
-    with pytest.raises(palestra.ConfigError, match=r"^output\.info: expected \[\], for the game 'polyhedra' has no"):
+    with pytest.raises(
+        palestra.ConfigError,
+        match=r"^output\.info: expected \[\], because the game 'polyhedra' has no info fields, got age$",
+    ):
         palestra.Trainer(make_config({"output.info": ["age"]}))
 
 

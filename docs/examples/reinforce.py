@@ -12,7 +12,7 @@ from palestra.randomness import base_key, random_floats
 
 
 class Sampling:
-    sees = "observation"
+    observes = "observation"
 
     def __init__(self, net, explore):
         self.net, self.explore = net, explore

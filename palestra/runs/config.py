@@ -199,7 +199,7 @@ class RunConfig(BaseRunConfig):
             )
         if self.output.info and not self.game.has_info:
             expected = f"expected [], because the game {self.game.name!r} has no info fields"
-            message = f"{expected}, got {len(self.output.info)} fields"
+            message = f"{expected}, got {', '.join(self.output.info)}"
             errors.append(ConfigErrorItem("output.info", message))
         if errors:
             raise ConfigError(errors)

@@ -131,7 +131,7 @@ def early(self: Any, turn: Any) -> None:
     """The turn is counted after the safe point, not before it."""
     turn.collect(self.config.rollout_length)
     turn.before_step()
-    self.rows = {"action": torch.zeros(4, dtype=torch.long), "seen.seen": torch.ones(4, 4)}
+    self.rows = {"action": torch.zeros(4, dtype=torch.long), "seen.observation": torch.ones(4, 4)}
     turn.after_step(self.opt_step())
     turn.safe_point()
 

@@ -716,7 +716,10 @@ def without_callbacks(state: dict[str, Any]) -> dict[str, Any]:
         ),
         ({"from_run": "source", "player": "host", "checkpoint": "99"}, "there is no checkpoint 00000099"),
         ({"from_run": "source", "player": "host", "checkpoint": "newest"}, "there is no checkpoint newest"),
-        ({"from_run": "source", "player": "agent", "checkpoint": "latest"}, "does not fit"),
+        (
+            {"from_run": "source", "player": "agent", "checkpoint": "latest"},
+            "expected a player that fits the role 'host'",
+        ),
     ],
 )
 def test_a_player_that_cannot_come_from_a_run_is_one_clear_error(
@@ -760,7 +763,9 @@ def test_dqn_trainer_takes_players_that_learn_by_dqn(make_config: MakeConfig, in
         "class Own(DQN):\n    class Config(UserConfig):\n        pass\n"
     )
     config = make_config({"players.host.algorithm": {"name": "own_algorithm:Own"}})
-    with pytest.raises(palestra.ConfigError, match=r"players\.host\.algorithm\.name: 'own_algorithm:Own' stands there"):
+    with pytest.raises(
+        palestra.ConfigError, match=r"players\.host\.algorithm\.name: expected 'dqn', got 'own_algorithm:Own'"
+    ):
         palestra.DQNTrainer(config)
 
 
