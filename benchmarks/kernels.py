@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from benchmarks.measuring import ROOT, alternate
 from benchmarks.same_speed import PEERS, THREADS, interval
 
-OF_DQN = ("dqn_gradient", "greedy_choice", "greedy_mlp", "mlp")
+OF_DQN = ("dqn_gradient", "greedy_choice", "mlp")
 OF_PPO = ("ppo_gradient", "categorical_draw", "generalized_advantages", "mlp")
 OF_ROWS = {"P1": OF_PPO, "P2": OF_PPO, "P4": OF_DQN, "O1": ("dqn_gradient", "greedy_choice", "sets")}
 EVERYTHING = "all kernels"

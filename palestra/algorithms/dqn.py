@@ -57,7 +57,6 @@ from palestra.games.policy import Decision, Memory, Observes
 from palestra.games.spaces import Discrete
 from palestra.nets import NetConfig, make_net
 from palestra.nets.flat import FlatNet
-from palestra.nets.kernels.acting import ActingMLP
 from palestra.nets.weights import compiled
 from palestra.optimizers import OptimizerConfig
 from palestra.players.player import Metrics, Player
@@ -157,26 +156,21 @@ def make_q_net(config: DQNConfig, player: Player) -> nn.Module:
 
 
 class ByValue:
-    """Plays the best legal action, but where it explores. exploration: how much, 0: never.
-
-    kernel: what chooses the same actions faster.
-    """
+    """Plays the best legal action, but where it explores. choose: actions by Q-values, legal actions, keys, and
+    exploration: how much, 0: never."""
 
     observes: Observes = "observation"
 
     def __init__(
         self,
         values: Callable[[Any], Tensor],
-        config: ExplorationConfig,
+        choose: Callable[[Tensor, Tensor, Tensor, float], Tensor],
         exploration: float,
-        kernel: greedy.Greedy | None,
     ) -> None:
-        self.values, self.config, self.exploration, self.kernel = values, config, exploration, kernel
+        self.values, self.choose, self.exploration = values, choose, exploration
 
     def act(self, view: Mapping[str, Tensor], legal: Tensor, keys: Tensor, memory: Memory) -> Decision:
-        if self.kernel is not None:
-            return Decision(self.kernel(view, legal, keys, self.exploration), {}, memory)
-        return Decision(self.config.choose(self.values(view), legal, keys, self.exploration), {}, memory)
+        return Decision(self.choose(self.values(view), legal, keys, self.exploration), {}, memory)
 
 
 class DQN(Algorithm):
@@ -276,7 +270,7 @@ class DQN(Algorithm):
     def policy(self, explore: bool) -> ByValue:
         config = self.config.exploration
         exploration = config.schedule(self.player.opt_steps) if explore else 0.0
-        return ByValue(self.values, config, exploration, self.acting_kernel)
+        return ByValue(self.values, self.acting_kernel or config.choose, exploration)
 
     def values(self, observation: Observation) -> Tensor:
         """The Q-values of all actions: (B, A)."""
@@ -362,18 +356,10 @@ class DQN(Algorithm):
         return compiled(self.update, self.player.compile and self.gradient_kernel is None)
 
     @kernel_property
-    def acting_kernel(self) -> greedy.Greedy | None:
-        is_greedy, is_on_cpu = (
-            isinstance(self.config.exploration, EpsilonGreedyConfig),
-            self.player.device.type == "cpu",
-        )
-        if not (is_greedy and is_on_cpu and self.may_run(greedy.CHOICE)):
-            return None
-        net = None if self.acting.acting_nets is None else self.acting.acting_nets[0]
-        gives_values = isinstance(self.config.value, ExpectedConfig) and not self.config.dueling
-        if isinstance(net, ActingMLP) and gives_values and self.may_run(greedy.KERNEL):
-            return greedy.GreedyMLP(net, self.values)
-        return greedy.Greedy(self.values)
+    def acting_kernel(self) -> Callable[[Tensor, Tensor, Tensor, float], Tensor] | None:
+        is_greedy = isinstance(self.config.exploration, EpsilonGreedyConfig)
+        is_on_cpu = self.player.device.type == "cpu"
+        return greedy.choose if is_greedy and is_on_cpu and self.may_run(greedy.KERNEL) else None
 
     def state_dict(self) -> dict[str, Any]:
         return {"transition_builder": self.transition_builder.state_dict()}

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from palestra.algorithms.algorithm import Turn
 from palestra.algorithms.dqn import DQN, DQNConfig
-from palestra.algorithms.kernels.greedy import Greedy, GreedyMLP
+from palestra.algorithms.kernels import greedy
 from palestra.algorithms.parts.exploration import best_legal
 from palestra.buffers.prioritized import PrioritizedReplay
 from palestra.config import check
@@ -177,18 +177,18 @@ def test_acting_uses_the_newest_weights_in_evaluation_mode() -> None:
 
 @pytest.mark.parametrize("net_arch", [[16], [16, "b"]])
 @pytest.mark.parametrize("epsilon", [0.0, 0.3, 1.0])
-def test_one_kernel_acts_as_the_exploration_does_by_the_values(net_arch: list[Any], epsilon: float) -> None:
+def test_a_kernel_chooses_as_the_exploration_does_by_the_values(net_arch: list[Any], epsilon: float) -> None:
     net = {"name": "mlp", "net_arch": net_arch, "activation": "tanh"}
     exploration = {"name": "epsilon_greedy", "epsilon": {"name": "constant", "value": epsilon}}
     dqn = make_dqn(net=net, exploration=exploration)
     policy = dqn.policy(explore=True)
-    assert type(policy.kernel) is GreedyMLP
+    assert policy.choose is greedy.choose
     for seed in range(3):
         dqn.opt_step(batch_of(16, seed).rows())  # it sees the weights of today
         batch, keys = batch_of(300, seed), world_keys(seed, 300, CPU)
         action = policy.act(batch.observation, batch.next_legal, keys, {}).action
         values = copy.deepcopy(dqn.online.net).eval()(batch.observation)
-        assert torch.equal(action, policy.config.choose(values, batch.next_legal, keys, epsilon))
+        assert torch.equal(action, dqn.config.exploration.choose(values, batch.next_legal, keys, epsilon))
 
 
 @pytest.mark.parametrize(
@@ -200,9 +200,12 @@ def test_one_kernel_acts_as_the_exploration_does_by_the_values(net_arch: list[An
         {"net": {"name": "mlp", "net_arch": [16], "activation": "gelu"}},
     ],
 )
-def test_where_outputs_are_not_the_values_or_chosen_otherwise_no_kernel_finds_them(changes: dict[str, Any]) -> None:
-    kernel = make_dqn(**changes).policy(explore=True).kernel
-    assert (kernel is None) if "exploration" in changes else type(kernel) is Greedy
+def test_whatever_finds_the_values_a_kernel_chooses_by_them_unless_they_are_chosen_otherwise(
+    changes: dict[str, Any],
+) -> None:
+    dqn = make_dqn(**changes)
+    assert (dqn.acting_kernel is None) == ("exploration" in changes)
+    assert dqn.policy(explore=True).choose == (dqn.acting_kernel or dqn.config.exploration.choose)
 
 
 def test_a_class_of_ones_own_acts_by_its_own_values() -> None:

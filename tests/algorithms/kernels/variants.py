@@ -234,36 +234,17 @@ def chosen_by_hand(dqn: DQN, data: Any) -> Numbers:
     return {f"action at {epsilon}": dqn.acting_kernel(*data, epsilon) for epsilon in (0.0, 0.3, 1.0)}
 
 
-@torch.no_grad()
 def chosen_by_torch(dqn: DQN, data: Any) -> Numbers:
-    choose, (seen, legal, keys) = dqn.config.exploration.choose, data
-    return {f"action at {epsilon}": choose(dqn.values(seen), legal, keys, epsilon) for epsilon in (0.0, 0.3, 1.0)}
-
-
-def chosen_by_values(dqn: DQN, data: Any) -> Numbers:
-    """By the choice alone; the values are the network's."""
-    assert type(dqn.acting_kernel) is greedy.Greedy
-    return chosen_by_hand(dqn, (data[0], *data[2:]))
-
-
-@torch.no_grad()
-def chosen_by_torch_by_values(dqn: DQN, data: Any) -> Numbers:
-    _, q, *rest = data
-    return {f"action at {epsilon}": dqn.config.exploration.choose(q, *rest, epsilon) for epsilon in (0.0, 0.3, 1.0)}
+    return {f"action at {epsilon}": dqn.config.exploration.choose(*data, epsilon) for epsilon in (0.0, 0.3, 1.0)}
 
 
 def greedy_variants() -> Iterator[Variant]:
     for (name, spaces), layers in product(SPACES.items(), ([16], [16, "b"], [16, "l"])):
         make = partial(make_dqn, spaces=spaces, net={"name": "mlp", "net_arch": layers, "activation": "tanh"})
-        data = partial(choice_data, spaces)
-        if "l" not in layers:
-            yield Variant(greedy.KERNEL, f"{name}, {layers}", make, data, chosen_by_hand, chosen_by_torch)
-            continue
 
-        def with_values(make: Any = make, data: Any = data) -> Any:
-            seen, *rest = data()
+        def data(make: Any = make, spaces: Any = spaces) -> Any:
+            seen, *rest = choice_data(spaces)
             with torch.no_grad():
-                return seen, make().values(seen), *rest
+                return make().values(seen), *rest
 
-        ways = (chosen_by_values, chosen_by_torch_by_values)
-        yield Variant(greedy.CHOICE, f"{name}, {layers}", make, with_values, *ways)
+        yield Variant(greedy.KERNEL, f"{name}, {layers}", make, data, chosen_by_hand, chosen_by_torch)
