@@ -1,6 +1,6 @@
 """The polyhedra game and DQN on it, beside a rewrite of hironaka.trainer: one run, one table.
 
-    python -m benchmarks.polyhedra [--quick] [--device cuda] [--json FILE]
+    python -m benchmarks.polyhedra [--rows H1,O1] [--quick] [--device cuda] [--json FILE]
 
 Rows: H1, H2 random play; H3 memory of a reduction; H4 DQN train steps; O1 what the trainer costs beside a bare loop.
 README.md says what is counted, and how.
@@ -322,23 +322,31 @@ def train_bare(config: RunConfig, steps: Steps) -> Training:
 # ---- the table -----------------------------------------------------------------------------------------
 
 
-def all_rows(size: Size, device: torch.device, num_threads: int) -> list[Row]:
+def rows_of(names: set[str], size: Size, device: torch.device, num_threads: int) -> list[Row]:
     torch.set_num_threads(num_threads)
-    rows = [*play_rows(size, device, num_threads), *dqn_rows(size, device, num_threads)]
-    if device.type == "cpu":
-        rows += [*memory_rows(num_threads), *overhead_rows(size, num_threads)]
+    rows: list[Row] = []
+    if names & {"H1", "H2"}:
+        rows += [row for row in play_rows(size, device, num_threads) if row.row in names]
+    if "H3" in names and device.type == "cpu":
+        rows += memory_rows(num_threads)
+    if "H4" in names:
+        rows += dqn_rows(size, device, num_threads)
+    if "O1" in names and device.type == "cpu":
+        rows += overhead_rows(size, num_threads)
     return rows
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", default="H1,H2,H3,H4,O1", help="some of them alone")
     parser.add_argument("--quick", action="store_true", help="a smoke run: its figures mean nothing")
     parser.add_argument("--device", default="cpu", help="cpu, or cuda for H1, H2 and H4 there")
     parser.add_argument("--json", type=Path, help="write every measured value to this file, too")
     arguments = parser.parse_args()
     size, device = QUICK if arguments.quick else FULL, torch.device(arguments.device)
     threads = size.num_threads if device.type == "cpu" else (1,)
-    rows = sorted((row for n in threads for row in all_rows(size, device, n)), key=lambda row: row.row)
+    names = set(arguments.rows.split(","))
+    rows = sorted((row for n in threads for row in rows_of(names, size, device, n)), key=lambda row: row.row)
     facts = run_facts()
     print(f"{facts['machine']}\n{facts['versions']}\n\n{markdown(rows)}")
     if arguments.json:

@@ -25,7 +25,9 @@ SHOWN = ("length", "loss", "q_mean", "grad_norm", "learning_rate", "exploration"
 
 def main(run: Path) -> None:
     records = read_records(run / "records.jsonl")
-    plot_scores(records, IMAGES / "rho.png")
+    picture = plot_scores(records)
+    assert picture is not None
+    (IMAGES / "rho.png").write_bytes(picture)
     evaluations = [Evaluation.from_record(record) for record in records if record["kind"] == "evaluation"][:-1]
     moment = [r for r in records if r["kind"] == "training" and r["opt_steps"] <= evaluations[-1].opt_steps][-1]
     history = History()

@@ -71,7 +71,10 @@ class FlatNet:
             parts = [self._parts(layout) for layout in self.layouts]
             outputs = [functional_call(net, part, (observation,)) for net, part in zip(self.nets, parts, strict=True)]
         elif not torch.is_grad_enabled():
-            outputs = [net(observation) for net in (self.acting_nets or self.nets)]
+            nets = self.acting_nets or self.nets
+            if not self.several:
+                return nets[0](observation)  # at once, for players act by it
+            outputs = [net(observation) for net in nets]
         elif self.learning_nets is not None:
             entries = tuple(observation), *observation.values()
             outputs = list(_ByHand.apply(self._weights(), self.learning_nets, *entries))

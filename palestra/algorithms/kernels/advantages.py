@@ -16,8 +16,8 @@ KERNEL = Kernel(
     __name__,
     "generalized_advantages",
     mirrors=("compute_advantages",),
-    # without it the training of row P2 of benchmarks/peers takes 2.7 times as long
-    cost="torch computes the advantages, 0.03 ms for each step of a roll-out",
+    # python -m benchmarks.kernels, row P2
+    cost="torch computes the advantages, and PPO in 8 x CartPole-v1 takes 1.4 times as long",
 )
 
 

@@ -29,7 +29,8 @@ KERNEL = Kernel(
     __name__,
     "ppo_gradient",
     mirrors=("gradient", "loss"),
-    cost="autograd finds the gradients, and updates take about 6 times as long",
+    # python -m benchmarks.kernels, row P2
+    cost="autograd finds the gradients, and PPO in 8 x CartPole-v1 takes 2.6 times as long",
 )
 METRICS = ("loss", "policy_loss", "value_loss", "entropy", "approx_kl", "clip_fraction", "value_mean")
 ROWS_AT_ONCE = 512  # the workspace of so many rows stays in a processor's cache
