@@ -61,7 +61,7 @@ class Transitions:
             terminated=rows["terminated"],
             truncated=rows["truncated"],
             valid=torch.ones_like(rows["terminated"]),
-            legal=next_legal.new_ones(1, 1).expand_as(next_legal) if legal is None else legal,
+            legal=torch.ones_like(next_legal) if legal is None else legal,
             always_legal=legal is None,
         )
 

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from docs import make_pictures
 
+from docs import make_pictures
 from palestra.training.trainer import Trainer
 
 

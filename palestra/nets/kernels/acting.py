@@ -52,6 +52,7 @@ class ActingNet(ABC):
         self.statistics = [buffer for buffer in net.buffers() if buffer.is_floating_point()]
         self.first = [tensor.data_ptr for tensor in (*self.parameters[:1], *self.statistics[:1])]
         self.places: list[int] = []
+        self.rest: tuple[Any, ...] = ()
         self.weights: Array | None = None
         self.moments: Array | None = None
 
@@ -68,9 +69,10 @@ class ActingNet(ABC):
         if places != self.places:  # `flatten_weights` and `to` have moved all of them
             self.places, self.weights = places, one_vector(self.parameters)
             self.moments = one_vector(self.statistics) if self.statistics else None
+            self.rest = self.shape()
         if self.weights is None or (self.statistics and self.moments is None):
             return None
-        return flatten_on_cpu(observation, self.net.spaces), self.weights, *self.shape()
+        return flatten_on_cpu(observation, self.net.spaces), self.weights, *self.rest
 
     @abstractmethod
     def shape(self) -> tuple[Any, ...]:
