@@ -13,13 +13,10 @@ from palestra.runtime.compiling import HOUSE, digest_of_kernels
 
 CHILD = """
 import numpy as np
-from palestra.algorithms.kernels.greedy import choose_by_mlp
+from palestra.algorithms.kernels.greedy import _choose_greedily
 
-arguments = (np.ones((1, 1), np.float32), np.array([-1, 0, 1, -1, 0, 0], np.float32), None, np.array([1, 1, 2]))
-actions = choose_by_mlp(
-    *arguments, np.zeros(2, np.bool_), np.float32(0), False, np.ones((1, 2), np.bool_), np.array([7]), 0.0
-)
-print(int(actions[0]), sum(choose_by_mlp.stats.cache_hits.values()))
+actions = _choose_greedily(np.zeros((1, 2), np.float32), np.array([[False, True]]), np.array([7]), 2.0)
+print(int(actions[0]), sum(_choose_greedily.stats.cache_hits.values()))
 """
 
 
@@ -32,7 +29,7 @@ def copied(tmp_path: Path) -> Path:
 
 
 def chosen(place: Path) -> tuple[int, int]:
-    """By a network of one hidden unit, the action; and how often its kernel came from the cache."""
+    """Of the one legal action, drawn by chance, the number; and how often its kernel came from the cache."""
     ran = subprocess.run([sys.executable, "-c", CHILD], cwd=place, capture_output=True, text=True, check=True)
     action, hits = ran.stdout.split()
     return int(action), int(hits)
@@ -45,15 +42,13 @@ def edit(file: Path, old: str, new: str) -> None:
 
 
 def test_a_kernel_is_compiled_anew_when_a_function_in_another_file_has_changed(copied: Path) -> None:
-    """The choice and the network lie in two files; what relu makes of -1 decides which action is chosen."""
-    assert chosen(copied) == (0, 0)
-    assert chosen(copied) == (0, 1), "compiled once"
-    edit(
-        copied / "palestra/nets/kernels/mlp.py", "flat[k] = max(flat[k], np.float32(0.0))", "flat[k] = -np.abs(flat[k])"
-    )
+    """Greedy choices and choices by chance lie in two files."""
     assert chosen(copied) == (1, 0)
+    assert chosen(copied) == (1, 1), "compiled once"
+    edit(copied / "palestra/randomness.py", "chosen += action * (legal", "chosen += 0 * (legal")
+    assert chosen(copied) == (0, 0)
     edit(copied / "palestra/cli.py", '"""The command line', '"""The  command line')
-    assert chosen(copied) == (1, 1), "what no kernel knows of is no reason"
+    assert chosen(copied) == (0, 1), "what no kernel knows of is no reason"
 
 
 def test_every_cached_kernel_knows_of_the_others() -> None:

@@ -23,11 +23,11 @@ KERNEL = Kernel(
 
 def choose(q_values: Tensor, legal: Tensor, keys: Tensor, epsilon: float) -> Tensor:
     """What `EpsilonGreedyConfig.choose` gives, on a CPU."""
-    return torch.from_numpy(_choose(q_values.detach().numpy(), legal.numpy(), keys.numpy(), epsilon))
+    return torch.from_numpy(_choose_greedily(q_values.detach().numpy(), legal.numpy(), keys.numpy(), epsilon))
 
 
 @njit()
-def _choose(q: Array, legal: Array, keys: Array, epsilon: float) -> Array:
+def _choose_greedily(q: Array, legal: Array, keys: Array, epsilon: float) -> Array:
     """The legal action of largest value, or with probability epsilon a random one: int64 (B,)."""
     chosen = np.zeros(len(q), dtype=np.int64)
     for world in range(len(q)):
