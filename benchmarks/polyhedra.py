@@ -32,6 +32,7 @@ from palestra.players.player import Metrics, Player
 from palestra.rollouts.fused import FusedGame
 from palestra.runs.config import read_config
 from palestra.runs.parts import build_parts
+from palestra.runtime.threads import limited_threads
 from palestra.storage.facts import run_facts
 
 CONFIG = ROOT / "configs" / "dqn-polyhedra.yml"
@@ -241,11 +242,16 @@ def overhead_rows(size: Size, num_threads: int) -> list[Row]:
     steps = size.overhead_steps
     config = overhead_config(steps, num_threads)
     contenders = {
-        "bare loop": lambda: train_bare(config, steps).opt_steps_per_s,
+        "bare loop": lambda: bare_rate(config, steps, num_threads),
         "palestra's trainer": lambda: train(config, steps).opt_steps_per_s,
     }
     values = alternate(contenders, size.num_overhead_repeats)
     return Row.of("O1", f"DQN, {CONFIG.name}", "opt steps/s", num_threads, values, "bare loop")
+
+
+def bare_rate(config: RunConfig, steps: Steps, num_threads: int) -> float:
+    with limited_threads(num_threads):  # as a trainer is
+        return train_bare(config, steps).opt_steps_per_s
 
 
 def overhead_config(steps: Steps, num_threads: int) -> RunConfig:
