@@ -23,7 +23,9 @@ KERNEL = Kernel(
     mirrors=("forward",),
     cost="torch computes mlps, and trainings in CartPole-v1 take 2 to 3 times as long",
 )
-SETS = Kernel(__name__, "sets", mirrors=("forward",), cost="torch computes sets, and dqn-polyhedra takes 1.5 times as long")
+SETS = Kernel(
+    __name__, "sets", mirrors=("forward",), cost="torch computes sets, and dqn-polyhedra takes 1.5 times as long"
+)
 HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
