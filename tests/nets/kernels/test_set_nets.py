@@ -53,6 +53,15 @@ def outputs_and_gradients(
     return [outputs, gradient((compute(seen) * slopes).sum()), *by_entries]
 
 
+def shared_by_equals(values: torch.Tensor, points: torch.Tensor) -> torch.Tensor:
+    """Gradients by points, (B, N, n), each the mean over the equal points of its board: torch shares the gradient of a
+    largest feature among these, the kernel gives it to one. Anything else as it is."""
+    if values.shape != points.shape:
+        return values
+    same = (points.unsqueeze(2) == points.unsqueeze(1)).all(dim=3).float()
+    return same @ values.float() / same.sum(dim=2, keepdim=True)
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     name=st.sampled_from(["deep_sets", "newton_sets"]),
@@ -88,6 +97,7 @@ def test_outputs_and_gradients_are_those_of_torch(
     acted = acting_net(net)
     assert isinstance(acted, ActingSets)
     for value, other in zip([*expected, expected[0]], [*found, acted(seen)], strict=True):
+        value, other = (shared_by_equals(each, seen["points"]) for each in (value, other))
         size = max(1.0, float(value.detach().abs().max()))
         assert torch.allclose(other, value, rtol=1e-4, atol=1e-5 * size)
 
