@@ -13,6 +13,8 @@ from palestra.config import ByName, Config, Fraction, NonNegativeFloat, Positive
 from palestra.randomness import runs_on_cpu
 from palestra.runtime.compiling import njit
 
+SMALLEST_NORMAL = torch.finfo(torch.float32).tiny
+
 
 class Optimizer(ABC):
     """Steps on a vector of weights, in place (see palestra.nets.weights.flatten_weights).
@@ -102,6 +104,8 @@ class Adam(Optimizer):
             self._plain_update(gradient)
         else:
             self._fused_update(gradient)
+        flush_subnormals(self.mean)
+        flush_subnormals(self.mean_square)
 
     def _plain_update(self, gradient: Tensor) -> None:
         config = self.config
@@ -162,7 +166,15 @@ class SGD(Optimizer):
             gradient = gradient.add(self.weights, alpha=self.config.weight_decay)
         if self.config.momentum:
             gradient = self.velocity.mul_(self.config.momentum).add_(gradient)
+            flush_subnormals(self.velocity)
         self.weights.sub_(self.learning_rate * gradient)
+
+
+def flush_subnormals(state: Tensor) -> None:
+    """On a CPU, set numbers smaller than the smallest normal float32 to 0, in place. Means over the gradients of a dead
+    unit decay into such numbers and stay there, and a CPU computes many times as long with them."""
+    if state.is_cpu:
+        torch.hardshrink(state, SMALLEST_NORMAL, out=state)
 
 
 OptimizerConfig = Annotated[AdamConfig | SGDConfig, ByName()]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from palestra.config import check
-from palestra.optimizers import AdamConfig, Optimizer, SGDConfig, clip
+from palestra.optimizers import SMALLEST_NORMAL, AdamConfig, Optimizer, SGDConfig, clip
 
 ADAM = {"name": "adam", "beta1": 0.8, "beta2": 0.99, "eps": 1e-5, "weight_decay": 0.0}
 SGD = {"name": "sgd", "momentum": 0.0, "weight_decay": 0.0}
@@ -74,6 +74,26 @@ def test_an_optimizer_that_is_restored_goes_on_to_the_bit(config: dict[str, Any]
     run(optimizer, range(5, 9))
     run(restored, range(5, 9))
     assert torch.equal(weights, again)
+
+
+@pytest.mark.usefixtures("mode")
+@pytest.mark.parametrize("config", [ADAM, SGD | {"momentum": 0.8}])
+def test_the_state_of_a_weight_without_gradient_becomes_0_and_no_subnormal_number(config: dict[str, Any]) -> None:
+    weights, expected = nn.Parameter(gradient(100)), nn.Parameter(gradient(100))
+    optimizer, torchs = build(config, weights), build_torch(config, expected)
+    optimizer.learning_rate.fill_(0.01)
+    torchs.param_groups[0]["lr"] = 0.01
+    is_dead = torch.arange(50) < 20
+    for step in range(450):  # 0.8^400 is about 1e-39
+        expected.grad = gradient(step).masked_fill(is_dead & (step > 0), 0.0)
+        optimizer.step(expected.grad)
+        torchs.step()
+        for vector in [value for value in optimizer.state.values() if value.shape == weights.shape]:
+            assert not ((vector != 0.0) & (vector.abs() < SMALLEST_NORMAL)).any()
+    decaying = "mean" if config["name"] == "adam" else "velocity"
+    assert (optimizer.state[decaying][is_dead] == 0.0).all()
+    assert (optimizer.state[decaying][~is_dead] != 0.0).all()
+    assert torch.allclose(weights, expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(("max_norm", "expected"), [(None, 5.0), (10.0, 5.0), (1.0, 1.0)])

@@ -13,7 +13,9 @@ from palestra.config import Config, ConfigErrorItem
 from palestra.games.policy import Policy
 from palestra.players.player import Metrics, Player
 from palestra.rollouts.transitions import RollOut
-from palestra.runtime.guard import Kernel, constants_of, find_edit, forget_kernels, kernel_properties
+from palestra.runtime.guard import CONSTANT, Kernel, find_edit, forget_kernels, kernel_properties
+
+UNSET = object()
 
 
 class Deterministic(nn.Module):
@@ -238,5 +240,5 @@ class Algorithm(ABC):
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
-        if isinstance(getattr(type(self), name, None), FunctionType | MethodType) or name in constants_of(type(self)):
+        if isinstance(getattr(type(self), name, UNSET), (FunctionType, MethodType, *CONSTANT)):
             forget_kernels(self)
