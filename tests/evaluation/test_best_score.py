@@ -43,4 +43,13 @@ def test_a_tie_after_a_best_that_could_not_be_saved_is_the_best_one(make_config:
     assert best.improves(record)
     best.take_back()
     assert best.improves(record)
-    assert not best.improves({**record, "evaluation": "another"})
+
+
+def test_another_evaluation_is_never_the_best_one(make_config: MakeConfig) -> None:
+    config = check(make_config({"best.goal": "max", "best.measure": "rho"}), RunConfig)
+    assert config.best is not None
+    best = BestScore(config.best, config.evaluations)
+    pairs = [{"players": best.pairing, "rho": 1.0}]
+    assert not best.improves({"evaluation": "another", "pairs": pairs})
+    assert best.value is None
+    assert best.improves({"evaluation": "main", "pairs": pairs})
