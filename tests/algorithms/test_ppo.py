@@ -625,6 +625,14 @@ def test_the_kl_coefficient_follows_its_target(target: float | None, factor: flo
     assert other.kl_coefficient == ppo.kl_coefficient
 
 
+@pytest.mark.parametrize(("kl", "factor"), [(0.019, 0.5), (0.021, 1.0), (0.03, 1.0), (0.044, 1.0), (0.046, 2.0)])
+def test_the_kl_coefficient_stays_within_a_factor_of_its_target(kl: float, factor: float) -> None:
+    """Schulman et al. 2017, section 4: halved below 1 / 1.5 of the target, doubled beyond 1.5 times it."""
+    ppo = make_ppo(objective=PENALTY | {"target": 0.03})
+    ppo.adapt_kl_coefficient({"approx_kl": torch.tensor(kl)})
+    assert ppo.kl_coefficient == 0.5 * factor
+
+
 # ---- a turn ------------------------------------------------------------------------------------------------------
 
 

@@ -92,6 +92,17 @@ def ended_early(self: Listed, turn: Turn) -> None:
         self.done.append("end")
 
 
+def ended_inside(self: Listed, turn: Turn) -> None:
+    """The item that says it is the last one is not done yet."""
+    for number in turn.times("passes", 3):
+        if number == 1:
+            turn.last("passes")
+        for _ in turn.once("minibatch"):
+            self.done.append(number)
+        for _ in turn.once("end"):
+            self.done.append(f"end of {number}")
+
+
 def shrinking(self: Listed, turn: Turn) -> None:
     """The number is asked for when a loop begins; when it goes on, it would be another."""
     for number in turn.times("updates", 3 - len(self.done)):
@@ -102,6 +113,7 @@ CASES: list[tuple[Learn, list[Any]]] = [
     (flat, ["rolled out", 0, 1, 2]),
     (nested, ["pass 0", (0, 0), (0, 1), "pass 1", (1, 0), (1, 1)]),
     (ended_early, [0, 1, "end"]),
+    (ended_inside, [0, "end of 0", 1, "end of 1"]),
     (shrinking, [0, 1, 2]),
 ]
 
