@@ -1,4 +1,6 @@
-"""Covers palestra.games.polyhedra, palestra.games.polyhedra.newton_kernel."""
+"""Covers palestra.games.polyhedra, palestra.games.polyhedra.newton_exact, palestra.games.polyhedra.newton_kernel,
+palestra.games.polyhedra.newton_torch.
+"""
 
 import zlib
 from itertools import pairwise
@@ -10,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from palestra.games.polyhedra import newton
+from palestra.games.polyhedra import newton, newton_torch
 from palestra.games.polyhedra.newton import blow_up, minimal_points, newton_vertices, random_points, reduce_points
 from palestra.randomness import random_integers
 from tests.games.oracles import FAMILIES, lp_margins, on_a_plane, point_sets, rational_vertices
@@ -113,7 +115,7 @@ def test_ties_beyond_float64_are_decided_without_exact_integers(n: int, size: in
     reduced, num_exact = reduce_points(points.double(), "vertices", kernel)
     assert not num_exact.any()
     assert torch.equal(reduced, packed(points, truth))
-    assert newton._tolerance(points.double(), points[:, :, 0] >= 0)[0].min() > 0
+    assert newton_torch._tolerance(points.double(), points[:, :, 0] >= 0)[0].min() > 0
 
 
 @pytest.mark.parametrize("kernel", KERNELS)
