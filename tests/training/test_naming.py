@@ -6,6 +6,7 @@ Covers palestra.training.
 import inspect
 import json
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -25,24 +26,7 @@ from palestra.training import TRAINERS, make_trainer
 from palestra.training.trainer import Trainer
 
 MakeConfig = Callable[..., dict[str, Any]]
-OWN = '''
-from palestra import Trainer
-from palestra.config import PositiveInt, UserConfig
-
-
-class Alternating(Trainer):
-    class Config(UserConfig):
-        num_turns: PositiveInt
-        """turns in a row"""
-
-    def _train(self):
-        learner = self.learners[self.epochs % len(self.learners)]
-        self.extra_state.setdefault("num_taken", 0)
-        while self.extra_state["num_taken"] < self.config.trainer.num_turns:
-            self.give_turn(learner)
-            self.extra_state["num_taken"] += 1
-        self.extra_state["num_taken"] = 0
-'''
+ALTERNATING = Path(__file__).parents[2] / "docs" / "examples" / "alternating.py"
 NAMED = {"name": "own_trainer:Alternating", "num_turns": 3}
 
 pytestmark = pytest.mark.usefixtures("no_plots")
@@ -50,7 +34,7 @@ pytestmark = pytest.mark.usefixtures("no_plots")
 
 @pytest.fixture
 def own(in_tmp_path: Path) -> Path:
-    (in_tmp_path / "own_trainer.py").write_text(OWN)
+    shutil.copy(ALTERNATING, in_tmp_path / "own_trainer.py")
     return in_tmp_path
 
 
