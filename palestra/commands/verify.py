@@ -20,8 +20,9 @@ from palestra.recording.recorders import without_clock
 from palestra.runs.branching import Change, tree_differences
 from palestra.runs.config import BaseRunConfig, read_stored_config
 from palestra.runtime.intervals import Interval, Limit
-from palestra.storage.checkpoints import Checkpoints, LoadedCheckpoint
+from palestra.storage.checkpoints import Checkpoints
 from palestra.storage.disk import Folder, RunFolderError
+from palestra.storage.loaded_checkpoint import LoadedCheckpoint
 from palestra.storage.manifest import MANIFEST
 from palestra.storage.records_file import parse_record
 from palestra.storage.run_folder import RunFolder

@@ -14,8 +14,9 @@ from palestra.config import ConfigError, check, load_yaml
 from palestra.recording.recorders import numbers_of
 from palestra.recording.results import Evaluation, as_float
 from palestra.runtime.intervals import Counters, Limit
-from palestra.storage.checkpoints import NOT_OURS, Checkpoints
+from palestra.storage.checkpoints import Checkpoints
 from palestra.storage.disk import RunFolderError
+from palestra.storage.loaded_checkpoint import NOT_OURS
 from palestra.storage.manifest import Manifest
 from palestra.storage.records_file import iterate_records, parse_record
 from palestra.storage.run_folder import RunFolder

@@ -16,7 +16,8 @@ from torch import Tensor
 from palestra.config import Config, ConfigError, ConfigErrorItem, render
 from palestra.config.errors import shown
 from palestra.runs.config import BaseRunConfig, read_stored_config
-from palestra.storage.checkpoints import CheckpointError, Checkpoints, LoadedCheckpoint
+from palestra.storage.checkpoints import CheckpointError, Checkpoints
+from palestra.storage.loaded_checkpoint import LoadedCheckpoint
 from palestra.storage.run_folder import RunFolder
 
 # Keys that decide what the state in a checkpoint consists of: with other values the state would not fit.

@@ -21,9 +21,10 @@ from palestra.recording.summary import render_summary
 from palestra.recording.values import Image, Video, file_media
 from palestra.runs.branching import tree_differences
 from palestra.runtime.timing import summed_times
-from palestra.storage.checkpoints import NOT_OURS, CheckpointError, Checkpoints, LoadedCheckpoint
+from palestra.storage.checkpoints import CheckpointError, Checkpoints
 from palestra.storage.disk import RunFolderError
 from palestra.storage.facts import RunFacts, machine, versions
+from palestra.storage.loaded_checkpoint import NOT_OURS, LoadedCheckpoint
 from palestra.storage.mirror import Mirror
 from palestra.storage.records_file import iterate_records, part_of
 from palestra.storage.remote import RemoteError

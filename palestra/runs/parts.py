@@ -17,8 +17,9 @@ from palestra.players.player import Player
 from palestra.runs.config import RunConfig
 from palestra.runs.imported_players import TrainedPlayer, is_copied, read_copy, read_player
 from palestra.runtime.threads import memory_needed
-from palestra.storage.checkpoints import NOT_OURS, CheckpointError
+from palestra.storage.checkpoints import CheckpointError
 from palestra.storage.disk import Folder, RunFolderError
+from palestra.storage.loaded_checkpoint import NOT_OURS
 
 
 @dataclass(frozen=True)

@@ -10,19 +10,17 @@ A folder is written under a name that starts with a dot, synced, and renamed. Eq
 sorted, and no clock is read. Nothing is ever unpickled.
 """
 
-import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
-from palestra.config import ConfigError
 from palestra.storage.disk import Folder, OpenFile
 from palestra.storage.facts import machine, to_json, versions
+from palestra.storage.loaded_checkpoint import NAME, LoadedCheckpoint, checkpoint_folder, name_in, read_checkpoint
 from palestra.storage.manifest import FORMAT, MANIFEST, STATE, TENSORS, Manifest
 from palestra.storage.records_file import RecordsThen, measured, part_of
 from palestra.storage.run_folder import RunFolder
@@ -37,56 +35,19 @@ from palestra.storage.segments import (
     Segment,
     SegmentedRows,
     StoredFile,
-    StoredRows,
-    parse_json,
-    read_checked,
-    read_tensors,
     rows_per_segment,
     store_full_segments,
     store_rows,
     tensors_to_bytes,
 )
-from palestra.storage.states import decode, encode
+from palestra.storage.states import encode
 
-NAME = r"[0-9]{8,18}"
 # The names of what a kill may leave: a checkpoint partly written or removed, and files partly written.
 LEFTOVER_FOLDER = re.compile(rf"\.{NAME}\.(tmp|removed(-[0-9]+)?)")
 LEFTOVER_FILE = re.compile(r"\.(latest|best)\.[0-9]+\.tmp")
 SEGMENT = re.compile(SEGMENT_NAME)
 LEFTOVER_SEGMENT = re.compile(rf"\.{SEGMENT_NAME}\.[0-9]+\.tmp")
 OUR_FILE = re.compile(rf"{MANIFEST}|{STATE}|{TENSORS}|{SEGMENT_NAME}|{LEFTOVER_SEGMENT.pattern}")
-# Errors of reading content whose SHA-256 are right but which palestra did not write.
-NOT_OURS = (LookupError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError)
-
-
-@dataclass(frozen=True)
-class LoadedCheckpoint:
-    """A checkpoint as `Checkpoints.load` gives it: tensors on the CPU, replay rows on disk until `restore_buffers`.
-
-    warnings: one line per damaged checkpoint that was skipped.
-    """
-
-    place: CheckpointPlace
-    state: dict[str, Any]
-    counters: dict[str, int]
-    buffers: dict[str, StoredRows]
-    records: RecordsThen
-    manifest: Manifest
-    warnings: list[str]
-
-    @property
-    def folder(self) -> Path:
-        return self.place.folder.path
-
-    @contextmanager
-    def fitting(self) -> Iterator[None]:
-        """For loading the state into objects: an error inside becomes a CheckpointError."""
-        try:
-            yield
-        except ConfigError:
-            raise
-        except NOT_OURS as error:
-            raise CheckpointError(f"checkpoint {self.folder} does not fit this run: {error!r}") from error
 
 
 class Checkpoints:
@@ -250,7 +211,7 @@ class Checkpoints:
         damaged: list[str] = []
         for place in self._candidates(which):
             try:
-                return _read(place, damaged, check_rows)
+                return read_checkpoint(place, damaged, check_rows)
             except DamagedError as error:
                 damaged.append(f"checkpoint {place.folder.path} is damaged: {error}")
         if damaged:
@@ -323,7 +284,7 @@ class Checkpoints:
         return CheckpointPlace(self.folder.below(f"{number:08d}"), self.buffers)
 
     def _pointer(self, file: str) -> str | None:
-        return _name_in(self.folder, file)
+        return name_in(self.folder, file)
 
     def _publish(self, unfinished: Folder, name: str) -> None:
         if self.folder.kind(name) is not None:
@@ -379,56 +340,3 @@ def kept_numbers(
     due = [number for number in past if number != between_dues]
     every = {number for number in due if keep_every is not None and number % keep_every == 0}
     return {*due[-keep_last:], *every} | {number for number in (best, between_dues) if number is not None}
-
-
-# ---- reading a folder --------------------------------------------------------------------------------
-
-
-def checkpoint_folder(path: Path) -> Path:
-    """The folder of the checkpoint at a path, which is that folder or the file `latest` or `best` beside it.
-
-    Raises MissingCheckpointError."""
-    if os.path.isdir(path):  # unlike Path.is_dir, this never raises
-        return path
-    name = _name_in(Folder(path.parent), path.name) if path.name in ("latest", "best") else None
-    if name is None:
-        raise MissingCheckpointError(f"there is no checkpoint {path}; expected latest, best, a number or a folder")
-    return path.with_name(name)
-
-
-def _name_in(folder: Folder, file: str) -> str | None:
-    """The checkpoint's name in the file `latest` or `best`; None if the file is missing or holds no such name."""
-    try:
-        name = folder.read(file, max_bytes=32).strip().decode("ascii", errors="replace")
-    except OSError:
-        return None
-    return name if re.fullmatch(NAME, name) else None
-
-
-def _read(place: CheckpointPlace, warnings: list[str], check_rows: bool) -> LoadedCheckpoint:
-    """Read the checkpoint in a folder and check every file; replay rows only if `check_rows`. Raises DamagedError and
-    CheckpointError."""
-    folder = place.folder
-    manifest = Manifest.read(folder)
-    if re.fullmatch(NAME, folder.path.name) and int(folder.path.name) != manifest.number:
-        raise DamagedError(f"expected {MANIFEST} of this checkpoint, got that of checkpoint {manifest.number:08d}")
-    document = parse_json(read_checked(folder, STATE, manifest.files[STATE]), STATE)
-    tensors = read_tensors(folder, TENSORS, manifest.files[TENSORS])
-    if check_rows:
-        for rows in manifest.buffers.values():
-            rows.check(place)
-    try:
-        state = decode(document, tensors)
-        if not isinstance(state, dict):
-            raise TypeError(f"expected a dict, got {type(state).__name__}")
-    except NOT_OURS as error:
-        raise DamagedError(f"{STATE} is not of format {FORMAT} ({error!r})") from error
-    return LoadedCheckpoint(
-        place=place,
-        state=state,
-        counters=manifest.counters,
-        buffers=manifest.buffers,
-        records=manifest.records,
-        manifest=manifest,
-        warnings=warnings,
-    )

@@ -5,7 +5,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from palestra.runs.branching import changes_since, note_changes, require_same_experiment, stored_config
-from palestra.storage.checkpoints import CheckpointError, LoadedCheckpoint
+from palestra.storage.checkpoints import CheckpointError
+from palestra.storage.loaded_checkpoint import LoadedCheckpoint
 from palestra.storage.remote import RemoteError
 from palestra.storage.run_folder import RunFolder
 from palestra.training.interface import RunningTraining

@@ -20,9 +20,9 @@ from palestra.runtime.device import find_device
 from palestra.runtime.signals import StopSignals
 from palestra.runtime.threads import CompilingNotice, frozen_garbage, limited_threads
 from palestra.runtime.timing import TimeLog
-from palestra.storage.checkpoints import checkpoint_folder
 from palestra.storage.disk import RunFolderError
 from palestra.storage.fetching import fetch, is_url
+from palestra.storage.loaded_checkpoint import checkpoint_folder
 from palestra.storage.run_folder import RunFolder
 from palestra.training.naming import class_for, python_class
 

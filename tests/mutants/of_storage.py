@@ -40,10 +40,14 @@ STORAGE = [
         ),
     ),
     *mutants(
-        "storage/checkpoints.py",
+        "storage/loaded_checkpoint.py",
         DAMAGE,
         ("int(folder.path.name) != manifest.number", "False"),
         ("        for rows in manifest.buffers.values():\n            rows.check(place)\n", "        pass\n"),
+    ),
+    *mutants(
+        "storage/checkpoints.py",
+        DAMAGE,
         (
             '                damaged.append(f"checkpoint {place.folder.path} is damaged: {error}")',
             "                pass",

@@ -1,6 +1,6 @@
 """What checkpoints promise, but for replay rows (test_replay_segments.py).
 
-Covers palestra.storage, palestra.storage.segments, palestra.storage.states.
+Covers palestra.storage, palestra.storage.loaded_checkpoint, palestra.storage.segments, palestra.storage.states.
 """
 
 import copy
