@@ -14,11 +14,11 @@ from torch import Tensor
 from palestra.config import ConfigErrorItem, failure
 from palestra.games.game import State, TensorGame, expand_mask
 from palestra.games.spaces import ActionSpace, Box, Discrete, MultiDiscrete, Space
-from palestra.games.trees import are_same, copied, is_same, memory_of, row_of, tensors_in
+from palestra.games.trees import are_same, copied, memory_of
+from palestra.games.trial_calls import CannotGoOn, CheckedCalls, described
 from palestra.randomness import (
     base_key,
     fold,
-    global_states,
     random_choice,
     random_floats,
     restored_global_states,
@@ -27,7 +27,6 @@ from palestra.randomness import (
 
 NUM_WORLDS = 5
 MOST_IDLE_MOVES = 100  # moves in a row in which nobody decides in a world
-ARGUMENTS = {"reset": ("keys",), "transition": ("state", "actions", "keys")}  # of the others: state, role
 WIDEST_BOUND = 10.0  # of random actions in a box without bounds
 
 
@@ -38,7 +37,7 @@ def try_game(game: TensorGame, num_moves: int) -> list[ConfigErrorItem]:
     many moves are played. The global random state is restored afterwards.
     """
     trial = Trial(game)
-    with restored_global_states(), torch.no_grad(), suppress(_CannotGoOn):
+    with restored_global_states(), torch.no_grad(), suppress(CannotGoOn):
         trial.play(num_moves)
     name = type(game).__name__
     return [ConfigErrorItem(f"{name}.{method}", message) for method, message in trial.faults.values()]
@@ -53,25 +52,14 @@ def faults_of_roles(game: TensorGame) -> list[ConfigErrorItem]:
     return [ConfigErrorItem(f"{type(game).__name__}.roles", message)]
 
 
-class _CannotGoOn(Exception):
-    """The result of a method is so wrong that the trial cannot go on."""
-
-
-class Trial:
-    """One game, played to find its faults. faults: (method, message), one for each expectation that failed."""
+class Trial(CheckedCalls):
+    """One game, played to find its faults."""
 
     def __init__(self, game: TensorGame) -> None:
-        self.game = game
-        self.faults: dict[tuple[str, str], tuple[str, str]] = {}
+        super().__init__(game)
         self.layout: dict[
             str, tuple[torch.dtype, tuple[int, ...]]
         ] = {}  # of a state: dtype and shape of each entry, without the axis of worlds
-        self.results: list[tuple[str, Any, Any]] = []  # results of the last two moves: method, result, a copy of it
-        self.num_old_results = 0  # how many of these are of the move before
-        self.num_calls = 0
-
-    def fault(self, method: str, expected: str, got: str) -> None:
-        self.faults.setdefault((method, expected), (method, f"expected {expected}, got {got}"))
 
     # ---- playing ------------------------------------------------------------------------------------
 
@@ -130,7 +118,7 @@ class Trial:
         game, num = self.game, len(self.faults)
         if faults_of_roles(game):
             self.fault("roles", "a tuple of different names", repr(getattr(game, "roles", None)))
-            raise _CannotGoOn
+            raise CannotGoOn
         roles = game.roles
         actions = (Discrete, MultiDiscrete, Box)
         for name, fits in {
@@ -157,32 +145,30 @@ class Trial:
         if not isinstance(getattr(game, "device", None), torch.device):
             self.fault("device", "a torch.device", repr(getattr(game, "device", None)))
         if len(self.faults) > num:
-            raise _CannotGoOn
+            raise CannotGoOn
 
     # ---- the methods, one by one ---------------------------------------------------------------------------
 
     def new_state(self, keys: Tensor) -> State:
         state = self.call("reset", keys)
         if not isinstance(state, dict) or not all(isinstance(name, str) for name in state):
-            self.fault("reset", "a dict of tensors by name", _described(state))
-            raise _CannotGoOn
+            self.fault("reset", "a dict of tensors by name", described(state))
+            raise CannotGoOn
         B, is_sound = len(keys), True
         for name, value in state.items():
             is_tensor = isinstance(value, Tensor) and value.shape[:1] == (B,) and self.is_here(value)
             if not is_tensor:
                 expected = f"entry {name!r} to be a tensor of {B} worlds, ({B}, ...), on {self.game.device}"
-                self.fault("reset", expected, _described(value))
+                self.fault("reset", expected, described(value))
                 is_sound = False
         for name in self.game.tallies:
             if name not in state:
                 self.fault("reset", f"an entry for the tally {name!r}", "none")
                 is_sound = False
             elif is_sound and state[name].shape != (B,):
-                self.fault(
-                    "reset", f"the tally {name!r} to be a number for each world, ({B},)", _described(state[name])
-                )
+                self.fault("reset", f"the tally {name!r} to be a number for each world, ({B},)", described(state[name]))
         if not is_sound:
-            raise _CannotGoOn
+            raise CannotGoOn
         self.layout = {name: (value.dtype, tuple(value.shape[1:])) for name, value in state.items()}
         return state
 
@@ -191,13 +177,13 @@ class Trial:
         (B, R)."""
         masks = {}
         for role in move:
-            with suppress(_CannotGoOn):
+            with suppress(CannotGoOn):
                 self.observe(state, role)
-            with suppress(_CannotGoOn):
+            with suppress(CannotGoOn):
                 masks[role] = self.legal(state, role)
         decides = self.who_decides(state)
         if len(masks) < len(move):
-            raise _CannotGoOn
+            raise CannotGoOn
         decides = decides & torch.tensor([role in move for role in self.game.roles], device=self.game.device)
         for role, legal in masks.items():
             space, needed = self.game.action_spaces[role], decides[:, self.game.roles.index(role)]
@@ -215,7 +201,7 @@ class Trial:
         found = self.call("deciding", state)
         if not self.check_tensor("deciding", "", found, torch.bool, shape):
             if not isinstance(found, Tensor) or found.shape != shape:
-                raise _CannotGoOn
+                raise CannotGoOn
             return found != 0
         return found
 
@@ -232,7 +218,7 @@ class Trial:
         spaces = self.game.spaces[role]
         found = self.call("observe", state, role)
         if not isinstance(found, Mapping) or found.keys() != spaces.keys():
-            got = f"those of {', '.join(map(repr, found))}" if isinstance(found, Mapping) else _described(found)
+            got = f"those of {', '.join(map(repr, found))}" if isinstance(found, Mapping) else described(found)
             self.fault("observe", f"for {role!r} the entries of its spaces: {', '.join(map(repr, spaces))}", got)
             return
         for name, space in spaces.items():
@@ -251,7 +237,7 @@ class Trial:
         if self.check_tensor("legal", f"for {role!r} ", found, torch.bool, shape):
             return found
         if not isinstance(found, Tensor) or found.dim() != 2 or len(found) != shape[0]:
-            raise _CannotGoOn
+            raise CannotGoOn
         sound = torch.zeros(shape, dtype=torch.bool, device=self.game.device)
         sound[:, : found.shape[1]] = found[:, : shape[1]] != 0
         return sound
@@ -262,15 +248,15 @@ class Trial:
         method, B, R = "transition", *decides.shape
         found = self.call(method, state, actions, keys)
         if not isinstance(found, tuple) or len(found) != 4:
-            self.fault(method, "a tuple of state, rewards, terminated, truncated", _described(found))
-            raise _CannotGoOn
+            self.fault(method, "a tuple of state, rewards, terminated, truncated", described(found))
+            raise CannotGoOn
         new, rewards, terminated, truncated = found
         is_sound = self.check_state(method, new, B)
         is_sound &= self.check_tensor(method, "the rewards (worlds, roles) to be ", rewards, torch.float32, (B, R))
         is_sound &= self.check_tensor(method, "terminated (worlds, roles) to be ", terminated, torch.bool, (B, R))
         is_sound &= self.check_tensor(method, "truncated (worlds) to be ", truncated, torch.bool, (B,))
         if not is_sound:
-            raise _CannotGoOn
+            raise CannotGoOn
         if not bool(decides.all()):
             others = dict(actions)
             for role in actions:
@@ -309,14 +295,14 @@ class Trial:
         expected = {name: torch.where(expand_mask(where, value), fresh[name], value) for name, value in before.items()}
         found = self.attempt("refill", state, where, keys)
         if not self.check_state("refill", found, len(where)):
-            raise _CannotGoOn
+            raise CannotGoOn
         if not are_same(expected, found, tolerance=1e-4):
             self.fault(
                 "refill",
                 "the worlds that begin anew as reset makes them, and the others as they were",
                 "something else (tensors of a state may not share their memory, as expand and views do)",
             )
-            raise _CannotGoOn
+            raise CannotGoOn
         return expected
 
     def check_stepper(
@@ -333,80 +319,19 @@ class Trial:
             found = stepper(actions[role].clone(), keys)
         except Exception as error:
             self.fault("stepper", "a step", failure(error))
-            raise _CannotGoOn from error
+            raise CannotGoOn from error
         ended, fresh = terminated[:, 0] | truncated, self.game.reset(keys + 1)
         begun = {name: torch.where(expand_mask(ended, value), fresh[name], value) for name, value in new.items()}
         seen = (self.game.observe(new, role), self.game.observe(begun, role))
         if not are_same((*seen, rewards[:, 0], terminated[:, 0], truncated), found, tolerance=1e-4):
             self.fault("stepper", "what transition, observe and reset give", "something else")
 
-    # ---- calls ---------------------------------------------------------------------------------------------
-
-    def attempt(self, method: str, *arguments: Any) -> Any:
-        """Call once. An exception is a fault, after which the trial cannot go on."""
-        try:
-            return getattr(self.game, method)(*arguments)
-        except Exception as error:
-            self.faults.setdefault((method, "raises"), (method, f"raises {failure(error)}"))
-            raise _CannotGoOn from error
-
-    def call(self, method: str, *arguments: Any) -> Any:
-        """The result of a method. It is called again with the same arguments, and with those of one world alone."""
-        before, random_before = copied(arguments), global_states()
-        found = self.attempt(method, *arguments)
-        for (place, value), (_, now) in zip(tensors_in(before), tensors_in(arguments), strict=True):
-            if not is_same(value, now, 0.0):
-                named = ARGUMENTS.get(method, ("state",))[place[0]] + "".join(f"[{key!r}]" for key in place[1:])
-                self.fault(method, "its arguments to stay as they were", f"other numbers in {named}")
-        drawn = global_states() != random_before
-        again = self.attempt(method, *copied(before))
-        if drawn:
-            self.fault(method, "chance from its keys alone", "numbers from a global random generator")
-        elif not are_same(found, again):
-            self.fault(method, "the same results for the same arguments", "others at a second call")
-        self.check_memory(method, found, again)
-        self.call_alone(method, before, found)
-        return found
-
-    def check_memory(self, method: str, found: Any, again: Any) -> None:
-        """States and observations must be new tensors, because palestra writes to them or stores them. Other results
-        are stored to be checked again after the next move."""
-        is_outcome = (
-            method == "transition" and isinstance(found, tuple) and isinstance(again, tuple) and found and again
-        )
-        if is_outcome:
-            (found, *rest), (again, *_) = found, again
-            self.results.append((method, tuple(rest), copied(tuple(rest))))
-        if method in ("deciding", "legal"):
-            self.results.append((method, found, copied(found)))
-        elif memory_of(found) & memory_of(again):
-            self.fault(method, "new tensors at every call", "memory of an earlier call")
-
-    def call_alone(self, method: str, arguments: tuple[Any, ...], found: Any) -> None:
-        """Call with one world alone: the result must be the same as among the others, up to rounding."""
-        num_worlds = len(next(value for _, value in tensors_in(arguments)))
-        if any(value.shape[:1] != (num_worlds,) for _, value in tensors_in(found)):
-            return  # that is a fault of its own
-        world = self.num_calls % num_worlds
-        self.num_calls += 1
-        if not are_same(row_of(found, world), self.attempt(method, *row_of(arguments, world)), tolerance=1e-4):
-            expected = "a world to come out alone as it does among others"
-            self.fault(method, expected, f"something else for one of {num_worlds}")
-
-    def check_results(self) -> None:
-        """The results of the move before must not have changed."""
-        for method, found, copy in self.results[: self.num_old_results]:
-            if not are_same(found, copy):
-                self.fault(method, "results that later calls do not change", "other numbers after the next move")
-        del self.results[: self.num_old_results]
-        self.num_old_results = len(self.results)
-
     # ---- checks -------------------------------------------------------------------------------------------
 
     def check_state(self, method: str, state: Any, B: int) -> bool:
         """Whether it has the entries that reset has given, in the same dtypes and shapes."""
         if not isinstance(state, dict) or state.keys() != self.layout.keys():
-            got = f"those of {', '.join(map(repr, state))}" if isinstance(state, dict) else _described(state)
+            got = f"those of {', '.join(map(repr, state))}" if isinstance(state, dict) else described(state)
             self.fault(method, f"a state with the entries that reset gives: {', '.join(map(repr, self.layout))}", got)
             return False
         sound = [
@@ -417,26 +342,13 @@ class Trial:
         ]
         return all(sound)
 
-    def check_tensor(self, method: str, what: str, value: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> bool:
-        """Whether it is a tensor of that dtype and shape, on the game's device."""
-        is_tensor = isinstance(value, Tensor)
-        if is_tensor and value.dtype == dtype and value.shape == shape and self.is_here(value):
-            return True
-        self.fault(method, f"{what}{_plain(dtype)} {shape} on {self.game.device}", _described(value))
-        return False
-
-    def require_everywhere(self, method: str, expected: str, holds: Tensor, got: str = "something else") -> None:
-        """holds: bool (B, ...)."""
-        if not bool(holds.all()):
-            self.fault(method, expected, f"{got} in world {int((~holds).nonzero()[0, 0])}")
-
-    def is_here(self, value: Tensor) -> bool:
-        device = self.game.device
-        return value.device.type == device.type and device.index in (None, value.device.index)
-
 
 def _num_rows(state: State) -> int:
     return len(next(iter(state.values())))
+
+
+def _is_tuple_of(value: Any, kind: type) -> bool:
+    return isinstance(value, tuple) and all(isinstance(item, kind) for item in value)
 
 
 # ---- random actions --------------------------------------------------------------------------------------
@@ -463,22 +375,3 @@ def _other(action: Tensor, space: ActionSpace) -> Tensor:
         return action.new_tensor(space.low).clamp(-WIDEST_BOUND, WIDEST_BOUND).expand_as(action)
     nums = torch.tensor(_choices(space), device=action.device)
     return (action + 1) % (nums if action.dim() > 1 else nums[0])
-
-
-# ---- texts ----------------------------------------------------------------------------------------
-
-
-def _plain(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
-
-
-def _described(value: Any) -> str:
-    if isinstance(value, Tensor):
-        return f"{_plain(value.dtype)} {tuple(value.shape)} on {value.device}"
-    if isinstance(value, tuple):
-        return f"a tuple of {len(value)}"
-    return "None" if value is None else f"{'an' if type(value).__name__[0] in 'aeiou' else 'a'} {type(value).__name__}"
-
-
-def _is_tuple_of(value: Any, kind: type) -> bool:
-    return isinstance(value, tuple) and all(isinstance(item, kind) for item in value)

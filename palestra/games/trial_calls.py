@@ -1,0 +1,128 @@
+"""The calls of a game's methods in its trial, each made so that it shows whether the method keeps the promises that
+TensorGame (palestra.games.game) makes for all of its methods.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from palestra.config import failure
+from palestra.games.game import TensorGame
+from palestra.games.trees import are_same, copied, is_same, memory_of, row_of, tensors_in
+from palestra.randomness import global_states
+
+ARGUMENTS = {"reset": ("keys",), "transition": ("state", "actions", "keys")}  # of the others: state, role
+
+
+class CannotGoOn(Exception):
+    """The result of a method is so wrong that the trial cannot go on."""
+
+
+class CheckedCalls:
+    """Calls the methods of one game and checks what they give.
+
+    faults: (method, message), one for each expectation that failed.
+    """
+
+    def __init__(self, game: TensorGame) -> None:
+        self.game = game
+        self.faults: dict[tuple[str, str], tuple[str, str]] = {}
+        self.results: list[tuple[str, Any, Any]] = []  # results of the last two moves: method, result, a copy of it
+        self.num_old_results = 0  # how many of these are of the move before
+        self.num_calls = 0
+
+    def fault(self, method: str, expected: str, got: str) -> None:
+        self.faults.setdefault((method, expected), (method, f"expected {expected}, got {got}"))
+
+    # ---- calls ---------------------------------------------------------------------------------------------
+
+    def attempt(self, method: str, *arguments: Any) -> Any:
+        """Call once. An exception is a fault, after which the trial cannot go on."""
+        try:
+            return getattr(self.game, method)(*arguments)
+        except Exception as error:
+            self.faults.setdefault((method, "raises"), (method, f"raises {failure(error)}"))
+            raise CannotGoOn from error
+
+    def call(self, method: str, *arguments: Any) -> Any:
+        """The result of a method. It is called again with the same arguments, and with those of one world alone."""
+        before, random_before = copied(arguments), global_states()
+        found = self.attempt(method, *arguments)
+        for (place, value), (_, now) in zip(tensors_in(before), tensors_in(arguments), strict=True):
+            if not is_same(value, now, 0.0):
+                named = ARGUMENTS.get(method, ("state",))[place[0]] + "".join(f"[{key!r}]" for key in place[1:])
+                self.fault(method, "its arguments to stay as they were", f"other numbers in {named}")
+        drawn = global_states() != random_before
+        again = self.attempt(method, *copied(before))
+        if drawn:
+            self.fault(method, "chance from its keys alone", "numbers from a global random generator")
+        elif not are_same(found, again):
+            self.fault(method, "the same results for the same arguments", "others at a second call")
+        self.check_memory(method, found, again)
+        self.call_alone(method, before, found)
+        return found
+
+    def check_memory(self, method: str, found: Any, again: Any) -> None:
+        """States and observations must be new tensors, because palestra writes to them or stores them. Other results
+        are stored to be checked again after the next move."""
+        is_outcome = (
+            method == "transition" and isinstance(found, tuple) and isinstance(again, tuple) and found and again
+        )
+        if is_outcome:
+            (found, *rest), (again, *_) = found, again
+            self.results.append((method, tuple(rest), copied(tuple(rest))))
+        if method in ("deciding", "legal"):
+            self.results.append((method, found, copied(found)))
+        elif memory_of(found) & memory_of(again):
+            self.fault(method, "new tensors at every call", "memory of an earlier call")
+
+    def call_alone(self, method: str, arguments: tuple[Any, ...], found: Any) -> None:
+        """Call with one world alone: the result must be the same as among the others, up to rounding."""
+        num_worlds = len(next(value for _, value in tensors_in(arguments)))
+        if any(value.shape[:1] != (num_worlds,) for _, value in tensors_in(found)):
+            return  # that is a fault of its own
+        world = self.num_calls % num_worlds
+        self.num_calls += 1
+        if not are_same(row_of(found, world), self.attempt(method, *row_of(arguments, world)), tolerance=1e-4):
+            expected = "a world to come out alone as it does among others"
+            self.fault(method, expected, f"something else for one of {num_worlds}")
+
+    def check_results(self) -> None:
+        """The results of the move before must not have changed."""
+        for method, found, copy in self.results[: self.num_old_results]:
+            if not are_same(found, copy):
+                self.fault(method, "results that later calls do not change", "other numbers after the next move")
+        del self.results[: self.num_old_results]
+        self.num_old_results = len(self.results)
+
+    # ---- what is expected of a result ----------------------------------------------------------------------
+
+    def check_tensor(self, method: str, what: str, value: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> bool:
+        """Whether it is a tensor of that dtype and shape, on the game's device."""
+        is_tensor = isinstance(value, Tensor)
+        if is_tensor and value.dtype == dtype and value.shape == shape and self.is_here(value):
+            return True
+        self.fault(method, f"{what}{_plain(dtype)} {shape} on {self.game.device}", described(value))
+        return False
+
+    def require_everywhere(self, method: str, expected: str, holds: Tensor, got: str = "something else") -> None:
+        """holds: bool (B, ...)."""
+        if not bool(holds.all()):
+            self.fault(method, expected, f"{got} in world {int((~holds).nonzero()[0, 0])}")
+
+    def is_here(self, value: Tensor) -> bool:
+        device = self.game.device
+        return value.device.type == device.type and device.index in (None, value.device.index)
+
+
+def _plain(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def described(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return f"{_plain(value.dtype)} {tuple(value.shape)} on {value.device}"
+    if isinstance(value, tuple):
+        return f"a tuple of {len(value)}"
+    return "None" if value is None else f"{'an' if type(value).__name__[0] in 'aeiou' else 'a'} {type(value).__name__}"
