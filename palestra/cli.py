@@ -4,11 +4,9 @@ Heavy imports stand inside the commands, so that `palestra --help` answers at on
 """
 
 import atexit
-import errno
 import gc
 import re
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,8 +14,8 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from palestra.commands.failures import errors, one_line_errors, silent
 from palestra.runtime.signals import exiting_on_signals
-from palestra.runtime.starting import importing
 
 app = typer.Typer(
     help="palestra: one reinforcement-learning trainer for players of every kind.",
@@ -26,8 +24,6 @@ app = typer.Typer(
     add_completion=False,
 )
 console = Console(highlight=False)
-silent = Console(quiet=True)
-errors = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
 
 File = Annotated[Path, typer.Argument(help="the config, a YAML file", show_default=False)]
 Run = Annotated[Path, typer.Argument(help="the folder of a run", show_default=False)]
@@ -45,7 +41,7 @@ def train(
     quiet: Quiet = False,
 ) -> None:
     """Train the players of a config."""
-    with _one_line_errors(quiet):
+    with one_line_errors(quiet):
         import palestra
 
         shown = silent if quiet else console
@@ -79,7 +75,7 @@ def resume(
     quiet: Quiet = False,
 ) -> None:
     """Go on with a run from its last checkpoint, to the same bits as if it had never stopped."""
-    with _one_line_errors(quiet):
+    with one_line_errors(quiet):
         import palestra
 
         _fit(palestra.Trainer.load(run, console=silent if quiet else console, into=into, trust=trust))
@@ -88,7 +84,7 @@ def resume(
 @app.command()
 def extend(run: Run, overrides: Overrides = None, trust: Trust = False, quiet: Quiet = False) -> None:
     """Give a run another end, such as stop.after=100000, and go on."""
-    with _one_line_errors(quiet):
+    with one_line_errors(quiet):
         import palestra
         from palestra.config import trusting
         from palestra.runs.branching import extend as extend_run
@@ -112,7 +108,7 @@ def branch(
     quiet: Quiet = False,
 ) -> None:
     """Begin a new run with the state of a checkpoint and changed hyperparameters."""
-    with _one_line_errors(quiet):
+    with one_line_errors(quiet):
         import palestra
 
         shown = silent if quiet else console
@@ -132,7 +128,7 @@ def evaluate(
     trust: Trust = False,
 ) -> None:
     """Play the evaluations of a run's config with the players of a checkpoint; results go to RUN/evaluations/."""
-    with _one_line_errors():
+    with one_line_errors():
         from palestra.config import ConfigError, ConfigErrorItem
         from palestra.runs.stored import StoredRun
 
@@ -195,7 +191,7 @@ def report(
     ] = None,
 ) -> None:
     """Write one page of HTML on runs: curves, evaluations, time, checkpoints, configs. A run may train meanwhile."""
-    with _one_line_errors():
+    with one_line_errors():
         from palestra.report.page import write_report
 
         console.print(str(write_report(runs, out)), soft_wrap=True)
@@ -216,7 +212,7 @@ def compare(
     ] = None,
 ) -> None:
     """Compare runs: scores, as means of those that differ in seed alone; keys that differ; who is likely better."""
-    with _one_line_errors():
+    with one_line_errors():
         from palestra.recording.recorders import plain
         from palestra.report.comparison import as_data, compare_groups
         from palestra.report.comparison_table import render_comparison, to_csv
@@ -247,7 +243,7 @@ def verify(
     trust: Trust = False,
 ) -> None:
     """Train a part of a run again in another folder, and say whether records and state are equal to the bit."""
-    with _one_line_errors():
+    with one_line_errors():
         from palestra.commands.verify import verify as verify_run
 
         verdict = verify_run(run, start, trust)
@@ -278,7 +274,7 @@ def profile(
     out: Annotated[Path, typer.Option(help="the trace, for chrome://tracing or ui.perfetto.dev")] = Path("trace.json"),
 ) -> None:
     """Train a short stretch of a config under torch's profiler: where the time goes, by phase and by operator."""
-    with _one_line_errors():
+    with one_line_errors():
         from palestra.commands.profile import profile_config, render_profile
 
         try:
@@ -301,7 +297,7 @@ def export(
     trust: Trust = False,
 ) -> None:
     """Write a player as files that run without palestra, to RUN/export/PLAYER-OPT_STEPS/."""
-    with _one_line_errors():
+    with one_line_errors():
         import palestra
         from palestra.commands.export import ExportError, export_player
 
@@ -320,7 +316,7 @@ def export(
 def check(file: File, overrides: Overrides = None) -> None:
     """Check a config: all that `train` would refuse, at once. Nothing is run, and no environment is made; classes
     that the file names are imported, and with them their modules run."""
-    with _one_line_errors():
+    with one_line_errors():
         from palestra.commands.check import dry_run
 
         unchecked = dry_run(file, overrides or [])
@@ -337,28 +333,18 @@ def config(
     ] = None,
 ) -> None:
     """Print a complete config, each key with its comment; for any Gymnasium environment, with networks that fit it."""
-    with _one_line_errors():
-        from palestra.config import ConfigError, ConfigErrorItem, load_config, render
+    with one_line_errors():
+        from palestra.commands.suggest_config import suggested_config
+        from palestra.config import render
         from palestra.runs.config import RunConfig
 
-        known = {path.stem: path for path in shipped_configs()}
-        wanted = [stem for stem in known if stem.split("-")[0] == name and (game is None or stem == f"{name}-{game}")]
-        if not wanted and game is not None and any(stem.split("-")[0] == name for stem in known) and "-" in game:
-            from palestra.commands.suggest_config import fitted_config
-
-            print(render(fitted_config(name, game, list(known.values())), RunConfig), end="")
-            return
-        if not wanted:
-            asked = name if game is None else f"{name} {game}"
-            there = ", ".join(stem.replace("-", " ", 1) for stem in known)
-            raise ConfigError([ConfigErrorItem("config", f"expected one of {there}, got {asked!r}")])
-        print(render(load_config(known[wanted[0]], (), RunConfig), RunConfig), end="")
+        print(render(suggested_config(name, game), RunConfig), end="")
 
 
 @app.command(name="list")
 def list_parts() -> None:
     """List games, algorithms, trainers, nets, players, schedules, rewards and optimizers, one line each."""
-    with _one_line_errors():
+    with one_line_errors():
         from palestra.commands.catalogue import catalogue
 
         for kind, entries in catalogue().items():
@@ -369,16 +355,7 @@ def list_parts() -> None:
             console.print(table)
 
 
-def shipped_configs() -> list[Path]:
-    """The config files that come with palestra."""
-    package = Path(__file__).parent
-    folders = (package / "configs", package.parent / "configs")  # installed; in a checkout
-    return sorted(path for folder in folders for path in folder.glob("*.yml"))
-
-
-# ---- exit codes ----------------------------------------------------------------------------------------
-
-REFUSALS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
+# ---- what several commands do ----------------------------------------------------------------------------
 
 
 def _fit(trainer: Any) -> None:
@@ -398,38 +375,6 @@ def _parse_seeds(text: str) -> list[int]:
     elif re.fullmatch(r"\d+(,\d+)*", text):
         return [int(seed) for seed in text.split(",")]
     raise ConfigError([ConfigErrorItem("--seeds", f"expected seeds as 0..4 or 0,3,7, got {text!r}")])
-
-
-@contextmanager
-def _one_line_errors(quiet: bool = True) -> Iterator[None]:
-    """Print each error as one line without a traceback: exit code 2 for a user's mistake, 1 for a failed run.
-
-    quiet: do not show that palestra is importing; for commands that only print an answer.
-    """
-    with importing(silent if quiet else errors):
-        import palestra.training  # noqa: F401 (it imports nearly all that the commands do)
-        from palestra.config import ConfigError, UntrustedError
-        from palestra.games.world import EnvironmentFailed
-        from palestra.runs.stored import EvaluationFailed
-        from palestra.storage.checkpoints import CheckpointError
-        from palestra.storage.disk import RunFolderError
-        from palestra.storage.secrets import redacted
-        from palestra.storage.segments import MissingCheckpointError
-        from palestra.training.checks import TrainingFailed
-
-    try:
-        yield
-    except (ConfigError, RunFolderError, MissingCheckpointError, UntrustedError) as error:
-        errors.print(redacted(str(error)))
-        raise typer.Exit(2) from None
-    except (TrainingFailed, EvaluationFailed, EnvironmentFailed, CheckpointError) as error:
-        errors.print(redacted(str(error)))
-        raise typer.Exit(1) from None
-    except OSError as error:
-        if error.errno not in REFUSALS:
-            raise
-        errors.print(f"the disk refuses: {redacted(str(error))}")
-        raise typer.Exit(1) from None
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

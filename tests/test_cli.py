@@ -1,6 +1,6 @@
 """The command line: what it prints, what it leaves, and its exit codes.
 
-Covers palestra.__main__, palestra.commands.catalogue.
+Covers palestra.__main__, palestra.commands.catalogue, palestra.commands.failures.
 """
 
 import contextlib

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import palestra
-from palestra.cli import shipped_configs
+from palestra.commands.suggest_config import shipped_configs
 from palestra.config import load_yaml
 from palestra.recording.recorders import without_clock
 from palestra.runs.branching import tree_differences

@@ -1,5 +1,5 @@
-"""Makes a complete config for any Gymnasium environment: a shipped config of the same algorithm, with networks that fit
-the observations. It is a starting point that is not tuned."""
+"""What `palestra config` prints: a shipped config, or a complete one for any Gymnasium environment, which is a shipped
+config of the same algorithm with networks that fit the observations. That is a starting point that is not tuned."""
 
 import math
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from palestra.config import ConfigError, ConfigErrorItem, check, load_yaml
+from palestra.config import ConfigError, ConfigErrorItem, check, load_config, load_yaml
 from palestra.games.gymnasium import GymnasiumConfig, GymnasiumGame
 from palestra.games.gymnasium.arguments import is_atari, known_arguments
 from palestra.games.gymnasium.environments import make_environment
@@ -48,6 +48,27 @@ ATARI_PREPROCESSING = {
     "scale_obs": False,
 }
 FRAME_STACK = {"name": "frame_stack", "stack_size": 4, "padding_type": "reset"}
+
+
+def shipped_configs() -> list[Path]:
+    """The config files that come with palestra."""
+    package = Path(__file__).parents[1]
+    folders = (package / "configs", package.parent / "configs")  # installed; in a checkout
+    return sorted(path for folder in folders for path in folder.glob("*.yml"))
+
+
+def suggested_config(name: str, game: str | None) -> RunConfig:
+    """The shipped config of an algorithm and a game (None: of the first), or `fitted_config`. Raises ConfigError."""
+    known = {path.stem: path for path in shipped_configs()}
+    of_name = [stem for stem in known if stem.split("-")[0] == name]
+    wanted = [stem for stem in of_name if game is None or stem == f"{name}-{game}"]
+    if wanted:
+        return load_config(known[wanted[0]], (), RunConfig)
+    if of_name and game is not None and "-" in game:
+        return fitted_config(name, game, list(known.values()))
+    asked = name if game is None else f"{name} {game}"
+    there = ", ".join(stem.replace("-", " ", 1) for stem in known)
+    raise ConfigError([ConfigErrorItem("config", f"expected one of {there}, got {asked!r}")])
 
 
 def fitted_config(algorithm: str, env_id: str, shipped: Sequence[Path]) -> RunConfig:

@@ -7,8 +7,8 @@ import pytest
 from typer.testing import CliRunner
 
 import palestra
-from palestra.cli import app, shipped_configs
-from palestra.commands.suggest_config import fitted_config
+from palestra.cli import app
+from palestra.commands.suggest_config import fitted_config, shipped_configs
 from palestra.config import ConfigError
 
 RUNNER = CliRunner()

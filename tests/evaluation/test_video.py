@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from palestra.cli import app, shipped_configs
+from palestra.cli import app
+from palestra.commands.suggest_config import shipped_configs
 from palestra.config import ConfigError
 from palestra.evaluation.video import film_episodes
 from palestra.players import make_script

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from palestra.cli import shipped_configs
+from palestra.commands.suggest_config import shipped_configs
 from palestra.config import ConfigError, check, load_yaml
 from palestra.config.variants import members_of, names_of
 from palestra.evaluation.config import EvaluationConfig

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 import palestra
-from palestra.cli import shipped_configs
+from palestra.commands.suggest_config import shipped_configs
 from palestra.config import load_yaml
 from palestra.games.polyhedra.pictures import board_points, chosen_axes
 from palestra.report.page import write_report

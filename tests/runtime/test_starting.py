@@ -14,6 +14,7 @@ from numba import njit
 from rich.console import Console
 
 import palestra.cli
+from palestra.commands import failures
 from palestra.runtime.starting import IMPORTING, importing, without_garbage_collection
 from palestra.runtime.threads import COMPILING, CompilingNotice
 
@@ -142,9 +143,7 @@ def test_what_is_imported_is_not_told_again() -> None:
 @pytest.mark.parametrize("options", [[], ["--quiet"]])
 def test_a_quiet_start_says_nothing(options: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[Console] = []
-    monkeypatch.setattr(
-        palestra.cli, "importing", lambda console: (told.append(console), without_garbage_collection())[1]
-    )
+    monkeypatch.setattr(failures, "importing", lambda console: (told.append(console), without_garbage_collection())[1])
     with pytest.raises(SystemExit):
         palestra.cli.main(["train", "there-is-no-such-file.yml", *options])
     assert [console.quiet for console in told] == [options == ["--quiet"]]

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from palestra.cli import shipped_configs
-from palestra.commands.suggest_config import fitted_config
+from palestra.commands.suggest_config import fitted_config, shipped_configs
 from palestra.config import ConfigError, check, load_yaml
 from palestra.games.gymnasium import GymnasiumConfig, GymnasiumGame
 from palestra.games.gymnasium.environments import make_environment

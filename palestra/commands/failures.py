@@ -1,0 +1,47 @@
+"""How a command ends that cannot do what it is asked: with a line on stderr, and an exit code."""
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import typer
+from rich.console import Console
+
+from palestra.runtime.starting import importing
+
+silent = Console(quiet=True)
+errors = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+
+REFUSALS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
+
+
+@contextmanager
+def one_line_errors(quiet: bool = True) -> Iterator[None]:
+    """Print each error as one line without a traceback: exit code 2 for a user's mistake, 1 for a failed run.
+
+    quiet: do not show that palestra is importing; for commands that only print an answer.
+    """
+    with importing(silent if quiet else errors):
+        import palestra.training  # noqa: F401 (it imports nearly all that the commands do)
+        from palestra.config import ConfigError, UntrustedError
+        from palestra.games.world import EnvironmentFailed
+        from palestra.runs.stored import EvaluationFailed
+        from palestra.storage.checkpoints import CheckpointError
+        from palestra.storage.disk import RunFolderError
+        from palestra.storage.secrets import redacted
+        from palestra.storage.segments import MissingCheckpointError
+        from palestra.training.checks import TrainingFailed
+
+    try:
+        yield
+    except (ConfigError, RunFolderError, MissingCheckpointError, UntrustedError) as error:
+        errors.print(redacted(str(error)))
+        raise typer.Exit(2) from None
+    except (TrainingFailed, EvaluationFailed, EnvironmentFailed, CheckpointError) as error:
+        errors.print(redacted(str(error)))
+        raise typer.Exit(1) from None
+    except OSError as error:
+        if error.errno not in REFUSALS:
+            raise
+        errors.print(f"the disk refuses: {redacted(str(error))}")
+        raise typer.Exit(1) from None
