@@ -142,10 +142,17 @@ ROLLOUTS = [
             "outcome = self._observe({name: _replace(value, ended, last[name]) for name, value in arrays.items()})",
             "outcome = self._observe(arrays)",
         ),
-        ("        self._episodes += where\n", "        self._episodes += 1\n"),
-        ('            "starts": self._starts - first,', '            "starts": self._starts,'),
         ("            self._awaiting_reset = self._awaiting_reset & ~mask", "            pass"),
         ("                terminated, truncated = terminated & valid, truncated & valid", "                pass"),
+    ),
+    *mutants(
+        "games/gymnasium/running_episodes.py",
+        GYM,
+        ("        self.numbers += where\n", "        self.numbers += 1\n"),
+        (
+            '            "starts": torch.tensor(self.starts - first),',
+            '            "starts": torch.tensor(self.starts),',
+        ),
     ),
     *mutants(
         "games/gymnasium/world.py",

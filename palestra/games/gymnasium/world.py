@@ -19,6 +19,7 @@ from palestra.games.gymnasium.config import EnvironmentConfig
 from palestra.games.gymnasium.environments import autoreset_mode, close_vector, make_vector
 from palestra.games.gymnasium.info import InfoFields
 from palestra.games.gymnasium.normalization import Moments
+from palestra.games.gymnasium.running_episodes import RunningEpisodes
 from palestra.games.gymnasium.seeding import episode_seed
 from palestra.games.gymnasium.spaces import WHOLE, Arrays, ObservationReader
 from palestra.games.spaces import ActionSpace
@@ -73,11 +74,7 @@ class GymnasiumWorld(EnvironmentWorld):
     _mode: AutoresetMode
     _raw_observation: Arrays  # the last observations before normalisation and clipping; unused if there is neither
     _awaiting_reset: np.ndarray | None  # bool (B,): episodes that have ended, whose worlds the next step only resets
-    _episodes: np.ndarray  # int64 (B,): number of the running episode
-    _actions: np.ndarray  # (capacity, B, ...): those of the last `_num_remembered` steps
-    _num_remembered: int
-    _num_forgotten: int  # steps before them
-    _starts: np.ndarray  # int64 (B,): where the running episodes begin among them
+    _episodes: RunningEpisodes
     _returns: np.ndarray  # float64 (B,): discounted returns of the running episodes
 
     def __init__(self, game: EnvironmentGame, num_worlds: int, key: int, training: bool) -> None:
@@ -134,10 +131,7 @@ class GymnasiumWorld(EnvironmentWorld):
         except EnvironmentFailed as failed:
             failed.place = failed.place or self._place(failed.world)  # `_open` has set it if it failed there
             raise
-        if self._num_remembered == len(self._actions):
-            self._extend_actions(gym_actions)
-        self._actions[self._num_remembered] = gym_actions
-        self._num_remembered += 1
+        self._episodes.add(gym_actions)
         rewards = rewards.astype(np.float32)
         if self._awaiting_reset is not None or count_nonzero(terminated) or count_nonzero(truncated):
             return self._step_with_ends(raw, rewards, terminated, truncated, infos)
@@ -161,7 +155,7 @@ class GymnasiumWorld(EnvironmentWorld):
         reset_only, self._awaiting_reset = self._awaiting_reset, None
         valid = None if reset_only is None else ~reset_only
         if reset_only is not None:
-            self._start_episodes(reset_only)
+            self._episodes.begin(reset_only)
             if self.game.config.is_vector:  # gymnasium's own give zeros there; others may give anything
                 rewards *= valid
                 terminated, truncated = terminated & valid, truncated & valid
@@ -196,7 +190,7 @@ class GymnasiumWorld(EnvironmentWorld):
         else:
             outcome = self._observe(arrays)
             after_reset = self._reset("the reset after episode {episode}", options={"reset_mask": ended})
-        self._start_episodes(ended)
+        self._episodes.begin(ended)
         return outcome, self._observe_after_reset(outcome, ended, after_reset)
 
     def _last_observations(self, infos: dict[str, Any], ended: np.ndarray) -> Arrays:
@@ -216,7 +210,7 @@ class GymnasiumWorld(EnvironmentWorld):
         `entry_point` vector environment."""
         mask = where.cpu().numpy()
         after_reset = self._reset("the reset after episode {episode}", options={"reset_mask": mask})
-        self._start_episodes(mask)
+        self._episodes.begin(mask)
         if self._awaiting_reset is not None:
             self._awaiting_reset = self._awaiting_reset & ~mask
         self.observation = self._observe_after_reset(self.observation, mask, after_reset)
@@ -233,16 +227,11 @@ class GymnasiumWorld(EnvironmentWorld):
         """Which environment fails, and when. world: None if it is not known which one."""
         where = self.game.config.id + ("" if self.training else ", in an evaluation")
         if world is None:
-            return f"{where}, all worlds, step {self._num_forgotten + self._num_remembered + 1} since they were made"
+            return f"{where}, all worlds, step {self._episodes.num_steps + 1} since they were made"
         if self._awaiting_reset is not None and self._awaiting_reset[world]:
             when = "the reset after episode {episode}"
-        step = self._num_remembered - int(self._starts[world]) + 1
-        return f"{where}, world {world}, {when.format(step=step, episode=int(self._episodes[world]))}"
-
-    def _start_episodes(self, where: np.ndarray) -> None:
-        """Count new episodes in some worlds, bool (B,); their first action will be the next one."""
-        self._episodes += where
-        np.putmask(self._starts, where, self._num_remembered)
+        step, episode = self._episodes.num_steps_of(world) + 1, int(self._episodes.numbers[world])
+        return f"{where}, world {world}, {when.format(step=step, episode=episode)}"
 
     # ---- observations and rewards of the player ----------------------------------------------------------
 
@@ -289,30 +278,14 @@ class GymnasiumWorld(EnvironmentWorld):
             rewards = rewards.clip(-game.config.reward.clip, game.config.reward.clip)
         return self._tensor(rewards)
 
-    # ---- the actions of the running episodes -------------------------------------------------------------
-
-    def _extend_actions(self, gym_actions: np.ndarray) -> None:
-        """Forget the actions that no running episode needs, and double the capacity if many are left."""
-        first = int(self._starts.min())
-        needed = self._actions[first : self._num_remembered]
-        capacity = max(2 * len(needed), len(self._actions), 256)
-        self._actions = np.empty((capacity, *gym_actions.shape), dtype=gym_actions.dtype)
-        self._actions[: len(needed)] = needed.reshape(len(needed), *gym_actions.shape)
-        self._starts -= first
-        self._num_forgotten += first
-        self._num_remembered = len(needed)
-
     # ---- open, close, store ------------------------------------------------------------------------------
 
     def _open(self) -> None:
         config, stored = self.game.config, self._stored
         self._raw_observation = {}
         self._awaiting_reset = None
-        self._actions = np.empty((0, self.num_worlds))
-        self._num_remembered = self._num_forgotten = 0
         self._returns = np.zeros(self.num_worlds)
-        self._starts = np.zeros(self.num_worlds, dtype=np.int64)
-        self._episodes = np.zeros(self.num_worlds, dtype=np.int64)
+        self._episodes = RunningEpisodes(self.num_worlds)
         try:
             self._vector = vector = make_vector(config, self.num_worlds, self.key)
         except EnvironmentFailed as failed:
@@ -320,8 +293,8 @@ class GymnasiumWorld(EnvironmentWorld):
             raise
         self._mode = autoreset_mode(vector)
         if stored is None or config.is_vector:
-            self._episodes += 0 if stored is None else int(stored["episodes"].max()) + 1
-            seed = episode_seed(self.key, 0, int(self._episodes[0]))
+            self._episodes.numbers += 0 if stored is None else int(stored["episodes"].max()) + 1
+            seed = episode_seed(self.key, 0, int(self._episodes.numbers[0]))
             self.observation = self._observe(self._reset("its first reset", seed=seed))
             if stored is not None:
                 self._warn(
@@ -333,14 +306,11 @@ class GymnasiumWorld(EnvironmentWorld):
 
     def _replay(self, stored: dict[str, Any]) -> None:
         """Replay the running episodes up to where they were."""
-        self._episodes, self._starts, actions, awaiting_reset, self._returns = (
-            stored[name].cpu().numpy().copy() for name in ("episodes", "starts", "actions", "awaiting_reset", "returns")
-        )
-        self._actions, self._num_remembered = actions, len(actions)
+        self._episodes.load_state_dict(stored)
+        awaiting_reset, self._returns = (stored[name].cpu().numpy().copy() for name in ("awaiting_reset", "returns"))
         self.exact = stored["exact"]
-        replays = [(int(self._episodes[i]), actions[self._starts[i] :, i]) for i in range(self.num_worlds)]
         try:
-            self._vector.set_attr("replay", replays)
+            self._vector.set_attr("replay", self._episodes.replays())
             raw, _ = self._vector.reset()
             have_ended = np.array(self._vector.get_attr("has_ended"))
         except EnvironmentFailed as failed:
@@ -371,18 +341,12 @@ class GymnasiumWorld(EnvironmentWorld):
         if self._stored is not None:
             return self._stored
         observation = {name: value.cpu() for name, value in self.observation.items()}
-        first = int(self._starts.min())
         waits = np.zeros(self.num_worlds, dtype=bool) if self._awaiting_reset is None else self._awaiting_reset
-        arrays = {
-            "episodes": self._episodes,
-            "starts": self._starts - first,
-            "actions": self._actions[first : self._num_remembered],
-            "awaiting_reset": waits,
-            "returns": self._returns,
-        }
         raw = {name: torch.tensor(value) for name, value in self._raw_observation.items()}
         return {
-            **{name: torch.tensor(value) for name, value in arrays.items()},
+            **self._episodes.state_dict(),
+            "awaiting_reset": torch.tensor(waits),
+            "returns": torch.tensor(self._returns),
             "observation": observation,
             "raw_observation": raw if self.game.transforms_observations else observation,
             "exact": self.exact,

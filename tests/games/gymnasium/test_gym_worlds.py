@@ -1,6 +1,6 @@
 """GymnasiumWorld: the same experience in every autoreset mode and vectorization, true ends, seeds, replay.
 
-Covers palestra.games.gymnasium.game, palestra.games.gymnasium.world.
+Covers palestra.games.gymnasium.game, palestra.games.gymnasium.running_episodes, palestra.games.gymnasium.world.
 """
 
 import os
@@ -258,7 +258,7 @@ def test_long_episodes_need_no_more_room_than_their_actions() -> None:
     world = game.make_world(2, KEY, training=True)
     for step in range(2000):
         world.step(torch.tensor([step % 2, step % 2]), torch.zeros(2))
-    assert len(world._actions) <= 512
+    assert len(world._episodes.actions) <= 512
     assert len(world.state_dict()["actions"]) <= 21
 
 
