@@ -275,7 +275,9 @@ def test_a_failed_run_is_one_line_and_exit_code_1(file: Path) -> None:
     schedule = "players.host.algorithm.learning_rate={name: constant, value: 1e38}"
     result = palestra("train", "tiny.yml", schedule, "--run", "failed", "--quiet", code=1)
     assert re.fullmatch(
-        r"player 'host', opt step \d+: .*; checkpoint \d{8} stands: palestra resume failed\n", result.stderr
+        r"player 'host', opt step \d+: .*; a resumed run would fail again: change the config with "
+        r"palestra branch failed/checkpoints/\d{8} KEY=VALUE\n",
+        result.stderr,
     )
     palestra("evaluate", "failed")
 

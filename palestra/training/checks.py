@@ -10,6 +10,7 @@ from palestra.config import ConfigError, ConfigErrorItem
 from palestra.players.player import Player
 from palestra.recording.aggregates import Aggregates
 from palestra.runs.config import BaseRunConfig, RunConfig
+from palestra.runs.output import RunOutput
 
 
 class TrainingFailed(RuntimeError):
@@ -22,6 +23,21 @@ class TrainingFailed(RuntimeError):
     def __init__(self, why: str, *left: str) -> None:
         super().__init__("; ".join([why, *left]))
         self.why = why
+
+
+def resume_hint(output: RunOutput) -> str:
+    """How to go on with a run that has failed, for a message."""
+    if not (numbers := output.checkpoints.numbers()):
+        return "nothing was saved"
+    return f"the last checkpoint is {numbers[-1]:08d}: resume with palestra resume {output.folder.path}"
+
+
+def branch_hint(output: RunOutput) -> str:
+    """How to go on after a fault that a resumed run would meet again, because it computes the same bits."""
+    if not (numbers := output.checkpoints.numbers()):
+        return "nothing was saved"
+    checkpoint = output.folder.path / "checkpoints" / f"{numbers[-1]:08d}"
+    return f"a resumed run would fail again: change the config with palestra branch {checkpoint} KEY=VALUE"
 
 
 def fault_of_losses(players: Sequence[Player], metrics: Mapping[str, Aggregates], fused_game: Any) -> str | None:

@@ -24,7 +24,7 @@ from palestra.runtime.signals import Interrupted
 from palestra.storage.checkpoints import CheckpointError
 from palestra.storage.disk import write_traceback
 from palestra.training.checkpointing import Checkpointing
-from palestra.training.checks import TrainingFailed, check_checkpoint_folder
+from palestra.training.checks import TrainingFailed, branch_hint, check_checkpoint_folder, resume_hint
 from palestra.training.evaluating import Evaluating
 from palestra.training.progress import ProgressReporter
 from palestra.training.run import RunOwner
@@ -107,10 +107,10 @@ class Lifecycle(RunOwner):
             except TrainingEnds:
                 self._end(output)
             except NoRoom as error:
-                raise TrainingFailed(str(error), self.resume_hint()) from error
+                raise TrainingFailed(str(error), resume_hint(output)) from error
             except self.failures as error:
                 traceback = write_traceback(output.folder.root, error)
-                raise TrainingFailed(str(error), self.resume_hint(), traceback) from error
+                raise TrainingFailed(str(error), resume_hint(output), traceback) from error
 
     def _end(self, output: RunOutput) -> None:
         self.after_train()
@@ -312,12 +312,7 @@ class Lifecycle(RunOwner):
     def require_finite(self, with_parameters: bool) -> None:
         """Raise TrainingFailed if a loss or, with `with_parameters`, a parameter is not finite."""
         if (fault := self.fault(with_parameters)) is not None:
-            raise TrainingFailed(fault, self.resume_hint())
-
-    def resume_hint(self) -> str:
-        """How a run that fails can be resumed, for a message."""
-        folder, numbers = self.opened_output().folder.path, self.opened_output().checkpoints.numbers()
-        return f"checkpoint {numbers[-1]:08d} stands: palestra resume {folder}" if numbers else "nothing was saved"
+            raise TrainingFailed(fault, branch_hint(self.opened_output()))
 
     # ---- state -----------------------------------------------------------------------------------------
 

@@ -517,7 +517,8 @@ def test_a_loss_that_is_no_number_fails_the_run_and_keeps_a_sound_checkpoint(
         trainer.fit()
     assert re.fullmatch(
         r"player 'host', opt step \d+: (the loss is (nan|inf)|a parameter is no finite number); "
-        rf"checkpoint \d{{8}} stands: palestra resume {tmp_path / 'run'}",
+        rf"a resumed run would fail again: change the config with "
+        rf"palestra branch {tmp_path / 'run'}/checkpoints/\d{{8}} KEY=VALUE",
         str(caught.value),
     )
     assert all_finite(saved_state(trainer))
@@ -548,7 +549,7 @@ def test_a_scratch_disk_without_room_fails_the_run_in_one_line(
         Trainer(config, run=tmp_path / "run").fit()
     assert re.fullmatch(
         rf"there is no room in replay_buffer.scratch_folder {tmp_path} for \S+ GiB of the replay buffer; "
-        rf"checkpoint 00000000 stands: palestra resume {tmp_path / 'run'}",
+        rf"the last checkpoint is 00000000: resume with palestra resume {tmp_path / 'run'}",
         str(caught.value),
     )
 
