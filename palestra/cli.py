@@ -143,7 +143,11 @@ def evaluate(
         if watch:
             if checkpoint is not None or video:
                 raise ConfigError(
-                    [ConfigErrorItem("--watch", "expected neither --checkpoint nor --video beside it, got one of them")]
+                    [
+                        ConfigErrorItem(
+                            "--watch", "expected no --checkpoint and no --video together with --watch, got one of them"
+                        )
+                    ]
                 )
             _watch(stored, names, games)
             return

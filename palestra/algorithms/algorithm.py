@@ -207,7 +207,8 @@ class Algorithm(ABC):
         stands in loops of the turn and is done is passed over, what stands between them is done again."""
 
     def state_dict(self) -> dict[str, Any]:
-        """What must be remembered between safe points, beside the player's parts and how far its turn has come."""
+        """State that checkpoints must hold besides the player's networks, optimizers and replay buffer and how far its
+        turn has come; {} if there is none."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

@@ -1,9 +1,9 @@
 """Writes the policy of a player as files that run without palestra: a torch.export program and, if asked for, ONNX.
 
-Both take an observation and the legal actions, for any number of worlds, and give the actions and the value (`worth`)
-of every choice, by which the player chooses: Q-values or logits. `policy.json` has the names, shapes and types, and
-under `seen_through` how observations of a Gymnasium environment must be normalised. The files are loaded again, and
-must act as the player does.
+Both take an observation and the legal actions, for any number of worlds, and give `action` and `q_values_or_logits`: of
+every choice the Q-value (DQN) or the logit (other algorithms), with no columns for actions that are vectors of numbers.
+`policy.json` has the names, shapes and types, and under `normalization` how observations of a Gymnasium environment
+must be normalised. The files are loaded again, and must act as the player does.
 """
 
 import logging
@@ -25,6 +25,7 @@ from palestra.storage.disk import write_text
 from palestra.storage.facts import to_json
 
 NUM_WORLDS, NUM_ROUNDS = 32, 16  # of the games in which the actions of the file and of the player are compared
+OUTPUTS = ["action", "q_values_or_logits"]
 TOLERANCE = 1e-4  # of numbers in an action, and of the values of two choices: kernels add up in different orders
 
 Decisions = list[tuple[Mapping[str, Tensor], Tensor, Tensor]]  # observation, legal actions, the player's action
@@ -100,12 +101,12 @@ def _compare(act: Act, decisions: Decisions, space: ActionSpace, path: Path) -> 
     of the same value."""
     number = different = 0
     for view, legal, action in decisions:
-        found, worth = act(view, legal)
+        found, values = act(view, legal)
         if isinstance(space, Box):
             near = (found - action).abs() <= TOLERANCE
         else:
             nums = space.nums if isinstance(space, MultiDiscrete) else (space.num,)
-            parts = zip(worth.split(list(nums), dim=1), _columns(found), _columns(action), strict=True)
+            parts = zip(values.split(list(nums), dim=1), _columns(found), _columns(action), strict=True)
             near = torch.cat(
                 [(part.gather(1, one) - part.gather(1, two)).abs() <= TOLERANCE for part, one, two in parts], dim=1
             )
@@ -133,7 +134,7 @@ def _write_onnx(module: nn.Module, example: Any, shapes: Any, path: Path) -> Act
         example,
         path,
         input_names=names,
-        output_names=["action", "worth"],
+        output_names=OUTPUTS,
         dynamic_shapes=shapes,
         dynamo=True,
         verbose=False,
@@ -143,10 +144,10 @@ def _write_onnx(module: nn.Module, example: Any, shapes: Any, path: Path) -> Act
     wanted = {entry.name for entry in session.get_inputs()}  # what an action does not depend on is left out
 
     def act(view: Mapping[str, Tensor], legal: Tensor) -> tuple[Tensor, Tensor]:
-        values = {**view, "legal": legal}
-        inputs = {name: values[name].cpu().numpy() for name in names if name in wanted}
-        action, worth = (torch.from_numpy(output) for output in session.run(["action", "worth"], inputs))
-        return action, worth
+        given = {**view, "legal": legal}
+        inputs = {name: given[name].cpu().numpy() for name in names if name in wanted}
+        action, values = (torch.from_numpy(output) for output in session.run(OUTPUTS, inputs))
+        return action, values
 
     return act
 
@@ -156,11 +157,12 @@ def _description(player: Player, example: tuple[Mapping[str, Tensor], Tensor]) -
         return {"shape": ["batch", *value.shape[1:]], "dtype": str(value.dtype).removeprefix("torch.")}
 
     return {
-        "seen_through": None if player.game is None else player.game.transformation(),
+        "normalization": None if player.game is None else player.game.transformation(),
         "player": player.name,
         "role": player.roles[0],
         "opt_steps": player.opt_steps,
         "observation": {name: entry(value) for name, value in example[0].items()},
         "legal": entry(example[1]),
+        "outputs": OUTPUTS,
         "actions": str(player.action_space),
     }

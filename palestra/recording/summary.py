@@ -149,7 +149,7 @@ def verdicts(evaluations: Sequence[Evaluation]) -> list[str]:
     past = histories(evaluations)
     for seat in dict.fromkeys(seat for seats in results for seat in seats if seat.learns):
         own = {_others(seats, seat): pair for seats, pair in results.items() if seat in seats}
-        lines.append(f"{seat.player}, beside the other players of the role {seat.role}:")
+        lines.append(f"{seat.player}, compared with the other players in the role {seat.role}:")
         for opponents, pair in own.items():
             rivals = {
                 rival.player: result

@@ -121,9 +121,9 @@ def find_edit(kernel: Kernel, owner: object) -> str | None:
             known[function] = key in hashes and fingerprint(function) == hashes[key]
         if not known[function]:
             code = function.__code__
-            what = "was edited" if name_of(function) in hashes else "is another one"
+            what = "was edited" if name_of(function) in hashes else "differs from palestra's"
             return f"{name} {what} ({Path(code.co_filename).name}, line {code.co_firstlineno})"
-    return next((f"{name} is another one" for name in _other_constants(hashes, owner)), None)
+    return next((f"{name} differs from palestra's" for name in _other_constants(hashes, owner)), None)
 
 
 def _methods(names: Iterable[str], owner: object) -> Iterator[tuple[FunctionType | None, str]]:

@@ -27,8 +27,8 @@ sys.modules["palestra"] = None
 policy = torch.export.load(sys.argv[1]).module()
 points = torch.full((3, 6, 3), -1.0)
 points[:, :2] = torch.tensor([[0.0, 0.2, 1.0], [1.0, 0.1, 0.0]])
-action, worth = policy({"points": points}, torch.ones(3, 4, dtype=torch.bool))
-print(action.tolist(), worth.shape)
+action, values = policy({"points": points}, torch.ones(3, 4, dtype=torch.bool))
+print(action.tolist(), values.shape)
 """
 
 
@@ -46,6 +46,9 @@ def test_exported_files_act_as_the_player(role: str, run: Path, tmp_path: Path) 
     assert checked == {"policy.pt2": 512, "policy.onnx": 512}
     description = json.loads((tmp_path / "export/policy.json").read_text())
     assert description["observation"]["points"] == {"shape": ["batch", 6, 3], "dtype": "float32"}
+    session = onnxruntime.InferenceSession(str(tmp_path / "export/policy.onnx"))
+    assert [output.name for output in session.get_outputs()] == description["outputs"]
+    assert description["outputs"] == ["action", "q_values_or_logits"]
 
 
 @pytest.mark.parametrize("name", ["ppo-cartpole", "sac-pendulum", "td3-pendulum"])
@@ -75,7 +78,7 @@ VALUES = [
 
 
 @pytest.mark.parametrize("value", VALUES, ids=lambda value: value["name"])
-def test_what_choices_are_worth_on_average_is_exported(value: dict[str, Any], tmp_path: Path) -> None:
+def test_mean_values_of_choices_are_exported(value: dict[str, Any], tmp_path: Path) -> None:
     config = copy.deepcopy(TINY) | {"stop": {"after": 2, "unit": "opt_steps"}, "evaluations": [], "best": None}
     config["players"]["host"]["algorithm"] |= {"dueling": True, "value": value}
     palestra.Trainer(config, run=tmp_path / "run").fit()
@@ -83,10 +86,10 @@ def test_what_choices_are_worth_on_average_is_exported(value: dict[str, Any], tm
     assert export_player(player, tmp_path / "export", onnx=True) == {"policy.pt2": 512, "policy.onnx": 512}
     policy = torch.export.load(tmp_path / "export/policy.pt2").module()
     points = torch.rand(5, 6, 3)
-    _, worth = policy({"points": points}, torch.ones(5, 4, dtype=torch.bool))
+    _, values = policy({"points": points}, torch.ones(5, 4, dtype=torch.bool))
     assert isinstance(player.algorithm, DQN)
     with torch.no_grad():
-        assert torch.allclose(worth, player.algorithm.values({"points": points}), atol=1e-5)
+        assert torch.allclose(values, player.algorithm.values({"points": points}), atol=1e-5)
 
 
 def test_an_export_says_how_observations_were_normalised(tmp_path: Path) -> None:
@@ -97,7 +100,7 @@ def test_an_export_says_how_observations_were_normalised(tmp_path: Path) -> None
     palestra.Trainer(config, run=tmp_path / "run").fit()
     player = palestra.load_player(tmp_path / "run")
     export_player(player, tmp_path / "export", onnx=False)
-    through = json.loads((tmp_path / "export/policy.json").read_text())["seen_through"]
+    through = json.loads((tmp_path / "export/policy.json").read_text())["normalization"]
     raw = np.array([[0.1, -0.2, 0.03, 0.4]], dtype=np.float32)
     mean, variance = (np.array(through[name]["observation"]) for name in ("mean", "variance"))
     expected = np.clip((raw - mean) / np.sqrt(variance + through["eps"]), -through["clip"], through["clip"])

@@ -454,10 +454,10 @@ def test_verdicts_follow_the_intervals() -> None:
     scripted = (pair("random", "first", 0.2), pair("random", "hard", 0.05))
     after = Evaluation("main", 9, (pair("host", "random", 0.2), pair("random", "agent", 0.1), *rivals, *scripted))
     assert verdicts([before, after]) == [
-        "host, beside the other players of the role host:",
+        "host, compared with the other players in the role host:",
         "  facing random: beats weak; no clear difference from equal; behind strong",
         "  since the first evaluation: better against random",
-        "agent, beside the other players of the role agent:",
+        "agent, compared with the other players in the role agent:",
         "  facing random: beats first; behind hard",
         "  since the first evaluation: better against random",
     ]

@@ -108,7 +108,7 @@ def test_methods_of_all_that_can_be_reached_are_looked_up_as_they_are_called(
     owner.parts["first"].append(Other(name="constant", value=1.0))
     edit = find_edit(kernel, owner)
     assert edit is not None
-    assert edit.startswith("Other.__call__ is another one (test_guard.py, line ")
+    assert edit.startswith("Other.__call__ differs from palestra's (test_guard.py, line ")
 
 
 def test_a_special_method_is_looked_up_in_the_class_as_python_does(
@@ -159,7 +159,7 @@ def test_a_constant_that_a_subclass_has_otherwise_is_an_edit(
 ) -> None:
     kernel, owner = kernel_of(tmp_path, monkeypatch, [SCALE], ()), Owner()
     owner.parts["first"].append(cls(**SCALED))
-    assert find_edit(kernel, owner) == f"{cls.__name__}.EPSILON is another one"
+    assert find_edit(kernel, owner) == f"{cls.__name__}.EPSILON differs from palestra's"
 
 
 def test_a_constant_that_one_object_has_otherwise_is_an_edit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -167,7 +167,7 @@ def test_a_constant_that_one_object_has_otherwise_is_an_edit(tmp_path: Path, mon
     owner.parts["first"].append(part)
     assert find_edit(kernel, owner) is None
     vars(part)["FACTORS"] = (2.0, 4.0)
-    assert find_edit(kernel, owner) == "Scaled.FACTORS is another one"
+    assert find_edit(kernel, owner) == "Scaled.FACTORS differs from palestra's"
 
 
 def test_a_constant_of_a_class_or_a_module_that_a_function_names_is_part_of_its_fingerprint(

@@ -15,7 +15,7 @@ from palestra.nets.deep_sets import DeepSets
 from palestra.nets.inputs import flatten_on_cpu
 from palestra.nets.kernels import mlp, set_nets
 from palestra.nets.kernels.mlp import Array
-from palestra.nets.kernels.plain import is_edited, is_plain, layout_of_sets, widths_of
+from palestra.nets.kernels.plain import is_edited, is_plain, set_net_layout, widths_of
 from palestra.nets.mlp import MLP
 from palestra.nets.weights import evaluation_twin, one_vector
 
@@ -37,7 +37,7 @@ def acting_net(net: nn.Module) -> Callable[[Mapping[str, Tensor]], Tensor]:
         letters = "".join(LETTERS[type(layer)] for layer in twin.layers)
         if re.fullmatch(r"(LB?r)*L|(LB?t)*L", letters):
             return ActingMLP(twin)
-    if (layout := layout_of_sets(twin)) is not None:
+    if (layout := set_net_layout(twin)) is not None:
         assert isinstance(twin, DeepSets)
         return ActingSets(twin, layout)
     return twin

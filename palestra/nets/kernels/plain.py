@@ -43,8 +43,8 @@ def is_edited(net: nn.Module) -> bool:
     return find_edit(KERNEL, net) is not None
 
 
-def layout_of_sets(net: nn.Module) -> Layout | None:
-    """Of `deep_sets` or `newton_sets` as they stand in their files; None of any other network."""
+def set_net_layout(net: nn.Module) -> Layout | None:
+    """The layout of an unedited `deep_sets` or `newton_sets`, for the kernels; None for any other network."""
     if not isinstance(net, DeepSets) or has_hooks(net) or find_edit(SETS, net) is not None:
         return None
     coordinates = getattr(net.coordinates, "__func__", None)

@@ -262,7 +262,7 @@ def test_the_line_names_what_was_edited_where_and_what_it_costs() -> None:
     (line,) = dqn.begin_run()
     number = with_penalty.__code__.co_firstlineno
     assert line == (
-        f"Own.loss is another one (test_edits.py, line {number}): autograd finds the gradients, and DQN in "
+        f"Own.loss differs from palestra's (test_edits.py, line {number}): autograd finds the gradients, and DQN in "
         "CartPole-v1 takes 1.4 to 1.8 times as long"
     )
     assert dqn.kernels_in_use() == {"gradient_kernel": "torch", "acting_kernel": "by hand"}

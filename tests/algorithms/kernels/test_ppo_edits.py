@@ -147,7 +147,7 @@ def test_what_has_nothing_to_do_with_the_loss_leaves_the_kernel_alone() -> None:
         "draw_kernel": "by hand",
     }
     (line,) = ppo.begin_run()
-    assert line.startswith("Own.compute_advantages is another one")
+    assert line.startswith("Own.compute_advantages differs from palestra's")
 
 
 def test_autograd_runs_where_the_config_says_so() -> None:
@@ -159,7 +159,9 @@ def test_autograd_runs_where_the_config_says_so() -> None:
 def test_the_line_names_what_was_edited_and_what_it_costs() -> None:
     (line,) = own_ppo(type("Own", (PPO,), {"loss": with_extra_term})).begin_run()
     number = with_extra_term.__code__.co_firstlineno
-    assert line.startswith(f"Own.loss is another one (test_ppo_edits.py, line {number}): autograd finds the gradients")
+    assert line.startswith(
+        f"Own.loss differs from palestra's (test_ppo_edits.py, line {number}): autograd finds the gradients"
+    )
 
 
 # ---- the advantages --------------------------------------------------------------------------------------------

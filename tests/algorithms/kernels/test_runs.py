@@ -59,7 +59,7 @@ def test_a_loss_of_ones_own_is_named_at_the_start_and_its_terms_are_recorded(tmp
     name = "tests.algorithms.kernels.test_runs:Penalized"
     trainer = Trainer(config(name=name), run=tmp_path / "run")
     said = fit(trainer)
-    assert "players.agent: Penalized.loss is another one (test_runs.py, line " in said
+    assert "players.agent: Penalized.loss differs from palestra's (test_runs.py, line " in said
     assert "autograd finds the gradients, and DQN in CartPole-v1 takes 1.4 to 1.8 times" in said
     assert kernels_of(trainer)["gradient_kernel"] == "torch"
     assert '"size"' in (tmp_path / "run" / "records.jsonl").read_text()
@@ -70,7 +70,7 @@ def test_a_loss_assigned_between_making_a_trainer_and_its_fit_is_learned(tmp_pat
     dqn: Any = trainer.players["agent"].algorithm
     stock = dqn.loss
     dqn.loss = lambda *rows: stock(*rows) | {"mine": rows[0].sum()}
-    assert "DQN.loss is another one" in fit(trainer)
+    assert "DQN.loss differs from palestra's" in fit(trainer)
     assert '"mine"' in (tmp_path / "run" / "records.jsonl").read_text()
 
 
