@@ -317,7 +317,9 @@ class RunOutput:
         written; then equal bits are not promised."""
         lines = []
         execution = loaded.state["config"]["execution"], self.config.execution.model_dump(mode="json"), "execution"
-        sources = self.folder.facts().user_classes, user_class_hashes(self.config), "user_classes"
+        classes = user_class_hashes(self.config)  # all that this process uses: `verify` leaves recorders out
+        before_now = {name: sha256 for name, sha256 in self.folder.facts().user_classes.items() if name in classes}
+        sources = before_now, classes, "user_classes"
         for key, was, is_now in [*tree_differences(*execution), *tree_differences(*sources)]:
             lines.append(f"{key} was {was}, is {is_now}; equal bits are not promised")
         facts = ("versions", loaded.manifest.versions, versions()), ("machine", loaded.manifest.machine, machine())

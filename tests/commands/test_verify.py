@@ -22,6 +22,23 @@ from palestra.storage.facts import to_json
 from palestra.storage.segments import StoredFile, tensors_in, tensors_to_bytes
 from palestra.training.trainer import Trainer
 
+SILENT = """
+from palestra.config import UserConfig
+from palestra.recording import Recorder
+
+class Silent(Recorder):
+    Config = UserConfig
+
+    def open(self, run):
+        return 0
+
+    def write(self, number, record): ...
+
+    def flush(self): ...
+
+    def close(self, end): ...
+"""
+
 MakeConfig = Callable[..., dict[str, Any]]
 
 pytestmark = pytest.mark.usefixtures("no_plots")
@@ -180,3 +197,15 @@ def test_the_command_says_so_and_how_it_ended(make_config: MakeConfig, tmp_path:
     missing = CliRunner().invoke(app, ["verify", str(run), "--from", "77"])
     assert missing.exit_code == 2
     assert "there is no checkpoint 00000077" in missing.stderr
+
+
+def test_a_recorder_of_ones_own_is_not_missed(
+    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It does not run in a verification, and its source changes no bit."""
+    (tmp_path / "silent.py").write_text(SILENT)
+    monkeypatch.syspath_prepend(tmp_path)
+    train(make_config, tmp_path / "run", {"output.recorders": [{"name": "silent:Silent"}]})
+    verdict = verify(tmp_path / "run", None)
+    assert verdict.difference is None
+    assert verdict.changed == []
