@@ -3,6 +3,7 @@
 Covers palestra.
 """
 
+import inspect
 import re
 import sys
 from pathlib import Path
@@ -17,7 +18,10 @@ from nbclient import NotebookClient
 from typer.testing import CliRunner
 
 import palestra
-from palestra.algorithms.dqn import DQNConfig
+from palestra.algorithms.dqn import DQN, DQNConfig
+from palestra.algorithms.ppo import PPO
+from palestra.algorithms.sac import SAC
+from palestra.algorithms.td3 import TD3
 from palestra.cli import app
 from palestra.config import Config, check, load_yaml
 from palestra.config.variants import members_of, names_of
@@ -322,3 +326,32 @@ def test_lines_of_documents_wrap(document: Path) -> None:
     plain = re.sub(r"^```.*?^```", "", document.read_text(), flags=re.S | re.M)
     long = [line for line in plain.splitlines() if len(line) > 120 and not line.startswith("|")]
     assert [line for line in long if len(line.split()) > 1 and not re.search(r"`[^`]{100,}`", line)] == []
+
+
+def anchors(document: Path) -> set[str]:
+    """The anchors that GitHub makes of a document's headings."""
+    plain = re.sub(r"^```.*?^```", "", document.read_text(), flags=re.S | re.M)
+    headings = re.findall(r"^#+ (.*)$", plain, re.M)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=[str(path.relative_to(ROOT)) for path in DOCUMENTS])
+def test_links_of_documents_lead_to_files_and_headings(document: Path) -> None:
+    for link in re.findall(r"\]\((?!https?:)([^)]+)\)", document.read_text()):
+        path, _, anchor = link.partition("#")
+        target = document.parent / path if path else document
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target), link
+
+
+@pytest.mark.parametrize("algorithm", [DQN, PPO, SAC, TD3])
+def test_targets_and_losses_of_the_document_have_the_arguments_of_the_code(algorithm: type) -> None:
+    text = (ROOT / "docs" / "own-algorithm.md").read_text()
+    row = re.search(rf"^\| `{algorithm.__name__}` \|(.*)$", text, re.M)
+    assert row
+    listed = re.findall(r"`(\w+)\((.*?)\)`", row[1])
+    assert listed
+    for name, arguments in listed:
+        assert arguments.split(", ") == [*inspect.signature(getattr(algorithm, name)).parameters][1:]
+    losses = {name for name in dir(algorithm) if re.fullmatch(r"(\w+_)?loss|target", name)}
+    assert losses <= {name for name, _ in listed}

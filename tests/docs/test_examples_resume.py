@@ -92,6 +92,13 @@ def set_flat(trainer: Trainer, names: Data) -> None:
 EXAMPLES = {
     "reinforce": Example("own-algorithm.md", "class Reinforce", "reinforce", None),
     "A2C": Example("a2c.md", "class A2C", "a2c", None),
+    "small": Example(
+        "own-algorithm.md",
+        "class SmallDQN",
+        "small",
+        "dqn-cartpole",
+        lambda config: agent(config, name="small:SmallDQN", size=1e-3),
+    ),
     "rollback": Example(
         "own-algorithm.md",
         "class RollbackPPO",
