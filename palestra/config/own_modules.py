@@ -194,7 +194,7 @@ def _untrusted(sources: Sequence[Source]) -> list[str]:
 def _refusal(source: Source, has_changed: bool) -> str:
     what = f"module {source.module!r}, file {source.file}, SHA-256 {source.sha256}"
     state = "has changed since it was trusted" if has_changed else "is not trusted"
-    remedy = "if you have read it, you can trust it, as by palestra evaluate RUN --trust (in Python: trust=True)"
+    remedy = "if you have read it, trust it by --trust, as in palestra evaluate RUN --trust (in Python: trust=True)"
     return f"{what} {state}, and was not imported; {remedy}"
 
 

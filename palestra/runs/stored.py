@@ -142,7 +142,8 @@ def load_player(run: str | Path, player: str | None, checkpoint: str, trust: boo
     learned = [player.name for player in stored.parts.learners]
     if player is None and len(learned) > 1:
         raise ValueError(
-            f"expected the name of one of the players that learned in {run}, {', '.join(learned)}, got none"
+            f"expected a player that learned in {run} ({', '.join(learned)}), got none; name it by --player NAME "
+            "(in Python: player=NAME)"
         )
     name = player or learned[0]
     if name not in learned:

@@ -185,7 +185,11 @@ class RunFolder:
         place = path.resolve().parent.parent
         with suppress(OSError, ValueError, LookupError, TypeError, RecursionError):
             place = Path(json.loads(Folder(place).read(OWNER))["run"])
-        return cls.open(place)
+        try:
+            return cls.open(place)
+        except RunFolderError as error:
+            expected = f"expected a checkpoint, such as runs/mine/checkpoints/latest, got {path}"
+            raise RunFolderError(f"{expected}: {error}") from None
 
     def require_rebuildable(self) -> None:
         """Raise RunFolderError if the config does not name all networks of the run (`Trainer.set_model`)."""

@@ -193,7 +193,9 @@ def test_a_branch_cannot_change_what_its_state_is_made_of(run: Path, override: s
 
 
 def test_a_branch_off_nothing_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RunFolderError, match="is not a run"):
+    with pytest.raises(
+        RunFolderError, match=r"expected a checkpoint, such as runs/mine/checkpoints/latest, got .*: .* is not a run"
+    ):
         Trainer.branch(tmp_path / "run/checkpoints/00000001", [], run=tmp_path / "branch")
 
 

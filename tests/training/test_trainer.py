@@ -750,7 +750,7 @@ def test_load_player_acts_as_the_trained_one(make_config: MakeConfig, tmp_path: 
 def test_load_player_wants_a_name_where_several_learned(make_config: MakeConfig, tmp_path: Path) -> None:
     trained(make_config(), tmp_path / "both")
     with pytest.raises(
-        ValueError, match=r"expected the name of one of the players that learned in .*, host, agent, got none"
+        ValueError, match=r"expected a player that learned in .* \(host, agent\), got none; name it by --player"
     ):
         palestra.load_player(tmp_path / "both")
     trained(make_config({"players.agent": {"scripted": "random"}}), tmp_path / "one")
