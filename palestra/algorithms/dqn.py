@@ -93,9 +93,9 @@ class DQNConfig(AlgorithmConfig):
     double: bool
     """choose the next action with the online network, value it with the target network"""
     dueling: bool
-    """the network tells a state's value and every action's advantage, which add up to the action's value"""
+    """the network outputs a state's value and every action's advantage; their sum is the action's value"""
     value: ValueConfig
-    """what the network tells of an action"""
+    """what the network estimates for each action"""
     transitions: AnyTransitionsConfig
     """what of a roll-out becomes a row of the replay buffer"""
     rollout_length: PositiveInt
@@ -117,7 +117,7 @@ class DQNConfig(AlgorithmConfig):
     learning_rate: ScheduleConfig
     """a function of the player's opt steps"""
     exploration: ExplorationConfig
-    """how actions are chosen while anyone gathers experience"""
+    """how actions are chosen in roll-outs"""
     replay_buffer: Annotated[UniformReplayConfig | PrioritizedReplayConfig, ByName()]
     """memory"""
 

@@ -89,14 +89,14 @@ class FixedConfig(Config):
     name: Literal["fixed"]
     """the same coefficient throughout"""
     value: NonNegativeFloat
-    """reward that one nat of entropy is worth"""
+    """weight of a nat of entropy against reward (the temperature alpha)"""
 
 
 class AutomaticConfig(Config):
     name: Literal["automatic"]
     """learned, so that the policy's entropy comes to a target"""
     initial: PositiveFloat
-    """coefficient at the start: reward that one nat of entropy is worth"""
+    """the coefficient at the start"""
     target_entropy: Annotated[NumberConfig | PerDimensionConfig | PerLogActionsConfig, ByName()]
     """mean entropy that is aimed at"""
     optimizer: OptimizerConfig
@@ -139,7 +139,7 @@ class SACConfig(AlgorithmConfig):
     target: Annotated[PolyakConfig, ByName()]
     """how the target critics follow"""
     entropy_coefficient: Annotated[FixedConfig | AutomaticConfig, ByName()]
-    """what entropy is worth"""
+    """weight of the policy's entropy (the temperature alpha): fixed or learned"""
     log_std: LogStdConfig | None
     """bounds of the logarithms of standard deviations, of actions of a Box; null for discrete actions"""
     max_grad_norm: PositiveFloat | None
@@ -157,7 +157,7 @@ class SACConfig(AlgorithmConfig):
     critic_learning_rate: ScheduleConfig
     """a function of the player's opt steps"""
     evaluation: Literal["deterministic", "sampled"]
-    """how the player acts where nobody explores: its likeliest action, or one drawn from its policy"""
+    """how the player acts without exploration: its likeliest action, or one drawn from its policy"""
     replay_buffer: UniformReplayConfig
     """memory"""
 

@@ -101,7 +101,7 @@ class TD3Config(AlgorithmConfig):
     smoothing: SmoothingConfig
     """normal noise on the actions in targets"""
     exploration: Annotated[GaussianNoiseConfig, ByName()]
-    """noise on actions while anyone gathers experience"""
+    """noise on actions in roll-outs"""
     max_grad_norm: PositiveFloat | None
     """longer gradients of the critics, or of the policy, are scaled down to this norm; null: never"""
     policy_net: NetConfig
