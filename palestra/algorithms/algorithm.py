@@ -1,19 +1,22 @@
 """How one player learns: the base of all algorithms, and what they ask of the trainer."""
 
-from abc import ABC, abstractmethod
+from abc import ABC, ABCMeta, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import FunctionType, MethodType
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch import Tensor, nn
 
 from palestra.config import Config, ConfigErrorItem
 from palestra.games.policy import Policy
+from palestra.nets.flat import FlatNet
+from palestra.nets.kernels.plain import edits_of
 from palestra.players.player import Metrics, Player
 from palestra.rollouts.transitions import RollOut
-from palestra.runtime.guard import CONSTANT, Kernel, find_edit, forget_kernels, kernel_properties
+from palestra.runtime.guard import CONSTANT, Kernel, find_edit, forget_kernels, kernel_properties, reachable
 
 UNSET = object()
 
@@ -174,7 +177,19 @@ def mean_metrics(steps: Sequence[Metrics]) -> dict[str, Tensor]:
     return dict(zip(steps[0], table.mean(dim=0).unbind(), strict=True))
 
 
-class Algorithm(ABC):
+class _AlgorithmType(ABCMeta):
+    """Chooses the kernels of all algorithms of a class anew when somebody assigns to the class."""
+
+    def __setattr__(cls, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        for algorithm in [each for each in ALGORITHMS if isinstance(each, cls)]:
+            forget_kernels(algorithm)
+
+
+ALGORITHMS: "WeakSet[Algorithm]" = WeakSet()
+
+
+class Algorithm(metaclass=_AlgorithmType):
     """How one player learns.
 
     Must be implemented: `policy`, `learn`; may be: `state_dict` and `load_state_dict`, both or none, and `module`.
@@ -182,12 +197,14 @@ class Algorithm(ABC):
 
     Hand-written kernels that stand in for methods are attributes of type `kernel_property`, named `..._kernel`, and
     None where the methods themselves run. They are chosen when they are first asked for, and anew when a run begins and
-    when somebody assigns to a method or to a constant of the class. To be called, not overridden: `begin_run`,
+    when somebody assigns to the class, or in the object to its config, a method or a constant. Whoever edits anything
+    else while a run is under way calls `begin_run`. To be called, not overridden: `begin_run`,
     `may_run`, `kernels_in_use`.
     """
 
     def __init__(self, config: Any, player: Player) -> None:
         self._edits: dict[str, str] = {}
+        ALGORITHMS.add(self)
         self.config = config
         self.player = player
 
@@ -229,10 +246,14 @@ class Algorithm(ABC):
     def begin_run(self) -> list[str]:
         """Choose kernels anew; called when a run begins, for by then methods may have been changed. Gives a line for
         each kernel that steps aside for that."""
+        for part in [*reachable(self)]:
+            if isinstance(part, FlatNet):
+                part.renew()
         forget_kernels(self)
         self._edits = {}
         self.kernels_in_use()
-        return list(self._edits.values())
+        is_on_cpu = self.player.device.type == "cpu"
+        return [*self._edits.values(), *(edits_of(self.player.nets.values()) if is_on_cpu else [])]
 
     def kernels_in_use(self) -> dict[str, str]:
         """What computes: by the name of the kernel "by hand", or "torch"."""
@@ -241,5 +262,6 @@ class Algorithm(ABC):
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
-        if isinstance(getattr(type(self), name, UNSET), (FunctionType, MethodType, *CONSTANT)):
+        is_read = name in ("config", "__class__")
+        if is_read or isinstance(getattr(type(self), name, UNSET), (FunctionType, MethodType, *CONSTANT)):
             forget_kernels(self)

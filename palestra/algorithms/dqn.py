@@ -57,7 +57,7 @@ from palestra.games.policy import Decision, Memory, Observes
 from palestra.games.spaces import Discrete
 from palestra.nets import NetConfig, make_net
 from palestra.nets.flat import FlatNet
-from palestra.nets.weights import compiled
+from palestra.nets.weights import compiled, evaluation_twin
 from palestra.optimizers import OptimizerConfig
 from palestra.players.player import Metrics, Player
 from palestra.randomness import base_key, fold, seeded_global_state
@@ -183,7 +183,6 @@ class DQN(Algorithm):
         self.online = FlatNet(net, player.by_hand)
         self.target_net = FlatNet(deepcopy(net).eval(), player.by_hand)
         self.acting = self.online.evaluation_twin()
-        self.act_fast = compiled(self.acting, player.compile and self.acting.acting_nets is None)
         self.optimizer = config.optimizer.build(self.online.weights)
         stream = f"player/{player.name}/replay"
         self.buffer = make_buffer(config.replay_buffer, player.device, player.seed, stream)
@@ -290,7 +289,7 @@ class DQN(Algorithm):
         return outputs.squeeze(2) if is_expected else outputs
 
     def module(self) -> Deterministic:
-        net = QValues(self.acting.net, self.q_values)
+        net = QValues(evaluation_twin(self.online.net), self.q_values)
         return Deterministic(net, best_legal, self.player.action_space.num_flags)
 
     # ---- a turn --------------------------------------------------------------------------------------------
@@ -354,6 +353,10 @@ class DQN(Algorithm):
     @kernel_property
     def update_fast(self) -> Callable[[Mapping[str, Tensor]], tuple[Metrics, Tensor | None]]:
         return compiled(self.update, self.player.compile and self.gradient_kernel is None)
+
+    @kernel_property
+    def act_fast(self) -> Callable[[Mapping[str, Tensor]], Tensor]:
+        return compiled(self.acting, self.player.compile and self.acting.acting_nets is None)
 
     @kernel_property
     def acting_kernel(self) -> Callable[[Tensor, Tensor, Tensor, float], Tensor] | None:

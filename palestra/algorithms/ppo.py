@@ -278,7 +278,8 @@ class PPO(Algorithm):
         config, opt_steps = self.config, self.player.opt_steps
         num_sequences = self.experience.episode_start.shape[1]
         order = random_permutation(fold(self.key, self.passes_made), num_sequences)
-        arrays = None if self.gradient_kernel is None else self.gradient_kernel.read(self.experience)
+        kernel = self.gradient_kernel if type(self.experience) is Experience else None
+        arrays = None if kernel is None else kernel.read(self.experience)
         steps = [
             self.opt_step(self.experience, index, opt_steps + number, arrays)
             for number, index in enumerate(order.tensor_split(config.num_minibatches))
@@ -381,7 +382,9 @@ class PPO(Algorithm):
     def gradient_kernel(self) -> kernels.PPOGradient | None:
         nets = [self.net.policy] if self.net.value is None else [self.net.policy, self.net.value]
         learning = [net for net in map(learning_net, nets) if net is not None]
-        if not self.player.by_hand or len(learning) < len(nets) or not self.may_run(kernels.KERNEL):
+        weights = [weight for part in (*nets, self.net.head) for weight in part.parameters()]
+        is_whole = list(map(id, weights)) == list(map(id, self.parameters))  # in the order of the kernel's gradient
+        if not self.player.by_hand or len(learning) < len(nets) or not is_whole or not self.may_run(kernels.KERNEL):
             return None
         return kernels.PPOGradient(learning, self.net.head.family, getattr(self.net.head, "log_std", None))
 

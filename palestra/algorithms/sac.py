@@ -50,6 +50,7 @@ from palestra.optimizers import OptimizerConfig
 from palestra.players.player import Metrics, Player
 from palestra.randomness import base_key, fold, random_normals
 from palestra.rollouts.transitions import Transitions
+from palestra.runtime.guard import kernel_property
 from palestra.schedules import ScheduleConfig
 
 # ---- what a run must say -----------------------------------------------------------------------------
@@ -240,7 +241,6 @@ class SAC(Algorithm):
         self.policy_net, self.critics = (FlatNet(net.to(player.device), player.by_hand) for net in (policy, critics))
         self.targets = FlatNet(deepcopy(critics).eval(), player.by_hand)
         self.acting, self.frozen_critics = self.policy_net.evaluation_twin(), self.critics.evaluation_twin()
-        self.update_fast = compiled(self.update, player.compile)
         self.policy_optimizer = config.policy_optimizer.build(self.policy_net.weights)
         self.critic_optimizer = config.critic_optimizer.build(self.critics.weights)
         player.optimizers = {"policy": self.policy_optimizer, "critics": self.critic_optimizer}
@@ -387,6 +387,10 @@ class SAC(Algorithm):
         loss = total_loss(terms)
         (gradient,) = torch.autograd.grad(loss, self.log_alpha)
         return gradient, {"coefficient_loss": loss.detach(), **metrics_of(terms)}
+
+    @kernel_property
+    def update_fast(self) -> Callable[[Mapping[str, Tensor], Tensor, bool], Metrics]:
+        return compiled(self.update, self.player.compile)
 
     # ---- how it plays, and what it remembers -------------------------------------------------------------
 

@@ -26,16 +26,19 @@ class FlatNet:
     """
 
     def __init__(self, net: nn.Module, by_hand: bool) -> None:
-        self.net, self.by_hand, self.is_fixed = net, by_hand, False
+        self.net, self.by_hand = net, by_hand
+        self.original: FlatNet | None = None  # of a twin
+        self.several = isinstance(net, nn.ModuleList)
         self.weights: Tensor = flatten_weights(net)
         self.buffers = flatten_buffers(net)
-        self._prepare()
-
-    def _prepare(self) -> None:
-        self.several = isinstance(self.net, nn.ModuleList)
-        self.nets = list(self.net.children()) if self.several else [self.net]
-        self.parameters = list(self.net.parameters())  # listing them takes as long as a small layer
+        self.nets = list(net.children()) if self.several else [net]
+        self.parameters = list(net.parameters())  # listing them takes as long as a small layer
         self.layouts = self._layouts()
+
+    def renew(self) -> None:
+        """Copy the networks of a twin again, for somebody may have put hooks or other layers into them."""
+        if self.original is not None:
+            self.nets = [evaluation_twin(net) for net in self.original.nets[: len(self.nets)]]
 
     @kernel_property
     def acting_nets(self) -> list[ActingNet] | None:
@@ -53,17 +56,17 @@ class FlatNet:
     def evaluation_twin(self) -> "FlatNet":
         """A FlatNet with the same weights and buffers that always stays in evaluation mode. Its gradients are those by
         the observation alone, not by the weights."""
-        return self._twin(evaluation_twin(self.net))
+        return self._twin(self.several, len(self.nets))
 
     def first(self) -> "FlatNet":
         """The evaluation twin of the first of several networks."""
-        return self._twin(evaluation_twin(self.nets[0]))
+        return self._twin(False, 1)
 
-    def _twin(self, net: nn.Module) -> "FlatNet":
+    def _twin(self, several: bool, num: int) -> "FlatNet":
         twin = FlatNet.__new__(FlatNet)
-        twin.net, twin.weights, twin.buffers, twin.is_fixed = net, self.weights, self.buffers, True
-        twin.by_hand = self.by_hand
-        twin._prepare()
+        vars(twin).update({name: vars(self)[name] for name in ("net", "by_hand", "weights", "buffers", "parameters")})
+        twin.original, twin.several, twin.nets, twin.layouts = self, several, self.nets[:num], self.layouts[:num]
+        twin.renew()
         return twin
 
     def __call__(self, observation: Mapping[str, Tensor]) -> Tensor:
@@ -83,7 +86,7 @@ class FlatNet:
         return torch.stack(outputs) if self.several else outputs[0]
 
     def _weights(self) -> Tensor:
-        return self.weights.detach() if self.is_fixed else self.weights
+        return self.weights if self.original is None else self.weights.detach()
 
     def _layouts(self) -> list[list[tuple[str, int, int, torch.Size]]]:
         """For each network its parameters and buffers: name, which vector, where they start there, shape."""

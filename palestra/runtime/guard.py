@@ -25,10 +25,13 @@ from typing import Any, Generic, Self, TypeVar, overload
 
 import numpy as np
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized
 
 PACKAGE = __name__.partition(".")[0]
 SIMPLE = (bool, int, float, complex, str, bytes, type(None), type(...))
 CONSTANT = (*SIMPLE, list, tuple, set, frozenset, dict, Tensor, np.ndarray, np.generic)
+HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+CALL = nn.Module.__call__
 T = TypeVar("T")
 Hashes = Mapping[str, str]
 
@@ -61,8 +64,12 @@ class Kernel:
 
 @cache
 def _read(file: Path) -> dict[str, dict[str, str]]:
-    found: dict[str, dict[str, str]] = json.loads(file.read_text(encoding="utf-8"))
-    return found
+    """Nothing where the file is missing or broken: then no kernel runs."""
+    try:
+        found = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        found = None
+    return {name: each for name, each in found.items() if isinstance(each, dict)} if isinstance(found, dict) else {}
 
 
 class kernel_property(Generic[T]):  # noqa: N801 (it is used as `property` is)
@@ -110,20 +117,66 @@ def find_edit(kernel: Kernel, owner: object) -> str | None:
     hashes = kernel.hashes
     if not hashes:
         return f"{kernel.file.name} has no hashes for {kernel.name}; `make kernels` writes them"
-    known: dict[FunctionType, bool] = {}
+    known: dict[FunctionType, str | None] = {}
     looked_up = ((_called(owner, path), f"{type(owner).__name__}.{path}") for path in kernel.mirrors)
     defined = ((_defined(name), name.partition(":")[2]) for name in hashes)
     for function, name in chain(looked_up, defined, _methods(hashes, owner)):
         if function is None:
             return f"{name} is no function with a source"
         if function not in known:
-            key = name_of(function)
-            known[function] = key in hashes and fingerprint(function) == hashes[key]
-        if not known[function]:
-            code = function.__code__
-            what = "was edited" if name_of(function) in hashes else "differs from palestra's"
-            return f"{name} {what} ({Path(code.co_filename).name}, line {code.co_firstlineno})"
-    return next((f"{name} differs from palestra's" for name in _other_constants(hashes, owner)), None)
+            known[function] = _edit_of(function, hashes)
+        if (what := known[function]) is not None:
+            return (
+                f"{name} {what} ({Path(function.__code__.co_filename).name}, line {function.__code__.co_firstlineno})"
+            )
+    others = (f"{name} differs from palestra's" for name in _other_constants(hashes, owner))
+    return next(chain(others, _other_calls(hashes, owner)), None)
+
+
+def _edit_of(function: FunctionType, hashes: Hashes) -> str | None:
+    """What is wrong with a function, in words; None: it is what the kernel was written for."""
+    name = name_of(function)
+    if name not in hashes:
+        return "differs from palestra's"
+    sha256 = fingerprint(function)
+    if sha256 is None or sha256 != hashes[name]:
+        return "was edited"
+    called = [other for value in globals_of(function).values() if (other := _function(value)) is not None]
+    missing = sorted(other for other in map(name_of, called) if _is_of_ours(other) and other not in hashes)
+    return next(chain((f"calls {other}, which has no hash" for other in missing), _patched(function)), None)
+
+
+def _patched(function: FunctionType) -> Iterator[str]:
+    """What a function calls of torch or another library, where somebody has put a function from elsewhere."""
+    modules: list[Any] = [each for _, each in sorted(globals_of(function).items()) if isinstance(each, ModuleType)]
+    for library in [Tensor, *(module for module in modules if not _is_of_ours(module.__name__))]:
+        place = _library(library.__module__ if isinstance(library, type) else library.__name__)
+        for name in sorted(names_in(function) & vars(library).keys()):
+            value = _function(vars(library)[name])
+            if value is not None and _library(value.__globals__.get("__name__", "")) != place:
+                yield f"calls {library.__name__}.{name}, which is not the library's own"
+
+
+def find_other_call(module: nn.Module) -> str | None:
+    """What makes a call of a module more than, or other than, its class's `forward`, in words; None: nothing."""
+    name, forward = type(module).__name__, _called(module, "forward")
+    if any(getattr(module, hooks) for hooks in HOOKS) or nn.modules.module._has_any_global_hook():
+        return f"{name} has hooks"
+    if any(parameter._backward_hooks for parameter in module.parameters(recurse=False)):
+        return f"{name} has hooks on its weights"
+    if is_parametrized(module):
+        return f"{name} is parametrized"
+    if type(module).__call__ is not CALL or forward is None:
+        return f"{name} is called otherwise"
+    if _library(forward.__globals__.get("__name__", "")) not in ("torch", PACKAGE):
+        return f"{name}.forward is not the library's own"
+    return next((f"{name}.forward {what}" for what in _patched(forward)), None)
+
+
+def _other_calls(names: Iterable[str], owner: object) -> Iterator[str]:
+    """What is wrong with calls of the modules whose methods are among the functions."""
+    modules = (part for part, _, _ in _parts_with_methods(names, owner) if isinstance(part, nn.Module))
+    yield from filter(None, map(find_other_call, modules))
 
 
 def _methods(names: Iterable[str], owner: object) -> Iterator[tuple[FunctionType | None, str]]:
@@ -162,11 +215,11 @@ def _called(owner: object, path: str) -> FunctionType | None:
         owner = getattr(owner, part)
     static = inspect.getattr_static(type(owner), method, None)
     is_special = method.startswith("__")  # Python looks these up in the class
-    if not is_special and isinstance(static, FunctionType | MethodType | staticmethod | classmethod):
-        return _function(getattr(owner, method, None))
-    if not is_special and static is None:
-        return _function(getattr(owner, method, None))
-    return _function(static)
+    if is_special or not isinstance(static, FunctionType | MethodType | staticmethod | classmethod | None):
+        return _function(static)
+    value = getattr(owner, method, None)
+    is_of_another = isinstance(value, MethodType) and value.__self__ not in (owner, type(owner))
+    return None if is_of_another else _function(value)
 
 
 def _defined(name: str) -> FunctionType | None:
@@ -265,7 +318,7 @@ def _constants_for(function: FunctionType) -> dict[str, Any]:
 
 def constants_of(cls: type) -> dict[str, Any]:
     """The numbers, texts and collections that stand in a class, its own and inherited ones."""
-    bases = [base for base in reversed(cls.__mro__) if _is_ours(base) and base.__module__.partition(".")[0] != "torch"]
+    bases = [base for base in reversed(cls.__mro__) if _is_ours(base) and _library(base.__module__) != "torch"]
     attributes = {name: value for base in bases for name, value in vars(base).items() if not name.startswith("__")}
     return {name: value for name, value in attributes.items() if isinstance(value, CONSTANT)}
 
@@ -302,11 +355,16 @@ def _described(value: Any) -> str:
 
 def _place(module: str | None) -> str:
     """A module of ours, or the library of another one, in which things may move from module to module."""
-    return "" if module is None else module if _is_of_ours(module) else module.partition(".")[0]
+    return "" if module is None else module if _is_of_ours(module) else _library(module)
 
 
 def _is_of_ours(module: str) -> bool:
-    return module.partition(".")[0] == PACKAGE
+    return _library(module) == PACKAGE
+
+
+def _library(name: str) -> str:
+    """The package of a module or of what lies in it."""
+    return name.partition(":")[0].partition(".")[0]
 
 
 _sources: dict[int, tuple[CodeType, str | None]] = {}

@@ -173,8 +173,8 @@ PARTS = [
         "nets/kernels/plain.py",
         "nets/kernels/test_set_nets.py",
         ("is_newton=coordinates is NewtonSets.coordinates", "is_newton=isinstance(net, NewtonSets)"),
-        ("or has_hooks(net) or find_edit(SETS, net) is not None", "or find_edit(SETS, net) is not None"),
-        ("or has_hooks(net) or find_edit(SETS, net) is not None", "or has_hooks(net)"),
+        ("(*others, *map(find_other_call, net.modules()))", "others"),
+        ("edit, layers = find_edit(SETS, net), layers_of(net.p", "edit, layers = None, layers_of(net.p"),
     ),
     *mutants(
         "nets/recurrent.py",
@@ -203,7 +203,7 @@ PARTS = [
         "nets/test_flat.py algorithms/test_dqn.py",
         ("            old.lerp_(new, share) if old.is_floating_point() else old.copy_(new)", "            pass"),
         ("self.weights.lerp_(other.weights, share)", "self.weights.lerp_(other.weights, 1.0 - share)"),
-        ("return self.weights.detach() if self.is_fixed else self.weights", "return self.weights"),
+        ("return self.weights if self.original is None else self.weights.detach()", "return self.weights"),
         ("        start += flat_size({name: space})\n", ""),
     ),
     *mutants(

@@ -17,7 +17,7 @@ from palestra.runtime.guard import Kernel, find_edit, fingerprint, forget_kernel
 from palestra.schedules import ConstantSchedule
 from tests.runtime.scaled import Base, Scaled, Settings, by_module, limited
 
-NAME = "palestra.randomness:fold"
+NAME, LEAF = "palestra.randomness:fold", "palestra.randomness:_signed"
 
 
 def test_a_function_is_named_by_its_code() -> None:
@@ -98,7 +98,7 @@ def test_methods_of_all_that_can_be_reached_are_looked_up_as_they_are_called(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = "palestra.schedules:ConstantSchedule.__call__"
-    kernel, owner = kernel_of(tmp_path, monkeypatch, [name, NAME], ()), Owner()
+    kernel, owner = kernel_of(tmp_path, monkeypatch, [name, LEAF], ()), Owner()
     assert find_edit(kernel, owner) is None
 
     class Other(ConstantSchedule):
@@ -197,6 +197,54 @@ def test_a_mirror_that_is_no_function_is_an_edit(tmp_path: Path, monkeypatch: py
 def test_a_kernel_without_hashes_steps_aside(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     edit = find_edit(kernel_of(tmp_path, monkeypatch, [], ()), Owner())
     assert edit == "mirrors.json has no hashes for random_observations; `make kernels` writes them"
+
+
+@pytest.mark.parametrize("text", [None, "", "[]", "{", '{"random_observations": null}', '{"random_observations": 3}'])
+def test_a_kernel_steps_aside_where_its_file_is_missing_or_broken(
+    text: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel = kernel_of(tmp_path, monkeypatch, [LEAF], ())
+    kernel.file.unlink() if text is None else kernel.file.write_text(text)
+    edit = find_edit(kernel, Owner())
+    assert edit == "mirrors.json has no hashes for random_observations; `make kernels` writes them"
+
+
+@pytest.mark.parametrize("sha256", [None, "", 3, "0" * 64])
+@pytest.mark.parametrize("has_source", [True, False])
+def test_a_hash_that_is_none_is_no_hash(
+    sha256: Any, has_source: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel = kernel_of(tmp_path, monkeypatch, [LEAF], ())
+    kernel.file.write_text(json.dumps({kernel.name: {LEAF: sha256}}))
+    if not has_source:
+        monkeypatch.setattr(guard, "_source", lambda function: None)
+    edit = find_edit(kernel, Owner())
+    assert edit is not None
+    assert edit.startswith("_signed was edited (randomness.py, line ")
+
+
+def test_a_function_that_is_called_needs_a_hash_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    edit = find_edit(kernel_of(tmp_path, monkeypatch, [NAME], ()), Owner())
+    assert edit is not None
+    assert edit.startswith("fold calls palestra.randomness:_mix, which has no hash (randomness.py, line ")
+
+
+def test_a_function_of_a_library_that_was_replaced_is_an_edit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel = kernel_of(tmp_path, monkeypatch, ["palestra.algorithms.parts.exploration:best_legal"], ())
+    assert find_edit(kernel, Owner()) is None
+    monkeypatch.setattr(torch.Tensor, "masked_fill", lambda self, mask, value: self)
+    edit = find_edit(kernel, Owner())
+    assert edit is not None
+    assert edit.startswith("best_legal calls Tensor.masked_fill, which is not the library's own (exploration.py, line ")
+
+
+def test_a_method_that_is_bound_to_another_object_is_an_edit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kernel, owner, part = kernel_of(tmp_path, monkeypatch, [SCALE], ()), Owner(), Scaled(**SCALED)
+    owner.parts["first"].append(part)
+    vars(part)["scale"] = part.scale
+    assert find_edit(kernel, owner) is None
+    vars(part)["scale"] = Scaled(name="constant", value=7.0).scale
+    assert find_edit(kernel, owner) == "Scaled.scale is no function with a source"
 
 
 def test_a_kernel_is_chosen_at_first_use_and_again_when_it_was_forgotten() -> None:

@@ -18,7 +18,7 @@ from palestra.runtime.guard import Kernel
 KERNEL = Kernel(
     __name__,
     "categorical_draw",
-    mirrors=("net.head.draw",),
+    mirrors=("net.head.draw", "net.head.family.sample"),
     # python -m benchmarks.kernels, row P2
     cost="torch draws the actions, and PPO in 8 x CartPole-v1 takes 1.6 times as long",
 )

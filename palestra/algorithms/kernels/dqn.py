@@ -20,7 +20,10 @@ from palestra.runtime.guard import Kernel
 KERNEL = Kernel(
     __name__,
     "dqn_gradient",
-    mirrors=("gradient", "next_outputs", "target", "loss", "priorities"),
+    mirrors=(
+        *("gradient", "next_outputs", "target", "loss", "priorities"),
+        *("online.__call__", "online.gradient", "target_net.__call__", "acting.__call__"),
+    ),
     # python -m benchmarks.kernels, row P4
     cost="autograd finds the gradients, and DQN in CartPole-v1 takes 1.4 to 1.8 times as long",
 )

@@ -28,7 +28,10 @@ from palestra.runtime.guard import Kernel
 KERNEL = Kernel(
     __name__,
     "ppo_gradient",
-    mirrors=("gradient", "loss"),
+    mirrors=(
+        *("gradient", "loss", "net.distribution_and_value", "net.forward"),
+        *("net.head.distribution", "net.head.family.distribution"),
+    ),
     # python -m benchmarks.kernels, row P2
     cost="autograd finds the gradients, and PPO in 8 x CartPole-v1 takes 2.6 times as long",
 )

@@ -1,7 +1,6 @@
 """Kernels that compute the outputs of plain mlps and networks of sets on a CPU, where calling an operation of torch
 often takes longer than the operation itself."""
 
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -15,11 +14,9 @@ from palestra.nets.deep_sets import DeepSets
 from palestra.nets.inputs import flatten_on_cpu
 from palestra.nets.kernels import mlp, set_nets
 from palestra.nets.kernels.mlp import Array
-from palestra.nets.kernels.plain import is_edited, is_plain, set_net_layout, widths_of
+from palestra.nets.kernels.plain import is_plain, set_net_layout, widths_of
 from palestra.nets.mlp import MLP
 from palestra.nets.weights import evaluation_twin, one_vector
-
-LETTERS: dict[type[nn.Module], str] = {nn.Linear: "L", nn.BatchNorm1d: "B", nn.ReLU: "r", Tanh: "t"}
 
 
 def acting_net(net: nn.Module) -> Callable[[Mapping[str, Tensor]], Tensor]:
@@ -32,10 +29,10 @@ def acting_net(net: nn.Module) -> Callable[[Mapping[str, Tensor]], Tensor]:
     gets may depend on the number of rows.
     """
     twin = evaluation_twin(net)
-    if is_plain(twin, *LETTERS) and not is_edited(twin):
+    if is_plain(twin, r"(LB?r)*L|(LB?t)*L"):
         assert isinstance(twin, MLP)
-        letters = "".join(LETTERS[type(layer)] for layer in twin.layers)
-        if re.fullmatch(r"(LB?r)*L|(LB?t)*L", letters):
+        norms = [layer for layer in twin.layers if isinstance(layer, nn.BatchNorm1d)]
+        if len({layer.eps for layer in norms}) <= 1:
             return ActingMLP(twin)
     if (layout := set_net_layout(twin)) is not None:
         assert isinstance(twin, DeepSets)

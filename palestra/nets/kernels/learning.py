@@ -17,7 +17,7 @@ from palestra.nets.deep_sets import DeepSets
 from palestra.nets.inputs import flatten_on_cpu
 from palestra.nets.kernels import mlp, set_nets
 from palestra.nets.kernels.mlp import Array
-from palestra.nets.kernels.plain import is_edited, is_plain, set_net_layout, widths_of
+from palestra.nets.kernels.plain import is_plain, set_net_layout, widths_of
 from palestra.nets.mlp import MLP
 from palestra.nets.weights import one_vector
 
@@ -27,9 +27,11 @@ NO_WORKSPACE = np.empty(0, np.float32)
 def learning_net(net: nn.Module) -> "LearningNet | None":
     """The kernels for a plain `mlp` (linear layers, all with relu or all with tanh), `deep_sets` or `newton_sets` of
     float32 on a CPU, whose weights lie in one vector (`flatten_weights`) and stay there; None for any other network,
-    and where its code was edited."""
+    where its code was edited, and where a weight asks for no gradient."""
     layout = set_net_layout(net)
-    if layout is None and (not is_plain(net, nn.Linear, nn.ReLU, Tanh) or is_edited(net)):
+    if layout is None and not is_plain(net, "(Lr)*L|(Lt)*L"):
+        return None
+    if not all(parameter.requires_grad for parameter in net.parameters()):
         return None
     weights = one_vector(list(net.parameters()))
     if weights is None:

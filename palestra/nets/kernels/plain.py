@@ -9,12 +9,13 @@ import numpy as np
 import torch
 from torch import nn
 
+from palestra.nets.activations import Tanh
 from palestra.nets.deep_sets import DeepSets
 from palestra.nets.inputs import flat_size
 from palestra.nets.kernels.set_nets import Array, Layout
 from palestra.nets.mlp import MLP
 from palestra.nets.newton_sets import NewtonSets
-from palestra.runtime.guard import Kernel, find_edit
+from palestra.runtime.guard import Kernel, find_edit, find_other_call
 
 # What they cost: python -m benchmarks.kernels, rows P2, P4 and O1
 KERNEL = Kernel(
@@ -26,34 +27,79 @@ KERNEL = Kernel(
 SETS = Kernel(
     __name__, "sets", mirrors=("forward",), cost="torch computes sets, and dqn-polyhedra takes 1.5 times as long"
 )
-HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+LETTERS: dict[type[nn.Module], str] = {nn.Linear: "L", nn.BatchNorm1d: "B", nn.ReLU: "r", Tanh: "t"}
 
 
-def is_plain(net: nn.Module, *kinds: type[nn.Module]) -> bool:
-    """Whether a network is an `mlp` of layers of these kinds alone, without hooks."""
-    return isinstance(net, MLP) and all(type(layer) in kinds for layer in net.layers) and not has_hooks(net)
+def layers_of(*parts: nn.Module) -> list[nn.Module]:
+    """The layers of torch's own nn.Sequential, and of those inside it, in the order in which they are called."""
+    layers: list[nn.Module] = []
+    for part in parts:
+        layers += layers_of(*part) if type(part) is nn.Sequential else [part]
+    return layers
 
 
-def has_hooks(net: nn.Module) -> bool:
-    return any(getattr(module, hooks) for module in net.modules() for hooks in HOOKS)
+def letters_of(layers: Iterable[nn.Module]) -> str:
+    """A letter per layer, ? for one of another kind."""
+    return "".join(LETTERS.get(type(layer), "?") for layer in layers)
 
 
-def is_edited(net: nn.Module) -> bool:
-    """Whether somebody has changed what an `mlp` computes."""
-    return find_edit(KERNEL, net) is not None
+def is_plain(net: nn.Module, letters: str) -> bool:
+    """Whether a network is an `mlp` of such layers (a regular expression), with no weights and no statistics but
+    theirs, and of the code that the kernels were written for."""
+    if not isinstance(net, MLP):
+        return False
+    layers = layers_of(net.layers)
+    return bool(re.fullmatch(letters, letters_of(layers))) and _holds_those_of(net, layers) and edit_of(net) is None
+
+
+def _holds_those_of(net: nn.Module, layers: Iterable[nn.Module]) -> bool:
+    """Whether a network's weights and statistics are those of the layers, in their order, and nothing else."""
+    weights: list[object] = []
+    statistics: list[object] = []
+    for layer in layers:
+        if isinstance(layer, nn.Linear | nn.BatchNorm1d):
+            weights += [layer.weight, layer.bias]
+        if isinstance(layer, nn.BatchNorm1d):
+            statistics += [layer.running_mean, layer.running_var]
+    found = [*net.parameters(), *(buffer for buffer in net.buffers() if buffer.is_floating_point())]
+    return list(map(id, found)) == list(map(id, [*weights, *statistics]))
+
+
+def edit_of(net: nn.Module) -> str | None:
+    """What somebody has changed of how an `mlp` or a network of sets computes, in words; None also of any network that
+    no kernel computes."""
+    if isinstance(net, DeepSets):
+        edit, layers = find_edit(SETS, net), layers_of(net.point_layers, net.head, net.output)
+    elif isinstance(net, MLP):
+        edit, layers = find_edit(KERNEL, net), layers_of(net.layers)
+    else:
+        return None
+    if edit is not None or not all(isinstance(layer, (*LETTERS, nn.Sequential)) for layer in layers):
+        return edit
+    others = [f"{type(layer).__name__} is another layer" for layer in layers if type(layer) not in LETTERS]
+    if not re.fullmatch("(Lr)*L|(Lt)*L|.*B.*", letters_of(layers)):
+        others.append(f"{type(net).__name__} has other layers than a config gives it")
+    return next((edit for edit in (*others, *map(find_other_call, net.modules())) if edit is not None), None)
+
+
+def edits_of(nets: Iterable[nn.Module]) -> list[str]:
+    """A line for every edit of an `mlp` or a network of sets among some networks and in them, with what it costs."""
+    inner = [module for net in nets for module in net.modules()]
+    costs = [(edit, SETS.cost if isinstance(net, DeepSets) else KERNEL.cost) for net in inner if (edit := edit_of(net))]
+    return [f"{edit}: {cost}" for edit, cost in dict.fromkeys(costs)]
 
 
 def set_net_layout(net: nn.Module) -> Layout | None:
     """The layout of an unedited `deep_sets` or `newton_sets`, for the kernels; None for any other network."""
-    if not isinstance(net, DeepSets) or has_hooks(net) or find_edit(SETS, net) is not None:
+    if not isinstance(net, DeepSets) or edit_of(net) is not None:
         return None
     coordinates = getattr(net.coordinates, "__func__", None)
-    point_layers, head_layers = (
-        [*layers.modules()] for layers in (net.point_layers, nn.Sequential(net.head, net.output))
-    )
-    is_plain = _kinds(point_layers, "(Lr)+") and _kinds(head_layers, "(Lr)*L")
+    point_layers, head_layers = layers_of(net.point_layers), layers_of(net.head, net.output)
+    letters = letters_of(point_layers), letters_of(head_layers)
+    is_plain = re.fullmatch("(Lr)+", letters[0]) and re.fullmatch("(Lr)*L", letters[1])
+    is_whole = _holds_those_of(net, [*point_layers, *head_layers])
     is_float = net.spaces[net.set_name].dtype == torch.float32
-    if coordinates not in (DeepSets.coordinates, NewtonSets.coordinates) or not (is_plain and is_float):
+    if coordinates not in (DeepSets.coordinates, NewtonSets.coordinates) or not (is_plain and is_whole and is_float):
         return None
     columns, start = {}, 0
     for name, space in net.spaces.items():
@@ -69,11 +115,6 @@ def set_net_layout(net: nn.Module) -> Layout | None:
         point_widths=widths_of(point_layers),
         head_widths=widths_of(head_layers),
     )
-
-
-def _kinds(modules: list[nn.Module], pattern: str) -> bool:
-    letters = {nn.Linear: "L", nn.ReLU: "r", nn.Sequential: ""}
-    return bool(re.fullmatch(pattern, "".join(letters.get(type(module), "?") for module in modules)))
 
 
 def widths_of(layers: Iterable[nn.Module]) -> Array:
