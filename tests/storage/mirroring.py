@@ -127,13 +127,15 @@ def on_mirror(url: str) -> dict[str, int]:
 
 
 def numbers_on_mirror(url: str) -> list[int]:
-    """Of the checkpoints that are there: their contents.json is whole."""
+    """Of the checkpoints that are there: their contents.json is whole, and so is all that it names."""
     remote, numbers = Remote(url, {}, 1, 0.0), []
-    for path in remote.files():
+    files = remote.files()
+    for path in files:
         if path.endswith("contents.json"):
             with suppress(DamagedError):
-                Contents.from_bytes(remote.read(path))
-                numbers.append(int(path.split("/")[1].split("-")[0]))
+                contents, name = Contents.from_bytes(remote.read(path)), path.split("/")[1]
+                assert contents.paths(name) <= files.keys()
+                numbers.append(int(name.split("-")[0]))
     return sorted(numbers)
 
 

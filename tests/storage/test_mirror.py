@@ -120,6 +120,32 @@ def test_a_best_that_is_damaged_in_the_folder_does_not_keep_the_rest_from_the_mi
     assert fetched(PLACE, tmp_path / "again") == (3, 1, [])
 
 
+def test_a_segment_of_which_a_kill_has_left_a_part_is_sent_again(tmp_path: Path) -> None:
+    with (run := Run(tmp_path / "run", URL)).mirror:
+        save_in_turn(run, range(2))
+    remote, whole = Remote(PLACE, {}, 1, 0.0), on_mirror(PLACE)
+    (contents,) = [path for path in whole if path.startswith("checkpoints/00000001") and path.endswith("contents.json")]
+    newest = max(path for path in whole if path.startswith("buffers/"))
+    remote.remove(contents)
+    remote.write(newest, remote.read(newest)[:10])
+    with (again := Run(tmp_path / "run", URL)).mirror:
+        again.mirror.send(1)
+        again.mirror.finish()
+    assert on_mirror(PLACE) == whole
+    assert fetched(PLACE, tmp_path / "again") == (1, None, [])
+
+
+def test_the_best_is_there_before_a_later_one_that_names_it(tmp_path: Path) -> None:
+    with (run := Run(tmp_path / "run", URL)).mirror:
+        save_in_turn(run, range(1))
+        send, run.mirror.send = run.mirror.send, lambda number: None  # type: ignore[method-assign]
+        run.save(1, best=True)
+        run.save(2)
+        send(2)
+        run.mirror.finish()
+    assert fetched(PLACE, tmp_path / "again") == (2, 1, [])
+
+
 # ---- stores that fail ------------------------------------------------------------------------------------
 
 
