@@ -2,7 +2,7 @@
 
 from tests.mutants.mutant import mutants
 
-REPLAY = "buffers/test_replay.py"
+REPLAY = "buffers/test_replay.py buffers/test_frames_once.py"
 PRIORITIZED = "buffers/test_prioritized.py"
 FRAMES = "buffers/test_frames_once.py"
 
