@@ -73,6 +73,27 @@ class Chain:
         return made
 
 
+def test_a_sum_ends_with_its_game_even_where_the_next_game_begins_alike() -> None:
+    """All observations are the same, so that only the flags tell the games apart."""
+    zeros, no = torch.zeros(4), torch.zeros(4, dtype=torch.bool)
+    flags = torch.ones(4, 1, dtype=torch.bool)
+    rows = Transitions(
+        observation={"at": zeros},
+        action=zeros.long(),
+        reward=torch.tensor([1.0, 2.0, 4.0, 8.0]),
+        next_observation={"at": zeros},
+        next_legal=flags,
+        terminated=torch.tensor([False, True, False, False]),
+        truncated=torch.tensor([False, False, True, False]),
+        valid=~no,
+        extras={},
+        legal=flags,
+    )
+    summed = n_step(3, 4)(rows)
+    assert summed.reward[summed.valid].tolist() == pytest.approx([1.0 + GAMMA * 2.0, 2.0, 4.0])
+    assert summed.extras["discount"][summed.valid].tolist() == pytest.approx([GAMMA**2, GAMMA, GAMMA])
+
+
 @st.composite
 def roll_outs(draw: st.DrawFn) -> dict[str, Any]:
     moves = draw(st.sampled_from([("a",), ("a", "b"), ("a", "b", "a"), ("b", "b")]))

@@ -346,11 +346,13 @@ def test_the_delay_may_count_other_things(unit: str, fakes: Fakes, make_config: 
 
 
 def test_a_second_fit_plays_what_the_first_left_pending(fakes: Fakes, make_config: MakeConfig, tmp_path: Path) -> None:
+    fakes.will({"main/0": ["hang"]})
     config = with_evaluators(make_config)
     trainer = Trainer(config, run=tmp_path / "run")
-    with stopping_at(14):
+    with stopping_at(4):
         trainer.fit()
     assert not trainer.finished
+    assert fakes.tried() == ["main/0"]
     trainer.fit()
     assert trainer.finished
     fit(tmp_path / "uninterrupted", config)
