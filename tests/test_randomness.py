@@ -23,6 +23,7 @@ from palestra.randomness import (
     random_floats,
     random_integers,
     random_normals,
+    restored_global_states,
     seeded_global_state,
     world_keys,
 )
@@ -63,7 +64,9 @@ def test_bits_are_those_of_splitmix64(seed: int) -> None:
 
 def test_fold_is_the_number_of_that_index() -> None:
     keys = world_keys(3, 10, CPU)
-    assert torch.equal(torch.stack([fold(keys, i) for i in range(5)], dim=1), random_bits(keys, 5))
+    expected = random_bits(keys, 5)
+    assert torch.equal(torch.stack([fold(keys, i) for i in range(5)], dim=1), expected)
+    assert torch.equal(fold(keys.unsqueeze(1), torch.arange(5)), expected)
 
 
 def test_numpy_and_torch_give_the_same_integers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,7 +173,12 @@ def make_a_net() -> None:
     make_net(MLPConfig(name="mlp", net_arch=[8, "b"], activation="relu"), game.spaces["first"], 6, key=1)
 
 
-@pytest.mark.parametrize("deed", [play_a_little, make_a_net, lambda: drawn(torch.arange(4))])
+def draw_as_a_user() -> None:
+    with restored_global_states():
+        random.random(), np.random.random(), torch.rand(())
+
+
+@pytest.mark.parametrize("deed", [play_a_little, make_a_net, lambda: drawn(torch.arange(4)), draw_as_a_user])
 def test_the_users_global_random_state_is_not_touched(deed: Callable[[], object]) -> None:
     def numbers() -> tuple[float, float, float]:
         return random.random(), float(np.random.random()), float(torch.rand(()))

@@ -1,6 +1,6 @@
 """Mistakes in what all algorithms share: chance, schedules, optimizers, distributions, networks, statistics."""
 
-from tests.mutants.mutant import mutants
+from tests.mutants.mutant import equal_mutant, mutants
 
 RANDOMNESS = "test_randomness.py"
 DISTRIBUTIONS = "algorithms/parts/test_distributions.py"
@@ -24,13 +24,16 @@ PARTS = [
             "radius = torch.sqrt(-torch.log(1.0 - uniforms[..., :half]))",
         ),
         ("second = mix(key + np.uint64(half + i + 1) * U_GAMMA)", "second = mix(key + np.uint64(half + i) * U_GAMMA)"),
-        (
-            "return (legal & (ranks == wanted + 1)).to(torch.int8).argmax(dim=1)",
-            "return (ranks == wanted + 1).to(torch.int8).argmax(dim=1)",
-        ),
         ("chosen += action * (legal[action] & (left == 0))", "chosen += action * (left == 0)"),
         ("        torch.manual_seed(key % 2**63)\n        yield", "        yield"),
         ("            np.random.set_state(numbers)", "            pass"),
+    ),
+    equal_mutant(
+        "randomness.py",
+        RANDOMNESS,
+        "return (legal & (ranks == wanted + 1)).to(torch.int8).argmax(dim=1)",
+        "return (ranks == wanted + 1).to(torch.int8).argmax(dim=1)",
+        "argmax gives the first of equal numbers, and the first entry with a rank is the legal one",
     ),
     *mutants(
         "schedules.py",

@@ -1,6 +1,6 @@
 """Mistakes in roll-outs and in what becomes a row of them."""
 
-from tests.mutants.mutant import mutants
+from tests.mutants.mutant import equal_mutant, mutants
 
 N_STEP = "rollouts/test_n_step.py"
 SOLO = "rollouts/test_solo.py"
@@ -63,10 +63,16 @@ ROLLOUTS = [
         ),
         ("        worlds.totals = torch.zeros_like(worlds.totals)\n", ""),
     ),
+    equal_mutant(
+        "rollouts/recent.py",
+        f"{FUSED} {SOLO}",
+        "is_kept = ended & (numbers >= num_finished - NUM_RECENT)",
+        "is_kept = ended",
+        "of several rows for one place a CPU writes the last one last; a GPU has no order",
+    ),
     *mutants(
         "rollouts/recent.py",
         f"{FUSED} {SOLO}",
-        ("is_kept = ended & (numbers >= num_finished - NUM_RECENT)", "is_kept = ended"),
         ("recent[:-1].roll(-(num % NUM_RECENT), 0)", "recent[:-1]"),
     ),
     *mutants(
