@@ -95,6 +95,20 @@ def test_every_entry_reaches_the_output(data: dict[str, Any]) -> None:
     assert all(value.grad is not None and value.grad.any() for value in seen.values())
 
 
+def test_deep_sets_compute_board_by_board_what_their_docstring_says() -> None:
+    net, observation = build(DEEP_SETS), boards(20)
+    outputs = net(observation)
+    num_compared = 0
+    for points, coords, found in zip(observation["points"], observation["coords"], outputs, strict=True):
+        present = points[(points >= 0).all(-1)]
+        if len(present):
+            features = net.point_layers(torch.cat([present, coords.expand(len(present), -1)], dim=1))
+            pooled = torch.cat([features.amax(0), features.mean(0)])
+            assert torch.allclose(found, net.output(net.head(torch.cat([pooled, coords]))), atol=1e-6)
+            num_compared += 1
+    assert num_compared >= 15
+
+
 def test_newton_sets_does_not_see_where_a_board_lies() -> None:
     net, seen = build(NEWTON_SETS), boards(40)
     points = (20 * seen["points"]).round()
