@@ -1,6 +1,6 @@
 """Mistakes in checkpoints, replay segments, records and the run's folder."""
 
-from tests.mutants.mutant import mutants
+from tests.mutants.mutant import equal_mutant, mutants
 
 CHECKPOINTS = "storage/test_checkpoints.py"
 SEGMENTS = "storage/test_replay_segments.py"
@@ -34,14 +34,17 @@ STORAGE = [
         "storage/checkpoints.py",
         POWER_LOSS,
         ("            unfinished.sync()\n", ""),
-        (
-            "        self.folder.rename(unfinished.path.name, name)\n        self.folder.sync()\n",
-            "        self.folder.rename(unfinished.path.name, name)\n",
-        ),
+    ),
+    equal_mutant(
+        "storage/checkpoints.py",
+        POWER_LOSS,
+        "        self.folder.rename(unfinished.path.name, name)\n        self.folder.sync()\n",
+        "        self.folder.rename(unfinished.path.name, name)\n",
+        "who writes `latest` next syncs the same folder, and until then the checkpoint before is the latest",
     ),
     *mutants(
         "storage/loaded_checkpoint.py",
-        DAMAGE,
+        f"{DAMAGE} {SEGMENTS}",
         ("int(folder.path.name) != manifest.number", "False"),
         ("        for rows in manifest.buffers.values():\n            rows.check(place)\n", "        pass\n"),
     ),
@@ -67,6 +70,13 @@ STORAGE = [
         ("if stored.start != max(0, stored.num_added - buffers[key].capacity):", "if False:"),
         ("        if set(buffers) != set(loaded.buffers):", "        if not set(buffers) <= set(loaded.buffers):"),
     ),
+    equal_mutant(
+        "storage/segments.py",
+        SEGMENTS,
+        "if stop in on_disk and on_disk[stop].start <= start:",
+        "if stop in on_disk:",
+        "the rows that a buffer holds never begin earlier than at the save before",
+    ),
     *mutants(
         "storage/segments.py",
         SEGMENTS,
@@ -75,7 +85,6 @@ STORAGE = [
             "return max(0, num_added - buffer.capacity), num_added",
             "return max(0, num_added - buffer.capacity + 1), num_added",
         ),
-        ("if stop in on_disk and on_disk[stop].start <= start:", "if stop in on_disk:"),
         ("start = max(first, num_added - num_added % segment_rows)", "start = num_added - num_added % segment_rows"),
         (
             "yield start, part(rows, start - segment.start, num_rows(rows))",

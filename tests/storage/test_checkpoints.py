@@ -132,7 +132,10 @@ def test_integers_of_any_size_and_all_floats_come_back(run: RunFolder) -> None:
     }
     checkpoints = Checkpoints(run, keep_last=1, keep_every=None)
     save(checkpoints, 0, state)
-    assert_equal_to_the_bit(checkpoints.load("latest").state, state)
+    loaded = checkpoints.load("latest")
+    assert_equal_to_the_bit(loaded.state, state)
+    stored = json.loads((loaded.folder / "state.json").read_text())["integers"]
+    assert stored[:4] == [0, -1, 2**63 - 1, {"$int": "0x8000000000000000"}]  # other readers of JSON have 64 bits
 
 
 def test_an_optimizer_goes_on_to_the_same_bits(run: RunFolder) -> None:

@@ -17,6 +17,8 @@ import torch
 from damage import BOMB, DAMAGES, EXPLODED, HARMFUL, Damage
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
 
 from palestra.runs.branching import tree_differences
 from palestra.storage import CheckpointError, Checkpoints, RunFolder
@@ -187,6 +189,37 @@ def test_rows_outside_of_the_run_are_refused(copied: Path, file: str) -> None:
 
     forge(copied, change)
     with pytest.raises(CheckpointError, match=r"expected a .safetensors file in the checkpoint or in `buffers/`, got"):
+        load(copied, str(copied / "checkpoints" / "00000002"))
+
+
+def lose_a_file(folder: Path, manifest: dict[str, Any]) -> None:
+    del manifest["files"]["tensors.safetensors"]
+
+
+def want_a_row_more(folder: Path, manifest: dict[str, Any]) -> None:
+    rows = manifest["buffers"]["host"]
+    rows["start"], rows["num_added"] = rows["start"] + 1, rows["num_added"] + 1
+
+
+def lose_a_row(folder: Path, manifest: dict[str, Any]) -> None:
+    file = manifest["buffers"]["host"]["segments"][-1]["file"]
+    rows = load_tensors((folder / file).read_bytes())
+    put(folder, manifest, file, save_tensors({name: value[:-1] for name, value in rows.items()}))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lose_a_file, r"expected state\.json and tensors\.safetensors among the files, got .*"),
+        (want_a_row_more, "expected segments up to row 19, got 18"),
+        (lose_a_row, "does not hold the expected 2 rows"),
+    ],
+)
+def test_a_signed_checkpoint_that_lacks_something_is_refused_and_says_what(
+    copied: Path, change: Callable[[Path, dict[str, Any]], None], message: str
+) -> None:
+    forge(copied, change)
+    with pytest.raises(CheckpointError, match=message):
         load(copied, str(copied / "checkpoints" / "00000002"))
 
 

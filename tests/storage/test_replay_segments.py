@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from palestra.buffers.replay import ReplayBuffer, UniformReplayConfig
@@ -39,6 +39,7 @@ def restored(checkpoints: Checkpoints, capacity: int, which: int | str = "latest
     segment_rows=st.integers(1, 12),
     adds=st.lists(st.tuples(st.integers(0, 40), st.booleans()), min_size=1, max_size=5),
 )
+@example(capacity=3, segment_rows=12, adds=[(11, False)])
 def test_exactly_the_rows_held_come_back(
     capacity: int, segment_rows: int, adds: list[tuple[int, bool]], tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -220,6 +221,17 @@ def test_a_checkpoint_with_other_buffers_is_refused(run: RunFolder) -> None:
     save(checkpoints, 0, host=Ring(4))
     with pytest.raises(CheckpointError, match=r"expected rows of the buffers \['agent'\], got those of \['host'\]"):
         checkpoints.restore_buffers(checkpoints.load("latest"), {"agent": Ring(4)})
+    with pytest.raises(CheckpointError, match=r"expected rows of the buffers \[\], got those of \['host'\]"):
+        checkpoints.restore_buffers(checkpoints.load("latest"), {})
+
+
+def test_a_checkpoint_of_a_smaller_buffer_is_refused(run: RunFolder) -> None:
+    checkpoints = Checkpoints(run, keep_last=2, keep_every=None)
+    ring = Ring(4)
+    ring.add(6)
+    save(checkpoints, 0, host=ring)
+    with pytest.raises(CheckpointError, match="expected the last 5 rows of buffer host, got rows 2 to 6"):
+        checkpoints.restore_buffers(checkpoints.load("latest"), {"host": Ring(5)})
 
 
 def test_frames_that_recur_are_stored_once_and_come_back_to_the_bit(run: RunFolder) -> None:
