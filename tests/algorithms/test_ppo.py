@@ -1,7 +1,4 @@
-"""PPO: advantages, the loss, acting, opt steps and turns, against definitions, plain torch, and known values.
-
-Covers palestra.storage.records_file.
-"""
+"""PPO: advantages, the loss, acting, opt steps and turns, against definitions, plain torch, and known values."""
 
 import copy
 import math

@@ -8,7 +8,7 @@ RETENTION = "storage/test_retention.py storage/test_checkpoints.py"
 POWER_LOSS = "storage/test_power_loss.py"
 DAMAGE = "storage/test_checkpoints.py storage/test_damage.py"
 MIRROR = "storage/test_mirror.py storage/test_fetching.py"
-RECORDS = "recording/test_recorders.py test_damaged_runs.py"
+RECORDS = "storage/test_records_file.py recording/test_recorders.py test_damaged_runs.py"
 RUN_FOLDER = "storage/test_run_folder.py test_links.py"
 DISK = "storage/test_disk.py storage/test_run_folder.py test_links.py"
 
