@@ -87,6 +87,7 @@ def test_frozen_weights_keep_their_bits_and_the_others_learn(
     thawed = 4 // step
     for name in watch.seen[0]:
         moved = [not torch.equal(a[name], b[name]) for a, b in zip(watch.seen, watch.seen[1:], strict=False)]
+        assert moved[thawed] or net == "policy", name  # TD3's policy waits for its turn
         assert any(moved[thawed:]), name
         assert any(moved[:thawed]) == (name not in frozen), name
 

@@ -297,6 +297,12 @@ PARTS = [
             "is_frozen = until is None or player.opt_steps < until",
             "is_frozen = until is None or player.opt_steps <= until",
         ),
-        ("            self.mask = None\n", "            pass\n"),
+    ),
+    equal_mutant(
+        "callbacks/freeze.py",
+        "callbacks/test_freeze.py",
+        "            self.mask = None\n",
+        "            pass\n",
+        "to thaw again what is thawed changes nothing, and opt steps never decrease",
     ),
 ]

@@ -12,6 +12,7 @@ from palestra.config import ConfigError
 from palestra.games.game import Observation
 from palestra.games.spaces import Space
 from palestra.nets.activations import Tanh
+from palestra.nets.inputs import flatten_observation, flatten_on_cpu
 from palestra.nets.mlp import ResidualBlock
 from tests.nets import making
 
@@ -93,6 +94,13 @@ def test_every_entry_reaches_the_output(data: dict[str, Any]) -> None:
     seen = {name: value.requires_grad_() for name, value in boards(4, counts=torch.full((4,), N)).items()}
     net(seen).square().sum().backward()
     assert all(value.grad is not None and value.grad.any() for value in seen.values())
+
+
+def test_loops_flatten_an_observation_as_tensor_operations_do() -> None:
+    seen = boards(20)
+    flat = flatten_observation(seen, SPACES)
+    assert flat.shape == (20, N * DIMENSION + N + DIMENSION)
+    assert torch.equal(torch.from_numpy(flatten_on_cpu(seen, SPACES)), flat)
 
 
 def test_deep_sets_compute_board_by_board_what_their_docstring_says() -> None:

@@ -35,6 +35,17 @@ def test_batches_joined_are_as_one(batches: list[np.ndarray]) -> None:
         assert np.allclose(moments.variance, whole.var(axis=0), rtol=1e-9, atol=1e-8)
 
 
+def test_restored_moments_go_on_as_if_nothing_had_been() -> None:
+    rows = np.random.default_rng(0).normal(size=(9, 2))
+    moments, restored = Moments((2,)), Moments((2,))
+    moments.update(rows[:5])
+    restored.load_state_dict(moments.state_dict())
+    for each in (moments, restored):
+        each.update(rows[5:])
+    assert (restored.count, restored.mean.tolist()) == (9, moments.mean.tolist())
+    assert restored.variance.tolist() == moments.variance.tolist()
+
+
 def test_before_the_first_row_nothing_changes() -> None:
     assert np.array_equal(Moments((1,)).standardized(np.array([[3.0]]), 1e-12), [[3.0]])
 
