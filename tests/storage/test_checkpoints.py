@@ -340,8 +340,8 @@ def test_a_later_format_is_a_clear_error(run: RunFolder) -> None:
     save(checkpoints, 0)
     save(checkpoints, 1)
     manifest = run.checkpoints.path / "00000001" / "manifest.json"
-    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"format": 99}))
-    with pytest.raises(CheckpointError, match=r"00000001: expected format 4, got 99 of a later palestra"):
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"format": 5}))
+    with pytest.raises(CheckpointError, match=r"00000001: expected format 4, got 5 of a later palestra"):
         checkpoints.load("latest")
 
 
