@@ -243,21 +243,24 @@ def test_a_loaded_player_sees_what_it_saw(make_config: MakeConfig, tmp_path: Pat
     player = palestra.load_player(run)
     assert str(player.game.state_dict()) == str(trainer.game.state_dict())
     raw = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
-    assert torch.equal(player.game.observe(raw)["observation"], trainer.game.observe(raw)["observation"])
-    assert not torch.equal(player.game.observe(raw)["observation"], torch.from_numpy(raw))
+    (seen, _), (was_seen, _) = (game.read_observation("agent", raw) for game in (player.game, trainer.game))
+    assert torch.equal(seen["observation"], was_seen["observation"])
+    assert not torch.equal(seen["observation"], torch.from_numpy(raw))
 
 
 def test_a_loaded_player_chooses_as_the_environment_takes_it(make_config: MakeConfig, tmp_path: Path) -> None:
     palestra.Trainer(lone_agent(make_config, gym_data(**NORMALIZE)), run=tmp_path / "run").fit()
     player = palestra.load_player(tmp_path / "run")
     raw = np.random.default_rng(0).normal(scale=3.0, size=(50, 3))
-    view = player.game.observe(raw)
+    view, _ = player.game.read_observation("agent", raw)
     legal, keys = torch.ones(50, 3, dtype=torch.bool), torch.arange(50)
     expected = player.policy(explore=False).act(view, legal, keys, {}).action + 5  # a Walk's actions begin at 5
-    assert player.choose(raw).tolist() == expected.tolist()
+    actions, memory = player.predict(raw)
+    assert (actions.tolist(), memory) == (expected.tolist(), None)
     assert len(set(expected.tolist())) > 1
-    with pytest.raises(TypeError, match="expected a player loaded from a run in an environment"):
-        palestra.Trainer(make_config()).players["host"].choose(raw)
+    assert [int(player.predict(one)[0]) for one in raw] == expected.tolist()
+    with pytest.raises(ValueError, match=r"expected an observation of Box.*, got one of shape \(4,\)"):
+        player.predict(np.zeros(4))
 
 
 # ---- what is remembered ------------------------------------------------------------------------------

@@ -192,7 +192,8 @@ ALGORITHMS: "WeakSet[Algorithm]" = WeakSet()
 class Algorithm(metaclass=_AlgorithmType):
     """How one player learns.
 
-    Must be implemented: `policy`, `learn`; may be: `state_dict` and `load_state_dict`, both or none, and `module`.
+    Must be implemented: `policy`, `learn`; may be: `predictor`, `module`, and both or none of `state_dict`,
+    `load_state_dict`.
     `__init__` fills the player's `nets`, `optimizers`, `lr_schedule`, `er_schedule`, `replay_buffer`.
 
     Hand-written kernels that stand in for methods are attributes of type `kernel_property`, named `..._kernel`, and
@@ -211,6 +212,10 @@ class Algorithm(metaclass=_AlgorithmType):
     @abstractmethod
     def policy(self, explore: bool) -> Policy:
         """How the player acts with its present weights; without exploration, its networks are all that counts."""
+
+    def predictor(self, deterministic: bool) -> Policy:
+        """How `Player.predict` acts: by the likeliest or best actions, or as in training."""
+        return self.policy(explore=not deterministic)
 
     def module(self) -> Deterministic:
         """How the player acts without exploration, for `palestra export`: observation (dict of (B, ...)), legal actions

@@ -329,7 +329,13 @@ class PPO(Algorithm):
 
     def policy(self, explore: bool) -> ActorCriticPolicy:
         draws = explore or self.config.evaluation == "sampled"
-        critic = self.critic if explore and self.net.value is not None and self.critic.remembers else None
+        return self.policy_that(draws, is_collecting=explore)
+
+    def predictor(self, deterministic: bool) -> ActorCriticPolicy:
+        return self.policy_that(not deterministic, is_collecting=False)
+
+    def policy_that(self, draws: bool, is_collecting: bool) -> ActorCriticPolicy:
+        critic = self.critic if is_collecting and self.net.value is not None and self.critic.remembers else None
         return ActorCriticPolicy(self.actor, critic, self.net.head, self.net.value is None, draws, self.draw_kernel)
 
     def module(self) -> Deterministic:

@@ -400,6 +400,9 @@ class SAC(Algorithm):
         warming_up = self.player.env_steps < self.config.warmup_env_steps
         return SoftPolicy(self.acting, self.head, "uniform" if warming_up else "sampled")
 
+    def predictor(self, deterministic: bool) -> SoftPolicy:
+        return SoftPolicy(self.acting, self.head, "deterministic" if deterministic else "sampled")
+
     def module(self) -> Deterministic:
         if self.config.evaluation == "sampled":
             raise NotImplementedError(self.player.sampling_export_error())

@@ -8,9 +8,10 @@ different roles decide in different worlds, one move lists all of them, and `dec
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -61,6 +62,44 @@ class Game(ABC):
         """How an environment's own observations are transformed into those of players, as plain data for programs that
         act without palestra; None if they are not transformed."""
         return None
+
+    def read_observation(self, role: str, observation: Any) -> tuple[Observation, bool]:
+        """Observations of a role that come from outside, one or a batch, as tensors (B, *space.shape); and whether it
+        was a single one, which becomes a batch of one.
+
+        observation: a mapping of arrays or tensors by entry; where there is one entry, its array alone will do. Raises
+        ValueError for other entries or shapes.
+        """
+        spaces = self.spaces[role]
+        entries = observation if isinstance(observation, Mapping) else dict.fromkeys([*spaces][:1], observation)
+        if set(entries) != set(spaces):
+            got = ", ".join(map(str, entries)) if isinstance(observation, Mapping) else "one array"
+            raise ValueError(f"expected an observation of {role!r} with the entries {', '.join(spaces)}, got {got}")
+        tensors = {
+            name: torch.as_tensor(entries[name], dtype=space.dtype, device=self.device)
+            for name, space in spaces.items()
+        }
+        is_single = all(value.shape == spaces[name].shape for name, value in tensors.items())
+        tensors = {name: value.unsqueeze(0) for name, value in tensors.items()} if is_single else tensors
+        nums = {len(value) for value in tensors.values() if value.dim()}
+        for name, value in tensors.items():
+            shape = spaces[name].shape
+            if len(nums) != 1 or value.shape[1:] != shape or value.dim() != len(shape) + 1:
+                raise ValueError(
+                    f"expected {name!r} of {role!r} of shape {shape}, or a batch of them, got {tuple(value.shape)}"
+                )
+        return tensors, is_single
+
+    def legal_by(self, role: str, observation: Observation) -> Tensor | None:
+        """The legal actions at observations of a role, bool (B, flags of its action space); None if they do not say."""
+        if not self.always_legal:
+            return None
+        num = len(next(iter(observation.values())))
+        return torch.ones(num, self.action_spaces[role].num_flags, dtype=torch.bool, device=self.device)
+
+    def own_actions(self, actions: Tensor) -> np.ndarray:
+        """Actions of players, (B, ...), in the form in which they leave palestra."""
+        return actions.cpu().numpy()
 
     def close(self) -> None:
         """Release processes and the like; called at the end of training. Playing on opens them again."""

@@ -64,6 +64,9 @@ class NimGame(TensorGame):
     def legal(self, state: State, role: str) -> Tensor:
         return (state["heaps"].unsqueeze(2) >= self.stones).flatten(1)
 
+    def legal_by(self, role: str, observation: Observation) -> Tensor:
+        return self.legal({"heaps": observation["heaps"].argmax(dim=2)}, role)
+
     def transition(
         self, state: State, actions: dict[str, Tensor], keys: Tensor
     ) -> tuple[State, Tensor, Tensor, Tensor]:

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 from palestra.games.game import Game, Observation, State, TensorGame
-from palestra.games.policy import Policy
 from palestra.recording.aggregates import Aggregates
 
 
@@ -119,11 +118,6 @@ class WorldGame(Game):
     def make_world(self, num_worlds: int, key: int, training: bool) -> EnvironmentWorld:
         """New worlds, whose randomness comes from `key`. training: whether they update what the game learns while it
         is played (running statistics, for instance)."""
-
-    @abstractmethod
-    def act(self, policy: Policy, observations: Any, key: int) -> np.ndarray:
-        """The actions of a policy on a batch of the environment's own observations, in the form in which a vector
-        environment takes them. key: of the random numbers that the policy draws."""
 
     @abstractmethod
     def with_rendering(self) -> "WorldGame":

@@ -4,18 +4,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from palestra.buffers.replay import ReplayBuffer
 from palestra.config import ConfigError, ConfigErrorItem, replaced
-from palestra.games.game import Game
-from palestra.games.policy import Policy
+from palestra.games.game import Game, Observation, expand_mask
+from palestra.games.policy import Memory, Policy
 from palestra.games.spaces import ActionSpace, Space
-from palestra.games.world import WorldGame
 from palestra.optimizers import Optimizer
-from palestra.randomness import base_key
+from palestra.randomness import base_key, world_keys
 from palestra.recording.values import Recordable
 from palestra.rollouts.fused import Worlds
 from palestra.rollouts.solo import SoloWorlds
@@ -32,6 +30,8 @@ class Learner(Protocol):
 
     def policy(self, explore: bool) -> Policy: ...
 
+    def predictor(self, deterministic: bool) -> Policy: ...
+
     def module(self) -> nn.Module: ...
 
     def learn(self, turn: Any) -> None: ...
@@ -45,7 +45,7 @@ class Learner(Protocol):
     def kernels_in_use(self) -> dict[str, str]: ...
 
 
-@dataclass
+@dataclass(repr=False)
 class Player:
     """A player, who sits in one or more roles. A scripted player has a `script`; any other one has an `algorithm`,
     which has set the other attributes.
@@ -54,9 +54,9 @@ class Player:
     gradients by hand. learning: whether the trainer gives it turns. opt_steps, env_steps: its own counters; its
     schedules read opt_steps. worlds: the games in which it collects experience. num_worlds: how many of them; 0 for a
     player that does not learn. moves: the role of each of its moves in one round, in order; () if each role has one.
-    lr_schedule, er_schedule: of the learning rate and of the exploration rate. game: of a player that was loaded from a
-    run, the game with the state that it had there. num_choices: calls of `choose`. turn_progress: how far the loops of
-    an unfinished turn have come (palestra.algorithms.algorithm.Turn).
+    lr_schedule, er_schedule: of the learning rate and of the exploration rate. game: the one that it plays; of a player
+    that was loaded from a run, with the state that it had there. num_predictions: calls of `predict`. turn_progress:
+    how far the loops of an unfinished turn have come (palestra.algorithms.algorithm.Turn).
     """
 
     name: str
@@ -82,7 +82,7 @@ class Player:
     game: Game | None = None
     opt_steps: int = 0
     env_steps: int = 0
-    num_choices: int = 0
+    num_predictions: int = 0
     turn_progress: dict[str, dict[str, int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -119,17 +119,68 @@ class Player:
         assert self.algorithm is not None
         return self.algorithm.policy(explore)
 
-    def choose(self, observations: Any) -> np.ndarray:
-        """Its actions, without exploration, on a batch of observations of the Gymnasium environment in which it was
-        trained; both in the form of a vector environment. Raises TypeError for a player that was not loaded from a run
-        in an environment."""
-        if not isinstance(self.game, WorldGame):
-            raise TypeError(
-                f"expected a player loaded from a run in an environment, got {self.name!r}, which is not one"
-            )
-        self.num_choices += 1
-        key = base_key(self.seed, f"player/{self.name}/choice/{self.num_choices}")
-        return self.game.act(self.policy(explore=False), observations, key)
+    def predict(
+        self,
+        observation: Any,
+        state: Memory | None = None,
+        episode_start: Any = None,
+        deterministic: bool = True,
+        legal: Any = None,
+    ) -> tuple[Any, Memory | None]:
+        """Its actions on one observation or a batch, in the form in which the game takes them; and its memory, to be
+        passed as `state` with the next observation, or None if it has none.
+
+        observation: of its role, as `Game.read_observation` takes it; of an environment in the environment's own form.
+        episode_start: bool, one or (B,), where the memory begins anew. deterministic: the likeliest or best action;
+        otherwise as in training, drawn or with exploration. legal: bool, (flags of the action space,) or (B, flags);
+        None: those that the observation tells. Raises TypeError for a player that knows no game or acts by the game's
+        whole state, ValueError for other shapes and where `legal` is needed.
+        """
+        if self.game is None:
+            raise TypeError(f"expected a player of a trainer or a loaded one, got {self.name!r}, which knows no game")
+        policy = self._predictor(deterministic)
+        if policy.observes == "state":
+            raise TypeError(f"expected a player that acts by observations, got {self.name!r}, which needs the state")
+        view, is_single = self.game.read_observation(self.roles[0], observation)
+        num = len(next(iter(view.values())))
+        memory = {} if state is None else state
+        if episode_start is not None:
+            starts = torch.as_tensor(episode_start, dtype=torch.bool, device=self.device).reshape(-1)
+            memory = {name: value.masked_fill(expand_mask(starts, value), 0) for name, value in memory.items()}
+        self.num_predictions += 1
+        key = base_key(self.seed, f"player/{self.name}/prediction/{self.num_predictions}")
+        with torch.no_grad():
+            keys = world_keys(key, num, self.device)
+            decision = policy.act(view, self._legal(legal, view, num), keys, memory)
+        actions = self.game.own_actions(decision.action)
+        return actions[0] if is_single else actions, decision.memory or None
+
+    def _predictor(self, deterministic: bool) -> Policy:
+        if self.script is not None:
+            return self.script
+        assert self.algorithm is not None
+        return self.algorithm.predictor(deterministic)
+
+    def _legal(self, legal: Any, view: Observation, num: int) -> Tensor:
+        """Bool (num, flags of the action space)."""
+        assert self.game is not None
+        role, shape = self.roles[0], (num, self.action_space.num_flags)
+        flags = self.game.legal_by(role, view) if legal is None else torch.as_tensor(legal, dtype=torch.bool)
+        if flags is None:
+            raise ValueError(f"expected the legal actions of {role!r}, bool of shape {shape}, got None")
+        flags = (flags.unsqueeze(0) if flags.dim() == 1 else flags).to(self.device)
+        if flags.shape != shape:
+            raise ValueError(f"expected the legal actions of {role!r}, bool of shape {shape}, got {tuple(flags.shape)}")
+        return flags
+
+    def __repr__(self) -> str:
+        kind = "scripted" if self.algorithm is None else self.algorithm.config.name
+        num_weights = sum(weight.numel() for net in self.nets.values() for weight in net.parameters())
+        facts = [kind, f"in {' and '.join(self.roles)}"]
+        if self.algorithm is not None:
+            facts += [f"{self.opt_steps:,} opt steps", f"{num_weights:,} weights", f"on {self.device}"]
+            facts += [] if self.learning else ["held fixed"]
+        return f"<player {self.name!r}: {', '.join(facts)}>"
 
     def set_training(self, training: bool) -> None:
         """Switch the networks between training and evaluation mode (batch norm, dropout)."""

@@ -71,7 +71,7 @@ def _build_player(name: str, run: RunConfig, game: Game, copies: Folder | None) 
     spaces, actions = game.spaces[first], game.action_spaces[first]
     execution = run.execution
     by_hand = execution.gradients == "by_hand"
-    player = Player(name, roles, spaces, actions, game.device, run.seed, execution.compile, by_hand)
+    player = Player(name, roles, spaces, actions, game.device, run.seed, execution.compile, by_hand, game=game)
     if isinstance(config, ScriptedPlayerConfig):
         player.script = make_script(config.scripted, game, first)
     elif isinstance(config, FromRunConfig):

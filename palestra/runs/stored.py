@@ -151,5 +151,4 @@ def load_player(run: str | Path, player: str | None, checkpoint: str, trust: boo
     stored.load(checkpoint)
     loaded = stored.players[name]
     hold_fixed(loaded)
-    loaded.game = stored.game
     return loaded

@@ -63,7 +63,7 @@ def test_the_five_lines_of_the_readme_train_load_and_play(tmp_path: Path, monkey
     names: dict[str, Any] = {}
     exec(five, names)
     assert names["rewards"].tolist() == [1.0] * 4
-    chosen = names["player"].choose(names["observations"])
+    chosen, _ = names["player"].predict(names["observations"])
     assert names["environments"].action_space.contains(chosen)
     view = {"observation": torch.from_numpy(names["observations"])}
     legal, keys = torch.ones(4, 2, dtype=torch.bool), torch.arange(4)

@@ -8,6 +8,7 @@ from weakref import WeakSet
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from palestra.config import ConfigError, ConfigErrorItem, failure
 from palestra.config.errors import listed
@@ -20,10 +21,8 @@ from palestra.games.gymnasium.known_spaces import has_exact_actions
 from palestra.games.gymnasium.normalization import Moments
 from palestra.games.gymnasium.spaces import Arrays, ObservationReader, UnknownSpace, action_space
 from palestra.games.gymnasium.world import GymnasiumWorld
-from palestra.games.policy import Policy
 from palestra.games.spaces import ActionSpace
 from palestra.games.world import WorldGame
-from palestra.randomness import world_keys
 
 
 class GymnasiumConfig(EnvironmentConfig):
@@ -94,26 +93,17 @@ class GymnasiumGame(WorldGame):
         self._worlds.add(world)
         return world
 
-    def observe(self, observations: Any) -> Observation:
-        """The observation of the player, tensors (B, *space.shape), from a batch of the environment's own observations
-        as a vector environment gives them."""
-        arrays = self.transform(self.reader.read(observations))
-        return {name: torch.from_numpy(value).to(self.device) for name, value in arrays.items()}
+    def read_observation(self, role: str, observation: Any) -> tuple[Observation, bool]:
+        """Of the environment's own observations, one or a batch as a vector environment gives them, those of the
+        player, normalised and clipped as the config says; and whether it was a single one."""
+        is_single = self.reader.is_single(observation)
+        arrays = self.reader.read_list([observation]) if is_single else self.reader.read(observation)
+        tensors = {name: torch.from_numpy(value).to(self.device) for name, value in self.transform(arrays).items()}
+        return tensors, is_single
 
-    def act(self, policy: Policy, observations: Any, key: int) -> np.ndarray:
-        """The actions of a policy on a batch of the environment's own observations, in the form in which a vector
-        environment takes them. key: of the random numbers that the policy draws. Raises NotImplementedError for a
-        policy with a memory."""
-        observation = self.observe(observations)
-        keys = world_keys(key, len(next(iter(observation.values()))), self.device)
-        legal = torch.ones(len(keys), self.action_space.num_flags, dtype=torch.bool, device=self.device)
-        with torch.no_grad():
-            decision = policy.act(observation, legal, keys, {})
-        if decision.memory:
-            raise NotImplementedError(
-                "expected a player without a memory; call policy(explore=False).act of this one, and pass its memory on"
-            )
-        return self.to_gym_actions(decision.action.cpu().numpy())
+    def own_actions(self, actions: Tensor) -> np.ndarray:
+        """Actions in the form in which a vector environment takes them."""
+        return self.to_gym_actions(actions.cpu().numpy())
 
     def with_rendering(self) -> "GymnasiumGame":
         """The same game, whose worlds can be rendered; its environments step one after the other."""

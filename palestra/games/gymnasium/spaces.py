@@ -83,6 +83,16 @@ class ObservationReader:
             found[entry.name] = entry.read(part)
         return found
 
+    def is_single(self, observation: Any) -> bool:
+        """Whether this is one observation, not a batch. Raises ValueError for what has the shape of neither."""
+        entry, part, space = self.entries[0], observation, self.gym_space
+        for key in entry.path:
+            part, space = part[key], space[key]  # type: ignore[index]
+        got, shape = np.shape(part), space.shape or ()
+        if len(got) not in (len(shape), len(shape) + 1) or got[len(got) - len(shape) :] != shape:
+            raise ValueError(f"expected an observation of {space}, or a batch of them, got one of shape {got}")
+        return len(got) == len(shape)
+
     def read_list(self, observations: Sequence[Any]) -> Arrays:
         """As `read`, for a list of single observations."""
         if self.read_whole is not None:

@@ -224,6 +224,11 @@ class PolyhedraGame(TensorGame):
             return self.every_choice.expand(len(state["subset"]), -1)
         return self._chosen(state["subset"])
 
+    def legal_by(self, role: str, observation: Observation) -> Tensor:
+        if role == "host":
+            return self.every_choice.expand(len(observation["points"]), -1)
+        return observation["coords"] > 0
+
     def transition(
         self, state: State, actions: dict[str, Tensor], keys: Tensor
     ) -> tuple[State, Tensor, Tensor, Tensor]:

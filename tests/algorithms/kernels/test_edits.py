@@ -1,8 +1,5 @@
 """What one reads is what runs: whatever is edited, overridden or replaced is learned, recorded and played, and kernels
-step aside; what has nothing to do with them, they do not mind.
-
-Covers palestra.players.player.
-"""
+step aside; what has nothing to do with them, they do not mind."""
 
 import subprocess
 import sys
