@@ -128,7 +128,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "sac": ON_A_PROBE | {"players.host.algorithm": SAC},
     "sac with discrete actions against dqn": {"players.host.algorithm": SAC | {"log_std": None}},
     "td3": ON_A_PROBE | {"players.host.algorithm": TD3},
-    "ppo in both seats, adaptive price, a network without a twin": {
+    "ppo in both seats, adaptive price, a network without a kernel": {
         "game": {"name": "nim", "num_heaps": 2, "max_stones": 3},
         "roles": {"first": "host", "second": "host"},
         "players.host.algorithm": PPO

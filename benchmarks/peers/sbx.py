@@ -1,4 +1,4 @@
-"""sbx, the JAX twin of stable-baselines3: `python -m benchmarks.peers.sbx WORK`. Its replay memory is the latter's.
+"""sbx, the JAX sibling of stable-baselines3: `python -m benchmarks.peers.sbx WORK`. Its replay memory is the latter's.
 
 Its DQN has two layers of the first width asked for, and clips no gradient.
 """

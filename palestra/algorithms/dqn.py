@@ -57,7 +57,7 @@ from palestra.games.policy import Decision, Memory, Observes
 from palestra.games.spaces import Discrete
 from palestra.nets import NetConfig, make_net
 from palestra.nets.flat import FlatNet
-from palestra.nets.weights import compiled, evaluation_twin
+from palestra.nets.weights import compiled, evaluation_view
 from palestra.optimizers import OptimizerConfig
 from palestra.players.player import Metrics, Player
 from palestra.randomness import base_key, fold, seeded_global_state
@@ -182,7 +182,7 @@ class DQN(Algorithm):
         net = make_q_net(config, player).to(player.device)
         self.online = FlatNet(net, player.by_hand)
         self.target_net = FlatNet(deepcopy(net).eval(), player.by_hand)
-        self.acting = self.online.evaluation_twin()
+        self.acting = self.online.evaluation_view()
         self.optimizer = config.optimizer.build(self.online.weights)
         stream = f"player/{player.name}/replay"
         self.buffer = make_buffer(config.replay_buffer, player.device, player.seed, stream)
@@ -289,7 +289,7 @@ class DQN(Algorithm):
         return outputs.squeeze(2) if is_expected else outputs
 
     def module(self) -> Deterministic:
-        net = QValues(evaluation_twin(self.online.net), self.q_values)
+        net = QValues(evaluation_view(self.online.net), self.q_values)
         return Deterministic(net, best_legal, self.player.action_space.num_flags)
 
     # ---- a turn --------------------------------------------------------------------------------------------

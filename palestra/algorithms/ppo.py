@@ -65,7 +65,7 @@ from palestra.nets import is_recurrent_config
 from palestra.nets.kernels.acting import acting_net
 from palestra.nets.kernels.learning import learning_net
 from palestra.nets.recurrent import Part
-from palestra.nets.weights import compiled, evaluation_twin, flat_gradient, flatten_weights
+from palestra.nets.weights import compiled, evaluation_view, flat_gradient, flatten_weights
 from palestra.optimizers import OptimizerConfig
 from palestra.players.player import Metrics, Player
 from palestra.randomness import base_key, fold, random_permutation
@@ -347,7 +347,7 @@ class PPO(Algorithm):
             )
         head = self.net.head
         return Deterministic(
-            evaluation_twin(self.net.policy),
+            evaluation_view(self.net.policy),
             lambda outputs, legal: head.mode(outputs[:, : head.num_outputs], legal),
             self.player.action_space.num_flags,
         )

@@ -45,7 +45,7 @@ from palestra.games.policy import Decision, Memory, Observes
 from palestra.games.spaces import Box, Discrete
 from palestra.nets import NetConfig, make_net
 from palestra.nets.flat import FlatNet
-from palestra.nets.weights import compiled, evaluation_twin
+from palestra.nets.weights import compiled, evaluation_view
 from palestra.optimizers import OptimizerConfig
 from palestra.players.player import Metrics, Player
 from palestra.randomness import base_key, fold, random_normals
@@ -240,7 +240,7 @@ class SAC(Algorithm):
         )
         self.policy_net, self.critics = (FlatNet(net.to(player.device), player.by_hand) for net in (policy, critics))
         self.targets = FlatNet(deepcopy(critics).eval(), player.by_hand)
-        self.acting, self.frozen_critics = self.policy_net.evaluation_twin(), self.critics.evaluation_twin()
+        self.acting, self.frozen_critics = self.policy_net.evaluation_view(), self.critics.evaluation_view()
         self.policy_optimizer = config.policy_optimizer.build(self.policy_net.weights)
         self.critic_optimizer = config.critic_optimizer.build(self.critics.weights)
         player.optimizers = {"policy": self.policy_optimizer, "critics": self.critic_optimizer}
@@ -407,7 +407,7 @@ class SAC(Algorithm):
         if self.config.evaluation == "sampled":
             raise NotImplementedError(self.player.sampling_export_error())
         flags = self.player.action_space.num_flags
-        return Deterministic(evaluation_twin(self.policy_net.net), self.head.deterministic, flags)
+        return Deterministic(evaluation_view(self.policy_net.net), self.head.deterministic, flags)
 
     def state_dict(self) -> dict[str, Any]:
         return {"log_entropy_coefficient": self.log_alpha.detach()}

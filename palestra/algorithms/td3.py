@@ -43,7 +43,7 @@ from palestra.games.policy import Decision, Memory, Observes
 from palestra.games.spaces import Box, Space
 from palestra.nets import NetConfig, make_net
 from palestra.nets.flat import FlatNet
-from palestra.nets.weights import compiled, evaluation_twin
+from palestra.nets.weights import compiled, evaluation_view
 from palestra.optimizers import OptimizerConfig
 from palestra.players.player import Metrics, Player
 from palestra.randomness import base_key, fold, random_floats, random_normals
@@ -184,7 +184,7 @@ class TD3(Algorithm):
         self.target_policy, self.target_critics = (
             FlatNet(deepcopy(net).eval(), player.by_hand) for net in (policy, critics)
         )
-        self.acting, self.frozen_critic = self.policy_net.evaluation_twin(), self.critics.first()
+        self.acting, self.frozen_critic = self.policy_net.evaluation_view(), self.critics.first()
         self.policy_optimizer = config.policy_optimizer.build(self.policy_net.weights)
         self.critic_optimizer = config.critic_optimizer.build(self.critics.weights)
         self.buffer = ReplayBuffer(config.replay_buffer, player.device, player.seed, f"player/{player.name}/replay")
@@ -308,7 +308,7 @@ class TD3(Algorithm):
     def module(self) -> Deterministic:
         center, half_width = self.center, self.half_width
         return Deterministic(
-            evaluation_twin(self.policy_net.net), lambda outputs, legal: center + half_width * torch.tanh(outputs), 0
+            evaluation_view(self.policy_net.net), lambda outputs, legal: center + half_width * torch.tanh(outputs), 0
         )
 
     def state_dict(self) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from palestra.games.spaces import Space
 from palestra.nets.inputs import flat_size
 from palestra.nets.kernels.acting import ActingNet, acting_net
 from palestra.nets.kernels.learning import LearningNet, Pass, learning_net
-from palestra.nets.weights import evaluation_twin, flat_gradient, flatten_buffers, flatten_weights
+from palestra.nets.weights import evaluation_view, flat_gradient, flatten_buffers, flatten_weights
 from palestra.runtime.guard import kernel_property
 
 
@@ -27,7 +27,7 @@ class FlatNet:
 
     def __init__(self, net: nn.Module, by_hand: bool) -> None:
         self.net, self.by_hand = net, by_hand
-        self.original: FlatNet | None = None  # of a twin
+        self.original: FlatNet | None = None  # of a view
         self.several = isinstance(net, nn.ModuleList)
         self.weights: Tensor = flatten_weights(net)
         self.buffers = flatten_buffers(net)
@@ -36,9 +36,9 @@ class FlatNet:
         self.layouts = self._layouts()
 
     def renew(self) -> None:
-        """Copy the networks of a twin again, for somebody may have put hooks or other layers into them."""
+        """Copy the networks of a view again, for somebody may have put hooks or other layers into them."""
         if self.original is not None:
-            self.nets = [evaluation_twin(net) for net in self.original.nets[: len(self.nets)]]
+            self.nets = [evaluation_view(net) for net in self.original.nets[: len(self.nets)]]
 
     @kernel_property
     def acting_nets(self) -> list[ActingNet] | None:
@@ -53,21 +53,21 @@ class FlatNet:
         nets = [net for net in map(learning_net, self.nets) if net is not None]
         return nets if self.by_hand and len(nets) == len(self.nets) else None
 
-    def evaluation_twin(self) -> "FlatNet":
+    def evaluation_view(self) -> "FlatNet":
         """A FlatNet with the same weights and buffers that always stays in evaluation mode. Its gradients are those by
         the observation alone, not by the weights."""
-        return self._twin(self.several, len(self.nets))
+        return self._view(self.several, len(self.nets))
 
     def first(self) -> "FlatNet":
-        """The evaluation twin of the first of several networks."""
-        return self._twin(False, 1)
+        """The evaluation view of the first of several networks."""
+        return self._view(False, 1)
 
-    def _twin(self, several: bool, num: int) -> "FlatNet":
-        twin = FlatNet.__new__(FlatNet)
-        vars(twin).update({name: vars(self)[name] for name in ("net", "by_hand", "weights", "buffers", "parameters")})
-        twin.original, twin.several, twin.nets, twin.layouts = self, several, self.nets[:num], self.layouts[:num]
-        twin.renew()
-        return twin
+    def _view(self, several: bool, num: int) -> "FlatNet":
+        view = FlatNet.__new__(FlatNet)
+        vars(view).update({name: vars(self)[name] for name in ("net", "by_hand", "weights", "buffers", "parameters")})
+        view.original, view.several, view.nets, view.layouts = self, several, self.nets[:num], self.layouts[:num]
+        view.renew()
+        return view
 
     def __call__(self, observation: Mapping[str, Tensor]) -> Tensor:
         if torch.compiler.is_compiling():

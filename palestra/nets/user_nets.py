@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from palestra.config import ConfigError, ConfigErrorItem, UserConfig, failure, load_class
 from palestra.games.policy import Memory
 from palestra.games.spaces import Space
-from palestra.nets.weights import evaluation_twin
+from palestra.nets.weights import evaluation_view
 from palestra.randomness import seeded_global_state
 
 TRIED_STEPS, TRIED_WORLDS = 3, 2
@@ -101,7 +101,7 @@ def _try_net(net: nn.Module, spaces: dict[str, Space], num_outputs: int) -> None
     """Try a network in acting, also in one world alone, and in learning. Raises _Fault. The network is not changed."""
     with torch.no_grad():
         for num_worlds in (TRIED_WORLDS, 1):
-            _check_outputs(*_outputs(evaluation_twin(net), spaces, num_outputs, num_worlds), num_worlds)
+            _check_outputs(*_outputs(evaluation_view(net), spaces, num_outputs, num_worlds), num_worlds)
     parameters = dict(net.named_parameters())
     if not parameters:
         raise _Fault("at least one parameter", "none")

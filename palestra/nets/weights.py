@@ -1,4 +1,4 @@
-"""The weights of a network as one vector, and a network's twin for acting."""
+"""The weights of a network as one vector, and a network's view for acting."""
 
 from collections.abc import Callable, Sequence
 from copy import deepcopy
@@ -58,7 +58,7 @@ def flat_gradient(loss: Tensor, parameters: Sequence[nn.Parameter]) -> Tensor:
     return torch.cat([gradient.flatten() for gradient in gradients])
 
 
-def evaluation_twin(net: nn.Module) -> nn.Module:
+def evaluation_view(net: nn.Module) -> nn.Module:
     """A copy of a network that shares its weights and buffers (the same tensors) and is in evaluation mode."""
     shared = {id(tensor): tensor for tensor in chain(net.parameters(), net.buffers())}
     return deepcopy(net, shared).eval()

@@ -263,8 +263,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "clipped value": {"value_clip": 0.1},
     "plain advantages": {"normalize_advantages": False},
     "shared body": {"body": shared()},
-    "no twin": {"body": separate(LAYER_NORM)},
-    "no twin, shared": {"body": shared(LAYER_NORM)},
+    "no kernel": {"body": separate(LAYER_NORM)},
+    "no kernel, shared": {"body": shared(LAYER_NORM)},
     "no clipping of gradients, sgd": {
         "max_grad_norm": None,
         "optimizer": {"name": "sgd", "momentum": 0.5, "weight_decay": 0.0},

@@ -53,9 +53,9 @@ def moved(flat: FlatNet) -> Tensor:
 @pytest.mark.parametrize("data", [PLAIN, NORMED], ids=["by hand", "by autograd"])
 def test_twins_share_the_weights(data: dict[str, Any]) -> None:
     flat = FlatNet(critics(data), by_hand=True)
-    twin, first = flat.evaluation_twin(), flat.first()
+    view, first = flat.evaluation_view(), flat.first()
     outputs, seen = moved(flat), observe(SPACES, 5)
-    assert torch.allclose(twin(seen), outputs, atol=1e-6)
+    assert torch.allclose(view(seen), outputs, atol=1e-6)
     assert torch.allclose(first(seen), outputs[0], atol=1e-6)
     seen["action"].requires_grad_()
     assert torch.autograd.grad(first(seen).sum(), seen["action"])[0].abs().sum() > 0.0

@@ -8,7 +8,7 @@ from palestra.config import ConfigError, check
 from palestra.games.game import Observation
 from palestra.games.policy import Memory
 from palestra.nets.recurrent import RecurrentNet
-from palestra.nets.weights import evaluation_twin, flatten_weights
+from palestra.nets.weights import evaluation_view, flatten_weights
 from tests.nets.making import FeedForwardHolder, build, observe, space
 
 SPACES = {"seen": space((3,)), "points": space((4, 2), padded=True)}
@@ -134,13 +134,13 @@ def test_flat_weights_and_twins_are_the_networks_own(data: dict[str, Any]) -> No
     memory, episode_start = some_memory(net), EPISODE_STARTS["here and there"]
     before = net.unroll(seen, memory, episode_start)
     weights = flatten_weights(net)
-    twin = evaluation_twin(net)
-    assert isinstance(twin, RecurrentNet)
+    view = evaluation_view(net)
+    assert isinstance(view, RecurrentNet)
     assert torch.equal(net.unroll(seen, memory, episode_start), before)
     with torch.no_grad():
         weights.mul_(0.5)
     assert not torch.allclose(net.unroll(seen, memory, episode_start), before)
-    assert torch.equal(twin.unroll(seen, memory, episode_start), net.unroll(seen, memory, episode_start))
+    assert torch.equal(view.unroll(seen, memory, episode_start), net.unroll(seen, memory, episode_start))
 
 
 def test_faults_of_the_encoder_are_told_below_it() -> None:

@@ -3,7 +3,7 @@ points.
 
 p is a vertex exactly when some weights w >= 0 have w.p < w.q for every other point q. docs/newton.md says how that is
 decided, and why exactly. Here are the public functions. Three modules find the vertices: newton_kernel.py for CPUs, its
-pure-torch twin newton_torch.py for any device, and newton_exact.py for boards beyond the range of both.
+pure-torch version newton_torch.py for any device, and newton_exact.py for boards beyond the range of both.
 
 Boards are float64 (B, N, n): integers below 2**53; rows with a negative entry are absent. Letters: B boards, N points,
 n dimension.

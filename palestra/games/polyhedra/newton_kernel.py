@@ -1,6 +1,6 @@
 """The reductions of the polyhedra game for CPUs: scalar code per world, compiled by numba, one pass over a board.
 
-The mathematics is in docs/newton.md; the pure-torch twin newton_torch.py gives the same bits. Boards are float64
+The mathematics is in docs/newton.md; the pure-torch version newton_torch.py gives the same bits. Boards are float64
 (B, N, n) with integer entries below 2**53, rows with a negative entry are absent. The kernels write the surviving
 rows to the front of `out`, -1 behind them. Where a board is beyond the exact range, its Pareto-minimal rows are left
 in `out` and their number in `num_open`, for exact integers to decide; elsewhere `num_open` is 0.

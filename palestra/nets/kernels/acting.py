@@ -16,7 +16,7 @@ from palestra.nets.kernels import mlp, set_nets
 from palestra.nets.kernels.mlp import Array
 from palestra.nets.kernels.plain import is_plain, set_net_layout, widths_of
 from palestra.nets.mlp import MLP
-from palestra.nets.weights import evaluation_twin, one_vector
+from palestra.nets.weights import evaluation_view, one_vector
 
 
 def acting_net(net: nn.Module) -> Callable[[Mapping[str, Tensor]], Tensor]:
@@ -25,19 +25,19 @@ def acting_net(net: nn.Module) -> Callable[[Mapping[str, Tensor]], Tensor]:
     It reads the network's very weights, so it follows every change of them in place and every load of a state dict. A
     plain `mlp` (linear layers, each perhaps with a batch norm; relu or tanh), `deep_sets` or `newton_sets` on a CPU
     whose float32 weights lie in one vector (`flatten_weights`), and the statistics in another (`flatten_buffers`), runs
-    in one kernel; anything else is its `evaluation_twin`. Equal to the network within float rounding; which bits a row
+    in one kernel; anything else is its `evaluation_view`. Equal to the network within float rounding; which bits a row
     gets may depend on the number of rows.
     """
-    twin = evaluation_twin(net)
-    if is_plain(twin, r"(LB?r)*L|(LB?t)*L"):
-        assert isinstance(twin, MLP)
-        norms = [layer for layer in twin.layers if isinstance(layer, nn.BatchNorm1d)]
+    view = evaluation_view(net)
+    if is_plain(view, r"(LB?r)*L|(LB?t)*L"):
+        assert isinstance(view, MLP)
+        norms = [layer for layer in view.layers if isinstance(layer, nn.BatchNorm1d)]
         if len({layer.eps for layer in norms}) <= 1:
-            return ActingMLP(twin)
-    if (layout := set_net_layout(twin)) is not None:
-        assert isinstance(twin, DeepSets)
-        return ActingSets(twin, layout)
-    return twin
+            return ActingMLP(view)
+    if (layout := set_net_layout(view)) is not None:
+        assert isinstance(view, DeepSets)
+        return ActingSets(view, layout)
+    return view
 
 
 class ActingNet(ABC):

@@ -20,18 +20,18 @@ SEVERAL = VECTOR | {"number": space((), torch.int64), "points": space((3, 2), pa
 PLAIN = {"name": "mlp", "net_arch": [64, 32], "activation": "tanh"}
 
 
-def flat_twin(data: dict[str, Any]) -> Callable[[Observation], Tensor]:
+def flat_kernel(data: dict[str, Any]) -> Callable[[Observation], Tensor]:
     net = build(data, VECTOR)
     flatten_weights(net)
     return acting_net(net)
 
 
-def agree(twin: Callable[..., Tensor], net: nn.Module, seen: Observation) -> bool:
+def agree(kernel: Callable[..., Tensor], net: nn.Module, seen: Observation) -> bool:
     was_training = net.training
     with torch.no_grad():
         expected = net.eval()(seen)
     net.train(was_training)
-    outputs = twin(seen)
+    outputs = kernel(seen)
     return outputs.dtype == expected.dtype and torch.allclose(outputs, expected, rtol=1e-5, atol=1e-6)
 
 
@@ -51,14 +51,14 @@ def test_a_twin_follows_the_statistics_of_batch_norm(net_arch: list[Any], activa
     net = build({"name": "mlp", "net_arch": net_arch, "activation": activation}, VECTOR)
     flatten_weights(net)
     flatten_buffers(net)
-    twin = acting_net(net)
-    assert not isinstance(twin, nn.Module)
+    kernel = acting_net(net)
+    assert not isinstance(kernel, nn.Module)
     generator = torch.Generator().manual_seed(0)
     for _ in range(3):
         net.train()(observe(VECTOR, 50))  # moves the statistics
         for parameter in net.parameters():
             parameter.data += 0.3 * torch.randn(parameter.shape, generator=generator)
-        assert agree(twin, net, observe(VECTOR, 9))
+        assert agree(kernel, net, observe(VECTOR, 9))
 
 
 @pytest.mark.parametrize("spaces", [{"image": space((1, 3, 2), torch.uint8)}, SEVERAL])
@@ -87,17 +87,17 @@ def test_networks_of_other_kinds_have_twins_too() -> None:
 def test_a_twin_follows_every_change_of_the_weights(flat_before: bool) -> None:
     net = build(PLAIN, VECTOR)
     weights = flatten_weights(net) if flat_before else None
-    twin, seen = acting_net(net), observe(VECTOR, 8)
-    before = twin(seen)
+    kernel, seen = acting_net(net), observe(VECTOR, 8)
+    before = kernel(seen)
     if weights is None:
         weights = flatten_weights(net)
     optimizer = torch.optim.SGD([weights], lr=0.1)
     weights.grad = torch.ones_like(weights)
     optimizer.step()
-    assert not torch.allclose(twin(seen), before)
-    assert agree(twin, net, seen)
+    assert not torch.allclose(kernel(seen), before)
+    assert agree(kernel, net, seen)
     net.load_state_dict(build(PLAIN, VECTOR).state_dict())
-    assert torch.allclose(twin(seen), before, rtol=1e-5, atol=1e-6)
+    assert torch.allclose(kernel(seen), before, rtol=1e-5, atol=1e-6)
 
 
 def test_a_twin_sees_the_flat_weights_themselves() -> None:
@@ -112,33 +112,33 @@ def test_a_twin_sees_the_flat_weights_themselves() -> None:
 
 
 def test_what_a_twin_gave_stays_as_it_was() -> None:
-    twin, seen = flat_twin(PLAIN), observe(VECTOR, 8)
-    first = twin(seen)
+    kernel, seen = flat_kernel(PLAIN), observe(VECTOR, 8)
+    first = kernel(seen)
     copy = first.clone()
-    twin({"seen": seen["seen"] + 1.0})
+    kernel({"seen": seen["seen"] + 1.0})
     assert torch.equal(first, copy)
 
 
 @pytest.mark.parametrize("net_arch", [[], [8]])
 def test_a_twin_leaves_what_it_sees_alone(net_arch: list[int]) -> None:
-    twin, seen = flat_twin(PLAIN | {"net_arch": net_arch}), observe(VECTOR, 8)
+    kernel, seen = flat_kernel(PLAIN | {"net_arch": net_arch}), observe(VECTOR, 8)
     copy = seen["seen"].clone()
-    twin(seen)
+    kernel(seen)
     assert torch.equal(seen["seen"], copy)
 
 
 def test_rows_may_lie_anywhere_in_memory() -> None:
-    twin, seen = flat_twin(PLAIN), observe(VECTOR, 8)["seen"]
+    kernel, seen = flat_kernel(PLAIN), observe(VECTOR, 8)["seen"]
     apart = torch.stack([seen, seen], dim=2)[..., 0]
     assert not apart.is_contiguous()
-    assert torch.equal(twin({"seen": apart}), twin({"seen": seen}))
+    assert torch.equal(kernel({"seen": apart}), kernel({"seen": seen}))
 
 
 @pytest.mark.parametrize("activation", ["relu", "tanh"])
 def test_numbers_that_are_none_are_not_hidden(activation: str) -> None:
     seen = observe(VECTOR, 8)
     seen["seen"][3, 1] = torch.nan
-    outputs = flat_twin(PLAIN | {"activation": activation})(seen)
+    outputs = flat_kernel(PLAIN | {"activation": activation})(seen)
     assert outputs[3].isnan().all()
     assert outputs[:3].isfinite().all()
 
@@ -152,6 +152,6 @@ def test_the_tanh_of_the_kernel_is_exact_to_rounding() -> None:
 
 
 def test_a_twin_gives_no_gradients() -> None:
-    twin = flat_twin(PLAIN)
-    assert not twin(observe(VECTOR, 1)).requires_grad
-    assert not twin(observe(VECTOR, 5000)).requires_grad
+    kernel = flat_kernel(PLAIN)
+    assert not kernel(observe(VECTOR, 1)).requires_grad
+    assert not kernel(observe(VECTOR, 5000)).requires_grad

@@ -1,4 +1,4 @@
-"""The twin of an mlp for learning: the outputs and gradients of autograd."""
+"""The kernel of an mlp for learning: the outputs and gradients of autograd."""
 
 from typing import Any
 
@@ -39,17 +39,17 @@ def test_outputs_and_gradients_are_those_of_autograd(net_arch: list[Any], activa
     net = mlp(net_arch, activation)
     flatten_weights(net)
     parameters = list(net.parameters())
-    twin = learning_net(net)
-    assert twin is not None
+    kernel = learning_net(net)
+    assert kernel is not None
     gradient, expected = np.full(sum(p.numel() for p in parameters), np.nan, np.float32), torch.zeros(())
     for seed in range(2):  # the first is written, the second added
         seen, slope = observation(num, seed), torch.randn(num, 4)
-        x = torch.from_numpy(twin.read(seen)).requires_grad_()
-        outputs, (told, room) = net.layers(x), twin.forward(x.detach().numpy())
+        x = torch.from_numpy(kernel.read(seen)).requires_grad_()
+        outputs, (told, room) = net.layers(x), kernel.forward(x.detach().numpy())
         assert torch.allclose(torch.from_numpy(told), outputs, atol=1e-5)
-        twin.backward(slope.numpy(), x.detach().numpy(), room, gradient, adds=seed > 0)
-        by_x = twin.backward_to_inputs(slope.numpy(), room)
-        twin.release(room)
+        kernel.backward(slope.numpy(), x.detach().numpy(), room, gradient, adds=seed > 0)
+        by_x = kernel.backward_to_inputs(slope.numpy(), room)
+        kernel.release(room)
         loss = (outputs * slope).sum()
         wanted = torch.autograd.grad(loss, x, retain_graph=True)[0]
         assert torch.allclose(torch.from_numpy(by_x), wanted, atol=1e-5)
@@ -60,29 +60,29 @@ def test_outputs_and_gradients_are_those_of_autograd(net_arch: list[Any], activa
 def test_weights_changed_in_place_are_seen() -> None:
     net = mlp([16], "tanh")
     weights = flatten_weights(net)
-    twin = learning_net(net)
-    assert twin is not None
+    kernel = learning_net(net)
+    assert kernel is not None
     with torch.no_grad():
         weights.mul_(0.5)
     seen = observation(5, 0)
-    assert torch.allclose(torch.from_numpy(twin.outputs(twin.read(seen))), net(seen), atol=1e-6)
+    assert torch.allclose(torch.from_numpy(kernel.outputs(kernel.read(seen))), net(seen), atol=1e-6)
     net.load_state_dict(mlp([16], "tanh").state_dict())
-    assert torch.allclose(torch.from_numpy(twin.outputs(twin.read(seen))), net(seen), atol=1e-6)
+    assert torch.allclose(torch.from_numpy(kernel.outputs(kernel.read(seen))), net(seen), atol=1e-6)
 
 
 def test_passes_that_overlap_do_not_disturb_each_other() -> None:
     net = mlp([16, 8], "relu")
     flatten_weights(net)
-    twin = learning_net(net)
-    assert twin is not None
+    kernel = learning_net(net)
+    assert kernel is not None
     x, slope = (np.random.default_rng(seed).normal(size=(6, n)).astype(np.float32) for seed, n in ((0, 7), (1, 4)))
-    alone, together = np.empty_like(twin.weights), np.empty_like(twin.weights)
-    _, room = twin.forward(x)
-    twin.backward(slope, x, room, alone, adds=False)
-    twin.release(room)
-    _, room = twin.forward(x)
-    twin.forward(x + 1.0)
-    twin.backward(slope, x, room, together, adds=False)
+    alone, together = np.empty_like(kernel.weights), np.empty_like(kernel.weights)
+    _, room = kernel.forward(x)
+    kernel.backward(slope, x, room, alone, adds=False)
+    kernel.release(room)
+    _, room = kernel.forward(x)
+    kernel.forward(x + 1.0)
+    kernel.backward(slope, x, room, together, adds=False)
     assert np.array_equal(alone, together)
 
 
