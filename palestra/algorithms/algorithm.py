@@ -89,8 +89,10 @@ class Turn(ABC):
         progress = self.player.turn_progress.setdefault(name, {"done": 0, "of": num})
         self._open.append(what)
         while progress["done"] < progress["of"]:
+            num_begun = len(self._begun)
             yield progress["done"]
-            self._forget_inside(name)
+            if len(self._begun) > num_begun:
+                self._forget_inside(name)
             progress["done"] += 1
             self.safe_point()
         self._open.pop()
@@ -164,7 +166,8 @@ def total_loss(terms: Mapping[str, Tensor]) -> Tensor:
 
 def metrics_of(terms: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The terms of a loss that are recorded and not learned: all those whose names do not begin with `loss_`."""
-    return {name: term.detach() for name, term in terms.items() if not name.startswith("loss_")}
+    recorded = {name: term for name, term in terms.items() if not name.startswith("loss_")}
+    return {name: term.detach() if term.requires_grad else term for name, term in recorded.items()}
 
 
 def mean_metrics(steps: Sequence[Metrics]) -> dict[str, Tensor]:

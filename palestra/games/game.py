@@ -27,7 +27,7 @@ Stepper = Callable[[Tensor, Tensor], tuple[Observation, Observation, Tensor, Ten
 
 def expand_mask(mask: Tensor, like: Tensor) -> Tensor:
     """A mask of worlds, bool (B,), that broadcasts against a tensor of any shape (B, ...)."""
-    return mask.view(-1, *([1] * (like.dim() - 1)))
+    return mask if like.dim() == 1 else mask.view(-1, *([1] * (like.dim() - 1)))
 
 
 class IllegalMove(ValueError):

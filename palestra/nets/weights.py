@@ -9,6 +9,7 @@ from typing import Any, TypeVar, cast
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch._utils import _flatten_dense_tensors
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -54,8 +55,7 @@ def one_vector(tensors: Sequence[Tensor]) -> np.ndarray[Any, Any] | None:
 
 def flat_gradient(loss: Tensor, parameters: Sequence[nn.Parameter]) -> Tensor:
     """The gradient of `loss` with respect to the vector of `flatten_weights`, whose parts are `parameters`."""
-    gradients = torch.autograd.grad(loss, parameters)
-    return torch.cat([gradient.flatten() for gradient in gradients])
+    return _flatten_dense_tensors(torch.autograd.grad(loss, parameters))
 
 
 def evaluation_view(net: nn.Module) -> nn.Module:

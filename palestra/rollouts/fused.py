@@ -341,8 +341,10 @@ def _exchange_on_cpu(
 def _keep(mask: Tensor, value: Tensor, filling: int) -> Tensor:
     """A new tensor: the rows of `value` where `mask`, bool (B,), and `filling` elsewhere."""
     if runs_on_cpu(value):
-        rows = np.full(value.shape, filling, dtype=value.numpy().dtype)
-        fused_kernel.copy_where(mask.numpy(), value.numpy().reshape(len(value), -1), rows.reshape(len(value), -1))
+        values = value.numpy()
+        rows = np.empty_like(values)
+        flat = (len(rows), -1)
+        fused_kernel.copy_where(mask.numpy(), values.reshape(flat), filling, rows.reshape(flat))
         return torch.from_numpy(rows)
     return value.masked_fill(~expand_mask(mask, value), filling)
 

@@ -125,9 +125,8 @@ def sum_where(where: Array, values: Array) -> float:
 
 
 @_compiled
-def copy_where(where: Array, values: Array, out: Array) -> None:
-    """Copy the rows `where`, bool (B,), of values to out: (B, K) both."""
+def copy_where(where: Array, values: Array, filling: int, out: Array) -> None:
+    """Copy the rows `where`, bool (B,), of values to out, and fill the others: (B, K) both."""
     for world in range(len(where)):
-        if where[world]:
-            for k in range(values.shape[1]):
-                out[world, k] = values[world, k]
+        for k in range(values.shape[1]):
+            out[world, k] = values[world, k] if where[world] else out.dtype.type(filling)

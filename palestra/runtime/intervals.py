@@ -60,9 +60,9 @@ class Agenda:
         self._minutes = due.pop("minutes", math.inf)
         self._next = list(due.items())
 
-    def waits(self, counts: Mapping[str, int], clock: TrainingClock) -> bool:
-        """Whether nothing is due yet."""
+    def waits(self, counter: object, clock: TrainingClock) -> bool:
+        """Whether nothing is due yet. counter: what has the counters as attributes."""
         for unit, count in self._next:
-            if counts[unit] >= count:
+            if getattr(counter, unit) >= count:
                 return False
         return self._minutes == math.inf or clock.seconds / 60 < self._minutes

@@ -143,7 +143,7 @@ class Lifecycle(RunOwner):
             self.watcher.before_safe_point()
         self.time_log.switch("other")
         is_asked = self.signals.received is not None or self.end_reason is not None
-        if is_asked or not self._agenda.waits(self.counts(), self.clock):
+        if is_asked or not self._agenda.waits(self, self.clock):
             self._do_what_is_due()
         self.progress.show()
         if self._has_left:
