@@ -166,8 +166,7 @@ def total_loss(terms: Mapping[str, Tensor]) -> Tensor:
 
 def metrics_of(terms: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The terms of a loss that are recorded and not learned: all those whose names do not begin with `loss_`."""
-    recorded = {name: term for name, term in terms.items() if not name.startswith("loss_")}
-    return {name: term.detach() if term.requires_grad else term for name, term in recorded.items()}
+    return {name: term.detach() for name, term in terms.items() if not name.startswith("loss_")}
 
 
 def mean_metrics(steps: Sequence[Metrics]) -> dict[str, Tensor]:
