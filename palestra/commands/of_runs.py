@@ -1,0 +1,191 @@
+"""The commands that look at runs: evaluate, report, compare, verify, export."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from palestra.commands.failures import errors, one_line_errors
+from palestra.commands.shell import Run, Trust, console
+
+commands = typer.Typer()
+
+
+@commands.command()
+def evaluate(
+    run: Run,
+    checkpoint: Annotated[str | None, typer.Option(help="latest, best, or a number [latest]")] = None,
+    evaluation: Annotated[str | None, typer.Option(help="the name of one of the run's evaluations [all]")] = None,
+    games: Annotated[int | None, typer.Option(help="games per pairing [evaluation.final_num_games]", min=1)] = None,
+    video: Annotated[bool, typer.Option("--video", help="film three episodes of a Gymnasium environment")] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="evaluate every checkpoint as it is written, until the run ends")
+    ] = False,
+    trust: Trust = False,
+) -> None:
+    """Play the evaluations of a run's config with the players of a checkpoint; results go to RUN/evaluations/."""
+    with one_line_errors():
+        from palestra.config import ConfigError, ConfigErrorItem
+        from palestra.runs.stored import StoredRun
+
+        stored = StoredRun.open(run, trust=trust)
+        if not stored.config.evaluations:
+            raise ConfigError([ConfigErrorItem("evaluations", "expected at least one in the run's config, got []")])
+        known = list(stored.evaluations.configs)
+        if evaluation is not None and evaluation not in known:
+            message = f"expected one of {', '.join(known)}, got {evaluation!r}"
+            raise ConfigError([ConfigErrorItem("--evaluation", message)])
+        names = known if evaluation is None else [evaluation]
+        if watch:
+            if checkpoint is not None or video:
+                raise ConfigError(
+                    [
+                        ConfigErrorItem(
+                            "--watch", "expected no --checkpoint and no --video together with --watch, got one of them"
+                        )
+                    ]
+                )
+            _watch(stored, names, games)
+            return
+        stored.load(checkpoint or "latest")
+        for name, path in _evaluate(stored, names, games).items():
+            if video:
+                console.print("filming; without a graphics card this may take minutes")
+                film, found = stored.film(name, path.with_suffix(".mp4").name)
+                returns = ", ".join(f"{value:g}" for value in found)
+                console.print(f"a film of episodes with returns {returns}: {film}", soft_wrap=True)
+
+
+def _watch(stored: Any, names: Sequence[str], games: int | None) -> None:
+    from palestra.commands.watch import watch
+    from palestra.recording.display.plain import evaluation_line
+    from palestra.recording.results import Evaluation
+
+    for number, found in watch(stored, names, games):
+        line = found if isinstance(found, str) else evaluation_line(Evaluation.from_record(found))
+        console.print(f"checkpoint {number:08d}: {line}", soft_wrap=True)
+    console.print(f"{stored.folder.path} is finished", soft_wrap=True)
+
+
+def _evaluate(stored: Any, names: Sequence[str], games: int | None) -> dict[str, Path]:
+    from palestra.commands.evaluate import ShownEvaluations
+    from palestra.recording.display import make_display
+    from palestra.recording.display.scores import score_table
+    from palestra.recording.results import Evaluation
+
+    with make_display("auto", console) as display:
+        shown = ShownEvaluations(stored, names, games, display)
+        found = {name: shown.play(name) for name in names}
+    for name, (path, record) in found.items():
+        console.print(score_table([Evaluation.from_record(record)], console.width, 1000))
+        where = f"evaluation {name}, {len(record['pairs'])} pairings at opt step {record['opt_steps']}"
+        console.print(f"{where}: {path}", soft_wrap=True)
+    return {name: path for name, (path, _) in found.items()}
+
+
+@commands.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="the folders of one run or more", show_default=False)],
+    out: Annotated[
+        Path | None, typer.Option(help="the page [RUN/report.html; of several runs: ./report.html]", show_default=False)
+    ] = None,
+) -> None:
+    """Write one page of HTML on runs: curves, evaluations, time, checkpoints, configs. A run may train meanwhile."""
+    with one_line_errors():
+        from palestra.report.page import write_report
+
+        console.print(str(write_report(runs, out)), soft_wrap=True)
+
+
+@commands.command()
+def compare(
+    runs: Annotated[list[Path], typer.Argument(help="folders of runs, or of checkpoints", show_default=False)],
+    checkpoint: Annotated[
+        str | None, typer.Option(help="best, latest or a number [the last evaluation]", show_default=False)
+    ] = None,
+    games: Annotated[
+        int | None, typer.Option(help="play so many games per pairing now, from the same starts for all runs", min=1)
+    ] = None,
+    json: Annotated[Path | None, typer.Option(help="also write the comparison into this file")] = None,
+    csv: Annotated[
+        Path | None, typer.Option(help="also write a line for each score of each run into this file")
+    ] = None,
+) -> None:
+    """Compare runs: scores, as means of those that differ in seed alone; keys that differ; who is likely better."""
+    with one_line_errors():
+        from palestra.recording.recorders import plain
+        from palestra.report.comparison import as_data, compare_groups
+        from palestra.report.comparison_table import render_comparison, to_csv
+        from palestra.report.groups import group_runs
+        from palestra.report.moments import play_afresh, read_moments
+        from palestra.report.page import write_page
+        from palestra.storage.facts import to_json
+
+        moments = read_moments(runs, checkpoint)
+        found = [run for run, _ in moments] if games is None else play_afresh(moments, games, errors.print)
+        comparison = compare_groups(group_runs(found))
+        render_comparison(console, comparison)
+        if json is not None:
+            write_page(json, to_json(plain(as_data(comparison))))
+        if csv is not None:
+            write_page(csv, to_csv(comparison))
+
+
+@commands.command()
+def verify(
+    run: Run,
+    start: Annotated[
+        str | None,
+        typer.Option(
+            "--from", help="the number of a checkpoint, or beginning [the newest after which anything was recorded]"
+        ),
+    ] = None,
+    trust: Trust = False,
+) -> None:
+    """Train a part of a run again in another folder, and say whether records and state are equal to the bit."""
+    with one_line_errors():
+        from palestra.commands.verify import verify as verify_run
+
+        verdict = verify_run(run, start, trust)
+        for line in verdict.changed:
+            console.print(line, soft_wrap=True)
+        for key in verdict.clocked:
+            console.print(
+                f"{key} counts minutes, which follow the clock: what it decides is not compared", soft_wrap=True
+            )
+        if verdict.damage is not None:
+            errors.print(verdict.damage)
+        if verdict.difference is not None:
+            errors.print(f"{run}, from {verdict.start}: not reproduced. {verdict.difference}")
+            raise typer.Exit(1)
+        state = "" if verdict.end is None else f", and the state of checkpoint {verdict.end}"
+        console.print(
+            f"{run}, from {verdict.start}: {verdict.num_records} records{state} reproduced to the bit", soft_wrap=True
+        )
+        if verdict.damage is not None:
+            raise typer.Exit(1)
+
+
+@commands.command()
+def export(
+    run: Run,
+    player: Annotated[str | None, typer.Option(help="its name; may be left out if only one player learned")] = None,
+    checkpoint: Annotated[str, typer.Option(help="latest, best, or a number")] = "latest",
+    onnx: Annotated[bool, typer.Option("--onnx", help="write policy.onnx too (extra: onnx)")] = False,
+    trust: Trust = False,
+) -> None:
+    """Write a player as files that run without palestra, to RUN/export/PLAYER-OPT_STEPS/."""
+    with one_line_errors():
+        import palestra
+        from palestra.commands.export import ExportError, export_player
+
+        try:
+            loaded = palestra.load_player(run, player, checkpoint, trust)
+            folder = run / "export" / f"{loaded.name}-{loaded.opt_steps}"
+            checked = export_player(loaded, folder, onnx)
+        except (ExportError, NotImplementedError, FileExistsError, ValueError) as error:
+            errors.print(str(error))
+            raise typer.Exit(2) from None
+        for name, decisions in checked.items():
+            console.print(f"{folder / name}: acts as the player in {decisions} decisions", soft_wrap=True)

@@ -1,0 +1,115 @@
+"""The commands that train: train, resume, extend, branch."""
+
+import re
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from palestra.commands.failures import one_line_errors, silent
+from palestra.commands.shell import File, Overrides, Quiet, Run, Trust, console
+
+commands = typer.Typer()
+
+
+@commands.command()
+def train(
+    file: File,
+    overrides: Overrides = None,
+    run: Annotated[Path | None, typer.Option(help="the run's folder, which must not exist [runs/NAME-N]")] = None,
+    seeds: Annotated[str | None, typer.Option(help="several runs, one per seed: 0..4 or 0,3,7")] = None,
+    quiet: Quiet = False,
+) -> None:
+    """Train the players of a config."""
+    with one_line_errors(quiet):
+        import palestra
+
+        shown = silent if quiet else console
+        if seeds is None:
+            _fit(palestra.make_trainer(file, run=run, overrides=overrides or [], console=shown))
+        else:
+            _train_seeds(file, overrides or [], run, _parse_seeds(seeds), shown)
+
+
+def _train_seeds(file: Path, overrides: list[str], run: Path | None, seeds: list[int], shown: Console) -> None:
+    import palestra
+    from palestra.recording.summary import render_seeds_summary
+
+    evaluations: dict[int, Any] = {}
+    for seed in seeds:
+        folder = None if run is None else run / f"seed-{seed}"
+        trainer = palestra.make_trainer(file, run=folder, overrides=[*overrides, f"seed={seed}"], console=shown)
+        _fit(trainer)
+        assert trainer.output is not None
+        evaluations[seed] = trainer.output.evaluations
+    render_seeds_summary(shown, evaluations)
+
+
+@commands.command()
+def resume(
+    run: Annotated[str, typer.Argument(help="the folder of a run, or the URL of its mirror", show_default=False)],
+    into: Annotated[
+        Path | None, typer.Option("--run", help="for a mirror: the new folder of the run [runs/NAME]")
+    ] = None,
+    trust: Trust = False,
+    quiet: Quiet = False,
+) -> None:
+    """Go on with a run from its last checkpoint, to the same bits as if it had never stopped."""
+    with one_line_errors(quiet):
+        import palestra
+
+        _fit(palestra.Trainer.load(run, console=silent if quiet else console, into=into, trust=trust))
+
+
+@commands.command()
+def extend(run: Run, overrides: Overrides = None, trust: Trust = False, quiet: Quiet = False) -> None:
+    """Give a run another end, such as stop.after=100000, and go on."""
+    with one_line_errors(quiet):
+        import palestra
+        from palestra.config import trusting
+        from palestra.runs.branching import extend as extend_run
+        from palestra.storage.run_folder import RunFolder
+
+        RunFolder.open(run).require_named_trainer()
+        with trusting(trust):
+            extend_run(run, overrides or [])
+            trainer = palestra.Trainer.load(run, console=silent if quiet else console)
+        _fit(trainer)
+
+
+@commands.command()
+def branch(
+    checkpoint: Annotated[
+        Path, typer.Argument(help="such as runs/NAME-N/checkpoints/00000003, or .../latest, .../best")
+    ],
+    overrides: Overrides = None,
+    run: Annotated[Path | None, typer.Option(help="the new run's folder, which must not exist [runs/NAME-N]")] = None,
+    trust: Trust = False,
+    quiet: Quiet = False,
+) -> None:
+    """Begin a new run with the state of a checkpoint and changed hyperparameters."""
+    with one_line_errors(quiet):
+        import palestra
+
+        shown = silent if quiet else console
+        _fit(palestra.Trainer.branch(checkpoint, overrides or [], run=run, console=shown, trust=trust))
+
+
+def _fit(trainer: Any) -> None:
+    """Train; leave the process with 128 + n if signal n stopped the run."""
+    trainer.fit()
+    if trainer.signals.received is not None:
+        raise typer.Exit(128 + trainer.signals.received)
+
+
+def _parse_seeds(text: str) -> list[int]:
+    from palestra.config import ConfigError, ConfigErrorItem
+
+    if match := re.fullmatch(r"(\d+)\.\.(\d+)", text):
+        first, last = int(match[1]), int(match[2])
+        if first <= last:
+            return list(range(first, last + 1))
+    elif re.fullmatch(r"\d+(,\d+)*", text):
+        return [int(seed) for seed in text.split(",")]
+    raise ConfigError([ConfigErrorItem("--seeds", f"expected seeds as 0..4 or 0,3,7, got {text!r}")])

@@ -1,0 +1,15 @@
+"""Where commands print, and the arguments that several of them have."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+console = Console(highlight=False)
+
+File = Annotated[Path, typer.Argument(help="the config, a YAML file", show_default=False)]
+Run = Annotated[Path, typer.Argument(help="the folder of a run", show_default=False)]
+Quiet = Annotated[bool, typer.Option("--quiet", help="show only errors")]
+Trust = Annotated[bool, typer.Option("--trust", help="trust the modules that the run names, from now on")]
+Overrides = Annotated[list[str] | None, typer.Argument(help="dotted.key=value in place of what the file says")]
