@@ -404,6 +404,18 @@ def test_latest_and_best_are_paths_of_checkpoints(pointer: str, trained: Path, i
     assert json.loads(Path("branch/run.json").read_text())["branched_from"] == str(path.with_name(number))
 
 
+def test_a_branch_fills_seats_anew(trained: Path, in_tmp_path: Path) -> None:
+    seats = ("--freeze", "agent", "--replace", "host=zeillinger")
+    origin = str(trained / "checkpoints/latest")
+    assert "expected at least one" in palestra("branch", origin, "best=null", *seats, code=2).stderr
+    palestra("branch", origin, "best=null", "stop.after=40", *seats[2:], "--run", "against", "--quiet")
+    palestra("branch", origin, "best=null", "stop.after=40", *seats[:2], "--run", "alone", "--quiet")
+    assert "scripted: zeillinger" in Path("against/config.yml").read_text()
+    assert "from_run: " in Path("alone/config.yml").read_text()
+    told = palestra("branch", origin, "--replace", "host", code=2).stderr
+    assert told == "--replace: expected PLAYER=SCRIPTED, got 'host'\n"
+
+
 def test_evaluate_without_pairings_is_told(file: Path) -> None:
     palestra("train", "tiny.yml", "evaluations=[]", "best=null", "--run", "a", "--quiet")
     expected = "evaluations: expected at least one in the run's config, got []\n"

@@ -1,6 +1,7 @@
 """The commands that train: train, resume, extend, branch."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -84,16 +85,24 @@ def branch(
         Path, typer.Argument(help="such as runs/NAME-N/checkpoints/00000003, or .../latest, .../best")
     ],
     overrides: Overrides = None,
+    freeze: Annotated[
+        list[str] | None, typer.Option(metavar="PLAYER", help="a player that learns no more; may be given repeatedly")
+    ] = None,
+    replace: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PLAYER=SCRIPTED", help="a scripted player in a player's place; may be given repeatedly"),
+    ] = None,
     run: Annotated[Path | None, typer.Option(help="the new run's folder, which must not exist [runs/NAME-N]")] = None,
     trust: Trust = False,
     quiet: Quiet = False,
 ) -> None:
-    """Begin a new run with the state of a checkpoint and changed hyperparameters."""
+    """Begin a new run with the state of a checkpoint and changed hyperparameters or opponents."""
     with one_line_errors(quiet):
         import palestra
 
+        seats: dict[str, Any] = {"freeze": freeze or [], "replace": _parse_replacements(replace or [])}
         shown = silent if quiet else console
-        _fit(palestra.Trainer.branch(checkpoint, overrides or [], run=run, console=shown, trust=trust))
+        _fit(palestra.Trainer.branch(checkpoint, overrides or [], run=run, console=shown, trust=trust, **seats))
 
 
 def _fit(trainer: Any) -> None:
@@ -113,3 +122,12 @@ def _parse_seeds(text: str) -> list[int]:
     elif re.fullmatch(r"\d+(,\d+)*", text):
         return [int(seed) for seed in text.split(",")]
     raise ConfigError([ConfigErrorItem("--seeds", f"expected seeds as 0..4 or 0,3,7, got {text!r}")])
+
+
+def _parse_replacements(options: Sequence[str]) -> dict[str, str]:
+    from palestra.config import ConfigError, ConfigErrorItem
+
+    for option in options:
+        if not all(option.partition("=")):
+            raise ConfigError([ConfigErrorItem("--replace", f"expected PLAYER=SCRIPTED, got {option!r}")])
+    return {name: script for name, _, script in (option.partition("=") for option in options)}

@@ -108,22 +108,56 @@ def extend(run: Path, overrides: Sequence[str]) -> RunFolder:
 def branched_config(checkpoint: Path, overrides: Sequence[str]) -> BaseRunConfig:
     """The config of a run that branches off a checkpoint.
 
-    Raises ConfigError for changes that the checkpoint's state does not allow, RunFolderError where there is no run.
+    A player may learn no more, and be scripted or held fixed instead. Raises ConfigError for other changes that the
+    checkpoint's state does not allow, RunFolderError where there is no run.
     """
     folder = run_of(checkpoint)
     folder.require_rebuildable()
     branched: BaseRunConfig = read_stored_config(folder.config, overrides)
+    players = getattr(branched, "players", {})
+    not_learning = {name for name, player in players.items() if not hasattr(player, "algorithm")}
     faults = [
         ConfigErrorItem(
             change.key,
             f"expected {_text(change.before)}, on which the state in {checkpoint} depends, got {_text(change.after)}",
         )
         for change in changes_since(checkpoint, branched)
-        if re.fullmatch(FIXED_IN_A_BRANCH, change.key) and not re.fullmatch(FREE_IN_A_BRANCH, change.key)
+        if re.fullmatch(FIXED_IN_A_BRANCH, change.key)
+        and not re.fullmatch(FREE_IN_A_BRANCH, change.key)
+        and not any(change.key.startswith(f"players.{name}.") for name in not_learning)
     ]
     if faults:
         raise ConfigError(faults)
     return branched
+
+
+def seat_overrides(checkpoint: Path, freeze: Sequence[str], replace: Mapping[str, str]) -> list[str]:
+    """The overrides of a branch in which other players sit. freeze: learning players that are held fixed as they are in
+    the checkpoint. replace: scripted players, by the names of those whose places they take. Raises ConfigError for
+    unknown players, and for players to freeze that do not learn."""
+    run = run_of(checkpoint)
+    players: Mapping[str, Config] = getattr(read_stored_config(run.config), "players", {})
+    learning = [name for name, player in players.items() if hasattr(player, "algorithm")]
+    faults = [
+        ConfigErrorItem(key, f"expected a player{which} ({', '.join(known)}), got {name!r}")
+        for key, which, names, known in (
+            ("--freeze", " that learns", freeze, learning),
+            ("--replace", "", replace, list(players)),
+        )
+        for name in names
+        if name not in known
+    ]
+    faults += [
+        ConfigErrorItem("--replace", f"expected a player that is not held fixed, got {name!r}")
+        for name in freeze
+        if name in replace
+    ]
+    if faults:
+        raise ConfigError(faults)
+    configs: dict[str, dict[str, str]] = {name: {"scripted": script} for name, script in replace.items()}
+    origin = {"from_run": str(run.path.absolute()), "checkpoint": checkpoint.name}
+    configs |= {name: origin | {"player": name} for name in freeze}
+    return [f"players.{name}={json.dumps(config)}" for name, config in configs.items()]
 
 
 def run_of(checkpoint: Path) -> RunFolder:

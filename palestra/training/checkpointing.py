@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from palestra.runs.branching import changes_since, note_changes, require_same_experiment, stored_config
@@ -127,7 +128,9 @@ class Checkpointing:
         training, output = self.training, self.training.opened_output()
         loaded = output.checkpoints.load(origin)
         with loaded.fitting():
-            output.checkpoints.restore_buffers(loaded, training.buffers())
+            buffers = training.buffers()
+            rows = {name: rows for name, rows in loaded.buffers.items() if name in buffers}
+            output.checkpoints.restore_buffers(replace(loaded, buffers=rows), buffers)
             training.load_state_dict(training.state_of_branch(loaded.state))
         for callback in training.callbacks:
             callback.begin_branch()

@@ -1,7 +1,7 @@
 """The run of a trainer: its config, folder and display; how it is opened for `fit`, loaded and branched."""
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, Self
@@ -12,7 +12,7 @@ from palestra.callbacks import Callback, make_callback
 from palestra.config import trusting
 from palestra.recording import make_recorders
 from palestra.recording.recorders import Recorder
-from palestra.runs.branching import branched_config, run_of
+from palestra.runs.branching import branched_config, run_of, seat_overrides
 from palestra.runs.config import BaseRunConfig, TrainerBase, read_config, read_stored_config
 from palestra.runs.output import RunOutput, default_folder
 from palestra.runtime.clock import TrainingClock
@@ -106,19 +106,23 @@ class RunOwner(TrainerBase):
         callbacks: Sequence[Callback] = (),
         console: Console | None = None,
         trust: bool = False,
+        freeze: Sequence[str] = (),
+        replace: Mapping[str, str] | None = None,
     ) -> Self:
         """The trainer of a new run that begins with the state of a checkpoint and a changed config.
 
         checkpoint: its folder, or the file `latest` or `best` beside it. overrides: the changes, as "num_worlds=4"; the
         new run's changes.jsonl lists them. run: the new run's folder, which must not exist; None: runs/<name>-<n>.
         callbacks: those that the old run was started with besides the config's, whose state is restored; further ones
-        begin anew. trust: as in `load`. Raises ConfigError for a change that the state does not allow,
-        MissingCheckpointError, RunFolderError, UntrustedError.
+        begin anew. trust: as in `load`. freeze: learning players that are held fixed from here on. replace: scripted
+        players, by the names of those whose places they take from here on. Raises ConfigError for a change that the
+        state does not allow, MissingCheckpointError, RunFolderError, UntrustedError.
         """
         run_of(Path(checkpoint))  # raises if there is no run
         origin = checkpoint_folder(Path(checkpoint))
         with trusting(trust):
-            config = branched_config(origin, overrides)
+            seats = seat_overrides(origin, freeze, replace or {})
+            config = branched_config(origin, [*seats, *overrides])
             built = class_for(cls, config, run_of(origin))
             trainer = built(config, run=run, callbacks=callbacks, console=console, origin=origin)
         trainer.name = f"{run_of(origin).path.name}-branch"

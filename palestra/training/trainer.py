@@ -308,9 +308,13 @@ class Trainer(Lifecycle):
             self.players[name].load_state_dict(player_state)
 
     def state_of_branch(self, state: dict[str, Any]) -> dict[str, Any]:
-        """As in Lifecycle; the schedules are those of the branch's config."""
-        players = {name: player | {"schedules": {}} for name, player in state["players"].items()}
-        return super().state_of_branch(state) | {"players": players}
+        """As in Lifecycle; the schedules are those of the branch's config, and players that no longer learn are as its
+        config says."""
+        learning = [player.name for player in self.learners]
+        players = {name: state["players"][name] | {"schedules": {}} for name in learning}
+        before = [name for name, player in state["config"]["players"].items() if "algorithm" in player]
+        turn = sum(name in learning for name in before[: state["turn"]])
+        return super().state_of_branch(state) | {"players": players, "turn": turn}
 
     def _begin_run(self, folder: RunFolder) -> None:
         copy_players(self.config, self.players, folder.players, self.imported)

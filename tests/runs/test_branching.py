@@ -13,6 +13,7 @@ import torch
 import palestra
 from palestra.callbacks import Callback
 from palestra.config import ConfigError, check
+from palestra.players.player import Metrics, Player
 from palestra.runs.branching import Change, differences, extend
 from palestra.runs.config import RunConfig
 from palestra.storage import CheckpointError, Checkpoints, RunFolder, RunFolderError
@@ -286,3 +287,97 @@ def test_latest_and_best_are_checkpoints_to_branch_off(pointer: str, run: Path, 
     path.unlink()
     with pytest.raises(MissingCheckpointError, match=f"there is no checkpoint .*{pointer}; expected latest, best, a"):
         Trainer.branch(path, [], run=tmp_path / "another")
+
+
+# ---- other players in the seats ------------------------------------------------------------------------
+
+
+def weights(run: Path, player: str, which: str | int = "latest") -> Any:
+    return state(run, which)["players"][player]["nets"]
+
+
+@pytest.mark.parametrize("checkpoint", [1, 2])
+def test_a_frozen_player_stays_as_it_was_and_the_other_goes_on(run: Path, checkpoint: int, tmp_path: Path) -> None:
+    origin, new = run / f"checkpoints/{checkpoint:08d}", tmp_path / "new"
+    trainer = Trainer.branch(origin, ["best=null"], run=new, freeze=["agent"])
+    assert [player.name for player in trainer.learners] == ["host"]
+    trainer.fit()
+    before, after = state(run, checkpoint), state(new)
+    assert same(before["players"]["agent"]["nets"], after["players"]["agent"]["nets"])
+    assert not same(before["players"]["host"]["nets"], after["players"]["host"]["nets"])
+    assert after["counters"]["opt_steps"] == 24
+    host, agent = (after["players"][name] for name in ("host", "agent"))
+    assert host["replay_buffer"]["num_added"] > before["players"]["host"]["replay_buffer"]["num_added"]
+    assert host["opt_steps"] == 24 - before["players"]["agent"]["opt_steps"]
+    assert agent["opt_steps"] == before["players"]["agent"]["opt_steps"]
+
+
+def test_a_branch_begins_with_the_state_of_those_who_learn_on(run: Path, tmp_path: Path) -> None:
+    """Checkpoint 0 of the branch: optimizer, memory and networks of the host are those of the checkpoint."""
+    Trainer.branch(run / "checkpoints/00000002", ["best=null"], run=tmp_path / "new", freeze=["agent"]).fit()
+    before, after = (state(path, which)["players"]["host"] for path, which in ((run, 2), (tmp_path / "new", 0)))
+    assert same(before["nets"], after["nets"])
+    assert same(before["optimizers"], after["optimizers"])
+    assert same(before["replay_buffer"], after["replay_buffer"])
+
+
+def test_a_branch_with_a_frozen_player_needs_the_other_run_no_more(run: Path, tmp_path: Path) -> None:
+    new = tmp_path / "new"
+    Trainer.branch(run / "checkpoints/00000002", ["best=null"], run=new, freeze=["agent"]).fit()
+    frozen = weights(new, "agent")
+    run.rename(tmp_path / "away")
+    extend(new, ["stop.after=40"])
+    Trainer.load(new).fit()
+    assert state(new)["counters"]["opt_steps"] == 40
+    assert same(frozen, weights(new, "agent"))
+
+
+def test_a_killed_branch_with_a_frozen_player_learns_what_an_unbroken_one_learns(run: Path, tmp_path: Path) -> None:
+    """Stopped in the middle and resumed, against one fit."""
+    branches = {
+        name: Trainer.branch(run / "checkpoints/00000002", ["best=null"], run=tmp_path / name, freeze=["host"])
+        for name in ("whole", "broken")
+    }
+    stopped = branches["broken"]
+    after_step = stopped.after_step
+
+    def stop(player: Player, metrics: Metrics) -> None:
+        after_step(player, metrics)
+        if stopped.opt_steps == 20:
+            stopped.signals.received = 15
+
+    stopped.after_step = stop  # type: ignore[method-assign]
+    for trainer in branches.values():
+        trainer.fit()
+    assert state(tmp_path / "broken")["counters"]["opt_steps"] == 20
+    Trainer.load(tmp_path / "broken").fit()
+    assert same(state(tmp_path / "broken")["players"], state(tmp_path / "whole")["players"])
+    assert same(weights(tmp_path / "broken", "host"), weights(run, "host", 2))
+
+
+def test_a_scripted_player_takes_a_place(run: Path, tmp_path: Path) -> None:
+    new = tmp_path / "new"
+    trainer = Trainer.branch(
+        run / "checkpoints/latest", ["best=null", "stop.after=40"], run=new, replace={"host": "zeillinger"}
+    )
+    trainer.fit()
+    assert state(new)["players"].keys() == {"agent"}
+    assert {change["key"].split(".")[1] for change in changes(new) if change["key"].startswith("players")} == {"host"}
+    assert state(new)["counters"]["opt_steps"] == 40
+
+
+@pytest.mark.parametrize(
+    ("freeze", "replace", "message"),
+    [
+        (["nobody"], {}, r"--freeze: expected a player that learns \(host, agent\), got 'nobody'"),
+        ([], {"nobody": "zeillinger"}, r"--replace: expected a player \(.*host.*\), got 'nobody'"),
+        (["host"], {"host": "zeillinger"}, "--replace: expected a player that is not held fixed, got 'host'"),
+        ([], {"host": "nobody"}, r"players\.host\.scripted: expected a scripted player .*, got 'nobody'"),
+    ],
+)
+def test_seats_that_cannot_be_filled_are_refused(
+    freeze: list[str], replace: dict[str, str], message: str, run: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Trainer.branch(run / "checkpoints/latest", [], run=tmp_path / "new", freeze=freeze, replace=replace)
+    assert not (tmp_path / "new").exists()
