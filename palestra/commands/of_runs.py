@@ -1,5 +1,6 @@
-"""The commands that look at runs: evaluate, report, compare, verify, export."""
+"""The commands that look at runs: evaluate, report, compare, table, verify, export."""
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -130,6 +131,30 @@ def compare(
             write_page(json, to_json(plain(as_data(comparison))))
         if csv is not None:
             write_page(csv, to_csv(comparison))
+
+
+@commands.command()
+def table(
+    runs: Annotated[list[Path], typer.Argument(help="the folders of one run or more", show_default=False)],
+    csv: Annotated[Path | None, typer.Option(help="the file to write [standard output]", show_default=False)] = None,
+    parquet: Annotated[
+        Path | None, typer.Option(help="write this file, as parquet (extra: frames)", show_default=False)
+    ] = None,
+) -> None:
+    """Write the records of runs as a tidy table: run, seed, env_steps, opt_steps, name, value."""
+    with one_line_errors():
+        from palestra.report.page import write_page
+        from palestra.runs.frames import rows_of_runs, to_csv, to_parquet, write_csv
+
+        rows = rows_of_runs(runs, errors.print)
+        if csv is None and parquet is None:
+            write_csv(rows, sys.stdout)
+            return
+        found = list(rows)
+        if csv is not None:
+            write_page(csv, to_csv(found))
+        if parquet is not None:
+            write_page(parquet, to_parquet(found))
 
 
 @commands.command()

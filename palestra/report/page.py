@@ -19,7 +19,7 @@ from palestra.report.overview import checkpoints_section, runs_section, setting_
 from palestra.report.reading import read_runs, under
 from palestra.report.samples import samples_section
 from palestra.report.timings import time_section
-from palestra.storage.disk import RunFolderError, write_text
+from palestra.storage.disk import RunFolderError, write_bytes
 
 HERE = Path(__file__).parent
 
@@ -36,10 +36,10 @@ def write_report(runs: Sequence[Path], out: Path | None) -> Path:
     return path
 
 
-def write_page(path: Path, text: str) -> None:
-    """Write a text atomically. Raises RunFolderError if it cannot be written."""
+def write_page(path: Path, content: str | bytes) -> None:
+    """Write a text, or the content of a file, atomically. Raises RunFolderError if it cannot be written."""
     try:
-        write_text(path, text)
+        write_bytes(path, content if isinstance(content, bytes) else content.encode())
     except OSError as error:
         raise RunFolderError(f"{path} cannot be written: {error.strerror or error}") from error
 

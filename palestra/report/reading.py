@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from palestra.config import ConfigError, check, load_yaml
 from palestra.recording.recorders import numbers_of
 from palestra.recording.results import Evaluation, as_float
+from palestra.runs.frames import run_name
 from palestra.runtime.intervals import Counters, Limit
 from palestra.storage.checkpoints import Checkpoints
 from palestra.storage.disk import RunFolderError
@@ -79,7 +80,7 @@ class RunData:
         evaluations = [record for record in records if record.get("kind") == "evaluation"]
         return cls(
             path=path,
-            name=_name(path),
+            name=run_name(path),
             at="",
             config=_or_fault(lambda: load_yaml(folder.config), {}, faults),
             config_text=_or_fault(lambda: folder.config.read_text(errors="replace"), "", faults),
@@ -155,12 +156,6 @@ def read_runs(paths: Sequence[Path]) -> list[RunData]:
     if len({run.name for run in runs}) < len(runs):
         runs = [replace(run, name=str(run.path)) for run in runs]
     return runs
-
-
-def _name(path: Path) -> str:
-    """The folder's name, with that of the folder above if it only names the seed."""
-    path = path.resolve()
-    return f"{path.parent.name}/{path.name}" if path.name.startswith("seed-") else path.name
 
 
 def _count(record: Mapping[str, Any], name: str) -> int:

@@ -1,5 +1,6 @@
 """A stored run: loads its checkpoints, and evaluates them without training. The run may train meanwhile."""
 
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
@@ -15,6 +16,7 @@ from palestra.games.world import EnvironmentFailed
 from palestra.players.player import Player
 from palestra.recording.recorders import plain
 from palestra.runs.config import RunConfig, read_stored_config
+from palestra.runs.frames import Library, Row, frame, rows_of_run, run_name
 from palestra.runs.parts import build_evaluations, build_parts, hold_fixed
 from palestra.storage.checkpoints import Checkpoints
 from palestra.storage.disk import RunFolderError, write_traceback
@@ -101,6 +103,16 @@ class StoredRun:
                 returns = self.evaluations.film(name, film)
             self.folder.evaluations.make().write(file, film.read_bytes())
         return self.folder.evaluations.path / file, returns
+
+    def records(self) -> Iterator[Row]:
+        """The run's records as tidy rows: every number of training records and of evaluations, with its name and the
+        steps at which it was recorded. Warns of damaged lines, which are left out."""
+        return rows_of_run(self.folder, run_name(self.folder.path), warnings.warn)
+
+    def frame(self, library: Library = "pandas") -> Any:
+        """`records` as a DataFrame of pandas or polars, with a column for each field of `Row`. Raises ConfigError if
+        the extra `frames` is missing."""
+        return frame(self.records(), library)
 
     @contextmanager
     def _failures_filed(self) -> Iterator[None]:
