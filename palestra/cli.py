@@ -6,19 +6,39 @@ once.
 
 import atexit
 import gc
+import importlib.metadata
 from collections.abc import Sequence
+from typing import Annotated
 
 import typer
 
 from palestra.commands import of_configs, of_runs, of_training
 from palestra.runtime.signals import exiting_on_signals
 
+
+def print_version(is_asked: bool) -> None:
+    if is_asked:
+        print(f"palestra {importlib.metadata.version('palestra')}")
+        raise typer.Exit()
+
+
 app = typer.Typer(
-    help="palestra: one reinforcement-learning trainer for players of every kind.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=print_version, is_eager=True, help="Print the version, and leave.")
+    ] = False,
+) -> None:
+    """palestra: one reinforcement-learning trainer for players of every kind."""
+
+
 for module in (of_training, of_runs, of_configs):
     app.add_typer(module.commands)
 

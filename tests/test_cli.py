@@ -5,6 +5,7 @@ palestra.commands.of_runs, palestra.commands.of_training, palestra.commands.shel
 """
 
 import contextlib
+import importlib.metadata
 import json
 import os
 import re
@@ -17,6 +18,7 @@ from typing import Any
 import pytest
 from conftest import TINY
 from terminals import Terminal
+from typer.main import get_command
 from typer.testing import CliRunner, Result
 
 from palestra.cli import app
@@ -29,7 +31,7 @@ MakeConfig = Callable[..., dict[str, Any]]
 
 REPOSITORY = Path(__file__).parent.parent
 PALESTRA = (sys.executable, "-c", "from palestra.cli import main; main()")
-COMMANDS = ("train", "resume", "evaluate", "report", "compare", "check", "config", "list")
+COMMANDS = tuple(get_command(app).commands)  # type: ignore[attr-defined]
 
 pytestmark = pytest.mark.usefixtures("no_plots", "in_tmp_path")
 
@@ -431,27 +433,36 @@ def test_check_accepts_a_sound_file(file: Path) -> None:
 
 @pytest.mark.parametrize("path", sorted((REPOSITORY / "configs").glob("*.yml")), ids=lambda path: path.stem)
 def test_config_prints_the_shipped_file_with_a_comment_for_every_key(path: Path) -> None:
-    printed = palestra("config", *path.stem.split("-", 1)).stdout
+    printed = palestra("config", path.stem).stdout
     assert load_yaml(printed) == load_yaml(path)
     Path("printed.yml").write_text(printed)
     palestra("check", "printed.yml")
     assert "  # all random numbers of the run are derived from it\n" in printed
 
 
-def test_list_names_everything_there_is_with_one_line_each() -> None:
-    output = palestra("list").stdout
+def test_list_names_everything_there_is_with_one_whole_line_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    lines = iter(palestra("list").stdout.splitlines())
     for kind, entries in catalogue().items():
-        assert kind in output
+        assert next(lines) == kind
         for name, line in entries.items():
-            assert re.search(rf"^  {re.escape(name)}\s+\S", output, re.MULTILINE), name
+            assert re.fullmatch(rf"  {re.escape(name)} {{2,}}{re.escape(' '.join(line.split()))}", next(lines)), name
             assert line, name
+    assert list(lines) == []
 
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_explains_itself(command: str) -> None:
-    assert "Usage" in palestra(command, "--help").stdout
+    explained = palestra(command, "--help").stdout
+    assert "Usage" in explained
+    assert palestra(command, "-h").stdout == explained
+
+
+def test_the_version_is_that_of_the_package() -> None:
+    assert palestra("--version").stdout == f"palestra {importlib.metadata.version('palestra')}\n"
 
 
 def test_help_names_every_command() -> None:
     output = palestra("--help").stdout
+    assert palestra("-h").stdout == output
     assert all(command in output for command in COMMANDS)

@@ -96,7 +96,7 @@ class KLPenaltyConfig(Config):
 
 
 class PPOConfig(AlgorithmConfig):
-    """Every key of `algorithm: {name: ppo}`. No defaults: `palestra config ppo cartpole` prints a complete file."""
+    """Every key of `algorithm: {name: ppo}`. No defaults: `palestra config ppo CartPole-v1` prints a complete file."""
 
     name: Literal["ppo"]
     """proximal policy optimisation: several passes over each roll-out, with small steps of the policy"""

@@ -17,19 +17,19 @@ from palestra.training import make_trainer
 from palestra.training.checks import check_checkpoint_folder, check_scratch_folders
 
 
-def dry_run(file: str | Path, overrides: Sequence[str]) -> list[str]:
+def dry_run(config: str | Path | RunConfig, overrides: Sequence[str]) -> list[str]:
     """Raise ConfigError for everything that `train` would refuse. Gives phrases that name what was not checked."""
-    config = read_config(file, tuple(overrides))
+    read: RunConfig = read_config(config, tuple(overrides))
     with checking(), without_environments():
         try:
-            if not _needs_no_environment(config):
+            if not _needs_no_environment(read):
                 raise NotDeclared
-            make_trainer(config).require_ready()
+            make_trainer(read).require_ready()
             fit = ""
         except NotDeclared:
-            _check_apart_from_environment(config)
+            _check_apart_from_environment(read)
             fit = ", and whether actions, networks, wrappers, callbacks and players of other runs fit it"
-    return [*_unmade_environments(config, fit), *_missing_extras(config)]
+    return [*_unmade_environments(read, fit), *_missing_extras(read)]
 
 
 def _needs_no_environment(config: RunConfig) -> bool:

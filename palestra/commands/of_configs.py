@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from palestra.commands.failures import errors, one_line_errors
 from palestra.commands.shell import File, Overrides, console
@@ -21,10 +20,13 @@ def profile(
 ) -> None:
     """Train a short stretch of a config under torch's profiler: where the time goes, by phase and by operator."""
     with one_line_errors():
+        from palestra.commands.named_configs import find_config
         from palestra.commands.profile import profile_config, render_profile
 
+        named = find_config(file, overrides or [])
+        _print_note(named.note)
         try:
-            found = profile_config(file, overrides or [], steps, out)
+            found = profile_config(named.config, named.overrides, steps, out)
         except OSError as error:
             errors.print(f"--out: {out} cannot be written: {error.strerror}")
             raise typer.Exit(2) from None
@@ -40,27 +42,46 @@ def check(file: File, overrides: Overrides = None) -> None:
     that the file names are imported, and with them their modules run."""
     with one_line_errors():
         from palestra.commands.check import dry_run
+        from palestra.commands.named_configs import find_config
 
-        unchecked = dry_run(file, overrides or [])
-        console.print(f"{file}: complete and consistent", soft_wrap=True, markup=False)
+        named = find_config(file, overrides or [])
+        _print_note(named.note)
+        unchecked = dry_run(named.config, named.overrides)
+        console.print(f"{named.title}: complete and consistent", soft_wrap=True, markup=False)
         if unchecked:
             console.print(f"not checked: {'; '.join(unchecked)}", soft_wrap=True, markup=False)
 
 
+def _print_note(note: str | None) -> None:
+    if note is not None:
+        console.print(note, markup=False, soft_wrap=True)
+
+
 @commands.command()
 def config(
-    name: Annotated[str, typer.Argument(help="an algorithm, such as dqn", show_default=False)],
-    game: Annotated[
-        str | None, typer.Argument(help="a game, such as polyhedra, or a Gymnasium environment, such as LunarLander-v3")
+    name: Annotated[
+        str,
+        typer.Argument(help="a shipped config, such as ppo-cartpole, or an algorithm, such as ppo", show_default=False),
+    ],
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[GAME] [KEY=VALUE]...",
+            help="a game: polyhedra, a Gymnasium environment such as LunarLander-v3, or package.module:Class; and "
+            "overrides, as of train",
+        ),
     ] = None,
 ) -> None:
-    """Print a complete config, each key with its comment; for any Gymnasium environment, with networks that fit it."""
+    """Print a complete config, each key with its comment: a shipped one, or one for an algorithm and a game, with
+    networks that fit it."""
     with one_line_errors():
         from palestra.commands.suggest_config import suggested_config
         from palestra.config import render
         from palestra.runs.config import RunConfig
 
-        print(render(suggested_config(name, game), RunConfig), end="")
+        overrides = list(words or [])
+        game = overrides.pop(0) if overrides and "=" not in overrides[0] else None
+        print(render(suggested_config(name, game, overrides), RunConfig), end="")
 
 
 @commands.command(name="list")
@@ -70,8 +91,7 @@ def list_parts() -> None:
         from palestra.commands.catalogue import catalogue
 
         for kind, entries in catalogue().items():
-            table = Table(box=None, show_header=False, pad_edge=False)
-            for name, line in entries.items():
-                table.add_row(f"  {name}", line)
             console.print(f"[bold]{kind}[/bold]")
-            console.print(table)
+            width = max(map(len, entries))
+            for name, line in entries.items():
+                console.print(f"  {name:{width}}  {' '.join(line.split())}", markup=False, soft_wrap=True)

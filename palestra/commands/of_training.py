@@ -3,13 +3,16 @@
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 
 from palestra.commands.failures import one_line_errors, silent
 from palestra.commands.shell import File, Overrides, Quiet, Run, Trust, console
+
+if TYPE_CHECKING:
+    from palestra.commands.named_configs import NamedConfig
 
 commands = typer.Typer()
 
@@ -24,23 +27,32 @@ def train(
 ) -> None:
     """Train the players of a config."""
     with one_line_errors(quiet):
-        import palestra
+        from palestra.commands.named_configs import find_config
 
-        shown = silent if quiet else console
+        found, shown = find_config(file, overrides or []), silent if quiet else console
+        if found.note is not None:
+            shown.print(found.note, markup=False, soft_wrap=True)
         if seeds is None:
-            _fit(palestra.make_trainer(file, run=run, overrides=overrides or [], console=shown))
+            _fit(_make_trainer(found, run, (), shown))
         else:
-            _train_seeds(file, overrides or [], run, _parse_seeds(seeds), shown)
+            _train_seeds(found, run, _parse_seeds(seeds), shown)
 
 
-def _train_seeds(file: Path, overrides: list[str], run: Path | None, seeds: list[int], shown: Console) -> None:
+def _make_trainer(found: "NamedConfig", run: Path | None, overrides: Sequence[str], shown: Console) -> Any:
     import palestra
+
+    trainer = palestra.make_trainer(found.config, run=run, overrides=[*found.overrides, *overrides], console=shown)
+    trainer.name = found.name
+    return trainer
+
+
+def _train_seeds(found: "NamedConfig", run: Path | None, seeds: Sequence[int], shown: Console) -> None:
     from palestra.recording.summary import render_seeds_summary
 
     evaluations: dict[int, Any] = {}
     for seed in seeds:
         folder = None if run is None else run / f"seed-{seed}"
-        trainer = palestra.make_trainer(file, run=folder, overrides=[*overrides, f"seed={seed}"], console=shown)
+        trainer = _make_trainer(found, folder, [f"seed={seed}"], shown)
         _fit(trainer)
         assert trainer.output is not None
         evaluations[seed] = trainer.output.evaluations

@@ -8,7 +8,14 @@ from rich.console import Console
 
 console = Console(highlight=False)
 
-File = Annotated[Path, typer.Argument(help="the config, a YAML file", show_default=False)]
+File = Annotated[
+    str,
+    typer.Argument(
+        metavar="FILE|NAME|ALGORITHM GAME",
+        help="the config: a YAML file, the name of a shipped one (ppo-cartpole), or an algorithm and a game",
+        show_default=False,
+    ),
+]
 Run = Annotated[Path, typer.Argument(help="the folder of a run", show_default=False)]
 Quiet = Annotated[bool, typer.Option("--quiet", help="show only errors")]
 Trust = Annotated[bool, typer.Option("--trust", help="trust the modules that the run names, from now on")]

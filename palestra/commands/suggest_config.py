@@ -1,41 +1,29 @@
-"""What `palestra config` prints: a shipped config, or a complete one for any Gymnasium environment, which is a shipped
-config of the same algorithm with networks that fit the observations. That is a starting point that is not tuned."""
+"""What `palestra config` prints: a shipped config, or a complete one for an algorithm and a game. For a Gymnasium
+environment that is a shipped config of the same algorithm with networks that fit the observations: a starting point
+that is not tuned."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from palestra.config import ConfigError, ConfigErrorItem, check, load_config, load_yaml
+from palestra.commands.fitting_nets import with_fitting_nets
+from palestra.commands.suggest_tensor_game import DISCRETE_ENTROPY, tensor_game_config
+from palestra.config import ConfigError, ConfigErrorItem, check, checking, load_yaml
+from palestra.config.errors import nearest
+from palestra.config.variants import members_of, names_of
+from palestra.games import AnyGameConfig
 from palestra.games.gymnasium import GymnasiumConfig, GymnasiumGame
 from palestra.games.gymnasium.arguments import is_atari, known_arguments
 from palestra.games.gymnasium.environments import make_environment
 from palestra.games.gymnasium.wrappers import has_fire
-from palestra.games.spaces import Box, Discrete, Space
-from palestra.runs.config import RunConfig, read_config
+from palestra.games.spaces import Box, Discrete
+from palestra.runs.config import AnyAlgorithm, RunConfig, read_config
 from palestra.training import make_trainer
 
-NATURE_CNN = {
-    "name": "nature_cnn",
-    "channels": [32, 64, 64],
-    "kernels": [8, 4, 3],
-    "strides": [4, 2, 1],
-    "hidden_widths": [512],
-}
-IMPALA_CNN = {"name": "impala_cnn", "channels": [16, 32, 32], "hidden_widths": [256]}
-MLP = {"name": "mlp", "net_arch": [64, 64], "activation": "relu"}
-NETS = ("mlp", "nature_cnn", "impala_cnn", "multi_input")
-LEAST_SIDE_OF_NATURE_CNN = 36
-DISCRETE_ENTROPY = {  # of SAC (Christodoulou 2019)
-    "name": "automatic",
-    "initial": 1.0,
-    "target_entropy": {"name": "per_log_actions", "factor": 0.98},
-    "optimizer": {"name": "adam", "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0},
-    "learning_rate": {"name": "constant", "value": 3e-4},
-}
-ACTION = {"action": Space((1,), torch.float32, padded=False)}  # of any length
+GYMNASIUM = "gymnasium"
 MAX_ROUNDS = 27_000  # of an evaluation where the environment has no limit: half an hour of Atari
 ATARI_PREPROCESSING = {
     "name": "atari_preprocessing",
@@ -57,18 +45,73 @@ def shipped_configs() -> list[Path]:
     return sorted(path for folder in folders for path in folder.glob("*.yml"))
 
 
-def suggested_config(name: str, game: str | None) -> RunConfig:
-    """The shipped config of an algorithm and a game (None: of the first), or `fitted_config`. Raises ConfigError."""
-    known = {path.stem: path for path in shipped_configs()}
-    of_name = [stem for stem in known if stem.split("-")[0] == name]
-    wanted = [stem for stem in of_name if game is None or stem == f"{name}-{game}"]
-    if wanted:
-        return load_config(known[wanted[0]], (), RunConfig)
-    if of_name and game is not None and "-" in game:
-        return fitted_config(name, game, list(known.values()))
-    asked = name if game is None else f"{name} {game}"
-    there = ", ".join(stem.replace("-", " ", 1) for stem in known)
-    raise ConfigError([ConfigErrorItem("config", f"expected one of {there}, got {asked!r}")])
+def known_algorithms() -> list[str]:
+    """The names of the algorithms, without the user's own."""
+    return list(names_of(members_of(AnyAlgorithm)))
+
+
+def suggested_config(name: str, game: str | None, overrides: Sequence[str] = ()) -> RunConfig:
+    """The shipped config of that name, or that of an algorithm and a game, which may be made for them; then the
+    overrides. Modules that they name are imported, and not trusted by that. Raises ConfigError."""
+    with checking():
+        return _suggested(name, game, overrides)
+
+
+def _suggested(name: str, game: str | None, overrides: Sequence[str]) -> RunConfig:
+    shipped = {path.stem: path for path in shipped_configs()}
+    if game is None:
+        if name not in shipped:
+            raise _error(name, expected_name(name, shipped))
+        return read_config(shipped[name], overrides)
+    if name not in known_algorithms():
+        raise _error(name, f"expected one of the algorithms {', '.join(known_algorithms())}, got {name!r}")
+    if _is_batched(game):
+        data = {stem: load_yaml(path) for stem, path in shipped.items()}
+        same = data.get(f"{name}-{game}")
+        if same is not None and same["game"]["name"] == game:
+            return read_config(same, overrides)
+        bases = {stem: each for stem, each in data.items() if not is_atari(each["game"].get("id", ""))}
+        return read_config(tensor_game_config(name, game, overrides, bases), overrides)
+    if f"{name}-{game}" in shipped:
+        return read_config(shipped[f"{name}-{game}"], overrides)
+    if "-" not in game:
+        raise _error(f"{name} {game}", _expected_game(name, repr(game), shipped))
+    return read_config(fitted_config(name, game, list(shipped.values())), overrides)
+
+
+def _error(path: str, message: str) -> ConfigError:
+    return ConfigError([ConfigErrorItem(path, message)])
+
+
+def _is_batched(game: str) -> bool:
+    """Whether it names a game of palestra, or a class of the user's own; ids of Gymnasium end with their version."""
+    return game in _batched_games() or (":" in game and "-" not in game)
+
+
+def _batched_games() -> list[str]:
+    return [name for name in names_of(members_of(AnyGameConfig)) if name != GYMNASIUM]
+
+
+def expected_name(name: str, shipped: Mapping[str, Path]) -> str:
+    """What a name alone may be."""
+    if name in known_algorithms():
+        return _expected_game(name, "none", shipped)
+    near = nearest(name, shipped)
+    hint = f"; did you mean {near!r}?" if near else ""
+    algorithms = ", ".join(known_algorithms())
+    return (
+        f"expected one of the shipped configs ({', '.join(shipped)}), or an algorithm ({algorithms}) and a game, got "
+        f"{name!r}{hint}"
+    )
+
+
+def _expected_game(algorithm: str, got: str, shipped: Mapping[str, Path]) -> str:
+    """What may follow an algorithm."""
+    own = ", ".join(stem for stem in shipped if stem.split("-")[0] == algorithm)
+    return (
+        f"expected a game after {algorithm} (one of {', '.join(_batched_games())}, the id of a Gymnasium environment "
+        f"such as CartPole-v1, or a class of your own as package.module:Class), got {got}; shipped configs: {own}"
+    )
 
 
 def fitted_config(algorithm: str, env_id: str, shipped: Sequence[Path]) -> RunConfig:
@@ -91,7 +134,7 @@ def fitted_config(algorithm: str, env_id: str, shipped: Sequence[Path]) -> RunCo
     for base in bases:
         if is_atari(base["game"]["id"]) != is_atari(env_id):
             continue
-        data = _with_fitting_nets(base, spaces, isinstance(actions, Box)) | {
+        data = with_fitting_nets(base, spaces, isinstance(actions, Box)) | {
             "game": game | {"reward": base["game"]["reward"]}
         }
         if algorithm == "sac" and isinstance(actions, Discrete):
@@ -139,30 +182,3 @@ def _usual_arguments(env_id: str) -> dict[str, Any]:
 
     known = known_arguments(env_id, vector=False) or {}
     return {name: plain(argument.usual) for name, argument in known.items()}
-
-
-def _with_fitting_nets(data: Any, spaces: dict[str, Space], is_box: bool) -> Any:
-    """The same data, with other networks in place of those that do not fit these observations. is_box: whether critics
-    receive an action too."""
-    if isinstance(data, list):
-        return [_with_fitting_nets(item, spaces, is_box) for item in data]
-    if not isinstance(data, dict):
-        return data
-    if data.get("name") in NETS:
-        is_flat = not any(space.is_image for space in spaces.values())
-        return data if data["name"] == "mlp" and is_flat else _fitting_net(spaces)
-    inputs = {key: spaces | ACTION if key == "critic_net" and is_box else spaces for key in data}
-    return {key: _with_fitting_nets(value, inputs[key], is_box) for key, value in data.items()}
-
-
-def _fitting_net(spaces: dict[str, Space]) -> dict[str, Any]:
-    nets = {name: _net_of(space) for name, space in spaces.items()}
-    if len(nets) == 1:
-        return next(iter(nets.values()))
-    return {"name": "multi_input", "entries": nets, "entry_width": 64, "net_arch": [64], "activation": "relu"}
-
-
-def _net_of(space: Space) -> dict[str, Any]:
-    if not space.is_image:
-        return MLP
-    return NATURE_CNN if min(space.shape[1:]) >= LEAST_SIDE_OF_NATURE_CNN else IMPALA_CNN

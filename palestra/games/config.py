@@ -1,9 +1,9 @@
 """The base of the configs of games, which answers questions about a game before it is built."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 
@@ -21,6 +21,8 @@ class GameConfig(Config):
     """
 
     name: str
+    usual: ClassVar[Mapping[str, Any]] = {}
+    """values of its keys that `palestra config` prints; a config that is read must have every key all the same"""
     has_info: ClassVar[bool] = False
     """whether steps have an `info`, whose fields `output.info` may name"""
 

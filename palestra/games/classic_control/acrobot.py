@@ -5,7 +5,7 @@ The physics of Gymnasium's Acrobot-v1: the equations of Sutton and Barto, "Reinf
 """
 
 import math
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 
@@ -26,6 +26,8 @@ class AcrobotConfig(BoundedStartConfig):
     name: Literal["acrobot"]
     """swing two links up by a torque between them; role: agent. Gymnasium's Acrobot-v1 starts between -0.1 and 0.1, has
     500 rounds"""
+
+    usual: ClassVar = {"max_rounds": 500, "initial_low": -0.1, "initial_high": 0.1}
 
     def build(self, device: torch.device, kernel: Kernel) -> "Acrobot":
         return Acrobot(self, device, kernel)

@@ -5,7 +5,7 @@ cart-pole system", in Euler steps.
 """
 
 import math
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 
@@ -29,6 +29,8 @@ class CartPoleConfig(BoundedStartConfig):
     """balance a pole on a cart; role: agent. Gymnasium's CartPole-v1 starts between -0.05 and 0.05, has 500 rounds"""
     sutton_barto_reward: bool
     """true: -1 when the pole falls, else 0; false: 1 for every step"""
+
+    usual: ClassVar = {"max_rounds": 500, "initial_low": -0.05, "initial_high": 0.05, "sutton_barto_reward": False}
 
     def build(self, device: torch.device, kernel: Kernel) -> "CartPole":
         return CartPole(self, device, kernel)

@@ -3,7 +3,7 @@
 The physics of Gymnasium's MountainCar-v0.
 """
 
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 
@@ -24,6 +24,8 @@ class MountainCarConfig(BoundedStartConfig):
     0 and 200 rounds"""
     goal_speed: float
     """least speed at which the goal is reached"""
+
+    usual: ClassVar = {"max_rounds": 200, "initial_low": -0.6, "initial_high": -0.4, "goal_speed": 0.0}
 
     def build(self, device: torch.device, kernel: Kernel) -> "MountainCar":
         return MountainCar(self, device, kernel)

@@ -4,7 +4,7 @@ The physics of Gymnasium's Pendulum-v1, in semi-implicit Euler steps.
 """
 
 import math
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 
@@ -31,6 +31,8 @@ class PendulumConfig(ClassicControlConfig):
     """a game starts with an angle between minus this and this; pi is the highest"""
     initial_speed: NonNegativeFloat
     """a game starts with a speed between minus this and this"""
+
+    usual: ClassVar = {"max_rounds": 200, "g": 10.0, "initial_angle": math.pi, "initial_speed": 1.0}
 
     def build(self, device: torch.device, kernel: Kernel) -> "Pendulum":
         return Pendulum(self, device, kernel)

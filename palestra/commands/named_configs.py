@@ -1,0 +1,60 @@
+"""What the argument FILE of a command names: a file, a config that palestra ships, or an algorithm and a game."""
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from palestra.commands.suggest_config import expected_name, known_algorithms, shipped_configs, suggested_config
+from palestra.config import ConfigError, ConfigErrorItem
+from palestra.runs.config import RunConfig
+
+FILE_ENDINGS = (".yml", ".yaml", ".json")
+
+
+class NamedConfig(NamedTuple):
+    """A config as a command names it.
+
+    title: for messages. name: of its runs. config: the file, or the config itself. overrides: those that are not yet in
+    the config. note: a line for the user, or None.
+    """
+
+    title: str
+    name: str
+    config: Path | RunConfig
+    overrides: list[str]
+    note: str | None
+
+
+def find_config(file: str, words: Sequence[str]) -> NamedConfig:
+    """The config that the first arguments of a command name. words: all arguments after the first; the first of them is
+    a game if it has no '='. Raises ConfigError for a name that is unknown.
+
+    A file in the working directory, NAME or NAME.yml, comes before a shipped config of that name.
+    """
+    if words and "=" not in words[0] and file in known_algorithms():
+        game, *overrides = words
+        name = re.sub(r"[^\w.]+", "-", f"{file}-{game}")
+        return NamedConfig(f"{file} {game}", name, suggested_config(file, game, overrides), [], None)
+    shipped = {path.stem: path for path in shipped_configs()}
+    beside = Path(f"{file}.yml")
+    for path in (Path(file), beside):
+        if path.is_file() and (path != beside or file in shipped):
+            note = f"{path}: this file is used, not the config {file} that palestra ships" if file in shipped else None
+            return NamedConfig(str(path), path.stem, path, list(words), note)
+    if file in shipped:
+        return NamedConfig(file, file, shipped[file], list(words), None)
+    if not Path(file).exists():
+        raise ConfigError([ConfigErrorItem(file, _why_unknown(file, beside, shipped))])
+    return NamedConfig(file, Path(file).stem, Path(file), list(words), None)  # a folder
+
+
+def _why_unknown(file: str, beside: Path, shipped: Mapping[str, Path]) -> str:
+    is_path = "/" in file or file.endswith(FILE_ENDINGS)
+    if not is_path and not beside.is_file():
+        return expected_name(file, shipped)
+    missing = f"there is no such file in {Path(file).parent.absolute()}"
+    if beside.is_file():
+        return f"{missing}; did you mean {beside}?"
+    stem = Path(file).stem
+    return f"{missing}; palestra ships a config under the name {stem}" if stem in shipped else missing

@@ -1,0 +1,141 @@
+"""Complete configs for the batched games, those of palestra and those of a user's own class: the rules and the seats
+from the game, the rest from a shipped config of the algorithm. That is a starting point that is not tuned."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from palestra.commands.fitting_nets import DEEP_SETS, NEWTON_SETS, with_fitting_nets
+from palestra.config import ConfigError, ConfigErrorItem, admitted_class, apply_overrides
+from palestra.config.variants import members_of, names_of
+from palestra.games import AnyGameConfig, read_game
+from palestra.games.game import Game, TensorGame
+from palestra.games.spaces import Box, Discrete
+from palestra.runs.config import RunConfig, read_config
+from palestra.training import make_trainer
+
+DISCRETE_ENTROPY = {  # of SAC (Christodoulou 2019)
+    "name": "automatic",
+    "initial": 1.0,
+    "target_entropy": {"name": "per_log_actions", "factor": 0.98},
+    "optimizer": {"name": "adam", "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0},
+    "learning_rate": {"name": "constant", "value": 3e-4},
+}
+MAX_ROUNDS = 1000  # of an evaluation where the game has no limit
+
+Data = dict[str, Any]
+
+
+def tensor_game_config(algorithm: str, game: str, overrides: Sequence[str], shipped: Mapping[str, Data]) -> RunConfig:
+    """A config in which every role of a batched game learns by that algorithm.
+
+    game: its name, or package.module:Class. overrides: those of keys of the game count before it is made, so that they
+    can say what no config says yet. shipped: the shipped configs by name, without those of Atari games. Raises
+    ConfigError if the game cannot be made or the algorithm cannot play it.
+    """
+    same_game = [data for data in shipped.values() if data["game"]["name"] == game]
+    rules = _rules(game, same_game, overrides)
+    made = _made(rules)
+    seats = _seats_of(same_game[0]) if same_game else _seats(rules, made)
+    errors: list[ConfigErrorItem] = []
+    for base in _bases(algorithm, game, len(made.roles), shipped):
+        data = base | {"game": rules} | _players(base, seats["roles"], made, game)
+        [evaluation, *_] = base["evaluations"]
+        data |= {"evaluations": [evaluation | seats["evaluation"]], "best": seats["best"]}
+        data["output"] = base["output"] | {"info": []}
+        try:
+            make_trainer(data)
+            return read_config(data)
+        except ConfigError as error:
+            errors = errors or list(error.errors)
+    raise ConfigError([ConfigErrorItem(f"{algorithm} {game}", str(error)) for error in errors])
+
+
+# ---- the game --------------------------------------------------------------------------------------
+
+
+def _rules(game: str, same_game: Sequence[Data], overrides: Sequence[str]) -> Data:
+    """The key `game`: as a shipped config has it, or as its class finds it usual; then the overrides."""
+    rules: Data = dict(same_game[0]["game"]) if same_game else {"name": game} | _usual(game)
+    for override in overrides:
+        path, _, _ = override.partition("=")
+        first, _, key = path.strip().partition(".")
+        if first == "game" and key:
+            if "." not in key and key not in rules:
+                rules[key] = None  # an override replaces a value
+            rules = apply_overrides({"game": rules}, [override])["game"]
+    return rules
+
+
+def _usual(game: str) -> Data:
+    if ":" not in game:
+        model: Any = names_of(members_of(AnyGameConfig))[game]
+        return dict(model.usual)
+    base: Any = TensorGame
+    try:
+        made = admitted_class(game, base)
+    except ValueError as error:
+        raise ConfigError([ConfigErrorItem(game, str(error))]) from error
+    return dict(getattr(getattr(made, "Config", None), "usual", {}))
+
+
+def _made(rules: Data) -> Game:
+    try:
+        return read_game(rules)
+    except ConfigError as error:
+        raise ConfigError([_with_remedy(item, rules) for item in error.errors]) from error
+
+
+def _with_remedy(item: ConfigErrorItem, rules: Data) -> ConfigErrorItem:
+    """A key without a usual value must be given in the command."""
+    if not item.message.endswith("the key is missing"):
+        return item
+    return ConfigErrorItem(item.path, f"{item.message}; give it after {rules['name']}, as {item.path}=VALUE")
+
+
+# ---- who plays -------------------------------------------------------------------------------------
+
+
+def _seats_of(shipped: Data) -> Data:
+    """Roles, pairings and the measure of a shipped config of the same game."""
+    [evaluation, *_] = shipped["evaluations"]
+    played = {key: evaluation[key] for key in ("pairings", "max_rounds")}
+    return {"roles": shipped["roles"], "evaluation": played, "best": shipped["best"]}
+
+
+def _seats(rules: Data, game: Game) -> Data:
+    """A player for every role; evaluations of all of them together, and of each among random ones."""
+    roles = game.roles
+    random = dict.fromkeys(roles, "random")
+    alone = [random | {role: role} for role in roles]
+    together = [{role: role for role in roles}] if len(roles) > 1 else []
+    return {
+        "roles": {role: role for role in roles},
+        "evaluation": {"pairings": [*alone, *together, random], "max_rounds": rules.get("max_rounds") or MAX_ROUNDS},
+        "best": {"evaluation": "main", "pairing": 0, "measure": f"return/{roles[0]}", "goal": "max"},
+    }
+
+
+def _players(base: Data, roles: Mapping[str, str], game: Game, name: str) -> Data:
+    """The keys `roles` and `players`: everybody learns as the first player of the base does, with fitting networks."""
+    learner = next(player for player in base["players"].values() if "algorithm" in player)
+    sets_net = NEWTON_SETS if name == "polyhedra" else DEEP_SETS
+    players: Data = {}
+    for role, player in roles.items():
+        actions = game.action_spaces[role]
+        algorithm = with_fitting_nets(learner["algorithm"], game.spaces[role], isinstance(actions, Box), sets_net)
+        if algorithm["name"] == "sac" and isinstance(actions, Discrete):
+            algorithm |= {"log_std": None, "entropy_coefficient": DISCRETE_ENTROPY}
+        players.setdefault(player, {"algorithm": algorithm, "warm_start": None})
+    return {"roles": dict(roles), "players": players}
+
+
+def _bases(algorithm: str, game: str, num_roles: int, shipped: Mapping[str, Data]) -> list[Data]:
+    """The shipped configs of that algorithm, the most similar first: that of the environment of the same name, then
+    those with as many roles, short runs first."""
+
+    def distance(stem: str) -> tuple[bool, bool, float]:
+        base = shipped[stem]
+        return stem != f"{algorithm}-{game}", (len(base["roles"]) > 1) != (num_roles > 1), base["stop"]["after"]
+
+    stems = [stem for stem in shipped if stem.split("-")[0] == algorithm]
+    return [shipped[stem] for stem in sorted(stems, key=distance)]

@@ -1,0 +1,189 @@
+"""Configs by name: shipped ones, an algorithm and a game, and files that come before them; from an installed wheel too.
+
+Covers palestra.commands.suggest_tensor_game, palestra.commands.fitting_nets.
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from palestra.cli import app
+from palestra.commands.suggest_config import known_algorithms, shipped_configs
+from palestra.config import load_yaml
+from palestra.config.variants import members_of, names_of
+from palestra.games import AnyGameConfig
+
+ROOT = Path(__file__).parents[2]
+SHIPPED = {path.stem: path for path in shipped_configs()}
+GAMES = [name for name in names_of(members_of(AnyGameConfig)) if name != "gymnasium"]
+OWN_GAMES = {
+    "pennies:Pennies": {"num_rounds": 4},
+    "probes:Probe": {"kind": "identity", "continuous": False, "limit": 3},
+}
+REFUSED = {  # what an algorithm cannot play, and why
+    ("dqn", "pendulum"): "expected Discrete actions for 'dqn', got Box",
+    ("td3", "polyhedra"): "expected Box actions for 'td3', got Discrete",
+    ("td3", "nim"): "expected Box actions for 'td3', got Discrete",
+    ("td3", "cartpole"): "expected Box actions for 'td3', got Discrete",
+    ("td3", "acrobot"): "expected Box actions for 'td3', got Discrete",
+    ("td3", "mountain_car"): "expected Box actions for 'td3', got Discrete",
+    ("td3", "CartPole-v1"): "expected Box actions for 'td3', got Discrete",
+    ("dqn", "Pendulum-v1"): "expected Discrete actions for 'dqn', got Box",
+}
+
+pytestmark = pytest.mark.usefixtures("no_plots", "in_tmp_path")
+
+
+def palestra(*arguments: str, code: int = 0) -> Result:
+    result = CliRunner().invoke(app, list(arguments))
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+    assert result.exit_code == code, result.output
+    return result
+
+
+# ---- every algorithm on every game ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("game", [*GAMES, "CartPole-v1", "Pendulum-v1"])
+@pytest.mark.parametrize("algorithm", known_algorithms())
+def test_check_accepts_what_config_prints_for_every_algorithm_and_game(algorithm: str, game: str) -> None:
+    if (algorithm, game) in REFUSED:
+        error = palestra("config", algorithm, game, code=2).stderr
+        assert REFUSED[algorithm, game] in error
+        assert error.count("\n") == 1
+        return
+    Path("printed.yml").write_text(palestra("config", algorithm, game).stdout)
+    palestra("check", "printed.yml")
+    printed = load_yaml(Path("printed.yml"))
+    assert printed["game"].get("id", printed["game"]["name"]) == game
+    assert {player["algorithm"]["name"] for player in printed["players"].values()} == {algorithm}
+
+
+@pytest.mark.parametrize("algorithm", ["dqn", "ppo", "sac"])
+@pytest.mark.parametrize("game", OWN_GAMES)
+def test_a_game_of_ones_own_has_a_config_for_every_algorithm(algorithm: str, game: str) -> None:
+    shutil.copy(ROOT / "docs" / "examples" / "pennies.py", ".")
+    keys = [f"game.{key}={json.dumps(value)}" for key, value in OWN_GAMES[game].items()]
+    for missing in keys:
+        error = palestra("config", algorithm, game, *(key for key in keys if key != missing), code=2).stderr
+        key = missing.partition("=")[0]
+        assert error.endswith(f"but the key is missing; give it after {game}, as {key}=VALUE\n")
+    Path("printed.yml").write_text(palestra("config", algorithm, game, *keys).stdout)
+    palestra("check", "printed.yml")
+    assert load_yaml(Path("printed.yml"))["game"] == {"name": game, **OWN_GAMES[game]}
+
+
+@pytest.mark.parametrize("algorithm", known_algorithms())
+def test_an_algorithm_alone_is_told_its_games(algorithm: str) -> None:
+    error = palestra("config", algorithm, code=2).stderr
+    assert f"{algorithm}: expected a game after {algorithm} (one of {', '.join(GAMES)}, the id of a " in error
+    assert f"{algorithm}-{'polyhedra' if algorithm in ('dqn', 'ppo') else 'pendulum'}" in error
+    assert palestra("train", algorithm, code=2).stderr == error
+
+
+@pytest.mark.parametrize(("algorithm", "game"), [("dqn", "gymnasium"), ("dqn", "chess"), ("sac", "polyhedron")])
+def test_a_game_that_is_unknown_is_one_line_with_those_there_are(algorithm: str, game: str) -> None:
+    error = palestra("config", algorithm, game, code=2).stderr
+    assert error.startswith(f"{algorithm} {game}: expected a game after {algorithm} (one of {', '.join(GAMES)}, ")
+    assert f", got '{game}'; shipped configs: {algorithm}-" in error
+
+
+def test_a_class_that_is_no_game_is_told() -> None:
+    assert "nowhere:Game: importing 'nowhere' failed" in palestra("config", "dqn", "nowhere:Game", code=2).stderr
+
+
+def test_config_takes_overrides() -> None:
+    for words in (("dqn-nim",), ("dqn", "nim"), ("ppo", "nim")):
+        printed = load_yaml(palestra("config", *words, "seed=7", "game.num_heaps=4").stdout)
+        assert (printed["seed"], printed["game"]["num_heaps"]) == (7, 4)
+
+
+# ---- by name -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("command", ["train", "check", "profile", "config"])
+def test_an_unknown_name_is_one_line_that_lists_the_shipped_ones(command: str) -> None:
+    error = palestra(command, "ppo-cartpol", code=2).stderr
+    assert error.startswith(f"ppo-cartpol: expected one of the shipped configs ({', '.join(SHIPPED)}), or an algorithm")
+    assert error.endswith(", got 'ppo-cartpol'; did you mean 'ppo-cartpole'?\n")
+
+
+def test_a_file_that_is_missing_but_shipped_is_told_by_its_name() -> None:
+    error = palestra("train", "configs/ppo-cartpole.yml", code=2).stderr
+    assert error.endswith("configs; palestra ships a config under the name ppo-cartpole\n")
+    Path("mine.yml").touch()
+    assert palestra("train", "mine", code=2).stderr.endswith("; did you mean mine.yml?\n")
+
+
+@pytest.mark.parametrize("name", ["dqn-nim.yml", "dqn-nim"])
+def test_a_file_of_that_name_comes_first_and_a_line_says_so(name: str) -> None:
+    Path(name).write_text(palestra("config", "dqn-nim", "stop.after=8", "evaluations=[]", "best=null").stdout)
+    note = f"{name}: this file is used, not the config dqn-nim that palestra ships\n"
+    assert palestra("check", "dqn-nim").stdout == f"{note}{name}: complete and consistent\n"
+    few = "players.player.algorithm.warmup_env_steps=300"
+    assert palestra("train", "dqn-nim", few, "output.recorders=[]").stdout.startswith(note)
+    assert load_yaml(Path("runs/dqn-nim-1/config.yml"))["stop"]["after"] == 8
+    assert palestra("train", "dqn-nim", few, "output.recorders=[]", "--quiet").stdout == ""
+    assert palestra("config", "dqn-nim").stdout == palestra("config", "dqn", "nim").stdout  # what palestra ships
+
+
+def test_a_folder_of_that_name_does_not_come_first() -> None:
+    Path("dqn-nim").mkdir()
+    assert palestra("check", "dqn-nim").stdout == "dqn-nim: complete and consistent\n"
+
+
+def test_train_takes_an_algorithm_and_a_game() -> None:
+    changes = ("stop={after: 8, unit: opt_steps}", "evaluations=[]", "best=null", "output.recorders=[]")
+    palestra("train", "ppo", "nim", *changes, "--quiet")
+    palestra("train", "ppo", "nim", *changes, "--quiet", "--seeds", "3,4")
+    seeds = [load_yaml(Path(f"runs/ppo-nim-{n}/config.yml"))["seed"] for n in (1, 2, 3)]
+    assert seeds == [0, 3, 4]
+    error = palestra("train", "ppo", "nim", "gamma", code=2).stderr
+    assert error == "gamma: expected an override of the form dotted.key=value, got no '='\n"
+
+
+# ---- the wheel -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="session")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the contents of the wheel, as an installation has them."""
+    folder = tmp_path_factory.mktemp("wheel")
+    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
+    subprocess.run([*build, "--wheel-dir", folder, ROOT], check=True)
+    (built,) = folder.glob("*.whl")
+    with zipfile.ZipFile(built) as archive:
+        archive.extractall(folder / "installed")
+    return folder / "installed"
+
+
+def test_the_wheel_holds_the_shipped_configs_and_says_that_it_is_typed(wheel: Path) -> None:
+    configs = {path.stem: path.read_bytes() for path in (wheel / "palestra" / "configs").iterdir()}
+    assert configs == {stem: path.read_bytes() for stem, path in SHIPPED.items()}
+    assert (wheel / "palestra" / "py.typed").exists()
+
+
+def test_the_wheel_trains_by_name_in_an_empty_folder(wheel: Path) -> None:
+    def run(*arguments: str) -> str:
+        program = (
+            "import palestra, sys; print(palestra.__file__, file=sys.stderr); from palestra.cli import main; main()"
+        )
+        environment = os.environ | {"PYTHONPATH": str(wheel)}
+        done = subprocess.run(
+            [sys.executable, "-c", program, *arguments], env=environment, capture_output=True, text=True, timeout=120
+        )
+        assert done.returncode == 0, done.stderr
+        assert str(wheel) in done.stderr
+        return done.stdout
+
+    assert list(Path.cwd().iterdir()) == []
+    assert load_yaml(run("config", "ppo-cartpole")) == load_yaml(SHIPPED["ppo-cartpole"])
+    run("train", "ppo-cartpole", "stop.after=2048", "evaluations=[]", "best=null", "--quiet")
+    assert (Path("runs") / "ppo-cartpole-1" / "checkpoints" / "latest").exists()
