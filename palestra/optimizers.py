@@ -1,15 +1,32 @@
-"""Optimizers by name. Each steps on one vector of weights and consists of tensor operations, so that its step may be
-part of a compiled function. An algorithm sets the learning rate from its schedule before every opt step."""
+"""Optimizers by name: ours, those of torch, and the base of a user's own. To register one, add its config to
+OptimizerConfig.
 
+Each steps on one vector of weights, and its step may be part of a compiled function. An algorithm sets the learning
+rate from its schedule before every opt step.
+"""
+
+import inspect
+import itertools
 import math
+import weakref
 from abc import ABC, abstractmethod
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 import torch
-from torch import Tensor
+from pydantic import model_validator
+from torch import Tensor, nn
 
-from palestra.config import ByName, Config, Fraction, NonNegativeFloat, PositiveFloat
+from palestra.config import (
+    ByName,
+    Config,
+    ConfigError,
+    ConfigErrorItem,
+    Fraction,
+    NonNegativeFloat,
+    PositiveFloat,
+    UserConfig,
+)
 from palestra.randomness import runs_on_cpu
 from palestra.runtime.compiling import njit
 
@@ -17,15 +34,18 @@ SMALLEST_NORMAL = torch.finfo(torch.float32).tiny
 
 
 class Optimizer(ABC):
-    """Steps on a vector of weights, in place (see palestra.nets.weights.flatten_weights).
+    """Steps on a vector of weights, in place (see palestra.nets.weights.flatten_weights). A user's own class derives
+    from it and carries its `Config`.
 
-    learning_rate: float32 (), which the caller fills before a step. state: the optimizer's tensors by name. frozen:
-    bool (P,), the weights that a step does not change, nor their entries of the state. A subclass implements `update`.
+    learning_rate: (), which the caller fills before a step. state: the optimizer's tensors by name, all there from the
+    beginning, which a step changes in place. frozen: bool (P,), the weights that a step does not change, nor their
+    entries of the state. A subclass fills `state` and implements `update`, of tensor operations alone.
     """
 
     state: dict[str, Tensor]
 
-    def __init__(self, weights: Tensor) -> None:
+    def __init__(self, config: Config, weights: Tensor) -> None:
+        self.config = config
         self.weights = weights
         self.learning_rate = torch.zeros((), device=weights.device)
         self.frozen = torch.zeros(weights.shape, dtype=torch.bool, device=weights.device)
@@ -91,9 +111,10 @@ class AdamConfig(Config):
 class Adam(Optimizer):
     """Adam or AdamW. state: num_steps float32 (), mean and mean_square float32 (P,)."""
 
+    config: AdamConfig
+
     def __init__(self, config: AdamConfig, weights: Tensor) -> None:
-        super().__init__(weights)
-        self.config = config
+        super().__init__(config, weights)
         self.num_steps = torch.zeros((), device=weights.device)
         self.mean, self.mean_square = torch.zeros_like(weights.data), torch.zeros_like(weights.data)
         self.state = {"num_steps": self.num_steps, "mean": self.mean, "mean_square": self.mean_square}
@@ -155,9 +176,10 @@ class SGDConfig(Config):
 class SGD(Optimizer):
     """Stochastic gradient descent with momentum (Polyak 1964). state: velocity float32 (P,)."""
 
+    config: SGDConfig
+
     def __init__(self, config: SGDConfig, weights: Tensor) -> None:
-        super().__init__(weights)
-        self.config = config
+        super().__init__(config, weights)
         self.velocity = torch.zeros_like(weights.data)
         self.state = {"velocity": self.velocity}
 
@@ -177,7 +199,131 @@ def flush_subnormals(state: Tensor) -> None:
         torch.hardshrink(state, SMALLEST_NORMAL, out=state)
 
 
-OptimizerConfig = Annotated[AdamConfig | SGDConfig, ByName()]
+# ---- those of torch --------------------------------------------------------------------------------------
+
+
+class TorchOptimizerConfig(Config):
+    name: Literal[
+        "torch.optim:ASGD",
+        "torch.optim:Adadelta",
+        "torch.optim:Adafactor",
+        "torch.optim:Adagrad",
+        "torch.optim:Adam",
+        "torch.optim:AdamW",
+        "torch.optim:Adamax",
+        "torch.optim:NAdam",
+        "torch.optim:RAdam",
+        "torch.optim:RMSprop",
+        "torch.optim:Rprop",
+        "torch.optim:SGD",
+    ]
+    """torch's optimizer of that name"""
+    arguments: dict[str, Any]
+    """what torch's class is called with, without lr, which the schedule of the learning rate sets before every step;
+    an argument that is not written here has torch's own default"""
+
+    @model_validator(mode="after")
+    def _check_arguments(self) -> Self:
+        known = list(inspect.signature(self.torch_class).parameters)[1:]  # without `params`
+        known.remove("lr")
+        faults = []
+        for key in self.arguments:
+            message = f"unknown argument of {self.name}; it has {', '.join(known)}"
+            if key == "lr":
+                message = "expected no lr among the arguments: the key learning_rate sets it, a schedule"
+            if key not in known:
+                faults.append(ConfigErrorItem(f"arguments.{key}", message))
+        if not faults:
+            try:
+                self.torch_optimizer(nn.Parameter(torch.zeros(2)))
+            except (TypeError, ValueError, RuntimeError) as error:
+                faults.append(ConfigErrorItem("arguments", f"expected those of {self.name}, but it raises: {error}"))
+        if faults:
+            raise ConfigError(faults)
+        return self
+
+    @property
+    def torch_class(self) -> Any:
+        return getattr(torch.optim, self.name.partition(":")[2])
+
+    def torch_optimizer(self, weights: nn.Parameter) -> torch.optim.Optimizer:
+        arguments = {key: tuple(each) if isinstance(each, list) else each for key, each in self.arguments.items()}
+        made: torch.optim.Optimizer = self.torch_class([weights], **arguments)
+        return made
+
+    def build(self, weights: Tensor) -> "TorchOptimizer":
+        return TorchOptimizer(self, weights)
+
+
+class TorchOptimizer(Optimizer):
+    """An optimizer of torch.optim. It keeps its own state, some of which begins with the first step.
+
+    learning_rate: float64, on the CPU, where torch's class wants it. A compiled function calls the step as one
+    operation (`_step_by_torch`), because the compiler knows no state that is yet to begin.
+    """
+
+    config: TorchOptimizerConfig
+
+    def __init__(self, config: TorchOptimizerConfig, weights: Tensor) -> None:
+        super().__init__(config, weights)
+        self.learning_rate = torch.zeros((), dtype=torch.float64)
+        self.parameter = nn.Parameter(weights.detach())
+        self.optimizer = config.torch_optimizer(self.parameter)
+        self.number = next(_numbers)
+        _by_number[self.number] = self
+
+    @torch.no_grad()
+    def step(self, gradient: Tensor) -> None:
+        """Update the weights that are not frozen. gradient: (P,), of all weights; may be overwritten."""
+        if torch.compiler.is_compiling():
+            _step_by_torch(self.weights, gradient, self.learning_rate, self.number)
+        else:
+            self.step_on(self.weights, gradient)
+
+    def step_on(self, weights: Tensor, gradient: Tensor) -> None:
+        """`step`, on what holds the weights now. Frozen weights and their gradient count as 0."""
+        self.parameter.data = weights.detach()
+        vectors = [self.parameter.data, *self._state_vectors()] if self._masks else []
+        before = [vector.clone() for vector in vectors]
+        if self._masks:
+            vectors[0].masked_fill_(self.frozen, 0.0)  # state that begins now begins without them
+            gradient = gradient.masked_fill(self.frozen, 0.0)
+        self.update(gradient)
+        for vector, old in zip(vectors, before, strict=True):
+            vector.copy_(torch.where(self.frozen, old, vector))
+
+    def update(self, gradient: Tensor) -> None:
+        self.parameter.grad = gradient
+        self.optimizer.param_groups[0]["lr"] = self.learning_rate.item()
+        self.optimizer.step()
+        self.parameter.grad = None
+        for vector in self._state_vectors():
+            flush_subnormals(vector)
+
+    def _state_vectors(self) -> list[Tensor]:
+        """The state of every weight, as far as it has begun."""
+        values = self.optimizer.state[self.parameter].values()
+        return [each for each in values if isinstance(each, Tensor) and each.shape == self.weights.shape]
+
+    def state_dict(self) -> dict[str, Any]:
+        return dict(self.optimizer.state[self.parameter])
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        own = {name: value.clone() if isinstance(value, Tensor) else value for name, value in state.items()}
+        self.optimizer.load_state_dict({**self.optimizer.state_dict(), "state": {0: own}})
+
+
+_numbers = itertools.count()
+_by_number: weakref.WeakValueDictionary[int, TorchOptimizer] = weakref.WeakValueDictionary()
+
+
+@torch.library.custom_op("palestra::step_by_torch", mutates_args=("weights", "gradient"))
+def _step_by_torch(weights: Tensor, gradient: Tensor, learning_rate: Tensor, number: int) -> None:
+    """The step of the TorchOptimizer of that number, in a compiled function."""
+    _by_number[number].step_on(weights, gradient)
+
+
+OptimizerConfig = Annotated[AdamConfig | SGDConfig | TorchOptimizerConfig | UserConfig, ByName(user_class=Optimizer)]
 
 
 def clip(gradient: Tensor, max_norm: float | None) -> tuple[Tensor, Tensor | float]:

@@ -1,14 +1,25 @@
 """The optimizers are torch's, on one vector; compiled or not."""
 
-from typing import Any
+import json
+from typing import Any, get_args
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
-from palestra.config import check
-from palestra.optimizers import SMALLEST_NORMAL, AdamConfig, Optimizer, SGDConfig, clip
+from palestra.config import Config, ConfigError, check
+from palestra.nets.weights import compiled
+from palestra.optimizers import (
+    SMALLEST_NORMAL,
+    AdamConfig,
+    Optimizer,
+    OptimizerConfig,
+    SGDConfig,
+    TorchOptimizerConfig,
+    clip,
+)
+from palestra.storage.states import copied, decode, encode
 
 ADAM = {"name": "adam", "beta1": 0.8, "beta2": 0.99, "eps": 1e-5, "weight_decay": 0.0}
 SGD = {"name": "sgd", "momentum": 0.0, "weight_decay": 0.0}
@@ -114,3 +125,148 @@ def test_a_gradient_that_is_no_number_is_not_hidden(odd: float, max_norm: float 
 def test_a_norm_that_is_no_number_spoils_the_whole_gradient() -> None:
     clipped, _ = clip(torch.tensor([3.0, torch.nan, -4.0]), 1.0)
     assert clipped.isnan().all()
+
+
+# ---- those of torch.optim ----------------------------------------------------------------------------------
+
+TORCH: dict[str, dict[str, Any]] = {
+    "ASGD": {},
+    "Adadelta": {"rho": 0.8},
+    "Adafactor": {},
+    "Adagrad": {"initial_accumulator_value": 0.1},
+    "Adam": {"betas": [0.8, 0.99], "amsgrad": True},
+    "AdamW": {"weight_decay": 0.1},
+    "Adamax": {},
+    "NAdam": {},
+    "RAdam": {},
+    "RMSprop": {"momentum": 0.9, "centered": True},
+    "Rprop": {},
+    "SGD": {"momentum": 0.9, "nesterov": True, "weight_decay": 0.1},
+}
+
+
+class Holder(Config):
+    optimizer: OptimizerConfig
+
+
+def by_torch(name: str, weights: Tensor, **arguments: Any) -> Optimizer:
+    data = {"optimizer": {"name": f"torch.optim:{name}", "arguments": TORCH[name] | arguments}}
+    optimizer: Optimizer = check(data, Holder).optimizer.build(weights)
+    return optimizer
+
+
+def test_every_optimizer_of_torch_that_steps_on_one_gradient_has_a_name() -> None:
+    assert get_args(TorchOptimizerConfig.model_fields["name"].annotation) == tuple(
+        f"torch.optim:{name}" for name in TORCH
+    )
+    classes = {name for name, each in vars(torch.optim).items() if isinstance(each, type)}
+    # these want a closure, sparse gradients, matrices
+    assert classes - {"Optimizer"} == TORCH.keys() | {"LBFGS", "SparseAdam", "Muon"}
+
+
+@pytest.mark.parametrize("name", TORCH)
+def test_steps_by_name_are_those_of_torch_to_the_bit(name: str) -> None:
+    weights, expected = nn.Parameter(gradient(100)), nn.Parameter(gradient(100))
+    run(by_torch(name, weights), range(20))
+    arguments = {key: tuple(each) if isinstance(each, list) else each for key, each in TORCH[name].items()}
+    optimizer = getattr(torch.optim, name)([expected], **arguments)
+    for step in range(20):
+        optimizer.param_groups[0]["lr"] = 0.1 / (step + 1)
+        expected.grad = gradient(step)
+        optimizer.step()
+    assert not torch.equal(weights, gradient(100))
+    assert torch.equal(weights, expected)
+
+
+@pytest.mark.parametrize("num_steps", [0, 5])
+@pytest.mark.parametrize("name", TORCH)
+def test_one_of_torch_goes_on_to_the_bit_from_what_a_checkpoint_holds(name: str, num_steps: int) -> None:
+    weights = gradient(100)
+    optimizer = by_torch(name, weights)
+    run(optimizer, range(num_steps))
+    tensors: dict[str, Tensor] = {}
+    document = json.dumps(encode(optimizer.state_dict(), "", tensors))
+    stored = copied(tensors)
+    again = weights.clone()
+    restored = by_torch(name, again)
+    run(restored, range(50, 53))  # what it did before is forgotten
+    again.copy_(weights)
+    restored.load_state_dict(decode(json.loads(document), stored))
+    run(optimizer, range(num_steps, num_steps + 4))
+    run(restored, range(num_steps, num_steps + 4))
+    assert torch.equal(weights, again)
+
+
+@pytest.mark.parametrize("num_steps", [0, 5])
+@pytest.mark.parametrize("name", TORCH)
+def test_one_of_torch_leaves_frozen_weights_and_their_state(name: str, num_steps: int) -> None:
+    weights = gradient(100)
+    optimizer = by_torch(name, weights)
+    run(optimizer, range(num_steps))
+    mask = torch.arange(50) < 20
+    before, state = weights.clone(), copied(optimizer.state_dict())
+    optimizer.freeze(mask)
+    run(optimizer, range(5, 8))
+    assert torch.equal(weights[mask], before[mask])
+    assert not torch.equal(weights[~mask], before[~mask])
+    for key, value in optimizer.state_dict().items():
+        if state and isinstance(value, Tensor) and value.shape == weights.shape:
+            assert torch.equal(value[mask], state[key][mask])
+    optimizer.thaw(mask)
+    run(optimizer, range(8, 9))
+    assert not torch.equal(weights[mask], before[mask])
+
+
+@pytest.mark.slow
+def test_one_of_torch_steps_inside_a_compiled_function() -> None:
+    ends = []
+    for is_compiled in (False, True):
+        weights = nn.Parameter(gradient(100))
+        optimizers = [by_torch("RMSprop", weights), by_torch("Adam", weights)]
+
+        def update(rows: Tensor, weights: Tensor = weights, optimizers: list[Optimizer] = optimizers) -> Tensor:
+            for optimizer in optimizers:
+                optimizer.step(rows * 2.0 + weights.detach())
+            return weights.detach().sum()
+
+        fast, mask = compiled(update, is_compiled), torch.arange(50) < 20
+        for step in range(6):
+            if step == 3:
+                optimizers[0].freeze(mask)
+            for optimizer in optimizers:
+                optimizer.learning_rate.fill_(0.1 / (step + 1))
+            total = fast(gradient(step))
+            assert total == pytest.approx(float(weights.detach().sum()), rel=1e-5)
+        ends.append(weights.detach())
+    assert torch.allclose(*ends, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("data", "path", "message"),
+    [
+        ({"name": "torch.optim:RMSprop", "arguments": {"lr": 0.1}}, "arguments.lr", "the key learning_rate sets it"),
+        (
+            {"name": "torch.optim:RMSprop", "arguments": {"alhpa": 0.9}},
+            "arguments.alhpa",
+            "unknown argument of torch.optim:RMSprop; it has alpha, eps, weight_decay, ",
+        ),
+        (
+            {"name": "torch.optim:RMSprop", "arguments": {"alpha": -1.0}},
+            "arguments",
+            "expected those of torch.optim:RMSprop, but it raises: Invalid alpha value: -1.0",
+        ),
+        ({"name": "torch.optim:RMSporp", "arguments": {}}, "name", "expected a class of module 'torch.optim'"),
+        (
+            {"name": "torch.optim:LBFGS", "arguments": {}},
+            "name",
+            "expected a subclass of palestra.optimizers.Optimizer",
+        ),
+        ({"name": "torch.optim:SGD"}, "arguments", "but the key is missing"),
+    ],
+)
+def test_wrong_arguments_of_one_of_torch_are_named(data: dict[str, Any], path: str, message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        check({"optimizer": data}, Holder)
+    [error] = caught.value.errors
+    assert error.path == f"optimizer.{path}"
+    assert message in error.message
