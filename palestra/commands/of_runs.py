@@ -1,4 +1,4 @@
-"""The commands that look at runs: evaluate, report, compare, table, verify, export."""
+"""The commands that look at runs: evaluate, report, compare, table, plot, verify, export."""
 
 import sys
 from collections.abc import Sequence
@@ -155,6 +155,31 @@ def table(
             write_page(csv, to_csv(found))
         if parquet is not None:
             write_page(parquet, to_parquet(found))
+
+
+@commands.command()
+def plot(
+    runs: Annotated[list[Path], typer.Argument(help="the folders of one run or more", show_default=False)],
+    out: Annotated[Path, typer.Option(help="the file, which ends in .pdf, .svg or .png")] = Path("fig.pdf"),
+    x: Annotated[str, typer.Option("--x", help="env_steps or opt_steps")] = "env_steps",
+    metrics: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="a name of `palestra table`, or its last parts; * stands for any text; may be repeated "
+            "[the scores of the players that learn]",
+            show_default=False,
+        ),
+    ] = None,
+    single: Annotated[bool, typer.Option("--single", help="draw each run as a line of its own")] = False,
+) -> None:
+    """Draw curves for a paper: interquartile means over seeds with 90% intervals, a panel per metric or pairing."""
+    with one_line_errors():
+        from palestra.report.page import write_page
+        from palestra.report.plots import plot_runs
+
+        drawn = plot_runs(runs, x, out.suffix[1:], metrics or (), single, errors.print)
+        write_page(out, drawn.content)
+        console.print(f"{out}: {drawn.caption}", soft_wrap=True)
 
 
 @commands.command()

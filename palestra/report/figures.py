@@ -9,7 +9,7 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import matplotlib
 from markupsafe import Markup, escape
@@ -19,8 +19,9 @@ from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from palestra.recording.plots import label_lines
 from palestra.recording.results import printable
-from palestra.report.groups import FEWEST_OF_A_BAND, Curve, Point
+from palestra.report.groups import FEWEST_OF_A_BAND, Curve
 
+T = TypeVar("T")
 NUM_SERIES = 8  # colours for lines, told apart by colour-blind eyes; --series-0 ... of the style
 INK, GRID = "#0a0b01", "#0a0b02"
 SERIES = tuple(f"#0a0c{number:02x}" for number in range(NUM_SERIES))
@@ -159,7 +160,7 @@ def short(name: str) -> str:
     return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}\N{HORIZONTAL ELLIPSIS}"
 
 
-def thinned(points: Sequence[Point]) -> Sequence[Point]:
+def thinned(points: Sequence[T]) -> Sequence[T]:
     """At most MOST_POINTS of the points, evenly chosen, with both ends."""
     if len(points) <= MOST_POINTS:
         return points

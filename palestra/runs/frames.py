@@ -60,11 +60,18 @@ def rows_of_run(folder: RunFolder, name: str, tell: Callable[[str], None]) -> It
     seed = load_yaml(folder.config).get("seed")
     if not isinstance(seed, int):
         raise RunFolderError(f"{folder.config}: seed: expected a whole number, got {seed!r}")
-    for record in iterate_records(folder.records, tell):
+    return rows_of_records(iterate_records(folder.records, tell), name, seed, tell)
+
+
+def rows_of_records(
+    records: Iterable[Mapping[str, Any]], run: str, seed: int, tell: Callable[[str], None]
+) -> Iterator[Row]:
+    """The rows of records; `tell` is called with a message for each record that is damaged, which is left out."""
+    for record in records:
         try:
-            yield from list(rows_of_record(record, name, seed))
+            yield from list(rows_of_record(record, run, seed))
         except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
-            tell(f"{folder.records}: a record is damaged, and is left out: {error!r:.200}")
+            tell(f"{run}: a record is damaged, and is left out: {error!r:.200}")
 
 
 def rows_of_record(record: Mapping[str, Any], run: str, seed: int) -> Iterator[Row]:

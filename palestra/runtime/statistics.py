@@ -142,6 +142,20 @@ def estimate_interquartile_mean(scores: Sequence[Tensor], num_resamples: int, se
     )
 
 
+def interquartile_mean_curve(tracks: Tensor, num_resamples: int, seed: int, share: float) -> Tensor:
+    """The interquartile mean of n runs at each of m steps, with its bootstrap interval. tracks: (n, m), n >= 1.
+
+    Runs are resampled as wholes; the interval is the middle `share` of the values of the resamples, at each step alone.
+    Returns float64 (3, m): value, low, high. With one run the interval has no width.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    draws = torch.randint(len(tracks), (num_resamples, len(tracks)), generator=generator)
+    by_step = tracks.double().T
+    ends = torch.tensor([(1 - share) / 2, (1 + share) / 2], dtype=torch.float64)
+    intervals = [torch.quantile(interquartile_mean(values[draws]), ends) for values in by_step]
+    return torch.cat([interquartile_mean(by_step)[None], torch.stack(intervals, dim=1)])
+
+
 def estimate_probability_of_improvement(
     pairs: Sequence[tuple[Tensor, Tensor]], num_resamples: int, seed: int
 ) -> Estimate:

@@ -16,6 +16,7 @@ from palestra.runtime.statistics import (
     estimate_probability_of_improvement,
     estimate_rho,
     interquartile_mean,
+    interquartile_mean_curve,
     probability_of_improvement,
 )
 
@@ -200,3 +201,17 @@ def test_the_spread_of_many_games_is_no_matter_of_memory() -> None:
     found = describe(values)
     assert 0 < found["iqm_high"] - found["iqm_low"] < 0.03
     assert torch.equal(values, torch.randn(100_000, generator=torch.Generator().manual_seed(6)))
+
+
+def test_the_curve_of_interquartile_means_is_that_of_each_step() -> None:
+    tracks = torch.rand(6, 3, generator=torch.Generator().manual_seed(0)).double()
+    value, low, high = interquartile_mean_curve(tracks, 4000, seed=0, share=0.95)
+    for step in range(3):
+        expected = estimate_interquartile_mean([tracks[:, step]], 4000, seed=1)
+        assert float(value[step]) == pytest.approx(expected.value)
+        assert float(low[step]) == pytest.approx(expected.low, abs=0.02)
+        assert float(high[step]) == pytest.approx(expected.high, abs=0.02)
+    narrow = interquartile_mean_curve(tracks, 4000, seed=0, share=0.5)
+    assert (narrow[1] > low).all()
+    assert (narrow[2] < high).all()
+    assert interquartile_mean_curve(tracks[:1], 100, seed=0, share=0.9).tolist() == [tracks[0].tolist()] * 3

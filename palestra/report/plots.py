@@ -1,0 +1,284 @@
+"""Figures for papers: curves of runs over training as PDF, SVG or PNG, a panel for each metric or pairing."""
+
+import io
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from fnmatch import fnmatchcase
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import matplotlib
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter, MaxNLocator
+
+from palestra.config import ConfigError, ConfigErrorItem
+from palestra.recording.plots import LEARNED_COLOURS, LEVEL_COLOURS
+from palestra.recording.results import label, printable
+from palestra.report.evaluations import evaluation_names, pairings
+from palestra.report.figures import thinned
+from palestra.report.groups import Group, group_runs
+from palestra.report.reading import read_runs, under
+from palestra.runs.frames import COUNTERS, rows_of_records
+from palestra.runtime.statistics import interquartile_mean_curve
+
+SHARE = 0.9  # of the resamples, that lies in a band
+NUM_RESAMPLES = 2000
+COLOURS = (*LEARNED_COLOURS, *LEVEL_COLOURS)
+DASHES = ("-", "--", ":", "-.")  # when the colours are used up
+MOST_COLUMNS = 3
+PANEL = (2.9, 2.2)  # inches
+METADATA = {"pdf": {"CreationDate": None}, "svg": {"Date": None}, "png": {}}  # equal runs give equal files
+STYLE: Any = {
+    "pdf.fonttype": 42,  # texts are TrueType, which journals ask for and editors can change
+    "svg.fonttype": "none",  # texts are texts
+    "svg.hashsalt": "palestra",
+    "text.usetex": False,
+    "text.parse_math": False,  # names are the user's
+    "font.size": 9,
+    "axes.titlesize": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": "#dddddd",
+    "grid.linewidth": 0.6,
+    "legend.frameon": False,
+}
+
+Track = Mapping[int, float]  # step -> value
+
+
+@dataclass(frozen=True)
+class Series:
+    """A group of runs with all its numbers. unit: env_steps or opt_steps."""
+
+    group: Group
+    unit: str
+    tell: Callable[[str], None]
+
+    @cached_property
+    def tracks(self) -> dict[str, dict[str, Track]]:
+        """name of a number -> run -> its values by step."""
+        found: dict[str, dict[str, dict[int, float]]] = {}
+        for run in self.group.runs:
+            records = [*run.training, *(each.record for each in run.evaluated)]
+            for row in rows_of_records(records, run.name, 0, self.tell):
+                step = row.env_steps if self.unit == "env_steps" else row.opt_steps
+                found.setdefault(row.name, {}).setdefault(row.run, {})[step] = row.value
+        return {name: dict(by_run) for name, by_run in found.items()}
+
+    @property
+    def game(self) -> str:
+        config = self.group.runs[0].config
+        return str(under(config, "game", "id") or under(config, "game", "name") or "an unknown game")
+
+    @property
+    def algorithms(self) -> list[str]:
+        """DQN, PPO, ...: by what the players learn."""
+        players = under(self.group.runs[0].config, "players")
+        names = [under(p, "algorithm", "name") for p in (players.values() if isinstance(players, Mapping) else ())]
+        return list(dict.fromkeys(_algorithm_text(str(name)) for name in names if name))
+
+
+class Line(NamedTuple):
+    """A line of a panel. run: whose it is; empty for several. band: the ends of its interval; None if it has none."""
+
+    run: str
+    steps: Sequence[int]
+    values: Sequence[float]
+    band: tuple[Sequence[float], Sequence[float]] | None
+
+
+class Panel(NamedTuple):
+    """A number of the runs in one game."""
+
+    game: str
+    name: str
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A figure as the content of a file. caption: what its lines and bands are, in a sentence."""
+
+    content: bytes
+    caption: str
+
+
+def plot_runs(
+    paths: Sequence[Path], x: str, file_format: str, metrics: Sequence[str], single: bool, tell: Callable[[str], None]
+) -> Plot:
+    """Draw the curves of runs: of several that differ in seed alone the interquartile mean with its interval, or with
+    `single` each run as a line.
+
+    x: env_steps or opt_steps. file_format: pdf, svg or png. metrics: names of numbers, or their last parts, in which *
+    stands for any text; none: the scores of the players that learn. tell: called with a message for each damaged part.
+    Raises RunFolderError for a folder that is no run, and ConfigError for a wrong argument, and if there is nothing to
+    draw.
+    """
+    if x not in COUNTERS:
+        raise _wrong("--x", f"expected {' or '.join(COUNTERS)}, got {x!r}")
+    if file_format not in METADATA:
+        raise _wrong("--out", f"expected a file that ends in .pdf, .svg or .png, got {'.' + file_format!r}")
+    runs = read_runs(paths)
+    for run in runs:
+        for fault in run.faults:
+            tell(fault)
+    all_series = [Series(group, x, tell) for group in group_runs(runs)]
+    panels = [
+        Panel(game, name)
+        for game in dict.fromkeys(series.game for series in all_series)
+        for name in _names([series for series in all_series if series.game == game], metrics)
+    ]
+    with matplotlib.rc_context(STYLE):
+        figure = _draw(panels, all_series, x, single)
+        file = io.BytesIO()
+        figure.savefig(file, format=file_format, dpi=200, metadata=METADATA[file_format])
+    return Plot(file.getvalue(), _caption(all_series, single))
+
+
+# ---- what is drawn -------------------------------------------------------------------------------------
+
+
+def _names(all_series: Sequence[Series], metrics: Sequence[str]) -> list[str]:
+    """The names of the numbers that are drawn. Raises ConfigError if there are none."""
+    known = list(dict.fromkeys(name for series in all_series for name in series.tracks))
+    wanted = metrics or [name for name in _score_names([series.group for series in all_series]) if name in known]
+    if not wanted:
+        raise _wrong(
+            "--metrics", f"expected a name, because no evaluation of a learning player is recorded; {_like(known)}"
+        )
+    found: dict[str, None] = {}
+    for metric in wanted:
+        matches = [metric] if metric in known else [name for name in known if _is_named(name, metric)]
+        if not matches:
+            near = get_close_matches(metric, dict.fromkeys([*known, *(name.rpartition("/")[2] for name in known)]))
+            raise _wrong("--metrics", f"expected the name of a recorded number, got {metric!r}; {_like(near or known)}")
+        found |= dict.fromkeys(matches)
+    return list(found)
+
+
+def _is_named(name: str, metric: str) -> bool:
+    return fnmatchcase(name, metric) or fnmatchcase(name, f"*/{metric}")
+
+
+def _like(names: Sequence[str]) -> str:
+    return f"recorded are {', '.join(names[:5])}{', ...' if len(names) > 5 else ''}" if names else "nothing is recorded"
+
+
+def _score_names(groups: Sequence[Group]) -> Iterator[str]:
+    """The score of each pairing in which a player learns, of every evaluation."""
+    for evaluation in evaluation_names(groups):
+        for seats, pair in pairings(groups, evaluation):
+            learner = next(seat for seat in seats if seat.learns)
+            measure = "rho" if pair.measure == "rho" else f"returns/{learner.role}"
+            yield f"evaluation/{evaluation}/{' vs '.join(pair.players.values())}/{measure}"
+
+
+def _lines(series: Series, name: str, single: bool) -> list[Line]:
+    """The lines of a group in a panel; none if it has no such number. Raises ConfigError if its runs share no step."""
+    tracks = series.tracks.get(name, {})
+    if single or len(tracks) <= 1:
+        kept = {run: thinned(sorted(track)) for run, track in tracks.items()}
+        return [Line(run, steps, [tracks[run][step] for step in steps], None) for run, steps in kept.items()]
+    steps = thinned(sorted(set.intersection(*map(set, tracks.values()))))
+    if not steps:
+        message = f"the runs of {series.group.label} have {name} at no common number of {label(series.unit)}"
+        raise _wrong("plot", f"{message}; draw each by itself with --single")
+    values = torch.tensor([[track[step] for step in steps] for track in tracks.values()], dtype=torch.float64)
+    value, low, high = interquartile_mean_curve(values, NUM_RESAMPLES, 0, SHARE).tolist()
+    return [Line("", steps, value, (low, high))]
+
+
+# ---- how it is drawn -----------------------------------------------------------------------------------
+
+
+def _draw(panels: Sequence[Panel], all_series: Sequence[Series], x: str, single: bool) -> Figure:
+    num_columns = min(len(panels), MOST_COLUMNS)
+    num_rows = math.ceil(len(panels) / num_columns)
+    figure = Figure(figsize=(0.4 + PANEL[0] * num_columns, 0.7 + PANEL[1] * num_rows), layout="constrained")
+    grid = figure.subplots(num_rows, num_columns, squeeze=False).flatten().tolist()
+    several_games = len({panel.game for panel in panels}) > 1
+    several_kinds = len({_kind(panel.name) for panel in panels}) > 1
+    handles: dict[str, Any] = {}
+    by_run = single and len(all_series) == 1 and len(all_series[0].group.runs) > 1  # each run has a colour of its own
+    run_names = [run.name for run in all_series[0].group.runs]
+    for axes, panel in zip(grid, panels, strict=False):
+        for number, series in enumerate(all_series):
+            if series.game == panel.game:
+                for line in _lines(series, panel.name, single):
+                    place = run_names.index(line.run) if by_run else number
+                    drawn = _draw_line(axes, line, place, thin=single and not by_run)
+                    handles.setdefault(printable(line.run if by_run else series.group.label), drawn)
+        title, y_label = panel_texts(panel.name, several_kinds)
+        axes.set_title(f"{printable(panel.game)}: {title}" if several_games else title)
+        axes.set_ylabel(y_label)
+        axes.set_xlabel(label(x))
+        axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    for axes in grid[len(panels) :]:
+        axes.remove()
+    figure.suptitle(figure_title(all_series), fontsize=10)
+    if len(handles) > 1:
+        figure.legend(handles.values(), handles.keys(), loc="outside lower center", ncols=min(len(handles), 3))
+    return figure
+
+
+def _draw_line(axes: Axes, line: Line, number: int, thin: bool) -> Any:
+    colour, dash = COLOURS[number % len(COLOURS)], DASHES[number // len(COLOURS) % len(DASHES)]
+    mark = "." if len(line.steps) <= 30 else None
+    width, alpha = (0.9, 0.7) if thin else (1.6, 1.0)
+    (drawn,) = axes.plot(line.steps, line.values, dash, color=colour, linewidth=width, alpha=alpha, marker=mark)
+    if line.band is not None:
+        axes.fill_between(line.steps, *line.band, color=colour, alpha=0.2, linewidth=0)
+    return drawn
+
+
+def panel_texts(name: str, several_kinds: bool) -> tuple[str, str]:
+    """The title of a panel, and the label of its values: host vs random, and rho.
+
+    several_kinds: whether the figure shows more than one evaluation, or training metrics too, so that the title names
+    the evaluation.
+    """
+    kind, owner, *rest = [label(part) for part in name.split("/")] if name.count("/") > 1 else ["", ""]
+    if kind == "evaluation":
+        pairing, *measure = rest
+        title = f"{owner}: {pairing}" if several_kinds else pairing
+        if measure[0] == "returns":
+            return title, "return" if " vs " not in pairing else f"return of {measure[1]}"
+        return title, ", ".join(measure[1:] if measure[0] == "statistics" else measure)
+    return (owner, ", ".join(rest)) if kind == "players" else ("", label(name))
+
+
+def _kind(name: str) -> str:
+    return name.split("/")[1] if name.startswith("evaluation/") else ""
+
+
+def figure_title(all_series: Sequence[Series]) -> str:
+    """PPO, DQN on CartPole-v1; DQN on polyhedra"""
+    by_game: dict[str, dict[str, None]] = {}
+    for series in all_series:
+        by_game.setdefault(series.game, {}).update(dict.fromkeys(series.algorithms))
+    return printable("; ".join(f"{', '.join(names)} on {game}" if names else game for game, names in by_game.items()))
+
+
+def _algorithm_text(name: str) -> str:
+    """DQN for dqn; Mine for package.module:Mine."""
+    return name.rpartition(":")[2] if ":" in name else name.upper()
+
+
+def _caption(all_series: Sequence[Series], single: bool) -> str:
+    sizes = [len(series.group.runs) for series in all_series]
+    if single or max(sizes) == 1:
+        return f"lines are single runs ({sum(sizes)})"
+    counts = f"{min(sizes)}" if min(sizes) == max(sizes) else f"{min(sizes)} to {max(sizes)}"
+    few = " (of fewer than four runs it is their mean)" if min(sizes) < 4 else ""
+    return f"lines are interquartile means of {counts} runs{few}, bands their bootstrapped {SHARE:.0%} intervals"
+
+
+def _wrong(path: str, message: str) -> ConfigError:
+    return ConfigError([ConfigErrorItem(path, message)])
