@@ -207,6 +207,25 @@ def test_several_errors_of_a_file_are_told_at_once_one_per_line(make_config: Mak
             "players.host.algorithm.name: expected one of 'dqn', 'ppo', 'td3', 'sac', or a class of your own as "
             "'package.module:Class', got 'dpn'; did you mean 'dqn'?\n",
         ),
+        (
+            "players.host.algorithm.name=a2c",
+            "players.host.algorithm.name: expected one of 'sac', 'dqn', 'ppo', 'td3', or a class of your own as "
+            "'package.module:Class', got 'a2c'\n",
+        ),
+        (
+            "players.host.algorithm.gamma=0,98",
+            "gamma: expected a discount between 0 and 1, got the string '0,98'; write 0.98, with a decimal point\n",
+        ),
+        (
+            "game=name:nim",
+            "package.module:Class', got the string 'name:nim'; a key needs a space after its colon\n",
+        ),
+        (
+            "players.host.algorithm.learning_rate={name: constant, value:0.1}",
+            "expected a space after the colon of a key, got 'value:0.1' in line 1\n",
+        ),
+        ("game.name=nim", "; a config that fits: palestra config dqn nim > x.yml\n"),
+        ("players.host.algorithm.name=ppo", "; a config that fits: palestra config ppo polyhedra > x.yml\n"),
         ("players.host.algorithm.name=nowhere:Nothing", "importing 'nowhere' failed"),
         (
             "roles.agent=nobody",
@@ -214,7 +233,8 @@ def test_several_errors_of_a_file_are_told_at_once_one_per_line(make_config: Mak
         ),
         (
             "execution.device=gpu",
-            "execution.device: expected a string that matches '^(cpu|cuda|mps|xpu)(:[0-9]+)?$', got 'gpu'\n",
+            "execution.device: expected cpu, cuda, mps or xpu, or one of several as cuda:1, got 'gpu'; GPUs of Nvidia "
+            "and AMD are cuda, those of Apple mps, those of Intel xpu\n",
         ),
         (
             "evaluations.0.pairings.0.agent=rondom",
@@ -232,6 +252,7 @@ def test_an_override_that_is_wrong_is_told(override: str, expected: str, file: P
     ("content", "expected"),
     [
         (b"a: [1, 2", "broken.yml: invalid YAML in line "),
+        (b"a: 1\ngamma:0.9\nb: 2\n", "; line 2, 'gamma:0.9', needs a space after the colon\n"),
         (b"a: 1\na: 2\n", "a: expected each key once, got it in lines 1 and 2"),
         (b"", "broken.yml: expected a mapping of keys to values, got nothing"),
         (b"- 1\n", "broken.yml: expected a mapping of keys to values, got a list"),
@@ -297,7 +318,7 @@ def test_a_folder_that_may_not_be_made_is_one_line(file: Path) -> None:
 def test_resume_of_a_finished_run_says_so(file: Path) -> None:
     palestra("train", "tiny.yml", "--run", "a", "--quiet")
     before = Path("a/records.jsonl").read_bytes()
-    assert "it is finished" in palestra("resume", "a").stdout
+    assert "it is finished; to go on: palestra extend a stop.after=48\n" in palestra("resume", "a").stdout
     assert Path("a/records.jsonl").read_bytes() == before
 
 

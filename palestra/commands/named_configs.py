@@ -1,15 +1,57 @@
 """What the argument FILE of a command names: a file, a config that palestra ships, or an algorithm and a game."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from palestra.commands.suggest_config import expected_name, known_algorithms, shipped_configs, suggested_config
-from palestra.config import ConfigError, ConfigErrorItem
+from palestra.commands.suggest_config import (
+    GYMNASIUM,
+    expected_name,
+    is_known_game,
+    known_algorithms,
+    shipped_configs,
+    suggested_config,
+)
+from palestra.config import ConfigError, ConfigErrorItem, load_yaml
 from palestra.runs.config import RunConfig
 
 FILE_ENDINGS = (".yml", ".yaml", ".json")
+
+
+@contextmanager
+def naming_remedies(found: "NamedConfig") -> Iterator[None]:
+    """Let errors that follow from another environment, game or algorithm by override name the command that prints a
+    config which fits: at the end of the last error."""
+    try:
+        yield
+    except ConfigError as error:
+        if not (remedy := _remedy(found)):
+            raise
+        *others, last = error.errors
+        raise ConfigError([*others, ConfigErrorItem(last.path, f"{last.message}; {remedy}")]) from error
+
+
+def _remedy(found: "NamedConfig") -> str | None:
+    if isinstance(found.config, RunConfig):
+        return None
+    try:
+        data = load_yaml(found.config)
+        algorithm = next(player["algorithm"]["name"] for player in data["players"].values() if "algorithm" in player)
+        game = data["game"].get("id", data["game"]["name"])
+    except (ConfigError, LookupError, TypeError, AttributeError, StopIteration):
+        return None
+    is_changed = False
+    for override in found.overrides:
+        key, _, value = override.partition("=")
+        if key.strip() in ("game.id", "game.name") and value != GYMNASIUM and is_known_game(value):
+            is_changed |= value != game
+            game = value
+        elif key.strip().endswith("algorithm.name") and value in known_algorithms():
+            is_changed |= value != algorithm
+            algorithm = value
+    return f"a config that fits: palestra config {algorithm} {game} > x.yml" if is_changed else None
 
 
 class NamedConfig(NamedTuple):

@@ -42,11 +42,12 @@ def check(file: File, overrides: Overrides = None) -> None:
     that the file names are imported, and with them their modules run."""
     with one_line_errors():
         from palestra.commands.check import dry_run
-        from palestra.commands.named_configs import find_config
+        from palestra.commands.named_configs import find_config, naming_remedies
 
         named = find_config(file, overrides or [])
         _print_note(named.note)
-        unchecked = dry_run(named.config, named.overrides)
+        with naming_remedies(named):
+            unchecked = dry_run(named.config, named.overrides)
         console.print(f"{named.title}: complete and consistent", soft_wrap=True, markup=False)
         if unchecked:
             console.print(f"not checked: {'; '.join(unchecked)}", soft_wrap=True, markup=False)

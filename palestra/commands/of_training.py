@@ -40,8 +40,11 @@ def train(
 
 def _make_trainer(found: "NamedConfig", run: Path | None, overrides: Sequence[str], shown: Console) -> Any:
     import palestra
+    from palestra.commands.named_configs import naming_remedies
 
-    trainer = palestra.make_trainer(found.config, run=run, overrides=[*found.overrides, *overrides], console=shown)
+    changes = [*found.overrides, *overrides]
+    with naming_remedies(found):
+        trainer = palestra.make_trainer(found.config, run=run, overrides=changes, console=shown)
     trainer.name = found.name
     return trainer
 

@@ -88,6 +88,11 @@ def _is_batched(game: str) -> bool:
     return game in _batched_games() or (":" in game and "-" not in game)
 
 
+def is_known_game(name: str) -> bool:
+    """Whether it is a game of palestra, or an environment that is registered with Gymnasium. Imports nothing."""
+    return name in _batched_games() or known_arguments(name, vector=False) is not None
+
+
 def _batched_games() -> list[str]:
     return [name for name in names_of(members_of(AnyGameConfig)) if name != GYMNASIUM]
 

@@ -1,8 +1,12 @@
 """The error that names everything that is wrong with a config, one line each."""
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
+
+GLUED = re.compile(r"[A-Za-z_]\w*:[^\s/].*")
+"""A key and its value without a space between them; or package.module:Class"""
 
 
 @dataclass(frozen=True)
@@ -40,7 +44,10 @@ def likeness(word: str, other: str) -> float:
 
 
 def nearest(word: str, known: Iterable[str], at_least: float = 0.6) -> str | None:
-    """The known word most similar to `word`, or None if the likeness of none reaches `at_least`."""
+    """The known word most similar to `word`, or None if the likeness of none reaches `at_least`. Words of up to three
+    letters must begin alike: a2c is no misspelt sac."""
+    if len(word) <= 3:
+        known = [other for other in known if other[:1].lower() == word[:1].lower()]
     best = max(known, key=lambda other: likeness(word, other), default=None)
     return best if best is not None and likeness(word, best) >= at_least else None
 
@@ -53,6 +60,11 @@ def shown(value: object) -> str:
         return "a mapping" if isinstance(value, dict) else "a list"
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."
+
+
+def mapping_hint(value: object) -> str:
+    """For a text that stands in place of a mapping: what is missing if it looks like a key and its value."""
+    return "; a key needs a space after its colon" if isinstance(value, str) and GLUED.fullmatch(value) else ""
 
 
 def typed(value: object) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from palestra.config.errors import ConfigError, ConfigErrorItem, likeness, typed
+from palestra.config.errors import GLUED, ConfigError, ConfigErrorItem, likeness, typed
 
 INTEGER = re.compile(r"[-+]?(0|[1-9][0-9]*(_[0-9]+)*)")
 FLOAT = re.compile(
@@ -76,7 +76,8 @@ def _parse(text: str, where: str) -> Any:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         at = f" in line {mark.line + 1}, column {mark.column + 1}" if mark else ""
-        raise _error(where, f"invalid YAML{at}: {error.problem or error.context}") from None
+        problem = f"invalid YAML{at}: {error.problem or error.context}"
+        raise _error(where, f"{problem}{_glued_line(text, mark)}") from None
     except yaml.reader.ReaderError as error:
         raise _error(where, f"invalid YAML: the character U+{error.character:04X} at {error.position}") from None
     except RecursionError:
@@ -84,6 +85,16 @@ def _parse(text: str, where: str) -> Any:
     if faults:
         raise ConfigError(faults)
     return value
+
+
+def _glued_line(text: str, mark: yaml.Mark | None) -> str:
+    """The last line up to a fault in which a space is missing after a key's colon, in words; "" if there is none."""
+    lines = text.splitlines()[: None if mark is None else mark.line + 1]
+    for number in reversed(range(len(lines))):
+        key = lines[number].strip().removeprefix("- ")
+        if GLUED.fullmatch(key):
+            return f"; line {number + 1}, {key!r}, needs a space after the colon"
+    return ""
 
 
 def _value(node: yaml.Node, path: str, faults: list[ConfigErrorItem]) -> Any:
@@ -105,6 +116,9 @@ def _value(node: yaml.Node, path: str, faults: list[ConfigErrorItem]) -> Any:
             faults.append(
                 ConfigErrorItem(path + key, f"expected each key once, got it in lines {lines[key]} and {line}")
             )
+        if not key_node.style and GLUED.fullmatch(key) and value_node.value == "" and not value_node.style:
+            message = f"expected a space after the colon of a key, got {key!r} in line {line}"
+            faults.append(ConfigErrorItem(path + key.partition(":")[0], message))
         lines[key] = line
         mapping[key] = _value(value_node, f"{path}{key}.", faults)
     return mapping

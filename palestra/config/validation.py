@@ -1,5 +1,6 @@
 """Checks a plain mapping: gives the config, or all of its errors in the form "expected X, got Y"."""
 
+import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, get_args
@@ -8,7 +9,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from palestra.config.base import Config
-from palestra.config.errors import ConfigError, ConfigErrorItem, nearest, shown, typed
+from palestra.config.errors import ConfigError, ConfigErrorItem, mapping_hint, nearest, shown, typed
 from palestra.config.files import apply_overrides, load_yaml
 from palestra.config.own_modules import reading_stored
 from palestra.config.places import Place, describe, place_of
@@ -19,6 +20,7 @@ Model = type[M] | Callable[[Any], type[M]]
 """A model, or what tells it from the data."""
 
 PASSED_THROUGH = ("value_error", "assertion_error")
+DECIMAL_COMMA = re.compile(r"[-+]?[0-9]+,[0-9]+")
 UNKNOWN_KEY = ("extra_forbidden", "invalid_key")
 OUT_OF_RANGE = ("greater_than", "less_than", "multiple_of", "too_short", "too_long", "pattern_mismatch")
 
@@ -163,7 +165,10 @@ def _message(fault: _Fault) -> str:
         return f"{expected}, got {shown(value)}"
     if kind == "int_type" and isinstance(value, float) and value.is_integer():
         expected += f" (write {int(value)})"
-    return f"{expected}, got {typed(value)}"
+    hint = mapping_hint(value) if kind in ("model_type", "dict_type") else ""
+    if kind in ("int_type", "float_type") and isinstance(value, str) and DECIMAL_COMMA.fullmatch(value):
+        hint = f"; write {value.replace(',', '.')}, with a decimal point"
+    return f"{expected}, got {typed(value)}{hint}"
 
 
 def _dotted(path: tuple[str | int, ...]) -> str:

@@ -22,7 +22,7 @@ from pydantic import ConfigDict, GetCoreSchemaHandler
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from palestra.config.base import Config
-from palestra.config.errors import ConfigError, ConfigErrorItem, likeness, listed, nearest, typed
+from palestra.config.errors import ConfigError, ConfigErrorItem, likeness, listed, mapping_hint, nearest, typed
 from palestra.config.own_modules import IMPORT_PATH, admit, find_sources, import_own
 
 T = TypeVar("T")
@@ -80,7 +80,8 @@ class Variants(ABC):
                 _admits(value.name)
             return type(value)
         if not isinstance(value, dict):
-            raise ConfigError([ConfigErrorItem("", f"expected {self.describe(members)}, got {typed(value)}")])
+            message = f"expected {self.describe(members)}, got {typed(value)}{mapping_hint(value)}"
+            raise ConfigError([ConfigErrorItem("", message)])
         return self.choose(members, value)
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:

@@ -4,6 +4,7 @@ There may be several kinds of run; the class of the trainer says which kind it t
 further keys. RunConfig is the kind in which players play games.
 """
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -55,8 +56,15 @@ class LearningPlayerConfig(Config):
     begin with random weights"""
 
 
+def _check_device(name: str) -> str:
+    if re.fullmatch(r"(cpu|cuda|mps|xpu)(:[0-9]+)?", name):
+        return name
+    hint = "; GPUs of Nvidia and AMD are cuda, those of Apple mps, those of Intel xpu" if "gpu" in name.lower() else ""
+    raise ValueError(f"expected cpu, cuda, mps or xpu, or one of several as cuda:1, got {name!r}{hint}")
+
+
 class ExecutionConfig(Config):
-    device: Annotated[str, Field(pattern=r"^(cpu|cuda|mps|xpu)(:[0-9]+)?$")]
+    device: Annotated[str, AfterValidator(_check_device)]
     """cpu, cuda, cuda:1, ..."""
     num_threads: Annotated[int, Field(ge=1, le=1024)]
     """threads on a CPU, of PyTorch and of BLAS"""

@@ -94,9 +94,16 @@ class Checkpointing:
             self._go_back_to(loaded)
         for line in [*loaded.warnings, *output.differences(loaded), *training.differences(loaded.state)]:
             output.display.warn(line)
-        end = "it is finished" if training.finished else "it goes on from there"
+        end = f"it is finished; {self._way_on()}" if training.finished else "it goes on from there"
         where = f"checkpoint {loaded.folder.name}, opt step {training.opt_steps}"
         output.display.log(f"{output.folder.path}: {where}; {end}")
+
+    def _way_on(self) -> str:
+        """The command by which a run goes on that is finished."""
+        path, stop = self.training.opened_output().folder.path, self.training.config.stop
+        if self.training.end_reason is not None:
+            return f"to go on: palestra branch {path}/checkpoints/latest KEY=VALUE"
+        return f"to go on: palestra extend {path} stop.after={2 * stop.after:g}"
 
     def _go_back_to(self, loaded: LoadedCheckpoint) -> None:
         training, output = self.training, self.training.opened_output()

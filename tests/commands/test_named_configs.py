@@ -27,6 +27,8 @@ OWN_GAMES = {
     "pennies:Pennies": {"num_rounds": 4},
     "probes:Probe": {"kind": "identity", "continuous": False, "limit": 3},
 }
+USUAL = """    class Config(UserGameConfig):
+        usual = {"num_rounds": 6}"""
 REFUSED = {  # what an algorithm cannot play, and why
     ("dqn", "pendulum"): "expected Discrete actions for 'dqn', got Box",
     ("td3", "polyhedra"): "expected Box actions for 'td3', got Discrete",
@@ -78,6 +80,13 @@ def test_a_game_of_ones_own_has_a_config_for_every_algorithm(algorithm: str, gam
     Path("printed.yml").write_text(palestra("config", algorithm, game, *keys).stdout)
     palestra("check", "printed.yml")
     assert load_yaml(Path("printed.yml"))["game"] == {"name": game, **OWN_GAMES[game]}
+
+
+def test_a_game_of_ones_own_may_say_what_is_usual() -> None:
+    text = (ROOT / "docs" / "examples" / "pennies.py").read_text()
+    Path("usual_pennies.py").write_text(text.replace("    class Config(UserGameConfig):", USUAL))
+    printed = load_yaml(palestra("config", "ppo", "usual_pennies:Pennies").stdout)
+    assert printed["game"] == {"name": "usual_pennies:Pennies", "num_rounds": 6}
 
 
 @pytest.mark.parametrize("algorithm", known_algorithms())
@@ -147,6 +156,16 @@ def test_train_takes_an_algorithm_and_a_game() -> None:
     assert seeds == [0, 3, 4]
     error = palestra("train", "ppo", "nim", "gamma", code=2).stderr
     assert error == "gamma: expected an override of the form dotted.key=value, got no '='\n"
+
+
+@pytest.mark.parametrize("command", ["train", "check"])
+def test_another_environment_by_override_names_the_command_for_a_config_that_fits(command: str) -> None:
+    remedy = "; a config that fits: palestra config ppo Pendulum-v1 > x.yml\n"
+    assert palestra(command, "ppo-cartpole", "game.id=Pendulum-v1", code=2).stderr.endswith(remedy)
+    arguments = "game.arguments={max_episode_steps: 200, g: 10.0}"
+    assert palestra(command, "ppo-cartpole", "game.id=Pendulum-v1", arguments, code=2).stderr.endswith(remedy)
+    assert "palestra config" not in palestra(command, "ppo-cartpole", "game.id=Pendulm-v1", code=2).stderr
+    assert "palestra config" not in palestra(command, "ppo-cartpole", "game.id=CartPole-v1", "seed=x", code=2).stderr
 
 
 # ---- the wheel -----------------------------------------------------------------------------------------
