@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from palestra.config import Config, ConfigErrorItem
-from palestra.games.policy import Policy
+from palestra.games.game import Observation
+from palestra.games.policy import Memory, Policy
 from palestra.nets.flat import FlatNet
 from palestra.nets.kernels.plain import edits_of
 from palestra.players.player import Metrics, Player
@@ -194,8 +195,8 @@ ALGORITHMS: "WeakSet[Algorithm]" = WeakSet()
 class Algorithm(metaclass=_AlgorithmType):
     """How one player learns.
 
-    Must be implemented: `policy`, `learn`; may be: `predictor`, `module`, and both or none of `state_dict`,
-    `load_state_dict`.
+    Must be implemented: `policy`, `learn`; may be: `predictor`, `choice_values`, `module`, and both or none of
+    `state_dict`, `load_state_dict`.
     `__init__` fills the player's `nets`, `optimizers`, `lr_schedule`, `er_schedule`, `replay_buffer`.
 
     Hand-written kernels that stand in for methods are attributes of type `kernel_property`, named `..._kernel`, and
@@ -218,6 +219,12 @@ class Algorithm(metaclass=_AlgorithmType):
     def predictor(self, deterministic: bool) -> Policy:
         """How `Player.predict` acts: by the likeliest or best actions, or as in training."""
         return self.policy(explore=not deterministic)
+
+    def choice_values(self, observation: Observation, legal: Tensor, memory: Memory) -> tuple[str, Tensor] | None:
+        """What the player makes of all choices, for people who ask: what the numbers are ("Q-value", "probability"),
+        and the numbers, float32 (B, flags); None where there are none, as with vectors of numbers. Arguments: as those
+        of `act`."""
+        return None
 
     def module(self) -> Deterministic:
         """How the player acts without exploration, for `palestra export`: observation (dict of (B, ...)), legal actions

@@ -288,6 +288,9 @@ class DQN(Algorithm):
         outputs = dueling_outputs(outputs) if is_dueling else outputs
         return outputs.squeeze(2) if is_expected else outputs
 
+    def choice_values(self, observation: Observation, legal: Tensor, memory: Memory) -> tuple[str, Tensor]:
+        return "Q-value", self.values(observation)
+
     def module(self) -> Deterministic:
         net = QValues(evaluation_view(self.online.net), self.q_values)
         return Deterministic(net, best_legal, self.player.action_space.num_flags)

@@ -61,6 +61,8 @@ from palestra.config import (
     PositiveFloat,
     PositiveInt,
 )
+from palestra.games.game import Observation
+from palestra.games.policy import Memory
 from palestra.nets import is_recurrent_config
 from palestra.nets.kernels.acting import acting_net
 from palestra.nets.kernels.learning import learning_net
@@ -337,6 +339,14 @@ class PPO(Algorithm):
     def policy_that(self, draws: bool, is_collecting: bool) -> ActorCriticPolicy:
         critic = self.critic if is_collecting and self.net.value is not None and self.critic.remembers else None
         return ActorCriticPolicy(self.actor, critic, self.net.head, self.net.value is None, draws, self.draw_kernel)
+
+    def choice_values(self, observation: Observation, legal: Tensor, memory: Memory) -> tuple[str, Tensor] | None:
+        head = self.net.head
+        if not isinstance(head, DiscreteHead):
+            return None
+        before = memory or self.actor.initial_memory(len(legal), legal.device)
+        outputs, _ = self.actor.step(observation, before)
+        return "probability", head.probabilities(outputs[:, : head.num_outputs], legal)
 
     def module(self) -> Deterministic:
         if self.config.evaluation == "sampled":

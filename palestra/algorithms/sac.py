@@ -41,6 +41,7 @@ from palestra.config import (
     PositiveFloat,
     PositiveInt,
 )
+from palestra.games.game import Observation
 from palestra.games.policy import Decision, Memory, Observes
 from palestra.games.spaces import Box, Discrete
 from palestra.nets import NetConfig, make_net
@@ -402,6 +403,11 @@ class SAC(Algorithm):
 
     def predictor(self, deterministic: bool) -> SoftPolicy:
         return SoftPolicy(self.acting, self.head, "deterministic" if deterministic else "sampled")
+
+    def choice_values(self, observation: Observation, legal: Tensor, memory: Memory) -> tuple[str, Tensor] | None:
+        if not isinstance(self.head, DiscreteHead):
+            return None
+        return "probability", self.head.probabilities(self.acting(observation), legal)
 
     def module(self) -> Deterministic:
         if self.config.evaluation == "sampled":

@@ -1,4 +1,4 @@
-"""The commands that look at runs: evaluate, report, compare, table, plot, verify, export."""
+"""The commands that look at runs: evaluate, ask, play, report, compare, table, plot, verify, export."""
 
 import sys
 from collections.abc import Sequence
@@ -83,6 +83,80 @@ def _evaluate(stored: Any, names: Sequence[str], games: int | None) -> dict[str,
         where = f"evaluation {name}, {len(record['pairs'])} pairings at opt step {record['opt_steps']}"
         console.print(f"{where}: {path}", soft_wrap=True)
     return {name: path for name, (path, _) in found.items()}
+
+
+Checkpoint = Annotated[str, typer.Option(help="latest, best, or a number")]
+
+
+@commands.command()
+def ask(
+    run: Run,
+    board: Annotated[
+        str | None, typer.Option(help="a board of the game: '[[0,3],[2,2]]' in polyhedra, '[1,2,3]' in Nim")
+    ] = None,
+    observation: Annotated[str | None, typer.Option(help="in place of a board, as JSON: '[0.1,0,0,0]'")] = None,
+    move: Annotated[
+        list[str] | None, typer.Option(help="what is played on the board first: 'x1 x2'; may be repeated")
+    ] = None,
+    role: Annotated[str | None, typer.Option(help="ask this role alone [all]")] = None,
+    checkpoint: Checkpoint = "latest",
+    trust: Trust = False,
+) -> None:
+    """Ask the players what they would do on a board: each role's choice, the values of all, and scripted players'."""
+    with one_line_errors():
+        from palestra.commands.ask import ask_at_observation, ask_on_board
+        from palestra.commands.match import mistake
+        from palestra.runs.stored import open_to_play
+
+        stored = open_to_play(run, trust)
+        stored.load(checkpoint)
+        if board is not None and observation is None:
+            lines = ask_on_board(stored, board, move or [], role)
+        elif observation is not None and board is None and not move:
+            lines = ask_at_observation(stored, observation, role)
+        else:
+            raise mistake("--board", "expected either --board, perhaps with --move, or --observation alone")
+        _say("\n".join(lines))
+
+
+@commands.command()
+def play(
+    run: Run,
+    person: Annotated[str | None, typer.Option("--as", help="the role in which you sit [none: you watch]")] = None,
+    against: Annotated[
+        str | None, typer.Option(help="who sits in the other roles: a player of the run, or a scripted one")
+    ] = None,
+    pairing: Annotated[str | None, typer.Option(help="the same by role: host=zeillinger,agent=agent")] = None,
+    board: Annotated[str | None, typer.Option(help="the first board, as in ask [drawn by the seed]")] = None,
+    seed: Annotated[int | None, typer.Option(help="of the board and of players that draw [another each time]")] = None,
+    checkpoint: Checkpoint = "latest",
+    trust: Trust = False,
+) -> None:
+    """Play one game in the terminal against the players of a run, or watch them play."""
+    with one_line_errors():
+        import secrets
+        import sys
+
+        from palestra.commands.play import Person, choose_seats, new_match, read_pairing, seat
+        from palestra.commands.play import play as play_match
+        from palestra.runs.stored import open_to_play
+
+        stored = open_to_play(run, trust)
+        stored.load(checkpoint)
+        names = choose_seats(stored, person, against, read_pairing(pairing))
+        seats: dict[str, Any] = {role: seat(stored, name, role) for role, name in names.items()}
+        number = secrets.randbelow(10**6) if seed is None else seed
+        match = new_match(stored, board, number)
+        if person is not None:
+            answers = iter(sys.stdin.readline, "")
+            seats[person] = Person(match.game, stored, answers, _say, lambda text: _say(text, end=""))
+        if seed is None:
+            _say(f"--seed {number} plays the same again")
+        play_match(match, seats, _say)
+
+
+def _say(text: str, end: str = "\n") -> None:
+    console.print(text, end=end, markup=False, soft_wrap=True)
 
 
 @commands.command()

@@ -7,6 +7,7 @@ one move. Rounds of messages among many roles have one move per speaker, or one 
 different roles decide in different worlds, one move lists all of them, and `deciding` says who decides where.
 """
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
@@ -101,6 +102,11 @@ class Game(ABC):
         """Actions of players, (B, ...), in the form in which they leave palestra."""
         return actions.cpu().numpy()
 
+    def describe_action(self, role: str, action: Tensor) -> str:
+        """An action of a role, in the shape of its action space, as people read it."""
+        found = np.asarray(self.own_actions(action.unsqueeze(0))[0])
+        return str((found.astype(np.float64).round(4) if found.dtype.kind == "f" else found).tolist())
+
     def close(self) -> None:
         """Release processes and the like; called at the end of training. Playing on opens them again."""
         return None
@@ -113,8 +119,9 @@ class TensorGame(Game):
     `quiet_moves`, the numbers of the moves that give no reward and end no running game (never the last of a round);
     `lockstep`, whether a role that has decided in a world decides there at each of its moves until the game is over.
     `tallies` are state entries of shape (B,). Must be implemented: `reset`, `deciding`, `observe`, `legal`,
-    `transition`; may be: `refill`, `transition_in_place`, `stepper`, `storyboard`. With one role, that role decides in
-    every world that is not over.
+    `transition`; may be: `refill`, `transition_in_place`, `stepper`, `storyboard`, and for people who ask and play
+    `read_board`, `describe_board`, `read_action`, `describe_action`. With one role, that role decides in every world
+    that is not over.
     """
 
     moves: tuple[tuple[str, ...], ...]
@@ -182,6 +189,33 @@ class TensorGame(Game):
     def storyboard(self, trace: Trace) -> Storyboard | None:
         """A game as pictures for a report; None: the report shows the moves as a table."""
         return None
+
+    def read_board(self, board: Any) -> State:
+        """The state of one world that begins with a board, which somebody has typed: what JSON makes of the text, or
+        the text itself where it is no JSON. Raises ValueError, with an example, for what is no board."""
+        raise ValueError(f"expected a game whose boards can be typed, got {type(self).__name__}, which has none")
+
+    def describe_board(self, state: State) -> str:
+        """A state as people read it, in one line or more; state: of one world, tensors without the axis of worlds."""
+        return "\n".join(f"{name}: {value.tolist()}" for name, value in state.items())
+
+    def read_action(self, role: str, text: str) -> Tensor:
+        """An action of a role, in the shape of its action space, as somebody has typed it; the inverse of
+        `describe_action`. Raises ValueError for what is none; whether it is legal, is checked elsewhere."""
+        space = self.action_spaces[role]
+        try:
+            action = torch.tensor(json.loads(text))
+        except (ValueError, TypeError, RuntimeError):
+            action = torch.empty(0)
+        is_number = action.is_floating_point() or action.dtype == torch.int64
+        if (
+            action.shape != space.shape
+            or not is_number
+            or (action.is_floating_point() and not space.dtype.is_floating_point)
+        ):
+            example = self.describe_action(role, torch.zeros(space.shape, dtype=space.dtype))
+            raise ValueError(f"expected an action such as {example}, got {text!r}")
+        return action.to(space.dtype).to(self.device)
 
     def step(self, state: State, actions: dict[str, Tensor], keys: Tensor) -> tuple[State, Tensor, Tensor, Tensor]:
         """One move, checked: as `transition`, but raises IllegalMove for an action that is missing, out of range or

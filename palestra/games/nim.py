@@ -5,7 +5,8 @@ Solved by Bouton (1901): the player to move loses exactly when the exclusive or 
 Letters: B worlds, H heaps, M most stones of a heap.
 """
 
-from typing import Literal
+import re
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -85,3 +86,33 @@ class NimGame(TensorGame):
             has_ended.unsqueeze(1).expand(-1, 2),
             torch.zeros_like(has_ended),
         )
+
+    # ---- as people read and type it ------------------------------------------------------------------------
+
+    def read_board(self, board: Any) -> State:
+        """A board is a list of heaps, such as [1,2,3]; the first role moves."""
+        H, M = self.config.num_heaps, self.config.max_stones
+        heaps = board if isinstance(board, list) else []
+        if len(heaps) != H or not all(type(heap) is int and 0 <= heap <= M for heap in heaps):
+            example = "[" + ",".join(str(min(number, M)) for number in range(1, H + 1)) + "]"
+            raise ValueError(f"expected {H} heaps of 0 to {M} stones, such as {example}, got {board!r}")
+        return {
+            "heaps": torch.tensor([heaps], device=self.device),
+            "mover": torch.zeros(1, dtype=torch.int64, device=self.device),
+        }
+
+    def describe_board(self, state: State) -> str:
+        heaps = enumerate(state["heaps"].tolist(), start=1)
+        return "\n".join(f"heap {number}: {'|' * stones}{' ' * bool(stones)}({stones})" for number, stones in heaps)
+
+    def read_action(self, role: str, text: str) -> Tensor:
+        found = re.fullmatch(r"(?:take )?(\d{1,9}) from (?:heap )?(\d{1,9})", " ".join(text.lower().split()))
+        taken, heap = map(int, found.groups()) if found else (0, 0)
+        H, M = self.config.num_heaps, self.config.max_stones
+        if not (1 <= taken <= M and 1 <= heap <= H):
+            raise ValueError(f"expected 1 to {M} stones from one of {H} heaps, such as '1 from heap {H}', got {text!r}")
+        return torch.tensor((heap - 1) * M + taken - 1, device=self.device)
+
+    def describe_action(self, role: str, action: Tensor) -> str:
+        heap, taken = divmod(int(action), self.config.max_stones)
+        return f"{taken + 1} from heap {heap + 1}"

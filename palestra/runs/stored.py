@@ -138,6 +138,14 @@ def _open(run: str | Path) -> tuple[RunFolder, RunConfig]:
     return folder, config
 
 
+def open_to_play(run: str | Path, trust: bool = False) -> StoredRun:
+    """As `StoredRun.open`, for players that will only play, which needs no compiler and no gradients."""
+    with trusting(trust):
+        folder, config = _open(run)
+        execution = config.execution.model_copy(update={"compile": False, "gradients": "autograd"})
+        return StoredRun(folder, config.model_copy(update={"execution": execution}))
+
+
 def load_player(run: str | Path, player: str | None, checkpoint: str, trust: bool = False) -> Player:
     """A player as a run left it, held fixed. Its `game` has the running statistics of the run, with which observations
     are normalised before the player sees them.
@@ -146,11 +154,7 @@ def load_player(run: str | Path, player: str | None, checkpoint: str, trust: boo
     `StoredRun.open`. Raises ValueError if no such player learned, or several did and `player` is None; RunFolderError,
     CheckpointError, UntrustedError.
     """
-    with trusting(trust):
-        folder, config = _open(run)
-        # a player that only plays needs no compiler and no gradients
-        execution = config.execution.model_copy(update={"compile": False, "gradients": "autograd"})
-        stored = StoredRun(folder, config.model_copy(update={"execution": execution}))
+    stored = open_to_play(run, trust)
     learned = [player.name for player in stored.parts.learners]
     if player is None and len(learned) > 1:
         raise ValueError(

@@ -198,6 +198,25 @@ def test_an_episode_begins_with_a_memory_of_exact_zeros(name: str) -> None:
     assert num_begun > 10
 
 
+@pytest.mark.parametrize("body", BODIES)
+def test_choices_have_the_probabilities_by_which_they_are_drawn_with_a_memory(body: str) -> None:
+    num, game = 20000, GAMES["two seats"]
+    ppo = make_ppo(game, body=BODIES[body])
+    heaps = torch.tensor([[1, 3]]).expand(num, -1)
+    state = {"heaps": heaps, "mover": torch.zeros(num, dtype=torch.int64)}
+    view, legal = game.observe(state, "first"), game.legal(state, "first")  # type: ignore[attr-defined]
+    policy, memory, shares = ppo.predictor(deterministic=False), Memory(), []
+    for step in range(2):
+        name, probabilities = ppo.choice_values(view, legal, memory) or ("", torch.empty(0))
+        decision = policy.act(view, legal, torch.arange(num) + step * num, memory)
+        shares.append(torch.bincount(decision.action, minlength=6) / num)
+        assert name == "probability"
+        assert torch.allclose(probabilities.mean(dim=0), shares[-1], atol=0.02)
+        assert (probabilities[~legal] == 0).all()
+        memory = decision.memory
+    assert bool(memory) == (body != "only the value")
+
+
 # ---- opt steps ---------------------------------------------------------------------------------------------
 
 

@@ -300,6 +300,21 @@ def test_acting_uses_the_newest_weights_in_evaluation_mode() -> None:
         sac.opt_step(batch_of(16, seed=step).rows())
 
 
+def test_discrete_choices_have_the_probabilities_by_which_they_are_drawn() -> None:
+    sac, batch = make_sac(DISCRETE), batch_of(1, DISCRETE)
+    view, legal = {"seen": batch.observation["seen"][:1].expand(20000, -1)}, torch.tensor([[True, True, False, True]])
+    legal = legal.expand(20000, -1)
+    valued = sac.choice_values(view, legal, {})
+    assert valued is not None
+    name, probabilities = valued
+    assert name == "probability"
+    drawn_actions = sac.predictor(deterministic=False).act(view, legal, torch.arange(20000), {}).action
+    shares = torch.bincount(drawn_actions, minlength=4) / 20000
+    assert torch.allclose(probabilities[0], shares, atol=0.02)
+    assert probabilities[0, 2] == 0
+    assert make_sac(BOX).choice_values(view, legal[:, :0], {}) is None
+
+
 # ---- an opt step ---------------------------------------------------------------------------------------------
 
 

@@ -13,7 +13,7 @@ import torch
 import palestra
 from palestra.commands.suggest_config import shipped_configs
 from palestra.config import load_yaml
-from palestra.games.polyhedra.pictures import board_points, chosen_axes
+from palestra.games.polyhedra.words import board_points, chosen_axes
 from palestra.report.page import write_report
 from tests.report.parsing import Parsed
 

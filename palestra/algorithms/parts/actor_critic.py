@@ -99,6 +99,10 @@ class DiscreteHead(nn.Module):
         """That of the actions at some observations, by what the policy puts out there."""
         return self.family.distribution(outputs, legal)
 
+    def probabilities(self, outputs: Tensor, legal: Tensor) -> Tensor:
+        """Those of all actions, of several choices one after the other: (B, A)."""
+        return torch.cat(self.family.distribution(outputs, legal).log_probs, dim=1).exp()
+
 
 class BoxHead(nn.Module):
     """Draws vectors of numbers; the policy puts out means."""

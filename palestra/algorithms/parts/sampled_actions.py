@@ -128,6 +128,10 @@ class DiscreteHead:
         log_probs = outputs.masked_fill(~legal, ILLEGAL).log_softmax(dim=1)
         return SampledActions({}, log_probs.exp(), log_probs)
 
+    def probabilities(self, outputs: Tensor, legal: Tensor) -> Tensor:
+        """Those of all actions: (B, A)."""
+        return self.categorical.distribution(outputs, legal).log_probs[0].exp()
+
     def critic_inputs(self, action: Tensor) -> dict[str, Tensor]:
         """Critics see nothing of an action: they value all of them."""
         return {}

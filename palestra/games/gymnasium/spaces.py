@@ -136,7 +136,7 @@ def _leaf(space: gymnasium.Space, name: str) -> tuple[tuple[int, ...], torch.dty
 
 
 def _numbers(batch: np.ndarray) -> np.ndarray:
-    return batch.astype(np.float32, order="C")
+    return np.asarray(batch).astype(np.float32, order="C")
 
 
 def _scalars(batch: np.ndarray) -> np.ndarray:

@@ -8,7 +8,7 @@ R^n_{>=0}) are kept. With one point left the game is over and the host has won; 
 Letters: B worlds, N points, n dimension. Rows with a negative entry are absent, present rows come first.
 """
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from torch import Tensor
 from palestra.config import ConfigError, ConfigErrorItem, NonNegativeInt, PositiveInt
 from palestra.games.config import GameConfig
 from palestra.games.game import Kernel, Observation, State, TensorGame
-from palestra.games.polyhedra import game_kernel
+from palestra.games.polyhedra import game_kernel, words
 from palestra.games.polyhedra.newton import (
     Reduction,
     axes_of,
@@ -301,6 +301,30 @@ class PolyhedraGame(TensorGame):
         from palestra.games.polyhedra.pictures import storyboard  # imports matplotlib, which playing does not need
 
         return storyboard(trace)
+
+    # ---- as people read and type it ------------------------------------------------------------------------
+
+    def read_board(self, board: Any) -> State:
+        """A board is a list of points, such as [[0,3],[2,2]]; it is reduced as the config says."""
+        error = words.board_error(board, self.config.dimension, self.config.max_num_points, MAX_COORDINATE)
+        if error is not None:
+            raise ValueError(error)
+        return self.state_of(self._reduced_boards([board]))
+
+    def describe_board(self, state: State) -> str:
+        return words.board_text(state)
+
+    def read_action(self, role: str, text: str) -> Tensor:
+        axes = words.read_axes(text, self.config.dimension)
+        if len(axes) < 2 and role == "host":
+            raise ValueError(f"expected at least two coordinates for a host, such as 'x1 x2', got {text!r}")
+        if len(axes) != 1 and role == "agent":
+            raise ValueError(f"expected one coordinate for an agent, such as 'x1', got {text!r}")
+        return self.action_of_mask[sum(1 << axis for axis in axes)] if role == "host" else self.coordinates[axes[0]]
+
+    def describe_action(self, role: str, action: Tensor) -> str:
+        mask = int(self.masks[action]) if role == "host" else 1 << int(action)
+        return words.axes_text([axis for axis in range(self.config.dimension) if mask >> axis & 1])
 
     def _chosen(self, subset: Tensor) -> Tensor:
         """The host's choice as multi-binary bool (B, n)."""

@@ -6,12 +6,10 @@ from functools import partial
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, MaxNLocator
-from torch import Tensor
 
-from palestra.games.game import State
+from palestra.games.polyhedra.words import Points, axes_text, board_points, chosen_axes, points_text
 from palestra.games.trace import Choice, PictureStyle, Scene, Storyboard, Trace
 
-Points = Sequence[Sequence[float]]
 LEGEND = "Captions say which coordinates the host names and which one the agent picks; the host's axes are coloured."
 
 
@@ -25,12 +23,9 @@ def storyboard(trace: Trace) -> Storyboard:
 def _board(number: int, host: Choice, agent: Choice) -> Scene:
     points = board_points(host.state)
     named, picked = chosen_axes(agent.state), int(agent.action)
-    caption = (
-        f"Round {number}: {len(points)} points. Host names {', '.join(f'x{axis + 1}' for axis in named)}; "
-        f"agent picks x{picked + 1}."
-    )
+    caption = f"Round {number}: {len(points)} points. Host names {axes_text(named)}; agent picks x{picked + 1}."
     paint = partial(paint_board, points=points, named=named, picked=picked)
-    return Scene(f"Board of round {number}", caption, f"{caption} The points: {_points_text(points)}.", paint)
+    return Scene(f"Board of round {number}", caption, f"{caption} The points: {points_text(points)}.", paint)
 
 
 def _last_board(trace: Trace) -> Scene:
@@ -38,23 +33,7 @@ def _last_board(trace: Trace) -> Scene:
     end = "The host has won." if trace.is_finished else "The game was cut off: the agent held out."
     caption = f"After round {trace.length}: {len(points)} point{'s' if len(points) != 1 else ''}. {end}"
     paint = partial(paint_board, points=points, named=[], picked=None)
-    return Scene("The last board", caption, f"{caption} The points: {_points_text(points)}.", paint)
-
-
-def _points_text(points: Points) -> str:
-    return ", ".join(f"({', '.join(f'{x:g}' for x in point)})" for point in points)
-
-
-def board_points(state: State) -> Points:
-    """The points that are present; state: of one world, its points (N, n)."""
-    points: Tensor = state["points"]
-    return [[float(x) for x in point] for point in points[points[:, 0] >= 0].tolist()]
-
-
-def chosen_axes(state: State) -> list[int]:
-    """The coordinates that the host has named, counted from 0; state: of one world, while the agent decides."""
-    subset, dimension = int(state["subset"]), state["points"].shape[1]
-    return [axis for axis in range(dimension) if subset >> axis & 1]
+    return Scene("The last board", caption, f"{caption} The points: {points_text(points)}.", paint)
 
 
 def paint_board(figure: Figure, style: PictureStyle, points: Points, named: Sequence[int], picked: int | None) -> None:

@@ -1,0 +1,116 @@
+"""Asks the players of a run what they would do: on a board that somebody has typed, or at an observation."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from palestra.commands.match import Match, Position, advise, check_role, mistake
+from palestra.games.game import TensorGame, is_legal
+from palestra.randomness import base_key, world_keys
+from palestra.runs.stored import StoredRun
+
+
+def parse(text: str) -> Any:
+    """What JSON makes of a text; the text itself where it is no JSON."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def begin_match(stored: StoredRun, board: str, seed: int) -> Match:
+    """A game that begins with a board. Raises ConfigError if the text is no board of the run's game."""
+    game = stored.game
+    if not isinstance(game, TensorGame):
+        message = "expected --observation, because this game is an environment and has no boards, got a board"
+        raise mistake("--board", message)
+    try:
+        state = game.read_board(parse(board))
+    except ValueError as error:
+        raise mistake("--board", str(error)) from error
+    return Match(game, state, base_key(seed, "play"))
+
+
+def ask_on_board(stored: StoredRun, board: str, moves: Sequence[str], role: str | None) -> list[str]:
+    """What the players do on a board, as lines: each role in turn, where those before it do what their players choose.
+
+    moves: what is played first, in order. role: ask this one alone; None: all. Raises ConfigError.
+    """
+    match = begin_match(stored, board, seed=0)
+    if role is not None:
+        check_role(match.game, "--role", role)
+    _play_given(match, moves)
+    lines, seen = [match.board()], set(match.moved)
+    while positions := match.positions():
+        due = {position.role for position in positions}
+        if role is None and due & seen:
+            break
+        advices = {position.role: advise(stored, position, {}) for position in positions}
+        for name, advice in advices.items():
+            lines += ["", *advice.lines] if role in (None, name) else []
+        seen |= due
+        if role in due or seen >= set(match.game.roles):
+            break
+        match.play({name: advice.action for name, advice in advices.items()})
+        lines += ["", match.board()]
+    if not seen:
+        lines.append("the game is over: nobody decides here")
+    return lines
+
+
+def _play_given(match: Match, moves: Sequence[str]) -> None:
+    left = list(moves)
+    while left and (positions := match.positions()):
+        if len(left) < len(positions):
+            together = " and ".join(position.role for position in positions)
+            raise mistake("--move", f"expected a move for each of {together}, who decide together, got {len(left)}")
+        pairs = zip(positions, left, strict=False)
+        actions = {position.role: read_legal_action(match.game, position, text, "--move") for position, text in pairs}
+        match.play(actions)
+        left = left[len(positions) :]
+    if left:
+        raise mistake("--move", f"expected no move after the end of the game, got {left[0]!r}")
+
+
+def read_legal_action(game: TensorGame, position: Position, text: str, option: str) -> Any:
+    """An action that somebody has typed, (1, ...). Raises ConfigError unless it is a legal one."""
+    role = position.role
+    try:
+        action = game.read_action(role, text).unsqueeze(0)
+    except ValueError as error:
+        raise mistake(option, str(error)) from error
+    if not is_legal(action, game.action_spaces[role], position.legal).all():
+        raise mistake(option, f"expected a legal move of {role!r}{among(game, position)}, got {text!r}")
+    return action
+
+
+def among(game: TensorGame, position: Position, most: int = 16) -> str:
+    """The legal moves in brackets, for a message; "" where there are many or no choices to list."""
+    flags = position.legal[0].nonzero().flatten()
+    if game.action_spaces[position.role].shape or len(flags) > most:
+        return ""
+    return f" ({'; '.join(game.describe_action(position.role, flag) for flag in flags)})"
+
+
+def ask_at_observation(stored: StoredRun, text: str, role: str | None) -> list[str]:
+    """What a role's player chooses at an observation, as lines. role: may be None where the game has one. Raises
+    ConfigError."""
+    game = stored.game
+    if role is None and len(game.roles) > 1:
+        raise mistake("--role", f"expected the role that observes this ({', '.join(game.roles)}), got none")
+    role = role or game.roles[0]
+    check_role(game, "--role", role)
+    try:
+        view, is_single = game.read_observation(role, parse(text))
+    except (ValueError, TypeError, KeyError, IndexError, RuntimeError) as error:
+        shapes = ", ".join(f"{name} {space.shape}" for name, space in game.spaces[role].items())
+        message = f"expected one observation of {role!r} as JSON (shapes: {shapes}): {error}; got {text!r}"
+        raise mistake("--observation", message) from error
+    if not is_single:
+        raise mistake("--observation", f"expected one observation, got a batch of {len(next(iter(view.values())))}")
+    legal = game.legal_by(role, view)
+    if legal is None:
+        message = "expected a board (--board), because observations of this game do not say which actions are legal"
+        raise mistake("--observation", f"{message}, got an observation")
+    keys = world_keys(base_key(0, "play"), 1, game.device)
+    return advise(stored, Position(role, {"observation": view, "nothing": {}}, legal, keys), {}).lines

@@ -1,0 +1,154 @@
+"""Plays one game in the terminal: a person against players, or players among themselves while a person watches."""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from palestra.commands.ask import among, begin_match, read_legal_action
+from palestra.commands.match import Match, Position, advise, check_role, mistake
+from palestra.config import ConfigError
+from palestra.games.game import TensorGame
+from palestra.games.policy import Memory, Policy
+from palestra.players import SCRIPTED, make_script, script_error
+from palestra.randomness import base_key, world_keys
+from palestra.runs.stored import StoredRun
+
+MOST_DRAWS = 100  # of a first board, for some are over before they begin
+Say = Callable[[str], None]
+
+
+class Left(Exception):
+    """The person has left the game."""
+
+
+@dataclass
+class Seated:
+    """A player in a role, with its memory of this game."""
+
+    name: str
+    policy: Policy
+    memory: Memory = field(default_factory=dict)
+
+    def choose(self, position: Position) -> Tensor:
+        decision = position.decide(self.policy, self.memory)
+        self.memory = decision.memory
+        return decision.action
+
+
+@dataclass
+class Person:
+    """A person in a role, who types moves. answers: the lines that they type. memory: of the role's player, who gives
+    hints."""
+
+    game: TensorGame
+    stored: StoredRun
+    answers: Iterator[str]
+    say: Say
+    ask: Say
+    name: str = "you"
+    memory: Memory = field(default_factory=dict)
+
+    def choose(self, position: Position) -> Tensor:
+        """Raises Left."""
+        hint = advise(self.stored, position, self.memory)
+        example = f" (such as {self.game.describe_action(position.role, hint.action[0])})"
+        while True:
+            self.ask(f"{position.role}, your move{among(self.game, position) or example}, hint or quit: ")
+            text = next(self.answers, "quit").strip()
+            if text == "quit":
+                raise Left
+            if text == "hint":
+                self.say("\n".join(hint.lines))
+                continue
+            try:
+                action: Tensor = read_legal_action(self.game, position, text, "")
+            except ConfigError as error:
+                self.say(str(error))
+                continue
+            self.memory = hint.memory
+            return action
+
+
+def choose_seats(
+    stored: StoredRun, person: str | None, against: str | None, pairing: Mapping[str, str]
+) -> dict[str, str]:
+    """The names of the players by role, but that of the person: those of the run's config, or in their place those of
+    `pairing`, or in every role `against`. Raises ConfigError."""
+    game = stored.game
+    if not isinstance(game, TensorGame):
+        message = (
+            "expected a run in a game of boards, got one in an environment; palestra evaluate RUN --video films it"
+        )
+        raise mistake("RUN", message)
+    for option, roles in (("--as", [person] if person else []), ("--pairing", list(pairing))):
+        for role in roles:
+            check_role(game, option, role)
+    seats = {**stored.config.roles, **pairing}
+    if against is not None:
+        seats = dict.fromkeys(game.roles, against)
+    return {role: seats[role] for role in game.roles if role != person}
+
+
+def seat(stored: StoredRun, name: str, role: str) -> Seated:
+    """A player of the run or a scripted one in a role. Raises ConfigError."""
+    player = stored.players.get(name)
+    game = stored.game
+    if player is not None:
+        fits = role in player.roles if player.script else player.fits(game.spaces[role], game.action_spaces[role])
+        if not fits:
+            raise mistake(role, f"expected a player that can sit in the role {role!r}, got {name!r}")
+        return Seated(name, player.policy(explore=False))
+    error = script_error(name, stored.config.game, role)
+    if error is not None:
+        known = f"expected a player of the run ({', '.join(stored.players)}) or a scripted one ({', '.join(SCRIPTED)})"
+        raise mistake(role, error if name in SCRIPTED else f"{known}, got {name!r}")
+    return Seated(name, make_script(name, game, role))
+
+
+def read_pairing(text: str | None) -> dict[str, str]:
+    """Names of players by role, of text such as "host=zeillinger,agent=agent". Raises ConfigError."""
+    parts = [part.partition("=") for part in text.split(",")] if text else []
+    if not all(role.strip() and name.strip() for role, _, name in parts):
+        raise mistake("--pairing", f"expected role=player,role=player, such as host=zeillinger, got {text!r}")
+    return {role.strip(): name.strip() for role, _, name in parts}
+
+
+def new_match(stored: StoredRun, board: str | None, seed: int) -> Match:
+    """A game on a board, or on one that the game draws by the seed: one on which somebody decides, if there is any."""
+    if board is not None:
+        return begin_match(stored, board, seed)
+    game = stored.game
+    assert isinstance(game, TensorGame)
+    for number in range(MOST_DRAWS):
+        key = base_key(seed, f"play/{number}")
+        match = Match(game, game.reset(world_keys(key, 1, game.device)), key)
+        if game.deciding(match.state).any():
+            break
+    return match
+
+
+def play(match: Match, seats: Mapping[str, Seated | Person], say: Say) -> None:
+    """Play the game to its end, or until a person leaves."""
+    game = match.game
+    say(", ".join(f"{role}: {who.name}" for role, who in seats.items()))
+    say(f"\n{match.board()}")
+    while positions := match.positions():
+        rounds = match.rounds
+        try:
+            actions = {position.role: seats[position.role].choose(position) for position in positions}
+        except Left:
+            say(f"left after {_rounds(match)}")
+            return
+        for role, action in actions.items():
+            say(f"{role} ({seats[role].name}) chooses {game.describe_action(role, action[0])}")
+        match.play(actions)
+        if match.rounds > rounds:
+            say(f"\nafter {_rounds(match)}:\n{match.board()}")
+    end = "cut off" if match.is_cut_off and not match.is_over else "over"
+    returns = ", ".join(f"{role} {value:g}" for role, value in match.returns.items())
+    say(f"the game is {end} after {_rounds(match)}; returns: {returns}")
+
+
+def _rounds(match: Match) -> str:
+    return f"{match.rounds} round{'' if match.rounds == 1 else 's'}"
