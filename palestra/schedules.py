@@ -1,5 +1,5 @@
-"""Schedules: numbers that are functions of a step. A step is an opt step of the player to which the schedule
-belongs."""
+"""Schedules by name: numbers that are functions of a step. A step is an opt step of the player to which the schedule
+belongs. To register one, add it to ScheduleConfig."""
 
 import math
 from itertools import pairwise
@@ -17,6 +17,8 @@ from palestra.config import (
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
+    UserConfig,
+    load_class,
 )
 
 
@@ -158,14 +160,37 @@ class PiecewiseSchedule(Schedule):
         return self.knots[0].value if step < self.knots[0].step else self.knots[-1].value
 
 
+class UserSchedule(UserConfig, Schedule):
+    """Base of a user's own schedules. Such a class is its own config: its fields are the keys.
+
+    Must be implemented: `__call__`. May be set: `in_proportion`, without which no callback can scale it.
+    """
+
+    def scaled(self, factor: float) -> Schedule:
+        if not self.in_proportion:
+            raise ValueError(
+                f"expected `in_proportion` in {self.name!r}, the fields that a factor multiplies, got none"
+            )
+        return super().scaled(factor)
+
+
 ScheduleConfig = Annotated[
-    ConstantSchedule | LinearSchedule | ExponentialSchedule | InverseSchedule | CosineSchedule | PiecewiseSchedule,
-    ByName(),
+    ConstantSchedule
+    | LinearSchedule
+    | ExponentialSchedule
+    | InverseSchedule
+    | CosineSchedule
+    | PiecewiseSchedule
+    | UserSchedule,
+    ByName(user_class=UserSchedule),
 ]
 
 
 def read_schedule(data: Any) -> Schedule:
-    """The schedule that gave a `state_dict`."""
+    """The schedule that gave a `state_dict`. Of modules of a user's own, only those are imported that the run's config
+    could name: raises UntrustedError for another one."""
+    if ":" in data["name"]:
+        return load_class(data["name"], UserSchedule).model_validate(data)
     return TypeAdapter[Schedule](ScheduleConfig).validate_python(data)
 
 

@@ -27,7 +27,13 @@ from palestra.algorithms.algorithm import (
 )
 from palestra.algorithms.kernels import dqn as kernels
 from palestra.algorithms.kernels import greedy
-from palestra.algorithms.parts.exploration import EpsilonGreedyConfig, ExplorationConfig, best_legal
+from palestra.algorithms.parts.exploration import (
+    EpsilonGreedyConfig,
+    ExplorationConfig,
+    UserExploration,
+    best_legal,
+    choose_best,
+)
 from palestra.algorithms.parts.return_distributions import (
     FRACTIONS,
     ExpectedConfig,
@@ -268,6 +274,8 @@ class DQN(Algorithm):
 
     def policy(self, explore: bool) -> ByValue:
         config = self.config.exploration
+        if isinstance(config, UserExploration) and not explore:  # ours choose the best one where they explore by 0
+            return ByValue(self.values, choose_best, 0.0)
         exploration = config.schedule(self.player.opt_steps) if explore else 0.0
         return ByValue(self.values, self.acting_kernel or config.choose, exploration)
 

@@ -184,7 +184,10 @@ class ReduceOnPlateau(Plateau):
 
     def check(self, training: Training) -> None:
         super().check(training)
-        self._schedule(training)
+        try:
+            self._schedule(training).scaled(self.config.factor)
+        except ValueError as error:
+            raise PartError(self.config, [ConfigErrorItem("key", str(error))]) from error
 
     def on_plateau(self, training: Training) -> None:
         config = self.config

@@ -74,6 +74,34 @@ def listed_callbacks(config: Data) -> None:
     config["callbacks"][1]["of"]["interval"]["every"] = 32
 
 
+def shown(page: str, part: str) -> Data:
+    """The only block of YAML of a page that has some text in it."""
+    data: Data = yaml.safe_load(block(page, part, "yaml"))
+    return data
+
+
+def warming_up(config: Data) -> None:
+    """As a learning rate, as one that comes later, and as one that was scaled: a checkpoint holds both of these."""
+    schedule = shown("own-parts.md", "warmup:Warmup")["learning_rate"]
+    agent(config, critic_learning_rate=schedule, policy_learning_rate=schedule)
+    common = {"player": "agent", "key": "critic_learning_rate"}
+    later = {
+        "name": "change_schedule",
+        "at": {"after": 3, "unit": "opt_steps"},
+        "schedule": schedule | {"num_steps": 7},
+    }
+    measure = {"name": "training_returns", "role": "agent", "interval": {"every": 4, "unit": "env_steps"}}
+    plateau = {
+        "name": "reduce_on_plateau",
+        "factor": 0.5,
+        "of": measure,
+        "goal": "max",
+        "min_delta": 0.0,
+        "patience": 1,
+    }
+    config["callbacks"] = [common | later, common | plateau | {"key": "policy_learning_rate"}]
+
+
 def alternating(config: Data) -> None:
     config["trainer"]["num_turns"] = 2
 
@@ -148,6 +176,21 @@ EXAMPLES = {
         "builders_of_mine",
         "dqn-cartpole",
         lambda config: agent(config, transitions={"name": "builders_of_mine:Clipped", "bound": 0.5}),
+    ),
+    "optimizer": Example(
+        "own-parts.md",
+        "class Lion",
+        "lion",
+        "dqn-cartpole",
+        lambda config: agent(config, optimizer=shown("own-parts.md", "lion:Lion")["optimizer"]),
+    ),
+    "schedule": Example("own-parts.md", "class Warmup", "warmup", "sac-pendulum", warming_up),
+    "exploration": Example(
+        "own-parts.md",
+        "class Tolerant",
+        "tolerant",
+        "dqn-cartpole",
+        lambda config: agent(config, exploration=shown("own-parts.md", "tolerant:Tolerant")["exploration"]),
     ),
     "reward": Example(
         "config.md",

@@ -1,11 +1,12 @@
-"""Exploration by name, for players that value every action: how one is chosen by its value."""
+"""Exploration by name, for players that value every action: how one is chosen by its value. To register one, add it to
+ExplorationConfig."""
 
 from typing import Annotated, Literal
 
 import torch
 from torch import Tensor
 
-from palestra.config import ByName, Config
+from palestra.config import ByName, Config, UserConfig
 from palestra.randomness import fold, random_choice, random_floats
 from palestra.schedules import Schedule, ScheduleConfig
 
@@ -15,7 +16,31 @@ def best_legal(q: Tensor, legal: Tensor) -> Tensor:
     return q.masked_fill(~legal, -torch.inf).argmax(dim=1)
 
 
-class EpsilonGreedyConfig(Config):
+class Exploration(Config):
+    """How actions are chosen in roll-outs. Letters: B worlds, A actions."""
+
+    @property
+    def schedule(self) -> Schedule:
+        """How much to explore, a function of the player's opt steps."""
+        raise NotImplementedError
+
+    def choose(self, q: Tensor, legal: Tensor, keys: Tensor, amount: float) -> Tensor:
+        """A legal action in every world that has any: int64 (B,).
+
+        q: float32 (B, A), the actions' values. legal: bool (B, A). keys: int64 (B,), for random numbers. amount: the
+        value of `schedule` now.
+        """
+        raise NotImplementedError
+
+
+class UserExploration(UserConfig, Exploration):
+    """Base of a user's own explorations. Such a class is its own config: its fields are the keys.
+
+    Must be implemented: `schedule` and `choose`, of tensor operations alone.
+    """
+
+
+class EpsilonGreedyConfig(Exploration):
     name: Literal["epsilon_greedy"]
     """the best legal action, and now and then a random legal one"""
     epsilon: ScheduleConfig
@@ -31,7 +56,7 @@ class EpsilonGreedyConfig(Config):
         return torch.where(explore, random_choice(fold(keys, 1), legal), best_legal(q, legal))
 
 
-class SoftmaxConfig(Config):
+class SoftmaxConfig(Exploration):
     name: Literal["softmax"]
     """legal actions with probabilities in proportion to exp(value / temperature)"""
     temperature: ScheduleConfig
@@ -48,4 +73,9 @@ class SoftmaxConfig(Config):
         return best_legal(q + temperature * gumbel, legal)
 
 
-ExplorationConfig = Annotated[EpsilonGreedyConfig | SoftmaxConfig, ByName()]
+def choose_best(q: Tensor, legal: Tensor, keys: Tensor, amount: float) -> Tensor:
+    """No exploration: the best legal action, int64 (B,)."""
+    return best_legal(q, legal)
+
+
+ExplorationConfig = Annotated[EpsilonGreedyConfig | SoftmaxConfig | UserExploration, ByName(user_class=UserExploration)]
