@@ -586,7 +586,10 @@ def test_a_reward_of_the_user_s_own_that_is_no_number_fails_the_run(make_config:
             {"best.measure": "return/hosts"},
             "best.measure: expected one of rho, return/host, return/agent, got 'return/hosts'",
         ),
-        ({"execution.device": "gpu"}, "execution.device: expected a string that matches "),
+        (
+            {"execution.device": "gpu"},
+            "execution.device: expected cpu, cuda, mps or xpu, or one of several as cuda:1, got 'gpu'; GPUs of Nvidia",
+        ),
         (
             {"roles.agent": "host"},
             "players.agent: expected a player that sits in a role",
