@@ -98,6 +98,10 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "players.host.algorithm.optimizer": {"name": "sgd", "momentum": 0.9, "weight_decay": 0.0},
         "players.host.algorithm.net": {"name": "deep_sets", "point_widths": [8], "head_widths": [8]},
     },
+    "optimizers of torch": {
+        "players.host.algorithm.optimizer": {"name": "torch.optim:NAdam", "arguments": {"weight_decay": 0.01}},
+        "players.agent.algorithm.optimizer": {"name": "torch.optim:RMSprop", "arguments": {"momentum": 0.9}},
+    },
     "prioritized replay, softmax": {
         "players.host.algorithm.replay_buffer": PRIORITIZED,
         "players.host.algorithm.exploration": {

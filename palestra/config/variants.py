@@ -8,7 +8,8 @@ A union that may be absent has `| None` outside: `Optimizer | None`.
 
 Such a union is the register of the parts of one kind: with a line in it, a file can name the part. Each config stands
 beside its part and makes it by its method `build`, with the arguments of its kind. A part may also be a class of the
-user's own, named as package.module:Class: a subclass of `user_class` with its keys in its attribute `Config`.
+user's own, named as package.module:Class: a subclass of `user_class` with its keys in its attribute `Config`, or itself
+a config (a schedule, an exploration).
 """
 
 import traceback
@@ -114,7 +115,8 @@ class ByName(Variants):
             return by_name[name]
         if not isinstance(name, str):
             raise ConfigError([ConfigErrorItem("name", f"expected {self.expected(by_name)}, got {typed(name)}")])
-        if self.user_class is not None and ":" in name:
+        ours = {known.partition(":")[0] for known in by_name if ":" in known}  # torch.optim
+        if self.user_class is not None and ":" in name and name.partition(":")[0] not in ours:
             if not _admits(name):
                 return UnreadConfig
             try:
@@ -229,7 +231,8 @@ def load_class(name: str, base: type[T]) -> type[T]:
     module = import_own(module_name)
     found = getattr(module, class_name, None)
     if not isinstance(found, type):
-        classes = [key for key, thing in vars(module).items() if isinstance(thing, type) and issubclass(thing, base)]
+        things = [(key, thing) for key, thing in vars(module).items() if isinstance(thing, type) and thing is not base]
+        classes = [key for key, thing in things if issubclass(thing, base)]
         raise ValueError(
             f"expected a class of module {module_name!r} ({listed(classes) or 'none'}), got {class_name!r}"
         )
@@ -248,8 +251,9 @@ def failure(error: BaseException) -> str:
 
 def user_config_model(name: str, base: type, config_base: type[UserConfig] = UserConfig) -> type[UserConfig]:
     """The config model of a user's own class, a subclass of `base`: its attribute `Config`, a subclass of
-    `config_base`. Raises ValueError."""
-    model = getattr(load_class(name, base), "Config", None)
+    `config_base`; the class itself, if it is one. Raises ValueError."""
+    found: type = load_class(name, base)
+    model = found if issubclass(found, config_base) else getattr(found, "Config", None)
     if not (isinstance(model, type) and issubclass(model, config_base)):
         expected = f"an attribute Config of {name!r}, a subclass of {config_base.__module__}.{config_base.__name__}"
         raise ValueError(f"expected {expected}, got {model!r}")
