@@ -66,14 +66,17 @@ PARTS = [
         "optimizers.py",
         OPTIMIZERS,
         (
-            "vector.copy_(torch.where(self.frozen, old, vector))",
-            "vector.copy_(torch.where(self.frozen, vector, old))",
+            "vector.copy_(torch.where(self.frozen, old, vector))\n\n    def clip(",
+            "vector.copy_(torch.where(self.frozen, vector, old))\n\n    def clip(",
         ),
         (
             "vectors = [self.weights, *(value for value in self.state.values() if value.shape == self.weights.shape)]",
             "vectors = [self.weights]",
         ),
-        ("            gradient = gradient.masked_fill(self.frozen, 0.0)", "            pass"),
+        (
+            "            gradient = gradient.masked_fill(self.frozen, 0.0)\n        return clip",
+            "            pass\n        return clip",
+        ),
         ("self._masks = [other for other in self._masks if other is not mask]", "self._masks = []"),
         ("        self.num_steps += 1\n", "        self.num_steps.fill_(1)\n"),
         ("            lr=self.learning_rate,", "            lr=self.learning_rate / 2,"),
