@@ -6,6 +6,7 @@ docs/images/house.svg: a room may know those below it. An arrow is left out wher
 from itertools import chain
 from pathlib import Path
 
+import matplotlib
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
@@ -55,6 +56,7 @@ def main() -> None:
     axes.set_xlim(-3.6, 3.6)
     axes.set_ylim(-len(layers) + 0.4, 0.6)
     axes.axis("off")
+    matplotlib.rcParams["svg.hashsalt"] = "palestra"  # the same ids every time
     figure.savefig(IMAGE, bbox_inches="tight", metadata={"Date": None})
 
 

@@ -79,24 +79,24 @@ def find_config(file: str, words: Sequence[str]) -> NamedConfig:
         name = re.sub(r"[^\w.]+", "-", f"{file}-{game}")
         return NamedConfig(f"{file} {game}", name, suggested_config(file, game, overrides), [], None)
     shipped = {path.stem: path for path in shipped_configs()}
-    beside = Path(f"{file}.yml")
-    for path in (Path(file), beside):
-        if path.is_file() and (path != beside or file in shipped):
+    with_ending = Path(f"{file}.yml")
+    for path in (Path(file), with_ending):
+        if path.is_file() and (path != with_ending or file in shipped):
             note = f"{path}: this file is used, not the config {file} that palestra ships" if file in shipped else None
             return NamedConfig(str(path), path.stem, path, list(words), note)
     if file in shipped:
         return NamedConfig(file, file, shipped[file], list(words), None)
     if not Path(file).exists():
-        raise ConfigError([ConfigErrorItem(file, _why_unknown(file, beside, shipped))])
+        raise ConfigError([ConfigErrorItem(file, _why_unknown(file, with_ending, shipped))])
     return NamedConfig(file, Path(file).stem, Path(file), list(words), None)  # a folder
 
 
-def _why_unknown(file: str, beside: Path, shipped: Mapping[str, Path]) -> str:
+def _why_unknown(file: str, with_ending: Path, shipped: Mapping[str, Path]) -> str:
     is_path = "/" in file or file.endswith(FILE_ENDINGS)
-    if not is_path and not beside.is_file():
+    if not is_path and not with_ending.is_file():
         return expected_name(file, shipped)
     missing = f"there is no such file in {Path(file).parent.absolute()}"
-    if beside.is_file():
-        return f"{missing}; did you mean {beside}?"
+    if with_ending.is_file():
+        return f"{missing}; did you mean {with_ending}?"
     stem = Path(file).stem
     return f"{missing}; palestra ships a config under the name {stem}" if stem in shipped else missing
