@@ -10,6 +10,7 @@ from palestra.runtime.starting import without_garbage_collection
 if TYPE_CHECKING:
     from palestra.callbacks import Callback
     from palestra.config import ConfigError, UntrustedError
+    from palestra.games import make_game
     from palestra.players.player import Player
     from palestra.runs.config import RunConfig
     from palestra.runs.stored import StoredRun
@@ -34,6 +35,7 @@ __all__ = [
     "UntrustedError",
     "load_config",
     "load_player",
+    "make_game",
     "make_trainer",
 ]
 
@@ -49,6 +51,7 @@ HOMES = (
     "palestra.training.checks",
     "palestra.runs.config",
     "palestra.config",
+    "palestra.games",
     "palestra.players.player",
     "palestra.runs.stored",
     "palestra.callbacks",

@@ -7,7 +7,7 @@ from typing import Any
 from palestra.commands.fitting_nets import DEEP_SETS, NEWTON_SETS, with_fitting_nets
 from palestra.config import ConfigError, ConfigErrorItem, admitted_class, apply_overrides
 from palestra.config.variants import members_of, names_of
-from palestra.games import AnyGameConfig, read_game
+from palestra.games import AnyGameConfig, make_game
 from palestra.games.game import Game, TensorGame
 from palestra.games.spaces import Box, Discrete
 from palestra.runs.config import RunConfig, read_config
@@ -80,7 +80,7 @@ def _usual(game: str) -> Data:
 
 def _made(rules: Data) -> Game:
     try:
-        return read_game(rules)
+        return make_game(rules)
     except ConfigError as error:
         raise ConfigError([_with_remedy(item, rules) for item in error.errors]) from error
 

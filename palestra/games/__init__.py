@@ -25,7 +25,7 @@ AnyGameConfig = Annotated[
     ByName(user_class=TensorGame),
 ]
 
-__all__ = ["AnyGameConfig", "Game", "GameConfig", "TensorGame", "UserGameConfig", "read_game"]
+__all__ = ["AnyGameConfig", "Game", "GameConfig", "TensorGame", "UserGameConfig", "make_game"]
 
 
 class _OneGame(Config):
@@ -33,8 +33,9 @@ class _OneGame(Config):
     """the rules"""
 
 
-def read_game(config: GameConfig | dict[str, Any]) -> Game:
-    """Build the game of a config or a mapping, on the CPU. Raises ConfigError with every fault, its path below
-    `game`."""
-    model: GameConfig = check({"game": config}, _OneGame).game if isinstance(config, dict) else config
-    return model.build(torch.device("cpu"), "numba")
+def make_game(config: GameConfig | dict[str, Any], device: str | torch.device = "cpu") -> Game:
+    """Build the game that a mapping describes, as it stands below `game` in a config. Raises ConfigError with every
+    fault at once, its path below `game`."""
+    model: GameConfig = config if isinstance(config, GameConfig) else check({"game": config}, _OneGame).game
+    where = torch.device(device)
+    return model.build(where, "numba" if where.type == "cpu" else "torch")

@@ -14,7 +14,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from torch import Tensor
 
-from palestra.games import GameConfig, read_game
+from palestra.games import GameConfig, make_game
 from palestra.games.game import IllegalMove, State, TensorGame, is_legal
 from palestra.games.policy import Memory, Policy
 from palestra.games.spaces import ActionSpace, Box, Discrete, MultiDiscrete, Space
@@ -319,7 +319,7 @@ def _seat(
     others: Mapping[str, str | Policy | Player],
     num_worlds: int,
 ) -> SeatedWorlds:
-    rules = game if isinstance(game, TensorGame) else read_game(game)
+    rules = game if isinstance(game, TensorGame) else make_game(game)
     if not isinstance(rules, TensorGame):
         raise ValueError("expected a tensor game, got a Gymnasium environment")
     if role not in rules.roles or {role, *others} != {*rules.roles} or role in others:

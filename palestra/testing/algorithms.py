@@ -19,7 +19,7 @@ from rich.console import Console
 from palestra.algorithms.algorithm import Algorithm
 from palestra.commands.verify import Difference
 from palestra.config import Config, ConfigError, ConfigErrorItem, UserConfig, failure
-from palestra.games import read_game
+from palestra.games import make_game
 from palestra.randomness import restored_global_states
 from palestra.recording.recorders import without_clock
 from palestra.runs.branching import tree_differences
@@ -254,7 +254,7 @@ def _algorithm_config(cls: type[Algorithm], name: str, values: Mapping[str, Any]
 def _run_config(algorithm: Data, game: Data) -> Data:
     """The config of a tiny run in which the algorithm sits in every role with the observations and actions of the
     first."""
-    made = read_game(game)
+    made = make_game(game)
     first, *_ = made.roles
     alike = [
         role

@@ -25,7 +25,7 @@ from palestra.algorithms.td3 import TD3
 from palestra.cli import app
 from palestra.config import Config, check, load_yaml
 from palestra.config.variants import members_of, names_of
-from palestra.games import TensorGame, read_game
+from palestra.games import TensorGame, make_game
 from palestra.games.spaces import Space
 from palestra.nets import AnyNetConfig, make_net
 from palestra.rollouts.transitions import Transitions
@@ -266,7 +266,7 @@ def test_the_games_of_the_document_are_complete_and_its_code_runs() -> None:
     lines = configs.splitlines()
     assert len(lines) == 4
     for line in lines:
-        read_game(yaml.safe_load(line)["game"])
+        make_game(yaml.safe_load(line)["game"])
     names: dict[str, Any] = {}
     exec(code, names)
     assert names["reward"] in (0.0, -1.0)  # the opponent plays perfectly, but one may still run into the end
@@ -295,7 +295,7 @@ def test_a_game_of_the_document_has_the_roles_that_its_config_says(
     assert trainer.players["one"].roles == ("player_0", "player_1")
     assert palestra.load_player(tmp_path / "run").opt_steps == 8
     for num_players in (3, 5):
-        game = read_game({"name": "minority:Minority", "num_players": num_players, "num_rounds": 4})
+        game = make_game({"name": "minority:Minority", "num_players": num_players, "num_rounds": 4})
         assert isinstance(game, TensorGame)
         assert len(game.roles) == num_players
         check_game(game)
@@ -311,13 +311,13 @@ def test_the_game_of_the_document_keeps_its_promises(tmp_path: Path, monkeypatch
     text = (ROOT / "docs" / "games.md").read_text()
     blocks = re.findall(r"```python\n(.*?)```", text, re.S)
     (code,) = [block for block in blocks if "class Pennies" in block]
-    (trial,) = [block for block in blocks if "check_game(read_game" in block]
+    (trial,) = [block for block in blocks if "check_game(make_game" in block]
     (tmp_path / "pennies.py").write_text(code)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     exec(trial, {})
     (listed,) = [block for block in re.findall(r"```yaml\n(.*?)```", text, re.S) if "pennies:Pennies" in block]
-    assert read_game(yaml.safe_load(listed)["game"]).roles == ("even", "odd")
+    assert make_game(yaml.safe_load(listed)["game"]).roles == ("even", "odd")
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=[str(path.relative_to(ROOT)) for path in DOCUMENTS])

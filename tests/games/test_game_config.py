@@ -14,7 +14,7 @@ from palestra.commands.suggest_config import shipped_configs
 from palestra.config import ConfigError, check, load_yaml
 from palestra.config.variants import members_of, names_of
 from palestra.evaluation.config import EvaluationConfig
-from palestra.games import AnyGameConfig, GameConfig, read_game
+from palestra.games import AnyGameConfig, GameConfig, make_game
 from palestra.games.world import WorldGame
 
 CPU = torch.device("cpu")
@@ -121,4 +121,4 @@ def test_a_game_of_ones_own_that_has_no_roles_is_told_where_the_file_is_read(
 @pytest.mark.usefixtures("dice")
 def test_the_config_of_a_game_of_ones_own_derives_from_the_base_of_such_configs() -> None:
     with pytest.raises(ConfigError, match=r"Config of 'dice:Bare', a subclass of .*UserGameConfig, got None"):
-        read_game({"name": "dice:Bare"})
+        make_game({"name": "dice:Bare"})

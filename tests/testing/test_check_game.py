@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 import palestra
 from palestra.cli import app
 from palestra.config import ConfigError
-from palestra.games import UserGameConfig, read_game
+from palestra.games import UserGameConfig, make_game
 from palestra.games.game import Observation, State, TensorGame
 from palestra.games.spaces import Box, Discrete, MultiDiscrete, Space
 from palestra.randomness import global_states, random_integers
@@ -124,7 +124,7 @@ def shipped() -> list[Any]:
 @pytest.mark.parametrize("kernel", ["numba", "torch"])
 @pytest.mark.parametrize("config", shipped(), ids=lambda config: config["name"] if isinstance(config, dict) else None)
 def test_our_games_keep_their_promises(config: Any, kernel: Any) -> None:
-    model = read_game(config).config if isinstance(config, dict) else config  # type: ignore[attr-defined]
+    model = make_game(config).config if isinstance(config, dict) else config  # type: ignore[attr-defined]
     game = model.build(CPU, kernel)
     assert isinstance(game, TensorGame)
     check_game(game)
@@ -133,7 +133,7 @@ def test_our_games_keep_their_promises(config: Any, kernel: Any) -> None:
 @pytest.mark.parametrize("kind", ["delayed", "two_step", "endless", "identity", "memory"])
 @pytest.mark.parametrize("continuous", [False, True])
 def test_our_probes_keep_their_promises(kind: str, continuous: bool) -> None:
-    game = read_game({"name": "tests.probes:Probe", "kind": kind, "continuous": continuous, "limit": 4})
+    game = make_game({"name": "tests.probes:Probe", "kind": kind, "continuous": continuous, "limit": 4})
     assert isinstance(game, TensorGame)
     check_game(game)
 
