@@ -198,7 +198,7 @@ def original_test_config(
         "updates_per_turn": 2,
         "warmup_env_steps": 40,
         "batch_size": 2,
-        "target": {"name": "copy", "interval": 2},
+        "target": {"name": "polyak", "tau": 1.0, "interval": 2},
         "max_grad_norm": 10.0,
         "net": {
             "name": "mlp",

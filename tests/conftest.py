@@ -86,7 +86,7 @@ LEARNER: Data = {
         "updates_per_turn": 2,
         "warmup_env_steps": 16,
         "batch_size": 8,
-        "target": {"name": "polyak", "tau": 0.1},
+        "target": {"name": "polyak", "tau": 0.1, "interval": 1},
         "max_grad_norm": 10.0,
         "net": {"name": "mlp", "net_arch": [8, "b"], "activation": "relu"},
         "optimizer": {"name": "adam", "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.01},

@@ -98,7 +98,7 @@ def test_dqn_learns_the_known_values_under_termination_and_truncation(
         "updates_per_turn": 2,
         "warmup_env_steps": 400,
         "batch_size": 256,
-        "target": {"name": "copy", "interval": 20},
+        "target": {"name": "polyak", "tau": 1.0, "interval": 20},
         "max_grad_norm": None,
         "net": {"name": "mlp", "net_arch": [], "activation": "relu"},
         "optimizer": {"name": "adam", "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0},

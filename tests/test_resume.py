@@ -94,7 +94,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "no evaluation": {"evaluations": [], "best": None, "output.record": None},
     "long roll-outs": {"players.host.algorithm.rollout_length": 3, "players.agent.algorithm.updates_per_turn": 5},
     "copied target, sgd, deep sets": {
-        "players.host.algorithm.target": {"name": "copy", "interval": 3},
+        "players.host.algorithm.target": {"name": "polyak", "tau": 1.0, "interval": 3},
         "players.host.algorithm.optimizer": {"name": "sgd", "momentum": 0.9, "weight_decay": 0.0},
         "players.host.algorithm.net": {"name": "deep_sets", "point_widths": [8], "head_widths": [8]},
     },

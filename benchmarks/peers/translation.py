@@ -83,6 +83,8 @@ def ppo(h: PPO, env_steps: int | None, deterministic: bool, has_box_actions: boo
 def dqn(h: DQN, env_steps: int | None) -> Section:
     net: Section = {"name": "nature_cnn", "channels": [32, 64, 64], "kernels": [8, 4, 3], "strides": [4, 2, 1]}
     per_turn = h.env_steps_per_turn
+    # copies that stable-baselines3 makes several times between two updates are one
+    target_interval = max(h.target_interval, per_turn) * h.opt_steps_per_turn // per_turn
     return {
         "name": "dqn",
         "gamma": h.gamma,
@@ -94,8 +96,7 @@ def dqn(h: DQN, env_steps: int | None) -> Section:
         "updates_per_turn": h.opt_steps_per_turn,
         "warmup_env_steps": h.warmup_env_steps + 1,
         "batch_size": h.batch_size,
-        # copies that stable-baselines3 makes several times between two updates are one
-        "target": {"name": "copy", "interval": max(h.target_interval, per_turn) * h.opt_steps_per_turn // per_turn},
+        "target": {"name": "polyak", "tau": 1.0, "interval": target_interval},
         "max_grad_norm": h.max_grad_norm,
         "net": net | {"hidden_widths": [512]} if h.net_arch is None else mlp(h.net_arch, "relu"),
         "optimizer": adam(1e-8),

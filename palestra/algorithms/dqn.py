@@ -77,16 +77,11 @@ from palestra.schedules import ScheduleConfig
 
 class PolyakConfig(Config):
     name: Literal["polyak"]
-    """the target network moves a little after every opt step"""
+    """the target network moves to the online network at every interval"""
     tau: Fraction
-    """share of the way to the online network per opt step"""
-
-
-class CopyConfig(Config):
-    name: Literal["copy"]
-    """the target network is a copy of the online network, renewed now and then"""
+    """share of the way; 1.0: a copy"""
     interval: PositiveInt
-    """opt steps between copies"""
+    """opt steps between moves"""
 
 
 class DQNConfig(AlgorithmConfig):
@@ -112,7 +107,7 @@ class DQNConfig(AlgorithmConfig):
     """env steps of the player before its first opt step"""
     batch_size: PositiveInt
     """transitions per opt step"""
-    target: Annotated[PolyakConfig | CopyConfig, ByName()]
+    target: Annotated[PolyakConfig, ByName()]
     """how the target network follows"""
     max_grad_norm: PositiveFloat | None
     """longer gradients are scaled down to this norm; null: never"""
@@ -330,8 +325,8 @@ class DQN(Algorithm):
         if isinstance(self.buffer, PrioritizedReplay):
             assert priorities is not None
             self.buffer.update_priorities(priorities)
-        if isinstance(config.target, CopyConfig) and (opt_steps + 1) % config.target.interval == 0:
-            self.target_net.follow(self.online, share=1.0)
+        if config.target.interval > 1 and (opt_steps + 1) % config.target.interval == 0:
+            self.target_net.follow(self.online, config.target.tau)
         return metrics
 
     def update(self, rows: Mapping[str, Tensor]) -> tuple[Metrics, Tensor | None]:
@@ -340,7 +335,7 @@ class DQN(Algorithm):
         gradient, metrics, priorities = self.find_gradient(Transitions.from_rows(rows))
         gradient, grad_norm = self.optimizer.clip(gradient, self.config.max_grad_norm)
         self.optimizer.step(gradient)
-        if isinstance(self.config.target, PolyakConfig):
+        if self.config.target.interval == 1:  # part of the graph, unlike the rare moves of larger intervals
             self.target_net.follow(self.online, share=self.config.target.tau)
         return {**metrics, "grad_norm": grad_norm}, priorities
 

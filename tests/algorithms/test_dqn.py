@@ -42,7 +42,7 @@ def dqn_config(**changes: Any) -> DQNConfig:
         "updates_per_turn": 4,
         "warmup_env_steps": 0,
         "batch_size": 16,
-        "target": {"name": "polyak", "tau": 0.25},
+        "target": {"name": "polyak", "tau": 0.25, "interval": 1},
         "max_grad_norm": None,
         "net": {"name": "mlp", "net_arch": [16], "activation": "relu"},
         "optimizer": {"name": "adam", "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0},
@@ -278,7 +278,7 @@ class PlainDQN:
     ],
 )
 def test_opt_steps_are_those_of_plain_torch(changes: dict[str, Any], double: bool) -> None:
-    dqn = make_dqn(**changes, double=double, target={"name": "copy", "interval": 1000})
+    dqn = make_dqn(**changes, double=double, target={"name": "polyak", "tau": 1.0, "interval": 1000})
     plain = PlainDQN(dqn)
     for step in range(6):
         batch = batch_of(32, seed=step)
@@ -323,19 +323,21 @@ def test_the_target_follows_a_share_of_the_way_after_every_step() -> None:
     assert not torch.equal(dqn.player.nets["target"].state_dict()["layers.1.running_mean"], torch.zeros(16))
 
 
-def test_the_target_is_copied_at_every_interval_and_untouched_between() -> None:
-    dqn = make_dqn(net=WITH_BATCH_NORM, target={"name": "copy", "interval": 3})
+@pytest.mark.parametrize("tau", [1.0, 0.25])
+def test_the_target_moves_at_every_interval_and_is_untouched_between(tau: float) -> None:
+    dqn = make_dqn(net=WITH_BATCH_NORM, target={"name": "polyak", "tau": tau, "interval": 3})
     expected = copy.deepcopy(dqn.player.nets["target"].state_dict())
     for step in range(1, 8):
         dqn.opt_step(batch_of(16, seed=step).rows())
         dqn.player.opt_steps += 1
         if step % 3 == 0:
-            expected = copy.deepcopy(dqn.player.nets["q"].state_dict())
+            for name, new in dqn.player.nets["q"].state_dict().items():
+                expected[name] = expected[name].lerp(new, tau) if new.is_floating_point() else new.clone()
         assert all(torch.equal(value, expected[name]) for name, value in dqn.player.nets["target"].state_dict().items())
 
 
 def test_the_target_starts_equal_and_learns_nothing_by_itself() -> None:
-    dqn = make_dqn(target={"name": "copy", "interval": 1000})
+    dqn = make_dqn(target={"name": "polyak", "tau": 1.0, "interval": 1000})
     before = copy.deepcopy(dqn.player.nets["target"].state_dict())
     assert all(torch.equal(value, before[name]) for name, value in dqn.player.nets["q"].state_dict().items())
     dqn.opt_step(batch_of(16).rows())

@@ -50,7 +50,7 @@ def pong() -> dict[str, Any]:
     setting = next(setting for setting in SETTINGS if setting.environment == "ALE/Pong-v5")
     config: dict[str, Any] = config_of({"setting": setting.to_json(), "seed": 0, "num_threads": 1})
     learner = config["players"]["agent"]["algorithm"]
-    learner |= {"warmup_env_steps": 200, "target": {"name": "copy", "interval": COPY_INTERVAL}}
+    learner |= {"warmup_env_steps": 200, "target": {"name": "polyak", "tau": 1.0, "interval": COPY_INTERVAL}}
     learner |= {"max_grad_norm": MAX_GRAD_NORM}
     config["output"] |= {"display": "quiet", "recorders": []}
     return config | {"stop": {"after": NUM_OPT_STEPS, "unit": "opt_steps"}}

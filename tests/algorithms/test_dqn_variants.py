@@ -57,7 +57,7 @@ def variant_config(variant: str, **changes: Any) -> DQNConfig:
         "updates_per_turn": 4,
         "warmup_env_steps": 200,
         "batch_size": 32,
-        "target": {"name": "polyak", "tau": 0.2},
+        "target": {"name": "polyak", "tau": 0.2, "interval": 1},
         "max_grad_norm": None,
         "net": {"name": "mlp", "net_arch": [32, 32], "activation": "relu"},
         "optimizer": {"name": "adam", "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0},
@@ -170,7 +170,7 @@ def test_illegal_actions_are_never_played(variant: str, explore: bool) -> None:
 
 @every_variant
 def test_an_opt_step_lowers_the_loss_of_its_rows(variant: str) -> None:
-    dqn = make_dqn(variant, batch_size=60, target={"name": "copy", "interval": 1000})
+    dqn = make_dqn(variant, batch_size=60, target={"name": "polyak", "tau": 1.0, "interval": 1000})
     rows = batch_of(60).rows()
     losses = []
     for _ in range(30):

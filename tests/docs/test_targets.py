@@ -41,7 +41,7 @@ def made(cls: Any, **keys: Any) -> Any:
         "name": f"targets:{cls.__name__}",
         "gamma": GAMMA,
         "net": {"name": "mlp", "net_arch": [], "activation": "relu"},
-        "target": {"name": "polyak", "tau": 0.2},
+        "target": {"name": "polyak", "tau": 0.2, "interval": 1},
         "learning_rate": {"name": "linear", "initial": 0.05, "final": 0.0, "num_steps": 1500},
     }
     player = Player("player", ("agent",), SPACES, Discrete(2), CPU, seed=1, compile=False, by_hand=True)

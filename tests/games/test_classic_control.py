@@ -312,7 +312,7 @@ def dqn_run(game: Config, **values: Any) -> dict[str, Any]:
         "updates_per_turn": 4,
         "warmup_env_steps": 1000,
         "batch_size": 128,
-        "target": {"name": "polyak", "tau": 0.02},
+        "target": {"name": "polyak", "tau": 0.02, "interval": 1},
         "max_grad_norm": 10.0,
         "net": {"name": "mlp", "net_arch": [64, 64], "activation": "relu"},
         "optimizer": {"name": "adam", "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0},

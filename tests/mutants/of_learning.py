@@ -23,6 +23,7 @@ LEARNING = [
         ("self.target_net(with_fractions(next_observation, fractions))", "self.acting(next_observation)"),
         ("(opt_steps + 1) % config.target.interval == 0", "opt_steps % config.target.interval == 0"),
         ("self.target_net.follow(self.online, share=self.config.target.tau)", "pass"),
+        ("self.target_net.follow(self.online, config.target.tau)", "self.target_net.follow(self.online, 1.0)"),
         ("exploration = config.schedule(self.player.opt_steps) if explore else 0.0", "exploration = 0.0"),
         ("self.player.env_steps < self.config.warmup_env_steps or", "False or"),
         ("            self.buffer.update_priorities(priorities)\n", "            pass\n"),

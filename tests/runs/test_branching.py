@@ -53,13 +53,13 @@ def test_differences_name_the_deepest_keys(make_config: MakeConfig) -> None:
     config = make_config()
     other = copy.deepcopy(config)
     other["players"]["host"]["algorithm"]["gamma"] = 0.5
-    other["players"]["agent"]["algorithm"]["target"] = {"name": "copy", "interval": 3}
+    other["players"]["agent"]["algorithm"]["transitions"] = {"name": "n_step", "steps": 3}
     other["output"]["keep_every"] = 7
     found = differences(check(config, RunConfig), check(other, RunConfig))
     assert Change("players.host.algorithm.gamma", 0.95, 0.5) in found
-    assert Change("players.agent.algorithm.target.interval", None, 3) in found
+    assert Change("players.agent.algorithm.transitions.steps", None, 3) in found
     assert Change("output.keep_every", config["output"]["keep_every"], 7) in found
-    assert len(found) == 5
+    assert len(found) == 4
     assert differences(check(config, RunConfig), check(config, RunConfig)) == []
 
 

@@ -149,7 +149,7 @@ DQN_CONFIG = {
     "updates_per_turn": 4,
     "warmup_env_steps": 0,
     "batch_size": NUM_ROWS,
-    "target": {"name": "polyak", "tau": 0.25},
+    "target": {"name": "polyak", "tau": 0.25, "interval": 1},
     "max_grad_norm": None,
     "net": {"name": "mlp", "net_arch": [16], "activation": "relu"},
     "optimizer": {"name": "adam", "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0},
