@@ -16,6 +16,15 @@ commands = typer.Typer()
 @commands.command()
 def evaluate(
     run: Run,
+    overrides: Annotated[
+        list[str] | None, typer.Argument(help="dotted.key=value in place of what the run says of evaluations and game")
+    ] = None,
+    pairing: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="play this one in place of those of the config: host=zeillinger,agent=agent; may be repeated"
+        ),
+    ] = None,
     checkpoint: Annotated[str | None, typer.Option(help="latest, best, or a number [latest]")] = None,
     evaluation: Annotated[str | None, typer.Option(help="the name of one of the run's evaluations [all]")] = None,
     games: Annotated[int | None, typer.Option(help="games per pairing [evaluation.final_num_games]", min=1)] = None,
@@ -27,10 +36,15 @@ def evaluate(
 ) -> None:
     """Play the evaluations of a run's config with the players of a checkpoint; results go to RUN/evaluations/."""
     with one_line_errors():
+        from palestra.commands.play import read_pairing
         from palestra.config import ConfigError, ConfigErrorItem
+        from palestra.runs.changed_evaluations import Changes
         from palestra.runs.stored import StoredRun
 
         stored = StoredRun.open(run, trust=trust)
+        changes = Changes(overrides or [], [read_pairing(text) for text in pairing or []])
+        if changes.overrides or changes.pairings:
+            stored.change_evaluations(changes)
         if not stored.config.evaluations:
             raise ConfigError([ConfigErrorItem("evaluations", "expected at least one in the run's config, got []")])
         known = list(stored.evaluations.configs)

@@ -5,7 +5,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from palestra.runs.stored import StoredRun, record_name
+from palestra.runs.stored import StoredRun
 from palestra.storage.checkpoints import CheckpointError, Checkpoints
 
 LOOK_S = 1.0  # between two searches for a new checkpoint
@@ -45,8 +45,7 @@ def _filed(run: StoredRun, name: str, num_games: int | None) -> dict[str, Any] |
     config = run.evaluations.configs[name]
     wanted = [num_games or config.final_num_games] * len(config.pairings)
     try:
-        file = record_name(name, run.counters["opt_steps"])
-        record: dict[str, Any] = json.loads(run.folder.evaluations.read(file))
+        record: dict[str, Any] = json.loads(run.folder.evaluations.read(run.file_name(name)))
         played = [pair["games"] + pair["started_over"] for pair in record["pairs"]]
         is_same = run.counters.items() <= record.items() and played == wanted
     except (OSError, ValueError, LookupError, TypeError, AttributeError):

@@ -25,8 +25,8 @@ class EvaluationConfig(Config):
     seed: NonNegativeInt | None
     """determines the starts of the games, the same for every pairing; null: the run's seed"""
     game: AnyGameConfig | None
-    """other rules, parameters or another environment, with the same roles, observations and actions; null: the run's
-    game"""
+    """other rules, parameters or another environment, with the same roles, in which the players' networks fit; null:
+    the run's game"""
     pairings: list[dict[str, str]]
     """who plays whom: for every role a player of this file or a scripted one"""
 

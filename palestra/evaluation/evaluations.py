@@ -28,9 +28,10 @@ NUM_FILMED = 3
 class Evaluations:
     """The evaluations of a run, which share its players.
 
-    build_game: builds the game of an evaluation that has its own. seed: the run's, for evaluations without one.
-    num_worlds: how many environments step together. Raises ConfigError if a player does not fit the game of a
-    pairing.
+    build_game: builds the game of an evaluation that has its own. fit_player: builds a player once more, with the
+    observations and actions of a role in another game; raises ConfigError if its networks do not fit there. seed: the
+    run's, for evaluations without one. num_worlds: how many environments step together. Raises ConfigError if a player
+    does not fit the game of a pairing.
     """
 
     def __init__(
@@ -39,6 +40,7 @@ class Evaluations:
         game: Game,
         players: Mapping[str, Player],
         build_game: Callable[[GameConfig], Game],
+        fit_player: Callable[[Player, Game, str], Player],
         seed: int,
         num_worlds: int,
     ) -> None:
@@ -48,22 +50,34 @@ class Evaluations:
         for index, config in enumerate(configs):
             with below(f"evaluations.{index}"):
                 self.games[config.name] = game if config.game is None else build_game(config.game)
-        errors = [item for index, config in enumerate(configs) for item in self._misfits(index, config)]
+        self.stand_ins: dict[tuple[str, str, str], Player] = {}
+        errors = [
+            item for index, config in enumerate(configs) for item in self._make_stand_ins(index, config, fit_player)
+        ]
         if errors:
-            raise ConfigError(errors)
+            raise ConfigError(list(dict.fromkeys(errors)))
 
-    def _misfits(self, index: int, config: EvaluationConfig) -> list[ConfigErrorItem]:
-        """Players whose observations or actions differ from those of their role in the game of a pairing."""
-        game, errors = self.games[config.name], []
+    def _make_stand_ins(
+        self, index: int, config: EvaluationConfig, fit_player: Callable[[Player, Game, str], Player]
+    ) -> Iterator[ConfigErrorItem]:
+        """Build players once more whose observations or actions differ in the game of a pairing: by evaluation, player
+        and role. Gives the errors of those whose networks do not fit."""
+        game = self.games[config.name]
         for number, pairing in enumerate(config.pairings):
             for role, name in pairing.items():
-                player = self.players.get(name)
-                if player is None or player.fits(game.spaces[role], game.action_spaces[role]):
+                player, key = self.players.get(name), (config.name, name, role)
+                if player is None or player.fits(game.spaces[role], game.action_spaces[role]) or key in self.stand_ins:
                     continue
                 place = f"pairings.{number}.{role}" if config.game is None else "game"
-                message = f"expected a player with the observations and actions of {role!r} in that game, got {name!r}"
-                errors.append(ConfigErrorItem(f"evaluations.{index}.{place}", message))
-        return errors
+                try:
+                    self.stand_ins[key] = fit_player(player, game, role)
+                except ConfigError as error:
+                    message = f"expected a game in which {name!r} can play as {role!r}; {error.errors[0].message}"
+                    if config.game is None:
+                        message = (
+                            f"expected a player that can play as {role!r}, got {name!r}; {error.errors[0].message}"
+                        )
+                    yield ConfigErrorItem(f"evaluations.{index}.{place}", message)
 
     def play(
         self, name: str, num_games: int, with_scripted: bool, watch: Callable[[int], None] = lambda num_over: None
@@ -105,14 +119,25 @@ class Evaluations:
         games."""
         config, game = self.configs[name], self._game(name)
         assert isinstance(game, TensorGame)
-        with self._policies(game, pairing) as policies:
+        with self._policies(config.name, game, pairing) as policies:
             return trace_game(game, policies, config.max_rounds, self._seed(config))
 
     @contextmanager
-    def _policies(self, game: Game, pairing: Mapping[str, str]) -> Iterator[dict[str, Policy]]:
+    def _policies(self, evaluation: str, game: Game, pairing: Mapping[str, str]) -> Iterator[dict[str, Policy]]:
         """The policies of a pairing, by role; inside the block all networks are in evaluation mode."""
-        with evaluation_mode([net for player in self.players.values() for net in player.nets.values()]):
-            yield {role: self._policy(name, game, role) for role, name in pairing.items()}
+        seated = {role: self._seated(evaluation, name, role) for role, name in pairing.items()}
+        everyone = [*self.players.values(), *(player for player in seated.values() if player is not None)]
+        with evaluation_mode([net for player in everyone for net in player.nets.values()]):
+            yield {role: self._policy(name, seated[role], game, role) for role, name in pairing.items()}
+
+    def _seated(self, evaluation: str, name: str, role: str) -> Player | None:
+        """The player of that name, or the one with its present weights that stands in for it; None if it is only a
+        script."""
+        player, stand_in = self.players.get(name), self.stand_ins.get((evaluation, name, role))
+        if player is None or stand_in is None:
+            return player
+        stand_in.load_weights(player.weights())
+        return stand_in
 
     def _game(self, name: str) -> Game:
         """The game of an evaluation, with the state of the run's game (running statistics, for instance)."""
@@ -136,15 +161,14 @@ class Evaluations:
         watch: Callable[[int], None],
     ) -> Games:
         seed = self._seed(config)
-        with self._policies(game, pairing) as policies:
+        with self._policies(config.name, game, pairing) as policies:
             if isinstance(game, TensorGame):
                 return play_games(game, policies, num_games, config.max_rounds, seed, watch)
             assert isinstance(game, WorldGame)
             policy = policies[game.roles[0]]
             return play_episodes(game, policy, num_games, self.num_worlds, config.max_rounds, seed, watch)
 
-    def _policy(self, name: str, game: Game, role: str) -> Policy:
-        player = self.players.get(name)
+    def _policy(self, name: str, player: Player | None, game: Game, role: str) -> Policy:
         if player is None:
             return make_script(name, game, role)
         if isinstance(player.script, ScriptedPolicy):  # the player's own script was made for its seat in the run's game

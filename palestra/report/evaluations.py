@@ -28,9 +28,9 @@ def evaluations_section(groups: Sequence[Group]) -> Section:
                 section.blocks += _evaluation(group, name, standings)
     again = [(run.name, found) for group in groups for run in group.runs for found in run.again]
     for run_name, found in again:
-        caption = (
-            f"Evaluated afterwards: {run_name}, {found.evaluation.name}, at opt step {found.evaluation.opt_steps:,}."
-        )
+        what = f"{run_name}, {found.evaluation.name}, at opt step {found.evaluation.opt_steps:,}"
+        changes = f", with {', '.join(found.changes)}" if found.changes else ""
+        caption = f"Evaluated afterwards: {what}{changes}."
         rows = [_row_of_one(pair, raw) for pair, raw in zip(found.evaluation.pairs, found.record["pairs"], strict=True)]
         section.blocks.append(Table(caption, _head_of_one(found.evaluation.pairs[:1], before=False), rows))
     if not section.blocks:

@@ -50,7 +50,7 @@ def _at(run: RunData, which: str) -> RunData:
     steps, env_steps = stored.counters.get("opt_steps", 0), stored.counters.get("env_steps", 0)
     played = [each for each in run.evaluated if each.evaluation.opt_steps == steps]
     there = [each for each in played if each.record.get("env_steps") == env_steps]
-    again = [each for each in run.again if each.evaluation.opt_steps == steps]
+    again = [each for each in run.again if each.evaluation.opt_steps == steps and not each.changes]
     moment = f"opt step {steps:,}" if which.isdigit() else f"the {which} checkpoint"
     return replace(run, at=moment, evaluated=tuple(there or again), again=())
 

@@ -33,6 +33,12 @@ class Evaluated:
     evaluation: Evaluation
     record: Mapping[str, Any]
 
+    @property
+    def changes(self) -> list[str]:
+        """What was changed for it by `palestra evaluate`, as arguments of that command."""
+        changes = self.record.get("changes")
+        return [str(change) for change in changes] if isinstance(changes, list) else []
+
 
 @dataclass(frozen=True)
 class StoredCheckpoint:

@@ -10,6 +10,7 @@ import torch
 
 from palestra.algorithms.algorithm import Algorithm, AlgorithmConfig, Seat
 from palestra.config import Config, ConfigError, ConfigErrorItem, PartError
+from palestra.evaluation.config import EvaluationConfig
 from palestra.evaluation.evaluations import Evaluations
 from palestra.games.game import Game
 from palestra.players import FromRunConfig, ScriptedPlayerConfig, make_script
@@ -47,17 +48,38 @@ def build_parts(config: RunConfig, device: torch.device, copies: Folder | None) 
     return Parts(config, game, {name: _build_player(name, config, game, copies) for name in config.players})
 
 
-def build_evaluations(parts: Parts) -> Evaluations:
-    """The evaluations of a run. Raises ConfigError if they do not fit its game and players."""
+def build_evaluations(parts: Parts, evaluations: Sequence[EvaluationConfig] | None = None) -> Evaluations:
+    """The evaluations of a run, or others between its players. Raises ConfigError if they do not fit its game and
+    players."""
     config = parts.config
     return Evaluations(
-        config.evaluations,
+        config.evaluations if evaluations is None else evaluations,
         parts.game,
         parts.players,
         lambda game: game.build(parts.game.device, config.execution.kernel),
+        _fit_player,
         config.seed,
         config.num_worlds,
     )
+
+
+def _fit_player(player: Player, game: Game, role: str) -> Player:
+    """A player once more, held fixed, with the observations and actions of a role in another game. Raises ConfigError
+    if its networks would have other weights there."""
+    assert player.algorithm is not None
+    spaces, actions = game.spaces[role], game.action_spaces[role]
+    fitted = Player(player.name, (role,), spaces, actions, game.device, player.seed, player.compile, player.by_hand)
+    fitted.algorithm = build_algorithm(player.algorithm.config, fitted)
+    for name, net in fitted.nets.items():
+        own, there = player.nets[name].state_dict(), net.state_dict()
+        for key, weight in there.items():
+            if key not in own or own[key].shape != weight.shape:
+                has = f"shape {tuple(own[key].shape)}" if key in own else "none"
+                message = f"its network {name} has weights {key} of {has}; there they have shape {tuple(weight.shape)}"
+                raise ConfigError([ConfigErrorItem(f"players.{player.name}", message)])
+    fitted.load_weights(player.weights())
+    hold_fixed(fitted)
+    return fitted
 
 
 def _build_player(name: str, run: RunConfig, game: Game, copies: Folder | None) -> Player:

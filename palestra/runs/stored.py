@@ -10,11 +10,14 @@ from typing import Any, Self
 
 import torch
 
-from palestra.config import trusting
+from palestra.config import check, trusting
+from palestra.evaluation.config import EvaluationConfig
 from palestra.evaluation.evaluations import Evaluations
+from palestra.evaluation.played import PlayedGames
 from palestra.games.world import EnvironmentFailed
 from palestra.players.player import Player
 from palestra.recording.recorders import plain
+from palestra.runs.changed_evaluations import Changes, digest, errors_at, require_fitting
 from palestra.runs.config import RunConfig, read_stored_config
 from palestra.runs.frames import Library, Row, frame, rows_of_run, run_name
 from palestra.runs.parts import build_evaluations, build_parts, hold_fixed
@@ -40,6 +43,7 @@ class StoredRun:
         self.game, self.players = self.parts.game, self.parts.players
         self.counters: dict[str, int] = {}
         self.is_over = False
+        self.changes = Changes((), ())
 
     @classmethod
     def open(cls, run: str | Path, starts: Mapping[str, int] | None = None, trust: bool = False) -> Self:
@@ -58,6 +62,12 @@ class StoredRun:
         """The run's evaluations. They are built when they are first used, because that may make environments. Raises
         ConfigError if they do not fit the game and the players."""
         return build_evaluations(self.parts)
+
+    def change_evaluations(self, changes: Changes) -> None:
+        """Let other evaluations be played from now on. Raises ConfigError if they do not fit the players."""
+        with errors_at(changes.asked_path):
+            self.evaluations = build_evaluations(self.parts, changes.evaluations(self.config))
+        self.changes = changes
 
     def load(self, which: str) -> None:
         """Load the players and the game from a checkpoint. which: latest, best or a number. Raises CheckpointError for
@@ -87,9 +97,20 @@ class StoredRun:
         with self._failures_filed():
             result = self.evaluations.play(name, num_games or final, with_scripted=True, watch=watch)
         record = {"kind": "evaluation", **self.counters, **result}
-        file = record_name(name, self.counters["opt_steps"])
+        if self._is_changed(name):
+            record["changes"] = self.changes.lines()
+        file = self.file_name(name)
         self.folder.evaluations.make().write(file, to_json(plain(record)).encode())
         return self.folder.evaluations.path / file, record
+
+    def file_name(self, name: str) -> str:
+        """The name of the file with the record of an evaluation of the loaded checkpoint; that of a changed one
+        differs."""
+        suffix = f"-{digest(self.evaluations.configs[name])}" if self._is_changed(name) else ""
+        return record_name(name, self.counters["opt_steps"], suffix)
+
+    def _is_changed(self, name: str) -> bool:
+        return self.evaluations.configs[name] not in self.config.evaluations
 
     def film(self, name: str, file: str) -> tuple[Path, list[float]]:
         """Film the first episodes of an evaluation into a file in evaluations/. Gives its path and the episodes'
@@ -103,6 +124,43 @@ class StoredRun:
                 returns = self.evaluations.film(name, film)
             self.folder.evaluations.make().write(file, film.read_bytes())
         return self.folder.evaluations.path / file, returns
+
+    def play(
+        self,
+        pairing: Mapping[str, str],
+        game: Mapping[str, Any] | None = None,
+        num_games: int | None = None,
+        seed: int | None = None,
+        max_rounds: int | None = None,
+    ) -> PlayedGames:
+        """Play games between players of the loaded checkpoint and scripted ones; nothing is written.
+
+        pairing: role -> player; the roles that are left out keep the run's players. game: the keys in which it differs
+        from the run's, or a whole other one with its `name`; None: the run's. num_games, max_rounds: None: those of the
+        run's first evaluation (`final_num_games`). seed: determines the starts; None: the run's. Raises ConfigError for
+        players that do not fit, EvaluationFailed if an environment fails.
+        """
+        run = self.config
+        first = next(iter(run.evaluations), None)
+        if game is not None and "name" not in game:
+            game = run.game.model_dump() | dict(game)
+        data = {
+            "name": "play",
+            "interval": None,
+            "num_games": num_games or (first and first.final_num_games),
+            "final_num_games": num_games or (first and first.final_num_games),
+            "max_rounds": max_rounds or (first and first.max_rounds),
+            "seed": seed,
+            "game": game,
+            "pairings": [run.roles | dict(pairing)],
+        }
+        with errors_at(lambda path: path.removeprefix("evaluations.0.").replace("pairings.0", "pairing")):
+            evaluation = check(data, EvaluationConfig)
+            require_fitting([evaluation], run)
+            evaluations = build_evaluations(self.parts, [evaluation])
+        with self._failures_filed():
+            [pair] = evaluations.play("play", evaluation.num_games, with_scripted=True)["pairs"]
+        return PlayedGames.from_record(pair)
 
     def records(self) -> Iterator[Row]:
         """The run's records as tidy rows: every number of training records and of evaluations, with its name and the
@@ -123,9 +181,9 @@ class StoredRun:
             raise EvaluationFailed(f"{error}; {traceback}") from error
 
 
-def record_name(name: str, opt_steps: int) -> str:
+def record_name(name: str, opt_steps: int, suffix: str = "") -> str:
     """The name of the file that holds the record of an evaluation at that step."""
-    return f"{name}-opt-step-{opt_steps}.json"
+    return f"{name}-opt-step-{opt_steps}{suffix}.json"
 
 
 def _open(run: str | Path) -> tuple[RunFolder, RunConfig]:

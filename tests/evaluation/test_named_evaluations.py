@@ -111,8 +111,10 @@ def test_a_game_in_which_the_players_do_not_fit_is_one_clear_error(make_config: 
     with pytest.raises(palestra.ConfigError) as caught:
         palestra.Trainer(config)
     assert {error.path for error in caught.value.errors} == {"evaluations.1.game"}
-    expected = "expected a player with the observations and actions of 'host' in that game, got 'host'"
-    assert caught.value.errors[0].message == expected
+    assert caught.value.errors[0].message == (
+        "expected a game in which 'host' can play as 'host'; its network q has weights layers.0.weight of shape "
+        "(8, 24); there they have shape (8, 30)"
+    )
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,94 @@
+"""Evaluations of a stored run that differ from those of its config: in other games, other pairings, other numbers."""
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from palestra.config import Config, ConfigError, ConfigErrorItem, check_overridden
+from palestra.evaluation.config import EvaluationConfig, evaluation_errors
+from palestra.games import AnyGameConfig
+from palestra.runs.config import RunConfig
+
+
+class _Changeable(Config):
+    """The keys of a run's config that an evaluation of a stored run may change."""
+
+    game: AnyGameConfig
+    """the rules"""
+    evaluations: list[EvaluationConfig]
+    """games that are played apart from training"""
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What is asked of the evaluations of a run.
+
+    overrides: of `evaluations` and `game`, as `evaluations.0.max_rounds=50` or `game.dimension=4`; the game is that of
+    the evaluations that have none of their own. pairings: in place of those of every evaluation, role -> player, where
+    the roles that are left out keep the run's players; none: the evaluations' own.
+    """
+
+    overrides: Sequence[str]
+    pairings: Sequence[Mapping[str, str]]
+
+    def lines(self) -> list[str]:
+        """The changes as one writes them for a command."""
+        texts = [",".join(f"{role}={player}" for role, player in pairing.items()) for pairing in self.pairings]
+        return [*self.overrides, *(f"--pairing {text}" for text in texts)]
+
+    def evaluations(self, config: RunConfig) -> list[EvaluationConfig]:
+        """The evaluations of a run with these changes. Raises ConfigError with every fault at once."""
+        data = {
+            "game": config.game.model_dump(),
+            "evaluations": [evaluation.model_dump() for evaluation in config.evaluations],
+        }
+        changed = check_overridden(data, self.overrides, _Changeable)
+        game = None if changed.game == config.game else changed.game
+        evaluations = []
+        for evaluation in changed.evaluations:
+            update: dict[str, object] = {"game": evaluation.game or game}
+            if self.pairings:
+                update["pairings"] = [config.roles | dict(pairing) for pairing in self.pairings]
+            evaluations.append(evaluation.model_copy(update=update))
+        require_fitting(evaluations, config)
+        return evaluations
+
+    def asked_path(self, path: str) -> str:
+        """The path of an error in what was asked: `--pairing`, and `game` where that was changed."""
+        place = re.fullmatch(r"evaluations\.\d+\.(?:(pairings)\.\d+\.(.*)|(game)(\..*)?)", path)
+        if place is not None and place[1] and self.pairings:
+            return f"--pairing {place[2]}"
+        if (
+            place is not None
+            and place[3]
+            and any(override.startswith(("game.", "game=")) for override in self.overrides)
+        ):
+            return f"game{place[4] or ''}"
+        return path
+
+
+def require_fitting(evaluations: Sequence[EvaluationConfig], config: RunConfig) -> None:
+    """Raise ConfigError if the roles, players or games of evaluations do not fit a run."""
+    scripts = {name: getattr(player, "scripted", None) for name, player in config.players.items()}
+    errors = list(evaluation_errors(evaluations, config.game, config.game.declared_roles(), scripts))
+    if errors:
+        raise ConfigError(errors)
+
+
+@contextmanager
+def errors_at(path_of: Callable[[str], str]) -> Iterator[None]:
+    """Inside the block errors of configs have other paths. path_of: gives the path for one of the config."""
+    try:
+        yield
+    except ConfigError as error:
+        items = [ConfigErrorItem(path_of(each.path), each.message) for each in error.errors]
+        raise ConfigError(list(dict.fromkeys(items))) from error
+
+
+def digest(evaluation: EvaluationConfig) -> str:
+    """A few characters that differ for different evaluations, for names of files."""
+    text = json.dumps(evaluation.model_dump(mode="json"), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
