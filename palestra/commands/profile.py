@@ -21,7 +21,7 @@ from palestra.runtime.intervals import Limit
 from palestra.runtime.timing import Phase, TimeLog
 from palestra.training import make_trainer
 from palestra.training.checks import TrainingFailed
-from palestra.training.lifecycle import TrainingEnds
+from palestra.training.interface import TrainingEnds
 from palestra.training.trainer import Trainer
 
 NUM_WARM_EPOCHS = 3  # with updates: the first ones compile

@@ -28,7 +28,8 @@ from palestra.storage.records_file import parse_record
 from palestra.storage.run_folder import RunFolder
 from palestra.storage.segments import CheckpointPlace, read_checked
 from palestra.training.checks import TrainingFailed
-from palestra.training.lifecycle import Lifecycle, TrainingEnds
+from palestra.training.interface import TrainingEnds
+from palestra.training.lifecycle import Lifecycle
 from palestra.training.trainer import Trainer
 
 BEGINNING = "beginning"

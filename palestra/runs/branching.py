@@ -59,11 +59,19 @@ def tree_differences(before: Any, after: Any, path: str = "") -> Iterator[Change
         yield Change(path, before, after)
 
 
-def extend(run: Path, overrides: Sequence[str]) -> RunFolder:
+class Reached(NamedTuple):
+    """How far a run has come. ended: why it ended before its `stop`, if it did."""
+
+    counters: Mapping[str, int]
+    ended: str | None
+
+
+def extend(run: Path, overrides: Sequence[str], reached: Reached | None = None) -> BaseRunConfig:
     """Give a run another end: rewrite its config, and note the change. `Trainer.load(run).fit()` then goes on.
 
-    overrides: as "stop.after=100000". Raises ConfigError for a change of any key but `stop`, if nothing changes, and
-    for an end that the run has already reached; RunFolderError, CheckpointError.
+    overrides: as "stop.after=100000". reached: how far the run has come; None: as far as its last checkpoint. Gives the
+    new config. Raises ConfigError for a change of any key but `stop`, if nothing changes, and for an end that the run
+    has already reached; RunFolderError, CheckpointError.
     """
     folder = RunFolder.open(run)
     with folder.lock():
@@ -77,19 +85,16 @@ def extend(run: Path, overrides: Sequence[str]) -> RunFolder:
             for change in changes
             if change.key.split(".")[0] != "stop"
         ]
-        checkpoints = Checkpoints(folder, config.output.keep_last, config.output.keep_every)
-        latest = checkpoints.load("latest", check_rows=False)
-        with latest.fitting():
-            counters, ended = latest.counters, latest.state["end_reason"]
-        reached = counters.get(extended.stop.unit)
+        counters, ended = reached or _reached(folder, config)
+        count = counters.get(extended.stop.unit)
         if ended is not None:
             remedy = "to go on from it, branch off a checkpoint: palestra branch CHECKPOINT"
             message = f"expected a run that ended by its `stop`, got one that ended early: {ended}; {remedy}"
             faults.append(ConfigErrorItem("stop", message))
         elif not changes:
             faults.append(ConfigErrorItem("stop", "expected another end, as stop.after=100000, got the same"))
-        elif reached is not None and reached >= extended.stop.after:
-            expected = f"expected more than the {reached} {extended.stop.unit} that the run has reached"
+        elif count is not None and count >= extended.stop.after:
+            expected = f"expected more than the {count} {extended.stop.unit} that the run has reached"
             faults.append(ConfigErrorItem("stop.after", f"{expected}, got {extended.stop.after:g}"))
         if faults:
             raise ConfigError(faults)
@@ -102,7 +107,14 @@ def extend(run: Path, overrides: Sequence[str]) -> RunFolder:
             file.truncate(len(noted))
             file.close()
             raise
-    return folder
+    return extended
+
+
+def _reached(folder: RunFolder, config: BaseRunConfig) -> Reached:
+    """How far a run had come at its last checkpoint. Raises CheckpointError if it has none."""
+    latest = Checkpoints(folder, config.output.keep_last, config.output.keep_every).load("latest", check_rows=False)
+    with latest.fitting():
+        return Reached(latest.counters, latest.state["end_reason"])
 
 
 def branched_config(checkpoint: Path, overrides: Sequence[str]) -> BaseRunConfig:

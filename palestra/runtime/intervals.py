@@ -36,6 +36,22 @@ class Limit(Config):
         """The fraction of the limit that has been reached, 0 to 1."""
         return min(now[self.unit] / self.after, 1.0)
 
+    def counted_from(self, start: Counters) -> "Limit":
+        """The limit that is reached so much later than `start`."""
+        return Limit(after=start[self.unit] + self.after, unit=self.unit)
+
+
+def read_limit(num_steps: float | None, unit: str | None, units: Sequence[str]) -> Limit | None:
+    """The limit that arguments of a function say; None if they say none. Raises ValueError for any other number than a
+    positive one, and for a unit that is not one of `units`."""
+    if num_steps is None and unit is None:
+        return None
+    if isinstance(num_steps, bool) or not isinstance(num_steps, int | float) or not 0 < num_steps < math.inf:
+        raise ValueError(f"num_steps: expected a positive number, got {num_steps!r}")
+    if unit is None or unit not in units:
+        raise ValueError(f"unit: expected one of {', '.join(map(repr, units))}, got {unit!r}")
+    return Limit(after=float(num_steps), unit=unit)
+
 
 def is_due(interval: Interval | None, before: Counters, now: Counters) -> bool:
     """`interval.due(before, now)`; False for None."""
@@ -45,8 +61,8 @@ def is_due(interval: Interval | None, before: Counters, now: Counters) -> bool:
 class Agenda:
     """The counts at which something is due next, so that a check at every opt step compares only a few numbers."""
 
-    def __init__(self, limit: Limit, intervals: Sequence[Interval | None]) -> None:
-        self.limit = limit
+    def __init__(self, limits: Sequence[Limit | None], intervals: Sequence[Interval | None]) -> None:
+        self.limits = [limit for limit in limits if limit is not None]
         self.intervals = [interval for interval in intervals if interval is not None]
         self._next: list[tuple[str, float]] = []
         self._minutes = math.inf
@@ -55,7 +71,8 @@ class Agenda:
         """Find the next counts, after everything that was due up to `checked` is done. once: counts, by unit, at which
         something is due that does not recur."""
         due = dict(once)
-        for unit, count in [(self.limit.unit, self.limit.after), *((i.unit, i.next(checked)) for i in self.intervals)]:
+        limits = ((limit.unit, limit.after) for limit in self.limits)
+        for unit, count in [*limits, *((i.unit, i.next(checked)) for i in self.intervals)]:
             due[unit] = min(due.get(unit, math.inf), count)
         self._minutes = due.pop("minutes", math.inf)
         self._next = list(due.items())

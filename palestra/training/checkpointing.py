@@ -1,11 +1,18 @@
 """Saves a training, and restores it: from its own checkpoint, or as a branch from a checkpoint of another run."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from palestra.runs.branching import changes_since, note_changes, require_same_experiment, stored_config
+from palestra.runs.branching import (
+    Reached,
+    changes_since,
+    extend,
+    note_changes,
+    require_same_experiment,
+    stored_config,
+)
 from palestra.storage.checkpoints import CheckpointError
 from palestra.storage.loaded_checkpoint import LoadedCheckpoint
 from palestra.storage.remote import RemoteError
@@ -69,6 +76,22 @@ class Checkpointing:
                 return error
         return None
 
+    # ---- another end -----------------------------------------------------------------------------------
+
+    def extend(self, overrides: Sequence[str]) -> None:
+        """Give the run another end, in its config on the disk and here. Raises as palestra.runs.branching.extend,
+        RuntimeError if the run has no folder yet."""
+        training = self.training
+        if not isinstance(training.run, RunFolder):
+            raise RuntimeError("extend: expected a run that has begun, got one without a folder; call fit() first")
+        has_begun = any(training.counts().values())  # else the state is still in the last checkpoint
+        here = Reached(training.counts(), training.end_reason) if has_begun else None
+        extended = extend(training.run.path, overrides, here)
+        training.config = training.config.model_copy(update={"stop": extended.stop})
+        if training.output is not None:
+            training.output.config = training.config
+        training.finished = False
+
     # ---- restoring -------------------------------------------------------------------------------------
 
     def restore_or_begin(self) -> None:
@@ -97,6 +120,10 @@ class Checkpointing:
         end = f"it is finished; {self._way_on()}" if training.finished else "it goes on from there"
         where = f"checkpoint {loaded.folder.name}, opt step {training.opt_steps}"
         output.display.log(f"{output.folder.path}: {where}; {end}")
+
+    def tell_finished(self) -> None:
+        """Say that the run is finished, and how it can go on."""
+        self.training.log(f"{self.training.opened_output().folder.path}: it is finished; {self._way_on()}")
 
     def _way_on(self) -> str:
         """The command by which a run goes on that is finished."""

@@ -16,10 +16,25 @@ from palestra.storage.run_folder import RunFolder
 from palestra.training.evaluating import Evaluating
 
 
+class TrainingEnds(Exception):
+    """Raised by a safe point to leave the loops: the run is done, or a signal asked to leave."""
+
+
+class Watcher(Protocol):
+    """An observer that is called at every safe point and is no part of the run, as in `palestra verify` and `profile`.
+    Both methods may raise TrainingEnds."""
+
+    def before_safe_point(self) -> None: ...
+
+    def after_safe_point(self) -> None: ...
+
+
 class RunningTraining(Training, Protocol):
     """A training, with more than what callbacks may use."""
 
     name: str
+    config: Any
+    output: RunOutput | None
     run: str | Path | RunFolder | None
     origin: Path | None
     resumed: bool

@@ -7,7 +7,7 @@ and saved. The subclass `palestra.training.trainer.Trainer` trains players in ga
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 from palestra.buffers.memory import NoRoom
 from palestra.buffers.replay import ReplayBuffer
@@ -19,30 +19,18 @@ from palestra.recording.values import Recordable
 from palestra.runs.config import BaseRunConfig
 from palestra.runs.output import RunOutput
 from palestra.runtime.clock import Mark
-from palestra.runtime.intervals import Agenda, Counters, Interval, is_due
+from palestra.runtime.intervals import Agenda, Counters, Interval, Limit, is_due, read_limit
 from palestra.runtime.signals import Interrupted
 from palestra.storage.checkpoints import CheckpointError
 from palestra.storage.disk import write_traceback
 from palestra.training.checkpointing import Checkpointing
 from palestra.training.checks import TrainingFailed, branch_hint, check_checkpoint_folder, resume_hint
 from palestra.training.evaluating import Evaluating
+from palestra.training.interface import TrainingEnds, Watcher
 from palestra.training.progress import ProgressReporter
 from palestra.training.run import RunOwner
 
 LOOK_INTERVAL = Interval(every=256, unit="opt_steps")  # between checks of the loss: on a GPU each one waits
-
-
-class TrainingEnds(Exception):
-    """Raised by a safe point to leave the loops: the run is done, or a signal asked to leave."""
-
-
-class Watcher(Protocol):
-    """An observer that is called at every safe point and is no part of the run, as in `palestra verify` and `profile`.
-    Both methods may raise TrainingEnds."""
-
-    def before_safe_point(self) -> None: ...
-
-    def after_safe_point(self) -> None: ...
 
 
 class Lifecycle(RunOwner):
@@ -74,6 +62,8 @@ class Lifecycle(RunOwner):
         self.notes = Aggregates(self.config.output.statistics)
         self.finished = self._has_left = False
         self.end_reason: str | None = None  # of an end before the config's `stop`
+        self._more: Limit | None = None  # what this `fit` was asked for: from its beginning, and as counts of the run
+        self._pause: Limit | None = None
         self.evaluating: Evaluating = Evaluating()
         self.checkpointing = Checkpointing(self)
         self.checked: Counters = self.counters  # at the last safe point where anything was due
@@ -82,13 +72,17 @@ class Lifecycle(RunOwner):
 
     # ---- the lifecycle ---------------------------------------------------------------------------------
 
-    def fit(self) -> None:
+    def fit(self, num_steps: float | None = None, unit: str | None = None) -> None:
         """Train until the config's `stop`, until `end_run`, or until a signal (`signals.received`) asks to leave.
 
+        num_steps, unit: train for so many more opt_steps, env_steps, epochs or minutes, but not beyond `stop`. The run
+        is then saved, and the next `fit` goes on to the same bits as if there had been no pause. None: until `stop`.
         A run that was loaded goes on from its last checkpoint. Raises TrainingFailed if a loss is not finite or if an
         environment fails (failure.txt in the run's folder has the traceback), RunFolderError or CheckpointError if the
-        disk refuses; for the last checkpoint, CheckpointError comes after everything else is done.
+        disk refuses; for the last checkpoint, CheckpointError comes after everything else is done. ValueError for a
+        number or a unit that is none.
         """
+        self._more = read_limit(num_steps, unit, self.config.units)
         self.require_ready()
         self._has_left = False
         with self.checkpointing.removing_failed_branch(), self._opened() as output:
@@ -117,7 +111,7 @@ class Lifecycle(RunOwner):
         self._note_end()
         output.finish(self._status())
         unsent = self.checkpointing.finish_mirror()
-        output.conclude(self.progress.now(), with_plot=self.signals.received is None)
+        output.conclude(self.progress.now(), with_plot=self.finished and self.signals.received is None)
         failure = self.checkpointing.failure or unsent
         if failure is not None:
             raise failure from None
@@ -165,6 +159,7 @@ class Lifecycle(RunOwner):
         except Interrupted:
             save_is_due = False
         leaving = self.signals.received is not None  # read once, so that a run that leaves has saved
+        leaving = leaving or (self._pause is not None and self._pause.share(now) >= 1.0)
         if output.save is not None and (save_is_due or leaving):
             self.save(save_is_due)
         elif output.save is not None:
@@ -176,6 +171,13 @@ class Lifecycle(RunOwner):
         if self.end_reason is None and self.config.stop.share(self.counters) < 1.0:
             self.end_reason = reason
             self.log(reason)
+
+    def extend(self, overrides: Sequence[str]) -> None:
+        """Give the run another end, as `palestra extend` does: extend(["stop.after=64000"]). `fit` then goes on.
+
+        Raises ConfigError for a change of any key but `stop`, and for an end that the run has already reached;
+        RuntimeError if the run has not begun, RunFolderError, CheckpointError."""
+        self.checkpointing.extend(overrides)
 
     def _note_end(self) -> None:
         if self.finished and self.end_reason is not None:
@@ -199,6 +201,8 @@ class Lifecycle(RunOwner):
         for callback in self.callbacks:
             callback.before_train(self)
         if self.finished:  # but a recorder may lack the end
+            if not is_fresh:
+                self.checkpointing.tell_finished()
             self._note_end()
             output.feed({name: self._recorders[name] for name in output.unfiled() if name in self._recorders})
             output.finish(self._status())
@@ -212,7 +216,8 @@ class Lifecycle(RunOwner):
             if self.config.output.save is not None:
                 self.save()
         intervals = [*self.evaluating.intervals(), self.config.output.record, self.config.output.save, LOOK_INTERVAL]
-        self._agenda = Agenda(self.config.stop, intervals)
+        self._pause = None if self._more is None else self._more.counted_from(self.counters)
+        self._agenda = Agenda([self.config.stop, self._pause], intervals)
         self._agenda.set(self.checked, self.evaluating.due_once())
         self.safe_point()
 

@@ -1,12 +1,15 @@
 """The lifecycle without a game: it trains whatever derives from it. And what it must not know."""
 
 import ast
+import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-from resuming import Killed, assert_same_bits, at_call, kill
+from conftest import MakeConfig
+from resuming import Killed, assert_same_bits, at_call, fit, kill
 from typer.testing import CliRunner
 
 import palestra
@@ -16,6 +19,8 @@ from palestra.storage import Checkpoints, RunFolder
 from palestra.storage.records_file import read_records
 from palestra.training import make_trainer
 from palestra.training.lifecycle import Lifecycle
+from palestra.training.trainer import Trainer
+from tests.games.gym_worlds import gym_data
 
 TRAINING = Path(palestra.__file__).parent / "training"
 
@@ -144,6 +149,122 @@ def test_a_callback_of_players_is_refused_where_nobody_plays(config: dict[str, A
     trainer = make_trainer(config | {"callbacks": [freeze]})
     with pytest.raises(ConfigError, match=r"callbacks\.0\.name: expected a run in which players play, got one of Regr"):
         trainer.fit()
+
+
+# ---- parts of a run, and another end -------------------------------------------------------------------
+
+GYMNASIUM: dict[str, Any] = {
+    "game": gym_data(id="tests.gym_probes:Walk-v0", observation={"normalize": {"eps": 1e-8}, "clip": 5.0}),
+    "roles": {"agent": "host"},
+    "players.agent": ...,
+    "evaluations.0.pairings": [{"agent": "host"}],
+    "best": {"evaluation": "main", "pairing": 0, "measure": "return/agent", "goal": "max"},
+}
+EVALUATORS = {"num_processes": 1, "results": {"after": 3, "unit": "opt_steps"}, "timeout_s": 120.0, "max_restarts": 1}
+
+
+@pytest.mark.parametrize("changes", [{}, GYMNASIUM, {"evaluators": EVALUATORS}])
+def test_a_run_that_is_trained_piece_by_piece_ends_in_the_bits_of_one_piece(
+    changes: dict[str, Any], make_config: MakeConfig, tmp_path: Path, no_plots: None
+) -> None:
+    fit(tmp_path / "whole", make_config(changes))
+    trainer = Trainer(make_config(changes), run=tmp_path / "run")
+    reached = []
+    while not trainer.finished:
+        trainer.fit(num_steps=7, unit="opt_steps")
+        reached.append(trainer.opt_steps)
+    assert reached == [7, 14, 21, 24]
+    assert_same_bits(tmp_path / "run", tmp_path / "whole")
+
+
+def test_a_fit_of_some_steps_is_saved_and_another_process_goes_on(
+    make_config: MakeConfig, tmp_path: Path, no_plots: None
+) -> None:
+    fit(tmp_path / "whole", make_config())
+    Trainer(make_config(), run=tmp_path / "run").fit(num_steps=5, unit="opt_steps")
+    loaded = Trainer.load(tmp_path / "run")
+    with at_call(Lifecycle, "safe_point", 4, kill), pytest.raises(Killed):  # of the 6 steps, 3 are lost
+        loaded.fit(num_steps=6, unit="opt_steps")
+    loaded = Trainer.load(tmp_path / "run")
+    loaded.fit(num_steps=6, unit="opt_steps")
+    assert (loaded.opt_steps, loaded.finished) == (11, False)
+    loaded.fit()
+    assert loaded.finished
+    assert_same_bits(tmp_path / "run", tmp_path / "whole")
+
+
+def test_a_fit_of_some_steps_takes_each_unit_and_says_what_is_none(
+    make_config: MakeConfig, tmp_path: Path, no_plots: None
+) -> None:
+    trainer = Trainer(make_config(), run=tmp_path / "run")
+    trainer.fit(num_steps=1, unit="epochs")
+    assert trainer.epochs == 1
+    before = trainer.env_steps
+    trainer.fit(num_steps=9, unit="env_steps")
+    assert trainer.env_steps - before == 16  # two rounds of 8 worlds
+    steps = trainer.opt_steps
+    trainer.fit(num_steps=1e-9, unit="minutes")
+    assert (trainer.opt_steps, trainer.finished) == (steps, False)
+    units = "unit: expected one of 'opt_steps', 'env_steps', 'epochs', 'minutes'"
+    for num_steps, unit, message in (
+        (0, "epochs", "num_steps: expected a positive number, got 0"),
+        (None, "epochs", "num_steps: expected a positive number, got None"),
+        (True, "epochs", "num_steps: expected a positive number, got True"),
+        (5, "steps", f"{units}, got 'steps'"),
+        (5, None, f"{units}, got None"),
+    ):
+        with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
+            trainer.fit(num_steps, unit)
+    assert trainer.opt_steps == steps
+
+
+@pytest.mark.parametrize("is_loaded", [False, True])
+def test_a_trainer_that_is_extended_learns_what_an_extended_run_learns(
+    is_loaded: bool, make_config: MakeConfig, in_tmp_path: Path, no_plots: None
+) -> None:
+    Trainer(make_config(), run="run").fit()
+    result = CliRunner().invoke(app, ["extend", "run", "stop.after=40"])
+    assert result.exit_code == 0, result.output
+    trainer = Trainer(make_config(), run="here")
+    trainer.fit()
+    if is_loaded:
+        trainer = Trainer.load("here")
+    trainer.extend(["stop.after=40"])
+    with at_call(Lifecycle, "safe_point", 9, kill), pytest.raises(Killed):
+        trainer.fit()
+    fit(Path("here"))
+    assert_same_bits(Path("here"), Path("run"))
+    noted = [json.loads((Path(name) / "changes.jsonl").read_text()) for name in ("here", "run")]
+    assert noted[0] == noted[1]
+
+
+def test_a_trainer_is_extended_once_it_has_begun_and_beyond_where_it_is(
+    make_config: MakeConfig, tmp_path: Path, no_plots: None
+) -> None:
+    trainer = Trainer(make_config({"output.save": None}), run=tmp_path / "run")
+    with pytest.raises(RuntimeError, match=r"^extend: expected a run that has begun, got one without a folder"):
+        trainer.extend(["stop.after=40"])
+    trainer.fit(num_steps=9, unit="opt_steps")
+    trainer.extend(["stop.after=12"])
+    trainer.fit()
+    assert (trainer.opt_steps, trainer.finished) == (12, True)
+    with pytest.raises(ConfigError, match=r"stop\.after: expected more than the 12 opt_steps that the run has reached"):
+        trainer.extend(["stop.after=10"])
+    with pytest.raises(ConfigError, match=r"seed: expected 0, as before, got 1"):
+        trainer.extend(["seed=1"])
+    assert trainer.finished
+    assert trainer.config.seed == 0
+
+
+def test_a_finished_trainer_says_how_it_goes_on(
+    make_config: MakeConfig, tmp_path: Path, no_plots: None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    trainer = Trainer(make_config({"output.display": "plain"}), run=tmp_path / "run")
+    trainer.fit()
+    capfd.readouterr()
+    trainer.fit(num_steps=5, unit="opt_steps")
+    assert trainer.opt_steps == 24
+    assert "it is finished; to go on: palestra extend" in capfd.readouterr().out.replace("\n", "")
 
 
 def test_the_lifecycle_knows_no_game_player_or_roll_out() -> None:
