@@ -182,7 +182,7 @@ ScheduleConfig = Annotated[
     | CosineSchedule
     | PiecewiseSchedule
     | UserSchedule,
-    ByName(user_class=UserSchedule),
+    ByName(user_class=UserSchedule, of_number="constant"),
 ]
 
 

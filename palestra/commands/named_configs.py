@@ -2,9 +2,9 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from palestra.commands.suggest_config import (
     GYMNASIUM,
@@ -14,7 +14,7 @@ from palestra.commands.suggest_config import (
     shipped_configs,
     suggested_config,
 )
-from palestra.config import ConfigError, ConfigErrorItem, load_yaml
+from palestra.config import ConfigError, ConfigErrorItem, apply_overrides, load_yaml
 from palestra.runs.config import RunConfig
 
 FILE_ENDINGS = (".yml", ".yaml", ".json")
@@ -38,20 +38,23 @@ def _remedy(found: "NamedConfig") -> str | None:
         return None
     try:
         data = load_yaml(found.config)
-        algorithm = next(player["algorithm"]["name"] for player in data["players"].values() if "algorithm" in player)
-        game = data["game"].get("id", data["game"]["name"])
-    except (ConfigError, LookupError, TypeError, AttributeError, StopIteration):
+        before = _algorithm_and_game(data)
+        for override in found.overrides:
+            with suppress(ConfigError):
+                data = apply_overrides(data, [override])
+        algorithm, game = after = _algorithm_and_game(data)
+    except (ConfigError, LookupError, TypeError, AttributeError):
         return None
-    is_changed = False
-    for override in found.overrides:
-        key, _, value = override.partition("=")
-        if key.strip() in ("game.id", "game.name") and value != GYMNASIUM and is_known_game(value):
-            is_changed |= value != game
-            game = value
-        elif key.strip().endswith("algorithm.name") and value in known_algorithms():
-            is_changed |= value != algorithm
-            algorithm = value
-    return f"a config that fits: palestra config {algorithm} {game} > x.yml" if is_changed else None
+    if after == before or algorithm not in known_algorithms() or not is_known_game(game):
+        return None
+    return f"a config that fits: palestra config {algorithm} {game} > x.yml"
+
+
+def _algorithm_and_game(data: Mapping[str, Any]) -> tuple[str, str]:
+    """The algorithm of the first player that learns, and the game or the environment's id."""
+    learners = [player["algorithm"] for player in data["players"].values() if "algorithm" in player]
+    game = data["game"]
+    return learners[0]["name"], game["id"] if game["name"] == GYMNASIUM else game["name"]
 
 
 class NamedConfig(NamedTuple):

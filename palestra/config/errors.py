@@ -7,6 +7,7 @@ from difflib import SequenceMatcher
 
 GLUED = re.compile(r"[A-Za-z_]\w*:[^\s/].*")
 """A key and its value without a space between them; or package.module:Class"""
+DECIMAL_COMMA = re.compile(r"[-+]?[0-9]+,[0-9]+")
 
 
 @dataclass(frozen=True)
@@ -65,6 +66,12 @@ def shown(value: object) -> str:
 def mapping_hint(value: object) -> str:
     """For a text that stands in place of a mapping: what is missing if it looks like a key and its value."""
     return "; a key needs a space after its colon" if isinstance(value, str) and GLUED.fullmatch(value) else ""
+
+
+def comma_hint(value: object) -> str:
+    """For a text that stands in place of a number: how to write it if it has a decimal comma."""
+    is_number = isinstance(value, str) and DECIMAL_COMMA.fullmatch(value)
+    return f"; write {str(value).replace(',', '.')}, with a decimal point" if is_number else ""
 
 
 def typed(value: object) -> str:

@@ -13,7 +13,9 @@ from typing import Any
 
 import yaml
 
+from palestra.config.base import Config
 from palestra.config.errors import GLUED, ConfigError, ConfigErrorItem, likeness, typed
+from palestra.config.places import Place
 
 INTEGER = re.compile(r"[-+]?(0|[1-9][0-9]*(_[0-9]+)*)")
 FLOAT = re.compile(
@@ -138,10 +140,14 @@ def resolve(text: str) -> Any:
 # ---- overrides -----------------------------------------------------------------------------------
 
 
-def apply_overrides(data: dict[str, Any], overrides: Iterable[str]) -> dict[str, Any]:
+def apply_overrides(
+    data: dict[str, Any], overrides: Iterable[str], model: type[Config] | None = None
+) -> dict[str, Any]:
     """A copy of `data` with values replaced: `evaluations.0.num_games=3000`, the value read as in a file.
 
-    An override replaces an existing value and adds no key. Raises ConfigError with all errors at once.
+    An override replaces an existing value and adds no key. The last part of a key, or the last parts, may stand for it
+    if no other key ends so. With the model of the data, a number stands for a constant schedule where the model expects
+    a schedule. Raises ConfigError with all errors at once.
     """
     data = copy.deepcopy(data)
     faults: list[ConfigErrorItem] = []
@@ -152,7 +158,7 @@ def apply_overrides(data: dict[str, Any], overrides: Iterable[str]) -> dict[str,
             faults.append(ConfigErrorItem(override, "expected an override of the form dotted.key=value, got no '='"))
             continue
         try:
-            _replace(data, path, _parse(text, path))
+            _replace(data, full_key(data, path), _parse(text, path), model)
         except ConfigError as error:
             faults.extend(error.errors)
     if faults:
@@ -160,26 +166,41 @@ def apply_overrides(data: dict[str, Any], overrides: Iterable[str]) -> dict[str,
     return data
 
 
-def _replace(data: Any, path: str, value: Any) -> None:
-    *parents, last = path.split(".")
+def full_key(data: Any, path: str) -> str:
+    """The dotted key that a path means: itself, or the one key that ends in it. Raises ConfigError if there is none, or
+    if several end so, also as the last word of a name: `learning_rate` ends `policy_learning_rate` too."""
+    known = list(_paths(data))
+    if path in known:
+        return path
+    if not any(key.endswith(f".{path}") for key in known):
+        raise _error(path, f"no such key; did you mean {_nearest_path(known, path)!r}?")
+    candidates = [key for key in known if key.endswith((f".{path}", f"_{path}"))]
+    if len(candidates) > 1:
+        raise _error(path, f"expected a key in full, for several end so: {', '.join(candidates)}")
+    return candidates[0]
+
+
+def _replace(data: Any, path: str, value: Any, model: type[Config] | None) -> None:
+    place = Place(Any if model is None else model)
     here = data
-    for key in [*parents, last]:
-        slot: str | int = int(key) if isinstance(here, list) and re.fullmatch("[0-9]+", key) else key
-        known = here if isinstance(here, dict) else range(len(here)) if isinstance(here, list) else ()
-        if slot not in known:
-            raise _error(path, f"no such key; did you mean {_nearest_path(data, path)!r}?")
+    for key in path.split("."):
+        slot: str | int = int(key) if isinstance(here, list) else key
+        place = place.below_or_any(slot, here)
         container, here = here, here[slot]
-    container[slot] = value
+    container[slot] = place.in_full(value)
 
 
-def _nearest_path(data: Any, path: str) -> str:
-    """The existing path most similar to a wanted one; one that ends in the same key is preferred."""
-    last = path.rsplit(".", 1)[-1]
+def _nearest_path(paths: Iterable[str], path: str) -> str:
+    """The path most similar to a wanted one, in full or in as many last parts; one that ends in the same key is
+    preferred."""
+    parts = path.split(".")
 
     def rank(known: str) -> float:
-        return likeness(path, known) + 0.5 * (known.rsplit(".", 1)[-1] == last)
+        last_parts = known.split(".")[-len(parts) :]
+        best = max(likeness(path, known), likeness(path, ".".join(last_parts)))
+        return best + 0.5 * (last_parts[-1] == parts[-1])
 
-    return max(_paths(data), key=rank, default="")
+    return max(paths, key=rank, default="")
 
 
 def _paths(data: Any) -> Iterator[str]:

@@ -7,10 +7,11 @@ from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_ori
 import annotated_types
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
+from pydantic_core import PydanticCustomError
 
 from palestra.config.base import Noun
 from palestra.config.comments import description_of
-from palestra.config.errors import listed
+from palestra.config.errors import ConfigError, listed
 from palestra.config.variants import Variants, members_of
 
 
@@ -52,6 +53,20 @@ class Place(NamedTuple):
         if get_origin(here.kind) is tuple and kinds[-1] is not Ellipsis and isinstance(key, int):
             return place_of(kinds[key]) if key < len(kinds) else Place(Any)
         return place_of(kinds[0]) if kinds else Place(Any)
+
+    def below_or_any(self, key: str | int, value: Any) -> "Place":
+        """As `below`; any value where the types do not say what lies below, or where `value` is wrong."""
+        if self.variants is None and len(self.alternatives()) > 1:
+            return Place(Any)
+        try:
+            return self.below(key, value)
+        except (ConfigError, PydanticCustomError):
+            return Place(Any)
+
+    def in_full(self, value: Any) -> Any:
+        """The value of an override as a file must write it: a number as a mapping where a mapping is expected that a
+        number may stand for."""
+        return value if self.variants is None else self.variants.in_full(value)
 
 
 def place_of(annotation: Any, constraints: tuple[Any, ...] = ()) -> Place:

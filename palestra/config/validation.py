@@ -1,6 +1,5 @@
 """Checks a plain mapping: gives the config, or all of its errors in the form "expected X, got Y"."""
 
-import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar, get_args
@@ -9,7 +8,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from palestra.config.base import Config
-from palestra.config.errors import ConfigError, ConfigErrorItem, mapping_hint, nearest, shown, typed
+from palestra.config.errors import ConfigError, ConfigErrorItem, comma_hint, mapping_hint, nearest, shown, typed
 from palestra.config.files import apply_overrides, load_yaml
 from palestra.config.own_modules import reading_stored
 from palestra.config.places import Place, describe, place_of
@@ -20,7 +19,6 @@ Model = type[M] | Callable[[Any], type[M]]
 """A model, or what tells it from the data."""
 
 PASSED_THROUGH = ("value_error", "assertion_error")
-DECIMAL_COMMA = re.compile(r"[-+]?[0-9]+,[0-9]+")
 UNKNOWN_KEY = ("extra_forbidden", "invalid_key")
 OUT_OF_RANGE = ("greater_than", "less_than", "multiple_of", "too_short", "too_long", "pattern_mismatch")
 
@@ -42,7 +40,7 @@ def check_overridden(data: dict[str, Any], overrides: Iterable[str], model: Mode
     errors: list[ConfigErrorItem] = []
     for override in overrides:
         try:
-            data = apply_overrides(data, [override])
+            data = apply_overrides(data, [override], _model_of(data, model))
         except ConfigError as error:
             errors += error.errors
     try:
@@ -53,6 +51,14 @@ def check_overridden(data: dict[str, Any], overrides: Iterable[str], model: Mode
     if errors:
         raise ConfigError(errors)
     return config
+
+
+def _model_of(data: dict[str, Any], model: Model[M]) -> type[M] | None:
+    """The model of data that are not yet overridden; None if they do not tell."""
+    try:
+        return model if isinstance(model, type) else model(data)
+    except ConfigError:
+        return None
 
 
 def check(data: Any, model: type[M]) -> M:
@@ -166,8 +172,8 @@ def _message(fault: _Fault) -> str:
     if kind == "int_type" and isinstance(value, float) and value.is_integer():
         expected += f" (write {int(value)})"
     hint = mapping_hint(value) if kind in ("model_type", "dict_type") else ""
-    if kind in ("int_type", "float_type") and isinstance(value, str) and DECIMAL_COMMA.fullmatch(value):
-        hint = f"; write {value.replace(',', '.')}, with a decimal point"
+    if kind in ("int_type", "float_type"):
+        hint = comma_hint(value)
     return f"{expected}, got {typed(value)}{hint}"
 
 

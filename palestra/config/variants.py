@@ -23,7 +23,16 @@ from pydantic import ConfigDict, GetCoreSchemaHandler
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from palestra.config.base import Config
-from palestra.config.errors import ConfigError, ConfigErrorItem, likeness, listed, mapping_hint, nearest, typed
+from palestra.config.errors import (
+    ConfigError,
+    ConfigErrorItem,
+    comma_hint,
+    likeness,
+    listed,
+    mapping_hint,
+    nearest,
+    typed,
+)
 from palestra.config.own_modules import IMPORT_PATH, admit, find_sources, import_own
 
 T = TypeVar("T")
@@ -74,6 +83,14 @@ class Variants(ABC):
     def describe(self, members: tuple[type[Config], ...]) -> str:
         """What is expected, for an error message."""
 
+    def in_full(self, value: Any) -> Any:
+        """The mapping that a value stands for in an override; every other value as it is."""
+        return value
+
+    def hint(self, value: Any) -> str:
+        """What to write in place of a value that is no mapping, if that is plain; else empty."""
+        return mapping_hint(value)
+
     def member(self, members: tuple[type[Config], ...], value: Any) -> type[Config]:
         """The member that any value means; for a config object its own class."""
         if isinstance(value, members):
@@ -81,7 +98,7 @@ class Variants(ABC):
                 _admits(value.name)
             return type(value)
         if not isinstance(value, dict):
-            message = f"expected {self.describe(members)}, got {typed(value)}{mapping_hint(value)}"
+            message = f"expected {self.describe(members)}, got {typed(value)}{self.hint(value)}"
             raise ConfigError([ConfigErrorItem("", message)])
         return self.choose(members, value)
 
@@ -96,10 +113,22 @@ class Variants(ABC):
 @dataclass(frozen=True)
 class ByName(Variants):
     """Chooses by `name: Literal[...]`. With `user_class`, a name may also be `package.module:Class`: a subclass of
-    `user_class`, but not of `but_not`."""
+    `user_class`, but not of `but_not`. With `of_number`, a number in an override stands for the member of that name
+    with the number as its `value`."""
 
     user_class: type | None = None
     but_not: type | None = None
+    of_number: str | None = None
+
+    def in_full(self, value: Any) -> Any:
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        return {"name": self.of_number, "value": value} if is_number and self.of_number is not None else value
+
+    def hint(self, value: Any) -> str:
+        if self.of_number is not None and (comma := comma_hint(value)):
+            return comma
+        full = self.in_full(value)
+        return super().hint(value) if full is value else f"; write {{name: {self.of_number}, value: {value}}}"
 
     def choose(self, members: tuple[type[Config], ...], value: dict[str, Any]) -> type[Config]:
         by_name = names_of(members)

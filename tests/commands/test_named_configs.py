@@ -158,10 +158,29 @@ def test_train_takes_an_algorithm_and_a_game() -> None:
     assert error == "gamma: expected an override of the form dotted.key=value, got no '='\n"
 
 
+def test_short_overrides_stand_for_keys_and_schedules_in_a_run_and_its_branch() -> None:
+    changes = ("stop={after: 8, unit: opt_steps}", "evaluations=[]", "best=null", "output.recorders=[]")
+    palestra("train", "ppo", "nim", *changes, "learning_rate=1e-3", "gamma=.5", "--quiet", "--run", "run")
+    start = "run/checkpoints/00000000"
+    palestra("branch", start, "learning_rate=2e-3", "algorithm.gamma=.75", "--quiet", "--run", "branch")
+    for run, learning_rate, gamma in (("run", 1e-3, 0.5), ("branch", 2e-3, 0.75)):
+        (player,) = load_yaml(Path(run) / "config.yml")["players"].values()
+        assert player["algorithm"]["learning_rate"] == {"name": "constant", "value": learning_rate}
+        assert player["algorithm"]["gamma"] == gamma
+
+
+def test_a_short_key_that_both_players_have_is_told_both_keys() -> None:
+    error = palestra("check", "dqn-polyhedra", "gamma=.98", code=2).stderr
+    every = "players.host.algorithm.gamma, players.agent.algorithm.gamma"
+    assert error == f"gamma: expected a key in full, for several end so: {every}\n"
+    palestra("check", "dqn-polyhedra", "host.algorithm.gamma=.98")
+
+
 @pytest.mark.parametrize("command", ["train", "check"])
 def test_another_environment_by_override_names_the_command_for_a_config_that_fits(command: str) -> None:
     remedy = "; a config that fits: palestra config ppo Pendulum-v1 > x.yml\n"
     assert palestra(command, "ppo-cartpole", "game.id=Pendulum-v1", code=2).stderr.endswith(remedy)
+    assert palestra(command, "ppo-cartpole", "id=Pendulum-v1", code=2).stderr.endswith(remedy)
     arguments = "game.arguments={max_episode_steps: 200, g: 10.0}"
     assert palestra(command, "ppo-cartpole", "game.id=Pendulum-v1", arguments, code=2).stderr.endswith(remedy)
     assert "palestra config" not in palestra(command, "ppo-cartpole", "game.id=Pendulm-v1", code=2).stderr

@@ -31,6 +31,7 @@ from palestra.config import (
     UserConfig,
     apply_overrides,
     check,
+    check_overridden,
     find_defaults,
     find_undescribed,
     load_class,
@@ -175,7 +176,7 @@ def data() -> dict[str, Any]:
 def errors_of(data: Any, *overrides: str, model: type[Config] = Root) -> list[str]:
     """The lines that a user would read."""
     with pytest.raises(ConfigError) as raised:
-        check(apply_overrides(data, overrides), model)
+        check_overridden(data, overrides, model)
     return str(raised.value).splitlines()
 
 
@@ -642,9 +643,9 @@ def test_overrides_leave_their_input_alone(data: dict[str, Any]) -> None:
 
 def test_all_wrong_overrides_are_told_at_once(data: dict[str, Any]) -> None:
     with pytest.raises(ConfigError) as raised:
-        apply_overrides(data, ["gamma=0.9", "evaluations.7.num_games=3", "seed.x=1", "seed", "seed=[", "roles.-1=x"])
+        apply_overrides(data, ["gama=0.9", "evaluations.7.num_games=3", "seed.x=1", "seed", "seed=[", "roles.-1=x"])
     assert [(error.path, error.message.split("?")[0]) for error in raised.value.errors] == [
-        ("gamma", "no such key; did you mean 'players.ann.algorithm.gamma'"),
+        ("gama", "no such key; did you mean 'players.ann.algorithm.gamma'"),
         ("evaluations.7.num_games", "no such key; did you mean 'evaluations.0.num_games'"),
         ("seed.x", "no such key; did you mean 'seed'"),
         ("seed", "expected an override of the form dotted.key=value, got no '='"),
@@ -653,9 +654,77 @@ def test_all_wrong_overrides_are_told_at_once(data: dict[str, Any]) -> None:
     ]
 
 
-def test_key_without_its_path_is_told_the_path() -> None:
-    with pytest.raises(ConfigError, match=r"lr: no such key; did you mean 'players\.host\.optimizer\.lr'\?"):
-        apply_overrides({"players": {"host": {"optimizer": {"lr": 1}}}, "rl": 2}, ["lr=3"])
+@pytest.mark.parametrize("key", ["gamma", "algorithm.gamma", "ann.algorithm.gamma", "players.ann.algorithm.gamma"])
+def test_an_override_may_name_a_key_by_its_last_parts_if_no_other_key_ends_so(data: dict[str, Any], key: str) -> None:
+    changed = apply_overrides(data, [f"{key}=.98"])
+    assert changed["players"]["ann"]["algorithm"]["gamma"] == 0.98
+
+
+def test_a_key_that_stands_in_the_file_as_it_is_written_is_meant() -> None:
+    data = {"seed": 0, "players": {"ann": {"seed": 1, "best_seed": 2}}}
+    assert apply_overrides(data, ["seed=7"]) == {"seed": 7, "players": {"ann": {"seed": 1, "best_seed": 2}}}
+
+
+def test_an_override_by_last_parts_that_several_keys_end_with_is_told_them_all(data: dict[str, Any]) -> None:
+    data["players"]["bob"] = copy.deepcopy(data["players"]["ann"])
+    with pytest.raises(ConfigError) as raised:
+        apply_overrides(data, ["gamma=0.9", "num_games=3", "bob.algorithm.gamma=0.5", "paired=true"])
+    assert str(raised.value).splitlines() == [
+        "gamma: expected a key in full, for several end so: players.ann.algorithm.gamma, players.bob.algorithm.gamma",
+        "num_games: expected a key in full, for several end so: evaluations.0.num_games, evaluations.1.num_games",
+        "paired: no such key; did you mean 'evaluations.0.is_paired'?",
+    ]
+
+
+def test_a_key_that_ends_another_keys_name_must_be_given_in_full() -> None:
+    data = {"policy_learning_rate": 1, "entropy": {"learning_rate": 2}}
+    every = "policy_learning_rate, entropy.learning_rate"
+    with pytest.raises(ConfigError, match=f"^learning_rate: expected a key in full, for several end so: {every}$"):
+        apply_overrides(data, ["learning_rate=3"])
+    assert apply_overrides(data, ["entropy.learning_rate=3"])["entropy"] == {"learning_rate": 3}
+
+
+class Flat(Config):
+    name: Literal["flat"]
+    value: PositiveFloat
+    """The value."""
+
+
+class Sloped(Config):
+    name: Literal["sloped"]
+    slope: float
+    """The slope."""
+
+
+class WithRates(Config):
+    rates: dict[str, Annotated[Flat | Sloped, ByName(of_number="flat")] | None]
+    """A rate each."""
+    reward: Annotated[WinReward, ByName()]
+    """What it pays."""
+
+
+RATES: dict[str, Any] = {
+    "rates": {"one": {"name": "sloped", "slope": 1}, "none": None},
+    "reward": {"name": "win", "scale": 1},
+}
+
+
+def test_in_overrides_a_number_may_stand_for_the_mapping_that_the_model_says(tmp_path: Path) -> None:
+    changed = apply_overrides(RATES, ["rates.one=1e-3", "none=2"], WithRates)
+    assert changed["rates"] == {"one": {"name": "flat", "value": 1e-3}, "none": {"name": "flat", "value": 2}}
+    assert errors_of(RATES, "one=-1", model=WithRates) == ["rates.one.value: expected a number > 0, got -1"]
+    for value in ("true", "fast"):
+        (error,) = errors_of(RATES, f"one={value}", model=WithRates)
+        assert error.startswith("rates.one: expected a mapping with `name`, one of 'flat', 'sloped', got the ")
+    assert errors_of(RATES, "one=0,5", model=WithRates)[0].endswith("; write 0.5, with a decimal point")
+    (error,) = errors_of(RATES, "reward=3", model=WithRates)
+    assert error == "reward: expected a mapping with `name`, one of 'win', got the integer 3"
+
+
+def test_a_number_in_a_file_is_told_the_mapping_to_write() -> None:
+    data = {"rates": {"one": 1e-3}, "reward": {"name": "win", "scale": 1}}
+    (error,) = errors_of(data, model=WithRates)
+    assert error.endswith(", got the float 0.001; write {name: flat, value: 0.001}")
 
 
 def test_config_is_loaded_from_a_file_with_overrides(tmp_path: Path, data: dict[str, Any]) -> None:

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Self
 
 import numpy as np
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 from torch import Tensor
 
 from palestra.config import ConfigError, ConfigErrorItem, NonNegativeInt, PositiveInt
@@ -73,6 +73,18 @@ class PolyhedraConfig(GameConfig):
     """cut a game off (truncated) after so many rounds; null: never"""
     reward: RewardConfig
     """the rewards of host and agent"""
+
+    @field_validator("initial_points", mode="before")
+    @classmethod
+    def _expect_several_boards(cls, boards: Any) -> Any:
+        depth, item = 0, boards
+        while isinstance(item, list) and item:
+            depth, item = depth + 1, item[0]
+        if depth in (1, 2) and not isinstance(item, list):
+            got = ("one point", "one board")[depth - 1]
+            example = [boards] if depth == 2 else [[boards]]
+            raise ValueError(f"expected a list of boards, each a list of points, got {got}; write {example}")
+        return boards
 
     @model_validator(mode="after")
     def _check_boards(self) -> Self:

@@ -1,6 +1,8 @@
 """Covers palestra.games.polyhedra.game, palestra.games.polyhedra.game_kernel."""
 
+import json
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 import torch
@@ -438,6 +440,16 @@ def test_starts_given_by_the_user_are_reduced_and_all_drawn() -> None:
         drawn = boards_of(game.reset(world_keys(0, 300, CPU))["points"])
         assert set(drawn) == {reduced(board, reduction) for board in given}
         assert min(drawn.count(board) for board in set(drawn)) > 60
+
+
+@pytest.mark.parametrize(("boards", "got"), [([1, 2, 3], "one point"), ([[1, 2, 3], [0, 2, 2]], "one board")])
+def test_one_board_in_place_of_a_list_of_boards_is_one_error_with_an_example(boards: list[Any], got: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        polyhedra_config(initial_points=boards)
+    expected = "initial_points: expected a list of boards, each a list of points"
+    text, _, example = str(raised.value).partition("; write ")
+    assert text == f"{expected}, got {got}"
+    assert polyhedra_config(initial_points=json.loads(example)).initial_points == json.loads(example)
 
 
 @pytest.mark.parametrize(
