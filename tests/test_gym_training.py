@@ -152,6 +152,11 @@ def test_named_fields_of_info_are_recorded_and_nothing_else_changes(
         for player in record.get("players", {}).values():
             for name in [name for name in player if name.startswith(("info/", "final_info/"))]:
                 del player[name]
+        for pair in record.get("pairs", []):
+            statistics = pair["statistics"]
+            assert statistics["final_info/age"] == statistics["episode_length"]
+            for name in [name for name in statistics if name.startswith(("info/", "final_info/"))]:
+                del statistics[name]
     assert found == plain
 
 

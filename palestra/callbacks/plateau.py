@@ -19,6 +19,7 @@ from palestra.config import (
     PartError,
     PositiveInt,
 )
+from palestra.evaluation.measures import Measure, MeasureName, measure_errors
 from palestra.runtime.intervals import Counters, Interval
 from palestra.schedules import Schedule
 
@@ -28,10 +29,13 @@ class EvaluationMeasureConfig(Config):
     """a score of an evaluation, each time that it is played"""
     evaluation: NonEmptyStr
     """which of the evaluations, by name"""
-    pairing: NonNegativeInt
-    """which of its pairings, counted from 0"""
-    measure: NonEmptyStr
-    """rho, or return/ROLE"""
+    pairing: NonNegativeInt | None
+    """which of its pairings, counted from 0; null: a function of your own gets the record of all pairings"""
+    measure: MeasureName
+    """as in `best`: rho, return/ROLE, length/iqm, info/FIELD, package.module:function, ..."""
+
+    def user_names(self) -> list[str]:
+        return [self.measure] if ":" in self.measure else []
 
 
 class TrainingMeasureConfig(Config):
@@ -101,18 +105,8 @@ class Plateau(Callback):
             if of.role not in roles:
                 faults.append(ConfigErrorItem("role", f"expected one of {', '.join(roles)}, got {of.role!r}"))
         else:
-            evaluations = {each.name: each for each in training.config.evaluations}
-            measures = ["rho", *(f"return/{role}" for role in roles)]
-            if of.evaluation not in evaluations:
-                known = f"one of {', '.join(evaluations)}" if evaluations else "a run with evaluations"
-                faults.append(ConfigErrorItem("evaluation", f"expected {known}, got {of.evaluation!r}"))
-            elif of.pairing >= (num := len(evaluations[of.evaluation].pairings)):
-                faults.append(
-                    ConfigErrorItem("pairing", f"expected the number of a pairing, 0 to {num - 1}, got {of.pairing}")
-                )
-            if of.measure not in measures:
-                message = f"expected one of {', '.join(measures)}, got {of.measure!r}"
-                faults.append(ConfigErrorItem("measure", message))
+            config, learners = training.config, [player.name for player in playing(training, self.config).learners]
+            faults += measure_errors(of, config.evaluations, roles, config.info_of_evaluations(), learners)
         if faults:
             raise PartError(of, faults)
 
@@ -121,13 +115,11 @@ class Plateau(Callback):
         self.measured_at = {**self.measured_at, "minutes": minutes}
 
     def after_evaluation(self, training: Training, record: Mapping[str, Any]) -> None:
-        of = self.config.of
-        if isinstance(of, EvaluationMeasureConfig) and record["evaluation"] == of.evaluation:
-            (config,) = (each for each in training.config.evaluations if each.name == of.evaluation)
-            found = [pair for pair in record["pairs"] if pair["players"] == config.pairings[of.pairing]]
-            for pair in found:  # one, or none: pairings of scripted players are not played every time
-                role = of.measure.removeprefix("return/")
-                self._measure(training, pair["rho"] if of.measure == "rho" else pair["returns"][role])
+        of, config = self.config.of, training.config
+        if isinstance(of, EvaluationMeasureConfig):
+            score = Measure(of, config.evaluations, config.output.info).of(record)
+            if score is not None:
+                self._measure(training, score)
 
     def after_epoch(self, training: Training) -> None:
         of = self.config.of

@@ -35,8 +35,10 @@ from palestra.config.variants import (
     UnreadConfig,
     UserConfig,
     admitted_class,
+    admitted_function,
     failure,
     load_class,
+    load_function,
     user_class_hashes,
 )
 
@@ -61,6 +63,7 @@ __all__ = [
     "UserConfig",
     "admit",
     "admitted_class",
+    "admitted_function",
     "apply_overrides",
     "below",
     "check",
@@ -73,6 +76,7 @@ __all__ = [
     "importing_nothing",
     "load_class",
     "load_config",
+    "load_function",
     "load_stored_config",
     "load_yaml",
     "render",

@@ -21,6 +21,10 @@ class Config(BaseModel):
     # defer_build: a run uses a few of a hundred models, and each is built on first use
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
+    def user_names(self) -> list[str]:
+        """The classes and functions of the user's own that this config itself names, as package.module:name."""
+        return []
+
 
 @dataclass(frozen=True)
 class Noun:

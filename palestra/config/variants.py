@@ -14,9 +14,10 @@ a config (a schedule, an exploration).
 
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from types import FunctionType
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 from pydantic import ConfigDict, GetCoreSchemaHandler
@@ -34,6 +35,7 @@ from palestra.config.errors import (
     typed,
 )
 from palestra.config.own_modules import IMPORT_PATH, admit, find_sources, import_own
+from palestra.config.parts import walk
 
 T = TypeVar("T")
 
@@ -45,6 +47,9 @@ class UserConfig(Config):
 
     name: str
     """The user's class, as package.module:Class."""
+
+    def user_names(self) -> list[str]:
+        return [self.name]
 
     def build(self, *arguments: Any, **named: Any) -> Any:
         """An object of the user's class, called with this config and then the arguments of its kind."""
@@ -270,6 +275,25 @@ def load_class(name: str, base: type[T]) -> type[T]:
     return found
 
 
+def admitted_function(name: str) -> Callable[..., Any] | None:
+    """As `load_function`; None for a function whose module may not be imported here."""
+    return load_function(name) if _admits(name) else None
+
+
+def load_function(name: str) -> Callable[..., Any]:
+    """The function that `package.module:function` names, imported as `load_class` does. Raises ValueError."""
+    if not IMPORT_PATH.fullmatch(name):
+        raise ValueError(f"expected 'package.module:function', got {name!r}")
+    module_name, function_name = name.split(":")
+    module = import_own(module_name)
+    found = getattr(module, function_name, None)
+    if not callable(found) or isinstance(found, type):
+        functions = [key for key, thing in vars(module).items() if isinstance(thing, FunctionType)]
+        known = listed(functions) or "none"
+        raise ValueError(f"expected a function of module {module_name!r} ({known}), got {function_name!r}")
+    return found
+
+
 def failure(error: BaseException) -> str:
     """What went wrong in a user's own code, and where: `ValueError: too small (mine.py, line 34)`."""
     text = f"{type(error).__name__}: {' '.join(str(error).split())}"
@@ -294,22 +318,10 @@ def user_config_model(name: str, base: type, config_base: type[UserConfig] = Use
 
 
 def user_class_hashes(config: Any) -> dict[str, str]:
-    """The SHA-256 of the source file of each of the user's own classes in a config, by `package.module:Class`. Raises
-    ConfigError for a class without a source file."""
-    names = [user_config.name for user_config in _user_configs(config)]
+    """The SHA-256 of the source file of each of the user's own classes and functions in a config, by
+    `package.module:name`. Raises ConfigError for one without a source file."""
+    names = [name for _, value in walk(config) if isinstance(value, Config) for name in value.user_names()]
     try:
         return {name: find_sources(name.partition(":")[0])[-1].sha256 for name in names}
     except (ImportError, ValueError) as error:
         raise ConfigError([ConfigErrorItem("", str(error))]) from error
-
-
-def _user_configs(value: Any) -> Iterator[UserConfig]:
-    if isinstance(value, UserConfig):
-        yield value
-    if isinstance(value, Config):
-        value = dict(value)
-    if isinstance(value, dict):
-        value = list(value.values())
-    if isinstance(value, list | tuple):
-        for item in value:
-            yield from _user_configs(item)

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from palestra.config import Config, ConfigErrorItem, NonEmptyStr, NonNegativeInt, PositiveFloat, PositiveInt, below
+from palestra.evaluation.measures import MeasureName, measure_errors
 from palestra.games import AnyGameConfig, GameConfig
 from palestra.players import script_error
 from palestra.runtime.intervals import Interval
@@ -54,12 +55,16 @@ class EvaluatorsConfig(Config):
 class BestConfig(Config):
     evaluation: NonEmptyStr
     """which of the evaluations, by name"""
-    pairing: NonNegativeInt
-    """which of its pairings, counted from 0"""
-    measure: Annotated[str, Field(pattern=r"^(rho|return/.+)$")]
-    """rho, or return/ROLE"""
+    pairing: NonNegativeInt | None
+    """which of its pairings, counted from 0; null: a function of your own gets the record of all pairings"""
+    measure: MeasureName
+    """rho, return/ROLE, length, won/ROLE, info/FIELD, final_info/FIELD; with /iqm, /median, /std, /min or /max
+    another statistic than the mean; or a function of your own, package.module:function"""
     goal: Literal["max", "min"]
     """whether a higher (max) or a lower (min) value is better"""
+
+    def user_names(self) -> list[str]:
+        return [self.measure] if ":" in self.measure else []
 
 
 def evaluation_errors(
@@ -119,23 +124,18 @@ def _pairing_errors(
 
 
 def best_errors(
-    best: BestConfig | None, evaluations: Sequence[EvaluationConfig], roles: Sequence[str], learners: Collection[str]
+    best: BestConfig | None,
+    evaluations: Sequence[EvaluationConfig],
+    roles: Sequence[str],
+    info: Mapping[str, Sequence[str]],
+    learners: Collection[str],
 ) -> Iterator[ConfigErrorItem]:
-    """The errors in `best`, which says what makes a checkpoint the best one. learners: the players that learn."""
+    """The errors in `best`, which says what makes a checkpoint the best one. info: as for `measure_errors`. learners:
+    the players that learn."""
     if best is None:
         return
-    measures = ["rho", *(f"return/{role}" for role in roles)]
-    if best.measure not in measures:
-        message = f"expected one of {', '.join(measures)}, got {best.measure!r}"
-        yield ConfigErrorItem("best.measure", message)
-    by_name = {evaluation.name: evaluation for evaluation in evaluations}
-    if best.evaluation not in by_name:
-        expected = f"one of {', '.join(by_name)}" if by_name else "null for best, as there are no evaluations"
-        yield ConfigErrorItem("best.evaluation", f"expected {expected}, got {best.evaluation!r}")
+    if not evaluations:
+        yield ConfigErrorItem("best", "expected null, because there are no evaluations, got a mapping")
         return
-    pairings = by_name[best.evaluation].pairings
-    learning = [index for index, pairing in enumerate(pairings) if any(name in learners for name in pairing.values())]
-    if best.pairing not in learning:
-        numbers = f" ({', '.join(map(str, learning))})" if learning else ", of which there is none"
-        message = f"expected a pairing with a player that learns{numbers}, got {best.pairing}"
-        yield ConfigErrorItem("best.pairing", message)
+    for item in measure_errors(best, evaluations, roles, info, learners):
+        yield ConfigErrorItem(f"best.{item.path}", item.message)

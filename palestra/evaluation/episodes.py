@@ -1,7 +1,8 @@
 """Evaluation in environments: a fixed number of episodes, each from its own seed."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -9,7 +10,7 @@ from palestra.evaluation.evaluator import STREAM, Games
 from palestra.games.game import expand_mask
 from palestra.games.policy import Memory, Policy
 from palestra.games.spaces import Discrete
-from palestra.games.world import WorldGame
+from palestra.games.world import StepInfo, WorldGame
 from palestra.randomness import base_key, fold, world_keys
 
 
@@ -22,9 +23,11 @@ def play_episodes(
     max_rounds: int,
     seed: int,
     watch: Callable[[int], None] = lambda num_over: None,
+    info: Sequence[str] = (),
 ) -> Games:
     """Play exactly `num_games` episodes, at most `num_worlds` at a time; those longer than `max_rounds` steps are cut
-    off. watch: called before every step with how many are over; may raise Interrupted.
+    off. watch: called before every step with how many are over; may raise Interrupted. info: fields of the
+    environments' info that are recorded.
 
     Every world plays a fixed number of episodes, because counting those that end first would over-represent short
     ones. Episode e of world w begins from the same seed in every evaluation with this `seed`, in environments that are
@@ -37,10 +40,12 @@ def play_episodes(
     key, device = base_key(seed, STREAM), game.device
     quotas = num_games // num_worlds + (torch.arange(num_worlds, device=device) < num_games % num_worlds).long()
     results = _Results(num_worlds, int(quotas.max()), device)
+    fields = _InfoResults(info, num_worlds)
     actions = torch.zeros(action_space.num_flags, dtype=torch.int64, device=device)
     keys, num_rounds, memory = world_keys(key, num_worlds, device), 1, dict[str, Tensor]()
     world = game.make_world(num_worlds, key, training=False)
     try:
+        step_info = world.read_info(info) if info else None
         while num_left := int((quotas - results.played).sum()):
             watch(num_games - num_left)
             running = results.played < quotas
@@ -55,13 +60,16 @@ def play_episodes(
             results.returns += outcome.raw_reward
             cut = (results.lengths >= max_rounds) & ~outcome.terminated & ~outcome.truncated
             ended = outcome.terminated | outcome.truncated | cut
+            if step_info is not None:
+                fields.add(step_info, ended & running, results.played)
             results.write(ended & running, outcome.terminated)
             if bool((leaving := cut & (results.played < quotas)).any()):
                 world.restart(leaving)
             memory = _forget(decision.memory, ended | ~outcome.valid)
     finally:
         world.close()
-    return results.games(quotas, role, actions if isinstance(action_space, Discrete) else None)
+    taken = actions if isinstance(action_space, Discrete) else None
+    return results.games(quotas, role, taken, fields.by_name())
 
 
 class _Results:
@@ -84,7 +92,7 @@ class _Results:
         self.played[worlds] += 1
         self.lengths[worlds], self.returns[worlds] = 0, 0.0
 
-    def games(self, quotas: Tensor, role: str, actions: Tensor | None) -> Games:
+    def games(self, quotas: Tensor, role: str, actions: Tensor | None, info: dict[str, Tensor]) -> Games:
         wanted = torch.arange(self.all_lengths.shape[1], device=quotas.device) < quotas.unsqueeze(1)
         return Games(
             finished=self.all_finished[wanted],
@@ -93,7 +101,42 @@ class _Results:
             started_over=0,
             tallies={},
             actions={} if actions is None else {role: actions},
+            info=info,
         )
+
+
+class _InfoResults:
+    """Fields of the environments' info. sums, counts: float64 (B,) by name, over the steps of the running episodes.
+    found: by name, world, episode and value of the episodes played that have the field."""
+
+    def __init__(self, names: Sequence[str], num_worlds: int) -> None:
+        self.sums = {name: np.zeros(num_worlds) for name in names}
+        self.counts = {name: np.zeros(num_worlds) for name in names}
+        self.found: dict[str, list[tuple[int, int, float]]] = {
+            f"{kind}/{name}": [] for kind in ("info", "final_info") for name in names
+        }
+
+    def add(self, step: StepInfo, ended: Tensor, played: Tensor) -> None:
+        """Add a step. ended: bool (B,), where it is the last one of an episode. played: int64 (B,), the number of the
+        episode."""
+        for name, (numbers, has) in step.values.items():
+            self.sums[name] += np.where(has, numbers, 0.0)
+            self.counts[name] += has
+        for world in ended.nonzero().squeeze(1).tolist():
+            for name, counts in self.counts.items():
+                episode = int(played[world])
+                if counts[world]:
+                    mean = float(self.sums[name][world] / counts[world])
+                    self.found[f"info/{name}"].append((world, episode, mean))
+                if name in step.values and step.values[name][1][world]:
+                    last = float(step.values[name][0][world])
+                    self.found[f"final_info/{name}"].append((world, episode, last))
+                self.sums[name][world] = counts[world] = 0.0
+
+    def by_name(self) -> dict[str, Tensor]:
+        """The values in the order of worlds and episodes, float64."""
+        values = {name: [value for *_, value in sorted(found)] for name, found in self.found.items()}
+        return {name: torch.tensor(value, dtype=torch.float64) for name, value in values.items()}
 
 
 def _forget(memory: Mapping[str, Tensor], where: Tensor) -> Memory:

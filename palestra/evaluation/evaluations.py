@@ -10,6 +10,7 @@ from palestra.config import ConfigError, ConfigErrorItem, below
 from palestra.evaluation.config import BestConfig, EvaluationConfig
 from palestra.evaluation.episodes import play_episodes
 from palestra.evaluation.evaluator import Games, evaluation_mode, play_games
+from palestra.evaluation.measures import Measure
 from palestra.evaluation.ratings import rate
 from palestra.evaluation.trace import trace_game
 from palestra.evaluation.video import film_episodes
@@ -30,8 +31,8 @@ class Evaluations:
 
     build_game: builds the game of an evaluation that has its own. fit_player: builds a player once more, with the
     observations and actions of a role in another game; raises ConfigError if its networks do not fit there. seed: the
-    run's, for evaluations without one. num_worlds: how many environments step together. Raises ConfigError if a player
-    does not fit the game of a pairing.
+    run's, for evaluations without one. num_worlds: how many environments step together. info: the fields of
+    environments' info that are recorded. Raises ConfigError if a player does not fit the game of a pairing.
     """
 
     def __init__(
@@ -43,9 +44,10 @@ class Evaluations:
         fit_player: Callable[[Player, Game, str], Player],
         seed: int,
         num_worlds: int,
+        info: Sequence[str],
     ) -> None:
         self.configs = {config.name: config for config in configs}
-        self.game, self.players, self.seed, self.num_worlds = game, players, seed, num_worlds
+        self.game, self.players, self.seed, self.num_worlds, self.info = game, players, seed, num_worlds, info
         self.games: dict[str, Game] = {}
         for index, config in enumerate(configs):
             with below(f"evaluations.{index}"):
@@ -166,7 +168,7 @@ class Evaluations:
                 return play_games(game, policies, num_games, config.max_rounds, seed, watch)
             assert isinstance(game, WorldGame)
             policy = policies[game.roles[0]]
-            return play_episodes(game, policy, num_games, self.num_worlds, config.max_rounds, seed, watch)
+            return play_episodes(game, policy, num_games, self.num_worlds, config.max_rounds, seed, watch, self.info)
 
     def _policy(self, name: str, player: Player | None, game: Game, role: str) -> Policy:
         if player is None:
@@ -177,25 +179,20 @@ class Evaluations:
 
 
 class BestScore:
-    """The best score so far, by the measure of a config."""
+    """The best score so far, by the measure of a config. info: the recorded fields of the environments' info."""
 
-    def __init__(self, config: BestConfig, evaluations: Sequence[EvaluationConfig]) -> None:
+    def __init__(self, config: BestConfig, evaluations: Sequence[EvaluationConfig], info: Sequence[str]) -> None:
         self.config = config
-        [evaluation] = [each for each in evaluations if each.name == config.evaluation]
-        self.pairing = evaluation.pairings[config.pairing]
+        self.measure = Measure(config, evaluations, info)
         self.value: float | None = None
         self._before: float | None = None
 
     def improves(self, record: Mapping[str, Any]) -> bool:
         """Whether the record of an evaluation has a strictly better score than all earlier ones; never if it is nan. A
         better score becomes the best."""
-        if record["evaluation"] != self.config.evaluation:
-            return False
-        pair = next(pair for pair in record["pairs"] if pair["players"] == self.pairing)
-        measure = self.config.measure
-        score = pair["rho"] if measure == "rho" else pair["returns"][measure.removeprefix("return/")]
+        score = self.measure.of(record)
         sign = 1.0 if self.config.goal == "max" else -1.0
-        if math.isnan(score) or (self.value is not None and sign * score <= sign * self.value):
+        if score is None or math.isnan(score) or (self.value is not None and sign * score <= sign * self.value):
             return False
         self._before, self.value = self.value, score
         return True

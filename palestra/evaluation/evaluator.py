@@ -24,7 +24,8 @@ class Games:
     finished: bool, ended by the rules; the others reached the round limit, or the game itself truncated them. lengths:
     int64, rounds played. returns: float32, by role. started_over: how many games were over at their start. tallies:
     sums of the game's own counters (overflow, ...). actions: how often each action was taken, int64 (A,) by role, for
-    Discrete spaces.
+    Discrete spaces. info: fields of the environments' info, float64, by name, of the games that have it: as info/NAME
+    the mean over the game's steps, as final_info/NAME that of its last step.
     """
 
     finished: Tensor
@@ -33,6 +34,7 @@ class Games:
     started_over: int
     tallies: dict[str, int]
     actions: dict[str, Tensor]
+    info: dict[str, Tensor]
 
     def summary(self) -> dict[str, Any]:
         """The results as a record: rho and returns with 95% intervals, the counts behind them, and the distributions of
@@ -58,6 +60,7 @@ class Games:
             "statistics": {
                 "episode_return": {role: describe(values) for role, values in self.returns.items()},
                 "episode_length": describe(self.lengths),
+                **{name: describe(values) for name, values in self.info.items()},
             },
         }
 
@@ -100,6 +103,7 @@ def play_games(
         started_over=int((~played).sum()),
         tallies={name: int(value[played].sum()) for name, value in worlds.tallies.items()},
         actions=worlds.actions,
+        info={},
     )
 
 

@@ -82,6 +82,13 @@ class InfoFields(Protocol):
         """A line for each requested field that cannot be recorded; each line once."""
 
 
+class StepInfo(Protocol):
+    """Fields of the environments' `info` at the last step. values: by name, the numbers, float64 (B,), and which worlds
+    have one, bool (B,); of a field that no world has, nothing."""
+
+    values: dict[str, tuple[np.ndarray, np.ndarray]]
+
+
 class EnvironmentWorld(World):
     """A World of environments that others have written: they can also be restarted, rendered and closed."""
 
@@ -99,6 +106,10 @@ class EnvironmentWorld(World):
     @abstractmethod
     def record_info(self, names: Sequence[str], aggregates: Aggregates) -> InfoFields:
         """From now on, add these fields of the environments' `info` to `aggregates` at every step."""
+
+    @abstractmethod
+    def read_info(self, names: Sequence[str]) -> StepInfo:
+        """From now on, keep the numbers that the last step gave in these fields of the environments' `info`."""
 
     @abstractmethod
     def close(self) -> None:

@@ -87,7 +87,8 @@ class OutputConfig(Config):
     """the statistics of a record of the numbers since the last record; the mean has the bare name, the others as
     loss/std"""
     info: list[NonEmptyStr]
-    """fields of the environments' info that are recorded, inner ones as episode/r; only of Gymnasium environments"""
+    """fields of the environments' info that are recorded, in training and in evaluations, inner ones as episode/r; only
+    of Gymnasium environments"""
     recorders: Annotated[list[RecorderConfig], AfterValidator(check_recorders)]
     """where the records go besides records.jsonl; []: nowhere"""
     save: Interval | None
@@ -199,7 +200,7 @@ class RunConfig(BaseRunConfig):
         errors = [
             *self._role_errors(roles),
             *evaluation_errors(self.evaluations, self.game, roles, scripts),
-            *best_errors(self.best, self.evaluations, roles, self.learners()),
+            *best_errors(self.best, self.evaluations, roles, self.info_of_evaluations(), self.learners()),
         ]
         if self.evaluators is not None and not self.evaluations:
             errors.append(
@@ -212,6 +213,11 @@ class RunConfig(BaseRunConfig):
         if errors:
             raise ConfigError(errors)
         return self
+
+    def info_of_evaluations(self) -> dict[str, list[str]]:
+        """The fields of the environments' info that each evaluation records, by its name."""
+        games = {each.name: each.game or self.game for each in self.evaluations}
+        return {name: self.output.info if game.has_info else [] for name, game in games.items()}
 
     def learners(self) -> list[str]:
         """The names of the players that learn."""

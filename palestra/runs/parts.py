@@ -60,6 +60,7 @@ def build_evaluations(parts: Parts, evaluations: Sequence[EvaluationConfig] | No
         _fit_player,
         config.seed,
         config.num_worlds,
+        config.output.info,
     )
 
 

@@ -20,7 +20,7 @@ class PlayedEvaluations(Evaluating):
 
     def __init__(self, training: RunningTraining, config: RunConfig, evaluator: Evaluator) -> None:
         self.training, self.config, self.evaluator = training, config, evaluator
-        self.best = None if config.best is None else BestScore(config.best, config.evaluations)
+        self.best = None if config.best is None else BestScore(config.best, config.evaluations, config.output.info)
 
     def intervals(self) -> Sequence[Interval | None]:
         return [evaluation.interval for evaluation in self.config.evaluations]

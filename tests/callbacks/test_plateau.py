@@ -172,10 +172,13 @@ def test_a_schedule_is_lowered_at_every_plateau(make_config: MakeConfig, tmp_pat
     ("changes", "told"),
     [
         ({"of": RHO | {"evaluation": "x"}}, "callbacks.0.of.evaluation: expected one of main, got 'x'"),
-        ({"of": RHO | {"pairing": 9}}, "callbacks.0.of.pairing: expected the number of a pairing, 0 to 2, got 9"),
+        (
+            {"of": RHO | {"pairing": 9}},
+            "callbacks.0.of.pairing: expected a pairing with a player that learns (0, 1), got 9",
+        ),
         (
             {"of": RHO | {"measure": "return/x"}},
-            "callbacks.0.of.measure: expected one of rho, return/host, return/agent, got 'return/x'",
+            "callbacks.0.of.measure: expected one of 'rho', 'return/host', 'return/agent', 'length', 'won/host',",
         ),
         (
             {"of": TRAINING["of"] | {"role": "x"}},  # type: ignore[operator]

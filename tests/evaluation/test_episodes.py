@@ -1,6 +1,7 @@
 """Evaluation in Gymnasium environments: exactly so many episodes, from the same seeds, none favoured."""
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pytest
@@ -106,6 +107,54 @@ def test_returns_are_the_environments_own_rewards() -> None:
     game = gym_game(reward={"normalize": {"gamma": 0.9, "eps": 1.0}, "clip": 0.1})
     games = play_episodes(game, make_script("random", game), 5, 2, 100, 0)
     assert games.returns["agent"].tolist() == [length * (length + 1) / 2 for length in walk_lengths(5, 2)]
+
+
+WAYS = [("sync", mode, {}) for mode in MODES] + [
+    ("async", "next_step", {}),
+    *(
+        ("entry_point", "", {"id": "tests.gym_probes:TellingVector-v0", "arguments": {"same_step": same_step}})
+        for same_step in (True, False)
+    ),
+]
+
+
+@pytest.mark.parametrize(("way", "mode", "changes"), WAYS)
+def test_fields_of_info_are_those_of_the_games_that_count(way: str, mode: str, changes: dict[str, Any]) -> None:
+    """A game's mean over its steps, and the value of its last step; of games that are cut off, too."""
+    game = gym_game(way, mode, **{"id": "tests.gym_probes:Telling-v0", **changes})
+    num_worlds = 20 if way == "entry_point" else 3  # worlds that cannot be restarted play one episode each
+    fields = ["age", "rare", "inner/half", "is_odd", "episode/l", "word", "pair", "list", "absent"]
+    games = play_episodes(game, make_script("random", game), 20, num_worlds, 4, 0, info=fields)
+    lengths = games.lengths.tolist()
+    assert set(lengths) == {1, 2, 3, 4}
+    expected = {
+        "info/age": [(length + 1) / 2 for length in lengths],
+        "final_info/age": lengths,
+        "info/rare": [3 for length in lengths if length >= 3],
+        "final_info/rare": [3 for length in lengths if length == 3],
+        "info/inner/half": [(length + 1) / 4 for length in lengths],
+        "final_info/inner/half": [length / 2 for length in lengths],
+        "info/is_odd": [(length + 1) // 2 / length for length in lengths],
+        "final_info/is_odd": [length % 2 for length in lengths],
+    }
+    if way != "entry_point":  # which seeds its episodes itself
+        full = walk_lengths(20, num_worlds)
+        assert lengths == [min(length, 4) for length in full]
+        expected |= {f"{kind}/episode/l": [n for n in full if n <= 4] for kind in ("info", "final_info")}
+    else:
+        del games.info["info/episode/l"], games.info["final_info/episode/l"]
+    expected |= {f"{kind}/{name}": [] for kind in ("info", "final_info") for name in ("word", "pair", "list", "absent")}
+    assert {name: values.tolist() for name, values in games.info.items()} == expected
+    statistics = games.summary()["statistics"]
+    assert statistics["final_info/age"]["max"] == 4
+    assert np.isnan(statistics["info/absent"]["mean"])
+
+
+def test_a_number_for_all_worlds_is_that_of_each_game() -> None:
+    arguments = {"same_step": False}
+    game = gym_game("entry_point", id="tests.gym_probes:TellingVector-v0", arguments=arguments)
+    games = play_episodes(game, make_script("random", game), 20, 20, 4, 0, info=["steps"])
+    assert games.info["final_info/steps"].tolist() == games.lengths.tolist()
 
 
 def test_an_interrupted_evaluation_closes_its_environments() -> None:

@@ -85,6 +85,23 @@ EVALUATION = [
         ("training=False", "training=True"),
         ("(running & outcome.valid).long()", "outcome.valid.long()"),
         ("        world.close()", "        pass"),
+        ("fields.add(step_info, ended & running, results.played)", "fields.add(step_info, ended, results.played)"),
+        ("self.sums[name][world] = counts[world] = 0.0", "counts[world] = 0.0"),
+        ("if name in step.values and step.values[name][1][world]:", "if name in step.values:"),
+    ),
+    *mutants(
+        "evaluation/measures.py",
+        "evaluation/test_measures.py evaluation/test_best_score.py",
+        ('if record["evaluation"] != self.keys.evaluation:', "if False:"),
+        ('{"length": "episode_length"}', '{"length": "episode_return"}'),
+        ("        if result is None:\n            return None\n        if self", "        if self"),
+        ('not (keys.pairing is None and ":" in keys.measure)', "keys.pairing is not None"),
+    ),
+    *mutants(
+        "games/gymnasium/info.py",
+        f"{EPISODES} games/gymnasium/test_gym_info.py",
+        ("            if valid is not None:\n                has = has & valid\n            if", "            if"),
+        ("np.where(ended, last, numbers), np.where(ended, has_last, has)", "numbers, has"),
     ),
     *mutants(
         "evaluation/evaluations.py",
@@ -94,8 +111,7 @@ EVALUATION = [
         ("return player.policy(explore=False)\n\n\nclass", "return player.policy(explore=True)\n\n\nclass"),
         ("sign * score <= sign * self.value", "sign * score < sign * self.value"),
         ('sign = 1.0 if self.config.goal == "max" else -1.0', "sign = 1.0"),
-        ("if math.isnan(score) or (self.value", "if (self.value"),
-        ('if record["evaluation"] != self.config.evaluation:', "if False:"),
+        ("math.isnan(score) or (self.value", "(self.value"),
         ("        self.value = self._before", "        pass"),
     ),
     *mutants(

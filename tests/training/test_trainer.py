@@ -584,7 +584,7 @@ def test_a_reward_of_the_user_s_own_that_is_no_number_fails_the_run(make_config:
         ({"best.pairing": 7}, "best.pairing: expected a pairing with a player that learns (0, 1), got 7"),
         (
             {"best.measure": "return/hosts"},
-            "best.measure: expected one of rho, return/host, return/agent, got 'return/hosts'",
+            "best.measure: expected one of 'rho', 'return/host', 'return/agent', 'length', 'won/host', 'won/agent' (",
         ),
         (
             {"execution.device": "gpu"},

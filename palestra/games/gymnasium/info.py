@@ -60,12 +60,10 @@ class InfoFields:
                 yield f"output.info: no step had the field {name!r}; {there}"
 
     def _add_field(self, full_name: str, name: str, infos: Infos, where: np.ndarray | None) -> None:
-        *outer, key = self.paths[name]
-        for inner in outer:
-            infos = _mapping(infos.get(inner))
-        if key not in infos or isinstance(infos[key], Mapping):
+        found = _find(infos, self.paths[name])
+        if found is None:
             return
-        values, has = np.asarray(infos[key]), infos.get(f"_{key}", True)
+        values, has = found
         if where is not None:
             has = has & where
         if values.shape[:1] != (self.num_worlds,):  # one for all worlds
@@ -77,15 +75,73 @@ class InfoFields:
             self._add_values(full_name, name, values)
 
     def _add_values(self, full_name: str, name: str, values: np.ndarray) -> None:
-        if values.dtype == object:
-            with suppress(ValueError):  # lists that differ in length
-                values = np.array(values.tolist())
+        values = _typed(values)
         if values.dtype.kind not in "biuf":
             self._not_numbers.add(name)
         elif values.ndim == 1:
             self.aggregates.add_numbers(full_name, values)
         else:
             self.aggregates.add({full_name: values})
+
+
+class StepInfo:
+    """Some fields of the last step, one number for each world, as the games of an evaluation need them. A field of
+    arrays or of anything else has no number.
+
+    values: by name, the numbers, float64 (B,), and which worlds have one, bool (B,); of a field that no world has,
+    nothing. A world whose step has ended its episode has the field of that step.
+    """
+
+    def __init__(self, names: Sequence[str], num_worlds: int) -> None:
+        self.paths = {name: name.split("/") for name in names}
+        self.num_worlds = num_worlds
+        self.values: dict[str, tuple[np.ndarray, np.ndarray]] = {}
+
+    def step(self, infos: Infos, valid: np.ndarray | None, ended: np.ndarray | None, is_same_step: bool) -> None:
+        """Keep the fields of one step; the arguments are those of `InfoFields.step`."""
+        self.values = {}
+        for name, path in self.paths.items():
+            numbers, has = self._numbers(infos, path)
+            if ended is not None and is_same_step:
+                last, has_last = self._numbers(_mapping(infos.get("final_info")), path)
+                numbers, has = np.where(ended, last, numbers), np.where(ended, has_last, has)
+            if valid is not None:
+                has = has & valid
+            if has.any():
+                self.values[name] = (numbers, has)
+
+    def _numbers(self, infos: Infos, path: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+        """The numbers of a field, (B,), and which worlds have one, bool (B,)."""
+        numbers, none = np.zeros(self.num_worlds), np.zeros(self.num_worlds, dtype=bool)
+        found = _find(infos, path)
+        if found is None:
+            return numbers, none
+        values, has = np.asarray(found[0]), np.broadcast_to(found[1], self.num_worlds)
+        if values.ndim == 0:  # one for all worlds
+            values = np.broadcast_to(values, self.num_worlds)
+        values = _typed(values[has]) if len(values) == self.num_worlds else values
+        if values.shape != (int(has.sum()),) or values.dtype.kind not in "biuf":
+            return numbers, none
+        numbers[has] = values
+        return numbers, np.array(has)
+
+
+def _find(infos: Infos, path: Sequence[str]) -> tuple[np.ndarray, Any] | None:
+    """The values of a field, and which worlds have one: bool (B,), or True; None if there is no such field."""
+    *outer, key = path
+    for inner in outer:
+        infos = _mapping(infos.get(inner))
+    if key not in infos or isinstance(infos[key], Mapping):
+        return None
+    return np.asarray(infos[key]), infos.get(f"_{key}", True)
+
+
+def _typed(values: np.ndarray) -> np.ndarray:
+    """Values with the type of what is in them, if that is one."""
+    if values.dtype == object:
+        with suppress(ValueError):  # lists that differ in length
+            return np.array(values.tolist())
+    return values
 
 
 def _mapping(value: Any) -> Infos:

@@ -17,7 +17,7 @@ from palestra.config import ConfigError, ConfigErrorItem
 from palestra.games.game import Observation
 from palestra.games.gymnasium.config import EnvironmentConfig
 from palestra.games.gymnasium.environments import autoreset_mode, close_vector, make_vector
-from palestra.games.gymnasium.info import InfoFields
+from palestra.games.gymnasium.info import InfoFields, StepInfo
 from palestra.games.gymnasium.normalization import Moments
 from palestra.games.gymnasium.running_episodes import RunningEpisodes
 from palestra.games.gymnasium.seeding import episode_seed
@@ -67,7 +67,7 @@ class GymnasiumWorld(EnvironmentWorld):
     restored.
 
     training: whether this world updates the game's running statistics. `step` does not use its keys: all randomness
-    comes from the seeds of the episodes. info: collects fields of the environments' info; None if none are recorded.
+    comes from the seeds of the episodes. info: reads fields of the environments' info; None if none are recorded.
     """
 
     _vector: Any
@@ -83,7 +83,7 @@ class GymnasiumWorld(EnvironmentWorld):
         self.legal = torch.ones(num_worlds, game.action_space.num_flags, dtype=torch.bool, device=game.device)
         self._all_true = torch.ones(num_worlds, dtype=torch.bool, device=game.device)
         self._all_false = torch.zeros(num_worlds, dtype=torch.bool, device=game.device)
-        self.info: InfoFields | None = None
+        self.info: InfoFields | StepInfo | None = None
         self._stored: dict[str, Any] | None = None
         self._read_plain = None if game.transforms_observations else game.reader.read_whole
         self._tensor: Callable[[np.ndarray], Tensor] = torch.from_numpy if game.is_on_cpu else self._on_device
@@ -113,8 +113,12 @@ class GymnasiumWorld(EnvironmentWorld):
         return np.ascontiguousarray(frame[:height, :width, :3])
 
     def record_info(self, names: Sequence[str], aggregates: Aggregates) -> InfoFields:
-        self.info = InfoFields(names, self.num_worlds, aggregates)
-        return self.info
+        self.info = fields = InfoFields(names, self.num_worlds, aggregates)
+        return fields
+
+    def read_info(self, names: Sequence[str]) -> StepInfo:
+        self.info = fields = StepInfo(names, self.num_worlds)
+        return fields
 
     @property
     def vector(self) -> Any:
