@@ -89,7 +89,7 @@ def _left_out(value: Any, path: str) -> Iterator[tuple[str, str]]:
 
 def _wanted(config: Any, evaluations: Evaluations) -> tuple[str, dict[str, str]] | None:
     """The name of the evaluation and the pairing that `best` names, or the first pairing in which a player learns."""
-    if config.best is not None:
+    if config.best is not None and config.best.pairing is not None:
         return config.best.evaluation, evaluations.configs[config.best.evaluation].pairings[config.best.pairing]
     learned = ((name, pairing) for name in evaluations.configs for pairing in evaluations.pairings(name, False))
     return next(learned, None)
