@@ -312,7 +312,8 @@ class Trainer(Lifecycle):
         config says."""
         learning = [player.name for player in self.learners]
         players = {name: state["players"][name] | {"schedules": {}} for name in learning}
-        before = [name for name, player in state["config"]["players"].items() if "algorithm" in player]
+        was = state["config"]["players"]  # a checkpoint sorts keys; players learn in the order of the file
+        before = [name for name in self.config.players if "algorithm" in was.get(name, {})]
         turn = sum(name in learning for name in before[: state["turn"]])
         return super().state_of_branch(state) | {"players": players, "turn": turn}
 

@@ -312,6 +312,25 @@ def test_a_frozen_player_stays_as_it_was_and_the_other_goes_on(run: Path, checkp
     assert agent["opt_steps"] == before["players"]["agent"]["opt_steps"]
 
 
+@pytest.mark.parametrize(("frozen", "turn", "epochs"), [("host", 0, 0), ("agent", 1, 1)])
+def test_a_branch_goes_on_in_the_turn_in_which_its_checkpoint_was_saved(
+    frozen: str, turn: int, epochs: int, make_config: MakeConfig, tmp_path: Path
+) -> None:
+    """Saved after the first of the agent's two updates. Where the agent learns on, its turn ends after the second, with
+    the epoch; where the host does, it has had its turn, and one more update belongs to the next epoch."""
+    saved = {"output.save": {"every": 3, "unit": "opt_steps"}, "output.keep_last": 99, "stop.after": 7}
+    Trainer(make_config(saved), run=tmp_path / "run").fit()
+    every = [each.name for each in sorted((tmp_path / "run/checkpoints").glob("0*"))]
+    number = next(int(name) for name in every if state(tmp_path / "run", int(name))["counters"]["opt_steps"] == 3)
+    before = state(tmp_path / "run", number)
+    assert before["turn"] == 1
+    overrides, new = ["best=null", "stop.after=4"], tmp_path / "new"
+    Trainer.branch(tmp_path / f"run/checkpoints/{number:08d}", overrides, run=new, freeze=[frozen]).fit()
+    assert state(new, 0)["turn"] == turn
+    assert state(new)["counters"]["opt_steps"] == 4
+    assert state(new)["counters"]["epochs"] - before["counters"]["epochs"] == epochs
+
+
 def test_a_branch_begins_with_the_state_of_those_who_learn_on(run: Path, tmp_path: Path) -> None:
     """Checkpoint 0 of the branch: optimizer, memory and networks of the host are those of the checkpoint."""
     Trainer.branch(run / "checkpoints/00000002", ["best=null"], run=tmp_path / "new", freeze=["agent"]).fit()
