@@ -14,6 +14,7 @@ SCRIPTS = {
     "palestra train": Script("start", OWN_PYTHON),
     "script of stable-baselines3": Script("start", OWN_PYTHON),  # which lies in both environments
     "matrix products alone": Script("floor", PEERS_PYTHON),
+    "convolutions alone": Script("floor", PEERS_PYTHON),
     SB3: Script("sb3", PEERS_PYTHON),
     "skrl": Script("skrl", PEERS_PYTHON),
     "tianshou": Script("tianshou", PEERS_PYTHON),
@@ -102,6 +103,19 @@ SMALL_DQN = DQN(
     net_arch=(120, 84),
 )
 DQN_OF_8 = replace(SMALL_DQN, num_envs=8, env_steps_per_turn=40, opt_steps_per_turn=4)  # 5 steps of all, 4 opt steps
+ATARI_DQN = DQN(
+    gamma=0.99,
+    learning_rate=1e-4,
+    batch_size=32,
+    buffer_capacity=10_000,
+    warmup_env_steps=1_000,
+    env_steps_per_turn=4,
+    opt_steps_per_turn=1,
+    target_interval=1_000,
+    exploration_fraction=1e-9,
+    exploration_final=0.01,
+    net_arch=None,
+)
 SMALL_SAC = SAC(learning_rate=3e-4, warmup_env_steps=500)
 
 ALL: dict[str, dict[str, Any]] = {name: {} for name in (*PEERS, PALESTRA)}
@@ -165,6 +179,13 @@ COMPARISONS = (
     ),
     Comparison("P7", "SAC, Pendulum-v1", "env steps/s", training("Pendulum-v1", SMALL_SAC, 600), ALL | FLOOR),
     Comparison("P7", "SAC, HalfCheetah-v5", "env steps/s", training("HalfCheetah-v5", SMALL_SAC, 600), ALL | FLOOR),
+    Comparison(
+        "P8",
+        "DQN, Atari frames (ALE/Pong-v5), batch 32",
+        "env steps/s",
+        training("ALE/Pong-v5", ATARI_DQN, 1_500),
+        {SB3: {}, PALESTRA: {}, "convolutions alone": {}},
+    ),
     start("dqn-cartpole", beside_sb3=True),
     start("ppo-cartpole", beside_sb3=True),
     start("dqn-polyhedra", beside_sb3=False),

@@ -138,9 +138,9 @@ def find_image(net_name: str, spaces: dict[str, Space]) -> tuple[str, tuple[int,
 
 def scale_pixels(image: Tensor) -> Tensor:
     """float32 in [0, 1] of uint8 (B, C, H, W); on a CPU with the channels innermost in memory, where convolutions are
-    up to twice as fast."""
+    up to twice as fast. Divided in place: a second tensor of that size takes longer to get than to fill."""
     layout = torch.channels_last if image.device.type == "cpu" else torch.contiguous_format
-    return image.to(torch.float32, memory_format=layout) / 255.0
+    return image.to(torch.float32, memory_format=layout).div_(255.0)
 
 
 def _dense_layers(widths: list[int], num_outputs: int) -> list[nn.Module]:
