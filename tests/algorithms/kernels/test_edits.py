@@ -20,6 +20,9 @@ from palestra.algorithms.kernels import greedy
 from palestra.algorithms.parts import return_distributions
 from palestra.algorithms.parts.exploration import EpsilonGreedyConfig
 from palestra.algorithms.parts.return_distributions import ExpectedConfig
+from palestra.algorithms.ppo import PPO
+from palestra.algorithms.sac import SAC
+from palestra.algorithms.td3 import TD3
 from palestra.nets.mlp import MLP
 from palestra.players.player import Metrics
 from palestra.runtime import guard
@@ -307,8 +310,12 @@ def test_the_copy_as_it_is_runs_by_hand(copied: Path) -> None:
     assert ran.stdout.split() == []
 
 
-def test_algorithms_have_kernel_properties_whose_names_say_so() -> None:
-    """What a checkpoint stores of them goes by these names."""
-    for cls in (DQN,):
-        assert issubclass(cls, Algorithm)
-        assert [name for name in guard.kernel_properties(cls) if name.endswith("_kernel")]
+@pytest.mark.parametrize(
+    ("algorithm", "expected"),
+    [(DQN, ["gradient", "acting"]), (PPO, ["advantages", "draw", "gradient"]), (SAC, []), (TD3, [])],
+)
+def test_the_names_of_kernel_properties_say_what_a_checkpoint_stores(
+    algorithm: type[Algorithm], expected: list[str]
+) -> None:
+    kernels = [name for name in guard.kernel_properties(algorithm) if name.endswith("_kernel")]
+    assert kernels == [f"{name}_kernel" for name in expected]
