@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 import torch
+from gymnasium.spaces import Discrete
 from torch import Tensor
 
 from benchmarks.learning_settings import DQN, SAC, hyperparameters_from_json
@@ -129,6 +130,7 @@ def measure(work: Work) -> dict[str, Any]:
     observed = env.observation_space.shape
     assert observed is not None
     if isinstance(h, DQN):
+        assert isinstance(env.action_space, Discrete)
         compute, env_steps = turn_of_dqn(h, observed, int(env.action_space.n)), h.env_steps_per_turn
     else:
         assert isinstance(h, SAC)
