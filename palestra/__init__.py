@@ -1,6 +1,7 @@
 """palestra: one reinforcement-learning trainer for players of every kind."""
 
 import os
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -67,17 +68,22 @@ def load_config(path: str | Path, overrides: tuple[str, ...] = ()) -> "RunConfig
 
 
 def load_player(
-    run: str | Path, player: str | None = None, checkpoint: str = "latest", trust: bool = False
+    run: str | Path,
+    player: str | None = None,
+    checkpoint: str = "latest",
+    trust: bool = False,
+    models: Mapping[str, Any] | None = None,
 ) -> "Player":
     """A player as a run left it, held fixed: `load_player(run).policy(explore=False).act(...)`.
 
     player: its name; may be left out if only one learned. checkpoint: latest, best, or a number. trust: whether the
-    modules that the run names are trusted from now on. Raises ValueError if no such player learned, UntrustedError for
+    modules that the run names are trusted from now on. models: by role, the networks that `set_model` handed over when
+    the run began. Raises ValueError if no such player learned, UntrustedError for
     modules that are not trusted, RunFolderError and CheckpointError if the run cannot be read.
     """
     from palestra.runs import stored
 
-    return stored.load_player(run, player, checkpoint, trust)
+    return stored.load_player(run, player, checkpoint, trust, models)
 
 
 def __getattr__(name: str) -> Any:

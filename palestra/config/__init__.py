@@ -37,8 +37,10 @@ from palestra.config.variants import (
     admitted_class,
     admitted_function,
     failure,
+    import_path,
     load_class,
     load_function,
+    load_named,
     user_class_hashes,
 )
 
@@ -73,10 +75,12 @@ __all__ = [
     "find_defaults",
     "find_undescribed",
     "import_own",
+    "import_path",
     "importing_nothing",
     "load_class",
     "load_config",
     "load_function",
+    "load_named",
     "load_stored_config",
     "load_yaml",
     "render",

@@ -12,6 +12,7 @@ user's own, named as package.module:Class: a subclass of `user_class` with its k
 a config (a schedule, an exploration).
 """
 
+import sys
 import traceback
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -50,6 +51,11 @@ class UserConfig(Config):
 
     def user_names(self) -> list[str]:
         return [self.name]
+
+    @classmethod
+    def model_of(cls, name: str, base: type) -> "type[UserConfig]":
+        """The config model of what a name means, a subclass of `base`. Raises ValueError."""
+        return user_config_model(name, base, cls)
 
     def build(self, *arguments: Any, **named: Any) -> Any:
         """An object of the user's class, called with this config and then the arguments of its kind."""
@@ -154,10 +160,11 @@ class ByName(Variants):
             if not _admits(name):
                 return UnreadConfig
             try:
-                model = user_config_model(name, self.user_class, user_member(members))
+                model = user_member(members).model_of(name, self.user_class)
             except ValueError as error:
                 raise ConfigError([ConfigErrorItem("name", str(error))]) from error
-            if self.but_not is not None and issubclass(load_class(name, self.user_class), self.but_not):
+            named = load_named(name)
+            if self.but_not is not None and isinstance(named, type) and issubclass(named, self.but_not):
                 kind = f"a {self.user_class.__name__} that is no {self.but_not.__name__}"
                 raise ConfigError([ConfigErrorItem("name", f"expected {kind}, got {name!r}")])
             return model
@@ -254,16 +261,34 @@ def admitted_class(name: str, base: type[T]) -> type[T] | None:
     return load_class(name, base) if _admits(name) else None
 
 
+def load_named(name: str) -> Any:
+    """What `package.module:name` names, imported if it may be; None if the module has nothing of that name. Raises
+    ValueError if there is no such module."""
+    if not IMPORT_PATH.fullmatch(name):
+        raise ValueError(f"expected 'package.module:Class', got {name!r}")
+    module_name, inside = name.split(":")
+    return getattr(import_own(module_name), inside, None)
+
+
+def import_path(named: Any) -> str:
+    """The `package.module:name` by which a function or a class can be imported. Raises ValueError if there is none, as
+    for a lambda, for what was defined in a function, and for what stands in a notebook or a script."""
+    name = f"{getattr(named, '__module__', None)}:{getattr(named, '__qualname__', None)}"
+    module = sys.modules.get(name.partition(":")[0])
+    is_there = IMPORT_PATH.fullmatch(name) and getattr(module, name.partition(":")[2], None) is named
+    if not is_there or name.startswith("__main__:"):
+        raise ValueError(f"expected a function or a class that can be imported from a module, got {named!r}")
+    return name
+
+
 def load_class(name: str, base: type[T]) -> type[T]:
     """The class that `package.module:Class` names, imported if it may be (palestra.config.own_modules).
 
     Raises ValueError if there is no such module or class, or if the class is no subclass of `base`.
     """
-    if not IMPORT_PATH.fullmatch(name):
-        raise ValueError(f"expected 'package.module:Class', got {name!r}")
+    found = load_named(name)
     module_name, class_name = name.split(":")
     module = import_own(module_name)
-    found = getattr(module, class_name, None)
     if not isinstance(found, type):
         things = [(key, thing) for key, thing in vars(module).items() if isinstance(thing, type) and thing is not base]
         classes = [key for key, thing in things if issubclass(thing, base)]

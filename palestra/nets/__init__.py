@@ -9,7 +9,7 @@ from palestra.config.variants import members_of
 from palestra.games.spaces import Space
 from palestra.nets.feed_forward import FeedForwardConfig, NetConfig
 from palestra.nets.recurrent import RecurrentConfig
-from palestra.nets.user_nets import RecurrentNet, UserNetConfig, UserNets
+from palestra.nets.user_nets import BuiltNetConfig, RecurrentNet, UserNetConfig, UserNets
 from palestra.randomness import seeded_global_state
 
 AnyNetConfig = Annotated[FeedForwardConfig | RecurrentConfig | UserNetConfig, ByName(user_class=nn.Module)]
@@ -49,6 +49,9 @@ def is_recurrent_config(value: object) -> bool:
     """Whether that stands for a network with a memory, by name, of a user's own class, or given by a program."""
     if isinstance(value, UserNets):
         return any(isinstance(net, RecurrentNet) for net in value.nets)
+    if isinstance(value, BuiltNetConfig):
+        with seeded_global_state(0):
+            return isinstance(value.make(), RecurrentNet)
     if isinstance(value, UserNetConfig):
         return issubclass(load_class(value.name, nn.Module), RecurrentNet)
     return isinstance(value, RecurrentConfig)

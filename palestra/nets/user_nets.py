@@ -7,11 +7,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
+from inspect import isfunction
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from palestra.config import ConfigError, ConfigErrorItem, UserConfig, failure, load_class
+from palestra.config import ConfigError, ConfigErrorItem, UserConfig, failure, load_class, load_named
 from palestra.games.policy import Memory
 from palestra.games.spaces import Space
 from palestra.nets.weights import evaluation_view
@@ -45,12 +47,38 @@ class UserNetConfig(UserConfig):
     """Base of the `Config` of a user's own network, which is called as (config, spaces, num_outputs) and maps an
     observation to float32 (B, num_outputs)."""
 
+    @classmethod
+    def model_of(cls, name: str, base: type) -> type[UserConfig]:
+        """As of any class of the user's own; or a name means a function, or a network without keys."""
+        named = load_named(name)
+        is_class = isinstance(named, type) and issubclass(named, base) and not hasattr(named, "Config")
+        return BuiltNetConfig if is_class or isfunction(named) else super().model_of(name, base)
+
     def build(self, spaces: dict[str, Space], num_outputs: int) -> nn.Module:
         """Build the network and try it once. Raises ConfigError if it fails, has outputs of a wrong shape or dtype, or
         parameters without a gradient."""
         net_class = load_class(self.name, nn.Module)
         with _errors_of(repr(self.name), "name"):
             net: nn.Module = net_class(self, spaces, num_outputs)
+            _try_net(net, spaces, num_outputs)
+        return net
+
+
+class BuiltNetConfig(UserNetConfig):
+    """A network from a function, or from a class, that is called without arguments: {name: "mine:make_net"}."""
+
+    def make(self) -> Any:
+        """What the function gives."""
+        return load_named(self.name)()
+
+    def build(self, spaces: dict[str, Space], num_outputs: int) -> nn.Module:
+        try:
+            net = self.make()
+        except Exception as error:
+            raise ConfigError([ConfigErrorItem("name", f"{self.name!r} fails: {failure(error)}")]) from error
+        with _errors_of(repr(self.name), "name"):
+            if not isinstance(net, nn.Module):
+                raise _Fault("a torch.nn.Module", type(net).__name__)
             _try_net(net, spaces, num_outputs)
         return net
 

@@ -117,14 +117,15 @@ def _reached(folder: RunFolder, config: BaseRunConfig) -> Reached:
         return Reached(latest.counters, latest.state["end_reason"])
 
 
-def branched_config(checkpoint: Path, overrides: Sequence[str]) -> BaseRunConfig:
-    """The config of a run that branches off a checkpoint.
+def branched_config(checkpoint: Path, overrides: Sequence[str], calls: Sequence[str] = ()) -> BaseRunConfig:
+    """The config of a run that branches off a checkpoint. calls: of `set_model`, with the networks that are handed over
+    again.
 
     A player may learn no more, and be scripted or held fixed instead. Raises ConfigError for other changes that the
     checkpoint's state does not allow, RunFolderError where there is no run.
     """
     folder = run_of(checkpoint)
-    folder.require_rebuildable()
+    folder.require_rebuildable(calls)
     branched: BaseRunConfig = read_stored_config(folder.config, overrides)
     players = getattr(branched, "players", {})
     not_learning = {name for name, player in players.items() if not hasattr(player, "algorithm")}

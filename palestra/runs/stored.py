@@ -21,6 +21,7 @@ from palestra.runs.changed_evaluations import Changes, digest, errors_at, requir
 from palestra.runs.config import RunConfig, read_stored_config
 from palestra.runs.frames import Library, Row, frame, rows_of_run, run_name
 from palestra.runs.parts import build_evaluations, build_parts, hold_fixed
+from palestra.runs.user_nets import Nets, calls_of, use_models
 from palestra.storage.checkpoints import Checkpoints
 from palestra.storage.disk import RunFolderError, write_traceback
 from palestra.storage.facts import to_json
@@ -37,25 +38,33 @@ class StoredRun:
     counters: those of the loaded checkpoint. is_over: whether the run had ended there.
     """
 
-    def __init__(self, folder: RunFolder, config: RunConfig) -> None:
+    def __init__(self, folder: RunFolder, config: RunConfig, models: Mapping[str, Nets] | None = None) -> None:
         self.folder, self.config = folder, config
         self.parts = build_parts(config, torch.device(config.execution.device), folder.players)
+        use_models(self.parts, models or {})
         self.game, self.players = self.parts.game, self.parts.players
         self.counters: dict[str, int] = {}
         self.is_over = False
         self.changes = Changes((), ())
 
     @classmethod
-    def open(cls, run: str | Path, starts: Mapping[str, int] | None = None, trust: bool = False) -> Self:
+    def open(
+        cls,
+        run: str | Path,
+        starts: Mapping[str, int] | None = None,
+        trust: bool = False,
+        models: Mapping[str, Nets] | None = None,
+    ) -> Self:
         """Open the run in a folder. starts: seeds of evaluations by name, in place of their own. trust: whether the
-        modules that the run names are trusted from now on. Raises RunFolderError if there is no run or its config is
-        not as palestra wrote it, UntrustedError if it names modules that are not trusted, ConfigError."""
+        modules that the run names are trusted from now on. models: by role, the networks that `set_model` handed over
+        when the run began. Raises RunFolderError if there is no run, its config is not as palestra wrote it, or it
+        needs other `models`; UntrustedError if it names modules that are not trusted, ConfigError."""
         with trusting(trust):
-            folder, config = _open(run)
+            folder, config = _open(run, models or {})
             if starts:
                 seeded = [e.model_copy(update={"seed": starts.get(e.name, e.seed)}) for e in config.evaluations]
                 config = config.model_copy(update={"evaluations": seeded})
-            return cls(folder, config)
+            return cls(folder, config, models)
 
     @cached_property
     def evaluations(self) -> Evaluations:
@@ -186,33 +195,39 @@ def record_name(name: str, opt_steps: int, suffix: str = "") -> str:
     return f"{name}-opt-step-{opt_steps}{suffix}.json"
 
 
-def _open(run: str | Path) -> tuple[RunFolder, RunConfig]:
+def _open(run: str | Path, models: Mapping[str, Nets]) -> tuple[RunFolder, RunConfig]:
     """The folder of a run in which players play, and its config."""
     folder = RunFolder.open(Path(run))
-    folder.require_rebuildable()
+    folder.require_rebuildable(calls_of(models))
     config = read_stored_config(folder.config)
     if not isinstance(config, RunConfig):
         raise RunFolderError(f"expected a run in which players play, got {folder.path}")
     return folder, config
 
 
-def open_to_play(run: str | Path, trust: bool = False) -> StoredRun:
+def open_to_play(run: str | Path, trust: bool = False, models: Mapping[str, Nets] | None = None) -> StoredRun:
     """As `StoredRun.open`, for players that will only play, which needs no compiler and no gradients."""
     with trusting(trust):
-        folder, config = _open(run)
+        folder, config = _open(run, models or {})
         execution = config.execution.model_copy(update={"compile": False, "gradients": "autograd"})
-        return StoredRun(folder, config.model_copy(update={"execution": execution}))
+        return StoredRun(folder, config.model_copy(update={"execution": execution}), models)
 
 
-def load_player(run: str | Path, player: str | None, checkpoint: str, trust: bool = False) -> Player:
+def load_player(
+    run: str | Path,
+    player: str | None,
+    checkpoint: str,
+    trust: bool = False,
+    models: Mapping[str, Nets] | None = None,
+) -> Player:
     """A player as a run left it, held fixed. Its `game` has the running statistics of the run, with which observations
     are normalised before the player sees them.
 
-    player: its name; None: the only one that learned. checkpoint: latest, best or a number. trust: as for
-    `StoredRun.open`. Raises ValueError if no such player learned, or several did and `player` is None; RunFolderError,
-    CheckpointError, UntrustedError.
+    player: its name; None: the only one that learned. checkpoint: latest, best or a number. trust, models: as
+    for `StoredRun.open`. Raises ValueError if no such player learned, or several did and `player` is None;
+    RunFolderError, CheckpointError, UntrustedError.
     """
-    stored = open_to_play(run, trust)
+    stored = open_to_play(run, trust, models)
     learned = [player.name for player in stored.parts.learners]
     if player is None and len(learned) > 1:
         raise ValueError(

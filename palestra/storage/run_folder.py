@@ -5,7 +5,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
@@ -191,17 +191,27 @@ class RunFolder:
             expected = f"expected a checkpoint, such as runs/mine/checkpoints/latest, got {path}"
             raise RunFolderError(f"{expected}: {error}") from None
 
-    def require_rebuildable(self) -> None:
-        """Raise RunFolderError if the config does not name all networks of the run (`Trainer.set_model`)."""
-        if any(call.startswith("set_model") for call in self.facts().set_in_python):
+    def require_rebuildable(self, calls: Sequence[str] = ()) -> None:
+        """Raise RunFolderError if the run has networks that its config does not name (`Trainer.set_model`), and others
+        than `calls` hand over again."""
+        needed = {call for call in self.facts().set_in_python if call.startswith("set_model")}
+        if needed != set(calls):
             raise self.not_rebuildable()
 
     def not_rebuildable(self) -> RunFolderError:
         calls = self.facts().set_in_python
-        steps = [f"trainer = palestra.Trainer.load({str(self.path)!r})", *(f"trainer.{call}" for call in calls)]
+        if not calls:
+            return RunFolderError(
+                f"{self.path}: expected no objects from Python, because its config names all, got some"
+            )
+        roles = [match[1] for call in calls if (match := re.fullmatch(r"set_model\((.+), \.\.\.\)", call))]
+        models = f", models={{{', '.join(f'{role}: ...' for role in roles)}}}" if roles else ""
+        others = [f"trainer.{call}" for call in calls if not call.startswith("set_model")]
+        steps = [f"trainer = palestra.Trainer.load({str(self.path)!r}{models})", *others, "trainer.fit()"]
+        also = " (StoredRun.open, load_player and Trainer.branch take `models`, too)" if roles else ""
         return RunFolderError(
             f"{self.path} was trained with objects that no config names; only Python can continue it, with the same "
-            f"objects: {'; '.join([*steps, 'trainer.fit()'])}"
+            f"objects: {'; '.join(steps)}{also}"
         )
 
     def require_named_trainer(self) -> None:

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, Self
 
@@ -15,6 +16,7 @@ from palestra.recording.recorders import Recorder
 from palestra.runs.branching import branched_config, run_of, seat_overrides
 from palestra.runs.config import BaseRunConfig, TrainerBase, read_config, read_stored_config
 from palestra.runs.output import RunOutput, default_folder
+from palestra.runs.user_nets import calls_of
 from palestra.runtime.clock import TrainingClock
 from palestra.runtime.device import find_device
 from palestra.runtime.signals import StopSignals
@@ -73,13 +75,16 @@ class RunOwner(TrainerBase):
         console: Console | None = None,
         into: str | Path | None = None,
         trust: bool = False,
+        models: Mapping[str, Any] | None = None,
     ) -> Self:
         """The trainer of a stored run, of the class that its config names. `fit` goes on from its last checkpoint.
 
         run: its folder, or the URL of its mirror, which is fetched into a new folder: `into`, or if that is None
         runs/<the last part of the URL>. callbacks: those that the run was started with besides the config's; their
-        state is restored. trust: whether the modules that the run names are trusted from now on. Raises UntrustedError
-        for modules that are not trusted, RunFolderError where there is no run or another class has trained it.
+        state is restored. trust: whether the modules that the run names are trusted from now on. models: by role, the
+        networks that `set_model` handed over when the run began; they are copied. Raises UntrustedError for
+        modules that are not trusted, RunFolderError where there is no run, another class has trained it, or it needs
+        other `models`.
         """
         if is_url(run):
             folder, warnings = fetch(str(run), None if into is None else Path(into))
@@ -94,6 +99,8 @@ class RunOwner(TrainerBase):
             config = read_stored_config(folder.config)
             built = class_for(cls, config, folder)
             trainer = built(config, run=folder, callbacks=callbacks, console=console)
+        for role, nets in (models or {}).items():
+            trainer.set_model(role, deepcopy(nets))
         trainer.name = folder.path.name
         return trainer
 
@@ -108,6 +115,7 @@ class RunOwner(TrainerBase):
         trust: bool = False,
         freeze: Sequence[str] = (),
         replace: Mapping[str, str] | None = None,
+        models: Mapping[str, Any] | None = None,
     ) -> Self:
         """The trainer of a new run that begins with the state of a checkpoint and a changed config.
 
@@ -115,16 +123,18 @@ class RunOwner(TrainerBase):
         new run's changes.jsonl lists them. run: the new run's folder, which must not exist; None: runs/<name>-<n>.
         callbacks: those that the old run was started with besides the config's, whose state is restored; further ones
         begin anew. trust: as in `load`. freeze: learning players that are held fixed from here on. replace: scripted
-        players, by the names of those whose places they take from here on. Raises ConfigError for a change that the
-        state does not allow, MissingCheckpointError, RunFolderError, UntrustedError.
+        players, by the names of those whose places they take from here on. models: as in `load`. Raises ConfigError for
+        a change that the state does not allow, MissingCheckpointError, RunFolderError, UntrustedError.
         """
         run_of(Path(checkpoint))  # raises if there is no run
         origin = checkpoint_folder(Path(checkpoint))
         with trusting(trust):
             seats = seat_overrides(origin, freeze, replace or {})
-            config = branched_config(origin, [*seats, *overrides])
+            config = branched_config(origin, [*seats, *overrides], calls_of(models or {}))
             built = class_for(cls, config, run_of(origin))
             trainer = built(config, run=run, callbacks=callbacks, console=console, origin=origin)
+        for role, nets in (models or {}).items():
+            trainer.set_model(role, deepcopy(nets))
         trainer.name = f"{run_of(origin).path.name}-branch"
         return trainer
 

@@ -5,10 +5,11 @@ roll-outs that they ask for, and records their metrics. What every kind of train
 palestra.training.lifecycle.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, ClassVar
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from palestra.algorithms.algorithm import Turn
 from palestra.buffers.replay import ReplayBuffer
@@ -22,7 +23,7 @@ from palestra.runs.branching import begins_anew, run_of, tree_differences
 from palestra.runs.config import RunConfig
 from palestra.runs.imported_players import copy_players
 from palestra.runs.parts import build_evaluations, build_parts, warm_start
-from palestra.runs.user_nets import use_nets
+from palestra.runs.user_nets import Nets, are_made, calls_of, use_builders, use_nets
 from palestra.runtime.threads import limited_threads, memory_needed
 from palestra.runtime.timing import TimeLog
 from palestra.storage.run_folder import RunFolder
@@ -108,24 +109,32 @@ class Trainer(Lifecycle):
         self.evaluating = PlayedEvaluations(self, self.config, make_evaluator(self.config, self.evaluations))
         self._warned_inexact: set[str] = set()
 
-    def set_model(self, role: str, nets: nn.Module | Mapping[str, nn.Module | Sequence[nn.Module]]) -> None:
+    def set_model(self, role: str, nets: Nets) -> None:
         """Let the player in that seat learn with networks of your own, in place of those that the config names. To be
-        called before `fit`, and again after `Trainer.load`, with all networks of the player at once. It excludes
-        `evaluators`, because other processes cannot build such networks.
+        called before `fit`, with all networks of the player at once.
+
+        A function or a class of a module, which gives the network when it is called without arguments, becomes part of
+        the config; a config that names it does the same. A network that is handed over itself must be handed over again
+        when the run is loaded: `Trainer.load(run, models={role: nets})`. It excludes `evaluators`, because other
+        processes cannot build it.
 
         nets: each maps an observation, a dict of tensors (B, ...), to (B, K), or is a RecurrentNet. The keys say where
         their configs stand below the algorithm: net, body.policy, critic_net (a list for several critics). A single
         network takes the place of the one that acts. Their weights stay as they are. Raises ConfigError for networks
-        that do not fit, ValueError for unknown keys and for players that do not learn, RuntimeError once the run has
-        begun.
+        that do not fit, ValueError for unknown keys, for players that do not learn and for functions that cannot be
+        imported, RuntimeError once the run has begun.
         """
         self._require_unopened("set_model")
-        if self.config.evaluators is not None:
+        if self.config.evaluators is not None and are_made(nets):
             message = "expected null, because other processes cannot build networks of set_model, got a mapping"
             raise ConfigError([ConfigErrorItem("evaluators", message)])
-        use_nets(self.player_of(role), self.config, nets)
+        player = self.player_of(role)
+        config = use_builders(player, self.config, nets)
+        use_nets(player, config, nets)
+        self.config, self.parts = config, replace(self.parts, config=config)
         self.use_time_log(self.time_log)
-        self._set_in_python(f"set_model({role!r}, ...)")
+        for call in calls_of({role: nets}):
+            self._set_in_python(call)
 
     def use_time_log(self, time_log: TimeLog) -> None:
         """Count the time of training and of replay buffers in this log."""

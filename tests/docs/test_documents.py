@@ -227,7 +227,7 @@ def test_the_networks_of_the_document_can_be_made(tmp_path: Path, monkeypatch: p
 
 
 def test_the_network_made_in_python_in_the_document_learns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _, code = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "nets.md").read_text(), re.S)
+    _, code, later = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "nets.md").read_text(), re.S)
     config = load_yaml(ROOT / "configs" / "dqn-cartpole.yml")
     config |= {"stop": {"after": 8, "unit": "opt_steps"}, "evaluations": [], "best": None, "num_worlds": 2}
     config["output"] |= {"display": "quiet", "recorders": []}
@@ -237,6 +237,8 @@ def test_the_network_made_in_python_in_the_document_learns(tmp_path: Path, monke
     exec(code, names)
     assert type(names["trainer"].agent_net).__name__ == "Flat"
     assert names["trainer"].opt_steps == 8
+    exec(later, names)
+    assert names["player"].opt_steps == 8
 
 
 def test_the_variants_of_dqn_in_the_document_are_complete(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,21 +3,26 @@
 Covers palestra.runs.stored.
 """
 
+import importlib
 import io
 import json
+import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from resuming import Killed, assert_same_bits, at_call, kill, pointed_at
 from rich.console import Console
 from torch import Tensor, nn
 from typer.testing import CliRunner
 
 import palestra
 from palestra.cli import app
+from palestra.commands.export import export_player
 from palestra.config import ConfigError, load_yaml
 from palestra.recording.recorders import Recorder, RunCard, RunEnd
 from palestra.runs.branching import extend
@@ -102,7 +107,7 @@ def test_a_run_with_a_network_of_ones_own_goes_on_from_python_alone(make_config:
 
     result = CliRunner().invoke(app, ["resume", str(run)])
     assert result.exit_code == 2
-    assert f"trainer = palestra.Trainer.load('{run}'); trainer.set_model('host', ...); trainer.fit()" in result.output
+    assert f"trainer = palestra.Trainer.load('{run}', models={{'host': ...}}); trainer.fit()" in result.output
     attempts: list[Callable[[], object]] = [
         lambda: Trainer.load(run).fit(),
         lambda: palestra.load_player(run, "host"),
@@ -112,6 +117,144 @@ def test_a_run_with_a_network_of_ones_own_goes_on_from_python_alone(make_config:
     for attempt in attempts:
         with pytest.raises(RunFolderError, match="was trained with objects that no config names"):
             attempt()
+
+
+def test_a_run_is_loaded_branched_and_evaluated_with_the_networks_that_are_handed_over_again(
+    make_config: MakeConfig, tmp_path: Path
+) -> None:
+    run, whole = tmp_path / "run", tmp_path / "whole"
+    for folder, stop in ((whole, 16), (run, 8)):
+        trainer = Trainer(make_config({"stop.after": stop, "output.keep_last": 9}), run=folder)
+        trainer.set_model("host", Sum(4))
+        trainer.fit()
+    extend(run, ["stop.after=16"])
+    loaded = Trainer.load(run, models={"host": Sum(4)})
+    with at_call(Trainer, "safe_point", 5, kill), pytest.raises(Killed):
+        loaded.fit()
+    Trainer.load(run, models={"host": Sum(4)}).fit()
+    assert pointed_at(run, "latest") == pointed_at(whole, "latest")
+
+    trained = {name: value.clone() for name, value in trainer.host_net.state_dict().items()}
+    given = Sum(4)
+    player = palestra.load_player(run, "host", "1", models={"host": given})
+    assert same_weights(player.nets["q"], trained)
+    stored = StoredRun.open(run, models={"host": given})
+    stored.load("latest")
+    _, record = stored.evaluate("main", None)
+    final = [r for r in read_records(run / "records.jsonl") if r["kind"] == "evaluation"][-1]
+    assert record["pairs"] == final["pairs"]
+    assert set(export_player(player, tmp_path / "exported", onnx=False)) == {"policy.pt2"}
+
+    gamma = "players.host.algorithm.gamma=0.5"
+    branch = Trainer.branch(run / "checkpoints" / "00000001", [gamma], run=tmp_path / "branch", models={"host": given})
+    branch.fit()
+    assert not same_weights(branch.host_net, trained)
+    assert same_weights(given, Sum(4).state_dict())
+    assert json.loads((tmp_path / "branch" / "run.json").read_text())["set_in_python"] == ["set_model('host', ...)"]
+
+
+def same_weights(net: nn.Module, state: Mapping[str, Tensor]) -> bool:
+    return all(torch.equal(value, state[name]) for name, value in net.state_dict().items())
+
+
+def test_networks_are_handed_over_to_roles_of_runs_that_had_some(make_config: MakeConfig, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    Trainer(make_config({"stop.after": 8}), run=run).fit()
+    with pytest.raises(
+        RunFolderError, match=r"expected no objects from Python, because its config names all, got some"
+    ):
+        StoredRun.open(run, models={"host": Sum(4)})
+    with pytest.raises(
+        RunFolderError, match=r"expected no objects from Python, because its config names all, got some"
+    ):
+        Trainer.load(run, models={"host": Sum(4)}).fit()
+    trainer = Trainer(make_config({"stop.after": 8}), run=tmp_path / "own")
+    trainer.set_model("host", Sum(4))
+    trainer.fit()
+    with pytest.raises(RunFolderError, match=r"only Python can continue it.*models=\{'host': \.\.\.\}\)"):
+        StoredRun.open(tmp_path / "own", models={"agent": Sum(4)})
+
+
+MODULE = """
+import torch
+
+
+class Sum(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(3, 4)
+
+    def forward(self, observation):
+        return self.layer(observation["points"].clamp(min=0.0).sum(dim=1))
+
+
+def make():
+    return Sum()
+
+
+def bad():
+    return 7
+
+
+def broken():
+    raise OSError("no weights here")
+
+
+nested = [lambda: Sum()]
+"""
+
+
+@pytest.mark.parametrize("builder", ["make", "Sum"])
+def test_a_run_with_a_builder_of_its_networks_goes_on_from_the_shell(
+    builder: str, make_config: MakeConfig, in_tmp_path: Path
+) -> None:
+    (in_tmp_path / "host_nets.py").write_text(MODULE)
+    module = importlib.import_module("host_nets")
+    config = make_config({"stop.after": 16})
+    for run in ("run", "whole"):
+        trainer = Trainer(config, run=run)
+        trainer.set_model("host", getattr(module, builder))
+        assert isinstance(trainer.host_net, module.Sum)
+        with at_call(Trainer, "safe_point", 9 if run == "run" else 0, kill), suppress(Killed):
+            trainer.fit()
+    stored = palestra.load_config("run/config.yml").players["host"]
+    assert stored.algorithm.net.model_dump() == {"name": f"host_nets:{builder}"}  # type: ignore[union-attr]
+    for command in (["resume", "run"], ["verify", "run"], ["evaluate", "run"], ["export", "run", "--player", "host"]):
+        result = CliRunner().invoke(app, command)
+        assert result.exit_code == 0, result.output
+    assert_same_bits(Path("run"), Path("whole"))
+    facts = json.loads(Path("run/run.json").read_text())
+    assert (facts["set_in_python"], list(facts["user_classes"])) == ([], [f"host_nets:{builder}"])
+    result = CliRunner().invoke(app, ["branch", "run/checkpoints/latest", "stop.after=24"])
+    assert result.exit_code == 0, result.output
+
+
+def test_a_config_names_a_builder_as_set_model_does(make_config: MakeConfig, in_tmp_path: Path) -> None:
+    (in_tmp_path / "host_nets.py").write_text(MODULE)
+    named = Trainer(make_config({"players.host.algorithm.net": {"name": "host_nets:make"}}), run="named")
+    handed = Trainer(make_config(), run="handed")
+    handed.set_model("host", {"net": importlib.import_module("host_nets").make})
+    for trainer in (named, handed):
+        trainer.fit()
+    assert_same_bits(Path("named"), Path("handed"))
+
+
+def test_a_builder_that_cannot_be_used_is_told(make_config: MakeConfig, in_tmp_path: Path) -> None:
+    (in_tmp_path / "host_nets.py").write_text(MODULE)
+    module = importlib.import_module("host_nets")
+    trainer = Trainer(make_config())
+    expected = (
+        "^set_model: expected a function or a class that can be imported from a module, got .*; call it, and hand"
+    )
+    for builder in (module.nested[0], lambda: Sum(4)):
+        with pytest.raises(ValueError, match=expected):
+            trainer.set_model("host", builder)
+    for name, message in (
+        ("bad", "expected a torch.nn.Module from 'host_nets:bad', got int"),
+        ("broken", "'host_nets:broken' fails: OSError: no weights here (host_nets.py, line 23)"),
+    ):
+        with pytest.raises(ConfigError, match=re.escape(f"players.host.algorithm.net.name: {message}")):
+            trainer.set_model("host", getattr(module, name))
 
 
 def test_networks_that_do_not_fit_are_told(make_config: MakeConfig, tmp_path: Path) -> None:
