@@ -238,8 +238,8 @@ def test_several_errors_of_a_file_are_told_at_once_one_per_line(make_config: Mak
         ),
         (
             "evaluations.0.pairings.0.agent=rondom",
-            f"evaluations.0.pairings.0.agent: expected a scripted player ({', '.join(SCRIPTED)}), got 'rondom'; "
-            "players of this file: host, agent\n",
+            f"evaluations.0.pairings.0.agent: expected a scripted player ({', '.join(SCRIPTED)}) or a class of your "
+            "own as 'package.module:Class', got 'rondom'; players of this file: host, agent\n",
         ),
     ],
 )

@@ -111,7 +111,7 @@ def advise(stored: StoredRun, position: Position, memory: Memory) -> Advice:
 
 def _kind(player: Player) -> str:
     if player.algorithm is None:
-        return "scripted"
+        return "scripted" if player.script is None else player.script.kind
     return f"{player.algorithm.config.name}, {player.opt_steps:,} opt steps"
 
 

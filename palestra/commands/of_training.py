@@ -105,7 +105,10 @@ def branch(
     ] = None,
     replace: Annotated[
         list[str] | None,
-        typer.Option(metavar="PLAYER=SCRIPTED", help="a scripted player in a player's place; may be given repeatedly"),
+        typer.Option(
+            metavar="PLAYER=SCRIPTED",
+            help="a scripted player (by name, or as mine:Agent) in a player's place; repeatable",
+        ),
     ] = None,
     run: Annotated[Path | None, typer.Option(help="the new run's folder, which must not exist [runs/NAME-N]")] = None,
     trust: Trust = False,

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from palestra.commands.ask import among, begin_match, read_legal_action
 from palestra.commands.match import Match, Position, advise, check_role, mistake
-from palestra.config import ConfigError
+from palestra.config import ConfigError, below
 from palestra.games.game import TensorGame
 from palestra.games.policy import Memory, Policy
 from palestra.players import SCRIPTED, make_script, script_error
@@ -95,15 +95,19 @@ def seat(stored: StoredRun, name: str, role: str) -> Seated:
     player = stored.players.get(name)
     game = stored.game
     if player is not None:
-        fits = role in player.roles if player.script else player.fits(game.spaces[role], game.action_spaces[role])
-        if not fits:
+        if player.script is not None:
+            with below(role):
+                return Seated(name, player.script.for_seat(game, role))
+        if not player.fits(game.spaces[role], game.action_spaces[role]):
             raise mistake(role, f"expected a player that can sit in the role {role!r}, got {name!r}")
         return Seated(name, player.policy(explore=False))
-    error = script_error(name, stored.config.game, role)
-    if error is not None:
-        known = f"expected a player of the run ({', '.join(stored.players)}) or a scripted one ({', '.join(SCRIPTED)})"
-        raise mistake(role, error if name in SCRIPTED else f"{known}, got {name!r}")
-    return Seated(name, make_script(name, game, role))
+    if name not in SCRIPTED and ":" not in name:
+        known = f"expected a player of the run ({', '.join(stored.players)}), a scripted one ({', '.join(SCRIPTED)})"
+        raise mistake(role, f"{known} or a class of your own as 'package.module:Class', got {name!r}")
+    if (error := script_error(name, stored.config.game, role)) is not None:
+        raise mistake(role, error)
+    with below(role):
+        return Seated(name, make_script(name, game, role))
 
 
 def read_pairing(text: str | None) -> dict[str, str]:

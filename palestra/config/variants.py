@@ -105,8 +105,8 @@ class Variants(ABC):
     def member(self, members: tuple[type[Config], ...], value: Any) -> type[Config]:
         """The member that any value means; for a config object its own class."""
         if isinstance(value, members):
-            if isinstance(value, UserConfig):
-                _admits(value.name)
+            for name in value.user_names():
+                admits(name)
             return type(value)
         if not isinstance(value, dict):
             message = f"expected {self.describe(members)}, got {typed(value)}{self.hint(value)}"
@@ -157,7 +157,7 @@ class ByName(Variants):
             raise ConfigError([ConfigErrorItem("name", f"expected {self.expected(by_name)}, got {typed(name)}")])
         ours = {known.partition(":")[0] for known in by_name if ":" in known}  # torch.optim
         if self.user_class is not None and ":" in name and name.partition(":")[0] not in ours:
-            if not _admits(name):
+            if not admits(name):
                 return UnreadConfig
             try:
                 model = user_member(members).model_of(name, self.user_class)
@@ -183,9 +183,16 @@ class ByName(Variants):
 
 @dataclass(frozen=True)
 class ByKey(Variants):
-    """Chooses by the keys of the mapping: any key that only one member has stands for that member."""
+    """Chooses by the keys of the mapping: any key that only one member has stands for that member.
+
+    own_model: the model of a mapping that names a class of the user's own, and None for any other mapping.
+    """
+
+    own_model: Callable[[dict[str, Any]], type[Config] | None] | None = None
 
     def choose(self, members: tuple[type[Config], ...], value: dict[str, Any]) -> type[Config]:
+        if self.own_model is not None and (model := self.own_model(value)) is not None:
+            return model
         by_key = distinctive_keys(members)
         present = {by_key[key]: key for key in value if key in by_key}
         if len(present) == 1:
@@ -249,7 +256,7 @@ def distinctive_keys(members: tuple[type[Config], ...]) -> dict[str, type[Config
 # ---- classes of the user's own -------------------------------------------------------------------
 
 
-def _admits(name: str) -> bool:
+def admits(name: str) -> bool:
     """Whether the module of `package.module:Class` may be imported. True for names of another form: loading them fails
     with a message."""
     match = IMPORT_PATH.fullmatch(name)
@@ -258,7 +265,7 @@ def _admits(name: str) -> bool:
 
 def admitted_class(name: str, base: type[T]) -> type[T] | None:
     """As `load_class`; None for a class whose module may not be imported here."""
-    return load_class(name, base) if _admits(name) else None
+    return load_class(name, base) if admits(name) else None
 
 
 def load_named(name: str) -> Any:
@@ -302,7 +309,7 @@ def load_class(name: str, base: type[T]) -> type[T]:
 
 def admitted_function(name: str) -> Callable[..., Any] | None:
     """As `load_function`; None for a function whose module may not be imported here."""
-    return load_function(name) if _admits(name) else None
+    return load_function(name) if admits(name) else None
 
 
 def load_function(name: str) -> Callable[..., Any]:

@@ -9,6 +9,7 @@ from palestra.config import Config, ConfigErrorItem, NonEmptyStr, NonNegativeInt
 from palestra.evaluation.measures import MeasureName, measure_errors
 from palestra.games import AnyGameConfig, GameConfig
 from palestra.players import script_error
+from palestra.players.scripted import ScriptedPlayerConfig
 from palestra.runtime.intervals import Interval
 
 
@@ -29,7 +30,10 @@ class EvaluationConfig(Config):
     """other rules, parameters or another environment, with the same roles, in which the players' networks fit; null:
     the run's game"""
     pairings: list[dict[str, str]]
-    """who plays whom: for every role a player of this file or a scripted one"""
+    """who plays whom: for every role a player of this file or a scripted one, which may be a class of your own"""
+
+    def user_names(self) -> list[str]:
+        return [name for pairing in self.pairings for name in pairing.values() if ":" in name]
 
 
 class Delay(Config):
@@ -71,10 +75,10 @@ def evaluation_errors(
     evaluations: Sequence[EvaluationConfig],
     game: GameConfig,
     roles: Sequence[str],
-    players: Mapping[str, str | None],
+    players: Mapping[str, ScriptedPlayerConfig | None],
 ) -> Iterator[ConfigErrorItem]:
     """The errors in the evaluations of a run. game: the config of its game. roles: of this game. players: of the file,
-    by name, each with the name of its script, or None if it has none."""
+    by name, each with its config if it is scripted, else None."""
     names = [evaluation.name for evaluation in evaluations]
     for index, evaluation in enumerate(evaluations):
         path = f"evaluations.{index}"
@@ -105,7 +109,7 @@ def _pairing_errors(
     pairings: Sequence[dict[str, str]],
     game: GameConfig,
     roles: Sequence[str],
-    players: Mapping[str, str | None],
+    players: Mapping[str, ScriptedPlayerConfig | None],
 ) -> Iterator[ConfigErrorItem]:
     known = f"players of this file: {', '.join(players)}"
     for index, pairing in enumerate(pairings):

@@ -21,7 +21,7 @@ from palestra.games.trace import Trace
 from palestra.games.world import WorldGame
 from palestra.players import make_script
 from palestra.players.player import Player
-from palestra.players.scripted import ScriptedPolicy
+from palestra.players.scripted import Script
 
 NUM_FILMED = 3
 
@@ -49,6 +49,7 @@ class Evaluations:
         self.configs = {config.name: config for config in configs}
         self.game, self.players, self.seed, self.num_worlds, self.info = game, players, seed, num_worlds, info
         self.games: dict[str, Game] = {}
+        self.scripts: dict[tuple[str, str, str], Script] = {}
         for index, config in enumerate(configs):
             with below(f"evaluations.{index}"):
                 self.games[config.name] = game if config.game is None else build_game(config.game)
@@ -63,14 +64,20 @@ class Evaluations:
         self, index: int, config: EvaluationConfig, fit_player: Callable[[Player, Game, str], Player]
     ) -> Iterator[ConfigErrorItem]:
         """Build players once more whose observations or actions differ in the game of a pairing: by evaluation, player
-        and role. Gives the errors of those whose networks do not fit."""
+        and role. Gives the errors of those whose networks do not fit, and of scripted ones that cannot sit there."""
         game = self.games[config.name]
         for number, pairing in enumerate(config.pairings):
             for role, name in pairing.items():
                 player, key = self.players.get(name), (config.name, name, role)
-                if player is None or player.fits(game.spaces[role], game.action_spaces[role]) or key in self.stand_ins:
+                place = f"evaluations.{index}.pairings.{number}.{role}"
+                if player is None or player.script is not None:
+                    try:
+                        self._script(*key)
+                    except ConfigError as error:
+                        yield from (ConfigErrorItem(place, item.message) for item in error.errors)
                     continue
-                place = f"pairings.{number}.{role}" if config.game is None else "game"
+                if player.fits(game.spaces[role], game.action_spaces[role]) or key in self.stand_ins:
+                    continue
                 try:
                     self.stand_ins[key] = fit_player(player, game, role)
                 except ConfigError as error:
@@ -79,7 +86,16 @@ class Evaluations:
                         message = (
                             f"expected a player that can play as {role!r}, got {name!r}; {error.errors[0].message}"
                         )
-                    yield ConfigErrorItem(f"evaluations.{index}.{place}", message)
+                    yield ConfigErrorItem(place if config.game is None else f"evaluations.{index}.game", message)
+
+    def _script(self, evaluation: str, name: str, role: str) -> Script:
+        """A scripted player in a role of an evaluation's game; each is made once. Raises ConfigError."""
+        seat = evaluation, name, role
+        if seat not in self.scripts:
+            player, game = self.players.get(name), self.games[evaluation]
+            script = None if player is None else player.script
+            self.scripts[seat] = make_script(name, game, role) if script is None else script.for_seat(game, role)
+        return self.scripts[seat]
 
     def play(
         self, name: str, num_games: int, with_scripted: bool, watch: Callable[[int], None] = lambda num_over: None
@@ -111,9 +127,9 @@ class Evaluations:
         if not isinstance(game, WorldGame):
             message = "expected an evaluation in an environment, which can be rendered, got one in a game of tensors"
             raise ConfigError([ConfigErrorItem("--video", message)])
-        [player] = [player for player in self.players.values() if player.roles == game.roles]
-        with evaluation_mode(list(player.nets.values())):
-            policy = player.policy(explore=False)
+        pairing = next(iter(self.pairings(name, with_scripted=False) or config.pairings))
+        with self._policies(name, pairing) as policies:
+            (policy,) = policies.values()
             return film_episodes(game, policy, NUM_FILMED, config.max_rounds, self._seed(config), path)
 
     def trace(self, name: str, pairing: Mapping[str, str]) -> Trace | None:
@@ -121,16 +137,16 @@ class Evaluations:
         games."""
         config, game = self.configs[name], self._game(name)
         assert isinstance(game, TensorGame)
-        with self._policies(config.name, game, pairing) as policies:
+        with self._policies(name, pairing) as policies:
             return trace_game(game, policies, config.max_rounds, self._seed(config))
 
     @contextmanager
-    def _policies(self, evaluation: str, game: Game, pairing: Mapping[str, str]) -> Iterator[dict[str, Policy]]:
+    def _policies(self, evaluation: str, pairing: Mapping[str, str]) -> Iterator[dict[str, Policy]]:
         """The policies of a pairing, by role; inside the block all networks are in evaluation mode."""
         seated = {role: self._seated(evaluation, name, role) for role, name in pairing.items()}
         everyone = [*self.players.values(), *(player for player in seated.values() if player is not None)]
         with evaluation_mode([net for player in everyone for net in player.nets.values()]):
-            yield {role: self._policy(name, seated[role], game, role) for role, name in pairing.items()}
+            yield {role: self._policy(name, seated[role], evaluation, role) for role, name in pairing.items()}
 
     def _seated(self, evaluation: str, name: str, role: str) -> Player | None:
         """The player of that name, or the one with its present weights that stands in for it; None if it is only a
@@ -163,18 +179,16 @@ class Evaluations:
         watch: Callable[[int], None],
     ) -> Games:
         seed = self._seed(config)
-        with self._policies(config.name, game, pairing) as policies:
+        with self._policies(config.name, pairing) as policies:
             if isinstance(game, TensorGame):
                 return play_games(game, policies, num_games, config.max_rounds, seed, watch)
             assert isinstance(game, WorldGame)
             policy = policies[game.roles[0]]
             return play_episodes(game, policy, num_games, self.num_worlds, config.max_rounds, seed, watch, self.info)
 
-    def _policy(self, name: str, player: Player | None, game: Game, role: str) -> Policy:
-        if player is None:
-            return make_script(name, game, role)
-        if isinstance(player.script, ScriptedPolicy):  # the player's own script was made for its seat in the run's game
-            return type(player.script)(game, role)
+    def _policy(self, name: str, player: Player | None, evaluation: str, role: str) -> Policy:
+        if player is None or player.script is not None:
+            return self._script(evaluation, name, role)
         return player.policy(explore=False)
 
 

@@ -87,7 +87,7 @@ class Trial(CheckedCalls):
             if bool((idle >= MOST_IDLE_MOVES).any()):
                 return
             actions = {
-                role: _random_action(game.action_spaces[role], legal, move_keys + (game.roles.index(role) + 1))
+                role: random_action(game.action_spaces[role], legal, move_keys + (game.roles.index(role) + 1))
                 for role, legal in masks.items()
             }
             new, rewards, terminated, truncated = self.transition(state, actions, decides, step_keys)
@@ -358,7 +358,8 @@ def _choices(space: ActionSpace) -> list[int]:
     return list(space.nums) if isinstance(space, MultiDiscrete) else [space.num_flags]
 
 
-def _random_action(space: ActionSpace, legal: Tensor, keys: Tensor) -> Tensor:
+def random_action(space: ActionSpace, legal: Tensor, keys: Tensor) -> Tensor:
+    """A legal action in every world that has any; numbers within bounds, at most WIDEST_BOUND where there are none."""
     if isinstance(space, Box):
         low, high = (
             torch.tensor(bound, device=keys.device).clamp(-WIDEST_BOUND, WIDEST_BOUND)

@@ -1,32 +1,43 @@
 """Players, who sit in the roles of a game: learning, held fixed, or scripted. To register a scripted player, add it to
 SCRIPTED."""
 
-from palestra.config import Config
+from typing import Any
+
+from pydantic import ConfigDict
+
+from palestra.config import Config, ConfigError, ConfigErrorItem, UserConfig, admits, load_class
 from palestra.config.variants import names_of
 from palestra.games.config import GameConfig
 from palestra.games.game import Game
-from palestra.players.scripted import ChooseFirstPolicy, ChooseLastPolicy, RandomPolicy, ScriptedPolicy
+from palestra.players.scripted import (
+    ChooseFirstPolicy,
+    ChooseLastPolicy,
+    RandomPolicy,
+    Script,
+    ScriptedPlayerConfig,
+    ScriptedPolicy,
+    role_fault,
+)
 from palestra.players.scripted_nim import NimOptimal
 from palestra.players.scripted_polyhedra import AllCoordinatesHost, GreedyAgent, LookAheadHost, ZeillingerHost
+from palestra.players.user_scripts import CheckedScript
 
 SCRIPTED: dict[str, type[ScriptedPolicy]] = {
-    policy.name: policy
-    for policy in (
-        RandomPolicy,
-        ChooseFirstPolicy,
-        ChooseLastPolicy,
-        AllCoordinatesHost,
-        ZeillingerHost,
-        LookAheadHost,
-        GreedyAgent,
-        NimOptimal,
-    )
+    "random": RandomPolicy,
+    "choose_first": ChooseFirstPolicy,
+    "choose_last": ChooseLastPolicy,
+    "all_coordinates": AllCoordinatesHost,
+    "zeillinger": ZeillingerHost,
+    "look_ahead": LookAheadHost,
+    "greedy": GreedyAgent,
+    "nim_optimal": NimOptimal,
 }
 
 
-class ScriptedPlayerConfig(Config):
-    scripted: str
-    """a scripted player by name; `palestra list` shows them"""
+class UnreadScript(ScriptedPlayerConfig):
+    """A scripted player of a user's own whose module was not imported: the mapping as the file has it."""
+
+    model_config = ConfigDict(extra="allow")
 
 
 class FromRunConfig(Config):
@@ -40,19 +51,84 @@ class FromRunConfig(Config):
     """latest, best, or the number of a checkpoint"""
 
 
-def script_error(name: str, game: GameConfig | None, role: str) -> str | None:
-    """Why a scripted player cannot sit in a role of a game, or None. game: its config, if it has one."""
-    policy = SCRIPTED.get(name)
+# ---- scripted players by name ----------------------------------------------------------------------------
+
+
+def own_script_model(data: dict[str, Any]) -> type[ScriptedPlayerConfig] | None:
+    """The model of a mapping whose `scripted` names a class of the user's own: its `Config`. None for other mappings.
+    Raises ConfigError if there is no such class."""
+    name = data.get("scripted")
+    if not isinstance(name, str) or ":" not in name:
+        return None
+    if not admits(name):
+        return UnreadScript
+    try:
+        model = getattr(load_class(name, ScriptedPolicy), "Config", None)
+        if not (isinstance(model, type) and issubclass(model, ScriptedPlayerConfig)):
+            base = "a subclass of palestra.players.ScriptedPlayerConfig"
+            raise ValueError(f"expected an attribute Config of {name!r}, {base}, got {model!r}")
+    except ValueError as error:
+        raise ConfigError([ConfigErrorItem("scripted", str(error))]) from error
+    return model
+
+
+def read_script(name: str) -> ScriptedPlayerConfig:
+    """The config of the scripted player that a name alone means, one of ours or `package.module:Class`. Raises
+    ValueError if there is none, or if it has keys of its own."""
+    if ":" not in name:
+        if name not in SCRIPTED:
+            ours = f"a scripted player ({', '.join(SCRIPTED)})"
+            raise ValueError(f"expected {ours} or a class of your own as 'package.module:Class', got {name!r}")
+        return ScriptedPlayerConfig(scripted=name)
+    try:
+        model = own_script_model({"scripted": name}) or ScriptedPlayerConfig
+    except ConfigError as error:
+        raise ValueError(error.errors[0].message) from error
+    keys = [key for key in model.model_fields if key != "scripted"]
+    if keys:
+        expected = f"expected a player of `players` that is {name!r} with its keys ({', '.join(keys)})"
+        raise ValueError(f"{expected}, got the class alone")
+    return model(scripted=name)
+
+
+def script_error(script: str | ScriptedPlayerConfig, game: GameConfig | None, role: str) -> str | None:
+    """Why a scripted player cannot sit in a role of a game, or None. script: its config, or a name alone. game: its
+    config, if it has one."""
+    try:
+        config = read_script(script) if isinstance(script, str) else script
+        policy = _class_of(config)
+    except ValueError as error:
+        return str(error)
+    name = config.scripted
     if policy is None:
-        return f"expected a scripted player ({', '.join(SCRIPTED)}), got {name!r}"
+        return None
     if policy.game_config is not None and not isinstance(game, policy.game_config):
-        (played,) = names_of((policy.game_config,))
-        return f"expected the game {played!r} for the player {name!r}, got another one"
-    if policy.roles is not None and role not in policy.roles:
-        return f"expected the role {' or '.join(policy.roles)} for the player {name!r}, got {role!r}"
-    return None
+        return f"expected the game {_name_of(policy.game_config)!r} for the player {name!r}, got another one"
+    return role_fault(policy, name, role)
 
 
-def make_script(name: str, game: Game, role: str | None = None) -> ScriptedPolicy:
-    """The scripted player of that name, for a role of that game; None: for the first role."""
-    return SCRIPTED[name](game, role or game.roles[0])
+def make_script(script: str | ScriptedPlayerConfig, game: Game, role: str | None = None) -> Script:
+    """A scripted player for a role of that game; None: for the first one in which it may sit. script: its config, or a
+    name alone. Raises ConfigError for one that cannot sit there."""
+    try:
+        config = read_script(script) if isinstance(script, str) else script
+        policy = load_class(config.scripted, ScriptedPolicy) if config.user_names() else SCRIPTED[config.scripted]
+    except ValueError as error:
+        raise ConfigError([ConfigErrorItem("", str(error))]) from error
+    seat = role or (policy.roles or game.roles)[0]
+    if config.user_names():
+        return CheckedScript.build(policy, config, game, seat)
+    return policy(config, game, seat)
+
+
+def _class_of(config: ScriptedPlayerConfig) -> type[ScriptedPolicy] | None:
+    """The class of a scripted player; None if its module may not be imported here. Raises ValueError."""
+    if config.user_names():
+        return load_class(config.scripted, ScriptedPolicy) if admits(config.scripted) else None
+    read_script(config.scripted)  # raises for an unknown name
+    return SCRIPTED[config.scripted]
+
+
+def _name_of(model: type[GameConfig]) -> str:
+    """The name by which a config names a game, or the class of the user's own that has this model."""
+    return model.__qualname__ if issubclass(model, UserConfig) else next(iter(names_of((model,))))

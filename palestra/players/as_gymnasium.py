@@ -288,9 +288,9 @@ def as_gymnasium(
     """A role of a tensor game as a gymnasium.Env.
 
     game: the rules, or their config, which are then played on the CPU. others: who sits in every other role: a scripted
-    player by name, a policy, or a player (`palestra.load_player`), which does not explore. seed: of the games until
-    `reset(seed=...)` gives another. illegal: `raise` IllegalMove, or `replace` an illegal action by a random legal one,
-    for learners that do not use info["action_mask"], bool (A,).
+    player by name or class (`mine:Host`), a policy, or a player (`palestra.load_player`), which does not explore. seed:
+    of the games until `reset(seed=...)` gives another. illegal: `raise` IllegalMove, or `replace` an illegal action by
+    a random legal one, for learners that do not use info["action_mask"], bool (A,).
 
     An observation of one entry is its array, one of several is a dict. A step ends where the role decides again, and
     returns the sum of its rewards in between. Games that are over before the role's first decision are skipped.
@@ -332,7 +332,7 @@ def _seat(
         if isinstance(sitter, str):
             if fault := script_error(sitter, getattr(rules, "config", None), other):
                 raise ValueError(f"others[{other!r}]: {fault}")
-            policies[other] = make_script(sitter, rules)
+            policies[other] = make_script(sitter, rules, other)
         else:
             policies[other] = sitter.policy(explore=False) if isinstance(sitter, Player) else sitter
     return SeatedWorlds(rules, role, policies, num_worlds)

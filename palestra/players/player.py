@@ -13,6 +13,7 @@ from palestra.games.game import Game, Observation, expand_mask
 from palestra.games.policy import Memory, Policy
 from palestra.games.spaces import ActionSpace, Space
 from palestra.optimizers import Optimizer
+from palestra.players.scripted import Script
 from palestra.randomness import base_key, world_keys
 from palestra.recording.values import Recordable
 from palestra.rollouts.fused import Worlds
@@ -72,7 +73,7 @@ class Player:
     moves: tuple[str, ...] = ()
     num_worlds: int = 0
     learning: bool = False
-    script: Policy | None = None
+    script: Script | None = None
     algorithm: "Learner | None" = None
     nets: dict[str, nn.Module] = field(default_factory=dict)
     optimizers: dict[str, Optimizer] = field(default_factory=dict)
@@ -176,7 +177,7 @@ class Player:
         return flags
 
     def __repr__(self) -> str:
-        kind = "scripted" if self.algorithm is None else self.algorithm.config.name
+        kind = self.script.kind if self.script is not None else self.algorithm.config.name  # type: ignore[union-attr]
         num_weights = sum(weight.numel() for net in self.nets.values() for weight in net.parameters())
         facts = [kind, f"in {' and '.join(self.roles)}"]
         if self.algorithm is not None:

@@ -4,57 +4,100 @@ The players in this file play any game. Letters: B worlds, A actions.
 """
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import ClassVar, Protocol, Self
 
 import torch
+from pydantic import ConfigDict
 from torch import Tensor
 
-from palestra.config import ConfigError, ConfigErrorItem
+from palestra.config import Config, ConfigError, ConfigErrorItem
 from palestra.games.config import GameConfig
-from palestra.games.game import Game
-from palestra.games.policy import Decision, Memory, Observes
+from palestra.games.game import Game, TensorGame
+from palestra.games.policy import Decision, Memory, Observes, Policy
 from palestra.games.spaces import ActionSpace, Box, Discrete, MultiDiscrete
 from palestra.randomness import fold, random_choice, random_floats
 
 
-class ScriptedPolicy:
-    """Base of scripted players. Must be implemented: `choose`. Must be set: `name`.
+class ScriptedPlayerConfig(Config):
+    """A scripted player. The `Config` of one of your own derives from it, and adds its keys."""
 
-    game_config: the config class of the game that it plays; None: any game. roles: the roles in which it may sit; None:
-    any role. action_spaces: the kinds of action spaces from which it chooses. observes: what `choose` gets as `view`.
-    Raises ConfigError for a role with another kind of action space.
+    model_config = ConfigDict(defer_build=False)  # errors of the model appear where it is defined
+
+    scripted: str
+    """a scripted player by name (`palestra list` shows them), or a class of your own"""
+
+    def user_names(self) -> list[str]:
+        return [self.scripted] if ":" in self.scripted else []
+
+
+class Script(Policy, Protocol):
+    """The policy of a player that does not learn, made for a role of a game. kind: what it is, for people."""
+
+    kind: str
+
+    def for_seat(self, game: Game, role: str) -> "Script":
+        """The same player in another seat. Raises ConfigError if it cannot sit there."""
+        ...
+
+
+class ScriptedPolicy:
+    """Base of scripted players, and of those of your own. It is made with its config, a game and a role of this game.
+
+    Must be implemented: `choose`. May be overridden: `act`, for a player with a memory. May be set: `Config`, with the
+    player's own keys; `game_config`, the config class of the game that it plays (None: any game); `roles` in which it
+    may sit (None: any role); `action_spaces`, the kinds from which it chooses; `observes`, what it gets as `view`: the
+    role's `observation`, the whole `state` of a tensor game, or `nothing`. Raises ConfigError for a role with another
+    kind of action space, and if it observes the state of an environment.
     """
 
-    name: ClassVar[str]
+    Config: ClassVar[type[ScriptedPlayerConfig]] = ScriptedPlayerConfig
     game_config: ClassVar[type[GameConfig] | None] = None
     roles: ClassVar[tuple[str, ...] | None] = None
     action_spaces: ClassVar[tuple[type[ActionSpace], ...]] = (Discrete,)
     observes: Observes = "nothing"
+    kind = "scripted"
 
-    def __init__(self, game: Game, role: str) -> None:
-        self.game, self.space = game, game.action_spaces[role]
-        if not isinstance(self.space, self.action_spaces):
+    def __init__(self, config: ScriptedPlayerConfig, game: Game, role: str) -> None:
+        self.config, self.game, self.space = config, game, game.action_spaces[role]
+        fault = role_fault(type(self), config.scripted, role)
+        if fault is None and not isinstance(self.space, self.action_spaces):
             can = " or ".join(kind.__name__ for kind in self.action_spaces)
-            raise ConfigError(
-                [ConfigErrorItem("", f"expected {can} actions for {self.name!r}, got {self.space}, those of {role!r}")]
-            )
+            fault = f"expected {can} actions for {config.scripted!r}, got {self.space}, those of {role!r}"
+        elif fault is None and self.observes == "state" and not isinstance(game, TensorGame):
+            fault = f"expected a tensor game for {config.scripted!r}, which observes its state, got an environment"
+        if fault is not None:
+            raise ConfigError([ConfigErrorItem("", fault)])
 
     def choose(self, view: Mapping[str, Tensor], legal: Tensor, keys: Tensor) -> Tensor:
-        """The actions, (B, ...) as the action space says: a legal one in every world that has any."""
+        """The actions, (B, ...) as the action space says: a legal one in every world that has any.
+
+        view: what the player observes, tensors (B, ...) by name; {} if nothing. legal: bool (B, flags of the action
+        space). keys: int64 (B,), of the random numbers that it draws (palestra.randomness); it draws no others.
+        """
         raise NotImplementedError
 
     def act(self, view: Mapping[str, Tensor], legal: Tensor, keys: Tensor, memory: Memory) -> Decision:
+        """As `choose`. memory: that of the last decision, by name (B, ...); zeros or {} at the start of a game."""
         return Decision(self.choose(view, legal, keys), {}, memory)
+
+    def for_seat(self, game: Game, role: str) -> Self:
+        return type(self)(self.config, game, role)
+
+
+def role_fault(policy: type[ScriptedPolicy], name: str, role: str) -> str | None:
+    """Why a scripted player cannot sit in a role, or None."""
+    if policy.roles is None or role in policy.roles:
+        return None
+    return f"expected the role {' or '.join(policy.roles)} for the player {name!r}, got {role!r}"
 
 
 class RandomPolicy(ScriptedPolicy):
     """Any legal action, each with the same probability; numbers uniformly within their bounds."""
 
-    name = "random"
     action_spaces = (Discrete, MultiDiscrete, Box)
 
-    def __init__(self, game: Game, role: str) -> None:
-        super().__init__(game, role)
+    def __init__(self, config: ScriptedPlayerConfig, game: Game, role: str) -> None:
+        super().__init__(config, game, role)
         if isinstance(self.space, Box):
             self.low, self.high = (torch.tensor(x, device=game.device) for x in (self.space.low, self.space.high))
             if not (self.high - self.low).isfinite().all():
@@ -75,16 +118,12 @@ class RandomPolicy(ScriptedPolicy):
 class ChooseFirstPolicy(ScriptedPolicy):
     """The first legal action; as an agent of the polyhedra game: the first coordinate of the host's choice."""
 
-    name = "choose_first"
-
     def choose(self, view: Mapping[str, Tensor], legal: Tensor, keys: Tensor) -> Tensor:
         return legal.to(torch.int8).argmax(dim=1)
 
 
 class ChooseLastPolicy(ScriptedPolicy):
     """The last legal action; as an agent of the polyhedra game: the last coordinate of the host's choice."""
-
-    name = "choose_last"
 
     def choose(self, view: Mapping[str, Tensor], legal: Tensor, keys: Tensor) -> Tensor:
         return legal.shape[1] - 1 - legal.flip(1).to(torch.int8).argmax(dim=1)

@@ -16,7 +16,6 @@ class NimOptimal(ScriptedPolicy):
     """The optimal strategy of Nim: leave heaps whose exclusive or is zero (Bouton 1901); if no move does, the first
     legal one."""
 
-    name = "nim_optimal"
     game_config = NimConfig
     observes = "state"
     game: NimGame

@@ -31,7 +31,6 @@ class PolyhedraPolicy(ScriptedPolicy):
 class AllCoordinatesHost(PolyhedraPolicy):
     """Host: always all coordinates."""
 
-    name = "all_coordinates"
     roles = ("host",)
     observes = "nothing"
 
@@ -48,7 +47,6 @@ class ZeillingerHost(PolyhedraPolicy):
     is largest.
     """
 
-    name = "zeillinger"
     roles = ("host",)
 
     def choose(self, view: Mapping[str, Tensor], legal: Tensor, keys: Tensor) -> Tensor:
@@ -77,7 +75,6 @@ class ZeillingerHost(PolyhedraPolicy):
 class LookAheadHost(PolyhedraPolicy):
     """Host: the choice that leaves the fewest points on average over the agent's answers; the first on ties."""
 
-    name = "look_ahead"
     roles = ("host",)
 
     def choose(self, view: Mapping[str, Tensor], legal: Tensor, keys: Tensor) -> Tensor:
@@ -94,7 +91,6 @@ class LookAheadHost(PolyhedraPolicy):
 class GreedyAgent(PolyhedraPolicy):
     """Agent: the coordinate that leaves the most points; the first on ties."""
 
-    name = "greedy"
     roles = ("agent",)
 
     def choose(self, view: Mapping[str, Tensor], legal: Tensor, keys: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ either have no sample games.
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from palestra.config import Config, UnreadConfig, importing_nothing
+from palestra.config import Config, importing_nothing
 from palestra.evaluation.evaluations import Evaluations
 from palestra.games.config import GameConfig
 from palestra.games.game import TensorGame
@@ -74,8 +74,8 @@ def _samples(run: RunData, figures: Figures) -> list[Block]:
 
 def _left_out(value: Any, path: str) -> Iterator[tuple[str, str]]:
     """The parts of games and players for which a report cannot play this run: their paths, and what they are."""
-    if isinstance(value, UnreadConfig):
-        yield path, f"{value.name}, a class of the run's own, which a report does not import"
+    if isinstance(value, Config) and (names := value.user_names()):
+        yield path, f"{', '.join(dict.fromkeys(names))}, a class of the run's own, which a report does not import"
         return
     if isinstance(value, GameConfig) and (environment := value.environment_id()):
         yield path, f"the environment {environment}, which a report does not build"

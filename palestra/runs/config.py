@@ -38,7 +38,8 @@ from palestra.config import (
 from palestra.config.errors import listed
 from palestra.evaluation.config import BestConfig, EvaluationConfig, EvaluatorsConfig, best_errors, evaluation_errors
 from palestra.games import AnyGameConfig
-from palestra.players import SCRIPTED, FromRunConfig, ScriptedPlayerConfig, script_error
+from palestra.players import SCRIPTED, FromRunConfig, own_script_model, script_error
+from palestra.players.scripted import ScriptedPlayerConfig
 from palestra.recording import RecorderConfig, check_recorders
 from palestra.recording.aggregates import Statistic
 from palestra.runtime.intervals import Interval, Limit
@@ -182,7 +183,7 @@ class RunConfig(BaseRunConfig):
     """how many games a learning player plays at the same time"""
     roles: dict[str, str]
     """who sits in which role"""
-    players: dict[str, Annotated[LearningPlayerConfig | ScriptedPlayerConfig | FromRunConfig, ByKey()]]
+    players: dict[str, Annotated[LearningPlayerConfig | ScriptedPlayerConfig | FromRunConfig, ByKey(own_script_model)]]
     """the players by name: each learns, is scripted, or comes from a run"""
     evaluations: list[EvaluationConfig]
     """games that are played apart from training; []: none"""
@@ -195,7 +196,9 @@ class RunConfig(BaseRunConfig):
     def _check_seats(self) -> Self:
         if any(isinstance(game, UnreadConfig) for game in (self.game, *(each.game for each in self.evaluations))):
             return self  # its roles are unknown
-        scripts = {name: getattr(config, "scripted", None) for name, config in self.players.items()}
+        scripts = {
+            name: config if isinstance(config, ScriptedPlayerConfig) else None for name, config in self.players.items()
+        }
         roles = self.game.declared_roles()
         errors = [
             *self._role_errors(roles),
@@ -224,10 +227,10 @@ class RunConfig(BaseRunConfig):
         return [name for name, config in self.players.items() if isinstance(config, LearningPlayerConfig)]
 
     def seats(self, player: str, roles: Sequence[str]) -> list[str]:
-        """The roles in which a player sits, in the order of `roles`, the roles of the game. For a player of another run
-        that sits in none: the roles that it has in the pairings of evaluations."""
+        """The roles in which a player sits, in the order of `roles`, the roles of the game. For a player that does not
+        learn and sits in none: the roles that it has in the pairings of evaluations."""
         seats = [role for role in roles if self.roles.get(role) == player]
-        if seats or not isinstance(self.players[player], FromRunConfig):
+        if seats or isinstance(self.players[player], LearningPlayerConfig):
             return seats
         pairings = [pairing for evaluation in self.evaluations for pairing in evaluation.pairings]
         return [role for role in roles if any(pairing.get(role) == player for pairing in pairings)]
@@ -246,14 +249,16 @@ class RunConfig(BaseRunConfig):
                 there = ", ".join(self.players)
                 message = f"expected a player of this file ({there}; or players.{player} in it), got {player!r}"
                 faults.append((f"roles.{role}", message))
-            elif isinstance(config, ScriptedPlayerConfig) and (fault := script_error(config.scripted, self.game, role)):
+            elif isinstance(config, ScriptedPlayerConfig) and (fault := script_error(config, self.game, role)):
                 faults.append((f"players.{player}.scripted", fault))
         for player in self.players:
             if not self.seats(player, roles):
-                message = "expected a player that sits in a role, or one of another run that plays in a pairing"
+                message = "expected a player that sits in a role, or one that does not learn and plays in a pairing"
                 faults.append((f"players.{player}", f"{message}, got one that does neither"))
             if player in SCRIPTED:
                 faults.append((f"players.{player}", "expected another name, got that of a scripted player"))
+            elif ":" in player:
+                faults.append((f"players.{player}", "expected a name without a colon, because such names are classes"))
         if not self.learners():
             faults.append(("players", "expected at least one player with an algorithm, got none"))
         return [ConfigErrorItem(*fault) for fault in faults]

@@ -9,12 +9,13 @@ from typing import Any
 import torch
 
 from palestra.algorithms.algorithm import Algorithm, AlgorithmConfig, Seat
-from palestra.config import Config, ConfigError, ConfigErrorItem, PartError
+from palestra.config import Config, ConfigError, ConfigErrorItem, PartError, below
 from palestra.evaluation.config import EvaluationConfig
 from palestra.evaluation.evaluations import Evaluations
 from palestra.games.game import Game
-from palestra.players import FromRunConfig, ScriptedPlayerConfig, make_script
+from palestra.players import FromRunConfig, make_script
 from palestra.players.player import Player
+from palestra.players.scripted import ScriptedPlayerConfig
 from palestra.runs.config import RunConfig
 from palestra.runs.imported_players import TrainedPlayer, is_copied, read_copy, read_player
 from palestra.runtime.threads import memory_needed
@@ -88,6 +89,8 @@ def _build_player(name: str, run: RunConfig, game: Game, copies: Folder | None) 
     roles = tuple(run.seats(name, game.roles))
     first = roles[0]
     for role in roles[1:]:
+        if isinstance(config, ScriptedPlayerConfig) and run.roles[role] != name:
+            continue  # in pairings it is made anew for each seat
         if game.spaces[role] != game.spaces[first] or game.action_spaces[role] != game.action_spaces[first]:
             message = f"expected the observations and actions of {first!r}, in which {name!r} also sits, got others"
             raise ConfigError([ConfigErrorItem(f"roles.{role}", message)])
@@ -96,7 +99,8 @@ def _build_player(name: str, run: RunConfig, game: Game, copies: Folder | None) 
     by_hand = execution.gradients == "by_hand"
     player = Player(name, roles, spaces, actions, game.device, run.seed, execution.compile, by_hand, game=game)
     if isinstance(config, ScriptedPlayerConfig):
-        player.script = make_script(config.scripted, game, first)
+        with below(f"players.{name}.scripted"):
+            player.script = make_script(config, game, first)
     elif isinstance(config, FromRunConfig):
         with _errors_at(f"players.{name}.from_run", config, first):
             is_here = copies is not None and is_copied(copies, name)

@@ -142,7 +142,7 @@ def test_a_mistake_is_one_line(run: Path, arguments: list[str], message: str) ->
 
 def test_an_unknown_player_and_an_environment_are_one_line(run: Path, tmp_path: Path) -> None:
     message = play(run, "--as", "agent", "--against", "nobody", code=2)
-    assert message.startswith("host: expected a player of the run (host, agent) or a scripted one (random, ")
+    assert message.startswith("host: expected a player of the run (host, agent), a scripted one (random, ")
     assert message.endswith("got 'nobody'")
     message = play(shipped("ppo-cartpole", tmp_path / "run"), code=2)
     assert message.startswith("RUN: expected a run in a game of boards, got one in an environment")

@@ -134,7 +134,8 @@ def test_a_game_in_which_the_players_do_not_fit_is_one_clear_error(make_config: 
         (
             {"pairings": [{"host": "hots", "agent": "random"}]},
             "evaluations.1.pairings.0.host",
-            f"expected a scripted player ({', '.join(SCRIPTED)}), got 'hots'; players of this file: host, agent",
+            f"expected a scripted player ({', '.join(SCRIPTED)}) or a class of your own as 'package.module:Class', "
+            "got 'hots'; players of this file: host, agent",
         ),
     ],
 )

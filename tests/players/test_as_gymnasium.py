@@ -299,7 +299,11 @@ def test_simultaneous_moves_meet_and_the_others_memory_is_that_of_one_game() -> 
             {"second": "zeillinger"},
             r"others\['second'\]: expected the game 'polyhedra' for the player 'zeillinger'",
         ),
-        ("first", {"second": "nobody"}, r"others\['second'\]: expected a scripted player \(random, .*\), got 'nobody'"),
+        (
+            "first",
+            {"second": "nobody"},
+            r"others\['second'\]: expected a scripted player \(random, .*\) or a class of your own as .*, got 'nobody'",
+        ),
     ],
 )
 def test_faulty_seats_are_told(role: str, others: dict[str, str], message: str) -> None:

@@ -1,0 +1,156 @@
+"""Scripted players of a user's own: every choice is checked, and they are tried before anybody plays with them.
+
+Letters: B worlds.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Self
+
+import torch
+from torch import Tensor
+
+from palestra.config import ConfigError, ConfigErrorItem, failure
+from palestra.games.game import Game, IllegalMove, TensorGame, is_legal
+from palestra.games.policy import Decision, Memory, Policy
+from palestra.games.spaces import ActionSpace, Box, Discrete, MultiDiscrete
+from palestra.games.trees import are_same
+from palestra.games.trial import random_action
+from palestra.players.scripted import ScriptedPlayerConfig, ScriptedPolicy
+from palestra.randomness import base_key, fold, restored_global_states, world_keys
+
+NUM_TRIED_WORLDS = 5
+MOST_TRIED_ROUNDS = 20  # until the role decides somewhere
+
+
+class CheckedScript:
+    """A scripted player of a user's own, in whose name the errors are. policy: an object of the user's class."""
+
+    kind = "scripted"
+
+    def __init__(self, policy: ScriptedPolicy, role: str) -> None:
+        self.policy, self.role, self.name = policy, role, policy.config.scripted
+        self.observes = policy.observes
+
+    @classmethod
+    def build(cls, own: type[ScriptedPolicy], config: ScriptedPlayerConfig, game: Game, role: str) -> Self:
+        """Make the player for a role of a game, and try it once. Raises ConfigError for one that fails, chooses
+        something else than legal actions, or chooses otherwise when it is asked again."""
+        fault = fault_of_class(own, config.scripted)
+        if fault is not None:
+            raise ConfigError([ConfigErrorItem("", fault)])
+        try:
+            made = cls(own(config, game, role), role)
+        except ConfigError:
+            raise
+        except Exception as error:
+            message = f"{config.scripted!r} cannot be made for {role!r}: {failure(error)}"
+            raise ConfigError([ConfigErrorItem("", message)]) from error
+        try_policy(made, made.name, game, role)
+        return made
+
+    def for_seat(self, game: Game, role: str) -> Self:
+        return self.build(type(self.policy), self.policy.config, game, role)
+
+    def act(self, view: Mapping[str, Tensor], legal: Tensor, keys: Tensor, memory: Memory) -> Decision:
+        """Raises IllegalMove for choices that are no actions, or illegal ones where there are legal ones."""
+        decision = self.policy.act(view, legal, keys, memory)
+        fault = fault_of_actions(decision.action, self.policy.space, legal)
+        if fault is not None:
+            raise IllegalMove(f"expected {fault[0]} of {self.role!r} from {self.name!r}, got {fault[1]}")
+        return decision
+
+
+def fault_of_class(own: type[ScriptedPolicy], name: str) -> str | None:
+    """What is wrong with the attributes of a user's class, or None."""
+    if own.choose is ScriptedPolicy.choose and own.act is ScriptedPolicy.act:
+        return f"expected a method `choose` of {name!r}, got none"
+    kinds = ("observation", "state", "nothing")
+    if own.observes not in kinds:
+        return f"expected one of {', '.join(map(repr, kinds))} as `observes` of {name!r}, got {own.observes!r}"
+    for attribute, kind in (("roles", str), ("action_spaces", type)):
+        value: Any = getattr(own, attribute)
+        is_absent = value is None and attribute == "roles"
+        if not (is_absent or (isinstance(value, tuple) and all(isinstance(item, kind) for item in value))):
+            what = "names" if kind is str else "kinds of action spaces"
+            return f"expected a tuple of {what} as `{attribute}` of {name!r}, got {value!r}"
+    return None
+
+
+def fault_of_actions(action: Any, space: ActionSpace, legal: Tensor) -> tuple[str, str] | None:
+    """What was expected of the actions in all worlds, and what is there instead; None if they are legal. legal: bool
+    (B, flags of the action space); where it has none, any action will do."""
+    wanted = (len(legal), *space.shape)
+    if not isinstance(action, Tensor) or action.shape != wanted or action.dtype != space.dtype:
+        there = type(action).__name__
+        if isinstance(action, Tensor):
+            there = f"{str(action.dtype).removeprefix('torch.')} of shape {tuple(action.shape)}"
+        return f"actions, {str(space.dtype).removeprefix('torch.')} of shape {wanted}", there
+    wrong = ~is_legal(action, space, legal) & _has_choice(space, legal)
+    if not bool(wrong.any()):
+        return None
+    world = int(wrong.nonzero()[0, 0])
+    if isinstance(space, Box):
+        there = f"between {space.low} and {space.high}"
+    else:
+        there = f"flags {legal[world].nonzero().flatten().tolist()} in world {world}"
+    return f"a legal action ({there})", f"{action[world].tolist()}"
+
+
+def _has_choice(space: ActionSpace, legal: Tensor) -> Tensor:
+    """In which worlds there is a legal action: bool (B,)."""
+    match space:
+        case Discrete():
+            return legal.any(dim=1)
+        case MultiDiscrete(nums=nums):
+            return torch.stack([part.any(dim=1) for part in legal.split(list(nums), dim=1)]).all(dim=0)
+        case Box():
+            return torch.ones(len(legal), dtype=torch.bool, device=legal.device)
+
+
+# ---- the trial -------------------------------------------------------------------------------------------
+
+
+def try_policy(policy: Policy, name: str, game: Game, role: str) -> None:
+    """Ask a policy twice for its choices at a first decision of a role. Raises ConfigError if it fails, or if it draws
+    random numbers that do not come from its keys. The global random state is restored."""
+    try:
+        with restored_global_states(), torch.no_grad():
+            view, legal = _first_decision(policy, game, role)
+            keys = world_keys(base_key(0, "script trial"), len(legal), game.device)
+            first, again = (policy.act(dict(view), legal.clone(), keys.clone(), {}) for _ in range(2))
+    except IllegalMove as error:
+        raise ConfigError([ConfigErrorItem("", str(error))]) from None
+    except Exception as error:
+        message = f"{name!r} fails at the first decision of {role!r}: {failure(error)}"
+        raise ConfigError([ConfigErrorItem("", message)]) from error
+    if not are_same((first.action, first.memory), (again.action, again.memory)):
+        expected = f"expected the same choices of {name!r} for the same view, legal actions and keys"
+        message = f"{expected}, got others when it was asked again; random numbers come from palestra.randomness"
+        raise ConfigError([ConfigErrorItem("", message)])
+
+
+def _first_decision(policy: Policy, game: Game, role: str) -> tuple[Mapping[str, Tensor], Tensor]:
+    """What the policy gets to see at a first decision of the role, and the legal actions. In an environment, which is
+    not made for that: zeros, and every action."""
+    if not isinstance(game, TensorGame):
+        zeros = {
+            name: torch.zeros(NUM_TRIED_WORLDS, *space.shape, dtype=space.dtype, device=game.device)
+            for name, space in game.spaces[role].items()
+        }
+        flags = game.action_spaces[role].num_flags
+        legal = torch.ones(NUM_TRIED_WORLDS, flags, dtype=torch.bool, device=game.device)
+        return zeros if policy.observes == "observation" else {}, legal
+    keys = world_keys(base_key(0, "script trial game"), NUM_TRIED_WORLDS, game.device)
+    state, column = game.reset(fold(keys, 0)), game.roles.index(role)
+    for number in range(MOST_TRIED_ROUNDS * len(game.moves)):
+        move, move_keys = game.moves[number % len(game.moves)], fold(keys, number + 1)
+        if role in move and bool(game.deciding(state)[:, column].any()):
+            break
+        actions = {
+            other: random_action(game.action_spaces[other], game.legal(state, other), move_keys + at + 1)
+            for at, other in enumerate(game.roles)
+            if other in move
+        }
+        state = game.transition(state, actions, move_keys + len(game.roles) + 1)[0]
+    observation = game.observe(state, role) if policy.observes == "observation" else {}
+    return state if policy.observes == "state" else observation, game.legal(state, role)
