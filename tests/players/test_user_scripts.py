@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from palestra.config import ConfigError, check
-from palestra.games import read_game
+from palestra.games import make_game
 from palestra.games.game import IllegalMove
 from palestra.games.gymnasium import GymnasiumConfig, GymnasiumGame
 from palestra.players import make_script, read_script, script_error
@@ -122,7 +122,7 @@ def own(name: str) -> str:
 
 
 def made(name: str, game: dict[str, Any] = NIM, role: str | None = None) -> Any:
-    return make_script(own(name), read_game(game), role)
+    return make_script(own(name), make_game(game), role)
 
 
 def test_one_plays_in_any_role_as_a_policy() -> None:
@@ -144,7 +144,7 @@ def test_one_may_keep_a_memory() -> None:
 
 
 def test_one_that_sits_in_another_seat_is_checked_again() -> None:
-    config, game = read_script(own("Second")), read_game(NIM)
+    config, game = read_script(own("Second")), make_game(NIM)
     assert make_script(config, game, "second").for_seat(game, "second").kind == "scripted"
     with pytest.raises(ConfigError, match="expected the role second for the player 'script_mine:Second', got 'first'"):
         make_script(config, game, "second").for_seat(game, "first")
@@ -171,7 +171,7 @@ def test_one_plays_a_role_of_a_gymnasium_environment_made_of_a_game() -> None:
     ],
 )
 def test_a_name_that_cannot_stand_there_is_told(name: str, role: str, message: str) -> None:
-    fault = script_error(own(name), read_game(NIM).config, role)  # type: ignore[attr-defined]
+    fault = script_error(own(name), make_game(NIM).config, role)  # type: ignore[attr-defined]
     assert fault is not None
     assert message in fault
     with pytest.raises(ConfigError):
@@ -197,7 +197,7 @@ def test_a_name_that_cannot_stand_there_is_told(name: str, role: str, message: s
     ],
 )
 def test_one_that_cannot_play_is_told_when_it_is_made(name: str, game: dict[str, Any], message: str) -> None:
-    role = read_game(game).roles[0]
+    role = make_game(game).roles[0]
     with pytest.raises(ConfigError, match=message):
         made(name, game, role)
 
