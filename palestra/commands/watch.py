@@ -43,10 +43,10 @@ def _filed(run: StoredRun, name: str, num_games: int | None) -> dict[str, Any] |
     """The record of an evaluation of the loaded checkpoint that was played before with as many games; None if there is
     none."""
     config = run.evaluations.configs[name]
-    wanted = [num_games or config.final_num_games] * len(config.pairings)
+    wanted = [num_games or config.final_num_games] * len(run.evaluations.pairings(name, with_scripted=True))
     try:
         record: dict[str, Any] = json.loads(run.folder.evaluations.read(run.file_name(name)))
-        played = [pair["games"] + pair["started_over"] for pair in record["pairs"]]
+        played = [pair["games"] + pair.get("started_over", 0) for pair in record["pairs"]]
         is_same = run.counters.items() <= record.items() and played == wanted
     except (OSError, ValueError, LookupError, TypeError, AttributeError):
         return None

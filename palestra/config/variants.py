@@ -178,7 +178,7 @@ class ByName(Variants):
 
     def expected(self, names: Any) -> str:
         own = "" if self.user_class is None else ", or a class of your own as 'package.module:Class'"
-        return f"one of {listed(names)}{own}"
+        return f"one of {listed(names)}{own}" if names else own.removeprefix(", or ")
 
 
 @dataclass(frozen=True)

@@ -1,20 +1,37 @@
 """The config of a run's evaluations, and its checks beyond types."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
-from palestra.config import Config, ConfigErrorItem, NonEmptyStr, NonNegativeInt, PositiveFloat, PositiveInt, below
+from palestra.config import (
+    ByKey,
+    ByName,
+    Config,
+    ConfigErrorItem,
+    NonEmptyStr,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    UserConfig,
+    below,
+    load_class,
+)
 from palestra.evaluation.measures import MeasureName, measure_errors
+from palestra.evaluation.user_evaluation import UserEvaluation
 from palestra.games import AnyGameConfig, GameConfig
 from palestra.players import script_error
 from palestra.players.scripted import ScriptedPlayerConfig
 from palestra.runtime.intervals import Interval
 
+EvaluationName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
+
 
 class EvaluationConfig(Config):
-    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$")]
+    own_scores: ClassVar[None] = None
+
+    name: EvaluationName
     """its name in records, files and `best`; different for each evaluation"""
     interval: Interval | None
     """how often, in addition to the start and the end of a run; null: only then"""
@@ -34,6 +51,34 @@ class EvaluationConfig(Config):
 
     def user_names(self) -> list[str]:
         return [name for pairing in self.pairings for name in pairing.values() if ":" in name]
+
+
+class UserEvaluationConfig(Config):
+    """An evaluation that a class of the user's own plays."""
+
+    game: ClassVar[None] = None
+    pairings: ClassVar[list[dict[str, str]]] = []
+
+    name: EvaluationName
+    """its name in records, files and `best`; different for each evaluation"""
+    interval: Interval | None
+    """how often, in addition to the start and the end of a run; null: only then"""
+    num_games: PositiveInt
+    """games that the class is asked to play"""
+    final_num_games: PositiveInt
+    """games at the end of a run, and of `palestra evaluate`"""
+    seed: NonNegativeInt | None
+    """determines all randomness of the evaluation; null: the run's seed"""
+    played_by: Annotated[UserConfig, ByName(user_class=UserEvaluation)]
+    """a class of your own, package.module:Class, with its keys"""
+
+    @property
+    def own_scores(self) -> Sequence[str]:
+        """The names of the scores that the class measures."""
+        return load_class(self.played_by.name, UserEvaluation).scores  # type: ignore[type-abstract]
+
+
+AnyEvaluationConfig = Annotated[EvaluationConfig | UserEvaluationConfig, ByKey()]
 
 
 class Delay(Config):
@@ -60,7 +105,8 @@ class BestConfig(Config):
     evaluation: NonEmptyStr
     """which of the evaluations, by name"""
     pairing: NonNegativeInt | None
-    """which of its pairings, counted from 0; null: a function of your own gets the record of all pairings"""
+    """which of its pairings, counted from 0; null: an evaluation of your own, which has none, or a function of your
+    own, which gets the record of all pairings"""
     measure: MeasureName
     """rho, return/ROLE, length, won/ROLE, info/FIELD, final_info/FIELD; with /iqm, /median, /std, /min or /max
     another statistic than the mean; or a function of your own, package.module:function"""
@@ -72,7 +118,7 @@ class BestConfig(Config):
 
 
 def evaluation_errors(
-    evaluations: Sequence[EvaluationConfig],
+    evaluations: Sequence[EvaluationConfig | UserEvaluationConfig],
     game: GameConfig,
     roles: Sequence[str],
     players: Mapping[str, ScriptedPlayerConfig | None],
@@ -129,7 +175,7 @@ def _pairing_errors(
 
 def best_errors(
     best: BestConfig | None,
-    evaluations: Sequence[EvaluationConfig],
+    evaluations: Sequence[EvaluationConfig | UserEvaluationConfig],
     roles: Sequence[str],
     info: Mapping[str, Sequence[str]],
     learners: Collection[str],

@@ -7,12 +7,13 @@ from pathlib import Path
 from typing import Any
 
 from palestra.config import ConfigError, ConfigErrorItem, below
-from palestra.evaluation.config import BestConfig, EvaluationConfig
+from palestra.evaluation.config import BestConfig, EvaluationConfig, UserEvaluationConfig
 from palestra.evaluation.episodes import play_episodes
 from palestra.evaluation.evaluator import Games, evaluation_mode, play_games
 from palestra.evaluation.measures import Measure
 from palestra.evaluation.ratings import rate
 from palestra.evaluation.trace import trace_game
+from palestra.evaluation.user_evaluation import play_user_evaluation
 from palestra.evaluation.video import film_episodes
 from palestra.games.config import GameConfig
 from palestra.games.game import Game, TensorGame
@@ -29,16 +30,18 @@ NUM_FILMED = 3
 class Evaluations:
     """The evaluations of a run, which share its players.
 
-    build_game: builds the game of an evaluation that has its own. fit_player: builds a player once more, with the
-    observations and actions of a role in another game; raises ConfigError if its networks do not fit there. seed: the
-    run's, for evaluations without one. num_worlds: how many environments step together. info: the fields of
-    environments' info that are recorded. Raises ConfigError if a player does not fit the game of a pairing.
+    roles: who sits in which role. build_game: builds the game of an evaluation that has its own. fit_player: builds a
+    player once more, with the observations and actions of a role in another game; raises ConfigError if its networks do
+    not fit there. seed: the run's, for evaluations without one. num_worlds: how many environments step together. info:
+    the fields of environments' info that are recorded. Raises ConfigError if a player does not fit the game of a
+    pairing.
     """
 
     def __init__(
         self,
-        configs: Sequence[EvaluationConfig],
+        configs: Sequence[EvaluationConfig | UserEvaluationConfig],
         game: Game,
+        roles: Mapping[str, str],
         players: Mapping[str, Player],
         build_game: Callable[[GameConfig], Game],
         fit_player: Callable[[Player, Game, str], Player],
@@ -47,7 +50,8 @@ class Evaluations:
         info: Sequence[str],
     ) -> None:
         self.configs = {config.name: config for config in configs}
-        self.game, self.players, self.seed, self.num_worlds, self.info = game, players, seed, num_worlds, info
+        self.game, self.roles, self.players, self.seed = game, roles, players, seed
+        self.num_worlds, self.info = num_worlds, info
         self.games: dict[str, Game] = {}
         self.scripts: dict[tuple[str, str, str], Script] = {}
         for index, config in enumerate(configs):
@@ -61,7 +65,10 @@ class Evaluations:
             raise ConfigError(list(dict.fromkeys(errors)))
 
     def _make_stand_ins(
-        self, index: int, config: EvaluationConfig, fit_player: Callable[[Player, Game, str], Player]
+        self,
+        index: int,
+        config: EvaluationConfig | UserEvaluationConfig,
+        fit_player: Callable[[Player, Game, str], Player],
     ) -> Iterator[ConfigErrorItem]:
         """Build players once more whose observations or actions differ in the game of a pairing: by evaluation, player
         and role. Gives the errors of those whose networks do not fit, and of scripted ones that cannot sit there."""
@@ -108,6 +115,8 @@ class Evaluations:
         may raise Interrupted.
         """
         config, game = self.configs[name], self._game(name)
+        if isinstance(config, UserEvaluationConfig):
+            return self._play_own(config, num_games, watch)
         pairs: list[dict[str, Any]] = []
         for pairing in self.pairings(name, with_scripted):
             games = self._play(config, game, pairing, num_games, lambda num: watch(len(pairs) * num_games + num))
@@ -115,8 +124,18 @@ class Evaluations:
             pairs.append({"players": dict(pairing), "learned": learned, **games.summary()})
         return {"evaluation": name, "pairs": pairs, "ratings": rate(pairs)}
 
+    def _play_own(self, config: UserEvaluationConfig, num_games: int, watch: Callable[[int], None]) -> dict[str, Any]:
+        """The record of an evaluation of the user's own. In place of its pairings it has the run's seats."""
+        scores = play_user_evaluation(config.played_by, self.players, num_games, self._seed(config), watch)
+        learned = [role for role, sitter in self.roles.items() if self._learns(sitter)]
+        pair = {"players": dict(self.roles), "learned": learned, "games": num_games, "scores": scores}
+        return {"evaluation": config.name, "pairs": [pair], "ratings": None}
+
     def pairings(self, name: str, with_scripted: bool) -> list[dict[str, str]]:
-        """The pairings of one evaluation, role -> player; with_scripted: also those in which nobody learns."""
+        """The pairings of one evaluation, role -> player; with_scripted: also those in which nobody learns. Of one of
+        the user's own: the run's seats."""
+        if isinstance(self.configs[name], UserEvaluationConfig):
+            return [dict(self.roles)]
         pairings = self.configs[name].pairings
         return [p for p in pairings if with_scripted or any(self._learns(sitter) for sitter in p.values())]
 
@@ -124,7 +143,7 @@ class Evaluations:
         """Write a video of NUM_FILMED episodes of the lone agent, and return their returns. Raises ConfigError for a
         game of tensors, and as `film_episodes` does."""
         config, game = self.configs[name], self._game(name)
-        if not isinstance(game, WorldGame):
+        if not isinstance(game, WorldGame) or isinstance(config, UserEvaluationConfig):
             message = "expected an evaluation in an environment, which can be rendered, got one in a game of tensors"
             raise ConfigError([ConfigErrorItem("--video", message)])
         pairing = next(iter(self.pairings(name, with_scripted=False) or config.pairings))
@@ -137,6 +156,7 @@ class Evaluations:
         games."""
         config, game = self.configs[name], self._game(name)
         assert isinstance(game, TensorGame)
+        assert isinstance(config, EvaluationConfig)
         with self._policies(name, pairing) as policies:
             return trace_game(game, policies, config.max_rounds, self._seed(config))
 
@@ -164,7 +184,7 @@ class Evaluations:
             game.load_state_dict(self.game.state_dict())
         return game
 
-    def _seed(self, config: EvaluationConfig) -> int:
+    def _seed(self, config: EvaluationConfig | UserEvaluationConfig) -> int:
         return self.seed if config.seed is None else config.seed
 
     def _learns(self, name: str) -> bool:
@@ -195,7 +215,9 @@ class Evaluations:
 class BestScore:
     """The best score so far, by the measure of a config. info: the recorded fields of the environments' info."""
 
-    def __init__(self, config: BestConfig, evaluations: Sequence[EvaluationConfig], info: Sequence[str]) -> None:
+    def __init__(
+        self, config: BestConfig, evaluations: Sequence[EvaluationConfig | UserEvaluationConfig], info: Sequence[str]
+    ) -> None:
         self.config = config
         self.measure = Measure(config, evaluations, info)
         self.value: float | None = None

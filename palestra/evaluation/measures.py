@@ -38,13 +38,16 @@ class MeasureKeys(Protocol):
 
 
 class MeasurableEvaluation(Protocol):
-    """What measures need of the config of an evaluation."""
+    """What measures need of the config of an evaluation. own_scores: of one that a class of the user's own plays."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def pairings(self) -> list[dict[str, str]]: ...
+
+    @property
+    def own_scores(self) -> Sequence[str] | None: ...
 
 
 def paths_of_measures(roles: Sequence[str], info: Sequence[str]) -> dict[str, tuple[str, ...]]:
@@ -75,7 +78,7 @@ class Measure:
         self.keys = keys
         self.pairing = None if keys.pairing is None else evaluation.pairings[keys.pairing]
         self.function = load_function(keys.measure) if ":" in keys.measure else None
-        self.paths = paths_of_measures(list(self.pairing or ()), info)
+        self.paths = _known(evaluation, list(self.pairing or ()), info)
 
     def of(self, record: Mapping[str, Any]) -> float | None:
         """The measure in the record of an evaluation; nan if it is not known. None if the record is that of another
@@ -92,6 +95,14 @@ class Measure:
         for key in self.paths[self.keys.measure]:
             result = result[key]
         return math.nan if result is None else float(result)
+
+
+def _known(evaluation: MeasurableEvaluation, roles: Sequence[str], info: Sequence[str]) -> dict[str, tuple[Any, ...]]:
+    """The measures of an evaluation, each with its keys in the entry of its pairing; for one of the user's own, which
+    has none, in its record."""
+    if evaluation.own_scores is None:
+        return {**paths_of_measures(roles, info)}
+    return {name: ("pairs", 0, "scores", name) for name in evaluation.own_scores}
 
 
 def _number(found: Any, name: str) -> float:
@@ -111,33 +122,43 @@ def measure_errors(
     """The errors in what a config wants measured. roles: of the game. info: the recorded fields of the environments'
     info, by evaluation. learners: the players that learn."""
     by_name = {evaluation.name: evaluation for evaluation in evaluations}
-    errors = []
-    fault = _measure_fault(keys, roles, info.get(keys.evaluation, []))
-    if fault is not None:
-        errors.append(ConfigErrorItem("measure", fault))
     if keys.evaluation not in by_name:
         expected = f"one of {', '.join(by_name)}" if by_name else "a run with evaluations"
-        errors.append(ConfigErrorItem("evaluation", f"expected {expected}, got {keys.evaluation!r}"))
-        return errors
-    pairings = by_name[keys.evaluation].pairings
-    learning = [index for index, pairing in enumerate(pairings) if any(name in learners for name in pairing.values())]
-    if keys.pairing not in learning and not (keys.pairing is None and ":" in keys.measure):
-        numbers = f" ({', '.join(map(str, learning))})" if learning else ", of which there is none"
-        got = "null, which only a function of your own may have" if keys.pairing is None else keys.pairing
-        errors.append(ConfigErrorItem("pairing", f"expected a pairing with a player that learns{numbers}, got {got}"))
+        return [ConfigErrorItem("evaluation", f"expected {expected}, got {keys.evaluation!r}")]
+    evaluation, errors = by_name[keys.evaluation], []
+    fault = _measure_fault(keys, evaluation, _known(evaluation, roles, info.get(keys.evaluation, [])))
+    if fault is not None:
+        errors.append(ConfigErrorItem("measure", fault))
+    fault = _pairing_fault(keys, evaluation, learners)
+    if fault is not None:
+        errors.append(ConfigErrorItem("pairing", fault))
     return errors
 
 
-def _measure_fault(keys: MeasureKeys, roles: Sequence[str], info: Sequence[str]) -> str | None:
-    """Why the measure is none, or None. Functions were checked when the file was read."""
-    known = paths_of_measures(roles, info)
+def _pairing_fault(keys: MeasureKeys, evaluation: MeasurableEvaluation, learners: Collection[str]) -> str | None:
+    if evaluation.own_scores is not None:
+        message = f"expected null, because {evaluation.name!r}, an evaluation of your own, has no pairings"
+        return None if keys.pairing is None else f"{message}, got {keys.pairing}"
+    pairings = evaluation.pairings
+    learning = [index for index, pairing in enumerate(pairings) if any(name in learners for name in pairing.values())]
+    if keys.pairing in learning or (keys.pairing is None and ":" in keys.measure):
+        return None
+    numbers = f" ({', '.join(map(str, learning))})" if learning else ", of which there is none"
+    got = "null, which only a function of your own may have" if keys.pairing is None else keys.pairing
+    return f"expected a pairing with a player that learns{numbers}, got {got}"
+
+
+def _measure_fault(keys: MeasureKeys, evaluation: MeasurableEvaluation, known: Collection[str]) -> str | None:
+    """Why the measure is none of those known, or None. Functions were checked when the file was read."""
     if ":" in keys.measure or keys.measure in known:
         return None
-    bare = [name for name in known if name.rpartition("/")[2] not in STATISTICS]
     near = nearest(keys.measure, known)
     hint = f"; did you mean {near!r}?" if near else ""
+    own = "or a function of your own as 'package.module:function'"
+    if evaluation.own_scores is not None:
+        return f"expected one of {listed(known)}, {own}, got {keys.measure!r}{hint}"
+    bare = [name for name in known if name.rpartition("/")[2] not in STATISTICS]
     if keys.measure.startswith(("info/", "final_info/")):
         hint = "; output.info names the fields of the environments' info that are recorded"
     statistics = f"with one of /{', /'.join(STATISTICS)} after all but rho and won"
-    own = "or a function of your own as 'package.module:function'"
     return f"expected one of {listed(bare)} ({statistics}), {own}, got {keys.measure!r}{hint}"

@@ -33,7 +33,8 @@ class PairResult:
     """The result of one pairing of players in an evaluation.
 
     scores: in the game of host and agent rho = finished / steps, in others the mean return of every role, under the
-    names "rho" and "return of ROLE". Pairings are compared by the first score; the first seat wants it high.
+    names "rho" and "return of ROLE"; in an evaluation of the user's own its scores, without intervals. Pairings are
+    compared by the first score; the first seat wants it high.
     """
 
     players: Mapping[str, str]  # role -> player
@@ -49,12 +50,14 @@ class PairResult:
         def score(value: Any, low: Any, high: Any) -> Score:
             return Score(*(math.nan if number is None else number for number in (value, low, high)))
 
-        if set(pair["players"]) == {"host", "agent"}:
+        if "scores" in pair:
+            scores = {name: score(value, None, None) for name, value in pair["scores"].items()}
+        elif set(pair["players"]) == {"host", "agent"}:
             scores = {"rho": score(pair["rho"], pair["low"], pair["high"])}
         else:
             intervals = pair["return_intervals"]
             scores = {f"return of {role}": score(value, *intervals[role]) for role, value in pair["returns"].items()}
-        return cls(pair["players"], tuple(pair["learned"]), scores, pair["games"], pair["truncated"])
+        return cls(pair["players"], tuple(pair["learned"]), scores, pair["games"], pair.get("truncated", 0))
 
     @cached_property
     def seats(self) -> tuple[Seat, ...]:
@@ -72,6 +75,12 @@ class PairResult:
     def score(self) -> Score:
         """The first score."""
         return self.scores.get(self.measure, UNKNOWN)
+
+    @property
+    def has_interval(self) -> bool:
+        """Whether the first score has an interval, so that it can be compared. The scores of an evaluation of the
+        user's own have none."""
+        return not (math.isnan(self.score.low) and math.isnan(self.score.high))
 
     def score_of(self, seat: Seat) -> Score:
         """The score of a seat: rho, for host and agent alike, or the return of its role."""
@@ -187,7 +196,9 @@ def score_text(value: object, sign: Literal["-", "+"] = "-") -> str:
 
 
 def interval_text(score: Score) -> str:
-    """.257 [.250, .264]"""
+    """.257 [.250, .264]; without an interval .257"""
+    if math.isnan(score.low) and math.isnan(score.high):
+        return score_text(score.value)
     return f"{score_text(score.value)} [{score_text(score.low)}, {score_text(score.high)}]"
 
 

@@ -82,7 +82,8 @@ def _print_evaluation(console: Console, evaluations: Sequence[Evaluation]) -> No
     moments = [f"after: opt step {evaluations[-1].opt_steps:,}, {games_text(learned)} each"]
     if firsts := _firsts(evaluations, learned):
         moments.insert(0, f"before: opt step {evaluations[0].opt_steps:,}, {games_text(firsts)} each")
-    note = "; ".join([*moments, "brackets: 95% intervals."])
+    has_intervals = any(pair.has_interval for pair in learned)
+    note = "; ".join([*moments, *(["brackets: 95% intervals"] if has_intervals else [])]) + "."
     _print_line(console, note[0].upper() + note[1:], "dim")
     truncated = [f"{pair_label(pair)} {pair.truncated:,} of {pair.games:,}" for pair in learned if pair.truncated]
     if truncated:
@@ -144,7 +145,7 @@ def _add_rows(table: Table, pair: PairResult, rows: Sequence[Sequence[str]]) -> 
 def verdicts(evaluations: Sequence[Evaluation]) -> list[str]:
     """Sentences on each learning player, by the 95% intervals: which other players of its role it beats against the
     same opponents, and what has changed since the first evaluation."""
-    results = {pair.seats: pair for pair in standings(evaluations)}
+    results = {pair.seats: pair for pair in standings(evaluations) if pair.has_interval}
     lines: list[str] = []
     past = histories(evaluations)
     for seat in dict.fromkeys(seat for seats in results for seat in seats if seat.learns):

@@ -91,8 +91,8 @@ def _wanted(config: Any, evaluations: Evaluations) -> tuple[str, dict[str, str]]
     """The name of the evaluation and the pairing that `best` names, or the first pairing in which a player learns."""
     if config.best is not None and config.best.pairing is not None:
         return config.best.evaluation, evaluations.configs[config.best.evaluation].pairings[config.best.pairing]
-    learned = ((name, pairing) for name in evaluations.configs for pairing in evaluations.pairings(name, False))
-    return next(learned, None)
+    learned = ((name, pairing) for name, each in evaluations.configs.items() for pairing in each.pairings)
+    return next((found for found in learned if found[1] in evaluations.pairings(found[0], False)), None)
 
 
 def _end_text(trace: Trace) -> str:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from palestra.config import Config, ConfigError, ConfigErrorItem, check_overridden
-from palestra.evaluation.config import EvaluationConfig, evaluation_errors
+from palestra.evaluation.config import AnyEvaluationConfig, EvaluationConfig, UserEvaluationConfig, evaluation_errors
 from palestra.games import AnyGameConfig
 from palestra.runs.config import RunConfig
 
@@ -18,7 +18,7 @@ class _Changeable(Config):
 
     game: AnyGameConfig
     """the rules"""
-    evaluations: list[EvaluationConfig]
+    evaluations: list[AnyEvaluationConfig]
     """games that are played apart from training"""
 
 
@@ -39,7 +39,7 @@ class Changes:
         texts = [",".join(f"{role}={player}" for role, player in pairing.items()) for pairing in self.pairings]
         return [*self.overrides, *(f"--pairing {text}" for text in texts)]
 
-    def evaluations(self, config: RunConfig) -> list[EvaluationConfig]:
+    def evaluations(self, config: RunConfig) -> list[EvaluationConfig | UserEvaluationConfig]:
         """The evaluations of a run with these changes. Raises ConfigError with every fault at once."""
         data = {
             "game": config.game.model_dump(),
@@ -47,8 +47,11 @@ class Changes:
         }
         changed = check_overridden(data, self.overrides, _Changeable)
         game = None if changed.game == config.game else changed.game
-        evaluations = []
+        evaluations: list[EvaluationConfig | UserEvaluationConfig] = []
         for evaluation in changed.evaluations:
+            if isinstance(evaluation, UserEvaluationConfig):
+                evaluations.append(evaluation)
+                continue
             update: dict[str, object] = {"game": evaluation.game or game}
             if self.pairings:
                 update["pairings"] = [config.roles | dict(pairing) for pairing in self.pairings]
@@ -70,7 +73,7 @@ class Changes:
         return path
 
 
-def require_fitting(evaluations: Sequence[EvaluationConfig], config: RunConfig) -> None:
+def require_fitting(evaluations: Sequence[EvaluationConfig | UserEvaluationConfig], config: RunConfig) -> None:
     """Raise ConfigError if the roles, players or games of evaluations do not fit a run."""
     scripts = {name: getattr(player, "scripted", None) for name, player in config.players.items()}
     errors = list(evaluation_errors(evaluations, config.game, config.game.declared_roles(), scripts))
@@ -88,7 +91,7 @@ def errors_at(path_of: Callable[[str], str]) -> Iterator[None]:
         raise ConfigError(list(dict.fromkeys(items))) from error
 
 
-def digest(evaluation: EvaluationConfig) -> str:
+def digest(evaluation: EvaluationConfig | UserEvaluationConfig) -> str:
     """A few characters that differ for different evaluations, for names of files."""
     text = json.dumps(evaluation.model_dump(mode="json"), sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:8]

@@ -36,7 +36,7 @@ from palestra.config import (
     walk,
 )
 from palestra.config.errors import listed
-from palestra.evaluation.config import BestConfig, EvaluationConfig, EvaluatorsConfig, best_errors, evaluation_errors
+from palestra.evaluation.config import AnyEvaluationConfig, BestConfig, EvaluatorsConfig, best_errors, evaluation_errors
 from palestra.games import AnyGameConfig
 from palestra.players import SCRIPTED, FromRunConfig, own_script_model, script_error
 from palestra.players.scripted import ScriptedPlayerConfig
@@ -185,7 +185,7 @@ class RunConfig(BaseRunConfig):
     """who sits in which role"""
     players: dict[str, Annotated[LearningPlayerConfig | ScriptedPlayerConfig | FromRunConfig, ByKey(own_script_model)]]
     """the players by name: each learns, is scripted, or comes from a run"""
-    evaluations: list[EvaluationConfig]
+    evaluations: list[AnyEvaluationConfig]
     """games that are played apart from training; []: none"""
     best: BestConfig | None
     """which result makes a checkpoint the best one; null: no checkpoint is marked as best"""
@@ -194,8 +194,12 @@ class RunConfig(BaseRunConfig):
 
     @model_validator(mode="after")
     def _check_seats(self) -> Self:
-        if any(isinstance(game, UnreadConfig) for game in (self.game, *(each.game for each in self.evaluations))):
-            return self  # its roles are unknown
+        parts = (
+            self.game,
+            *(part for each in self.evaluations for part in (each.game, getattr(each, "played_by", None))),
+        )
+        if any(isinstance(part, UnreadConfig) for part in parts):
+            return self  # its roles or scores are unknown
         scripts = {
             name: config if isinstance(config, ScriptedPlayerConfig) else None for name, config in self.players.items()
         }

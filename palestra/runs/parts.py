@@ -10,7 +10,7 @@ import torch
 
 from palestra.algorithms.algorithm import Algorithm, AlgorithmConfig, Seat
 from palestra.config import Config, ConfigError, ConfigErrorItem, PartError, below
-from palestra.evaluation.config import EvaluationConfig
+from palestra.evaluation.config import EvaluationConfig, UserEvaluationConfig
 from palestra.evaluation.evaluations import Evaluations
 from palestra.games.game import Game
 from palestra.players import FromRunConfig, make_script
@@ -49,13 +49,16 @@ def build_parts(config: RunConfig, device: torch.device, copies: Folder | None) 
     return Parts(config, game, {name: _build_player(name, config, game, copies) for name in config.players})
 
 
-def build_evaluations(parts: Parts, evaluations: Sequence[EvaluationConfig] | None = None) -> Evaluations:
+def build_evaluations(
+    parts: Parts, evaluations: Sequence[EvaluationConfig | UserEvaluationConfig] | None = None
+) -> Evaluations:
     """The evaluations of a run, or others between its players. Raises ConfigError if they do not fit its game and
     players."""
     config = parts.config
     return Evaluations(
         config.evaluations if evaluations is None else evaluations,
         parts.game,
+        config.roles,
         parts.players,
         lambda game: game.build(parts.game.device, config.execution.kernel),
         _fit_player,

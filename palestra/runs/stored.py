@@ -150,7 +150,7 @@ class StoredRun:
         players that do not fit, EvaluationFailed if an environment fails.
         """
         run = self.config
-        first = next(iter(run.evaluations), None)
+        first = next((each for each in run.evaluations if isinstance(each, EvaluationConfig)), None)
         if game is not None and "name" not in game:
             game = run.game.model_dump() | dict(game)
         data = {

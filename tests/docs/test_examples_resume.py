@@ -102,6 +102,15 @@ def warming_up(config: Data) -> None:
     config["callbacks"] = [common | later, common | plateau | {"key": "policy_learning_rate"}]
 
 
+def pushing(config: Data) -> None:
+    """Played by a process of its own, so that a resumed run plays those again whose results do not count yet."""
+    [evaluation] = shown("own-parts.md", "pushed:Pushed")["evaluations"]
+    evaluation |= {"interval": {"every": 5, "unit": "opt_steps"}, "num_games": 2, "final_num_games": 3}
+    config["evaluations"].append(evaluation)
+    results = {"after": 2, "unit": "opt_steps"}
+    config["evaluators"] = {"num_processes": 1, "results": results, "timeout_s": 60.0, "max_restarts": 0}
+
+
 def alternating(config: Data) -> None:
     config["trainer"]["num_turns"] = 2
 
@@ -192,6 +201,7 @@ EXAMPLES = {
         "dqn-cartpole",
         lambda config: agent(config, exploration=shown("own-parts.md", "tolerant:Tolerant")["exploration"]),
     ),
+    "evaluation": Example("own-parts.md", "class Pushed", "pushed", "dqn-cartpole", pushing),
     "reward": Example(
         "config.md",
         "class Hurry",

@@ -31,7 +31,7 @@ pytestmark = pytest.mark.usefixtures("no_plots")
 class Named:
     """What a measure needs of an evaluation."""
 
-    name = "main"
+    name, own_scores = "main", None
     pairings = ({"host": "x", "agent": "random"}, PAIRING)
 
 
