@@ -15,6 +15,7 @@ from palestra.games.game import Observation
 from palestra.games.policy import Memory, Policy
 from palestra.nets.flat import FlatNet
 from palestra.nets.kernels.plain import edits_of
+from palestra.nets.user_nets import RecurrentNet
 from palestra.players.player import Metrics, Player
 from palestra.rollouts.transitions import RollOut
 from palestra.runtime.guard import CONSTANT, Kernel, find_edit, forget_kernels, kernel_properties, reachable
@@ -34,6 +35,26 @@ class Deterministic(nn.Module):
     def forward(self, observation: dict[str, Tensor], legal: Tensor) -> tuple[Tensor, Tensor]:
         outputs = self.net(observation)
         return self.choose(outputs, legal), outputs[:, : self.num_flags]
+
+
+class DeterministicRecurrent(nn.Module):
+    """As `Deterministic`, for a network with a memory, which goes in after the legal actions and comes out last.
+
+    prefix: before the names of the network's memory where it lies in the player's.
+    """
+
+    def __init__(
+        self, net: RecurrentNet, choose: Callable[[Tensor, Tensor], Tensor], num_flags: int, prefix: str
+    ) -> None:
+        super().__init__()
+        self.net, self.choose, self.num_flags, self.prefix = net, choose, num_flags, prefix
+        self.eval()
+
+    def forward(
+        self, observation: dict[str, Tensor], legal: Tensor, memory: dict[str, Tensor]
+    ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+        outputs, after = self.net(observation, memory)
+        return self.choose(outputs, legal), outputs[:, : self.num_flags], dict(after)
 
 
 class Turn(ABC):
@@ -226,10 +247,10 @@ class Algorithm(metaclass=_AlgorithmType):
         of `act`."""
         return None
 
-    def module(self) -> Deterministic:
+    def module(self) -> Deterministic | DeterministicRecurrent:
         """How the player acts without exploration, for `palestra export`: observation (dict of (B, ...)), legal actions
-        (B, flags) -> action, and the value or logit of every choice, float32 (B, flags). NotImplementedError says why
-        not."""
+        (B, flags) -> action, and the value or logit of every choice, float32 (B, flags); of a recurrent player also
+        its memory, in and out. NotImplementedError says why not."""
         raise NotImplementedError(f"{type(self).__name__} has no `module`, so its players cannot be exported")
 
     @abstractmethod

@@ -20,6 +20,7 @@ from palestra.algorithms.algorithm import (
     Algorithm,
     AlgorithmConfig,
     Deterministic,
+    DeterministicRecurrent,
     Seat,
     Turn,
     mean_metrics,
@@ -67,6 +68,7 @@ from palestra.nets import is_recurrent_config
 from palestra.nets.kernels.acting import acting_net
 from palestra.nets.kernels.learning import learning_net
 from palestra.nets.recurrent import Part
+from palestra.nets.user_nets import RecurrentNet
 from palestra.nets.weights import compiled, evaluation_view, flat_gradient, flatten_weights
 from palestra.optimizers import OptimizerConfig
 from palestra.players.player import Metrics, Player
@@ -348,19 +350,18 @@ class PPO(Algorithm):
         outputs, _ = self.actor.step(observation, before)
         return "probability", head.probabilities(outputs[:, : head.num_outputs], legal)
 
-    def module(self) -> Deterministic:
+    def module(self) -> Deterministic | DeterministicRecurrent:
         if self.config.evaluation == "sampled":
             raise NotImplementedError(self.player.sampling_export_error())
-        if self.actor.remembers:
-            raise NotImplementedError(
-                "this player's policy is recurrent; its memory cannot be exported, only networks without one can"
-            )
-        head = self.net.head
-        return Deterministic(
-            evaluation_view(self.net.policy),
-            lambda outputs, legal: head.mode(outputs[:, : head.num_outputs], legal),
-            self.player.action_space.num_flags,
-        )
+        head, num_flags = self.net.head, self.player.action_space.num_flags
+        net = evaluation_view(self.net.policy)
+
+        def choose(outputs: Tensor, legal: Tensor) -> Tensor:
+            return head.mode(outputs[:, : head.num_outputs], legal)
+
+        if isinstance(net, RecurrentNet):
+            return DeterministicRecurrent(net, choose, num_flags, f"{self.actor.name}.")
+        return Deterministic(net, choose, num_flags)
 
     # ---- what stands in for these methods where nobody has changed them (palestra.runtime.guard) ------------
 

@@ -316,14 +316,18 @@ def export(
     """Write a player as files that run without palestra, to RUN/export/PLAYER-OPT_STEPS/."""
     with one_line_errors():
         import palestra
-        from palestra.commands.export import ExportError, export_player
+        from palestra.commands.export import ExportError, export_player, loading_lines
 
         try:
             loaded = palestra.load_player(run, player, checkpoint, trust)
             folder = run / "export" / f"{loaded.name}-{loaded.opt_steps}"
-            checked = export_player(loaded, folder, onnx)
+            checked = export_player(loaded, folder, onnx, lambda line: console.print(line, soft_wrap=True))
         except (ExportError, NotImplementedError, FileExistsError, ValueError) as error:
             errors.print(str(error))
             raise typer.Exit(2) from None
         for name, decisions in checked.items():
             console.print(f"{folder / name}: acts as the player in {decisions} decisions", soft_wrap=True)
+        for name in checked:
+            console.print(f"\nto use {name}:")
+            for line in loading_lines(folder, name):
+                console.print(line, soft_wrap=True, markup=False, highlight=False)

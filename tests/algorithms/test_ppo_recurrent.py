@@ -4,9 +4,12 @@ Covers palestra.games.policy.
 """
 
 import copy
+import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import onnxruntime
 import pytest
 import torch
 from torch import Tensor
@@ -303,14 +306,43 @@ def test_more_minibatches_than_worlds_are_refused() -> None:
     assert not config.seat_errors(Seat(num_worlds=3, num_moves=1, num_roles=2))
 
 
-def test_a_player_whose_policy_has_a_memory_is_not_exported(tmp_path: Path) -> None:
-    recurrent, plain = (
-        make_ppo(GAMES["probe"], body=BODIES[f"only the {part}"]).player for part in ("policy", "value")
-    )
-    recurrent.game = plain.game = GAMES["probe"]
-    with pytest.raises(NotImplementedError, match="policy is recurrent; its memory cannot be exported"):
-        export_player(recurrent, tmp_path / "recurrent", onnx=False)
-    assert export_player(plain, tmp_path / "plain", onnx=False) == {"policy.pt2": 512}
+@torch.no_grad()
+@pytest.mark.parametrize("body", BODIES)
+def test_an_exported_player_takes_its_memory_and_gives_it_back(body: str, tmp_path: Path) -> None:
+    """Over an episode both files decide and remember as `predict` does, step by step."""
+    player = make_ppo(GAMES["probe"], body=BODIES[body]).player
+    player.game = GAMES["probe"]
+    assert export_player(player, tmp_path / "out", onnx=True) == {"policy.pt2": 512, "policy.onnx": 512}
+    program = torch.export.load(tmp_path / "out" / "policy.pt2").module()
+    session = onnxruntime.InferenceSession(str(tmp_path / "out" / "policy.onnx"))
+    said = json.loads((tmp_path / "out" / "policy.json").read_text())
+    remembers = body != "only the value"
+    assert list(said["memory"]) == ([] if not remembers else ["hidden"] if body == "separate" else ["cell", "hidden"])
+    shapes = {name: (7, *entry["shape"][1:]) for name, entry in said["memory"].items()}
+    memory, state = {name: torch.zeros(shape) for name, shape in shapes.items()}, None
+    of_onnx = {f"memory_{name}": torch.zeros(shape).numpy() for name, shape in shapes.items()}
+    [(name_of, space)] = player.spaces.items()
+    legal = torch.ones(7, player.action_space.num_flags, dtype=torch.bool)
+    for step in range(20):
+        observation = torch.randn(7, *space.shape, generator=torch.Generator().manual_seed(step))
+        expected, state = player.predict({name_of: observation}, state, legal=legal)
+        action, values, *after = program({name_of: observation}, legal, *([memory] if remembers else []))
+        inputs = {name_of: observation.numpy(), "legal": legal.numpy()} | of_onnx
+        names = [entry.name for entry in session.get_inputs()]
+        outputs = session.run(None, {name: inputs[name] for name in names})
+        assert action.tolist() == outputs[0].tolist() == torch.as_tensor(expected).tolist()
+        if remembers:
+            afresh = {name: torch.zeros_like(value) for name, value in memory.items()}
+            is_same = torch.allclose(program({name_of: observation}, legal, afresh)[1], values)
+            assert is_same == (step == 0)
+            [memory] = after
+            given = [entry.name for entry in session.get_outputs()][2:]
+            of_onnx = dict(zip([name.removesuffix("_after") for name in given], outputs[2:], strict=True))
+            assert state is not None
+            for name, value in memory.items():
+                assert torch.allclose(value, state[f"policy.{name}"], atol=1e-6)
+                assert np.allclose(of_onnx[f"memory_{name}"], value, atol=1e-5)
+            assert all(bool(value.any()) for value in memory.values())
 
 
 # ---- what it learns ----------------------------------------------------------------------------------------

@@ -13,9 +13,11 @@ import onnxruntime
 import pytest
 import torch
 from torch import nn
+from typer.testing import CliRunner
 
 import palestra
 from palestra.algorithms.dqn import DQN
+from palestra.cli import app
 from palestra.commands.export import ExportError, export_player
 from palestra.config import load_yaml
 from tests.conftest import TINY
@@ -157,3 +159,32 @@ def test_files_that_act_otherwise_are_refused_and_removed(
     ):
         export_player(player, tmp_path / "export", onnx=False)
     assert not (tmp_path / "export").exists()
+
+
+@pytest.mark.parametrize("is_recurrent", [False, True])
+def test_the_printed_lines_load_the_files_where_palestra_is_not(
+    is_recurrent: bool, tmp_path: Path, in_tmp_path: Path
+) -> None:
+    config = load_yaml(ROOT / "configs" / "ppo-cartpole.yml")
+    config |= {"stop": {"after": 0.5, "unit": "epochs"}, "evaluations": [], "best": None}
+    config["output"] |= {"display": "quiet", "recorders": []}
+    if is_recurrent:
+        encoder = {"name": "mlp", "net_arch": [], "activation": "tanh"}
+        net = {"name": "recurrent", "encoder": encoder, "encoder_width": 8, "cell": "lstm", "hidden_size": 6}
+        body = {"name": "shared", "net": net | {"net_arch": [], "activation": "tanh"}}
+        config["players"]["agent"]["algorithm"] |= {"body": body, "num_minibatches": 1}
+    palestra.Trainer(config, run=tmp_path / "run").fit()
+    result = CliRunner().invoke(app, ["export", "run", "--onnx"])
+    assert result.exit_code == 0, result.output
+    lines = result.output.splitlines()
+    assert sum("torch's ONNX exporter; this takes" in line for line in lines) == 1
+    for name, num_loading in (("policy.pt2", 3), ("policy.onnx", 3)):
+        start = lines.index(f"to use {name}:") + 1
+        shown = lines[start : start + num_loading]
+        assert [line.split()[0] for line in shown[:2]] == ["import", "policy"]
+        alone = "import sys; sys.modules['palestra'] = None"
+        code = "\n".join([alone, *shown, "print(action.shape, q_values_or_logits.shape)"])
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd="/", check=False)
+        assert done.returncode == 0, done.stderr
+        shape = "torch.Size([1]) torch.Size([1, 2])" if name == "policy.pt2" else "(1,) (1, 2)"
+        assert done.stdout.strip() == shape
