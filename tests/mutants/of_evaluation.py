@@ -95,7 +95,17 @@ EVALUATION = [
         ('if record["evaluation"] != self.keys.evaluation:', "if False:"),
         ('{"length": "episode_length"}', '{"length": "episode_return"}'),
         ("        if result is None:\n            return None\n        if self", "        if self"),
-        ('not (keys.pairing is None and ":" in keys.measure)', "keys.pairing is not None"),
+        ('(keys.pairing is None and ":" in keys.measure)', "keys.pairing is None"),
+        ("return None if keys.pairing is None else f", "return None if True else f"),
+    ),
+    *mutants(
+        "evaluation/user_evaluation.py",
+        "evaluation/test_user_evaluation.py",
+        ("                player.num_predictions = 0", "                pass"),
+        ("            players[name].num_predictions = count", "            pass"),
+        ("set(found) != set(evaluation.scores)", "False"),
+        ("restored_global_states(), ", ""),
+        ("            np.random.seed(key % 2**32)\n", ""),
     ),
     *mutants(
         "games/gymnasium/info.py",
