@@ -1,0 +1,86 @@
+"""What docs/coming-from.md names on our side exists, and the configs that it translates train."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import palestra
+from palestra.config import load_yaml
+from palestra.players import SCRIPTED
+from tests.docs.known_names import is_command, is_in_python, is_key, variants
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "coming-from.md").read_text()
+SOURCES = re.findall(r"^## (.+)$", PAGE, re.M)
+TRANSLATED = dict(zip(("ppo-cartpole", "dqn-cartpole"), re.findall(r"```yaml\n(.*?)```", PAGE, re.S), strict=True))
+OTHERS = {"l", "null", "checkpoints/best", "records.jsonl"}
+METRICS = {"return/agent", "env_steps_per_s", "opt_steps_per_s"}
+
+
+def our_names() -> Iterator[str]:
+    """The code of the last column of every table, and of the sentences on what is not there."""
+    for line in PAGE.splitlines():
+        if line.startswith("|"):
+            cells = [cell.strip() for cell in line.strip("|").split("|")]
+            yield from re.findall(r"`([^`]+)`", re.sub(r"\]\([^)]*\)", "]", cells[-1]))
+
+
+def is_known(name: str) -> bool:
+    if name.startswith("palestra "):
+        return is_command(name)
+    if name.startswith("palestra."):
+        return is_in_python(name)
+    key, _, value = name.partition("=")
+    if value:
+        return is_key(key) and (value in variants() or ":" in value or value.isdigit())
+    return is_key(name) or name in variants() or name in SCRIPTED
+
+
+def test_what_the_tables_name_exists() -> None:
+    names = [*our_names()]
+    assert len(names) > 120
+    theirs = {"n_steps", "n_envs", "batch_size"}  # in the formula for PPO's minibatches
+    assert [name for name in names if not is_known(name) and name not in OTHERS | METRICS | theirs] == []
+
+
+@pytest.mark.parametrize("name", ["palestra.Trainer.fitt", "palestra tran", "gama", "target.name=sudden", "updates"])
+def test_a_name_that_does_not_exist_is_found(name: str) -> None:
+    assert not is_known(name)
+
+
+def test_every_library_has_its_table_and_what_is_not_there() -> None:
+    assert len(SOURCES) == 7
+    for section in re.split(r"^## ", PAGE, flags=re.M)[1:]:
+        assert "| palestra |" in section
+        assert "\nNot there: " in section
+
+
+@pytest.mark.parametrize("base", TRANSLATED)
+def test_a_translated_config_trains(base: str, tmp_path: Path) -> None:
+    config: dict[str, Any] = load_yaml(ROOT / "configs" / f"{base}.yml") | yaml.safe_load(TRANSLATED[base])
+    config |= {"stop": {"after": 20, "unit": "opt_steps"}, "evaluations": [], "best": None}
+    config["output"] |= {"display": "quiet", "recorders": []}
+    algorithm = config["players"]["agent"]["algorithm"]
+    if "warmup_env_steps" in algorithm:
+        algorithm["warmup_env_steps"] = 128
+    trainer = palestra.Trainer(config, run=tmp_path / "run")
+    before = [weight.detach().clone() for weight in trainer.agent_net.parameters()]
+    trainer.fit()
+    assert trainer.opt_steps == 20
+    assert any((a != b).any() for a, b in zip(before, trainer.agent_net.parameters(), strict=True))
+
+
+@pytest.mark.slow
+def test_the_translated_ppo_solves_cartpole(tmp_path: Path) -> None:
+    base = "ppo-cartpole"
+    config: dict[str, Any] = load_yaml(ROOT / "configs" / f"{base}.yml") | yaml.safe_load(TRANSLATED[base])
+    config["output"] |= {"display": "quiet", "recorders": []}
+    palestra.Trainer(config, run=tmp_path / "run").fit()
+    stored = palestra.StoredRun.open(tmp_path / "run")
+    stored.load("best")
+    _, record = stored.evaluate("main", 20)
+    assert record["pairs"][0]["returns"]["agent"] > 400
