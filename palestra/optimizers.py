@@ -39,7 +39,8 @@ class Optimizer(ABC):
 
     learning_rate: (), which the caller fills before a step. state: the optimizer's tensors by name, all there from the
     beginning, which a step changes in place. frozen: bool (P,), the weights that a step does not change, nor their
-    entries of the state. A subclass fills `state` and implements `update`, of tensor operations alone.
+    entries of the state. layers: where each layer begins and ends in the vector, by name, if norms are recorded; else
+    {}. A subclass fills `state` and implements `update`, of tensor operations alone.
     """
 
     state: dict[str, Tensor]
@@ -50,6 +51,7 @@ class Optimizer(ABC):
         self.learning_rate = torch.zeros((), device=weights.device)
         self.frozen = torch.zeros(weights.shape, dtype=torch.bool, device=weights.device)
         self._masks: list[Tensor] = []
+        self.layers: dict[str, tuple[int, int]] = {}
 
     @abstractmethod
     def update(self, gradient: Tensor) -> None:
@@ -69,9 +71,24 @@ class Optimizer(ABC):
 
     def clip(self, gradient: Tensor, max_norm: float | None) -> tuple[Tensor, Tensor | float]:
         """`clip` of the gradient (P,), after setting it to 0 for frozen weights."""
-        if self._masks or torch.compiler.is_compiling():
-            gradient = gradient.masked_fill(self.frozen, 0.0)
-        return clip(gradient, max_norm)
+        return clip(self._without_frozen(gradient), max_norm)
+
+    @torch.no_grad()
+    def layer_norms(self, gradient: Tensor) -> dict[str, Tensor]:
+        """Metrics: the norms of each layer's weights and gradient, where the config asks for them. gradient: (P,),
+        before `clip`, which may overwrite it."""
+        if not self.layers:
+            return {}
+        vectors = {"weight_norm": self.weights, "grad_norm": self._without_frozen(gradient)}
+        return {
+            f"{what}/{layer}": torch.linalg.vector_norm(vector[start:stop])
+            for what, vector in vectors.items()
+            for layer, (start, stop) in self.layers.items()
+        }
+
+    def _without_frozen(self, gradient: Tensor) -> Tensor:
+        is_masked = self._masks or torch.compiler.is_compiling()
+        return gradient.masked_fill(self.frozen, 0.0) if is_masked else gradient
 
     def freeze(self, mask: Tensor) -> None:
         """Freeze weights until `thaw` gets the same mask object. mask: bool (P,). A weight in several masks is frozen

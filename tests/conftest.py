@@ -143,6 +143,7 @@ TINY: Data = {
         "display": "quiet",
         "record": {"every": 4, "unit": "opt_steps"},
         "statistics": ["mean"],
+        "layer_norms": False,
         "info": [],
         "recorders": [],
         "save": {"every": 8, "unit": "opt_steps"},

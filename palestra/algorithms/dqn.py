@@ -333,11 +333,12 @@ class DQN(Algorithm):
         """What an opt step does to the weights: tensor operations alone, one graph where it is compiled. Gives metrics
         and the rows' priorities."""
         gradient, metrics, priorities = self.find_gradient(Transitions.from_rows(rows))
+        norms = self.optimizer.layer_norms(gradient)
         gradient, grad_norm = self.optimizer.clip(gradient, self.config.max_grad_norm)
         self.optimizer.step(gradient)
         if self.config.target.interval == 1:  # part of the graph, unlike the rare moves of larger intervals
             self.target_net.follow(self.online, share=self.config.target.tau)
-        return {**metrics, "grad_norm": grad_norm}, priorities
+        return {**metrics, "grad_norm": grad_norm, **norms}, priorities
 
     # ---- what stands in for these methods where nobody has changed them (palestra.runtime.guard) ------------
 

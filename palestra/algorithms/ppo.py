@@ -298,10 +298,11 @@ class PPO(Algorithm):
         clip_range = config.objective.epsilon(opt_steps) if isinstance(config.objective, ClipConfig) else math.inf
         numbers = clip_range, self.kl_coefficient, config.entropy_coefficient(opt_steps)
         gradient, metrics = self.find_gradient(experience, index, numbers, arrays)
+        norms = self.optimizer.layer_norms(gradient)
         gradient, grad_norm = self.optimizer.clip(gradient, config.max_grad_norm)
         self.optimizer.learning_rate.fill_(config.learning_rate(opt_steps))
         self.optimizer.step(gradient)
-        return {**metrics, "grad_norm": grad_norm}
+        return {**metrics, "grad_norm": grad_norm, **norms}
 
     def gradient(
         self, batch: Experience, clip_range: Tensor, kl_coefficient: Tensor, entropy_coefficient: Tensor

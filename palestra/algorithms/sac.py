@@ -337,10 +337,12 @@ class SAC(Algorithm):
         alpha = self.log_alpha.detach().exp().squeeze(0)
 
         gradient, critic_metrics = self.critic_gradient(batch, noise[0], alpha)
+        norms = self.critic_optimizer.layer_norms(gradient)
         gradient, critic_norm = self.critic_optimizer.clip(gradient, config.max_grad_norm)
         self.critic_optimizer.step(gradient)
 
         gradient, entropy, policy_metrics = self.policy_gradient(batch, noise[1], alpha)
+        norms |= self.policy_optimizer.layer_norms(gradient)
         gradient, policy_norm = self.policy_optimizer.clip(gradient, config.max_grad_norm)
         self.policy_optimizer.step(gradient)
 
@@ -358,6 +360,7 @@ class SAC(Algorithm):
             "entropy_coefficient": alpha,
             "critic_grad_norm": critic_norm,
             "policy_grad_norm": policy_norm,
+            **norms,
         }
 
     def critic_gradient(self, batch: Transitions, noise: Tensor, alpha: Tensor) -> tuple[Tensor, dict[str, Tensor]]:

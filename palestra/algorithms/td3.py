@@ -261,15 +261,17 @@ class TD3(Algorithm):
         """
         config, batch = self.config, Transitions.from_rows(rows)
         gradient, critic_metrics = self.critic_gradient(batch, noise)
+        norms = self.critic_optimizer.layer_norms(gradient)
         gradient, norm = self.critic_optimizer.clip(gradient, config.max_grad_norm)
         self.critic_optimizer.step(gradient)
-        metrics = {"loss": critic_metrics["critic_loss"], **critic_metrics, "critic_grad_norm": norm}
+        metrics = {"loss": critic_metrics["critic_loss"], **critic_metrics, "critic_grad_norm": norm, **norms}
         if is_policy_due:
             gradient, policy_metrics = self.policy_gradient(batch)
+            norms = self.policy_optimizer.layer_norms(gradient)
             gradient, norm = self.policy_optimizer.clip(gradient, config.max_grad_norm)
             self.policy_optimizer.step(gradient)
             loss = critic_metrics["critic_loss"] + policy_metrics["policy_loss"]
-            metrics |= {"loss": loss, **policy_metrics, "policy_grad_norm": norm}
+            metrics |= {"loss": loss, **policy_metrics, "policy_grad_norm": norm, **norms}
         if is_followed:
             self.target_policy.follow(self.policy_net, config.target.tau)
             self.target_critics.follow(self.critics, config.target.tau)

@@ -1,6 +1,6 @@
 """The weights of a network as one vector, and a network's view for acting."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from itertools import chain
 from types import FunctionType
@@ -27,6 +27,20 @@ def flatten_weights(net: nn.Module) -> nn.Parameter:
         parameter.data = flat.data[start : start + parameter.numel()].view_as(parameter)
         start += parameter.numel()
     return flat
+
+
+def layers_of(weights: Tensor, nets: Mapping[str, nn.Module]) -> dict[str, tuple[int, int]]:
+    """The layers of networks whose parameters lie in this vector of `flatten_weights`: by name, as q.layers.0, where
+    their own parameters begin and end."""
+    layers: dict[str, tuple[int, int]] = {}
+    storage = weights.untyped_storage().data_ptr()
+    for net_name, net in nets.items():
+        for name, parameter in net.named_parameters():
+            if parameter.untyped_storage().data_ptr() == storage:
+                layer = f"{net_name}.{name}".rpartition(".")[0]
+                start = int(parameter.storage_offset())
+                layers[layer] = (layers.get(layer, (start,))[0], start + parameter.numel())
+    return layers
 
 
 def flatten_buffers(net: nn.Module) -> list[Tensor]:

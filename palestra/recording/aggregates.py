@@ -11,7 +11,7 @@ from torch import Tensor
 
 from palestra.recording.values import Bins, Image, Recordable, Single, Video, require_name, require_single, to_record
 
-Statistic = Literal["mean", "std", "min", "max", "last", "count"]
+Statistic = Literal["mean", "std", "min", "max", "median", "last", "count"]
 MADE_OF_SUMS = ("mean", "count")
 Number = Tensor | float
 NUMBERS = (float, int)  # a tuple is faster to ask than a union
@@ -33,7 +33,9 @@ class Aggregates:
 
     def _clear(self) -> None:
         self._sums: dict[str, tuple[Number, int]] = {}
-        self._tracks: dict[str, dict[str, Number]] = {}  # of std: the sum of squared distances from the mean
+        self._tracks: dict[
+            str, dict[str, Any]
+        ] = {}  # std: the sum of squared distances from the mean; median: all numbers
         self._bins: dict[str, Bins] = {}
         self._waiting: list[tuple[str, Tensor]] = []  # arrays on a GPU
         self._singles: dict[str, Single] = {}
@@ -55,7 +57,8 @@ class Aggregates:
             total, num = self._sums.get(name, (0.0, 0))
             self._sums[name] = (total + value, num + 1)
             if self._tracked:
-                self._track(name, total, num, value, 1, {s: 0.0 if s == "std" else value for s in self._tracked})
+                alone = {"std": 0.0, "min": value, "max": value, "last": value, "median": [value]}
+                self._track(name, total, num, value, 1, alone)
 
     def add_numbers(self, name: str, values: np.ndarray) -> None:
         """Add many numbers of one name, as `add` would one after the other. values: (n,), n > 0."""
@@ -65,8 +68,8 @@ class Aggregates:
         self._sums[name] = (total + more, num + len(values))
         if self._tracked:
             spread = float(np.square(values - values.mean()).sum())
-            new = {"std": spread, "min": float(values.min()), "max": float(values.max()), "last": float(values[-1])}
-            self._track(name, total, num, more, len(values), new)
+            ends = {"min": float(values.min()), "max": float(values.max()), "last": float(values[-1])}
+            self._track(name, total, num, more, len(values), ends | {"std": spread, "median": values.tolist()})
 
     def _track(self, name: str, total: Number, num: int, more: Number, num_more: int, new: dict[str, Any]) -> None:
         """Merge the statistics `new` of `num_more` numbers with the sum `more` into those of `num` numbers with the sum
@@ -79,6 +82,8 @@ class Aggregates:
                 apart = num * more - num_more * total
                 between = apart * apart / (num * num_more * (num + num_more))
                 old[statistic] = old[statistic] + new[statistic] + between
+            elif statistic == "median":
+                old[statistic] += new[statistic]
             else:
                 old[statistic] = _extreme(statistic, old[statistic], new[statistic])
 
@@ -134,6 +139,8 @@ class Aggregates:
                     found.append((f"{name}/count", self._sums[name][1]))
                 case "std":
                     found.append((f"{name}/std", math.sqrt(float(self._tracks[name]["std"]) / self._sums[name][1])))
+                case "median":
+                    found.append((f"{name}/median", _median(self._tracks[name]["median"])))
                 case _:
                     found.append((f"{name}/{statistic}", float(self._tracks[name][statistic])))
         return found
@@ -149,10 +156,14 @@ class Aggregates:
         self._fetch_arrays()
         return {
             "statistics": list(self.statistics),
-            "sums": [(name, total, num, dict(self._tracks.get(name, {}))) for name, (total, num) in self._sums.items()],
+            "sums": [(name, total, num, self._track_state(name)) for name, (total, num) in self._sums.items()],
             "bins": [(name, vars(bins) | {"counts": torch.tensor(bins.counts)}) for name, bins in self._bins.items()],
             "singles": [(name, _single_state(value)) for name, value in self._singles.items()],
         }
+
+    def _track_state(self, name: str) -> dict[str, Any]:
+        tracks = dict(self._tracks.get(name, {}))
+        return tracks | {"median": _floats(tracks["median"])} if "median" in tracks else tracks
 
     def load_state_dict(self, state: Mapping[str, Any], device: torch.device) -> None:
         """The inverse of `state_dict`. Values that were added up for other statistics are dropped, because a branch may
@@ -164,6 +175,8 @@ class Aggregates:
             self._sums[name] = (_moved(total, device), num)
             if tracks:
                 self._tracks[name] = {statistic: _moved(value, device) for statistic, value in tracks.items()}
+                if "median" in tracks:
+                    self._tracks[name]["median"] = tracks["median"].tolist()
         for name, entries in state["bins"]:
             self._bins[name] = Bins()
             vars(self._bins[name]).update(entries | {"counts": entries["counts"].numpy().copy()})
@@ -177,6 +190,19 @@ def _extreme(statistic: str, one: Number, other: Number) -> Number:
         return torch.minimum(*two) if statistic == "min" else torch.maximum(*two)
     is_beyond = other < one if statistic == "min" else other > one
     return other if is_beyond or math.isnan(other) else one
+
+
+def _median(numbers: list[Number]) -> float:
+    """The middle number, or the mean of the two in the middle; nan if one of all is nan."""
+    with np.errstate(invalid="ignore"):
+        return float(np.median(_floats(numbers).numpy()))
+
+
+def _floats(numbers: list[Number]) -> Tensor:
+    """The numbers as float64 (n,), on the CPU."""
+    if all(isinstance(number, Tensor) for number in numbers):
+        return torch.stack(numbers).double().cpu()  # type: ignore[arg-type]
+    return torch.tensor([float(number) for number in numbers], dtype=torch.float64)
 
 
 def _moved(value: Number, device: torch.device) -> Number:

@@ -87,6 +87,8 @@ class OutputConfig(Config):
     statistics: Annotated[list[Statistic], Field(min_length=1)]
     """the statistics of a record of the numbers since the last record; the mean has the bare name, the others as
     loss/std"""
+    layer_norms: bool
+    """record the norms of each layer's weights and gradients, at every opt step"""
     info: list[NonEmptyStr]
     """fields of the environments' info that are recorded, in training and in evaluations, inner ones as episode/r; only
     of Gymnasium environments"""

@@ -293,6 +293,7 @@ def _run_config(algorithm: Data, game: Data) -> Data:
             "display": "quiet",
             "record": {"every": 1, "unit": "epochs"},
             "statistics": ["mean"],
+            "layer_norms": False,
             "info": [],
             "recorders": [],
             "save": {"every": NUM_TURNS, "unit": "epochs"},

@@ -15,6 +15,7 @@ from palestra.algorithms.algorithm import Turn
 from palestra.buffers.replay import ReplayBuffer
 from palestra.config import ConfigError, ConfigErrorItem
 from palestra.games.world import EnvironmentFailed
+from palestra.nets.weights import layers_of
 from palestra.players.player import Metrics, Player
 from palestra.rollouts import fuse
 from palestra.rollouts.transitions import RollOut
@@ -192,6 +193,9 @@ class Trainer(Lifecycle):
     def before_train(self) -> None:
         for player in self.learners:
             assert player.algorithm is not None
+            if self.config.output.layer_norms:
+                for optimizer in player.optimizers.values():
+                    optimizer.layers = layers_of(optimizer.weights, player.nets)
             for line in player.algorithm.begin_run():
                 self.log(f"players.{player.name}: {line}")
         super().before_train()

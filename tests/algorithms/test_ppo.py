@@ -735,6 +735,7 @@ def probe_config(kind: str, continuous: bool, **changes: Any) -> dict[str, Any]:
             "display": "quiet",
             "record": None,
             "statistics": ["mean"],
+            "layer_norms": False,
             "info": [],
             "recorders": [],
             "save": None,

@@ -340,6 +340,7 @@ def dqn_run(game: Config, **values: Any) -> dict[str, Any]:
             "display": "quiet",
             "record": {"every": 10, "unit": "opt_steps"},
             "statistics": ["mean"],
+            "layer_norms": False,
             "info": [],
             "recorders": [],
             "save": {"every": 20, "unit": "opt_steps"},

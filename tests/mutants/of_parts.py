@@ -74,8 +74,8 @@ PARTS = [
             "vectors = [self.weights]",
         ),
         (
-            "            gradient = gradient.masked_fill(self.frozen, 0.0)\n        return clip",
-            "            pass\n        return clip",
+            "return gradient.masked_fill(self.frozen, 0.0) if is_masked else gradient",
+            "return gradient",
         ),
         ("self._masks = [other for other in self._masks if other is not mask]", "self._masks = []"),
         ("        self.num_steps += 1\n", "        self.num_steps.fill_(1)\n"),

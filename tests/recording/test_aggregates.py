@@ -48,6 +48,7 @@ def test_every_statistic_has_its_name_and_value() -> None:
         "loss/std": pytest.approx(statistics.pstdev(values), rel=1e-14),
         "loss/min": -1.0,
         "loss/max": 8.0,
+        "loss/median": 2.75,
         "loss/last": 8.0,
         "loss/count": 4,
     }
@@ -89,7 +90,7 @@ def test_nan_stays_in_every_statistic_but_the_last_and_the_count() -> None:
     for value in (1.0, math.nan, 2.0, math.inf):
         gathered.add({"x": value})
     found = gathered.take()
-    assert [math.isnan(found[name]) for name in ("x", "x/std", "x/min", "x/max")] == [True] * 4
+    assert [math.isnan(found[name]) for name in ("x", "x/std", "x/min", "x/max", "x/median")] == [True] * 5
     assert (found["x/last"], found["x/count"]) == (math.inf, 4)
 
 

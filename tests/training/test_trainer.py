@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from combinations import config_of
 from rich.console import Console
 
 import palestra
@@ -30,6 +31,8 @@ from palestra.callbacks import Callback
 from palestra.config import ConfigError
 from palestra.evaluation.evaluations import BestScore
 from palestra.games.polyhedra.rewards import Reward
+from palestra.nets.weights import flatten_weights, layers_of
+from palestra.optimizers import SGDConfig
 from palestra.players.player import Metrics, Player
 from palestra.recording.recorders import without_clock
 from palestra.runtime.clock import TrainingClock
@@ -882,3 +885,66 @@ def test_weights_begin_the_same_whatever_threads_the_process_has() -> None:
     for name, net in weights[0].items():
         for key, value in net.items():
             assert torch.equal(value, weights[1][name][key])
+
+
+# ---- norms of layers -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "nets"),
+    [
+        ("dqn", {"q": ""}),
+        ("ppo", {"actor_critic": ""}),
+        ("sac", {"policy": "policy_", "critics": "critic_"}),
+        ("td3", {}),
+    ],
+)
+def test_norms_of_layers_make_up_those_of_the_whole(algorithm: str, nets: dict[str, str], tmp_path: Path) -> None:
+    nets = nets or {"policy": "policy_", "critics": "critic_"}
+    choices = {
+        "dqn": {"value": "expected", "replay": "uniform", "transitions": "one step", "dueling": "no"},
+        "ppo": {"objective": "clip", "body": "shared"},
+        "sac": {"entropy": "automatic"},
+        "td3": {"policy_interval": "1"},
+    }[algorithm]
+    kind = "box" if algorithm in ("sac", "td3") else "discrete"
+    config = config_of(algorithm, {"game": "classic control", "actions": kind, **choices})
+    config["players"]["agent"]["algorithm"] |= {"num_minibatches": 1, "num_passes": 1} if algorithm == "ppo" else {}
+    config["output"] |= {"layer_norms": True, "record": {"every": 1, "unit": "opt_steps"}}
+    trainer = trained(config, tmp_path / "with")
+    last = [record["players"]["agent"] for record in records(trainer, "training")][-1]
+    for net, prefix in nets.items():
+        of_weights = [value for name, value in last.items() if name.startswith(f"weight_norm/{net}.")]
+        of_gradient = [value for name, value in last.items() if name.startswith(f"grad_norm/{net}.")]
+        assert len(of_weights) == len(of_gradient) > 1
+        assert math.hypot(*of_gradient) == pytest.approx(last[f"{prefix}grad_norm"], rel=1e-5)
+    layer = trainer.players["agent"].nets["policy" if "policy" in nets else next(iter(nets))]
+    names = {name.rpartition(".")[0] for name, _ in layer.named_parameters()}
+    assert {name for name in last if name.startswith("weight_norm/")} >= {
+        f"weight_norm/{next(iter(nets))}.{name}" for name in names
+    }
+    config["output"]["layer_norms"] = False
+    without = trained(config, tmp_path / "without")
+    assert not any(name.startswith("weight_norm/") for name in without.metrics.by_player["agent"].shown())
+    for name, net in trainer.players["agent"].nets.items():
+        same = without.players["agent"].nets[name].state_dict()
+        assert all(torch.equal(value, same[key]) for key, value in net.state_dict().items()), name
+
+
+def test_the_norms_of_a_layer_are_those_of_its_weights_and_of_its_part_of_the_gradient() -> None:
+    net = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.ReLU(), torch.nn.Linear(3, 1))
+    weights = flatten_weights(net)
+    optimizer = SGDConfig(name="sgd", momentum=0.0, weight_decay=0.0).build(weights)
+    gradient = torch.arange(13.0)
+    assert optimizer.layer_norms(gradient) == {}
+    optimizer.layers = layers_of(weights, {"other": torch.nn.Linear(2, 3), "q": net})
+    optimizer.freeze(torch.arange(13) == 12)
+    found = {name: value.item() for name, value in optimizer.layer_norms(gradient).items()}
+    assert found == pytest.approx(
+        {
+            "weight_norm/q.0": torch.cat([net[0].weight.flatten(), net[0].bias]).norm().item(),
+            "weight_norm/q.2": torch.cat([net[2].weight.flatten(), net[2].bias]).norm().item(),
+            "grad_norm/q.0": torch.arange(9.0).norm().item(),
+            "grad_norm/q.2": torch.arange(9.0, 12.0).norm().item(),
+        }
+    )
