@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from palestra.runtime.starting import without_garbage_collection
 
 if TYPE_CHECKING:
+    from palestra.buffers.replay import ReplayBuffer
     from palestra.callbacks import Callback
     from palestra.config import ConfigError, UntrustedError
     from palestra.games import make_game
@@ -27,6 +28,7 @@ __all__ = [
     "DQNTrainer",
     "PPOTrainer",
     "Player",
+    "ReplayBuffer",
     "RunConfig",
     "SACTrainer",
     "StoredRun",
@@ -56,6 +58,7 @@ HOMES = (
     "palestra.players.player",
     "palestra.runs.stored",
     "palestra.callbacks",
+    "palestra.buffers.replay",
 )
 
 

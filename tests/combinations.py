@@ -47,6 +47,7 @@ SAC: Data = {
     "name": "sac",
     "gamma": 0.95,
     "num_critics": 2,
+    "transitions": {"name": "one_step"},
     "rollout_length": 1,
     "updates_per_turn": 2,
     "warmup_env_steps": 16,
@@ -115,6 +116,12 @@ CLIPPED: Data = {"box_actions": {"name": "clipped_gaussian", "initial_log_std": 
 KL_PENALTY: Data = {"name": "kl_penalty", "coefficient": 1.0, "target": 0.01}
 
 
+REPLAY: dict[str, dict[str, Data]] = {
+    "replay": {"uniform": {}, "prioritized": {"replay_buffer": PRIORITIZED}},
+    "transitions": {"one step": {}, "3 steps": {"transitions": {"name": "n_step", "steps": 3}}},
+}
+
+
 @dataclass(frozen=True)
 class Learner:
     """An algorithm's config, and the changes to it at every level of its factors; `actions` is one of them."""
@@ -135,8 +142,7 @@ LEARNERS: dict[str, Learner] = {
                 "quantile": {"value": QUANTILE},
                 "implicit_quantile": {"value": IMPLICIT_QUANTILE},
             },
-            "replay": {"uniform": {}, "prioritized": {"replay_buffer": PRIORITIZED}},
-            "transitions": {"one step": {}, "3 steps": {"transitions": {"name": "n_step", "steps": 3}}},
+            **REPLAY,
             "dueling": {"no": {}, "yes": {"dueling": True}},
         },
     ),
@@ -158,9 +164,9 @@ LEARNERS: dict[str, Learner] = {
     "sac": Learner(
         SAC,
         {"discrete": {"log_std": None}, "box": {}},
-        {"entropy": {"automatic": {}, "fixed": {"entropy_coefficient": {"name": "fixed", "value": 0.1}}}},
+        {"entropy": {"automatic": {}, "fixed": {"entropy_coefficient": {"name": "fixed", "value": 0.1}}}, **REPLAY},
     ),
-    "td3": Learner(TD3, {"box": {}}, {"policy_interval": {"2": {}, "1": {"policy_interval": 1}}}),
+    "td3": Learner(TD3, {"box": {}}, {"policy_interval": {"2": {}, "1": {"policy_interval": 1}}, **REPLAY}),
 }
 
 

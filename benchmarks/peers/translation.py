@@ -165,6 +165,7 @@ def _actor_and_critics(h: SAC | TD3) -> Section:
     return parts | {
         "gamma": h.gamma,
         "num_critics": 2,
+        "transitions": {"name": "one_step"},
         "rollout_length": 1,
         "updates_per_turn": 1,
         "warmup_env_steps": h.warmup_env_steps + 1,

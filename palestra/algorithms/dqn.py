@@ -10,7 +10,7 @@ are Q-values, the expected returns (`value: {name: expected}`).
 
 from collections.abc import Callable, Mapping
 from copy import deepcopy
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +21,6 @@ from palestra.algorithms.algorithm import (
     Deterministic,
     Seat,
     Turn,
-    capacity_errors,
     metrics_of,
     total_loss,
 )
@@ -34,6 +33,13 @@ from palestra.algorithms.parts.exploration import (
     best_legal,
     choose_best,
 )
+from palestra.algorithms.parts.replay import (
+    AnyReplayConfig,
+    TargetConfig,
+    make_buffer,
+    make_transition_builder,
+    replay_errors,
+)
 from palestra.algorithms.parts.return_distributions import (
     FRACTIONS,
     ExpectedConfig,
@@ -45,15 +51,11 @@ from palestra.algorithms.parts.return_distributions import (
     of_action,
     with_fractions,
 )
-from palestra.buffers.prioritized import PrioritizedReplay, PrioritizedReplayConfig
-from palestra.buffers.replay import ReplayBuffer, UniformReplayConfig
+from palestra.buffers.prioritized import PrioritizedReplay
 from palestra.config import (
-    ByName,
-    Config,
     ConfigError,
     ConfigErrorItem,
     Discount,
-    Fraction,
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
@@ -67,21 +69,12 @@ from palestra.nets.weights import compiled, evaluation_view
 from palestra.optimizers import OptimizerConfig
 from palestra.players.player import Metrics, Player
 from palestra.randomness import base_key, fold, seeded_global_state
-from palestra.rollouts.n_step import AnyTransitionsConfig, NStepConfig
+from palestra.rollouts.n_step import AnyTransitionsConfig
 from palestra.rollouts.transitions import Transitions
 from palestra.runtime.guard import kernel_property
 from palestra.schedules import ScheduleConfig
 
 # ---- what a run must say -----------------------------------------------------------------------------
-
-
-class PolyakConfig(Config):
-    name: Literal["polyak"]
-    """the target network moves to the online network at every interval"""
-    tau: Fraction
-    """share of the way; 1.0: a copy"""
-    interval: PositiveInt
-    """opt steps between moves"""
 
 
 class DQNConfig(AlgorithmConfig):
@@ -107,7 +100,7 @@ class DQNConfig(AlgorithmConfig):
     """env steps of the player before its first opt step"""
     batch_size: PositiveInt
     """transitions per opt step"""
-    target: Annotated[PolyakConfig, ByName()]
+    target: TargetConfig
     """how the target network follows"""
     max_grad_norm: PositiveFloat | None
     """longer gradients are scaled down to this norm; null: never"""
@@ -119,24 +112,14 @@ class DQNConfig(AlgorithmConfig):
     """a function of the player's opt steps"""
     exploration: ExplorationConfig
     """how actions are chosen in roll-outs"""
-    replay_buffer: Annotated[UniformReplayConfig | PrioritizedReplayConfig, ByName()]
+    replay_buffer: AnyReplayConfig
     """memory"""
 
     def seat_errors(self, seat: Seat) -> list[ConfigErrorItem]:
-        num_waiting = self.transitions.steps - 1 if isinstance(self.transitions, NStepConfig) else 0
-        per_world = self.rollout_length * seat.num_moves + num_waiting * seat.num_roles
-        return capacity_errors(self.replay_buffer.capacity, seat.num_worlds * per_world)
+        return replay_errors(self.replay_buffer, self.transitions, self.rollout_length, seat)
 
     def build(self, player: Player) -> "DQN":
         return DQN(self, player)
-
-
-def make_buffer(
-    config: UniformReplayConfig | PrioritizedReplayConfig, device: torch.device, seed: int, stream: str
-) -> ReplayBuffer:
-    if isinstance(config, PrioritizedReplayConfig):
-        return PrioritizedReplay(config, device, seed, stream)
-    return ReplayBuffer(config, device, seed, stream)
 
 
 # ---- how it learns and plays ---------------------------------------------------------------------------
@@ -185,10 +168,9 @@ class DQN(Algorithm):
         self.target_net = FlatNet(deepcopy(net).eval(), player.by_hand)
         self.acting = self.online.evaluation_view()
         self.optimizer = config.optimizer.build(self.online.weights)
-        stream = f"player/{player.name}/replay"
-        self.buffer = make_buffer(config.replay_buffer, player.device, player.seed, stream)
-        self.transition_builder = config.transitions.build(
-            config.gamma, config.rollout_length, player.moves, player.device
+        self.buffer = make_buffer(config.replay_buffer, player)
+        self.transition_builder = make_transition_builder(
+            config.transitions, config.gamma, config.rollout_length, player
         )
         self.fractions_key = torch.tensor(
             [base_key(player.seed, f"player/{player.name}/fractions")], device=player.device

@@ -23,12 +23,18 @@ from palestra.algorithms.algorithm import (
     Deterministic,
     Seat,
     Turn,
-    capacity_errors,
     metrics_of,
     total_loss,
 )
+from palestra.algorithms.parts.replay import (
+    AnyReplayConfig,
+    TargetConfig,
+    make_buffer,
+    make_transition_builder,
+    replay_errors,
+)
 from palestra.algorithms.parts.sampled_actions import BoxHead, DiscreteHead, SampledActions, box_errors
-from palestra.buffers.replay import ReplayBuffer, UniformReplayConfig
+from palestra.buffers.prioritized import PrioritizedReplay
 from palestra.config import (
     ByName,
     Config,
@@ -50,20 +56,12 @@ from palestra.nets.weights import compiled, evaluation_view
 from palestra.optimizers import OptimizerConfig
 from palestra.players.player import Metrics, Player
 from palestra.randomness import base_key, fold, random_normals
+from palestra.rollouts.n_step import AnyTransitionsConfig
 from palestra.rollouts.transitions import Transitions
 from palestra.runtime.guard import kernel_property
 from palestra.schedules import ScheduleConfig
 
 # ---- what a run must say -----------------------------------------------------------------------------
-
-
-class PolyakConfig(Config):
-    name: Literal["polyak"]
-    """the target critics move a little at every interval"""
-    tau: Fraction
-    """share of the way to the critics; 1.0: a copy"""
-    interval: PositiveInt
-    """opt steps between moves"""
 
 
 class NumberConfig(Config):
@@ -130,6 +128,8 @@ class SACConfig(AlgorithmConfig):
     """discount per decision of the player"""
     num_critics: PositiveInt
     """critics, of which the smallest value counts"""
+    transitions: AnyTransitionsConfig
+    """what of a roll-out becomes a row of the replay buffer"""
     rollout_length: PositiveInt
     """rounds played in every world per turn"""
     updates_per_turn: PositiveInt
@@ -138,7 +138,7 @@ class SACConfig(AlgorithmConfig):
     """env steps of the player before its first opt step, with uniformly random actions"""
     batch_size: PositiveInt
     """transitions per opt step"""
-    target: Annotated[PolyakConfig, ByName()]
+    target: TargetConfig
     """how the target critics follow"""
     entropy_coefficient: Annotated[FixedConfig | AutomaticConfig, ByName()]
     """weight of the policy's entropy (the temperature alpha): fixed or learned"""
@@ -160,12 +160,11 @@ class SACConfig(AlgorithmConfig):
     """a function of the player's opt steps"""
     evaluation: Literal["deterministic", "sampled"]
     """how the player acts without exploration: its likeliest action, or one drawn from its policy"""
-    replay_buffer: UniformReplayConfig
+    replay_buffer: AnyReplayConfig
     """memory"""
 
     def seat_errors(self, seat: Seat) -> list[ConfigErrorItem]:
-        num_transitions = seat.num_worlds * self.rollout_length * seat.num_moves
-        return capacity_errors(self.replay_buffer.capacity, num_transitions)
+        return replay_errors(self.replay_buffer, self.transitions, self.rollout_length, seat)
 
     def build(self, player: Player) -> "SAC":
         return SAC(self, player)
@@ -251,7 +250,10 @@ class SAC(Algorithm):
         if isinstance(coefficient, AutomaticConfig):
             self.alpha_optimizer = coefficient.optimizer.build(self.log_alpha)
             player.optimizers["entropy_coefficient"] = self.alpha_optimizer
-        self.buffer = ReplayBuffer(config.replay_buffer, player.device, player.seed, f"player/{player.name}/replay")
+        self.buffer = make_buffer(config.replay_buffer, player)
+        self.transition_builder = make_transition_builder(
+            config.transitions, config.gamma, config.rollout_length, player
+        )
         self.noise_key = torch.tensor([self.key("noise")], device=player.device)
         player.nets = {"policy": self.policy_net.net, "critics": self.critics.net, "targets": self.targets.net}
         player.lr_schedule, player.replay_buffer = config.policy_learning_rate, self.buffer
@@ -266,15 +268,21 @@ class SAC(Algorithm):
         r alone where the game terminated: (B,). next_q_values: (critics, B, K), of the target critics. alpha: ()."""
         least = next_q_values.amin(dim=0)
         next_value = next_actions.mean(least - alpha * next_actions.log_probs)
-        return batch.reward + self.config.gamma * torch.where(batch.terminated, 0.0, next_value)
+        discount = batch.extras.get("discount", self.config.gamma)  # after n steps gamma^n
+        return batch.reward + discount * torch.where(batch.terminated, 0.0, next_value)
 
     def critic_loss(self, q_values: Tensor, value_target: Tensor, batch: Transitions) -> dict[str, Tensor]:
         """Half the mean squared TD error (eq. 5), summed over critics. Terms named loss_* add up to what is learned,
-        the rest is recorded. q_values: (critics, B), of the actions taken. value_target: (B,)."""
-        return {
-            "loss_critics": 0.5 * (q_values - value_target).square().mean(dim=1).sum(),
-            "q_mean": q_values.detach().mean(),
-        }
+        the rest is recorded. q_values: (critics, B), of the actions taken. value_target: (B,). Rows drawn by priority
+        carry their weights in the mean."""
+        losses = (q_values - value_target).square()
+        if "weight" in batch.extras:
+            losses = losses * batch.extras["weight"]
+        return {"loss_critics": 0.5 * losses.mean(dim=1).sum(), "q_mean": q_values.detach().mean()}
+
+    def priorities(self, q_values: Tensor, value_target: Tensor, batch: Transitions) -> Tensor:
+        """By how much prioritized replay draws the rows again, (B,): the mean of the critics' absolute TD errors."""
+        return (q_values - value_target).abs().mean(dim=0)
 
     def policy_loss(
         self, q_values: Tensor, actions: SampledActions, batch: Transitions, alpha: Tensor
@@ -307,7 +315,7 @@ class SAC(Algorithm):
     def learn(self, turn: Turn) -> None:
         config = self.config
         for _ in turn.once("roll_out"):
-            transitions = self.player.join(turn.collect(config.rollout_length))
+            transitions = self.transition_builder(self.player.join(turn.collect(config.rollout_length)))
             self.buffer.add(transitions.rows(), transitions.valid)
         for _ in turn.times("updates", 0 if self.is_warming_up() else config.updates_per_turn):
             turn.before_step()
@@ -324,11 +332,19 @@ class SAC(Algorithm):
             self.alpha_optimizer.learning_rate.fill_(config.entropy_coefficient.learning_rate(opt_steps))
         num_rows, num_noise = len(rows["reward"]), self.head.num_noise
         noise = random_normals(fold(self.noise_key, opt_steps), 2 * num_rows * num_noise).view(2, num_rows, num_noise)
-        return self.update_fast(rows, noise, (opt_steps + 1) % config.target.interval == 0)
+        rows = dict(rows)
+        if isinstance(self.buffer, PrioritizedReplay):
+            rows["extras.weight"] = self.buffer.importance(opt_steps)
+        is_followed = (opt_steps + 1) % config.target.interval == 0
+        metrics, priorities = self.update_fast(rows, noise, is_followed)
+        if isinstance(self.buffer, PrioritizedReplay):
+            assert priorities is not None
+            self.buffer.update_priorities(priorities)
+        return metrics
 
-    def update(self, rows: Mapping[str, Tensor], noise: Tensor, is_followed: bool) -> Metrics:
+    def update(self, rows: Mapping[str, Tensor], noise: Tensor, is_followed: bool) -> tuple[Metrics, Tensor | None]:
         """A step of the critics, of the policy against the new critics, and of the entropy coefficient: tensor
-        operations alone, one graph where it is compiled.
+        operations alone, one graph where it is compiled. Gives metrics and the rows' priorities.
 
         noise: standard normal, (2, B, n), for the actions in targets and for those of the policy's loss. is_followed:
         whether the targets move.
@@ -336,7 +352,7 @@ class SAC(Algorithm):
         config, batch = self.config, Transitions.from_rows(rows)
         alpha = self.log_alpha.detach().exp().squeeze(0)
 
-        gradient, critic_metrics = self.critic_gradient(batch, noise[0], alpha)
+        gradient, critic_metrics, priorities = self.critic_gradient(batch, noise[0], alpha)
         norms = self.critic_optimizer.layer_norms(gradient)
         gradient, critic_norm = self.critic_optimizer.clip(gradient, config.max_grad_norm)
         self.critic_optimizer.step(gradient)
@@ -352,7 +368,7 @@ class SAC(Algorithm):
             self.alpha_optimizer.step(gradient)
         if is_followed:
             self.targets.follow(self.critics, config.target.tau)
-        return {
+        metrics = {
             "loss": critic_metrics["critic_loss"] + policy_metrics["policy_loss"],
             **critic_metrics,
             **policy_metrics,
@@ -362,18 +378,25 @@ class SAC(Algorithm):
             "policy_grad_norm": policy_norm,
             **norms,
         }
+        return metrics, priorities
 
-    def critic_gradient(self, batch: Transitions, noise: Tensor, alpha: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """The gradient of the critics' loss by all their weights, as one vector; and metrics."""
+    def critic_gradient(
+        self, batch: Transitions, noise: Tensor, alpha: Tensor
+    ) -> tuple[Tensor, dict[str, Tensor], Tensor | None]:
+        """The gradient of the critics' loss by all their weights, as one vector; metrics; the rows' priorities, where
+        the buffer wants any."""
         head = self.head
         with torch.no_grad():
             next_actions = head.sample_actions(self.acting(batch.next_observation), batch.next_legal, noise)
             next_q_values = self.targets(batch.next_observation | next_actions.critic_inputs)
             value_target = self.target(next_q_values, next_actions, batch, alpha)
         values = self.critics(batch.observation | head.critic_inputs(batch.action))
-        terms = self.critic_loss(head.values_of(batch.action, values), value_target, batch)
-        loss = total_loss(terms)
-        return self.critics.gradient(loss), {"critic_loss": loss.detach(), **metrics_of(terms)}
+        q_values = head.values_of(batch.action, values)
+        terms = self.critic_loss(q_values, value_target, batch)
+        loss, priorities = total_loss(terms), None
+        if isinstance(self.buffer, PrioritizedReplay):
+            priorities = self.priorities(q_values.detach(), value_target, batch)
+        return self.critics.gradient(loss), {"critic_loss": loss.detach(), **metrics_of(terms)}, priorities
 
     def policy_gradient(
         self, batch: Transitions, noise: Tensor, alpha: Tensor
@@ -393,7 +416,7 @@ class SAC(Algorithm):
         return gradient, {"coefficient_loss": loss.detach(), **metrics_of(terms)}
 
     @kernel_property
-    def update_fast(self) -> Callable[[Mapping[str, Tensor], Tensor, bool], Metrics]:
+    def update_fast(self) -> Callable[[Mapping[str, Tensor], Tensor, bool], tuple[Metrics, Tensor | None]]:
         return compiled(self.update, self.player.compile)
 
     # ---- how it plays, and what it remembers -------------------------------------------------------------
@@ -419,7 +442,9 @@ class SAC(Algorithm):
         return Deterministic(evaluation_view(self.policy_net.net), self.head.deterministic, flags)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"log_entropy_coefficient": self.log_alpha.detach()}
+        builder = self.transition_builder.state_dict()
+        return {"log_entropy_coefficient": self.log_alpha.detach(), "transition_builder": builder}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.log_alpha.detach().copy_(state["log_entropy_coefficient"])
+        self.transition_builder.load_state_dict(state["transition_builder"])

@@ -21,19 +21,24 @@ from palestra.algorithms.algorithm import (
     Deterministic,
     Seat,
     Turn,
-    capacity_errors,
     metrics_of,
     total_loss,
 )
+from palestra.algorithms.parts.replay import (
+    AnyReplayConfig,
+    TargetConfig,
+    make_buffer,
+    make_transition_builder,
+    replay_errors,
+)
 from palestra.algorithms.parts.sampled_actions import box_errors
-from palestra.buffers.replay import ReplayBuffer, UniformReplayConfig
+from palestra.buffers.prioritized import PrioritizedReplay
 from palestra.config import (
     ByName,
     Config,
     ConfigError,
     ConfigErrorItem,
     Discount,
-    Fraction,
     NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,
@@ -47,20 +52,12 @@ from palestra.nets.weights import compiled, evaluation_view
 from palestra.optimizers import OptimizerConfig
 from palestra.players.player import Metrics, Player
 from palestra.randomness import base_key, fold, random_floats, random_normals
+from palestra.rollouts.n_step import AnyTransitionsConfig
 from palestra.rollouts.transitions import Transitions
 from palestra.runtime.guard import kernel_property
 from palestra.schedules import ScheduleConfig
 
 # ---- what a run must say -----------------------------------------------------------------------------
-
-
-class PolyakConfig(Config):
-    name: Literal["polyak"]
-    """the target networks move a little at every interval"""
-    tau: Fraction
-    """share of the way to the networks that learn; 1.0: a copy"""
-    interval: PositiveInt
-    """opt steps between moves; the paper's is policy_interval"""
 
 
 class GaussianNoiseConfig(Config):
@@ -86,6 +83,8 @@ class TD3Config(AlgorithmConfig):
     """discount per decision of the player"""
     num_critics: PositiveInt
     """critics, of which the smallest value counts"""
+    transitions: AnyTransitionsConfig
+    """what of a roll-out becomes a row of the replay buffer"""
     rollout_length: PositiveInt
     """rounds played in every world per turn"""
     updates_per_turn: PositiveInt
@@ -96,7 +95,7 @@ class TD3Config(AlgorithmConfig):
     """env steps of the player before its first opt step, with uniformly random actions"""
     batch_size: PositiveInt
     """transitions per opt step"""
-    target: Annotated[PolyakConfig, ByName()]
+    target: TargetConfig
     """how the target networks follow"""
     smoothing: SmoothingConfig
     """normal noise on the actions in targets"""
@@ -116,12 +115,11 @@ class TD3Config(AlgorithmConfig):
     """a function of the player's opt steps"""
     critic_learning_rate: ScheduleConfig
     """a function of the player's opt steps"""
-    replay_buffer: UniformReplayConfig
+    replay_buffer: AnyReplayConfig
     """memory"""
 
     def seat_errors(self, seat: Seat) -> list[ConfigErrorItem]:
-        num_transitions = seat.num_worlds * self.rollout_length * seat.num_moves
-        return capacity_errors(self.replay_buffer.capacity, num_transitions)
+        return replay_errors(self.replay_buffer, self.transitions, self.rollout_length, seat)
 
     def build(self, player: Player) -> "TD3":
         return TD3(self, player)
@@ -187,7 +185,10 @@ class TD3(Algorithm):
         self.acting, self.frozen_critic = self.policy_net.evaluation_view(), self.critics.first()
         self.policy_optimizer = config.policy_optimizer.build(self.policy_net.weights)
         self.critic_optimizer = config.critic_optimizer.build(self.critics.weights)
-        self.buffer = ReplayBuffer(config.replay_buffer, player.device, player.seed, f"player/{player.name}/replay")
+        self.buffer = make_buffer(config.replay_buffer, player)
+        self.transition_builder = make_transition_builder(
+            config.transitions, config.gamma, config.rollout_length, player
+        )
         self.noise_key = torch.tensor([self.key("noise")], device=player.device)
         player.nets = {"policy": self.policy_net.net, "critics": self.critics.net}
         player.nets |= {"target_policy": self.target_policy.net, "target_critics": self.target_critics.net}
@@ -211,15 +212,21 @@ class TD3(Algorithm):
         """The value that the critics come to: r + gamma * the smallest value at s', or r alone where the game
         terminated: (B,). next_q_values: (critics, B), of the target critics and `target_actions`."""
         next_value = next_q_values.amin(dim=0)
-        return batch.reward + self.config.gamma * torch.where(batch.terminated, 0.0, next_value)
+        discount = batch.extras.get("discount", self.config.gamma)  # after n steps gamma^n
+        return batch.reward + discount * torch.where(batch.terminated, 0.0, next_value)
 
     def critic_loss(self, q_values: Tensor, value_target: Tensor, batch: Transitions) -> dict[str, Tensor]:
         """The mean squared TD error, summed over critics. Terms named loss_* add up to what is learned, the rest is
-        recorded. q_values: (critics, B), of the actions taken. value_target: (B,)."""
-        return {
-            "loss_critics": (q_values - value_target).square().mean(dim=1).sum(),
-            "q_mean": q_values.detach().mean(),
-        }
+        recorded. q_values: (critics, B), of the actions taken. value_target: (B,). Rows drawn by priority carry their
+        weights in the mean."""
+        losses = (q_values - value_target).square()
+        if "weight" in batch.extras:
+            losses = losses * batch.extras["weight"]
+        return {"loss_critics": losses.mean(dim=1).sum(), "q_mean": q_values.detach().mean()}
+
+    def priorities(self, q_values: Tensor, value_target: Tensor, batch: Transitions) -> Tensor:
+        """By how much prioritized replay draws the rows again, (B,): the mean of the critics' absolute TD errors."""
+        return (q_values - value_target).abs().mean(dim=0)
 
     def policy_loss(self, q_values: Tensor, actions: Tensor, batch: Transitions) -> dict[str, Tensor]:
         """Minus the value of the policy's actions, by a critic that does not learn by it: terms as in `critic_loss`.
@@ -235,7 +242,7 @@ class TD3(Algorithm):
     def learn(self, turn: Turn) -> None:
         config = self.config
         for _ in turn.once("roll_out"):
-            transitions = self.player.join(turn.collect(config.rollout_length))
+            transitions = self.transition_builder(self.player.join(turn.collect(config.rollout_length)))
             self.buffer.add(transitions.rows(), transitions.valid)
         for _ in turn.times("updates", 0 if self.is_warming_up() else config.updates_per_turn):
             turn.before_step()
@@ -251,16 +258,25 @@ class TD3(Algorithm):
         due = [(opt_steps + 1) % interval == 0 for interval in (config.policy_interval, config.target.interval)]
         num_rows = len(rows["reward"])
         noise = random_normals(fold(self.noise_key, opt_steps), num_rows * self.num_noise).view(num_rows, -1)
-        return self.update_fast(rows, noise, *due)
+        rows = dict(rows)
+        if isinstance(self.buffer, PrioritizedReplay):
+            rows["extras.weight"] = self.buffer.importance(opt_steps)
+        metrics, priorities = self.update_fast(rows, noise, *due)
+        if isinstance(self.buffer, PrioritizedReplay):
+            assert priorities is not None
+            self.buffer.update_priorities(priorities)
+        return metrics
 
-    def update(self, rows: Mapping[str, Tensor], noise: Tensor, is_policy_due: bool, is_followed: bool) -> Metrics:
+    def update(
+        self, rows: Mapping[str, Tensor], noise: Tensor, is_policy_due: bool, is_followed: bool
+    ) -> tuple[Metrics, Tensor | None]:
         """A step of the critics, and where it is due of the policy against the new critics: tensor operations alone,
-        one graph where it is compiled.
+        one graph where it is compiled. Gives metrics and the rows' priorities.
 
         noise: standard normal, (B, n), for the actions in targets. is_followed: whether the targets move.
         """
         config, batch = self.config, Transitions.from_rows(rows)
-        gradient, critic_metrics = self.critic_gradient(batch, noise)
+        gradient, critic_metrics, priorities = self.critic_gradient(batch, noise)
         norms = self.critic_optimizer.layer_norms(gradient)
         gradient, norm = self.critic_optimizer.clip(gradient, config.max_grad_norm)
         self.critic_optimizer.step(gradient)
@@ -275,18 +291,21 @@ class TD3(Algorithm):
         if is_followed:
             self.target_policy.follow(self.policy_net, config.target.tau)
             self.target_critics.follow(self.critics, config.target.tau)
-        return metrics
+        return metrics, priorities
 
-    def critic_gradient(self, batch: Transitions, noise: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """The gradient of the critics' loss by all their weights, as one vector; and metrics."""
+    def critic_gradient(self, batch: Transitions, noise: Tensor) -> tuple[Tensor, dict[str, Tensor], Tensor | None]:
+        """The gradient of the critics' loss by all their weights, as one vector; metrics; the rows' priorities, where
+        the buffer wants any."""
         with torch.no_grad():
             next_actions = self.target_actions(self.target_policy(batch.next_observation), noise)
             next_q_values = self.target_critics(batch.next_observation | {"action": next_actions}).squeeze(2)
             value_target = self.target(next_q_values, batch)
         q_values = self.critics(batch.observation | {"action": self.half_widths(batch.action)}).squeeze(2)
         terms = self.critic_loss(q_values, value_target, batch)
-        loss = total_loss(terms)
-        return self.critics.gradient(loss), {"critic_loss": loss.detach(), **metrics_of(terms)}
+        loss, priorities = total_loss(terms), None
+        if isinstance(self.buffer, PrioritizedReplay):
+            priorities = self.priorities(q_values.detach(), value_target, batch)
+        return self.critics.gradient(loss), {"critic_loss": loss.detach(), **metrics_of(terms)}, priorities
 
     def policy_gradient(self, batch: Transitions) -> tuple[Tensor, dict[str, Tensor]]:
         """The gradient of the policy's loss by its own weights, as one vector; and metrics."""
@@ -297,7 +316,7 @@ class TD3(Algorithm):
         return self.policy_net.gradient(loss), {"policy_loss": loss.detach(), **metrics_of(terms)}
 
     @kernel_property
-    def update_fast(self) -> Callable[[Mapping[str, Tensor], Tensor, bool, bool], Metrics]:
+    def update_fast(self) -> Callable[[Mapping[str, Tensor], Tensor, bool, bool], tuple[Metrics, Tensor | None]]:
         return compiled(self.update, self.player.compile)
 
     # ---- how it plays, and what it remembers ---------------------------------------------------------
@@ -314,7 +333,7 @@ class TD3(Algorithm):
         )
 
     def state_dict(self) -> dict[str, Any]:
-        return {}  # all that it remembers lies in the player's parts
+        return {"transition_builder": self.transition_builder.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        return
+        self.transition_builder.load_state_dict(state["transition_builder"])

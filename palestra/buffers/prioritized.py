@@ -19,7 +19,7 @@ from palestra.config import (
     PositiveFloat,
     PositiveInt,
 )
-from palestra.randomness import U_GAMMA, fold, mix, random_floats
+from palestra.randomness import U_GAMMA, mix, random_floats
 from palestra.runtime.compiling import njit
 from palestra.runtime.timing import timed
 from palestra.schedules import ScheduleConfig
@@ -41,6 +41,9 @@ class PrioritizedReplayConfig(Config):
     eps: PositiveFloat
     """added to |TD error|, so that every transition has a positive probability"""
 
+    def build(self, device: torch.device, seed: int, stream: str) -> "PrioritizedReplay":
+        return PrioritizedReplay(self, device, seed, stream)
+
 
 class PrioritizedReplay(ReplayBuffer):
     """A replay buffer with a priority per row, |TD error| + eps to the power of alpha.
@@ -51,7 +54,6 @@ class PrioritizedReplay(ReplayBuffer):
 
     def __init__(self, config: PrioritizedReplayConfig, device: torch.device, seed: int, stream: str) -> None:
         super().__init__(config, device, seed, stream)
-        self.config = config
         try:
             with room_for(8 * self.capacity):
                 self.tree = SumTree(self.capacity + 1, self.home)  # the last place is for invalid rows, priority 0
@@ -64,12 +66,11 @@ class PrioritizedReplay(ReplayBuffer):
         super()._append(staged, valid)
         self.tree.set(staged.places, torch.where(valid, self.largest, 0.0))
 
-    def _draw(self, places: Tensor) -> None:
+    def draw(self, places: Tensor) -> None:
         if self._on_cpu:
             _draw_places(self.tree.nodes.numpy(), self.tree.starts, self.key, self.num_samples, places.numpy())
         else:
-            key = torch.tensor([self.key], device=self.home)
-            uniforms = random_floats(fold(key, self.num_samples), len(places)).squeeze(0).double()
+            uniforms = random_floats(self.draw_key(), len(places)).squeeze(0).double()
             shares = (torch.arange(len(places), device=self.home) + uniforms) / len(places)
             places.copy_(self.tree.find(shares * self.tree.total()))
         self.drawn = places

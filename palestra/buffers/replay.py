@@ -12,7 +12,7 @@ from palestra.buffers.memory import Reserved, room_for
 from palestra.buffers.packed import is_image, num_rows, part, whole
 from palestra.buffers.planes import PlaneStores
 from palestra.buffers.rows import BYTES_PER_WORD, RowLayout
-from palestra.config import Config, NonEmptyStr, PositiveInt
+from palestra.config import Config, NonEmptyStr, PositiveInt, UserConfig, check
 from palestra.randomness import U_GAMMA, base_key, fold, mix, random_integers
 from palestra.runtime.compiling import njit
 from palestra.runtime.timing import TimeLog, timed
@@ -24,6 +24,20 @@ PIECE = 512  # rows of which images are whole at once, while they are read or wr
 class UniformReplayConfig(Config):
     name: Literal["uniform"]
     """every stored transition is drawn with equal probability, with replacement"""
+    capacity: PositiveInt
+    """transitions held; new ones replace the oldest"""
+    layout: Layout
+    """whole: complete rows; frames_once: every frame of images once, in the CPU's memory"""
+    scratch_folder: NonEmptyStr | None
+    """folder for unnamed files that hold the rows, if they do not fit in memory; null: in memory"""
+
+    def build(self, device: torch.device, seed: int, stream: str) -> "ReplayBuffer":
+        return ReplayBuffer(self, device, seed, stream)
+
+
+class UserReplayConfig(UserConfig):
+    """Base of the `Config` of a user's own replay buffer, with the keys that every buffer has."""
+
     capacity: PositiveInt
     """transitions held; new ones replace the oldest"""
     layout: Layout
@@ -53,15 +67,25 @@ class Batch(NamedTuple):
 
 
 class ReplayBuffer:
-    """The last `capacity` rows of a stream of rows 0, 1, 2, ...; row i lies at place i % capacity.
+    """The last `capacity` rows of a stream of rows 0, 1, 2, ...; row i lies at place i % capacity. A user's own class
+    derives from it, carries its `Config`, a UserReplayConfig, and overrides `draw`.
 
     A row is a dict of tensors of any shapes and types (a dict observation is several entries); the first `add` fixes
     them. The draws depend on (seed, stream, number of draws so far) alone, not on where and how rows are stored. Rows
     lie on the device or, in files and with shared frames, on the CPU; samples are on the device. Only `num_added`,
     `is_empty` and buffers with rows on the CPU wait for a GPU.
+
+    config: or the capacity alone, in a loop of your own: whole rows, in memory.
     """
 
-    def __init__(self, config: ReplayConfig, device: torch.device, seed: int, stream: str) -> None:
+    def __init__(
+        self, config: ReplayConfig | int, device: torch.device | str = "cpu", seed: int = 0, stream: str = "replay"
+    ) -> None:
+        if isinstance(config, int):
+            keys = {"name": "uniform", "capacity": config, "layout": "whole", "scratch_folder": None}
+            config = check(keys, UniformReplayConfig)
+        device = torch.device(device)
+        self.config: Any = config
         self.capacity = config.capacity
         self.shares_frames = config.layout == "frames_once"
         self.folder = None if config.scratch_folder is None else Path(config.scratch_folder)
@@ -138,7 +162,7 @@ class ReplayBuffer:
         if self.is_empty:
             raise ValueError("expected transitions in the replay buffer before sampling, got an empty buffer")
         batch = self._preallocated(self._drawn, batch_size)
-        self._draw(batch.places)
+        self.draw(batch.places)
         self.num_samples += 1
         torch.index_select(self._words, 0, batch.places, out=batch.words)
         rows = batch.rows
@@ -148,14 +172,20 @@ class ReplayBuffer:
             rows = self._planes.with_images(rows, self._images[batch_size])
         return rows if self.home == self.device else {name: value.to(self.device) for name, value in rows.items()}
 
-    def _draw(self, places: Tensor) -> None:
-        """Fill `places` with drawn places of stored rows."""
+    def draw(self, places: Tensor) -> None:
+        """Fill `places` with drawn places of stored rows, each below `len(self)`: int64 (batch,), on `home`. Row i of
+        the stream lies at place i % capacity, and the newest row is num_added - 1. Random numbers come from
+        `draw_key()` alone."""
         if self._on_cpu:
             _draw(self.key, self.num_samples, len(self), places.numpy())
         else:
             key = torch.tensor(self.key, device=self.home)
             high = self._added.clamp(max=self.capacity)
             places.copy_(random_integers(fold(key, self.num_samples), len(places), high))
+
+    def draw_key(self) -> Tensor:
+        """The key of this draw's random numbers (palestra.randomness): int64 (1,), another one for every sample."""
+        return fold(torch.tensor([self.key], device=self.home), self.num_samples)
 
     def _allocate(self, rows: Mapping[str, Tensor]) -> None:
         """Allocate the storage: `capacity` rows, and one more for invalid rows."""

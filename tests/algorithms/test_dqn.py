@@ -1,4 +1,4 @@
-"""Covers palestra.games.game."""
+"""Covers palestra.algorithms.parts.replay, palestra.games.game."""
 
 import copy
 import random

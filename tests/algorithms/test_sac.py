@@ -3,6 +3,7 @@
 import copy
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -55,6 +56,7 @@ BASE: dict[str, Any] = {
     "name": "sac",
     "gamma": 0.8,
     "num_critics": 2,
+    "transitions": {"name": "one_step"},
     "rollout_length": 3,
     "updates_per_turn": 4,
     "warmup_env_steps": 0,
@@ -174,6 +176,63 @@ def test_target_entropies(target: dict[str, Any], actions: ActionSpace, expected
     assert float(sac.target_entropy(batch)) == pytest.approx(expected)
 
 
+PRIORITIZED = {
+    "name": "prioritized",
+    "capacity": 100,
+    "layout": "whole",
+    "scratch_folder": None,
+    "alpha": 1.0,
+    "beta": {"name": "constant", "value": 1.0},
+    "eps": 1e-6,
+}
+
+
+def test_after_n_steps_the_next_value_counts_gamma_to_the_n() -> None:
+    batch = replace(batch_of(6), extras={"discount": torch.full((6,), 0.5)})
+    values = torch.tensor([11.0, 10.0]).view(2, 1, 1).expand(-1, 6, -1)
+    target = make_sac().target(values, drawn(6), batch, torch.tensor(0.0))
+    assert torch.allclose(target, batch.reward + torch.tensor([0.0, 5.0, 5.0] * 2))
+
+
+def test_rows_drawn_by_priority_carry_their_weights_in_the_mean() -> None:
+    batch = replace(batch_of(2), extras={"weight": torch.tensor([1.0, 0.25])})
+    terms = make_sac().critic_loss(torch.tensor([[1.0, 2.0], [0.0, 4.0]]), torch.tensor([0.0, 2.0]), batch)
+    assert float(terms["loss_critics"]) == pytest.approx(0.5 * ((1 + 0) / 2 + (0 + 0.25 * 4) / 2))
+
+
+def test_an_opt_step_weighs_rows_and_gives_them_new_priorities(monkeypatch: pytest.MonkeyPatch) -> None:
+    sac = make_sac(replay_buffer=PRIORITIZED)
+    batch = batch_of(8)
+    taken: dict[str, Tensor] = {}
+    sac.buffer.add(batch.rows(), batch.valid)
+    sac.buffer.tree.set(torch.arange(8), torch.arange(1.0, 9.0, dtype=torch.float64))
+    loss, priorities = sac.critic_loss, sac.priorities
+
+    def watched_loss(q_values: Tensor, value_target: Tensor, batch: Transitions) -> dict[str, Tensor]:
+        taken["weight"] = batch.extras["weight"].clone()
+        return loss(q_values, value_target, batch)
+
+    def watched_priorities(q_values: Tensor, value_target: Tensor, batch: Transitions) -> Tensor:
+        taken["priorities"] = priorities(q_values, value_target, batch)
+        return taken["priorities"]
+
+    monkeypatch.setattr(sac, "critic_loss", watched_loss)
+    monkeypatch.setattr(sac, "priorities", watched_priorities)
+    rows = sac.buffer.sample(16)
+    drawn = sac.buffer.drawn.clone()
+    sac.opt_step(rows)
+    assert torch.allclose(taken["weight"], (drawn.min() + 1.0) / (drawn + 1.0))
+    last = {int(place): float(error) for place, error in zip(drawn, taken["priorities"], strict=True)}
+    for place in range(8):
+        expected = last[place] + 1e-6 if place in last else place + 1.0
+        assert float(sac.buffer.tree.leaves[place]) == pytest.approx(expected), place
+
+
+def test_priorities_are_the_mean_errors_of_all_critics() -> None:
+    q_values, value_target = torch.tensor([[1.0, 2.0], [0.0, 5.0]]), torch.tensor([0.0, 3.0])
+    assert make_sac().priorities(q_values, value_target, batch_of(2)).tolist() == [0.5, 1.5]
+
+
 # ---- a changed term --------------------------------------------------------------------------------------
 
 
@@ -232,7 +291,9 @@ def test_a_changed_target_is_the_one_that_is_learned(actions: ActionSpace) -> No
 def test_a_term_added_to_the_critics_loss_is_learned_and_recorded() -> None:
     changed, stock, batch = own(SmallValues), make_sac(), batch_of(32)
     noise, alpha = random_normals(torch.arange(32), 2), torch.tensor(0.4)
-    (gradient, metrics), (before, metrics_before) = (s.critic_gradient(batch, noise, alpha) for s in (changed, stock))
+    (gradient, metrics, _), (before, metrics_before, _) = (
+        s.critic_gradient(batch, noise, alpha) for s in (changed, stock)
+    )
     q_values = stock.critics(batch.observation | stock.head.critic_inputs(batch.action))
     term = 1e-3 * q_values.square().mean()
     assert torch.allclose(gradient, before + stock.critics.gradient(term), atol=1e-6)

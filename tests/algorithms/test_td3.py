@@ -3,6 +3,7 @@
 import copy
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -45,6 +46,7 @@ BASE: dict[str, Any] = {
     "name": "td3",
     "gamma": 0.8,
     "num_critics": 2,
+    "transitions": {"name": "one_step"},
     "rollout_length": 3,
     "updates_per_turn": 4,
     "policy_interval": 2,
@@ -116,6 +118,62 @@ def test_the_critics_losses_are_mean_squares_added_up() -> None:
     )
 
 
+PRIORITIZED = {
+    "name": "prioritized",
+    "capacity": 100,
+    "layout": "whole",
+    "scratch_folder": None,
+    "alpha": 1.0,
+    "beta": {"name": "constant", "value": 1.0},
+    "eps": 1e-6,
+}
+
+
+def test_after_n_steps_the_next_value_counts_gamma_to_the_n() -> None:
+    batch = replace(batch_of(6), extras={"discount": torch.full((6,), 0.5)})
+    target = make_td3().target(torch.tensor([[11.0], [10.0]]).expand(-1, 6), batch)
+    assert torch.allclose(target, batch.reward + torch.tensor([0.0, 5.0, 5.0] * 2))
+
+
+def test_rows_drawn_by_priority_carry_their_weights_in_the_mean() -> None:
+    batch = replace(batch_of(2), extras={"weight": torch.tensor([1.0, 0.25])})
+    terms = make_td3().critic_loss(torch.tensor([[1.0, 2.0], [0.0, 4.0]]), torch.tensor([0.0, 2.0]), batch)
+    assert float(terms["loss_critics"]) == pytest.approx((1 + 0) / 2 + (0 + 0.25 * 4) / 2)
+
+
+def test_an_opt_step_weighs_rows_and_gives_them_new_priorities(monkeypatch: pytest.MonkeyPatch) -> None:
+    td3 = make_td3(replay_buffer=PRIORITIZED)
+    batch = batch_of(8)
+    taken: dict[str, Tensor] = {}
+    td3.buffer.add(batch.rows(), batch.valid)
+    td3.buffer.tree.set(torch.arange(8), torch.arange(1.0, 9.0, dtype=torch.float64))
+    loss, priorities = td3.critic_loss, td3.priorities
+
+    def watched_loss(q_values: Tensor, value_target: Tensor, batch: Transitions) -> dict[str, Tensor]:
+        taken["weight"] = batch.extras["weight"].clone()
+        return loss(q_values, value_target, batch)
+
+    def watched_priorities(q_values: Tensor, value_target: Tensor, batch: Transitions) -> Tensor:
+        taken["priorities"] = priorities(q_values, value_target, batch)
+        return taken["priorities"]
+
+    monkeypatch.setattr(td3, "critic_loss", watched_loss)
+    monkeypatch.setattr(td3, "priorities", watched_priorities)
+    rows = td3.buffer.sample(16)
+    drawn = td3.buffer.drawn.clone()
+    td3.opt_step(rows)
+    assert torch.allclose(taken["weight"], (drawn.min() + 1.0) / (drawn + 1.0))
+    last = {int(place): float(error) for place, error in zip(drawn, taken["priorities"], strict=True)}
+    for place in range(8):
+        expected = last[place] + 1e-6 if place in last else place + 1.0
+        assert float(td3.buffer.tree.leaves[place]) == pytest.approx(expected), place
+
+
+def test_priorities_are_the_mean_errors_of_all_critics() -> None:
+    q_values, value_target = torch.tensor([[1.0, 2.0], [0.0, 5.0]]), torch.tensor([0.0, 3.0])
+    assert make_td3().priorities(q_values, value_target, batch_of(2)).tolist() == [0.5, 1.5]
+
+
 # ---- a changed term --------------------------------------------------------------------------------------
 
 
@@ -157,7 +215,7 @@ def test_a_changed_target_is_the_one_that_is_learned() -> None:
     changed, batch = ClampedTargets(td3_config(), make_td3().player), batch_of(32)
     with torch.no_grad():
         changed.target_critics.weights.mul_(5.0)
-    gradient, metrics = changed.critic_gradient(batch, torch.zeros(32, 2))
+    gradient, metrics, _ = changed.critic_gradient(batch, torch.zeros(32, 2))
     q_values, next_value = critics_parts(changed, batch)
     assert (next_value.abs() > 1.0).any()
     value_target = batch.reward + 0.8 * next_value.clamp(-1.0, 1.0) * ~batch.terminated
@@ -169,7 +227,7 @@ def test_a_changed_target_is_the_one_that_is_learned() -> None:
 
 def test_a_changed_loss_of_the_critics_is_learned_and_its_metrics_are_recorded() -> None:
     changed, batch = HuberCritics(td3_config(), make_td3().player), batch_of(32)
-    gradient, metrics = changed.critic_gradient(batch, torch.zeros(32, 2))
+    gradient, metrics, _ = changed.critic_gradient(batch, torch.zeros(32, 2))
     q_values, next_value = critics_parts(changed, batch)
     value_target = (batch.reward + 0.8 * next_value * ~batch.terminated).expand_as(q_values)
     loss = nn.functional.huber_loss(q_values, value_target)
@@ -196,7 +254,7 @@ def test_a_method_replaced_on_an_instance_is_the_one_that_is_learned() -> None:
     changed, stock, batch = make_td3(), make_td3(), batch_of(32)
     original = changed.critic_loss
     changed.critic_loss = lambda *arguments: {"loss_double": 2.0 * total_loss(original(*arguments))}
-    (gradient, metrics), (before, metrics_before) = (
+    (gradient, metrics, _), (before, metrics_before, _) = (
         td3.critic_gradient(batch, torch.zeros(32, 2)) for td3 in (changed, stock)
     )
     assert torch.allclose(gradient, 2.0 * before)

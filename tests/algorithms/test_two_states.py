@@ -51,6 +51,7 @@ def off_policy(net: dict[str, Any], learning_rate: float) -> dict[str, Any]:
     return {
         "gamma": GAMMA,
         "num_critics": 2,
+        "transitions": {"name": "one_step"},
         "rollout_length": 1,
         "updates_per_turn": 4,
         "warmup_env_steps": 800,

@@ -1,6 +1,9 @@
 """Covers palestra.buffers.packed, palestra.buffers.rows."""
 
 import copy
+import re
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,6 +13,7 @@ from scipy.stats import chisquare
 from torch import Tensor
 
 from palestra.buffers.replay import ReplayBuffer, UniformReplayConfig
+from palestra.config import ConfigError
 
 CPU = torch.device("cpu")
 Batches = list[list[bool]]
@@ -162,3 +166,30 @@ def test_the_buffer_keeps_copies() -> None:
     sample = buffer.sample(50)
     sample["reward"].fill_(9.0)
     assert set(numbers_of(buffer.sample(50))) == {1, 2}
+
+
+def test_a_capacity_alone_makes_a_buffer_of_whole_rows_in_memory() -> None:
+    config = UniformReplayConfig(name="uniform", capacity=8, layout="whole", scratch_folder=None)
+    buffers = ReplayBuffer(8), ReplayBuffer(config, CPU, 0, "replay")
+    for buffer in buffers:
+        buffer.add({"x": torch.arange(8)}, torch.ones(8, dtype=torch.bool))
+    one, other = (buffer.sample(64)["x"] for buffer in buffers)
+    assert torch.equal(one, other)
+    assert sorted(set(one.tolist())) == list(range(8))
+
+
+def test_the_loop_of_the_document_draws_what_it_added() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "replay.md").read_text()
+    [code] = re.findall(r"```python\n(.*?)```", page, re.S)
+    found: dict[str, Any] = {}
+    exec(code, found)
+    rows, batch = found["rows"], found["batch"]
+    assert {name: len(value) for name, value in batch.items()} == {"observation": 32, "action": 32, "reward": 32}
+    for observation, reward in zip(batch["observation"], batch["reward"], strict=True):
+        [place] = (rows["reward"] == reward).nonzero().flatten()[:1].tolist()
+        assert torch.equal(rows["observation"][place], observation)
+
+
+def test_a_capacity_that_holds_nothing_is_refused() -> None:
+    with pytest.raises(ConfigError, match="capacity: expected an integer >= 1, got 0"):
+        ReplayBuffer(0)

@@ -202,6 +202,20 @@ EXAMPLES = {
         lambda config: agent(config, exploration=shown("own-parts.md", "tolerant:Tolerant")["exploration"]),
     ),
     "evaluation": Example("own-parts.md", "class Pushed", "pushed", "dqn-cartpole", pushing),
+    "replay buffer": Example(
+        "own-parts.md",
+        "class Recent",
+        "recent",
+        "td3-pendulum",
+        lambda config: agent(config, replay_buffer=shown("own-parts.md", "recent:Recent")["replay_buffer"]),
+    ),
+    "transition builder of SAC": Example(
+        "dqn.md",
+        "class Clipped",
+        "builders_of_mine",
+        "sac-pendulum",
+        lambda config: agent(config, transitions={"name": "builders_of_mine:Clipped", "bound": 0.5}),
+    ),
     "reward": Example(
         "config.md",
         "class Hurry",

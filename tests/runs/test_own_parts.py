@@ -1,4 +1,4 @@
-"""An optimizer, a schedule and an exploration of one's own in a run, as the commands meet them.
+"""An optimizer, a schedule, an exploration and a replay buffer of one's own in a run, as the commands meet them.
 
 That they go on to the same bits after a kill: tests/docs/test_examples_resume.py.
 """
@@ -18,15 +18,15 @@ import palestra
 from palestra.algorithms.parts.exploration import best_legal
 from palestra.cli import app
 from palestra.config import ConfigError, UntrustedError
-from palestra.runs.config import read_config
 from palestra.schedules import read_schedule
 
 MakeConfig = Callable[..., dict[str, Any]]
 PAGE = (Path(__file__).parents[2] / "docs" / "own-parts.md").read_text()
-MODULES = {"lion": "class Lion", "warmup": "class Warmup", "tolerant": "class Tolerant"}
+MODULES = {"lion": "class Lion", "warmup": "class Warmup", "tolerant": "class Tolerant", "recent": "class Recent"}
 LION = {"name": "lion:Lion", "beta1": 0.9, "beta2": 0.99}
 WARMUP = {"name": "warmup:Warmup", "peak": 0.01, "num_steps": 4}
 TOLERANT = {"name": "tolerant:Tolerant", "tolerance": WARMUP | {"peak": 1.0}}
+RECENT = {"name": "recent:Recent", "capacity": 40, "layout": "whole", "scratch_folder": None, "power": 2.0}
 
 pytestmark = pytest.mark.usefixtures("no_plots")
 
@@ -48,7 +48,7 @@ def forget() -> None:
 
 @pytest.fixture
 def config(make_config: MakeConfig, here: Path) -> dict[str, Any]:
-    host = {"optimizer": LION, "learning_rate": WARMUP, "exploration": TOLERANT}
+    host = {"optimizer": LION, "learning_rate": WARMUP, "exploration": TOLERANT, "replay_buffer": RECENT}
     return make_config({f"players.host.algorithm.{key}": value for key, value in host.items()})
 
 
@@ -99,6 +99,9 @@ def test_one_plays_its_choice_in_training_and_the_best_action_in_evaluations(con
         ({"optimizer": WARMUP}, "optimizer.name", "expected a subclass of palestra.optimizers.Optimizer"),
         ({"learning_rate": LION}, "learning_rate.name", "expected a subclass of palestra.schedules.UserSchedule"),
         ({"learning_rate": WARMUP | {"peek": 1}}, "learning_rate.peek", "unknown key; the nearest known key is 'peak'"),
+        ({"replay_buffer": LION}, "replay_buffer.name", "expected a subclass of palestra.buffers.replay.ReplayBuffer"),
+        ({"replay_buffer": RECENT | {"power": 0.0}}, "replay_buffer.power", "expected a number > 0, got 0.0"),
+        ({"replay_buffer": RECENT | {"capacity": 4}}, "replay_buffer.capacity", "expected at least 8"),
         (
             {"exploration": {"name": "tolerant:Tolerent"}},
             "exploration.name",
@@ -109,10 +112,21 @@ def test_one_plays_its_choice_in_training_and_the_best_action_in_evaluations(con
 def test_a_key_that_is_wrong_is_named(change: dict[str, Any], path: str, message: str, config: dict[str, Any]) -> None:
     config["players"]["host"]["algorithm"] |= change
     with pytest.raises(ConfigError) as caught:
-        read_config(config)
+        palestra.Trainer(config)
     assert any(
         error.path == f"players.host.algorithm.{path}" and message in error.message for error in caught.value.errors
     ), str(caught.value)
+
+
+def test_a_replay_buffer_of_ones_own_draws_by_its_own_rule(config: dict[str, Any]) -> None:
+    buffer = palestra.Trainer(config).host_replay_buffer
+    rows = torch.arange(100)  # the last 40 are held
+    for part in rows.split(25):
+        buffer.add({"row": part}, torch.ones(25, dtype=torch.bool))
+    ages = 99 - buffer.sample(4000)["row"]
+    assert ages.min() == 0
+    assert ages.max() == 39
+    assert (ages < 10).double().mean() == pytest.approx(0.5, abs=0.03)  # a quarter of the rows is half of the batch
 
 
 def test_a_stored_run_imports_none_of_them_before_it_is_trusted(config: dict[str, Any], here: Path) -> None:

@@ -114,7 +114,7 @@ def test_a_run_records_where_its_time_went(
 
     slowed(FusedGame, "collect", 1.0)
     slowed(ReplayBuffer, "_append", 0.25)
-    slowed(ReplayBuffer, "_draw", 0.25)
+    slowed(ReplayBuffer, "draw", 0.25)
     slowed(DQN, "opt_step", 3.0)
     slowed(SyncEvaluator, "_record", 50.0)
     slowed(Trainer, "state_dict", 7.0)

@@ -901,11 +901,12 @@ def test_weights_begin_the_same_whatever_threads_the_process_has() -> None:
 )
 def test_norms_of_layers_make_up_those_of_the_whole(algorithm: str, nets: dict[str, str], tmp_path: Path) -> None:
     nets = nets or {"policy": "policy_", "critics": "critic_"}
+    memory = {"replay": "uniform", "transitions": "one step"}
     choices = {
-        "dqn": {"value": "expected", "replay": "uniform", "transitions": "one step", "dueling": "no"},
+        "dqn": memory | {"value": "expected", "dueling": "no"},
         "ppo": {"objective": "clip", "body": "shared"},
-        "sac": {"entropy": "automatic"},
-        "td3": {"policy_interval": "1"},
+        "sac": memory | {"entropy": "automatic"},
+        "td3": memory | {"policy_interval": "1"},
     }[algorithm]
     kind = "box" if algorithm in ("sac", "td3") else "discrete"
     config = config_of(algorithm, {"game": "classic control", "actions": kind, **choices})
