@@ -234,7 +234,8 @@ class TorchOptimizerConfig(Config):
         "torch.optim:Rprop",
         "torch.optim:SGD",
     ]
-    """torch's optimizer of that name"""
+    """torch's optimizer of that name: ASGD, Adadelta, Adafactor, Adagrad, Adam, AdamW, Adamax, NAdam, RAdam, RMSprop,
+    Rprop, SGD"""
     arguments: dict[str, Any]
     """what torch's class is called with, without lr, which the schedule of the learning rate sets before every step;
     an argument that is not written here has torch's own default"""

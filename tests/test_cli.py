@@ -9,6 +9,7 @@ import importlib.metadata
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -470,6 +471,22 @@ def test_list_names_everything_there_is_with_one_whole_line_each(monkeypatch: py
             assert re.fullmatch(rf"  {re.escape(name)} {{2,}}{re.escape(' '.join(line.split()))}", next(lines)), name
             assert line, name
     assert list(lines) == []
+
+
+@pytest.mark.parametrize("command", [("list",), ("config", "dqn-nim"), ("table", "{run}")], ids=lambda words: words[0])
+def test_a_command_whose_reader_leaves_ends_quietly(command: tuple[str, ...], trained: Path) -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    words = [word.format(run=trained) for word in command]
+    environment = os.environ | {"PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run([*PALESTRA, *words], stdout=writing, stderr=subprocess.PIPE, env=environment, timeout=60)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, b"")
+
+
+def test_list_has_one_line_for_all_optimizers_of_torch() -> None:
+    (line,) = [line for line in palestra("list").stdout.splitlines() if "torch.optim" in line]
+    assert re.match(r"  torch.optim:Class +torch's optimizer of that name: ASGD, .*RMSprop, Rprop, SGD$", line)
 
 
 @pytest.mark.parametrize("command", COMMANDS)

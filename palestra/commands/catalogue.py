@@ -27,7 +27,7 @@ def catalogue() -> dict[str, dict[str, str]]:
         "algorithms": _variants(AnyAlgorithm),
         "trainers": _variants(AnyTrainerConfig),
         "nets": _variants(AnyNetConfig),
-        "players": {name: _first_line(policy) for name, policy in SCRIPTED.items()},
+        "players": {name: _first_paragraph(policy) for name, policy in SCRIPTED.items()},
         "schedules": _variants(ScheduleConfig),
         "rewards (polyhedra)": _variants(RewardConfig),
         "optimizers": _variants(OptimizerConfig),
@@ -41,10 +41,13 @@ def catalogue() -> dict[str, dict[str, str]]:
 
 def _variants(union: Any) -> dict[str, str]:
     members = members_of(union)
-    lines = {name: description_of(model, "name") or _first_line(model) for name, model in names_of(members).items()}
+    lines = {}
+    for name, model in names_of(members).items():
+        module, colon, _ = name.partition(":")  # torch.optim:Adam: one line for all classes of torch.optim
+        lines[f"{module}:Class" if colon else name] = description_of(model, "name") or _first_paragraph(model)
     has_own = any(issubclass(model, UserConfig) for model in members)
     return lines | ({"package.module:Class": "a class of your own"} if has_own else {})
 
 
-def _first_line(thing: type) -> str:
-    return (thing.__doc__ or "").strip().split("\n")[0]
+def _first_paragraph(thing: type) -> str:
+    return " ".join((thing.__doc__ or "").strip().partition("\n\n")[0].split())

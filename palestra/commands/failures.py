@@ -1,12 +1,15 @@
 """How a command ends that cannot do what it is asked: with a line on stderr, and an exit code."""
 
 import errno
+import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import typer
 from rich.console import Console
 
+from palestra.commands.shell import CLOSED_PIPE
 from palestra.runtime.starting import importing
 
 silent = Console(quiet=True)
@@ -34,6 +37,10 @@ def one_line_errors(quiet: bool = True) -> Iterator[None]:
 
     try:
         yield
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # else the interpreter's last flush fails
+        raise typer.Exit(CLOSED_PIPE) from None
     except (ConfigError, RunFolderError, MissingCheckpointError, UntrustedError) as error:
         errors.print(redacted(str(error)))
         raise typer.Exit(2) from None

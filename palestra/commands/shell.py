@@ -1,12 +1,25 @@
 """Where commands print, and the arguments that several of them have."""
 
+import signal
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
 
-console = Console(highlight=False)
+CLOSED_PIPE = 128 + signal.SIGPIPE
+"""the exit code if whoever reads the output has left, as `head` does"""
+
+
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        try:
+            super().on_broken_pipe()
+        except SystemExit:
+            raise SystemExit(CLOSED_PIPE) from None
+
+
+console = _Console(highlight=False)
 
 File = Annotated[
     str,

@@ -228,7 +228,9 @@ def _find(name: str, path: list[str] | None) -> tuple[str | None, list[str] | No
     if (loaded := sys.modules.get(name)) is not None:
         inside = getattr(loaded, "__path__", None)
         return getattr(loaded, "__file__", None), None if inside is None else list(inside)
-    spec = importlib.machinery.PathFinder.find_spec(name, [os.getcwd(), *sys.path] if path is None else path)
+    places = [os.getcwd(), *sys.path] if path is None else path
+    last = name.rpartition(".")[2]  # of the whole name it would want the packages above it in sys.modules
+    spec = importlib.machinery.PathFinder.find_spec(last, places)
     others = (finder for finder in sys.meta_path if finder is not importlib.machinery.PathFinder)
     for finder in others if spec is None else ():
         spec = finder.find_spec(name, path)

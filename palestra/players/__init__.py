@@ -44,7 +44,7 @@ class FromRunConfig(Config):
     """A player of another run, which is held fixed. It stands in place of a player's config."""
 
     from_run: str
-    """folder of the run that trained the player"""
+    """folder of the run that trained the player; palestra:polyhedra is a run that palestra ships"""
     player: str
     """the player's name in that run"""
     checkpoint: str

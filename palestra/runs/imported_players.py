@@ -3,7 +3,6 @@ imports them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import quote
 
@@ -12,6 +11,7 @@ from pydantic import Field, ValidationError
 from palestra.players import FromRunConfig
 from palestra.players.player import Player
 from palestra.runs.config import RunConfig, read_stored_config
+from palestra.runs.shipped_runs import find_run
 from palestra.storage.checkpoints import Checkpoints
 from palestra.storage.disk import Folder, RunFolderError
 from palestra.storage.facts import Entry, to_json
@@ -38,7 +38,7 @@ class TrainedPlayer:
 def read_player(config: FromRunConfig) -> TrainedPlayer:
     """Read a player from a checkpoint of the run that trained it. Raises RunFolderError if no such player learned
     there, CheckpointError for a checkpoint that is missing or damaged."""
-    folder = RunFolder.open(Path(config.from_run))
+    folder = RunFolder.open(find_run(config.from_run).folder)
     folder.require_rebuildable()
     learned: Any = getattr(read_stored_config(folder.config), "players", {}).get(config.player)
     if not hasattr(learned, "algorithm"):
@@ -57,7 +57,7 @@ def copy_players(run: RunConfig, players: Mapping[str, Player], folder: Folder, 
     try:
         for name, config in run.players.items():
             if isinstance(config, FromRunConfig):
-                source = RunFolder(Path(config.from_run)).root, "config.yml"
+                source = RunFolder(find_run(config.from_run).folder).root, "config.yml"
                 if copies is not None and is_copied(copies, name):
                     source = copies, _files_of(name)[1]
                 _copy_player(players[name], source[0].read(source[1]), folder)

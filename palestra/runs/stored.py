@@ -21,6 +21,7 @@ from palestra.runs.changed_evaluations import Changes, digest, errors_at, requir
 from palestra.runs.config import RunConfig, read_stored_config
 from palestra.runs.frames import Library, Row, frame, rows_of_run, run_name
 from palestra.runs.parts import build_evaluations, build_parts, hold_fixed
+from palestra.runs.shipped_runs import find_run
 from palestra.runs.user_nets import Nets, calls_of, use_models
 from palestra.storage.checkpoints import Checkpoints
 from palestra.storage.disk import RunFolderError, write_traceback
@@ -206,9 +207,10 @@ def _open(run: str | Path, models: Mapping[str, Nets]) -> tuple[RunFolder, RunCo
 
 
 def open_to_play(run: str | Path, trust: bool = False, models: Mapping[str, Nets] | None = None) -> StoredRun:
-    """As `StoredRun.open`, for players that will only play, which needs no compiler and no gradients."""
+    """As `StoredRun.open`, for players that will only play, which needs no compiler and no gradients. run: its folder,
+    or the name of one that palestra ships."""
     with trusting(trust):
-        folder, config = _open(run, models or {})
+        folder, config = _open(find_run(run).folder, models or {})
         execution = config.execution.model_copy(update={"compile": False, "gradients": "autograd"})
         return StoredRun(folder, config.model_copy(update={"execution": execution}), models)
 
@@ -223,11 +225,12 @@ def load_player(
     """A player as a run left it, held fixed. Its `game` has the running statistics of the run, with which observations
     are normalised before the player sees them.
 
-    player: its name; None: the only one that learned. checkpoint: latest, best or a number. trust, models: as
-    for `StoredRun.open`. Raises ValueError if no such player learned, or several did and `player` is None;
-    RunFolderError, CheckpointError, UntrustedError.
+    run: its folder, or the name of one that palestra ships, or of a player of it (`palestra:polyhedra-host`). player:
+    its name; None: the only one that learned. checkpoint: latest, best or a number. trust, models: as for
+    `StoredRun.open`. Raises ValueError if no such player learned, or several did and `player` is None; RunFolderError,
+    CheckpointError, UntrustedError.
     """
-    stored = open_to_play(run, trust, models)
+    stored, player = open_to_play(run, trust, models), player or find_run(run).player
     learned = [player.name for player in stored.parts.learners]
     if player is None and len(learned) > 1:
         raise ValueError(

@@ -54,6 +54,15 @@ def test_a_folder_without_init_runs_nothing(here: Path) -> None:
     assert import_own("loose.wheel").said == "the source"
 
 
+def test_folders_without_init_may_lie_in_each_other(here: Path) -> None:
+    (here / "outside" / "inside").mkdir(parents=True)
+    (here / "outside" / "inside" / "wheel.py").write_text(SAYS)
+    (source,) = find_sources("outside.inside.wheel")
+    assert source.file == str(here / "outside" / "inside" / "wheel.py")
+    admit("outside.inside.wheel")
+    assert import_own("outside.inside.wheel").said == "the source"
+
+
 @pytest.mark.parametrize("name", ["itertools", "_zoneinfo"])
 def test_what_has_no_source_is_told(name: str, here: Path) -> None:
     with pytest.raises(ValueError, match=f"expected a module in a .py file, got '{name}', which has no source file"):
