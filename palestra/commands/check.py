@@ -12,6 +12,7 @@ from palestra.players import FromRunConfig
 from palestra.recording import make_recorders
 from palestra.runs.config import RunConfig, read_config
 from palestra.runs.parts import check_seat
+from palestra.runs.tournament import Tournament, read_tournament
 from palestra.runtime.device import find_device
 from palestra.training import make_trainer
 from palestra.training.checks import check_checkpoint_folder, check_scratch_folders
@@ -30,6 +31,17 @@ def dry_run(config: str | Path | RunConfig, overrides: Sequence[str]) -> list[st
             _check_apart_from_environment(read)
             fit = ", and whether actions, networks, wrappers, callbacks and players of other runs fit it"
     return [*_unmade_environments(read, fit), *_missing_extras(read)]
+
+
+def dry_tournament(file: Path, overrides: Sequence[str]) -> list[str]:
+    """As `dry_run`, for the config of a tournament."""
+    config = read_tournament(file, overrides)
+    environment = config.game.environment_id()
+    if environment is not None:
+        return [f"the environment {environment}, which is not made here, and whether the players fit it"]
+    with checking():
+        Tournament(config)
+    return []
 
 
 def _needs_no_environment(config: RunConfig) -> bool:

@@ -1,25 +1,41 @@
-"""Evaluates the players of a stored run, and shows the progress on a display."""
+"""Evaluates the players of a stored run or of a tournament, and shows the progress on a display."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
+from palestra.evaluation.evaluations import Evaluations
+from palestra.games.game import Game
 from palestra.recording.display.quiet import Display
 from palestra.recording.results import Progress, Task
-from palestra.runs.stored import StoredRun
+from palestra.storage.run_folder import RunFolder
 
 SHOW_INTERVAL_S = 0.25
 
 
+class Evaluable(Protocol):
+    """A stored run that has loaded a checkpoint, or a tournament that has begun."""
+
+    folder: RunFolder
+    game: Game
+    counters: dict[str, int]
+
+    @property
+    def evaluations(self) -> Evaluations: ...
+
+    def evaluate(
+        self, name: str, num_games: int | None, watch: Callable[[int], None]
+    ) -> tuple[Path, dict[str, Any]]: ...
+
+
 class ShownEvaluations:
-    """Plays evaluations of a stored run that has loaded a checkpoint, each with its bar on the display, which must be
-    open.
+    """Plays evaluations, each with its bar on the display, which must be open.
 
     names: of the evaluations. num_games: per pairing; None: the config's `final_num_games`.
     """
 
-    def __init__(self, run: StoredRun, names: Sequence[str], num_games: int | None, display: Display) -> None:
+    def __init__(self, run: Evaluable, names: Sequence[str], num_games: int | None, display: Display) -> None:
         self.run, self.num_games, self.display = run, num_games, display
         self.tasks = {name: Task(name, 0, self._num_games_in_all(name), "games") for name in names}
         self._began_s = time.monotonic()

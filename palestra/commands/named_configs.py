@@ -12,6 +12,7 @@ from palestra.commands.suggest_config import (
     is_known_game,
     known_algorithms,
     shipped_configs,
+    shipped_tournaments,
     suggested_config,
 )
 from palestra.config import ConfigError, ConfigErrorItem, apply_overrides, load_yaml
@@ -89,6 +90,8 @@ def find_config(file: str, words: Sequence[str]) -> NamedConfig:
             return NamedConfig(str(path), path.stem, path, list(words), note)
     if file in shipped:
         return NamedConfig(file, file, shipped[file], list(words), None)
+    if file in shipped_tournaments() and not Path(file).exists():
+        raise ConfigError([ConfigErrorItem(file, f"this is a tournament; to play it: palestra evaluate {file}")])
     if not Path(file).exists():
         raise ConfigError([ConfigErrorItem(file, _why_unknown(file, with_ending, shipped))])
     return NamedConfig(file, Path(file).stem, Path(file), list(words), None)  # a folder

@@ -1,5 +1,6 @@
 """The commands for configs: profile, check, config, list."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -41,16 +42,25 @@ def check(file: File, overrides: Overrides = None) -> None:
     """Check a config: all that `train` would refuse, at once. Nothing is run, and no environment is made; classes
     that the file names are imported, and with them their modules run."""
     with one_line_errors():
-        from palestra.commands.check import dry_run
+        from palestra.commands.check import dry_run, dry_tournament
         from palestra.commands.named_configs import find_config, naming_remedies
+        from palestra.commands.tournament import is_tournament_file, tournament_file
 
+        tournament = tournament_file(file)
+        if tournament is not None and is_tournament_file(tournament):
+            _print_checked(file, dry_tournament(tournament, overrides or []))
+            return
         named = find_config(file, overrides or [])
         _print_note(named.note)
         with naming_remedies(named):
             unchecked = dry_run(named.config, named.overrides)
-        console.print(f"{named.title}: complete and consistent", soft_wrap=True, markup=False)
-        if unchecked:
-            console.print(f"not checked: {'; '.join(unchecked)}", soft_wrap=True, markup=False)
+        _print_checked(named.title, unchecked)
+
+
+def _print_checked(title: str, unchecked: Sequence[str]) -> None:
+    console.print(f"{title}: complete and consistent", soft_wrap=True, markup=False)
+    if unchecked:
+        console.print(f"not checked: {'; '.join(unchecked)}", soft_wrap=True, markup=False)
 
 
 def _print_note(note: str | None) -> None:
@@ -76,10 +86,14 @@ def config(
     """Print a complete config, each key with its comment: a shipped one, or one for an algorithm and a game, with
     networks that fit it."""
     with one_line_errors():
-        from palestra.commands.suggest_config import suggested_config
+        from palestra.commands.suggest_config import shipped_tournaments, suggested_config
         from palestra.config import render
         from palestra.runs.config import RunConfig
+        from palestra.runs.tournament import TournamentConfig, read_tournament
 
+        if (tournament := shipped_tournaments().get(name)) is not None:
+            print(render(read_tournament(tournament, words or []), TournamentConfig), end="")
+            return
         overrides = list(words or [])
         game = overrides.pop(0) if overrides and "=" not in overrides[0] else None
         print(render(suggested_config(name, game, overrides), RunConfig), end="")

@@ -15,9 +15,15 @@ commands = typer.Typer()
 
 @commands.command()
 def evaluate(
-    run: Run,
+    run: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN|FILE", help="the folder of a run, or the config of a tournament", show_default=False
+        ),
+    ],
     overrides: Annotated[
-        list[str] | None, typer.Argument(help="dotted.key=value in place of what the run says of evaluations and game")
+        list[str] | None,
+        typer.Argument(help="dotted.key=value in place of what a run says of evaluations and game, or a file of all"),
     ] = None,
     pairing: Annotated[
         list[str] | None,
@@ -32,44 +38,60 @@ def evaluate(
     watch: Annotated[
         bool, typer.Option("--watch", help="evaluate every checkpoint as it is written, until the run ends")
     ] = False,
+    folder: Annotated[
+        Path | None, typer.Option("--run", help="of a tournament: the new folder for its results [runs/NAME-N]")
+    ] = None,
     trust: Trust = False,
 ) -> None:
-    """Play the evaluations of a run's config with the players of a checkpoint; results go to RUN/evaluations/."""
+    """Play the evaluations of a run's config with the players of a checkpoint; results go to RUN/evaluations/.
+
+    Or play a tournament, a config in which nobody learns; results go to a folder of its own."""
     with one_line_errors():
+        from palestra.commands.match import mistake
         from palestra.commands.play import read_pairing
-        from palestra.config import ConfigError, ConfigErrorItem
+        from palestra.commands.tournament import play_tournament, tournament_file
         from palestra.runs.changed_evaluations import Changes
         from palestra.runs.stored import StoredRun
 
+        pairings, file = [read_pairing(text) for text in pairing or []], tournament_file(run)
+        if file is not None:
+            if checkpoint is not None or evaluation is not None or video or watch:
+                raise mistake("--checkpoint, --evaluation, --video, --watch", "expected none for a tournament, got one")
+            count = [] if games is None else [f"num_games={games}"]
+            play_tournament(file, [*(overrides or []), *count], pairings, folder, console)
+            return
+        if folder is not None:
+            raise mistake(
+                "--run", f"expected it for a tournament alone, got it for {run}, whose folder takes the results"
+            )
         stored = StoredRun.open(run, trust=trust)
-        changes = Changes(overrides or [], [read_pairing(text) for text in pairing or []])
+        changes = Changes(overrides or [], pairings)
         if changes.overrides or changes.pairings:
             stored.change_evaluations(changes)
         if not stored.config.evaluations:
-            raise ConfigError([ConfigErrorItem("evaluations", "expected at least one in the run's config, got []")])
+            raise mistake("evaluations", "expected at least one in the run's config, got []")
         known = list(stored.evaluations.configs)
         if evaluation is not None and evaluation not in known:
-            message = f"expected one of {', '.join(known)}, got {evaluation!r}"
-            raise ConfigError([ConfigErrorItem("--evaluation", message)])
+            raise mistake("--evaluation", f"expected one of {', '.join(known)}, got {evaluation!r}")
         names = known if evaluation is None else [evaluation]
         if watch:
             if checkpoint is not None or video:
-                raise ConfigError(
-                    [
-                        ConfigErrorItem(
-                            "--watch", "expected no --checkpoint and no --video together with --watch, got one of them"
-                        )
-                    ]
+                raise mistake(
+                    "--watch", "expected no --checkpoint and no --video together with --watch, got one of them"
                 )
             _watch(stored, names, games)
             return
         stored.load(checkpoint or "latest")
         for name, path in _evaluate(stored, names, games).items():
             if video:
-                console.print("filming; without a graphics card this may take minutes")
-                film, found = stored.film(name, path.with_suffix(".mp4").name)
-                returns = ", ".join(f"{value:g}" for value in found)
-                console.print(f"a film of episodes with returns {returns}: {film}", soft_wrap=True)
+                _film(stored, name, path)
+
+
+def _film(stored: Any, name: str, path: Path) -> None:
+    console.print("filming; without a graphics card this may take minutes")
+    film, found = stored.film(name, path.with_suffix(".mp4").name)
+    returns = ", ".join(f"{value:g}" for value in found)
+    console.print(f"a film of episodes with returns {returns}: {film}", soft_wrap=True)
 
 
 def _watch(stored: Any, names: Sequence[str], games: int | None) -> None:

@@ -39,10 +39,19 @@ FRAME_STACK = {"name": "frame_stack", "stack_size": 4, "padding_type": "reset"}
 
 
 def shipped_configs() -> list[Path]:
-    """The config files that come with palestra."""
+    """The config files of runs that come with palestra."""
+    return sorted(path for folder in _config_folders() for path in folder.glob("*.yml"))
+
+
+def shipped_tournaments() -> dict[str, Path]:
+    """The config files of tournaments that come with palestra, by name."""
+    return {path.stem: path for folder in _config_folders() for path in sorted(folder.glob("tournaments/*.yml"))}
+
+
+def _config_folders() -> tuple[Path, Path]:
+    """In an installed package, and in a checkout."""
     package = Path(__file__).parents[1]
-    folders = (package / "configs", package.parent / "configs")  # installed; in a checkout
-    return sorted(path for folder in folders for path in folder.glob("*.yml"))
+    return package / "configs", package.parent / "configs"
 
 
 def known_algorithms() -> list[str]:

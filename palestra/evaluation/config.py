@@ -137,7 +137,8 @@ def evaluation_errors(
         if fault is not None:
             yield ConfigErrorItem(f"{path}.game.{fault.path}", fault.message)
         else:
-            yield from _pairing_errors(f"{path}.pairings", evaluation.pairings, played, roles, players)
+            for number, pairing in enumerate(evaluation.pairings):
+                yield from pairing_errors(f"{path}.pairings.{number}", pairing, played, roles, players)
 
 
 def _game_fault(index: int, played: GameConfig, game: GameConfig, roles: Sequence[str]) -> ConfigErrorItem | None:
@@ -150,27 +151,27 @@ def _game_fault(index: int, played: GameConfig, game: GameConfig, roles: Sequenc
     return game.misfit(played)
 
 
-def _pairing_errors(
+def pairing_errors(
     path: str,
-    pairings: Sequence[dict[str, str]],
+    pairing: Mapping[str, str],
     game: GameConfig,
     roles: Sequence[str],
     players: Mapping[str, ScriptedPlayerConfig | None],
 ) -> Iterator[ConfigErrorItem]:
-    known = f"players of this file: {', '.join(players)}"
-    for index, pairing in enumerate(pairings):
-        for role in roles:
-            if role not in pairing:
-                message = f"expected a scripted player, or one of the {known}, but the key is missing"
-                yield ConfigErrorItem(f"{path}.{index}.{role}", message)
-        for role, player in pairing.items():
-            if role not in roles:
-                message = f"unknown key; the known roles: {', '.join(roles)}"
-                yield ConfigErrorItem(f"{path}.{index}.{role}", message)
-                continue
-            script = players.get(player, player)
-            if script is not None and (fault := script_error(script, game, role)):
-                yield ConfigErrorItem(f"{path}.{index}.{role}", f"{fault}; {known}")
+    """The errors in one pairing, which stands at `path`."""
+    known = f"players of this file: {', '.join(players) or 'none'}"
+    for role in roles:
+        if role not in pairing:
+            message = f"expected a scripted player, or one of the {known}, but the key is missing"
+            yield ConfigErrorItem(f"{path}.{role}", message)
+    for role, player in pairing.items():
+        if role not in roles:
+            message = f"unknown key; the known roles: {', '.join(roles)}"
+            yield ConfigErrorItem(f"{path}.{role}", message)
+            continue
+        script = players.get(player, player)
+        if script is not None and (fault := script_error(script, game, role)):
+            yield ConfigErrorItem(f"{path}.{role}", f"{fault}; {known}")
 
 
 def best_errors(

@@ -66,17 +66,19 @@ def _standings(group: Group, name: str) -> dict[Seats, list[Standing]]:
 def _evaluation(group: Group, name: str, standings: Mapping[Seats, list[Standing]]) -> Iterator[Block]:
     example = next(iter(standings.values()))[0].last
     steps = sorted({each.opt_steps for found in standings.values() for each in found if each.last.learned})
-    at = f"at opt step {' or '.join(f'{step:,}' for step in steps)}" if len(steps) <= 3 else "at the last opt steps"
+    at = f", at opt step {' or '.join(f'{step:,}' for step in steps)}" if len(steps) <= 3 else ", at the last opt steps"
+    at = at if steps else ""  # where nobody learns
     of_first = _of_first(each for found in standings.values() for each in found)
     if len(group.runs) == 1:
-        caption = f"{name}, {at}; brackets are 95% intervals over games, before is the first evaluation{of_first}."
-        rows = [_row_of_one(found[0].last, found[0].raw, found[0].first) for found in standings.values()]
-        yield Table(caption, _head_of_one([example], before=True), rows)
+        before = f", before is the first evaluation{of_first}" if steps else ""
+        caption = f"{name}{at}; brackets are 95% intervals over games{before}."
+        rows = [
+            _row_of_one(found[0].last, found[0].raw, found[0].first if steps else None) for found in standings.values()
+        ]
+        yield Table(caption, _head_of_one([example], before=bool(steps)), rows)
     else:
         interval = ", with 95% t intervals of the mean" if len(group.runs) >= FEWEST_OF_A_BAND else ""
-        caption = (
-            f"{name}, {at}: means over {len(group.runs)} runs{interval}; before is the first evaluation{of_first}."
-        )
+        caption = f"{name}{at}: means over {len(group.runs)} runs{interval}; before is the first evaluation{of_first}."
         rows = [row for found in standings.values() for row in _rows_of_several(found)]
         yield Table(caption, ["pairing", "measure", "runs", "before", "mean", "IQM", "least", "most"], rows)
     if overflown := _overflown(standings):
@@ -167,7 +169,7 @@ def _cross_table(standings: Mapping[Seats, Sequence[Standing]]) -> Table | None:
     measure = next(iter(standings.values()))[0].last.measure
     caption = (
         f"Who meets whom: {measure}, from {score_text(low)} (pale) to {score_text(high)} (full); {first[0].role} in "
-        f"rows, {second[0].role} in columns. * learns."
+        f"rows, {second[0].role} in columns.{' * learns.' if any(seat.learns for seat in (*first, *second)) else ''}"
     )
     return Table(caption, [f"{first[0].role} \\ {second[0].role}", *map(_player_text, second)], rows, is_heat=True)
 

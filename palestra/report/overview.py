@@ -73,6 +73,8 @@ def warnings(groups: Sequence[Group]) -> list[Note]:
 
 def _warnings_of(run: RunData) -> Iterator[str]:
     yield from run.faults
+    if run.is_tournament:
+        return
     if not run.training:
         yield "There is no training record yet."
     if not run.evaluated:

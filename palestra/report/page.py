@@ -10,6 +10,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from palestra.recording.results import printable
+from palestra.report.blocks import Section
 from palestra.report.comparison_table import comparison_section
 from palestra.report.evaluations import evaluations_section
 from palestra.report.figures import Figures
@@ -47,17 +48,10 @@ def write_page(path: Path, content: str | bytes) -> None:
 def render_page(groups: Sequence[Group]) -> str:
     """The page, as HTML."""
     figures = Figures()
-    sections = [
-        runs_section(groups),
-        curves_section(groups, figures),
-        *([comparison_section(groups)] if len(groups) > 1 else []),
-        evaluations_section(groups),
-        samples_section(groups, figures),
-        time_section(groups, figures),
-        metrics_section(groups, figures),
-        checkpoints_section(groups),
-        setting_section(groups),
-    ]
+    trained = [group for group in groups if not group.runs[0].is_tournament]
+    sections = (
+        _sections_of_training(groups, figures) if trained else [evaluations_section(groups), setting_section(groups)]
+    )
     environment = Environment(
         loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, finalize=_shown, trim_blocks=True
     )
@@ -69,6 +63,20 @@ def render_page(groups: Sequence[Group]) -> str:
         written=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",
         version=version("palestra"),
     )
+
+
+def _sections_of_training(groups: Sequence[Group], figures: Figures) -> list[Section]:
+    return [
+        runs_section(groups),
+        curves_section(groups, figures),
+        *([comparison_section(groups)] if len(groups) > 1 else []),
+        evaluations_section(groups),
+        samples_section(groups, figures),
+        time_section(groups, figures),
+        metrics_section(groups, figures),
+        checkpoints_section(groups),
+        setting_section(groups),
+    ]
 
 
 def _shown(value: Any) -> Any:

@@ -13,6 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from palestra.config import ConfigError, check, load_yaml
 from palestra.recording.recorders import numbers_of
 from palestra.recording.results import Evaluation, as_float
+from palestra.runs.config import is_tournament
 from palestra.runs.frames import run_name
 from palestra.runtime.intervals import Counters, Limit
 from palestra.storage.checkpoints import Checkpoints
@@ -99,6 +100,11 @@ class RunData:
             is_in_use=folder.is_in_use(),
             faults=tuple(faults),
         )
+
+    @property
+    def is_tournament(self) -> bool:
+        """Whether nobody learned in it."""
+        return is_tournament(self.config)
 
     @property
     def seed(self) -> Any:

@@ -33,6 +33,7 @@ from palestra.config import (
     check_overridden,
     load_config,
     load_stored_config,
+    load_yaml,
     walk,
 )
 from palestra.config.errors import listed
@@ -64,7 +65,9 @@ def _check_device(name: str) -> str:
     raise ValueError(f"expected cpu, cuda, mps or xpu, or one of several as cuda:1, got {name!r}{hint}")
 
 
-class ExecutionConfig(Config):
+class PlayExecutionConfig(Config):
+    """How games are computed; training has further keys."""
+
     device: Annotated[str, AfterValidator(_check_device)]
     """cpu, cuda, cuda:1, ..."""
     num_threads: Annotated[int, Field(ge=1, le=1024)]
@@ -72,6 +75,9 @@ class ExecutionConfig(Config):
     kernel: Literal["numba", "torch"]
     """how the polyhedra game and classic control are computed; numba: fast on a CPU; torch: on any device; the results
     are the same"""
+
+
+class ExecutionConfig(PlayExecutionConfig):
     gradients: Literal["by_hand", "autograd"]
     """by_hand: on a CPU, the gradients of plain mlps and of the stock losses come from kernels, which are several times
     as fast; where a loss was changed, torch's autograd runs all the same; autograd: always"""
@@ -270,9 +276,19 @@ class RunConfig(BaseRunConfig):
         return [ConfigErrorItem(*fault) for fault in faults]
 
 
+def is_tournament(data: Any) -> bool:
+    """Whether plain data describe a tournament (palestra.runs.tournament), in which nobody learns."""
+    return isinstance(data, dict) and "pairings" in data and "trainer" not in data
+
+
 def kind_of_run(data: Any) -> type[BaseRunConfig]:
     """The kind of run that plain data describe: that of their trainer. RunConfig if the data name no trainer, or one
-    that may not be imported; checking the data then says what is wrong."""
+    that may not be imported; checking the data then says what is wrong. Raises ConfigError for a tournament."""
+    if is_tournament(data):
+        message = (
+            "expected a config in which a player learns, got that of a tournament; palestra evaluate FILE plays it"
+        )
+        raise ConfigError([ConfigErrorItem("", message)])
     trainer = data.get("trainer") if isinstance(data, dict) else None
     name = trainer.get("name") if isinstance(trainer, dict) else None
     if not isinstance(name, str) or ":" not in name:
@@ -301,6 +317,8 @@ def read_stored_config(path: Path, overrides: Sequence[str] = ()) -> Any:
         read_stored_config(path)
         return load_stored_config(path, overrides, kind_of_run)
     try:
+        if is_tournament(load_yaml(path)):
+            raise RunFolderError(f"expected a run in which a player learns, got a tournament: {path.parent}")
         return load_stored_config(path, (), kind_of_run)
     except ConfigError as error:
         raise RunFolderError(f"{path} differs from what was written:\n{error}") from error

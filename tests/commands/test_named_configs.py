@@ -15,7 +15,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from palestra.cli import app
-from palestra.commands.suggest_config import known_algorithms, shipped_configs
+from palestra.commands.suggest_config import known_algorithms, shipped_configs, shipped_tournaments
 from palestra.config import load_yaml
 from palestra.config.variants import members_of, names_of
 from palestra.games import AnyGameConfig
@@ -203,8 +203,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_wheel_holds_the_shipped_configs_and_says_that_it_is_typed(wheel: Path) -> None:
-    configs = {path.stem: path.read_bytes() for path in (wheel / "palestra" / "configs").iterdir()}
-    assert configs == {stem: path.read_bytes() for stem, path in SHIPPED.items()}
+    configs = {path.stem: path.read_bytes() for path in (wheel / "palestra" / "configs").rglob("*.*")}
+    assert configs == {stem: path.read_bytes() for stem, path in (SHIPPED | shipped_tournaments()).items()}
     assert (wheel / "palestra" / "py.typed").exists()
 
 

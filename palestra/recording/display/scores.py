@@ -36,7 +36,9 @@ def score_table(evaluations: Sequence[Evaluation], width: int, num_rows: int) ->
         table, num_left_out = _score_grid(pairs, results, width, num_rows, details)
         if Measurement.get(console, console.options, table).maximum <= width:
             break
-    title = f"{printable(pairs[0].measure)} at opt step {evaluations[-1].opt_steps:,}"
+    title = printable(pairs[0].measure)
+    if any(pair.learned for pair in pairs):
+        title += f" at opt step {evaluations[-1].opt_steps:,}"
     if "change" in details and len(evaluations) > 1:
         title += " and change since the first evaluation"
         learned = [pair for pair in pairs if pair.learned]
@@ -45,6 +47,18 @@ def score_table(evaluations: Sequence[Evaluation], width: int, num_rows: int) ->
     if num_left_out:
         title += f" ({num_left_out} more rows or columns)"
     return Group(Text(title, style="dim", no_wrap=True, overflow="ellipsis"), table)
+
+
+def ratings_table(ratings: Mapping[str, Mapping[str, float]]) -> RenderableType:
+    """The ratings of an evaluation's record, the best player of each role first."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("player", no_wrap=True)
+    table.add_column("role", no_wrap=True)
+    table.add_column("rating", justify="right", no_wrap=True)
+    for role, players in ratings.items():
+        for player, rating in sorted(players.items(), key=lambda item: -item[1]):
+            table.add_row(Text(printable(player)), Text(printable(role)), f"{rating:+.0f}")
+    return Group(Text("ratings on the scale of Elo: 400 points are odds of ten to one", style="dim"), table)
 
 
 def _score_grid(

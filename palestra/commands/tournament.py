@@ -1,0 +1,49 @@
+"""What `palestra evaluate FILE` does: plays a tournament, and shows who won."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rich.console import Console
+
+from palestra.commands.evaluate import ShownEvaluations
+from palestra.commands.suggest_config import shipped_tournaments
+from palestra.config import ConfigError, load_yaml
+from palestra.recording.display import make_display
+from palestra.recording.display.scores import ratings_table, score_table
+from palestra.recording.results import Evaluation
+from palestra.report.page import write_report
+from palestra.runs.config import is_tournament
+from palestra.runs.tournament import NAME, Tournament, read_tournament
+
+
+def tournament_file(argument: str) -> Path | None:
+    """The config of a tournament that the first argument of a command names, a file or a shipped one; None: it names
+    something else."""
+    path = Path(argument)
+    if path.is_file():
+        return path
+    return None if path.exists() else shipped_tournaments().get(argument)
+
+
+def is_tournament_file(path: Path) -> bool:
+    """Whether a file holds the config of a tournament; False for one that cannot be read."""
+    try:
+        return is_tournament(load_yaml(path))
+    except ConfigError:
+        return False
+
+
+def play_tournament(
+    file: Path, overrides: Sequence[str], pairings: Sequence[Mapping[str, str]], run: Path | None, console: Console
+) -> None:
+    """Play the tournament of a file into a folder of its own, and print scores and ratings. Raises ConfigError,
+    RunFolderError, EvaluationFailed."""
+    tournament = Tournament(read_tournament(file, overrides, pairings))
+    tournament.begin(run, file.stem)
+    with make_display("auto", console) as display:
+        _, record = ShownEvaluations(tournament, [NAME], None, display).play(NAME)
+    console.print(score_table([Evaluation.from_record(record)], console.width, 1000))
+    if record["ratings"] is not None:
+        console.print(ratings_table(record["ratings"]))
+    path = tournament.folder.path
+    console.print(f"{len(record['pairs'])} pairings: {write_report([path], None)}", soft_wrap=True)

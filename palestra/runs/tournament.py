@@ -1,0 +1,224 @@
+"""Tournaments: games between stored, scripted and own players, of whom none learns."""
+
+import time
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import product
+from pathlib import Path
+from typing import Annotated, Any, Self
+
+from pydantic import Field, model_validator
+
+from palestra.config import (
+    ByKey,
+    Config,
+    ConfigError,
+    ConfigErrorItem,
+    NonEmptyStr,
+    NonNegativeInt,
+    PositiveInt,
+    check_overridden,
+    load_yaml,
+    render,
+    user_class_hashes,
+)
+from palestra.evaluation.config import EvaluationConfig, pairing_errors
+from palestra.games import AnyGameConfig
+from palestra.games.world import EnvironmentFailed
+from palestra.players import SCRIPTED, FromRunConfig, own_script_model
+from palestra.players.scripted import ScriptedPlayerConfig
+from palestra.recording.recorders import JsonlRecorder
+from palestra.runs.config import (
+    ExecutionConfig,
+    OutputConfig,
+    PlayExecutionConfig,
+    RunConfig,
+    is_tournament,
+    read_stored_config,
+)
+from palestra.runs.evaluations import COUNTERS
+from palestra.runs.output import default_folder
+from palestra.runs.parts import build_evaluations, build_parts
+from palestra.runs.stored import EvaluationFailed
+from palestra.runtime.device import find_device
+from palestra.runtime.threads import limited_threads
+from palestra.storage.disk import RunFolderError, write_traceback
+from palestra.storage.facts import RunFacts
+from palestra.storage.run_folder import RunFolder
+
+NAME = "tournament"  # of its only evaluation
+
+# ---- what a tournament must say ---------------------------------------------------------------------------
+
+
+class TournamentConfig(Config):
+    seed: NonNegativeInt
+    """determines the starts of the games, the same for every pairing"""
+    game: AnyGameConfig
+    """the rules"""
+    players: dict[str, Annotated[ScriptedPlayerConfig | FromRunConfig, ByKey(own_script_model)]]
+    """the players by name that come from a run, or that are scripted and have keys; {}: none"""
+    pairings: Annotated[list[dict[str, str | list[str]]], Field(min_length=1)]
+    """who plays whom: for every role a player of this file or a scripted one, or a list of them; of lists, everyone
+    meets everyone"""
+    num_games: PositiveInt
+    """games per pairing, from the same starts every time"""
+    max_rounds: PositiveInt
+    """a game is cut off (truncated) after so many rounds"""
+    num_worlds: PositiveInt
+    """how many environments step together; boards are played all at once"""
+    info: list[NonEmptyStr]
+    """fields of the environments' info that are recorded; only of Gymnasium environments"""
+    execution: PlayExecutionConfig
+    """where and how the games are computed; equal bits are promised only while it is unchanged"""
+
+    @model_validator(mode="after")
+    def _check_pairings(self) -> Self:
+        roles = self.game.declared_roles()
+        errors = [*self._player_errors(), *self._environment_errors()]
+        scripts = {
+            name: config if isinstance(config, ScriptedPlayerConfig) else None for name, config in self.players.items()
+        }
+        for number, entry in enumerate(self.pairings):
+            for pairing in _combinations(entry, roles):
+                errors += pairing_errors(f"pairings.{number}", pairing, self.game, roles, scripts)
+        if errors:
+            raise ConfigError(list(dict.fromkeys(errors)))
+        return self
+
+    def _player_errors(self) -> Iterator[ConfigErrorItem]:
+        seated = {name for pairing in self.every_pairing() for name in pairing.values()}
+        for name in self.players:
+            if name in SCRIPTED:
+                yield ConfigErrorItem(f"players.{name}", "expected another name, got that of a scripted player")
+            elif ":" in name:
+                yield ConfigErrorItem(f"players.{name}", "expected a name without a colon: those with one are classes")
+            elif name not in seated:
+                yield ConfigErrorItem(
+                    f"players.{name}", "expected a player that sits in a pairing, got one that does not"
+                )
+
+    def _environment_errors(self) -> Iterator[ConfigErrorItem]:
+        for key in ("observation", "reward"):
+            if getattr(getattr(self.game, key, None), "normalize", None) is not None:
+                message = "expected null, because where nobody learns there are no running statistics, got a mapping"
+                yield ConfigErrorItem(f"game.{key}.normalize", message)
+        if self.info and not self.game.has_info:
+            expected = f"expected [], because the game {self.game.name!r} has no info fields"
+            yield ConfigErrorItem("info", f"{expected}, got {', '.join(self.info)}")
+
+    def every_pairing(self) -> list[dict[str, str]]:
+        """The pairings with one player in each role, each once."""
+        roles = self.game.declared_roles()
+        found = [pairing for entry in self.pairings for pairing in _combinations(entry, roles)]
+        return list({tuple(pairing.items()): pairing for pairing in found}.values())
+
+    def as_run(self) -> RunConfig:
+        """A run with these players, as far as playing needs it: the keys of training are missing."""
+        evaluation = EvaluationConfig(
+            name=NAME,
+            interval=None,
+            num_games=self.num_games,
+            final_num_games=self.num_games,
+            max_rounds=self.max_rounds,
+            seed=None,
+            game=None,
+            pairings=self.every_pairing(),
+        )
+        execution = ExecutionConfig(**dict(self.execution), gradients="autograd", compile=False)
+        keys: dict[str, Any] = {key: getattr(self, key) for key in ("seed", "game", "num_worlds", "players")}
+        keys |= {"evaluations": [evaluation], "execution": execution, "roles": {}}
+        return RunConfig.model_construct(**keys, output=OutputConfig.model_construct(info=self.info))
+
+
+def _combinations(entry: Mapping[str, str | list[str]], roles: Sequence[str]) -> Iterator[dict[str, str]]:
+    """Everyone against everyone, with the roles in the order of the game."""
+    ordered = sorted(entry, key=lambda role: roles.index(role) if role in roles else len(roles))
+    names = [[players] if isinstance(players := entry[role], str) else players for role in ordered]
+    for chosen in product(*names):
+        yield dict(zip(ordered, chosen, strict=True))
+
+
+def read_tournament(
+    path: Path, overrides: Sequence[str], pairings: Sequence[Mapping[str, str]] = ()
+) -> TournamentConfig:
+    """The config in a file, with overrides, and with other pairings if any are given. Raises ConfigError with every
+    fault at once."""
+    data = load_yaml(path)
+    if not is_tournament(data) and "trainer" in data:
+        message = "expected a tournament, in which nobody learns, got a config that trains; to evaluate its players: "
+        raise ConfigError([ConfigErrorItem(str(path), f"{message}palestra train {path}, then palestra evaluate RUN")])
+    return check_overridden(data | ({"pairings": pairings} if pairings else {}), overrides, TournamentConfig)
+
+
+# ---- how it is played -------------------------------------------------------------------------------------
+
+
+class Tournament:
+    """The players of a tournament and their games. First `begin`, then `evaluate`.
+
+    counters: those of a run that has not learned. Raises ConfigError for players that do not fit the game.
+    """
+
+    folder: RunFolder
+
+    def __init__(self, config: TournamentConfig) -> None:
+        self.config = config
+        self._require_same_observations()
+        self.parts = build_parts(config.as_run(), find_device(config.execution.device), None)
+        self.game = self.parts.game
+        self.evaluations = build_evaluations(self.parts)
+        self.counters = dict.fromkeys(COUNTERS, 0)
+
+    def _require_same_observations(self) -> None:
+        """Players of environments whose observations were normalised in their runs cannot play here."""
+        errors = []
+        for name, player in self.config.players.items():
+            if isinstance(player, FromRunConfig):
+                try:
+                    folder = RunFolder.open(Path(player.from_run))
+                    fault = read_stored_config(folder.config).game.misfit(self.config.game)
+                except RunFolderError as error:
+                    errors.append(ConfigErrorItem(f"players.{name}.from_run", str(error)))
+                    continue
+                if fault is not None:
+                    message = f"expected a player of a run with the game.{fault.path} of this file, got another one"
+                    errors.append(ConfigErrorItem(f"players.{name}.from_run", message))
+        if errors:
+            raise ConfigError(errors)
+
+    def begin(self, run: Path | None, name: str) -> None:
+        """Make the tournament's folder, with its config and run.json. run: its path, where nothing may be; None:
+        runs/NAME-N. Raises RunFolderError."""
+        self.folder = default_folder(run, name)
+        for unused in ("checkpoints", "buffers"):
+            self.folder.root.below(unused).remove_empty()
+        hashes = user_class_hashes(self.config.as_run())
+        absent = dict.fromkeys(("trainer_in_python", "branched_from", "mirror", "checkpoint_folder"))
+        facts = RunFacts.of_now(id=uuid.uuid4().hex, user_classes=hashes, set_in_python=[], **absent)
+        try:
+            self.folder.write_facts(facts)
+            self.folder.root.write(self.folder.config.name, render(self.config, TournamentConfig).encode())
+        except OSError as error:
+            raise RunFolderError(f"{self.folder.path} cannot be written: {error}") from error
+
+    def evaluate(
+        self, name: str, num_games: int | None, watch: Callable[[int], None] = lambda num_over: None
+    ) -> tuple[Path, dict[str, Any]]:
+        """Play all pairings. Gives the records file of the folder, and the record, its only line.
+
+        name: NAME. num_games: per pairing; None: the config's. watch: called with the number of games that are over.
+        Raises EvaluationFailed if an environment fails.
+        """
+        started = time.perf_counter()
+        try:
+            with limited_threads(self.config.execution.num_threads):
+                result = self.evaluations.play(name, num_games or self.config.num_games, True, watch)
+        except EnvironmentFailed as error:
+            raise EvaluationFailed(f"{error}; {write_traceback(self.folder.evaluations, error)}") from error
+        clock = {"seconds": time.perf_counter() - started}
+        record = {"kind": "evaluation", **self.counters, **result, "clock": clock}
+        records = JsonlRecorder(self.folder.records)
+        records.write(record)
+        records.close()
+        return self.folder.records, record
