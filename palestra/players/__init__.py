@@ -1,6 +1,7 @@
 """Players, who sit in the roles of a game: learning, held fixed, or scripted. To register a scripted player, add it to
 SCRIPTED."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from pydantic import ConfigDict
@@ -70,6 +71,11 @@ def own_script_model(data: dict[str, Any]) -> type[ScriptedPlayerConfig] | None:
     except ValueError as error:
         raise ConfigError([ConfigErrorItem("scripted", str(error))]) from error
     return model
+
+
+def scripts_in(players: Mapping[str, Config]) -> dict[str, ScriptedPlayerConfig | None]:
+    """Of each player in a file its config if it is scripted, else None."""
+    return {name: each if isinstance(each, ScriptedPlayerConfig) else None for name, each in players.items()}
 
 
 def read_script(name: str) -> ScriptedPlayerConfig:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from palestra.config import Config, ConfigError, ConfigErrorItem, check_overridden
 from palestra.evaluation.config import AnyEvaluationConfig, EvaluationConfig, UserEvaluationConfig, evaluation_errors
 from palestra.games import AnyGameConfig
+from palestra.players import scripts_in
 from palestra.runs.config import RunConfig
 
 
@@ -75,8 +76,8 @@ class Changes:
 
 def require_fitting(evaluations: Sequence[EvaluationConfig | UserEvaluationConfig], config: RunConfig) -> None:
     """Raise ConfigError if the roles, players or games of evaluations do not fit a run."""
-    scripts = {name: getattr(player, "scripted", None) for name, player in config.players.items()}
-    errors = list(evaluation_errors(evaluations, config.game, config.game.declared_roles(), scripts))
+    roles, scripts = config.game.declared_roles(), scripts_in(config.players)
+    errors = list(evaluation_errors(evaluations, config.game, roles, scripts))
     if errors:
         raise ConfigError(errors)
 

@@ -39,7 +39,7 @@ from palestra.config import (
 from palestra.config.errors import listed
 from palestra.evaluation.config import AnyEvaluationConfig, BestConfig, EvaluatorsConfig, best_errors, evaluation_errors
 from palestra.games import AnyGameConfig
-from palestra.players import SCRIPTED, FromRunConfig, own_script_model, script_error
+from palestra.players import SCRIPTED, FromRunConfig, own_script_model, script_error, scripts_in
 from palestra.players.scripted import ScriptedPlayerConfig
 from palestra.recording import RecorderConfig, check_recorders
 from palestra.recording.aggregates import Statistic
@@ -208,9 +208,7 @@ class RunConfig(BaseRunConfig):
         )
         if any(isinstance(part, UnreadConfig) for part in parts):
             return self  # its roles or scores are unknown
-        scripts = {
-            name: config if isinstance(config, ScriptedPlayerConfig) else None for name, config in self.players.items()
-        }
+        scripts = scripts_in(self.players)
         roles = self.game.declared_roles()
         errors = [
             *self._role_errors(roles),

@@ -25,7 +25,7 @@ from palestra.config import (
 from palestra.evaluation.config import EvaluationConfig, pairing_errors
 from palestra.games import AnyGameConfig
 from palestra.games.world import EnvironmentFailed
-from palestra.players import SCRIPTED, FromRunConfig, own_script_model
+from palestra.players import SCRIPTED, FromRunConfig, own_script_model, scripts_in
 from palestra.players.scripted import ScriptedPlayerConfig
 from palestra.recording.recorders import JsonlRecorder
 from palestra.runs.config import (
@@ -76,9 +76,7 @@ class TournamentConfig(Config):
     def _check_pairings(self) -> Self:
         roles = self.game.declared_roles()
         errors = [*self._player_errors(), *self._environment_errors()]
-        scripts = {
-            name: config if isinstance(config, ScriptedPlayerConfig) else None for name, config in self.players.items()
-        }
+        scripts = scripts_in(self.players)
         for number, entry in enumerate(self.pairings):
             for pairing in _combinations(entry, roles):
                 errors += pairing_errors(f"pairings.{number}", pairing, self.game, roles, scripts)

@@ -25,6 +25,15 @@ pytestmark = pytest.mark.usefixtures("no_plots")
 
 SETS = {"name": "newton_sets", "point_widths": [8], "head_widths": [8]}
 
+OWN = """
+from palestra.players.scripted import ScriptedPolicy
+
+
+class Agent(ScriptedPolicy):
+    def choose(self, view, legal, keys):
+        return legal.byte().argmax(dim=1)
+"""
+
 
 @pytest.fixture
 def run(make_config: MakeConfig, tmp_path: Path) -> Path:
@@ -89,6 +98,18 @@ def test_a_pairing_takes_the_place_of_those_of_the_config(run: Path) -> None:
     ]
     assert [pair["games"] + pair["started_over"] for pair in record["pairs"]] == [5, 5]
     assert record["changes"] == ["--pairing host=zeillinger,agent=agent", "--pairing agent=random"]
+
+
+def test_a_player_of_ones_own_sits_in_a_pairing(run: Path, in_tmp_path: Path) -> None:
+    (in_tmp_path / "own_agents.py").write_text(OWN)
+    evaluate(run, "--pairing", "agent=own_agents:Agent", "--pairing", "agent=choose_first")
+    [record] = filed(run).values()
+    own, ours = record["pairs"]
+    assert own["players"] == {"host": "host", "agent": "own_agents:Agent"}
+    assert own["rho"] == ours["rho"]
+    stored = StoredRun.open(run)
+    stored.load("latest")
+    assert stored.play({"agent": "own_agents:Agent"}).rho.value == own["rho"]
 
 
 def test_overrides_change_one_evaluation_and_the_other_keeps_its_file(make_config: MakeConfig, tmp_path: Path) -> None:

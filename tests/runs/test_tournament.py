@@ -28,6 +28,27 @@ pytestmark = pytest.mark.usefixtures("no_plots", "in_tmp_path")
 
 EXECUTION = {"device": "cpu", "num_threads": 1, "kernel": "numba"}
 
+OWN = """
+from palestra.players.scripted import ScriptedPlayerConfig, ScriptedPolicy
+
+
+class Agent(ScriptedPolicy):
+    def choose(self, view, legal, keys):
+        return legal.byte().argmax(dim=1)
+
+
+class NthConfig(ScriptedPlayerConfig):
+    last: bool
+
+
+class Nth(ScriptedPolicy):
+    Config = NthConfig
+
+    def choose(self, view, legal, keys):
+        first = legal.byte().argmax(dim=1)
+        return legal.shape[1] - 1 - legal.flip(1).byte().argmax(dim=1) if self.config.last else first
+"""
+
 
 @pytest.fixture
 def write(make_config: MakeConfig, tmp_path: Path) -> Write:
@@ -122,6 +143,17 @@ def test_players_of_runs_play_as_in_their_own_runs(write: Write, make_config: Ma
         stored.load(checkpoint)
         own = stored.play({"agent": "random"}, num_games=30, seed=3, max_rounds=20)
         assert (pair["rho"], pair["actions"]) == (own.rho.value, own.record["actions"])
+
+
+def test_players_of_ones_own_meet_ours(write: Write, tmp_path: Path) -> None:
+    (tmp_path / "own_players.py").write_text(OWN)
+    players = {"last": {"scripted": "own_players:Nth", "last": True}}
+    agents = ["own_players:Agent", "choose_first", "last", "choose_last"]
+    palestra("evaluate", write(players=players, pairings=[{"host": "zeillinger", "agent": agents}]))
+    first, ours, last, our_last = (pair["rho"] for pair in record_of(Path("runs/cup-1"))["pairs"])
+    assert first == ours != last == our_last
+    facts = json.loads(Path("runs/cup-1/run.json").read_text())
+    assert facts["user_classes"].keys() == {"own_players:Agent", "own_players:Nth"}
 
 
 def test_a_game_of_one_role_and_one_of_two_seats_for_the_same_player(write: Write) -> None:
