@@ -79,7 +79,9 @@ def tensorboard_scalars(run: Path) -> dict[str, list[tuple[int, float]]]:
 
     events = EventAccumulator(str(run / "tensorboard"), size_guidance={"scalars": 0})
     events.Reload()
-    return {tag: [(e.step, e.value) for e in events.Scalars(tag)] for tag in events.Tags()["scalars"]}
+    tags = {tag.removeprefix("at_a_glance/").removeprefix("detail/"): tag for tag in events.Tags()["scalars"]}
+    assert len(tags) == len(events.Tags()["scalars"])  # each stands in one of the groups alone
+    return {name: [(e.step, e.value) for e in events.Scalars(tag)] for name, tag in tags.items()}
 
 
 def assert_every_record_once(run: Path) -> None:

@@ -32,7 +32,7 @@ def plot_scores(records: Sequence[Mapping[str, Any]]) -> bytes | None:
 
 
 def scores_figure(records: Sequence[Mapping[str, Any]]) -> "Figure | None":
-    """One panel for each pairing of a learning player: rho over opt steps with its 95% interval as a band, and as
+    """One panel for each pairing of a learning player: rho over env steps with its 95% interval as a band, and as
     dashed lines the scripted players of the same role facing the same opponent. Each evaluation has a row of panels for
     each learning player. In games other than that of host and agent, the learning player's return takes the place of
     rho.
@@ -75,7 +75,7 @@ def _rows(evaluations: Sequence[Evaluation]) -> list[list[tuple[Seat, PairResult
 def _draw_panel(axes: "Axes", evaluations: Sequence[Evaluation], learner: Seat, pair: PairResult) -> None:
     place, opponents = pair.seats.index(learner), [seat for seat in pair.seats if seat != learner]
     results = histories(evaluations)[pair.seats]
-    steps = [each.opt_steps for each in evaluations for found in each.pairs if found.seats == pair.seats]
+    steps = [each.env_steps for each in evaluations for found in each.pairs if found.seats == pair.seats]
     colour = LEARNED_COLOURS[place % len(LEARNED_COLOURS)]
     scores = [found.score_of(learner) for found in results]
     axes.plot(steps, [score.value for score in scores], color=colour, linewidth=2, marker=".", zorder=3)
@@ -93,17 +93,18 @@ def _draw_panel(axes: "Axes", evaluations: Sequence[Evaluation], learner: Seat, 
     if pair.measure == "rho":
         axes.set_ylim(bottom=0)  # with every line drawn: it ends the scaling of the axis
     label_lines(axes, labels)
-    _dress(axes, learner, opponents, pair.measure == "rho")
+    own = f"return of {learner.role}"
+    _dress(axes, learner, opponents, own if own in pair.scores else pair.measure)
 
 
-def _dress(axes: "Axes", learner: Seat, opponents: Sequence[Seat], measures_rho: bool) -> None:
+def _dress(axes: "Axes", learner: Seat, opponents: Sequence[Seat], measure: str) -> None:
     name = learner.player if learner.player == learner.role else f"{learner.player} as {learner.role}"
     facing = ", ".join(f"{seat.player}{' (learning)' if seat.learns else ''}" for seat in opponents)
     wanted = "high" if learner.role == "host" else "low"
     better = "" if any(seat.learns for seat in opponents) else f" ({wanted} is better)"
     axes.set_title(f"{name} facing {facing}" if facing else name, fontsize=10, loc="left")
-    axes.set_ylabel(f"rho{better}" if measures_rho else f"return of {learner.role}", fontsize=9)
-    axes.set_xlabel("opt steps", fontsize=9)
+    axes.set_ylabel(f"rho{better}" if measure == "rho" else measure, fontsize=9)
+    axes.set_xlabel("env steps", fontsize=9)
     axes.tick_params(labelsize=8)
     axes.grid(color="#dddddd", linewidth=0.6)
     axes.set_facecolor("white")

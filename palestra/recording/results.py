@@ -78,9 +78,10 @@ class PairResult:
 
     @property
     def has_interval(self) -> bool:
-        """Whether the first score has an interval, so that it can be compared. The scores of an evaluation of the
-        user's own have none."""
-        return not (math.isnan(self.score.low) and math.isnan(self.score.high))
+        """Whether the first score, if it is known, has an interval, so that it can be compared. The scores of an
+        evaluation of the user's own have none."""
+        value, low, high = self.score
+        return math.isnan(value) or not (math.isnan(low) and math.isnan(high))
 
     def score_of(self, seat: Seat) -> Score:
         """The score of a seat: rho, for host and agent alike, or the return of its role."""
@@ -94,12 +95,13 @@ class Evaluation:
     name: str
     opt_steps: int
     pairs: tuple[PairResult, ...]
+    env_steps: int = 0
 
     @classmethod
     def from_record(cls, record: Mapping[str, Any]) -> Self:
-        """Read name, `opt_steps` and `pairs` of an evaluation's record, in which null stands for NaN."""
+        """Read name, steps and `pairs` of an evaluation's record, in which null stands for NaN."""
         pairs = tuple(PairResult.from_record(pair) for pair in record["pairs"])
-        return cls(record["evaluation"], record["opt_steps"], pairs)
+        return cls(record["evaluation"], record["opt_steps"], pairs, record.get("env_steps", 0))
 
 
 @dataclass(eq=False)

@@ -1,12 +1,16 @@
 """Records as TensorBoard's scalars, histograms, images and texts, at step `env_steps`; hyperparameters for its HPARAMS
-tab."""
+tab.
+
+TensorBoard sorts scalars by name. Up to NUM_MAIN of them, those that matter most, stand under `at_a_glance/`, all
+others under `detail/`, and the last scores under `final/`.
+"""
 
 import os
 import re
 import socket
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -20,6 +24,8 @@ from palestra.recording.values import Histogram, Media, values_of
 from palestra.storage.disk import Folder
 
 SUFFIX = ".palestra"
+NUM_MAIN, NUM_SCORES = 20, 12  # scalars at a glance, and how many of them may be scores of evaluations
+MAIN_METRICS = ("episodes/return/", "episodes/length", "loss", "learning_rate", "exploration", "entropy", "grad_norm")
 OUR_EVENTS = re.compile(rf"events\.out\.tfevents\.[0-9]+\..+\.[0-9a-f]{{32}}{re.escape(SUFFIX)}")
 
 
@@ -43,6 +49,7 @@ class TensorBoardRecorder(Recorder):
 
         if self._events is not None:
             self._events.give_up()
+        self._main: list[str] = []
         self._folder, folder = run.folder, Folder(run.folder, "tensorboard").make()
         folder.remove_files(OUR_EVENTS.fullmatch)
         self._events = _EventFile(folder)
@@ -57,8 +64,10 @@ class TensorBoardRecorder(Recorder):
 
         assert self._events is not None
         step = step_of(record)
+        self._choose_main(record)
         for name, value in numbers_of(record).items():
-            self._events.add(scalar(name, value), step)
+            group = "at_a_glance" if name in self._main else "detail"
+            self._events.add(scalar(f"{group}/{name}", value), step)
         for name, other in values_of(record, self._folder):
             match other:
                 case Histogram():
@@ -67,6 +76,16 @@ class TensorBoardRecorder(Recorder):
                     self._events.add(_image(name, other.path), step)
                 case str():
                     self._events.add(text(name, other), step)
+
+    def _choose_main(self, record: Mapping[str, Any]) -> None:
+        """Add names of a record to those at a glance, while there is room: the first ones to come stay."""
+        num_scores = sum(name.startswith("evaluation/") for name in self._main)
+        room = {True: NUM_SCORES - num_scores, False: NUM_MAIN - NUM_SCORES - len(self._main) + num_scores}
+        for name in main_names(record):
+            is_score = name.startswith("evaluation/")
+            if name not in self._main and room[is_score] > 0:
+                self._main.append(name)
+                room[is_score] -= 1
 
     def flush(self) -> None:
         assert self._events is not None
@@ -82,6 +101,27 @@ class TensorBoardRecorder(Recorder):
         self._events.add(text("status", end.status), end.step)
         self._events.close()
         self._events = None
+
+
+def main_names(record: Mapping[str, Any]) -> Iterator[str]:
+    """The names of the numbers in a record that matter most, the first ones most: the scores of learning players, and
+    of each player the returns, the loss and what its schedules say."""
+    for pair in record.get("pairs", []):
+        name = f"evaluation/{record['evaluation']}/{' vs '.join(pair['players'].values())}"
+        if not pair["learned"]:
+            continue
+        if "scores" in pair:
+            yield from (f"{name}/scores/{score}" for score in pair["scores"])
+        elif set(pair["players"]) == {"host", "agent"}:
+            yield f"{name}/rho"
+        else:
+            yield from (f"{name}/returns/{role}" for role in pair["learned"])
+    numbers = [name for name in numbers_of(record) if name.startswith("players/")]
+    for metric in MAIN_METRICS:
+        for name in numbers:
+            own = name.split("/", 2)[2] if name.count("/") > 1 else ""
+            if own == metric or (metric.endswith("/") and own.startswith(metric)):
+                yield name
 
 
 class _EventFile:

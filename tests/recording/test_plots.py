@@ -29,7 +29,9 @@ def records() -> list[dict[str, Any]]:
         ]
         if i == 0:
             pairs += [pair("zeillinger", "random", 0.194, []), pair("random", "greedy", 0.7, [])]
-        found.append({"kind": "evaluation", "evaluation": "main", "opt_steps": 100 * i, "pairs": pairs})
+        found.append(
+            {"kind": "evaluation", "evaluation": "main", "opt_steps": 100 * i, "env_steps": 800 * i, "pairs": pairs}
+        )
     return found
 
 
@@ -42,16 +44,16 @@ def panels(found: list[dict[str, Any]]) -> dict[str, Axes]:
 def test_lines_are_the_records() -> None:
     drawn = {title: axes.lines[0].get_xydata().tolist() for title, axes in panels(records()).items()}
     assert drawn == {
-        "host facing random": [[100 * i, 0.1 + 0.05 * i] for i in range(4)],
-        "agent facing random": [[100 * i, 0.2 - 0.05 * i] for i in range(4)],
-        "host facing agent (learning)": [[100 * i, 0.15] for i in range(4)],
+        "host facing random": [[800 * i, 0.1 + 0.05 * i] for i in range(4)],
+        "agent facing random": [[800 * i, 0.2 - 0.05 * i] for i in range(4)],
+        "host facing agent (learning)": [[800 * i, 0.15] for i in range(4)],
     }
 
 
 def test_bands_are_the_intervals() -> None:
     (band,) = panels(records())["host facing random"].collections
     corners = {tuple(corner) for corner in band.get_paths()[0].vertices.tolist()}
-    assert corners == {(100 * i, 0.1 + 0.05 * i + d) for i in range(4) for d in (-0.01, 0.02)}
+    assert corners == {(800 * i, 0.1 + 0.05 * i + d) for i in range(4) for d in (-0.01, 0.02)}
 
 
 def test_levels_are_the_scripted_players_facing_the_same_opponent() -> None:
@@ -97,7 +99,7 @@ def test_no_global_figure_is_left_behind() -> None:
 
 def test_without_a_learning_player_nothing_is_drawn() -> None:
     found = [
-        {"evaluation": "main", "opt_steps": 0, "pairs": [pair("random", "greedy", 0.1, [])]},
+        {"evaluation": "main", "opt_steps": 0, "env_steps": 0, "pairs": [pair("random", "greedy", 0.1, [])]},
         {"opt_steps": 1, "pairs": []},
         {},
     ]
@@ -106,7 +108,7 @@ def test_without_a_learning_player_nothing_is_drawn() -> None:
 
 @pytest.mark.filterwarnings("error")
 def test_missing_values_and_a_single_evaluation_are_drawn() -> None:
-    found = [{"evaluation": "main", "opt_steps": 0, "pairs": [pair("host", "random", None, ["host"])]}]
+    found = [{"evaluation": "main", "opt_steps": 0, "env_steps": 0, "pairs": [pair("host", "random", None, ["host"])]}]
     assert plot_scores(found) is not None
 
 
@@ -114,8 +116,21 @@ def test_game_of_other_roles_shows_the_learning_players_return() -> None:
     def game(step: int, value: float) -> dict[str, Any]:
         seats = {"players": {"x": "random", "o": "learner"}, "returns": {"x": -value, "o": value}, "learned": ["o"]}
         seats["return_intervals"] = {"x": [-value - 0.1, -value + 0.1], "o": [value - 0.1, value + 0.1]}
-        return {"evaluation": "main", "opt_steps": step, "pairs": [pair("", "", 0.2, []) | seats]}
+        return {
+            "evaluation": "main",
+            "opt_steps": step,
+            "env_steps": 8 * step,
+            "pairs": [pair("", "", 0.2, []) | seats],
+        }
 
     axes = panels([game(0, -0.5), game(10, 0.5)])["learner as o facing random"]
     assert axes.lines[0].get_ydata().tolist() == [-0.5, 0.5]
     assert axes.get_ylabel() == "return of o"
+
+
+def test_the_score_of_an_evaluation_of_ones_own_has_its_name() -> None:
+    pairs = [{"players": {"agent": "mine"}, "learned": ["agent"], "games": 2, "scores": {"least_length": 7.0}}]
+    found = [{"evaluation": "own", "opt_steps": 1, "env_steps": 8 * step, "pairs": pairs} for step in (0, 1)]
+    [axes] = panels(found).values()
+    assert (axes.get_ylabel(), axes.get_xlabel()) == ("least_length", "env steps")
+    assert axes.lines[0].get_xydata().tolist() == [[0.0, 7.0], [8.0, 7.0]]

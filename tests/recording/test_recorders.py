@@ -205,11 +205,40 @@ def test_tensorboard_shows_numbers_hyperparameters_and_how_the_run_ended(tmp_pat
     assert read_hparams(tmp_path / "tensorboard") == (params, None)
     recorder.close(RunEnd("failed", 130, {"final/host vs random/rho": 0.75}))
     scalars = read_scalars(tmp_path / "tensorboard")
-    assert scalars["players/host/loss"] == [(64, 0.5), (128, 0.125)]
-    assert scalars["clock/seconds"] == [(128, 1.0)]
+    assert scalars["at_a_glance/players/host/loss"] == [(64, 0.5), (128, 0.125)]
+    assert scalars["detail/clock/seconds"] == [(128, 1.0)]
     assert scalars["final/host vs random/rho"] == [(130, 0.75)]
     assert "players/host/name" not in scalars
     assert read_hparams(tmp_path / "tensorboard") == (params, 2)  # STATUS_FAILURE
+
+
+def test_tensorboard_has_twenty_scalars_at_a_glance_that_stay_the_same(tmp_path: Path) -> None:
+    """Scores of learning players first; other scalars, and what comes when there is no room, are details."""
+    recorder = TensorBoardRecorder(TensorBoardConfig(name="tensorboard"))
+    recorder.open(card(tmp_path))
+
+    def pair(host: str, agent: str, *learned: str) -> dict[str, Any]:
+        return {"players": {"host": host, "agent": agent}, "learned": list(learned), "rho": 0.5, "games": 9}
+
+    pairs = [pair("a", f"b{i}", "host") for i in range(14)]
+    own = {"players": {"first": "a"}, "learned": ["first"], "scores": {"worst": 1.0}}
+    games = {"players": {"first": "a", "second": "b"}, "learned": ["second"], "returns": {"first": 1.0, "second": 2.0}}
+    players = {f"p{i}": {"loss": 1.0, "q_mean": 2.0, "episodes": {"return": {"host": 3.0}}} for i in range(9)}
+    evaluation = {"env_steps": 0, "evaluation": "main", "pairs": [pair("x", "y"), own, games, *pairs]}
+    recorder.write(0, evaluation)
+    recorder.write(1, {"env_steps": 8, "players": players})
+    recorder.write(2, {"env_steps": 16, "players": {"p9": {"loss": 1.0}}})
+    recorder.close(RunEnd("complete", 16, {"final/x": 1.0}))
+    tags = read_scalars(tmp_path / "tensorboard").keys()
+    glance = {tag.removeprefix("at_a_glance/") for tag in tags if tag.startswith("at_a_glance/")}
+    expected = {"evaluation/main/a/scores/worst", "evaluation/main/a vs b/returns/second"}
+    expected |= {f"evaluation/main/a vs b{i}/rho" for i in range(10)}
+    expected |= {f"players/p{i}/episodes/return/host" for i in range(8)}
+    assert glance == expected
+    assert len(glance) == 20
+    assert {"detail/evaluation/main/x vs y/rho", "detail/players/p0/loss", "detail/players/p9/loss"} <= tags
+    assert {tag.split("/")[0] for tag in tags} == {"at_a_glance", "detail", "final"}
+    assert sorted(tags)[0].startswith("at_a_glance/")
 
 
 def test_tensorboard_and_csv_begin_anew_when_a_run_goes_on(tmp_path: Path) -> None:
@@ -222,7 +251,7 @@ def test_tensorboard_and_csv_begin_anew_when_a_run_goes_on(tmp_path: Path) -> No
         for number, step in enumerate((0, 10, 10)):
             recorder.write(number, {"kind": "training", "env_steps": step, "loss": 2.0})
         recorder.close(RunEnd("complete", 10, {}))
-    assert read_scalars(tmp_path / "tensorboard")["loss"] == [(0, 2.0), (10, 2.0), (10, 2.0)]
+    assert read_scalars(tmp_path / "tensorboard")["detail/loss"] == [(0, 2.0), (10, 2.0), (10, 2.0)]
     assert (tmp_path / "csv" / "training.csv").read_text() == "record,env_steps,loss\n0,0,2.0\n1,10,2.0\n2,10,2.0\n"
 
 
