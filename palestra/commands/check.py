@@ -9,6 +9,7 @@ from palestra.algorithms.algorithm import Seat
 from palestra.config import ConfigError, checking
 from palestra.games.config import GameConfig, NotDeclared, without_environments
 from palestra.players import FromRunConfig
+from palestra.players.torch_modules import TorchModuleConfig
 from palestra.recording import make_recorders
 from palestra.runs.config import RunConfig, read_config
 from palestra.runs.parts import check_seat
@@ -47,7 +48,8 @@ def dry_tournament(file: Path, overrides: Sequence[str]) -> list[str]:
 def _needs_no_environment(config: RunConfig) -> bool:
     """Whether the config can be checked without its environment. Networks of other runs need its exact actions."""
     players: list[Any] = list(config.players.values())
-    has_nets = any(isinstance(player, FromRunConfig) or getattr(player, "warm_start", None) for player in players)
+    fixed = FromRunConfig | TorchModuleConfig
+    has_nets = any(isinstance(player, fixed) or getattr(player, "warm_start", None) for player in players)
     return config.game.declares_actions() or not has_nets
 
 

@@ -66,7 +66,7 @@ def own_script_model(data: dict[str, Any]) -> type[ScriptedPlayerConfig] | None:
     try:
         model = getattr(load_class(name, ScriptedPolicy), "Config", None)
         if not (isinstance(model, type) and issubclass(model, ScriptedPlayerConfig)):
-            base = "a subclass of palestra.players.ScriptedPlayerConfig"
+            base = "a subclass of palestra.players.scripted.ScriptedPlayerConfig"
             raise ValueError(f"expected an attribute Config of {name!r}, {base}, got {model!r}")
     except ValueError as error:
         raise ConfigError([ConfigErrorItem("scripted", str(error))]) from error

@@ -92,7 +92,16 @@ def _lead(group: Group) -> str:
     game = under(config, "game", "id") or under(config, "game", "name") or "unknown"
     players = under(config, "players")
     how = {
-        name: under(entry, "algorithm", "name") or under(entry, "scripted") or under(entry, "from_run")
+        name: next(
+            filter(
+                None,
+                (
+                    under(entry, *key)
+                    for key in (("algorithm", "name"), ("scripted",), ("from_run",), ("torch_module",))
+                ),
+            ),
+            None,
+        )
         for name, entry in (players.items() if isinstance(players, dict) else ())
     }
     learning = ", ".join(f"{name} by {by}" for name, by in how.items() if by)

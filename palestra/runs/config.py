@@ -41,6 +41,7 @@ from palestra.evaluation.config import AnyEvaluationConfig, BestConfig, Evaluato
 from palestra.games import AnyGameConfig
 from palestra.players import SCRIPTED, FromRunConfig, own_script_model, script_error, scripts_in
 from palestra.players.scripted import ScriptedPlayerConfig
+from palestra.players.torch_modules import TorchModuleConfig
 from palestra.recording import RecorderConfig, check_recorders
 from palestra.recording.aggregates import Statistic
 from palestra.runtime.intervals import Interval, Limit
@@ -56,6 +57,11 @@ class LearningPlayerConfig(Config):
     warm_start: FromRunConfig | None
     """begin with the networks of a player of another run; optimizer, replay buffer and schedules begin anew; null:
     begin with random weights"""
+
+
+AnyPlayer = Annotated[
+    LearningPlayerConfig | ScriptedPlayerConfig | FromRunConfig | TorchModuleConfig, ByKey(own_script_model)
+]
 
 
 def _check_device(name: str) -> str:
@@ -191,8 +197,8 @@ class RunConfig(BaseRunConfig):
     """how many games a learning player plays at the same time"""
     roles: dict[str, str]
     """who sits in which role"""
-    players: dict[str, Annotated[LearningPlayerConfig | ScriptedPlayerConfig | FromRunConfig, ByKey(own_script_model)]]
-    """the players by name: each learns, is scripted, or comes from a run"""
+    players: dict[str, AnyPlayer]
+    """the players by name: each learns, is scripted, comes from a run, or is a torch module"""
     evaluations: list[AnyEvaluationConfig]
     """games that are played apart from training; []: none"""
     best: BestConfig | None

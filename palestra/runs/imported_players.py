@@ -10,7 +10,9 @@ from pydantic import Field, ValidationError
 
 from palestra.players import FromRunConfig
 from palestra.players.player import Player
+from palestra.players.torch_modules import ModulePolicy
 from palestra.runs.config import RunConfig, read_stored_config
+from palestra.runs.copied_modules import copy_module
 from palestra.runs.shipped_runs import find_run
 from palestra.storage.checkpoints import Checkpoints
 from palestra.storage.disk import Folder, RunFolderError
@@ -49,7 +51,8 @@ def read_player(config: FromRunConfig) -> TrainedPlayer:
 
 
 def copy_players(run: RunConfig, players: Mapping[str, Player], folder: Folder, copies: Folder | None) -> None:
-    """Copy the players of other runs into a new run's folder, so that it no longer needs those runs.
+    """Copy the players of other runs and the weights of torch modules into a new run's folder, so that it no longer
+    needs those runs and files.
 
     copies: the folder that holds copies of them already, if any, as for `build_parts`. Raises RunFolderError if the
     folder cannot be written.
@@ -61,6 +64,8 @@ def copy_players(run: RunConfig, players: Mapping[str, Player], folder: Folder, 
                 if copies is not None and is_copied(copies, name):
                     source = copies, _files_of(name)[1]
                 _copy_player(players[name], source[0].read(source[1]), folder)
+            elif isinstance(script := players[name].script, ModulePolicy):
+                copy_module(name, script, folder)
     except OSError as error:
         raise RunFolderError(f"{folder.path} cannot be written: {error}") from error
 

@@ -16,7 +16,9 @@ from palestra.games.game import Game
 from palestra.players import FromRunConfig, make_script
 from palestra.players.player import Player
 from palestra.players.scripted import ScriptedPlayerConfig
+from palestra.players.torch_modules import TorchModuleConfig
 from palestra.runs.config import RunConfig
+from palestra.runs.copied_modules import build_module
 from palestra.runs.imported_players import TrainedPlayer, is_copied, read_copy, read_player
 from palestra.runtime.threads import memory_needed
 from palestra.storage.checkpoints import CheckpointError
@@ -92,7 +94,7 @@ def _build_player(name: str, run: RunConfig, game: Game, copies: Folder | None) 
     roles = tuple(run.seats(name, game.roles))
     first = roles[0]
     for role in roles[1:]:
-        if isinstance(config, ScriptedPlayerConfig) and run.roles[role] != name:
+        if isinstance(config, ScriptedPlayerConfig | TorchModuleConfig) and run.roles[role] != name:
             continue  # in pairings it is made anew for each seat
         if game.spaces[role] != game.spaces[first] or game.action_spaces[role] != game.action_spaces[first]:
             message = f"expected the observations and actions of {first!r}, in which {name!r} also sits, got others"
@@ -104,6 +106,9 @@ def _build_player(name: str, run: RunConfig, game: Game, copies: Folder | None) 
     if isinstance(config, ScriptedPlayerConfig):
         with below(f"players.{name}.scripted"):
             player.script = make_script(config, game, first)
+    elif isinstance(config, TorchModuleConfig):
+        with below(f"players.{name}"):
+            player.script = build_module(name, config, game, first, copies)
     elif isinstance(config, FromRunConfig):
         with _errors_at(f"players.{name}.from_run", config, first):
             is_here = copies is not None and is_copied(copies, name)

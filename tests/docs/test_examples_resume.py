@@ -14,10 +14,13 @@ import pytest
 import torch
 import yaml
 from resuming import assert_same_bits, at_call
+from safetensors.torch import save_file
 
 from palestra.callbacks import make_callback
+from palestra.commands.check import dry_run
 from palestra.commands.verify import BEGINNING, verify
 from palestra.config import load_yaml
+from palestra.runs.config import read_config
 from palestra.testing import check_algorithm
 from palestra.testing.algorithms import CARTPOLE
 from palestra.training import make_trainer
@@ -109,6 +112,12 @@ def pushing(config: Data) -> None:
     config["evaluations"].append(evaluation)
     results = {"after": 2, "unit": "opt_steps"}
     config["evaluators"] = {"num_processes": 1, "results": results, "timeout_s": 60.0, "max_restarts": 0}
+
+
+def pretrained(config: Data) -> None:
+    """The weights of the page's file come from the function itself: those of a file are tried in tests/runs."""
+    host = shown("own-opponent.md", "host: {torch_module")["players"]["host"]
+    config["players"]["host"] = host | {"weights": None}
 
 
 def alternating(config: Data) -> None:
@@ -216,6 +225,21 @@ EXAMPLES = {
         "sac-pendulum",
         lambda config: agent(config, transitions={"name": "builders_of_mine:Clipped", "bound": 0.5}),
     ),
+    "scripted player": Example(
+        "own-parts.md",
+        "class Stubborn",
+        "stubborn",
+        "dqn-polyhedra",
+        lambda config: config["players"].update(shown("own-parts.md", "stubborn:Stubborn")["players"]),
+    ),
+    "scripted player without keys": Example(
+        "own-opponent.md",
+        "class Lazy",
+        "stubborn",
+        "dqn-polyhedra",
+        lambda config: config["players"].update(agent={"scripted": "stubborn:Lazy"}),
+    ),
+    "torch module": Example("own-opponent.md", "def build", "pretrained", "dqn-polyhedra", pretrained),
     "reward": Example(
         "config.md",
         "class Hurry",
@@ -331,3 +355,18 @@ def test_the_checks_of_the_documents_pass(in_tmp_path: Path) -> None:
 
     check_algorithm(losses.RollbackPPO, {"rollback": 0.3}, CARTPOLE)
     check_algorithm(losses.HuberSAC, game=CARTPOLE)
+
+
+def test_the_hidden_opponents_of_the_page_fit_the_config_that_it_trains(in_tmp_path: Path) -> None:
+    code = {"stubborn": [("own-parts.md", "class Stubborn"), ("own-opponent.md", "class Lazy")]}
+    code["pretrained"] = [("own-opponent.md", "def build")]
+    for module, parts in code.items():
+        (in_tmp_path / f"{module}.py").write_text("\n\n".join(block(*part) for part in parts))
+    names: Data = {}
+    exec(block("own-opponent.md", "def build"), names)
+    save_file(names["build"]().state_dict(), in_tmp_path / "net.safetensors")
+    config = load_yaml(ROOT / "configs" / "dqn-polyhedra.yml")
+    config["players"] |= shown("own-opponent.md", "hidden: {scripted")["players"]
+    [evaluation] = shown("own-opponent.md", "name: hidden")["evaluations"]
+    config["evaluations"].append(config["evaluations"][0] | evaluation)
+    assert dry_run(read_config(config), ()) == []

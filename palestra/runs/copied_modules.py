@@ -1,0 +1,80 @@
+"""The weights of pretrained torch modules in the folder of the run in which they play, so that the run does not need
+the file from which they came."""
+
+from urllib.parse import quote
+
+from pydantic import ValidationError
+
+from palestra.config import ConfigError, ConfigErrorItem
+from palestra.games.game import Game
+from palestra.players.torch_modules import ModulePolicy, TorchModuleConfig, read_weights
+from palestra.storage.disk import Folder
+from palestra.storage.facts import Entry, to_json
+from palestra.storage.segments import (
+    DamagedError,
+    StoredFile,
+    parse_json,
+    raising_damaged,
+    read_checked,
+    tensors_to_bytes,
+)
+
+
+class CopiedModule(Entry):
+    """What the config says of a module, and the size and SHA-256 of its weights: those of the file that the config
+    names, byte for byte."""
+
+    torch_module: str
+    source: str | None
+    weights: StoredFile
+
+
+def build_module(name: str, config: TorchModuleConfig, game: Game, role: str, copies: Folder | None) -> ModulePolicy:
+    """A pretrained module for a role, with the weights that the run has copied, or if it has none yet, with those that
+    the config names. Raises ConfigError."""
+    try:
+        content = None if copies is None else _read_copy(name, config, copies)
+    except DamagedError as error:
+        raise ConfigError([ConfigErrorItem("weights", str(error))]) from error
+    if content is not None:
+        return ModulePolicy.build(config, content, _files_of(name)[1], game, role)
+    return ModulePolicy.build(config, read_weights(config), str(config.weights), game, role)
+
+
+def copy_module(name: str, policy: ModulePolicy, folder: Folder) -> None:
+    """Write a module's weights into a folder: the file that its config names, or if it names none, those that it
+    has."""
+    folder.make()
+    facts, weights = _files_of(name)
+    content = policy.weights
+    if content is None:
+        content = tensors_to_bytes(policy.module.state_dict())
+    folder.write(weights, content)
+    config = policy.config
+    copied = CopiedModule(torch_module=config.torch_module, source=config.weights, weights=StoredFile.of(content))
+    folder.write(facts, to_json(copied.model_dump()).encode())
+
+
+def _read_copy(name: str, config: TorchModuleConfig, folder: Folder) -> bytes | None:
+    """The weights that `copy_module` has written for this config; None if it has not. A branch may name others than its
+    origin. Raises DamagedError if the files differ from what was written."""
+    facts, weights = _files_of(name)
+    if folder.kind(facts) is None:
+        return None
+    with raising_damaged(facts):
+        found = parse_json(folder.read(facts), facts)
+    if not isinstance(found, dict) or "torch_module" not in found:
+        return None  # of a player of another run
+    try:
+        copied = CopiedModule.model_validate(found)
+    except ValidationError as error:
+        raise DamagedError(f"{facts} differs from what was written: {error.errors()[0]['msg']}") from error
+    if (copied.torch_module, copied.source) != (config.torch_module, config.weights):
+        return None
+    return read_checked(folder, weights, copied.weights)
+
+
+def _files_of(name: str) -> tuple[str, str]:
+    """The names of a module's files: what is known of it, which is written last; its weights."""
+    stem = quote(name, safe="")
+    return f"{stem}.json", f"{stem}.safetensors"
