@@ -36,3 +36,18 @@ def test_dqn_learns_to_stay_up(tmp_path: Path) -> None:
     pytest.importorskip("Box2D")
     before, *_, after = returns(tmp_path / "run", "dqn-lunarlander", "stop.after=40000")
     assert after > before + 100
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "score"),
+    [
+        ("ppo-cartpole-batched", 475),
+        ("ppo-acrobot-batched", -100),
+        ("sac-pendulum-batched", -180),
+        ("dqn-mountain_car-batched", -110),
+    ],
+)
+def test_batched_classic_control_reaches_what_counts_as_solved(name: str, score: float, tmp_path: Path) -> None:
+    before, *_, after = returns(tmp_path / "run", name, "output.recorders=[]")
+    assert before < score < after

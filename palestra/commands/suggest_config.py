@@ -76,9 +76,9 @@ def _suggested(name: str, game: str | None, overrides: Sequence[str]) -> RunConf
         raise _error(name, f"expected one of the algorithms {', '.join(known_algorithms())}, got {name!r}")
     if _is_batched(game):
         data = {stem: load_yaml(path) for stem, path in shipped.items()}
-        same = data.get(f"{name}-{game}")
-        if same is not None and same["game"]["name"] == game:
-            return read_config(same, overrides)
+        for stem in (f"{name}-{game}", f"{name}-{game}-batched"):
+            if stem in data and data[stem]["game"]["name"] == game:
+                return read_config(data[stem], overrides)
         bases = {stem: each for stem, each in data.items() if not is_atari(each["game"].get("id", ""))}
         return read_config(tensor_game_config(name, game, overrides, bases), overrides)
     if f"{name}-{game}" in shipped:

@@ -54,8 +54,9 @@ def tensor_game_config(algorithm: str, game: str, overrides: Sequence[str], ship
 
 
 def _rules(game: str, same_game: Sequence[Data], overrides: Sequence[str]) -> Data:
-    """The key `game`: as a shipped config has it, or as its class finds it usual; then the overrides."""
-    rules: Data = dict(same_game[0]["game"]) if same_game else {"name": game} | _usual(game)
+    """The key `game`: as its class finds it usual, or as a shipped config has it; then the overrides."""
+    usual = _usual(game)
+    rules: Data = dict(same_game[0]["game"]) if same_game and not usual else {"name": game} | usual
     for override in overrides:
         path, _, _ = override.partition("=")
         first, _, key = path.strip().partition(".")

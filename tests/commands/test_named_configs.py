@@ -108,6 +108,15 @@ def test_a_class_that_is_no_game_is_told() -> None:
     assert "nowhere:Game: importing 'nowhere' failed" in palestra("config", "dqn", "nowhere:Game", code=2).stderr
 
 
+def test_a_shipped_config_of_a_batched_game_is_what_its_algorithm_and_game_print() -> None:
+    for stem, words in (("ppo-cartpole-batched", ("ppo", "cartpole")), ("sac-pendulum-batched", ("sac", "pendulum"))):
+        assert load_yaml(palestra("config", *words).stdout) == load_yaml(SHIPPED[stem])
+    others = load_yaml(palestra("config", "ppo", "mountain_car").stdout)["game"]
+    assert (others["initial_low"], others["initial_high"]) == (-0.6, -0.4), (
+        "the usual starts, not the shipped wide ones"
+    )
+
+
 def test_config_takes_overrides() -> None:
     for words in (("dqn-nim",), ("dqn", "nim"), ("ppo", "nim")):
         printed = load_yaml(palestra("config", *words, "seed=7", "game.num_heaps=4").stdout)
