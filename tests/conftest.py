@@ -149,6 +149,7 @@ TINY: Data = {
         "save": {"every": 8, "unit": "opt_steps"},
         "keep_last": 2,
         "keep_every": 1,
+        "replay_in_checkpoints": "all",
         "checkpoint_folder": None,
         "stop_within_s": 60.0,
         "mirror": None,

@@ -98,6 +98,7 @@ WRITERS = {
     "palestra.storage.run_folder": "makes the folders that lead to a new run",
     "palestra.storage.fetching": "gives a fetched run its name",
     "palestra.commands.export": "makes a new folder that the user names",
+    "palestra.storage.replay_file": "makes a new folder that the user names",
     "palestra.recording.to_wandb": "removes what W&B itself has written for this run",
     "palestra.commands.profile": "the file that the user names",
     "palestra.storage.remote": "another place than the local disk, on fsspec",

@@ -25,11 +25,14 @@ from resuming import (
     send_signal,
     stopping_at,
 )
+from typer.testing import CliRunner
 
 import palestra
+from palestra.cli import app
 from palestra.evaluation import evaluator
 from palestra.storage import RunFolder
 from palestra.storage.records_file import read_records
+from palestra.storage.replay_file import load_replay, save_replay
 from palestra.training import DQNTrainer
 from palestra.training.progress import ProgressReporter
 from palestra.training.trainer import Trainer
@@ -555,3 +558,94 @@ def test_saves_on_signals_use_up_no_number_and_keep_every_keeps_the_same_ones(
     assert_same_bits(tmp_path / "run", tmp_path / "uninterrupted")
     own, other = (sorted(os.listdir(tmp_path / name / "checkpoints")) for name in ("run", "uninterrupted"))
     assert own == other
+
+
+# ---- checkpoints without replay rows -------------------------------------------------------------------
+
+
+def rows_in(run: Path) -> dict[int, bool]:
+    """Which checkpoints hold rows of all replay buffers; the others hold none."""
+    manifests = {
+        int(path.parent.name): json.loads(path.read_text()) for path in run.glob("checkpoints/*/manifest.json")
+    }
+    buffers = {number: manifest["buffers"] for number, manifest in manifests.items()}
+    assert all(held.keys() in (set(), {"host", "agent"}) for held in buffers.values())
+    return {number: any(held[name]["num_added"] for name in held) for number, held in sorted(buffers.items())}
+
+
+@pytest.mark.parametrize("which", ["all", "resumable", "none"])
+def test_checkpoints_hold_the_rows_that_the_config_says_and_the_run_is_the_same(
+    which: str, make_config: MakeConfig, tmp_path: Path
+) -> None:
+    fit(tmp_path / "whole", make_config())
+    run = tmp_path / "run"
+    fit(run, make_config({"output.replay_in_checkpoints": which}))
+    fit(run)  # it is finished
+    assert records(run) == records(tmp_path / "whole")
+    assert rows_in(run) == {0: False, 1: which != "none", 2: which != "none", 3: which == "all"}
+    if which == "none":
+        assert list((run / "buffers").iterdir()) == []
+
+
+@pytest.mark.parametrize("stop", [5, 12, 19, 26, 33])
+def test_a_run_with_rows_in_its_resumable_checkpoints_ends_in_the_same_bits(
+    stop: int, make_config: MakeConfig, tmp_path: Path
+) -> None:
+    config = make_config({"output.replay_in_checkpoints": "resumable"})
+    fit(tmp_path / "whole", config)
+    with at_call(Trainer, "safe_point", stop, kill), pytest.raises(Killed):
+        fit(tmp_path / "run", config)
+    fit(tmp_path / "run")
+    assert_same_bits(tmp_path / "run", tmp_path / "whole")
+
+
+@pytest.mark.parametrize("stop", range(2, 34, 3))
+def test_a_run_without_rows_in_its_checkpoints_goes_on_with_empty_buffers_and_says_so(
+    stop: int, make_config: MakeConfig, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    changes = {"output.replay_in_checkpoints": "none", "output.display": "plain"}
+    with stopping_at(stop):
+        stopped = fit(tmp_path / "run", make_config(changes | {"players.host.algorithm.replay_buffer": PRIORITIZED}))
+    steps, had_rows = stopped.opt_steps, not stopped.host_replay_buffer.is_empty
+    capfd.readouterr()
+    resumed = Trainer.load(tmp_path / "run")
+    resumed.fit(num_steps=1, unit="opt_steps")
+    told = "holds no replay rows (output.replay_in_checkpoints): the replay buffer of player 'host' begins empty"
+    assert (told in capfd.readouterr().out.replace("\n", "")) == had_rows
+    assert resumed.opt_steps == steps + 1
+    resumed.fit()
+    assert resumed.finished
+
+
+def test_a_memory_that_was_saved_alone_goes_on_in_a_run_without_rows(make_config: MakeConfig, tmp_path: Path) -> None:
+    config = make_config({"output.replay_in_checkpoints": "none"})
+    first = Trainer(config, run=tmp_path / "run")
+    first.fit(num_steps=1, unit="epochs")
+    first.fit(num_steps=1, unit="epochs")  # a turn is not cut in two
+    for role in ("host", "agent"):
+        save_replay(getattr(first, f"{role}_replay_buffer"), tmp_path / role)
+    first.fit()
+    again = Trainer(config, run=tmp_path / "other")
+    again.fit(num_steps=2, unit="epochs")
+    loaded = Trainer.load(tmp_path / "other")
+    for role in ("host", "agent"):
+        load_replay(getattr(loaded, f"{role}_replay_buffer"), tmp_path / role)
+    loaded.fit()
+    assert_same_bits(tmp_path / "other", tmp_path / "run")
+
+
+def test_a_finished_run_without_its_last_rows_is_extended_and_verified(
+    make_config: MakeConfig, in_tmp_path: Path
+) -> None:
+    changes = {"output.replay_in_checkpoints": "resumable", "output.display": "plain"}
+    fit(Path("run"), make_config(changes))
+    assert rows_in(Path("run")) == {0: False, 1: True, 2: True, 3: False}
+    result = CliRunner().invoke(app, ["verify", "run"])
+    assert result.exit_code == 0, result.output
+    assert "00000002" in result.output
+    result = CliRunner().invoke(app, ["verify", "run", "--from", "3"])
+    assert result.exit_code == 2
+    assert "--from: expected a checkpoint with replay rows" in result.output
+    result = CliRunner().invoke(app, ["extend", "run", "stop.after=40"])
+    assert result.exit_code == 0, result.output
+    assert "checkpoint 00000003 holds no replay rows" in result.output.replace("\n", "")

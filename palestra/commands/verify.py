@@ -189,13 +189,20 @@ def _start(folder: RunFolder, checkpoints: Checkpoints, start: str | None) -> Lo
     if start == BEGINNING:
         return None
     if start is not None:
-        return checkpoints.load(start)
+        loaded = checkpoints.load(start)
+        if not loaded.state["has_replay_rows"]:
+            raise RunFolderError(
+                f"--from: expected a checkpoint with replay rows (output.replay_in_checkpoints), got {loaded.folder}"
+            )
+        return loaded
     length = len(_content(folder))
+    without_rows = ""
     for number in reversed(checkpoints.numbers()):
         loaded = checkpoints.load(number)
-        if loaded.records.length < length:
+        without_rows = without_rows if loaded.state["has_replay_rows"] else "without replay rows, or "
+        if loaded.records.length < length and loaded.state["has_replay_rows"]:
             return loaded
-    got = "none" if not checkpoints.numbers() else "only ones after which nothing was recorded"
+    got = "none" if not checkpoints.numbers() else f"only ones {without_rows}after which nothing was recorded"
     expected = f"expected a checkpoint in {folder.path} to begin from, got {got}"
     raise RunFolderError(f"{expected}; to train all of it again: --from {BEGINNING}")
 

@@ -249,7 +249,7 @@ class Player:
         self.turn_progress = {loop: dict(progress) for loop, progress in state["turn_progress"].items()}
         for key, schedule in state["schedules"].items():
             self.change_schedule(key, read_schedule(schedule))
-        if self.replay_buffer is not None:
+        if self.replay_buffer is not None and state["replay_buffer"] is not None:  # of a checkpoint with its rows
             self.replay_buffer.load_state_dict(state["replay_buffer"])
         if self.worlds is not None:
             self.worlds.load_state_dict(state["worlds"])

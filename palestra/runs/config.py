@@ -112,6 +112,9 @@ class OutputConfig(Config):
     """how many of the latest checkpoints are kept"""
     keep_every: PositiveInt | None
     """every n-th checkpoint is kept for good; null: none is"""
+    replay_in_checkpoints: Literal["all", "resumable", "none"]
+    """which checkpoints hold the rows of replay buffers; resumable: all but the last one of a finished run; none: a run
+    that is resumed begins with empty buffers, and equal bits are not promised"""
     checkpoint_folder: Annotated[str, Field(pattern="^/")] | None
     """an absolute path, for instance on another disk: checkpoints and replay rows lie there, in a folder named for the
     run and its id; null: in the run's own folder"""

@@ -299,6 +299,7 @@ def _run_config(algorithm: Data, game: Data) -> Data:
             "save": {"every": NUM_TURNS, "unit": "epochs"},
             "keep_last": 1,
             "keep_every": None,
+            "replay_in_checkpoints": "all",
             "checkpoint_folder": None,
             "stop_within_s": 60.0,
             "mirror": None,

@@ -1,10 +1,11 @@
 """Saves a training, and restores it: from its own checkpoint, or as a branch from a checkpoint of another run."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+from palestra.buffers.replay import ReplayBuffer
 from palestra.runs.branching import (
     Reached,
     changes_since,
@@ -46,8 +47,10 @@ class Checkpointing:
         output = training.opened_output()
         with training.during("saving", []), training.clock.paused(), training.time_log.during("saving"):
             try:
-                state = training.state_dict() | {"is_best": is_best, "config": stored_config(training.config)}
-                folder = output.save(state, training.counts(), training.buffers(), is_best, is_due)
+                buffers, has_rows = training.buffers(), not self._leaves_out_rows()
+                state = training.state_dict() if has_rows else training.without_rows(training.state_dict())
+                state |= {"is_best": is_best, "config": stored_config(training.config), "has_replay_rows": has_rows}
+                folder = output.save(state, training.counts(), buffers if has_rows else {}, is_best, is_due)
                 self.failure = None
             except CheckpointError as error:  # the disk may have room again by the next time
                 self.failure = error
@@ -57,9 +60,17 @@ class Checkpointing:
                 return
             training.after_save(folder)
 
+    def _leaves_out_rows(self) -> bool:
+        """Whether the checkpoint that is saved here holds no rows of replay buffers, although there are some."""
+        training, which = self.training, self.training.config.output.replay_in_checkpoints
+        is_light = which == "none" or (which == "resumable" and training.finished)
+        return is_light and not all(buffer.is_empty for buffer in training.buffers().values())
+
     def write_ahead(self) -> None:
         """Write rows of replay buffers that the next checkpoint will need."""
         training = self.training
+        if training.config.output.replay_in_checkpoints == "none":
+            return
         with training.clock.paused(), training.time_log.during("saving"):
             training.opened_output().checkpoints.write_ahead(training.buffers())
 
@@ -137,12 +148,24 @@ class Checkpointing:
         output.rewind(loaded)
         training.clock.set_before(output.train_seconds())
         training.time_log.set_before(output.time_by_phase())
-        output.checkpoints.restore_buffers(loaded, training.buffers())
+        self._restore_rows(loaded, training.buffers())
         training.load_state_dict(loaded.state)
         if loaded.state["is_best"]:  # a kill may have come before it was marked
             output.checkpoints.mark_best(loaded.folder.name)
         output.catch_up_mirror()
         training.begin_rates()
+
+    def _restore_rows(self, loaded: LoadedCheckpoint, buffers: Mapping[str, ReplayBuffer]) -> None:
+        """Fill the replay buffers from a checkpoint. If it holds no rows, the buffers stay as they are, and the display
+        says so."""
+        training, has_rows = self.training, loaded.state["has_replay_rows"]
+        training.opened_output().checkpoints.restore_buffers(loaded, buffers if has_rows else {})
+        for name, buffer in buffers.items() if not has_rows else ():
+            what = "begins empty" if buffer.is_empty else f"goes on with the {len(buffer)} rows that it was given"
+            training.opened_output().display.warn(
+                f"checkpoint {loaded.folder.name} holds no replay rows (output.replay_in_checkpoints): the replay "
+                f"buffer of player {name!r} {what}; equal bits are not promised"
+            )
 
     @contextmanager
     def removing_failed_branch(self) -> Iterator[None]:
@@ -164,7 +187,7 @@ class Checkpointing:
         with loaded.fitting():
             buffers = training.buffers()
             rows = {name: rows for name, rows in loaded.buffers.items() if name in buffers}
-            output.checkpoints.restore_buffers(replace(loaded, buffers=rows), buffers)
+            self._restore_rows(replace(loaded, buffers=rows), buffers)
             training.load_state_dict(training.state_of_branch(loaded.state))
         for callback in training.callbacks:
             callback.begin_branch()

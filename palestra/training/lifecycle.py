@@ -19,7 +19,7 @@ from palestra.recording.values import Recordable
 from palestra.runs.config import BaseRunConfig
 from palestra.runs.output import RunOutput
 from palestra.runtime.clock import Mark
-from palestra.runtime.intervals import Agenda, Counters, Interval, Limit, is_due, read_limit
+from palestra.runtime.intervals import Agenda, Counters, Interval, is_due, read_limit
 from palestra.runtime.signals import Interrupted
 from palestra.storage.checkpoints import CheckpointError
 from palestra.storage.disk import write_traceback
@@ -62,8 +62,6 @@ class Lifecycle(RunOwner):
         self.notes = Aggregates(self.config.output.statistics)
         self.finished = self._has_left = False
         self.end_reason: str | None = None  # of an end before the config's `stop`
-        self._more: Limit | None = None  # what this `fit` was asked for: from its beginning, and as counts of the run
-        self._pause: Limit | None = None
         self.evaluating: Evaluating = Evaluating()
         self.checkpointing = Checkpointing(self)
         self.checked: Counters = self.counters  # at the last safe point where anything was due
@@ -173,10 +171,8 @@ class Lifecycle(RunOwner):
             self.log(reason)
 
     def extend(self, overrides: Sequence[str]) -> None:
-        """Give the run another end, as `palestra extend` does: extend(["stop.after=64000"]). `fit` then goes on.
-
-        Raises ConfigError for a change of any key but `stop`, and for an end that the run has already reached;
-        RuntimeError if the run has not begun, RunFolderError, CheckpointError."""
+        """Give the run another end, as `palestra extend` does: extend(["stop.after=64000"]). `fit` then goes on. Raises
+        RuntimeError if the run has not begun, ConfigError for other keys than `stop` and an end that lies behind."""
         self.checkpointing.extend(overrides)
 
     def _note_end(self) -> None:
@@ -354,6 +350,10 @@ class Lifecycle(RunOwner):
             )
         for callback, callback_state in zip(self.callbacks, state["callbacks"], strict=True):
             callback.load_state_dict(callback_state)
+
+    def without_rows(self, state: dict[str, Any]) -> dict[str, Any]:
+        """The state without what belongs to the rows of replay buffers."""
+        return state
 
     def state_of_branch(self, state: dict[str, Any]) -> dict[str, Any]:
         """The state with which a branch from a checkpoint begins. state: that of the checkpoint."""

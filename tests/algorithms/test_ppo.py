@@ -741,6 +741,7 @@ def probe_config(kind: str, continuous: bool, **changes: Any) -> dict[str, Any]:
             "save": None,
             "keep_last": 1,
             "keep_every": None,
+            "replay_in_checkpoints": "all",
             "checkpoint_folder": None,
             "stop_within_s": 60.0,
             "mirror": None,

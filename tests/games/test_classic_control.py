@@ -346,6 +346,7 @@ def dqn_run(game: Config, **values: Any) -> dict[str, Any]:
             "save": {"every": 20, "unit": "opt_steps"},
             "keep_last": 2,
             "keep_every": None,
+            "replay_in_checkpoints": "all",
             "checkpoint_folder": None,
             "stop_within_s": 60.0,
             "mirror": None,

@@ -1,0 +1,103 @@
+"""The rows of one replay buffer alone, in a folder of its own: to begin another run with them, or to look at them.
+
+rows/replay.json          which rows, in which files, with the SHA-256 of each; the rest of the buffer's state
+     state.safetensors    the tensors of that state, as priorities
+     replay-0-8192-0a1b2c3d.safetensors, ...    the rows, in segments
+"""
+
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+from pydantic import ValidationError
+from torch import Tensor
+
+from palestra.storage.disk import Folder, RunFolderError
+from palestra.storage.facts import Entry, to_json
+from palestra.storage.segments import (
+    SEGMENT_ROWS,
+    CheckpointPlace,
+    DamagedError,
+    SegmentedRows,
+    StoredFile,
+    StoredRows,
+    held_rows,
+    parse_json,
+    raising_damaged,
+    read_tensors,
+    rows_per_segment,
+    segment_bounds,
+    tensors_to_bytes,
+    write_segment,
+)
+from palestra.storage.states import decode, encode
+
+FACTS, STATE = "replay.json", "state.safetensors"
+
+
+class SavedBuffer(SegmentedRows, Protocol):
+    """What saving and loading alone needs of a replay buffer."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+class ReplayFacts(Entry):
+    """The content of replay.json. kind: the buffer's class. state: as palestra.storage.states encodes it."""
+
+    format: Literal[1]
+    kind: str
+    capacity: int
+    rows: StoredRows
+    state: dict[str, Any]
+    tensors: StoredFile
+
+
+def save_replay(buffer: SavedBuffer, path: str | Path) -> None:
+    """Write the rows of a replay buffer into a new folder. Raises RunFolderError if there is one already, or if the
+    disk refuses."""
+    place = Path(path)
+    try:
+        place.mkdir(parents=True)
+        folder = Folder(place)
+        bounds = segment_bounds(*held_rows(buffer), rows_per_segment(buffer, SEGMENT_ROWS))
+        segments = tuple(write_segment(folder, "replay", buffer, start, stop) for start, stop in bounds)
+        tensors: dict[str, Tensor] = {}
+        state = encode(buffer.state_dict(), "", tensors)
+        content = tensors_to_bytes(tensors)
+        folder.write(STATE, content)
+        facts = ReplayFacts(
+            format=1,
+            kind=type(buffer).__name__,
+            capacity=buffer.capacity,
+            rows=StoredRows(start=held_rows(buffer)[0], num_added=buffer.num_added, segments=segments),
+            state=state,
+            tensors=StoredFile.of(content),
+        )
+        folder.write(FACTS, to_json(facts.model_dump()).encode())  # last: it makes the rows exist
+    except FileExistsError:
+        raise RunFolderError(f"{place} exists already; expected a folder that does not") from None
+    except OSError as error:
+        raise RunFolderError(f"{place} cannot be written: {error}") from error
+
+
+def load_replay(buffer: SavedBuffer, path: str | Path) -> None:
+    """Load what `save_replay` wrote into an empty replay buffer of the same kind and capacity: it then draws what the
+    saved one would have drawn. Raises ValueError for another buffer, DamagedError if a file differs from what was
+    written; the buffer may then hold some of the rows."""
+    folder = Folder(Path(path))
+    with raising_damaged(f"{path}/{FACTS}"):
+        content = folder.read(FACTS)
+    try:
+        facts = ReplayFacts.model_validate(parse_json(content, FACTS))
+    except ValidationError as error:
+        raise DamagedError(f"{path}/{FACTS} differs from what was written: {error.errors()[0]['msg']}") from error
+    expected, got = (facts.kind, facts.capacity), (type(buffer).__name__, buffer.capacity)
+    if expected != got:
+        raise ValueError(f"expected a {expected[0]} of capacity {expected[1]}, as the saved one, got {got}")
+    if buffer.num_added:
+        raise ValueError(f"expected an empty replay buffer, got one with {buffer.num_added} rows added")
+    state = decode(facts.state, read_tensors(folder, STATE, facts.tensors))
+    for start, rows in facts.rows.read(CheckpointPlace(folder, folder)):
+        buffer.load_rows(start, rows)
+    buffer.load_state_dict(state)
