@@ -97,7 +97,7 @@ def filed_steps(disk: Path, name: str) -> list[int]:
     if name == "csv":
         return [int(line.split(",")[1]) for line in file.read_text().splitlines()[1:]]
     events = EventFileLoader(str(file)).Load()
-    return [event.step for event in events if [value.tag for value in event.summary.value] == ["x/0"]]
+    return [event.step for event in events if [value.tag for value in event.summary.value] == ["detail/x/0"]]
 
 
 @pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")

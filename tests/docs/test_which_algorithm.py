@@ -45,7 +45,7 @@ def test_an_algorithm_plays_what_the_table_says(actions: str, monkeypatch: pytes
 
 
 def test_it_names_every_shipped_config_of_an_environment_or_its_like() -> None:
-    named = {name for name in re.findall(r"`([a-z0-9-]+)`", PAGE) if is_shipped(name)}
+    named = {name for name in re.findall(r"`([a-z0-9_-]+)`", PAGE) if is_shipped(name)}
     environments = {path.stem.split("-")[1] for path in shipped_configs()}
     assert environments == {name.split("-")[1] for name in named}
 

@@ -30,7 +30,7 @@ def callers(name: str) -> set[str]:
 def test_players_and_evaluations_are_built_in_one_place() -> None:
     assert callers("Player") == {"runs/parts.py"}
     assert callers("Evaluations") == {"runs/parts.py"}
-    assert callers("build_parts") == {"training/trainer.py", "runs/stored.py"}
+    assert callers("build_parts") == {"training/trainer.py", "runs/stored.py", "runs/tournament.py"}
 
 
 def test_parts_hold_the_game_and_the_players_of_a_config(make_config: MakeConfig) -> None:
