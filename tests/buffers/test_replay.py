@@ -180,7 +180,7 @@ def test_a_capacity_alone_makes_a_buffer_of_whole_rows_in_memory() -> None:
 
 def test_the_loop_of_the_document_draws_what_it_added() -> None:
     page = (Path(__file__).parents[2] / "docs" / "replay.md").read_text()
-    [code] = re.findall(r"```python\n(.*?)```", page, re.S)
+    [code] = [block for block in re.findall(r"```python\n(.*?)```", page, re.S) if "palestra.ReplayBuffer(" in block]
     found: dict[str, Any] = {}
     exec(code, found)
     rows, batch = found["rows"], found["batch"]
