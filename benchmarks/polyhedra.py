@@ -302,7 +302,7 @@ def train_bare(config: RunConfig, steps: Steps) -> Training:
     game, players = parts.game, parts.players
     assert isinstance(game, TensorGame)
     fused_game = FusedGame(game, {})
-    worlds = {n: fused_game.new_worlds(config.num_worlds, config.seed, f"player/{n}/play") for n in players}
+    worlds = {n: fused_game.new_worlds(config.worlds_of(n), config.seed, f"player/{n}/play") for n in players}
     num_opt_steps, started = 0, 0.0
     while num_opt_steps < config.stop.after:
         for name, player in players.items():
@@ -312,7 +312,7 @@ def train_bare(config: RunConfig, steps: Steps) -> Training:
             fused_game.policies = {p.roles[0]: p.policy(explore=True) for p in players.values()}
             transitions = player.join([fused_game.collect(worlds[name], player.roles, dqn.config.rollout_length)])
             buffer.add(transitions.rows(), transitions.valid)
-            player.env_steps += config.num_worlds * dqn.config.rollout_length
+            player.env_steps += player.num_worlds * dqn.config.rollout_length
             if player.env_steps < dqn.config.warmup_env_steps:
                 continue
             for _ in range(dqn.config.updates_per_turn):

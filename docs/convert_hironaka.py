@@ -119,7 +119,7 @@ def layers_of(net: nn.Module, role: str) -> list[list[Any]]:
 
 def run_config(config: dict[str, Any], nets: dict[str, nn.Module]) -> dict[str, Any]:
     """The config of palestra; of each trained role with a network, by the name of its function."""
-    n, host_or_agent = config["dimension"], config[next(role for role in ROLES if role in config)]
+    n = config["dimension"]
     scripted = {role: scripted_player(role, nets.get(role)) for role in ROLES if role not in config}
     players = {
         role: player(config, role, f"hironaka_nets:{role}" if role in nets else None) for role in config_roles(config)
@@ -142,7 +142,7 @@ def run_config(config: dict[str, Any], nets: dict[str, nn.Module]) -> dict[str, 
             "max_rounds": 100,
             "reward": {"name": "win"},
         },
-        "num_worlds": host_or_agent["rollout_size"],
+        "num_worlds": {role: config[role]["rollout_size"] for role in players},
         "roles": {role: role for role in ROLES},
         "players": {role: players.get(role, scripted.get(role)) for role in ROLES},
         "stop": {"after": 20000, "unit": "opt_steps"},
@@ -258,18 +258,12 @@ def optimizer(given: dict[str, Any]) -> dict[str, Any]:
     return {"name": f"torch.optim:{name}", "arguments": arguments}
 
 
-def differences(config: dict[str, Any]) -> list[str]:
-    """What will not be as it was, a line each."""
-    lines = [
-        "stop.after: 20000 opt steps of host and agent together; the original's config names no end",
-        "schedules move with every opt step; in the original they stand still during a call of train",
-        "the agent's target takes the best of the coordinates that the host chose; the original's, of all",
-        "worlds play on between roll-outs, and the state is never divided; only what players see is",
-    ]
-    sizes = {config[role]["rollout_size"] for role in config_roles(config)}
-    if len(sizes) > 1:
-        lines.append(f"num_worlds: one number for both roles; the original has rollout_size {sorted(sizes)}")
-    return lines
+DIFFERENCES = [
+    "stop.after: 20000 opt steps of host and agent together; the original's config names no end",
+    "schedules move with every opt step; in the original they stand still during a call of train",
+    "the agent's target takes the best of the coordinates that the host chose; the original's, of all",
+    "worlds play on between roll-outs, and the state is never divided; only what players see is",
+]  # what will not be as it was
 
 
 # ---- files -------------------------------------------------------------------------------------------------
@@ -302,7 +296,7 @@ def convert(source: Path, folder: Path) -> list[str]:
     for role in trained:
         weights = {name: value.detach().contiguous() for name, value in nets[role].state_dict().items()}
         save_file(weights, folder / f"{role}.safetensors")
-    return differences(config)
+    return DIFFERENCES
 
 
 def main() -> None:

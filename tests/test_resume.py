@@ -94,6 +94,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "output.save": {"every": 1, "unit": "opt_steps"},
         "stop": {"after": 8, "unit": "opt_steps"},
     },
+    "other numbers of worlds": {"num_worlds": {"host": 8, "agent": 3}},
     "no evaluation": {"evaluations": [], "best": None, "output.record": None},
     "long roll-outs": {"players.host.algorithm.rollout_length": 3, "players.agent.algorithm.updates_per_turn": 5},
     "copied target, sgd, deep sets": {

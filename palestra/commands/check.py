@@ -57,7 +57,7 @@ def _check_apart_from_environment(config: RunConfig) -> None:
     """Make those checks of a Trainer that need no spaces."""
     find_device(config.execution.device)
     for name in config.learners():  # a lone agent's environment has one move
-        check_seat(config.players[name].algorithm, name, Seat(config.num_worlds, 1, 1))  # type: ignore[union-attr]
+        check_seat(config.players[name].algorithm, name, Seat(config.worlds_of(name), 1, 1))  # type: ignore[union-attr]
     check_scratch_folders(config)
     check_checkpoint_folder(config)
 

@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 from palestra.config.base import Config
-from palestra.config.errors import GLUED, ConfigError, ConfigErrorItem, likeness, typed
+from palestra.config.errors import GLUED, ConfigError, ConfigErrorItem, likeness, shown, typed
 from palestra.config.places import Place
 
 INTEGER = re.compile(r"[-+]?(0|[1-9][0-9]*(_[0-9]+)*)")
@@ -173,6 +173,9 @@ def full_key(data: Any, path: str) -> str:
     if path in known:
         return path
     if not any(key.endswith(f".{path}") for key in known):
+        above = path.rpartition(".")[0]
+        if above in known and not isinstance(value := _value_at(data, above), dict | list):
+            raise _error(path, f"no such key; did you mean {above!r}, which is {shown(value)} here and no mapping?")
         raise _error(path, f"no such key; did you mean {_nearest_path(known, path)!r}?")
     candidates = [key for key in known if key.endswith((f".{path}", f"_{path}"))]
     if len(candidates) > 1:
@@ -188,6 +191,12 @@ def _replace(data: Any, path: str, value: Any, model: type[Config] | None) -> No
         place = place.below_or_any(slot, here)
         container, here = here, here[slot]
     container[slot] = place.in_full(value)
+
+
+def _value_at(data: Any, path: str) -> Any:
+    for key in path.split("."):
+        data = data[int(key) if isinstance(data, list) else key]
+    return data
 
 
 def _nearest_path(paths: Iterable[str], path: str) -> str:

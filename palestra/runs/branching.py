@@ -15,7 +15,7 @@ from torch import Tensor
 
 from palestra.config import Config, ConfigError, ConfigErrorItem, admits, render, trusting
 from palestra.config.errors import shown
-from palestra.runs.config import BaseRunConfig, read_stored_config
+from palestra.runs.config import BaseRunConfig, RunConfig, read_stored_config
 from palestra.storage.checkpoints import CheckpointError, Checkpoints
 from palestra.storage.loaded_checkpoint import LoadedCheckpoint
 from palestra.storage.run_folder import RunFolder
@@ -127,6 +127,7 @@ def branched_config(checkpoint: Path, overrides: Sequence[str], calls: Sequence[
     folder = run_of(checkpoint)
     folder.require_rebuildable(calls)
     branched: BaseRunConfig = read_stored_config(folder.config, overrides)
+    has_same_worlds = _has_same_worlds(read_stored_config(folder.config), branched)
     players = getattr(branched, "players", {})
     not_learning = {name for name, player in players.items() if not hasattr(player, "algorithm")}
     faults = [
@@ -137,19 +138,29 @@ def branched_config(checkpoint: Path, overrides: Sequence[str], calls: Sequence[
         for change in changes_since(checkpoint, branched)
         if re.fullmatch(FIXED_IN_A_BRANCH, change.key)
         and not re.fullmatch(FREE_IN_A_BRANCH, change.key)
-        and not any(change.key.startswith(f"players.{name}.") for name in not_learning)
+        and not (has_same_worlds and change.key == "num_worlds")
+        and not any(f"{change.key}.".startswith((f"players.{name}.", f"num_worlds.{name}.")) for name in not_learning)
     ]
     if faults:
         raise ConfigError(faults)
     return branched
 
 
+def _has_same_worlds(before: BaseRunConfig, after: BaseRunConfig) -> bool:
+    """Whether each player that learns on has as many worlds as before, whichever way that is written."""
+    if not (isinstance(before, RunConfig) and isinstance(after, RunConfig)):
+        return False
+    learning = [name for name in after.learners() if name in before.learners()]
+    return all(before.worlds_of(name) == after.worlds_of(name) for name in learning)
+
+
 def seat_overrides(checkpoint: Path, freeze: Sequence[str], replace: Mapping[str, str]) -> list[str]:
     """The overrides of a branch in which other players sit. freeze: learning players that are held fixed as they are in
-    the checkpoint. replace: scripted players, by the names of those whose places they take. Raises ConfigError for
-    unknown players, and for players to freeze that do not learn."""
+    the checkpoint. replace: scripted players, by the names of those whose places they take. Whoever learns no more has
+    no number of worlds. Raises ConfigError for unknown players, and for players to freeze that do not learn."""
     run = run_of(checkpoint)
-    players: Mapping[str, Config] = getattr(read_stored_config(run.config), "players", {})
+    stored = read_stored_config(run.config)
+    players: Mapping[str, Config] = getattr(stored, "players", {})
     learning = [name for name, player in players.items() if hasattr(player, "algorithm")]
     faults = [
         ConfigErrorItem(key, f"expected a player{which} ({', '.join(known)}), got {name!r}")
@@ -174,7 +185,11 @@ def seat_overrides(checkpoint: Path, freeze: Sequence[str], replace: Mapping[str
     configs: dict[str, dict[str, str]] = {name: {"scripted": script} for name, script in replace.items()}
     origin = {"from_run": str(run.path.absolute()), "checkpoint": checkpoint.name}
     configs |= {name: origin | {"player": name} for name in freeze}
-    return [f"players.{name}={json.dumps(config)}" for name, config in configs.items()]
+    overrides = [f"players.{name}={json.dumps(config)}" for name, config in configs.items()]
+    if configs and isinstance(stored, RunConfig) and isinstance(stored.num_worlds, dict):
+        left = {name: number for name, number in stored.num_worlds.items() if name not in configs}
+        overrides.append(f"num_worlds={json.dumps(left)}")
+    return overrides
 
 
 def run_of(checkpoint: Path) -> RunFolder:

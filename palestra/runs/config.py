@@ -5,11 +5,11 @@ further keys. RunConfig is the kind in which players play games.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from palestra.algorithms.algorithm import Algorithm
 from palestra.algorithms.dqn import DQNConfig
@@ -36,7 +36,7 @@ from palestra.config import (
     load_yaml,
     walk,
 )
-from palestra.config.errors import listed
+from palestra.config.errors import listed, typed
 from palestra.evaluation.config import AnyEvaluationConfig, BestConfig, EvaluatorsConfig, best_errors, evaluation_errors
 from palestra.games import AnyGameConfig
 from palestra.players import SCRIPTED, FromRunConfig, own_script_model, script_error, scripts_in
@@ -188,6 +188,20 @@ class BaseRunConfig(Config):
         return self
 
 
+def _check_num_worlds(value: Any) -> Any:
+    """Name each wrong number with its player; pydantic names none inside a union."""
+    errors = []
+    for player, number in (value if isinstance(value, dict) else {"": value}).items():
+        if type(number) is not int:
+            more = "" if isinstance(value, dict) else ", or a mapping with one for each learning player"
+            errors.append(ConfigErrorItem(str(player), f"expected an integer >= 1{more}, got {typed(number)}"))
+        elif number < 1:
+            errors.append(ConfigErrorItem(str(player), f"expected an integer >= 1, got {number}"))
+    if errors:
+        raise ConfigError(errors)
+    return value
+
+
 class RunConfig(BaseRunConfig):
     """A run in which players play games. The keys from `seed` to `callbacks` are the experiment; `execution` may change
     results within rounding; `output` changes no bit."""
@@ -196,8 +210,8 @@ class RunConfig(BaseRunConfig):
 
     game: AnyGameConfig
     """the rules"""
-    num_worlds: PositiveInt
-    """how many games a learning player plays at the same time"""
+    num_worlds: Annotated[PositiveInt | dict[str, PositiveInt], BeforeValidator(_check_num_worlds)]
+    """how many games a learning player plays at the same time: one number for all, or a mapping with one for each"""
     roles: dict[str, str]
     """who sits in which role"""
     players: dict[str, AnyPlayer]
@@ -221,6 +235,7 @@ class RunConfig(BaseRunConfig):
         roles = self.game.declared_roles()
         errors = [
             *self._role_errors(roles),
+            *self._worlds_errors(),
             *evaluation_errors(self.evaluations, self.game, roles, scripts),
             *best_errors(self.best, self.evaluations, roles, self.info_of_evaluations(), self.learners()),
         ]
@@ -245,6 +260,14 @@ class RunConfig(BaseRunConfig):
         """The names of the players that learn."""
         return [name for name, config in self.players.items() if isinstance(config, LearningPlayerConfig)]
 
+    def worlds_of(self, player: str) -> int:
+        """How many games a learning player plays at the same time."""
+        return self.num_worlds[player] if isinstance(self.num_worlds, dict) else self.num_worlds
+
+    def most_worlds(self) -> int:
+        """The largest number of games that are played at the same time: how many environments an evaluation steps."""
+        return max(self.num_worlds.values()) if isinstance(self.num_worlds, dict) else self.num_worlds
+
     def seats(self, player: str, roles: Sequence[str]) -> list[str]:
         """The roles in which a player sits, in the order of `roles`, the roles of the game. For a player that does not
         learn and sits in none: the roles that it has in the pairings of evaluations."""
@@ -253,6 +276,21 @@ class RunConfig(BaseRunConfig):
             return seats
         pairings = [pairing for evaluation in self.evaluations for pairing in evaluation.pairings]
         return [role for role in roles if any(pairing.get(role) == player for pairing in pairings)]
+
+    def _worlds_errors(self) -> Iterator[ConfigErrorItem]:
+        learners = self.learners()
+        if not isinstance(self.num_worlds, dict) or not learners:
+            return
+        for player in [*learners, *(each for each in self.num_worlds if each not in learners)]:
+            key = f"num_worlds.{player}"
+            if player not in self.num_worlds:
+                yield ConfigErrorItem(
+                    key, "expected an integer >= 1 for each player that learns, but the key is missing"
+                )
+            elif player not in learners:
+                known = f"the players that learn are {', '.join(learners)}"
+                what = f"{player!r} does not learn, leave it out" if player in self.players else "unknown key"
+                yield ConfigErrorItem(key, f"{what}; {known}")
 
     def _role_errors(self, roles: Sequence[str]) -> list[ConfigErrorItem]:
         expected = f"expected one of the players: {', '.join(self.players)}"

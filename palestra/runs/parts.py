@@ -65,7 +65,7 @@ def build_evaluations(
         lambda game: game.build(parts.game.device, config.execution.kernel),
         _fit_player,
         config.seed,
-        config.num_worlds,
+        config.most_worlds(),
         config.output.info,
     )
 
@@ -115,7 +115,7 @@ def _build_player(name: str, run: RunConfig, game: Game, copies: Folder | None) 
             trained = read_copy(copies, name, config) if copies is not None and is_here else read_player(config)
             _import(player, trained)
     else:
-        player.learning, player.num_worlds = True, run.num_worlds
+        player.learning, player.num_worlds = True, run.worlds_of(name)
         player.moves = _moves(game, roles)
         player.algorithm = build_algorithm(config.algorithm, player)  # type: ignore[attr-defined]
     return player

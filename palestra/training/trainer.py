@@ -99,9 +99,10 @@ class Trainer(Lifecycle):
                 warm_start(player, self.config)
         self.fused_game: Any = fuse(self.game)  # a FusedGame or a SoloGame, each with worlds of its own kind
         for player in self.learners:
-            with memory_needed("num_worlds"):
+            own_key = isinstance(self.config.num_worlds, dict)
+            with memory_needed(f"num_worlds.{player.name}" if own_key else "num_worlds"):
                 player.worlds = self.fused_game.new_worlds(
-                    self.config.num_worlds, self.config.seed, f"player/{player.name}/play"
+                    player.num_worlds, self.config.seed, f"player/{player.name}/play"
                 )
         self.use_time_log(self.time_log)
         self.turn = 0  # the index in `learners` of the player whose turn it is
@@ -175,7 +176,7 @@ class Trainer(Lifecycle):
         seats = {seat: self.player_of(seat) for seat in self.game.roles}
         self.fused_game.policies = {seat: sitter.policy(explore=sitter.learning) for seat, sitter in seats.items()}
         roll_out: RollOut = [self.fused_game.collect(player.worlds, player.roles, num_rounds)]
-        num_steps = num_rounds * self.config.num_worlds
+        num_steps = num_rounds * player.num_worlds
         player.env_steps += num_steps
         self.env_steps += num_steps
         self.epoch_counts["roll_outs"] += 1

@@ -647,7 +647,7 @@ def test_all_wrong_overrides_are_told_at_once(data: dict[str, Any]) -> None:
     assert [(error.path, error.message.split("?")[0]) for error in raised.value.errors] == [
         ("gama", "no such key; did you mean 'players.ann.algorithm.gamma'"),
         ("evaluations.7.num_games", "no such key; did you mean 'evaluations.0.num_games'"),
-        ("seed.x", "no such key; did you mean 'seed'"),
+        ("seed.x", "no such key; did you mean 'seed', which is 0 here and no mapping"),
         ("seed", "expected an override of the form dotted.key=value, got no '='"),
         ("seed", "invalid YAML in line 1, column 2: expected the node content, but found '<stream end>'"),
         ("roles.-1", "no such key; did you mean 'roles'"),

@@ -94,7 +94,8 @@ CONFIG = {
     **{"scale_observation": True, "version_string": "v0", "dimension": 3, "max_num_points": 20, "max_value": 20},
     "max_grad_norm": 10,
     "host": ROLE,
-    "agent": ROLE | {"optim": {"name": "sgd", "args": {"lr": 0.01, "momentum": 0.5}}, "er": 0.1, "gamma": 0.9},
+    "agent": ROLE
+    | {"rollout_size": 4, "optim": {"name": "sgd", "args": {"lr": 0.01, "momentum": 0.5}}, "er": 0.1, "gamma": 0.9},
     "replay_buffer": {"type": "base", "buffer_size": 1000, "use_cuda": False},
 }
 SHORT = {"evaluations.0.num_games": 5, "evaluations.0.final_num_games": 5, "output.recorders": []}
@@ -151,6 +152,7 @@ def test_hyperparameters_are_those_of_the_config(out: Path) -> None:
     config = yaml.safe_load((out / "run.yml").read_text())
     host, agent = (config["players"][role]["algorithm"] for role in ("host", "agent"))
     assert (host["gamma"], agent["gamma"]) == (0.97, 0.9)
+    assert config["num_worlds"] == {"host": 8, "agent": 4}
     assert host["target"] == {"name": "polyak", "tau": 0.9, "interval": 3}
     assert host["learning_rate"] == {"name": "exponential", "initial": 0.001, "final": 1e-8, "rate": 0.996}
     assert host["exploration"]["epsilon"] == {"name": "exponential", "initial": 0.5, "final": 0.2, "rate": 0.99}
