@@ -4,14 +4,18 @@ from collections.abc import Mapping
 from itertools import pairwise
 from typing import Annotated, Literal, Self
 
+import numpy as np
 import torch
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from palestra.config import Config, ConfigError, ConfigErrorItem, PositiveInt
 from palestra.games.spaces import Space
+from palestra.randomness import runs_on_cpu
+from palestra.runtime.compiling import njit
 
 Sizes = Annotated[list[PositiveInt], Field(min_length=1)]
+STACK = 4  # frames, as Atari's are stacked
 
 
 class NatureCNNConfig(Config):
@@ -74,7 +78,7 @@ class NatureCNN(nn.Module):
                 expected = f"expected a window of at most {height} x {width} pixels, the size of its input"
                 message = f"{expected}, got {kernel} x {kernel}"
                 raise ConfigError([ConfigErrorItem(f"kernels.{index}", message)])
-            layers += [nn.Conv2d(channels, out, kernel, stride), nn.ReLU()]
+            layers += [nn.Conv2d(channels, out, kernel, stride), nn.ReLU(inplace=True)]
             channels, height, width = out, (height - kernel) // stride + 1, (width - kernel) // stride + 1
         dense = _dense_layers([channels * height * width, *config.hidden_widths], num_outputs)
         self.layers = nn.Sequential(*layers, nn.Flatten(), *dense)
@@ -139,8 +143,28 @@ def find_image(net_name: str, spaces: dict[str, Space]) -> tuple[str, tuple[int,
 def scale_pixels(image: Tensor) -> Tensor:
     """float32 in [0, 1] of uint8 (B, C, H, W); on a CPU with the channels innermost in memory, where convolutions are
     up to twice as fast. Divided in place: a second tensor of that size takes longer to get than to fill."""
+    if runs_on_cpu(image) and image.shape[1] == STACK:
+        scaled = torch.empty(image.shape, memory_format=torch.channels_last)
+        _scale_stacks(image.contiguous().flatten(2).numpy(), scaled.permute(0, 2, 3, 1).flatten(1).numpy())
+        return scaled
     layout = torch.channels_last if image.device.type == "cpu" else torch.contiguous_format
     return image.to(torch.float32, memory_format=layout).div_(255.0)
+
+
+@njit()
+def _scale_stacks(images: np.ndarray, scaled: np.ndarray) -> None:
+    """Scale stacks of four frames, four times as fast as torch does, which turns the layout byte by byte: the four
+    bytes of a pixel become one word first. images: uint8 (B, 4, P). scaled: float32 (B, P * 4), which is filled."""
+    words = np.empty(images.shape[2], np.uint32)
+    octets = words.view(np.uint8)
+    for image in range(len(images)):
+        first, second, third, fourth = images[image, 0], images[image, 1], images[image, 2], images[image, 3]
+        for pixel in range(len(words)):
+            low = np.uint32(first[pixel]) | np.uint32(second[pixel]) << np.uint32(8)
+            high = np.uint32(third[pixel]) | np.uint32(fourth[pixel]) << np.uint32(8)
+            words[pixel] = low | high << np.uint32(16)
+        for entry in range(len(octets)):
+            scaled[image, entry] = np.float32(octets[entry]) / np.float32(255.0)
 
 
 def _dense_layers(widths: list[int], num_outputs: int) -> list[nn.Module]:

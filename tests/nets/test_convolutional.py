@@ -62,6 +62,16 @@ def test_the_channels_of_scaled_pixels_are_innermost_in_memory(num_channels: int
     assert torch.equal(scaled, image.float() / 255.0)
 
 
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_stacks_of_frames_are_scaled_to_the_same_bits(layout: torch.memory_format) -> None:
+    """Their kernel's, of all bytes in all four places."""
+    image = torch.stack([torch.arange(256).roll(17 * frame) for frame in range(4)]).to(torch.uint8)
+    image = torch.stack([image, image.flip(1)]).view(2, 4, 16, 16).contiguous(memory_format=layout)
+    scaled = scale_pixels(image)
+    assert torch.equal(scaled, image.float() / 255.0)
+    assert scaled.is_contiguous(memory_format=torch.channels_last)
+
+
 @pytest.mark.parametrize("data", [SMALL_NATURE, SMALL_IMPALA])
 def test_every_pixel_that_a_window_covers_reaches_the_output(data: dict[str, Any]) -> None:
     net, seen = build(data, SMALL), observe(SMALL, 1)
