@@ -34,6 +34,7 @@ from palestra.config import (
     load_config,
     load_stored_config,
     load_yaml,
+    trusting,
     walk,
 )
 from palestra.config.errors import listed, typed
@@ -355,12 +356,13 @@ def read_config(config: str | Path | dict[str, Any] | BaseRunConfig, overrides: 
 
 
 def read_stored_config(path: Path, overrides: Sequence[str] = ()) -> Any:
-    """The config of a stored run, as `read_config` gives it. Raises RunFolderError for a file that palestra did not
-    write, ConfigError for overrides that do not fit, UntrustedError if it names modules that the user does not
-    trust."""
+    """The config of a stored run, as `read_config` gives it. Whoever types an override trusts the modules that it
+    names. Raises RunFolderError for a file that palestra did not write, ConfigError for overrides that do not fit,
+    UntrustedError if the file names modules that the user does not trust."""
     if overrides:
         read_stored_config(path)
-        return load_stored_config(path, overrides, kind_of_run)
+        with trusting():
+            return load_config(path, overrides, kind_of_run)
     try:
         if is_tournament(load_yaml(path)):
             raise RunFolderError(f"expected a run in which a player learns, got a tournament: {path.parent}")

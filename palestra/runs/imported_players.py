@@ -61,16 +61,16 @@ def copy_players(run: RunConfig, players: Mapping[str, Player], folder: Folder, 
         for name, config in run.players.items():
             if isinstance(config, FromRunConfig):
                 source = RunFolder(find_run(config.from_run).folder).root, "config.yml"
-                if copies is not None and is_copied(copies, name):
+                if copies is not None and _find_copy(copies, name, config) is not None:
                     source = copies, _files_of(name)[1]
-                _copy_player(players[name], source[0].read(source[1]), folder)
+                _copy_player(players[name], config, source[0].read(source[1]), folder)
             elif isinstance(script := players[name].script, ModulePolicy):
                 copy_module(name, script, folder)
     except OSError as error:
         raise RunFolderError(f"{folder.path} cannot be written: {error}") from error
 
 
-def _copy_player(player: Player, config: bytes, folder: Folder) -> None:
+def _copy_player(player: Player, origin: FromRunConfig, config: bytes, folder: Folder) -> None:
     """Write a player's weights, counters, and the config file of the run that trained it."""
     folder.make()
     facts, text, weights = _files_of(player.name)
@@ -78,27 +78,33 @@ def _copy_player(player: Player, config: bytes, folder: Folder) -> None:
     folder.write(text, config)
     content = tensors_to_bytes(nets)
     folder.write(weights, content)
-    copied = CopiedPlayer(opt_steps=player.opt_steps, env_steps=player.env_steps, weights=StoredFile.of(content))
+    copied = CopiedPlayer(
+        **origin.model_dump(),
+        opt_steps=player.opt_steps,
+        env_steps=player.env_steps,
+        weights=StoredFile.of(content),
+    )
     folder.write(facts, to_json(copied.model_dump()).encode())
 
 
 class CopiedPlayer(Entry):
-    """The counters of a copied player, and the size and SHA-256 of the file with its weights."""
+    """What the config says of a copied player, its counters, and the size and SHA-256 of the file with its weights."""
 
+    from_run: str
+    player: str
+    checkpoint: str
     opt_steps: Annotated[int, Field(ge=0)]
     env_steps: Annotated[int, Field(ge=0)]
     weights: StoredFile
 
 
-def read_copy(folder: Folder, name: str, config: FromRunConfig) -> TrainedPlayer:
-    """Read a player that `copy_players` has written. Raises DamagedError if the files differ from what was written."""
-    facts, text, weights = _files_of(name)
-    with raising_damaged(facts):
-        content = folder.read(facts)
-    try:
-        copied = CopiedPlayer.model_validate(parse_json(content, facts))
-    except ValidationError as error:
-        raise DamagedError(f"{facts} differs from what was written: {error.errors()[0]['msg']}") from error
+def read_copy(folder: Folder, name: str, config: FromRunConfig) -> TrainedPlayer | None:
+    """Read a player that `copy_players` has written for this config; None if it has not. Raises DamagedError if the
+    files differ from what was written."""
+    copied = _find_copy(folder, name, config)
+    if copied is None:
+        return None
+    _, text, weights = _files_of(name)
     if folder.kind(text) != "file":
         raise DamagedError(f"{text}: expected a regular file, got {folder.kind(text) or 'none'}")
     learned: Any = read_stored_config(folder.path / text).players[config.player]
@@ -109,9 +115,22 @@ def read_copy(folder: Folder, name: str, config: FromRunConfig) -> TrainedPlayer
     return TrainedPlayer(learned.algorithm, state)
 
 
-def is_copied(folder: Folder, name: str) -> bool:
-    """Whether `copy_players` has written a player into this folder."""
-    return folder.kind(_files_of(name)[0]) is not None
+def _find_copy(folder: Folder, name: str, config: FromRunConfig) -> CopiedPlayer | None:
+    """What `copy_players` has written of the player of this config; None if it has not. A branch may name another
+    player than its origin, also in the place of a torch module. Raises DamagedError."""
+    facts = _files_of(name)[0]
+    if folder.kind(facts) is None:
+        return None
+    with raising_damaged(facts):
+        found = parse_json(folder.read(facts), facts)
+    if not isinstance(found, dict) or "from_run" not in found:
+        return None  # of a torch module
+    try:
+        copied = CopiedPlayer.model_validate(found)
+    except ValidationError as error:
+        raise DamagedError(f"{facts} differs from what was written: {error.errors()[0]['msg']}") from error
+    is_same = copied.model_dump(include=set(FromRunConfig.model_fields)) == config.model_dump()
+    return copied if is_same else None
 
 
 def _files_of(name: str) -> tuple[str, str, str]:

@@ -19,7 +19,7 @@ from palestra.players.scripted import ScriptedPlayerConfig
 from palestra.players.torch_modules import TorchModuleConfig
 from palestra.runs.config import RunConfig
 from palestra.runs.copied_modules import build_module
-from palestra.runs.imported_players import TrainedPlayer, is_copied, read_copy, read_player
+from palestra.runs.imported_players import TrainedPlayer, read_copy, read_player
 from palestra.runtime.threads import memory_needed
 from palestra.storage.checkpoints import CheckpointError
 from palestra.storage.disk import Folder, RunFolderError
@@ -111,9 +111,8 @@ def _build_player(name: str, run: RunConfig, game: Game, copies: Folder | None) 
             player.script = build_module(name, config, game, first, copies)
     elif isinstance(config, FromRunConfig):
         with _errors_at(f"players.{name}.from_run", config, first):
-            is_here = copies is not None and is_copied(copies, name)
-            trained = read_copy(copies, name, config) if copies is not None and is_here else read_player(config)
-            _import(player, trained)
+            copied = None if copies is None else read_copy(copies, name, config)
+            _import(player, copied or read_player(config))
     else:
         player.learning, player.num_worlds = True, run.worlds_of(name)
         player.moves = _moves(game, roles)

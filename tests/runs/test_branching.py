@@ -41,6 +41,10 @@ def same(one: Any, two: Any) -> bool:
     return torch.equal(one, two) if isinstance(one, torch.Tensor) else bool(one == two)
 
 
+def weights(run: Path, player: str, which: str | int = "latest") -> Any:
+    return state(run, which)["players"][player]["nets"]
+
+
 @pytest.fixture
 def run(make_config: MakeConfig, tmp_path: Path) -> Path:
     Trainer(
@@ -289,11 +293,32 @@ def test_latest_and_best_are_checkpoints_to_branch_off(pointer: str, run: Path, 
         Trainer.branch(path, [], run=tmp_path / "another")
 
 
+# ---- players of other runs in the seats ----------------------------------------------------------------
+
+
+def test_a_branch_takes_another_stored_player_in_the_place_of_one(
+    run: Path, make_config: MakeConfig, tmp_path: Path
+) -> None:
+    """Another run, and another checkpoint of the same run: the copy that the origin has is of neither."""
+    other, first = tmp_path / "other", tmp_path / "first"
+    Trainer(make_config({"seed": 5}), run=other).fit()
+    agent = {"from_run": str(run), "player": "agent", "checkpoint": "latest"}
+    Trainer(make_config({"players.agent": agent, "best": None}), run=first).fit()
+    assert same(weights(first, "agent"), weights(run, "agent"))
+    wanted = {f"players.agent.from_run={other}": weights(other, "agent")}
+    wanted["players.agent.checkpoint='1'"] = weights(run, "agent", 1)
+    wanted["players.agent.player=agent"] = weights(run, "agent")
+    for number, (override, expected) in enumerate(wanted.items()):
+        new = tmp_path / f"new-{number}"
+        Trainer.branch(first / "checkpoints/00000001", [override], run=new).fit()
+        assert same(weights(new, "agent"), expected)
+    other.rename(tmp_path / "away")
+    extend(tmp_path / "new-0", ["stop.after=32"])
+    Trainer.load(tmp_path / "new-0").fit()
+    assert same(weights(tmp_path / "new-0", "agent"), weights(tmp_path / "away", "agent"))
+
+
 # ---- other players in the seats ------------------------------------------------------------------------
-
-
-def weights(run: Path, player: str, which: str | int = "latest") -> Any:
-    return state(run, which)["players"][player]["nets"]
 
 
 @pytest.mark.parametrize("checkpoint", [1, 2])

@@ -168,6 +168,21 @@ def test_a_branch_takes_a_class_or_other_weights_in_the_place_of_a_player(here: 
     assert "players.agent" in message
 
 
+def test_a_branch_puts_a_stored_player_and_a_module_in_the_place_of_each_other(
+    here: Path, make_config: MakeConfig
+) -> None:
+    palestra.Trainer(make_config(), run=here / "source").fit()
+    palestra.Trainer(config_of(make_config, NET), run=here / "run").fit()
+    stored = {"from_run": "source", "player": "host", "checkpoint": "latest"}
+    shell("branch", "run/checkpoints/00000001", f"players.host={stored}", "--run", "stored", "--quiet")
+    expected = palestra.load_player("source", "host").nets["q"].state_dict()
+    found = palestra.Trainer.load("stored").players["host"].nets["q"].state_dict()
+    assert all(torch.equal(weight, found[key]) for key, weight in expected.items())
+    shell("branch", "stored/checkpoints/00000001", f"players.host={NET}", "--run", "module", "--quiet")
+    copied = (here / "module" / "players" / "host.safetensors").read_bytes()
+    assert copied == (here / "net.safetensors").read_bytes()
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -18,6 +18,7 @@ import palestra
 from palestra.algorithms.parts.exploration import best_legal
 from palestra.cli import app
 from palestra.config import ConfigError, UntrustedError
+from palestra.config.own_modules import read_trusted
 from palestra.schedules import read_schedule
 
 MakeConfig = Callable[..., dict[str, Any]]
@@ -127,6 +128,32 @@ def test_a_replay_buffer_of_ones_own_draws_by_its_own_rule(config: dict[str, Any
     assert ages.min() == 0
     assert ages.max() == 39
     assert (ages < 10).double().mean() == pytest.approx(0.5, abs=0.03)  # a quarter of the rows is half of the batch
+
+
+def test_who_types_one_in_an_override_of_a_branch_trusts_it(
+    make_config: MakeConfig, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(here / "state"))
+    palestra.Trainer(make_config(), run=here / "run").fit()
+    checkpoint, warmup = "run/checkpoints/00000001", "{name: warmup:Warmup, peak: 0.5, num_steps: 4}"
+    shell("branch", checkpoint, f"players.host.algorithm.learning_rate={warmup}", "--run", "branch", "--quiet")
+    assert {source.module for source in read_trusted()} == {"warmup"}
+    forget()
+    assert palestra.Trainer.load("branch").host_lr_scheduler(3) == 0.5
+
+
+def test_an_override_of_a_branch_trusts_nothing_that_the_run_names(
+    config: dict[str, Any], here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    palestra.Trainer(config, run=here / "run").fit()
+    monkeypatch.setenv("XDG_STATE_HOME", str(here / "state"))
+    forget()
+    schedule = "players.agent.algorithm.learning_rate={name: warmup:Warmup, peak: 0.5, num_steps: 4}"
+    refused = shell("branch", "run/checkpoints/00000001", schedule, "--run", "branch", code=2)
+    assert "module 'lion'" in refused
+    assert read_trusted() == set()
+    assert not sys.modules.keys() & set(MODULES)
+    shell("branch", "run/checkpoints/00000001", schedule, "--run", "branch", "--trust", "--quiet")
 
 
 def test_a_stored_run_imports_none_of_them_before_it_is_trusted(config: dict[str, Any], here: Path) -> None:
