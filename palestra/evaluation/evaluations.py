@@ -223,6 +223,11 @@ class BestScore:
         self.value: float | None = None
         self._before: float | None = None
 
+    def is_nan(self, record: Mapping[str, Any]) -> bool:
+        """Whether the measure is not known in the record of an evaluation, as where no episode had that info field."""
+        score = self.measure.of(record)
+        return score is not None and math.isnan(score)
+
     def improves(self, record: Mapping[str, Any]) -> bool:
         """Whether the record of an evaluation has a strictly better score than all earlier ones; never if it is nan. A
         better score becomes the best."""

@@ -21,6 +21,7 @@ class PlayedEvaluations(Evaluating):
     def __init__(self, training: RunningTraining, config: RunConfig, evaluator: Evaluator) -> None:
         self.training, self.config, self.evaluator = training, config, evaluator
         self.best = None if config.best is None else BestScore(config.best, config.evaluations, config.output.info)
+        self._warned_nan = False
 
     def intervals(self) -> Sequence[Interval | None]:
         return [evaluation.interval for evaluation in self.config.evaluations]
@@ -41,7 +42,14 @@ class PlayedEvaluations(Evaluating):
     def update_best(self, record: Mapping[str, Any]) -> None:
         """If the result is better than all before, the checkpoint of its players becomes the best: the one that is
         saved at this safe point, or an earlier one that was kept for this decision."""
-        if self.best is None or not self.best.improves(record):
+        if self.best is None:
+            return
+        if not self._warned_nan and self.best.is_nan(record):
+            self._warned_nan = True
+            name, steps = f"{self.best.config.measure} of evaluation {record['evaluation']!r}", record["opt_steps"]
+            line = f"best: {name} is nan at opt step {steps}; a checkpoint with nan is never the best"
+            self.training.opened_output().display.warn(line)
+        if not self.best.improves(record):
             return
         if steps_of(record) == steps_of(self.training.counts()):
             self.is_best = True

@@ -783,6 +783,20 @@ def test_the_best_checkpoint_is_that_of_the_best_evaluation(make_config: MakeCon
     assert rho[best["counters"]["opt_steps"]] == best["evaluating"]["best_score"] == max(rho.values())
 
 
+def test_a_best_that_is_nan_is_told_once(
+    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "odd_scores.py").write_text("def score(pair):\n    return float('nan')\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    shown = io.StringIO()
+    config = make_config({"best.measure": "odd_scores:score", "output.display": "plain"})
+    trainer = Trainer(config, run=tmp_path / "run", console=Console(file=shown, width=200))
+    trainer.fit()
+    told = "warning: best: odd_scores:score of evaluation 'main' is nan at opt step 0; a checkpoint with nan is never"
+    assert shown.getvalue().count(told) == shown.getvalue().count("is nan") == 1
+    assert not (tmp_path / "run" / "checkpoints" / "best").exists()
+
+
 def test_plain_lines_tell_where_the_run_is(make_config: MakeConfig, tmp_path: Path) -> None:
     console = Console(record=True, width=120, quiet=False, file=open("/dev/null", "w"))  # noqa: SIM115
     Trainer(make_config({"output.display": "plain"}), run=tmp_path / "run", console=console).fit()
