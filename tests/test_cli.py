@@ -442,8 +442,8 @@ def test_a_branch_fills_seats_anew(trained: Path, in_tmp_path: Path) -> None:
 
 def test_evaluate_without_pairings_is_told(file: Path) -> None:
     palestra("train", "tiny.yml", "evaluations=[]", "best=null", "--run", "a", "--quiet")
-    expected = "evaluations: expected at least one in the run's config, got []\n"
-    assert palestra("evaluate", "a", code=2).stderr == expected
+    expected = "evaluations: expected at least one in the run's config, got []; --pairing host=host,agent=agent plays"
+    assert palestra("evaluate", "a", code=2).stderr == f"{expected} one\n"
 
 
 # ---- check, config, list, help -------------------------------------------------------------------------

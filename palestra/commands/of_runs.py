@@ -18,7 +18,9 @@ def evaluate(
     run: Annotated[
         str,
         typer.Argument(
-            metavar="RUN|FILE", help="the folder of a run, or the config of a tournament", show_default=False
+            metavar="RUN|FILE",
+            help="the folder of a run, palestra:polyhedra, or the config of a tournament",
+            show_default=False,
         ),
     ],
     overrides: Annotated[
@@ -39,19 +41,23 @@ def evaluate(
         bool, typer.Option("--watch", help="evaluate every checkpoint as it is written, until the run ends")
     ] = False,
     folder: Annotated[
-        Path | None, typer.Option("--run", help="of a tournament: the new folder for its results [runs/NAME-N]")
+        Path | None,
+        typer.Option("--run", help="of a tournament or a shipped run: the new folder for its results [runs/NAME-N]"),
     ] = None,
     trust: Trust = False,
 ) -> None:
     """Play the evaluations of a run's config with the players of a checkpoint; results go to RUN/evaluations/.
 
-    Or play a tournament, a config in which nobody learns; results go to a folder of its own."""
+    Or play a tournament, a config in which nobody learns; results go to a folder of its own, as those of a run that
+    comes with palestra."""
     with one_line_errors():
         from palestra.commands.match import mistake
         from palestra.commands.play import read_pairing
         from palestra.commands.tournament import play_tournament, tournament_file
         from palestra.runs.changed_evaluations import Changes
-        from palestra.runs.stored import StoredRun
+        from palestra.runs.output import default_folder
+        from palestra.runs.shipped_runs import find_run, is_shipped
+        from palestra.runs.stored import StoredRun, open_to_play
 
         pairings, file = [read_pairing(text) for text in pairing or []], tournament_file(run)
         if file is not None:
@@ -60,31 +66,53 @@ def evaluate(
             count = [] if games is None else [f"num_games={games}"]
             play_tournament(file, [*(overrides or []), *count], pairings, folder, console)
             return
-        if folder is not None:
+        if folder is not None and not is_shipped(run):
             raise mistake(
                 "--run", f"expected it for a tournament alone, got it for {run}, whose folder takes the results"
             )
-        stored = StoredRun.open(run, trust=trust)
+        stored = open_to_play(run, trust) if is_shipped(run) else StoredRun.open(run, trust=trust)
         changes = Changes(overrides or [], pairings)
         if changes.overrides or changes.pairings:
             stored.change_evaluations(changes)
-        if not stored.config.evaluations:
-            raise mistake("evaluations", "expected at least one in the run's config, got []")
-        known = list(stored.evaluations.configs)
-        if evaluation is not None and evaluation not in known:
-            raise mistake("--evaluation", f"expected one of {', '.join(known)}, got {evaluation!r}")
-        names = known if evaluation is None else [evaluation]
+        names = _names_of_evaluations(stored, evaluation)
+        _print_asked(stored, games)
         if watch:
             if checkpoint is not None or video:
                 raise mistake(
                     "--watch", "expected no --checkpoint and no --video together with --watch, got one of them"
                 )
+            if is_shipped(run):
+                raise mistake("--watch", f"expected a run of your own, got {run}, which trains no more")
             _watch(stored, names, games)
             return
         stored.load(checkpoint or "latest")
+        if is_shipped(run):
+            stored.file_into(default_folder(folder, f"palestra-{find_run(run).folder.name}"))
         for name, path in _evaluate(stored, names, games).items():
             if video:
                 _film(stored, name, path)
+
+
+def _names_of_evaluations(stored: Any, chosen: str | None) -> list[str]:
+    from palestra.commands.match import mistake
+
+    known = list(stored.evaluations.configs)
+    if not known:
+        remedy = f"--pairing {','.join(f'{role}={name}' for role, name in stored.config.roles.items())} plays one"
+        raise mistake("evaluations", f"expected at least one in the run's config, got []; {remedy}")
+    if chosen is not None and chosen not in known:
+        raise mistake("--evaluation", f"expected one of {', '.join(known)}, got {chosen!r}")
+    return known if chosen is None else [chosen]
+
+
+def _print_asked(stored: Any, games: int | None) -> None:
+    """What is played where the run's config has no evaluation, but a pairing is asked for."""
+    from palestra.runs.changed_evaluations import ASKED
+
+    asked = stored.evaluations.configs.get(ASKED["name"])
+    if not stored.config.evaluations and asked is not None:
+        limits = f"{games or asked.final_num_games} games (--games), each of at most {asked.max_rounds} rounds"
+        console.print(f"the run has no evaluations: {limits} (evaluations.0.max_rounds=...)", soft_wrap=True)
 
 
 def _film(stored: Any, name: str, path: Path) -> None:

@@ -45,7 +45,7 @@ def _filed(run: StoredRun, name: str, num_games: int | None) -> dict[str, Any] |
     config = run.evaluations.configs[name]
     wanted = [num_games or config.final_num_games] * len(run.evaluations.pairings(name, with_scripted=True))
     try:
-        record: dict[str, Any] = json.loads(run.folder.evaluations.read(run.file_name(name)))
+        record: dict[str, Any] = json.loads(run.results.read(run.file_name(name)))
         played = [pair["games"] + pair.get("started_over", 0) for pair in record["pairs"]]
         is_same = run.counters.items() <= record.items() and played == wanted
     except (OSError, ValueError, LookupError, TypeError, AttributeError):

@@ -13,6 +13,17 @@ from palestra.games import AnyGameConfig
 from palestra.players import scripts_in
 from palestra.runs.config import RunConfig
 
+ASKED = {
+    "name": "asked",
+    "interval": None,
+    "num_games": 1000,
+    "final_num_games": 1000,
+    "max_rounds": 1000,
+    "seed": None,
+    "game": None,
+}
+"""the evaluation in which pairings are played where a run's config has none"""
+
 
 class _Changeable(Config):
     """The keys of a run's config that an evaluation of a stored run may change."""
@@ -28,8 +39,9 @@ class Changes:
     """What is asked of the evaluations of a run.
 
     overrides: of `evaluations` and `game`, as `evaluations.0.max_rounds=50` or `game.dimension=4`; the game is that of
-    the evaluations that have none of their own. pairings: in place of those of every evaluation, role -> player, where
-    the roles that are left out keep the run's players; none: the evaluations' own.
+    the evaluations that have none of their own. pairings: in place of those of every evaluation, or if the run has no
+    evaluation, in that of ASKED: role -> player, where the roles that are left out keep the run's players; none: the
+    evaluations' own.
     """
 
     overrides: Sequence[str]
@@ -42,10 +54,9 @@ class Changes:
 
     def evaluations(self, config: RunConfig) -> list[EvaluationConfig | UserEvaluationConfig]:
         """The evaluations of a run with these changes. Raises ConfigError with every fault at once."""
-        data = {
-            "game": config.game.model_dump(),
-            "evaluations": [evaluation.model_dump() for evaluation in config.evaluations],
-        }
+        own = [evaluation.model_dump() for evaluation in config.evaluations]
+        asked = [{**ASKED, "pairings": [config.roles]}] if self.pairings else []
+        data = {"game": config.game.model_dump(), "evaluations": own or asked}
         changed = check_overridden(data, self.overrides, _Changeable)
         game = None if changed.game == config.game else changed.game
         evaluations: list[EvaluationConfig | UserEvaluationConfig] = []

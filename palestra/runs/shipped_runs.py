@@ -17,10 +17,15 @@ class NamedRun(NamedTuple):
     player: str | None
 
 
+def is_shipped(run: str | Path) -> bool:
+    """Whether a run is named as one that palestra ships."""
+    return str(run).startswith(PREFIX)
+
+
 def find_run(run: str | Path) -> NamedRun:
     """A run by its folder, or by `palestra:NAME` or `palestra:NAME-PLAYER`. Raises RunFolderError for an unknown
     name."""
-    if not str(run).startswith(PREFIX):
+    if not is_shipped(run):
         return NamedRun(Path(run), None)
     name = str(run).removeprefix(PREFIX)
     known = sorted(path.name for path in FOLDER.iterdir())

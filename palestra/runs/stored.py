@@ -36,11 +36,12 @@ class EvaluationFailed(RuntimeError):
 class StoredRun:
     """The players of a run as its checkpoints hold them. First `load` a checkpoint, then `evaluate`.
 
-    counters: those of the loaded checkpoint. is_over: whether the run had ended there.
+    counters: those of the loaded checkpoint. is_over: whether the run had ended there. results: the folder in which
+    results are filed.
     """
 
     def __init__(self, folder: RunFolder, config: RunConfig, models: Mapping[str, Nets] | None = None) -> None:
-        self.folder, self.config = folder, config
+        self.folder, self.config, self.results = folder, config, folder.evaluations
         self.parts = build_parts(config, torch.device(config.execution.device), folder.players)
         use_models(self.parts, models or {})
         self.game, self.players = self.parts.game, self.parts.players
@@ -88,6 +89,12 @@ class StoredRun:
             self.restore(loaded.state)
             self.is_over = loaded.state["finished"]
 
+    def file_into(self, folder: RunFolder) -> None:
+        """File results in a new folder, because the run's own is part of palestra."""
+        for unused in ("checkpoints", "buffers"):
+            folder.root.below(unused).remove_empty()
+        self.results = folder.evaluations
+
     def restore(self, state: Mapping[str, Any]) -> None:
         """Load the players and the game from a state of the run, as a checkpoint holds it."""
         self.counters = state["counters"]
@@ -110,8 +117,8 @@ class StoredRun:
         if self._is_changed(name):
             record["changes"] = self.changes.lines()
         file = self.file_name(name)
-        self.folder.evaluations.make().write(file, to_json(plain(record)).encode())
-        return self.folder.evaluations.path / file, record
+        self.results.make().write(file, to_json(plain(record)).encode())
+        return self.results.path / file, record
 
     def file_name(self, name: str) -> str:
         """The name of the file with the record of an evaluation of the loaded checkpoint; that of a changed one
@@ -132,8 +139,8 @@ class StoredRun:
             film = Path(place) / file
             with self._failures_filed():
                 returns = self.evaluations.film(name, film)
-            self.folder.evaluations.make().write(file, film.read_bytes())
-        return self.folder.evaluations.path / file, returns
+            self.results.make().write(file, film.read_bytes())
+        return self.results.path / file, returns
 
     def play(
         self,
@@ -187,7 +194,7 @@ class StoredRun:
         try:
             yield
         except EnvironmentFailed as error:
-            traceback = write_traceback(self.folder.evaluations, error)
+            traceback = write_traceback(self.results, error)
             raise EvaluationFailed(f"{error}; {traceback}") from error
 
 

@@ -100,6 +100,27 @@ def test_a_pairing_takes_the_place_of_those_of_the_config(run: Path) -> None:
     assert record["changes"] == ["--pairing host=zeillinger,agent=agent", "--pairing agent=random"]
 
 
+def test_a_run_without_evaluations_plays_a_pairing_by_numbers_that_are_told(
+    make_config: MakeConfig, tmp_path: Path
+) -> None:
+    run = tmp_path / "bare"
+    fit(run, make_config({"evaluations": [], "best": None}))
+    told = evaluate(run, code=2).output
+    remedy = "--pairing host=host,agent=agent"
+    assert told == f"evaluations: expected at least one in the run's config, got []; {remedy} plays one\n"
+    shown = evaluate(run, *remedy.split()).output
+    assert "the run has no evaluations: 1000 games (--games), each of at most 1000 rounds" in shown
+    [(name, record)] = filed(run).items()
+    assert name.startswith("asked-opt-step-24-")
+    [pair] = record["pairs"]
+    assert pair["games"] + pair["started_over"] == 1000
+    shown = evaluate(run, "--pairing", "agent=random", "--games", 5, "evaluations.0.max_rounds=2").output
+    assert "5 games (--games), each of at most 2 rounds" in shown
+    [short] = [record for other, record in filed(run).items() if other != name]
+    assert short["pairs"][0]["players"] == {"host": "host", "agent": "random"}
+    assert short["changes"] == ["evaluations.0.max_rounds=2", "--pairing agent=random"]
+
+
 def test_a_player_of_ones_own_sits_in_a_pairing(run: Path, in_tmp_path: Path) -> None:
     (in_tmp_path / "own_agents.py").write_text(OWN)
     evaluate(run, "--pairing", "agent=own_agents:Agent", "--pairing", "agent=choose_first")

@@ -77,6 +77,24 @@ def test_commands_ask_and_play_take_the_name() -> None:
     assert "one point is left: the host has won" in played.stdout
 
 
+def test_evaluate_takes_the_name_and_files_results_in_a_folder_of_their_own(folder: Path, in_tmp_path: Path) -> None:
+    before = sorted(folder.rglob("*"))
+    for number, place in enumerate(["runs/palestra-polyhedra-1", "runs/palestra-polyhedra-2", "mine"]):
+        more = ["--run", "mine"] if place == "mine" else ["--pairing", "agent=random"] if number else []
+        shown = CliRunner().invoke(app, ["evaluate", "palestra:polyhedra", "--games", "5", *more])
+        assert shown.exit_code == 0, shown.output
+        assert "at opt step 32000" in shown.stdout
+        [file] = (in_tmp_path / place / "evaluations").iterdir()
+        assert str(Path(place) / "evaluations" / file.name) in shown.stdout
+        pairs = json.loads(file.read_text())["pairs"]
+        assert all(pair["games"] + pair["started_over"] == 5 for pair in pairs)
+    assert sorted(folder.rglob("*")) == before
+    watched = CliRunner().invoke(app, ["evaluate", "palestra:polyhedra", "--watch"])
+    assert "--watch: expected a run of your own, got palestra:polyhedra, which trains no more" in watched.output
+    refused = CliRunner().invoke(app, ["evaluate", "palestra:chess"])
+    assert (refused.exit_code, "palestra:polyhedra" in refused.output) == (2, True)
+
+
 @pytest.mark.parametrize("name", ["palestra:chess", "palestra:poly", "palestra:", "palestra:../runs"])
 def test_an_unknown_name_is_told_the_known_ones(name: str) -> None:
     known = r"expected a run that palestra ships \(palestra:polyhedra\), or one of its players, got "
