@@ -8,6 +8,7 @@ from urllib.parse import quote
 
 from pydantic import Field, ValidationError
 
+from palestra.games.config import GameConfig
 from palestra.players import FromRunConfig
 from palestra.players.player import Player
 from palestra.players.torch_modules import ModulePolicy
@@ -30,11 +31,24 @@ from palestra.storage.segments import (
 
 @dataclass(frozen=True)
 class TrainedPlayer:
-    """A player as another run has trained it. algorithm: the config of its algorithm. state: nets, opt_steps and
-    env_steps."""
+    """A player as another run has trained it. game: the config of its game. algorithm: that of its algorithm. state:
+    nets, opt_steps and env_steps."""
 
+    game: GameConfig
     algorithm: Any
     state: dict[str, Any]
+
+    def require_same_observations(self, played: GameConfig) -> None:
+        """Raise RunFolderError if the player would observe a game of this config otherwise than its own. Shapes are not
+        compared here, but when its weights are loaded."""
+        fault = self.game.misfit(played)
+        if fault is not None:
+            message = f"expected a player of a run with the game.{fault.path} of this file, got another one"
+            raise RunFolderError(message)
+        if getattr(getattr(played, "observation", None), "normalize", None) is not None:
+            why = "because each run normalises by running statistics of its own"
+            message = f"expected null for game.observation.normalize here and in its run, {why}, got a mapping"
+            raise RunFolderError(message)
 
 
 def read_player(config: FromRunConfig) -> TrainedPlayer:
@@ -42,12 +56,13 @@ def read_player(config: FromRunConfig) -> TrainedPlayer:
     there, CheckpointError for a checkpoint that is missing or damaged."""
     folder = RunFolder.open(find_run(config.from_run).folder)
     folder.require_rebuildable()
-    learned: Any = getattr(read_stored_config(folder.config), "players", {}).get(config.player)
+    stored = read_stored_config(folder.config)
+    learned: Any = getattr(stored, "players", {}).get(config.player)
     if not hasattr(learned, "algorithm"):
         raise RunFolderError(f"expected a player that learned in {config.from_run}, got {config.player!r}")
     checkpoints = Checkpoints(folder, keep_last=1, keep_every=None)
     state = checkpoints.load(config.checkpoint, check_rows=False).state
-    return TrainedPlayer(learned.algorithm, state["players"][config.player])
+    return TrainedPlayer(stored.game, learned.algorithm, state["players"][config.player])
 
 
 def copy_players(run: RunConfig, players: Mapping[str, Player], folder: Folder, copies: Folder | None) -> None:
@@ -107,12 +122,12 @@ def read_copy(folder: Folder, name: str, config: FromRunConfig) -> TrainedPlayer
     _, text, weights = _files_of(name)
     if folder.kind(text) != "file":
         raise DamagedError(f"{text}: expected a regular file, got {folder.kind(text) or 'none'}")
-    learned: Any = read_stored_config(folder.path / text).players[config.player]
+    stored = read_stored_config(folder.path / text)
     state: dict[str, Any] = {"opt_steps": copied.opt_steps, "env_steps": copied.env_steps, "nets": {}}
     for key, value in read_tensors(folder, weights, copied.weights).items():
         net, _, key_there = key.partition("/")
         state["nets"].setdefault(net, {})[key_there] = value
-    return TrainedPlayer(learned.algorithm, state)
+    return TrainedPlayer(stored.game, stored.players[config.player].algorithm, state)
 
 
 def _find_copy(folder: Folder, name: str, config: FromRunConfig) -> CopiedPlayer | None:

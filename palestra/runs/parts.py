@@ -112,7 +112,9 @@ def _build_player(name: str, run: RunConfig, game: Game, copies: Folder | None) 
     elif isinstance(config, FromRunConfig):
         with _errors_at(f"players.{name}.from_run", config, first):
             copied = None if copies is None else read_copy(copies, name, config)
-            _import(player, copied or read_player(config))
+            trained = copied or read_player(config)
+            trained.require_same_observations(run.game)
+            _import(player, trained)
     else:
         player.learning, player.num_worlds = True, run.worlds_of(name)
         player.moves = _moves(game, roles)

@@ -34,7 +34,6 @@ from palestra.runs.config import (
     PlayExecutionConfig,
     RunConfig,
     is_tournament,
-    read_stored_config,
 )
 from palestra.runs.evaluations import COUNTERS
 from palestra.runs.output import default_folder
@@ -162,28 +161,10 @@ class Tournament:
 
     def __init__(self, config: TournamentConfig) -> None:
         self.config = config
-        self._require_same_observations()
         self.parts = build_parts(config.as_run(), find_device(config.execution.device), None)
         self.game = self.parts.game
         self.evaluations = build_evaluations(self.parts)
         self.counters = dict.fromkeys(COUNTERS, 0)
-
-    def _require_same_observations(self) -> None:
-        """Players of environments whose observations were normalised in their runs cannot play here."""
-        errors = []
-        for name, player in self.config.players.items():
-            if isinstance(player, FromRunConfig):
-                try:
-                    folder = RunFolder.open(Path(player.from_run))
-                    fault = read_stored_config(folder.config).game.misfit(self.config.game)
-                except RunFolderError as error:
-                    errors.append(ConfigErrorItem(f"players.{name}.from_run", str(error)))
-                    continue
-                if fault is not None:
-                    message = f"expected a player of a run with the game.{fault.path} of this file, got another one"
-                    errors.append(ConfigErrorItem(f"players.{name}.from_run", message))
-        if errors:
-            raise ConfigError(errors)
 
     def begin(self, run: Path | None, name: str) -> None:
         """Make the tournament's folder, with its config and run.json. run: its path, where nothing may be; None:

@@ -13,8 +13,10 @@ import torch
 from torch import Tensor
 
 import palestra
+from palestra.config import ConfigError
 from palestra.players.player import Player
 from palestra.training.trainer import Trainer
+from tests.games.gym_worlds import cart_pole
 
 MakeConfig = Callable[..., dict[str, Any]]
 
@@ -105,3 +107,69 @@ def test_what_cannot_be_begun_with_is_told(
     (error,) = caught.value.errors
     assert error.path == "players.host.warm_start"
     assert message in error.message
+
+
+# ---- players held fixed ----------------------------------------------------------------------------------
+
+
+def in_an_environment(make_config: MakeConfig, observation: dict[str, Any] | None, **changes: Any) -> dict[str, Any]:
+    game = cart_pole(observation=observation or {"normalize": None, "clip": None}, **changes)
+    data = {"game": game, "roles": {"agent": "agent"}, "evaluations": [], "best": None, "stop.after": 1}
+    config = make_config(data)
+    config["players"] = {"agent": config["players"]["agent"]}
+    return config
+
+
+@pytest.mark.parametrize(
+    ("there", "here", "message"),
+    [
+        (
+            {"normalize": {"eps": 1e-8}, "clip": None},
+            None,
+            "expected a player of a run with the game.observation of this file, got another one",
+        ),
+        (
+            {"normalize": None, "clip": 5.0},
+            {"normalize": None, "clip": None},
+            "expected a player of a run with the game.observation of this file, got another one",
+        ),
+        (
+            {"normalize": {"eps": 1e-8}, "clip": None},
+            {"normalize": {"eps": 1e-8}, "clip": None},
+            "expected null for game.observation.normalize here and in its run, because each run normalises by running "
+            "statistics of its own, got a mapping",
+        ),
+    ],
+)
+def test_a_stored_player_that_would_see_other_observations_is_refused_before_training(
+    there: dict[str, Any] | None, here: dict[str, Any] | None, message: str, make_config: MakeConfig, in_tmp_path: Path
+) -> None:
+    Trainer(in_an_environment(make_config, there), run="source").fit()
+    config = in_an_environment(make_config, here)
+    config["players"]["old"] = {"from_run": "source", "player": "agent", "checkpoint": "latest"}
+    config["evaluations"] = make_config({"evaluations.0.pairings": [{"agent": "old"}]})["evaluations"]
+    with pytest.raises(ConfigError) as raised:
+        Trainer(config, run="new")
+    assert str(raised.value) == f"players.old.from_run: {message}"
+    assert not Path("new").exists()
+
+
+def test_a_stored_player_sits_in_a_run_that_reads_alike(make_config: MakeConfig, in_tmp_path: Path) -> None:
+    clipped = {"normalize": None, "clip": 5.0}
+    Trainer(in_an_environment(make_config, clipped), run="source").fit()
+    config = in_an_environment(make_config, clipped)
+    config["players"]["old"] = {"from_run": "source", "player": "agent", "checkpoint": "latest"}
+    config["evaluations"] = make_config({"evaluations.0.pairings": [{"agent": "old"}]})["evaluations"]
+    trainer = Trainer(config, run="new")
+    assert same(weights(trainer.players["old"]), weights(palestra.load_player("source", "agent")))
+    trainer.fit()
+
+
+def test_a_stored_player_of_rescaled_boards_plays_on_such_alone(make_config: MakeConfig, in_tmp_path: Path) -> None:
+    Trainer(make_config(), run="source").fit()
+    config = make_config({"players.agent": {"from_run": "source", "player": "agent", "checkpoint": "latest"}})
+    Trainer(config | {"best": None})
+    config["game"]["rescale"] = False
+    message = r"^players\.agent\.from_run: expected a player of a run with the game\.rescale of this file, got another"
+    with pytest.raises(ConfigError, match=message):
+        Trainer(config | {"best": None})

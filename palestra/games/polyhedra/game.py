@@ -112,6 +112,15 @@ class PolyhedraConfig(GameConfig):
     def declared_roles(self) -> tuple[str, ...]:
         return PolyhedraGame.roles
 
+    def misfit(self, other: GameConfig) -> ConfigErrorItem | None:
+        if isinstance(other, PolyhedraConfig) and self._shows_rescaled() != other._shows_rescaled():
+            message = f"expected {str(self.rescale).lower()}, as in the run's game, with which its players were trained"
+            return ConfigErrorItem("rescale", f"{message}, got {str(other.rescale).lower()}")
+        return None
+
+    def _shows_rescaled(self) -> bool:
+        return self.rescale or self.rescale_state
+
 
 def host_subsets(dimension: int) -> list[int]:
     """The host's choices as bitmasks of coordinates, in the order of the action code: all subsets of size >= 2,
