@@ -23,7 +23,7 @@ from benchmarks.peers.rows import COMPARISONS
 from benchmarks.same_bits import Side, side_of
 
 SCRIPT = Path(__file__).with_name("same_speed_side.py")
-PEERS = [(each.row, each.title) for each in COMPARISONS if each.row in ("P1", "P2", "P4", "P5", "P7")]
+PEERS = [(each.row, each.title) for each in COMPARISONS if each.row in ("P1", "P2", "P4", "P5", "P7", "P8")]
 PLAY = [
     (row, f"random play, {reduction}, batch {batch}")
     for row, reduction in (("H1", "minimal"), ("H2", "vertices"))
