@@ -1,7 +1,8 @@
 """The commands that look at runs: evaluate, ask, play, report, compare, table, plot, verify, export."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,8 +19,8 @@ def evaluate(
     run: Annotated[
         str,
         typer.Argument(
-            metavar="RUN|FILE",
-            help="the folder of a run, palestra:polyhedra, or the config of a tournament",
+            metavar="RUN|URL|FILE",
+            help="the folder of a run, its mirror, palestra:polyhedra, or the config of a tournament",
             show_default=False,
         ),
     ],
@@ -42,7 +43,11 @@ def evaluate(
     ] = False,
     folder: Annotated[
         Path | None,
-        typer.Option("--run", help="of a tournament or a shipped run: the new folder for its results [runs/NAME-N]"),
+        typer.Option(
+            "--run",
+            help="of a tournament or a shipped run: the new folder for its results [runs/NAME-N]; "
+            "of a mirror: that for a copy of its players, and the results [runs/NAME-copy]",
+        ),
     ] = None,
     trust: Trust = False,
 ) -> None:
@@ -57,7 +62,7 @@ def evaluate(
         from palestra.runs.changed_evaluations import Changes
         from palestra.runs.output import default_folder
         from palestra.runs.shipped_runs import find_run, is_shipped
-        from palestra.runs.stored import StoredRun, open_to_play
+        from palestra.storage.fetching import fetch_new_checkpoints, is_url
 
         pairings, file = [read_pairing(text) for text in pairing or []], tournament_file(run)
         if file is not None:
@@ -66,11 +71,10 @@ def evaluate(
             count = [] if games is None else [f"num_games={games}"]
             play_tournament(file, [*(overrides or []), *count], pairings, folder, console)
             return
-        if folder is not None and not is_shipped(run):
-            raise mistake(
-                "--run", f"expected it for a tournament alone, got it for {run}, whose folder takes the results"
-            )
-        stored = open_to_play(run, trust) if is_shipped(run) else StoredRun.open(run, trust=trust)
+        if folder is not None and not (is_shipped(run) or is_url(run)):
+            place = f"{run}, whose folder takes the results"
+            raise mistake("--run", f"expected it for a tournament, a mirror or a shipped run alone, got it for {place}")
+        stored = _open(run, folder, trust)
         changes = Changes(overrides or [], pairings)
         if changes.overrides or changes.pairings:
             stored.change_evaluations(changes)
@@ -83,7 +87,8 @@ def evaluate(
                 )
             if is_shipped(run):
                 raise mistake("--watch", f"expected a run of your own, got {run}, which trains no more")
-            _watch(stored, names, games)
+            look = partial(fetch_new_checkpoints, run, stored.folder) if is_url(run) else lambda: None
+            _watch(stored, names, games, look)
             return
         stored.load(checkpoint or "latest")
         if is_shipped(run):
@@ -115,6 +120,22 @@ def _print_asked(stored: Any, games: int | None) -> None:
         console.print(f"the run has no evaluations: {limits} (evaluations.0.max_rounds=...)", soft_wrap=True)
 
 
+def _open(run: str, folder: Path | None, trust: bool) -> Any:
+    """The run that is evaluated: in its folder, in a copy of its mirror, or a shipped one."""
+    from palestra.runs.shipped_runs import is_shipped
+    from palestra.runs.stored import StoredRun, open_to_play
+    from palestra.storage.fetching import fetch, is_url, name_of
+
+    if is_shipped(run):
+        return open_to_play(run, trust)
+    if not is_url(run):
+        return StoredRun.open(run, trust=trust)
+    copy, damaged = fetch(run, folder or Path("runs") / f"{name_of(run)}-copy", with_rows=False)
+    for line in damaged:
+        console.print(line, soft_wrap=True)
+    return StoredRun.open(copy.path, trust=trust)
+
+
 def _film(stored: Any, name: str, path: Path) -> None:
     console.print("filming; without a graphics card this may take minutes")
     film, found = stored.film(name, path.with_suffix(".mp4").name)
@@ -122,12 +143,12 @@ def _film(stored: Any, name: str, path: Path) -> None:
     console.print(f"a film of episodes with returns {returns}: {film}", soft_wrap=True)
 
 
-def _watch(stored: Any, names: Sequence[str], games: int | None) -> None:
+def _watch(stored: Any, names: Sequence[str], games: int | None, look: Callable[[], None]) -> None:
     from palestra.commands.watch import watch
     from palestra.recording.display.plain import evaluation_line
     from palestra.recording.results import Evaluation
 
-    for number, found in watch(stored, names, games):
+    for number, found in watch(stored, names, games, look):
         line = found if isinstance(found, str) else evaluation_line(Evaluation.from_record(found))
         console.print(f"checkpoint {number:08d}: {line}", soft_wrap=True)
     console.print(f"{stored.folder.path} is finished", soft_wrap=True)
@@ -149,6 +170,9 @@ def _evaluate(stored: Any, names: Sequence[str], games: int | None) -> dict[str,
     return {name: path for name, (path, _) in found.items()}
 
 
+Runs = Annotated[
+    list[str], typer.Argument(help="the folders of one run or more, or their mirrors' URLs", show_default=False)
+]
 Checkpoint = Annotated[str, typer.Option(help="latest, best, or a number")]
 
 
@@ -239,7 +263,9 @@ def report(
 
 @commands.command()
 def compare(
-    runs: Annotated[list[Path], typer.Argument(help="folders of runs, or of checkpoints", show_default=False)],
+    runs: Annotated[
+        list[str], typer.Argument(help="folders of runs or checkpoints, URLs of mirrors", show_default=False)
+    ],
     checkpoint: Annotated[
         str | None, typer.Option(help="best, latest or a number [the last evaluation]", show_default=False)
     ] = None,
@@ -260,20 +286,22 @@ def compare(
         from palestra.report.moments import play_afresh, read_moments
         from palestra.report.page import write_page
         from palestra.storage.facts import to_json
+        from palestra.storage.fetching import local_folders
 
-        moments = read_moments(runs, checkpoint)
-        found = [run for run, _ in moments] if games is None else play_afresh(moments, games, errors.print)
+        with local_folders(runs) as folders:
+            moments = read_moments(folders, checkpoint)
+            found = [run for run, _ in moments] if games is None else play_afresh(moments, games, errors.print)
         comparison = compare_groups(group_runs(found))
         render_comparison(console, comparison)
         if json is not None:
-            write_page(json, to_json(plain(as_data(comparison))))
+            write_page(json, to_json(plain(as_data(comparison, dict(zip(folders, runs, strict=True))))))
         if csv is not None:
             write_page(csv, to_csv(comparison))
 
 
 @commands.command()
 def table(
-    runs: Annotated[list[Path], typer.Argument(help="the folders of one run or more", show_default=False)],
+    runs: Runs,
     csv: Annotated[Path | None, typer.Option(help="the file to write [standard output]", show_default=False)] = None,
     parquet: Annotated[
         Path | None, typer.Option(help="write this file, as parquet (extra: frames)", show_default=False)
@@ -283,12 +311,14 @@ def table(
     with one_line_errors():
         from palestra.report.page import write_page
         from palestra.runs.frames import rows_of_runs, to_csv, to_parquet, write_csv
+        from palestra.storage.fetching import local_folders
 
-        rows = rows_of_runs(runs, errors.print)
-        if csv is None and parquet is None:
-            write_csv(rows, sys.stdout)
-            return
-        found = list(rows)
+        with local_folders(runs) as folders:
+            rows = rows_of_runs(folders, errors.print)
+            if csv is None and parquet is None:
+                write_csv(rows, sys.stdout)
+                return
+            found = list(rows)
         if csv is not None:
             write_page(csv, to_csv(found))
         if parquet is not None:
@@ -297,7 +327,7 @@ def table(
 
 @commands.command()
 def plot(
-    runs: Annotated[list[Path], typer.Argument(help="the folders of one run or more", show_default=False)],
+    runs: Runs,
     out: Annotated[Path, typer.Option(help="the file, which ends in .pdf, .svg or .png")] = Path("fig.pdf"),
     x: Annotated[str, typer.Option("--x", help="env_steps or opt_steps")] = "env_steps",
     metrics: Annotated[
@@ -314,8 +344,10 @@ def plot(
     with one_line_errors():
         from palestra.report.page import write_page
         from palestra.report.plots import plot_runs
+        from palestra.storage.fetching import local_folders
 
-        drawn = plot_runs(runs, x, out.suffix[1:], metrics or (), single, errors.print)
+        with local_folders(runs) as folders:
+            drawn = plot_runs(folders, x, out.suffix[1:], metrics or (), single, errors.print)
         write_page(out, drawn.content)
         console.print(f"{out}: {drawn.caption}", soft_wrap=True)
 

@@ -2,7 +2,7 @@
 
 import json
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from palestra.runs.stored import StoredRun
@@ -11,15 +11,19 @@ from palestra.storage.checkpoints import CheckpointError, Checkpoints
 LOOK_S = 1.0  # between two searches for a new checkpoint
 
 
-def watch(run: StoredRun, names: Sequence[str], num_games: int | None) -> Iterator[tuple[int, dict[str, Any] | str]]:
+def watch(
+    run: StoredRun, names: Sequence[str], num_games: int | None, look: Callable[[], None] = lambda: None
+) -> Iterator[tuple[int, dict[str, Any] | str]]:
     """Evaluate all checkpoints of a run, the oldest first, and new ones as they are written, until the run has ended.
     Gives the number of each checkpoint with a record, or with the reason why there is none.
 
-    names: of the evaluations. num_games: per pairing; None: the config's `final_num_games`. It takes no lock, and
-    writes only into evaluations/. A checkpoint that was evaluated with as many games before is not played again.
+    names: of the evaluations. num_games: per pairing; None: the config's `final_num_games`. look: called before every
+    search, to bring new checkpoints from elsewhere. It takes no lock, and writes only into evaluations/. A checkpoint
+    that was evaluated with as many games before is not played again.
     """
     checkpoints, evaluated = Checkpoints(run.folder, keep_last=1, keep_every=None), set[tuple[int, int]]()
     while True:
+        look()
         for number in checkpoints.numbers():
             try:  # a number comes again if the run was resumed from an earlier checkpoint
                 written = (checkpoints.folder.path / f"{number:08d}" / "manifest.json").lstat().st_mtime_ns

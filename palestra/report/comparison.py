@@ -1,7 +1,8 @@
 """Groups of runs side by side: the scores of their last evaluations, and how likely one group's runs beat another's."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -138,10 +139,13 @@ def _improvement(pairs: Sequence[Pair]) -> Estimate | None:
     return estimate_probability_of_improvement(pairs, NUM_RESAMPLES, seed=0) if pairs else None
 
 
-def as_data(comparison: Comparison) -> dict[str, Any]:
-    """The comparison as data for JSON; `plain` turns NaN and infinities into null."""
+def as_data(comparison: Comparison, places: Mapping[Path, str]) -> dict[str, Any]:
+    """The comparison as data for JSON; `plain` turns NaN and infinities into null. places: of runs that were fetched
+    from elsewhere, by their folders."""
     return {
-        "groups": {group.label: [str(run.path) for run in group.runs] for group in comparison.groups},
+        "groups": {
+            group.label: [places.get(run.path, str(run.path)) for run in group.runs] for group in comparison.groups
+        },
         "differences": {
             key: dict(zip((group.label for group in comparison.groups), values, strict=True))
             for key, values in comparison.differences.items()

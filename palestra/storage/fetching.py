@@ -1,14 +1,18 @@
-"""Restores a run from its mirror: the newest complete checkpoint and the best one, into a new local folder."""
+"""Restores a run from its mirror: the newest complete checkpoint and the best one, into a new local folder. Or brings
+what is needed to look at it: no replay rows."""
 
+import hashlib
 import os
 import re
-from collections.abc import Mapping
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
+from tempfile import TemporaryDirectory
 
 from palestra.storage.checkpoints import OUR_FILE
 from palestra.storage.contents import CONTENTS, RUN_FILES, Contents, folders_in, number_of
 from palestra.storage.disk import Folder, RunFolderError
+from palestra.storage.manifest import MANIFEST
 from palestra.storage.remote import MissingError, Remote
 from palestra.storage.run_folder import RunFolder
 from palestra.storage.secrets import may_hold_secret, redacted, where_secrets_lie, where_users_stand
@@ -24,30 +28,26 @@ def is_url(run: str | Path) -> bool:
     return isinstance(run, str) and "://" in run
 
 
-def fetch(url: str, into: Path | None) -> tuple[RunFolder, list[str]]:
+def fetch(url: str, into: Path | None, with_rows: bool = True) -> tuple[RunFolder, list[str]]:
     """Fetch the run whose mirror lies at a URL into a new folder. Gives the run, and one line per damaged checkpoint.
 
-    into: the folder, which must not exist; None: runs/<the last part of the URL>. Every SHA-256 is checked. Raises
-    RunFolderError if there is no run, or if the folder cannot be made; CheckpointError if no checkpoint there is
-    complete; RemoteError if the URL cannot be reached.
+    into: the folder, which must not exist; None: runs/<the last part of the URL>. with_rows: whether replay rows come,
+    without which the run can be looked at, but not go on. Every SHA-256 is checked. Raises RunFolderError if there is
+    no run, or if the folder cannot be made; CheckpointError if no checkpoint there is complete; RemoteError if the URL
+    cannot be reached.
     """
-    if may_hold_secret(url):
-        where = f"{where_secrets_lie(url)}{where_users_stand(url)}"
-        raise RunFolderError(f"the URL may contain a secret, which other users of this machine could read; {where}")
-    try:
-        remote = Remote(url, {}, ATTEMPTS, FIRST_WAIT_S)
-    except ValueError as error:
-        raise RunFolderError(f"expected a URL of fsspec, got {url}: {redacted(str(error))}") from None
-    path = into or Path("runs") / _name(url)
+    remote = _remote(url)
+    path = into or Path("runs") / name_of(url)
     if path.exists():
-        raise RunFolderError(f"{path} exists already; palestra resume {path} continues it, --run DIR fetches elsewhere")
+        remedy = f"palestra resume {path} continues it, " if with_rows else ""
+        raise RunFolderError(f"{path} exists already; {remedy}--run DIR fetches elsewhere")
     there = remote.files()
     if "run.json" not in there:
         raise RunFolderError(f"there is no run at {url}")
     unfinished = path.with_name(f".{path.name}.fetched")
     _remove(unfinished)  # a fetch that was killed may have left one
     try:
-        warnings = _fill(RunFolder.create_at(unfinished), remote, there)
+        warnings = _fill(RunFolder.create_at(unfinished), remote, there, with_rows)
         os.rename(unfinished, path)
         Folder(path.parent).sync()
     except OSError as error:
@@ -55,6 +55,57 @@ def fetch(url: str, into: Path | None) -> tuple[RunFolder, list[str]]:
     finally:
         _remove(unfinished)
     return RunFolder(path), warnings
+
+
+def fetch_new_checkpoints(url: str, folder: RunFolder) -> None:
+    """Bring all checkpoints of a mirror that a folder, which `fetch` has made, lacks, without replay rows. Those that
+    are damaged or vanish meanwhile are left out. Raises RemoteError."""
+    remote = _remote(url)
+    there = remote.files()
+    for name in sorted(folders_in(there), key=number_of):
+        local = _local(folder, name)
+        if f"checkpoints/{name}/{CONTENTS}" in there and not _is_here(local, name):
+            local.remove_files(FETCHED.fullmatch)
+            if _fetch_checkpoint(folder, remote, there, name, [], with_rows=False):
+                for file in RUN_FILES:
+                    local.remove(file)
+
+
+def _is_here(local: Folder, name: str) -> bool:
+    """Whether a local folder has the checkpoint of that name on the mirror, which has the digest of its manifest."""
+    if local.kind(MANIFEST) is None:
+        return False
+    return name.endswith(hashlib.sha256(local.read(MANIFEST)).hexdigest()[:8])
+
+
+@contextmanager
+def local_folders(runs: Sequence[str]) -> Iterator[list[Path]]:
+    """The folders of runs, to be read. Mirrors are fetched, without replay rows, into folders of their names that are
+    gone at the end. Raises what `fetch` raises."""
+    with TemporaryDirectory(prefix="palestra-") as place:
+        folders = []
+        for number, run in enumerate(runs):
+            into = Path(place, str(number))
+            folders.append(
+                fetch(run, _made(into) / name_of(run), with_rows=False)[0].path if is_url(run) else Path(run)
+            )
+        yield folders
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
+
+
+def _remote(url: str) -> Remote:
+    """Raises RunFolderError for a URL with a secret, or of no file system."""
+    if may_hold_secret(url):
+        where = f"{where_secrets_lie(url)}{where_users_stand(url)}"
+        raise RunFolderError(f"the URL may contain a secret, which other users of this machine could read; {where}")
+    try:
+        return Remote(url, {}, ATTEMPTS, FIRST_WAIT_S)
+    except ValueError as error:
+        raise RunFolderError(f"expected a URL of fsspec, got {url}: {redacted(str(error))}") from None
 
 
 def _remove(unfinished: Path) -> None:
@@ -70,19 +121,20 @@ def _remove(unfinished: Path) -> None:
         folder.remove_empty()
 
 
-def _name(url: str) -> str:
+def name_of(url: str) -> str:
+    """The name of the run at a URL: its last part. Raises RunFolderError if it has none."""
     name = PurePosixPath(url.partition("::")[0].partition("://")[2]).name
     if not name:
         raise RunFolderError(f"expected a URL that ends in a run's name, or --run DIR, got {url}")
     return name
 
 
-def _fill(folder: RunFolder, remote: Remote, there: dict[str, int]) -> list[str]:
+def _fill(folder: RunFolder, remote: Remote, there: dict[str, int], with_rows: bool) -> list[str]:
     """Fetch the newest complete checkpoint, with the run's files at that time, and the best one; gives warnings."""
     damaged: list[str] = []
     for name in sorted(folders_in(there), key=number_of, reverse=True):
         if f"checkpoints/{name}/{CONTENTS}" in there:  # otherwise it is incomplete, left by a kill
-            contents = _fetch_checkpoint(folder, remote, there, name, damaged)
+            contents = _fetch_checkpoint(folder, remote, there, name, damaged, with_rows)
             if contents is not None:
                 break
     else:
@@ -93,7 +145,7 @@ def _fill(folder: RunFolder, remote: Remote, there: dict[str, int]) -> list[str]
             checkpoint.move(file, folder.root)
     folder.write_facts(folder.facts().model_copy(update={"checkpoint_folder": None}))  # they are here now
     folder.checkpoints.write("latest", f"{checkpoint.path.name}\n".encode())
-    if best is not None and (best == name or _fetch_checkpoint(folder, remote, there, best, damaged)):
+    if best is not None and (best == name or _fetch_checkpoint(folder, remote, there, best, damaged, with_rows)):
         for file in RUN_FILES:
             _local(folder, best).remove(file)
         folder.checkpoints.write("best", f"{_local(folder, best).path.name}\n".encode())
@@ -106,7 +158,7 @@ def _local(folder: RunFolder, name: str) -> Folder:
 
 
 def _fetch_checkpoint(
-    folder: RunFolder, remote: Remote, there: Mapping[str, int], name: str, damaged: list[str]
+    folder: RunFolder, remote: Remote, there: Mapping[str, int], name: str, damaged: list[str], with_rows: bool
 ) -> Contents | None:
     """Fetch one checkpoint. Gives None, and adds a line to `damaged`, if a file differs from what was written."""
     target, buffers = _local(folder, name).make(), folder.root.below("buffers")
@@ -114,7 +166,7 @@ def _fetch_checkpoint(
         contents = Contents.from_bytes(_read_contents(remote, name))
         for file, stored in contents.files.items():
             _fetch_file(remote, there, f"checkpoints/{name}/{file}", target, file, stored)
-        for segment, stored in contents.segments.items():
+        for segment, stored in contents.segments.items() if with_rows else ():
             if buffers.kind(segment) is None:
                 _fetch_file(remote, there, f"buffers/{segment}", buffers, segment, stored)
     except DamagedError as error:

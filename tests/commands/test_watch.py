@@ -117,3 +117,33 @@ def test_what_is_asked_of_it_must_make_sense(make_config: MakeConfig, tmp_path: 
     assert error == "--watch: expected no --checkpoint and no --video together with --watch, got one of them\n"
     error = palestra(run, "--evaluation", "mane", code=2).stderr
     assert error == "--evaluation: expected one of main, got 'mane'\n"
+
+
+def test_a_mirror_is_watched_from_elsewhere(
+    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The copy takes the results; the run's folder is not read."""
+    keys = {"url": f"file://{tmp_path}/mirrors", "options": {}, "attempts": 1, "first_wait_s": 0.0, "end_wait_s": 60.0}
+    config, run = make_config({"output.mirror": keys}), tmp_path / "run"
+    with stopping_at(14):
+        fit(run, config)
+    monkeypatch.setattr(watching.time, "sleep", lambda seconds: fit(run))
+    url = f"file://{tmp_path}/mirrors/run"
+    output = palestra(url, "--watch", "--games", "7", "--run", str(tmp_path / "copy")).output
+    assert "copy is finished" in output
+    numbers = Checkpoints(RunFolder.open(run), 1, None).numbers()
+    assert numbers == Checkpoints(RunFolder.open(tmp_path / "copy"), 1, None).numbers()
+    watched = filed(tmp_path / "copy")
+    assert not filed(run)
+    assert not list((tmp_path / "copy").glob("buffers/*"))
+    assert set(watched.values()) == {7}
+    assert len(watched) >= len(numbers)
+    shutil.rmtree(tmp_path / "copy" / "evaluations")
+    shutil.copytree(run, tmp_path / "whole")
+    palestra(str(tmp_path / "whole"), "--games", "7")
+    palestra(url, "--games", "7", "--run", str(tmp_path / "later"))
+    [(name, _)] = filed(tmp_path / "later").items()
+    pairs = [json.loads((tmp_path / place / "evaluations" / name).read_text()) for place in ("whole", "later")]
+    assert pairs[0] == pairs[1]
+    message = palestra(url, "--run", str(tmp_path / "later"), code=2).output
+    assert "exists already; --run DIR fetches elsewhere" in message.replace("\n", " ")

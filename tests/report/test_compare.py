@@ -9,6 +9,7 @@ import csv
 import io
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -146,6 +147,27 @@ def test_the_command_prints_and_writes_what_it_compares(runs: list[Path], tmp_pa
     lines = list(csv.DictReader(io.StringIO(written[1].read_text())))
     assert len(lines) == 2 * 4
     assert float(lines[0]["value"]) == last_rho(runs[0], 0)
+
+
+def test_a_mirror_is_compared_as_the_run_is(make_config: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
+    keys = {"url": f"file://{tmp_path}/mirrors", "options": {}, "attempts": 1, "first_wait_s": 0.0, "end_wait_s": 60.0}
+    run = tmp_path / "run"
+    palestra.Trainer(make_config({"output.mirror": keys}), run=run).fit()
+    url, written = f"{keys['url']}/run", [tmp_path / "here.json", tmp_path / "there.json"]
+    for extra in ([], ["--checkpoint", "best"], ["--games", "4"]):
+        for place, path in zip((run, url), written, strict=True):
+            palestra_compare(place, "--json", path, *extra)
+        here, there = (json.loads(path.read_text()) for path in written)
+        assert here["scores"][0]["runs"]["run"]
+        groups = [list(each.pop("groups").values()) for each in (here, there)]
+        assert groups == [[[str(run)]], [[url]]]
+        assert here == there
+    rows = [CliRunner().invoke(app, ["table", str(place)]).stdout for place in (run, url)]
+    assert rows[0].count("\n") > 10
+    assert rows[0] == rows[1]
+    assert CliRunner().invoke(app, ["plot", url, "--out", str(tmp_path / "fig.svg")]).exit_code == 0
+    told = palestra_compare("memory://nowhere/run", code=2)
+    assert told.stderr == "there is no run at memory://nowhere/run\n"
 
 
 def test_names_are_printed_as_they_are(runs: list[Path], tmp_path: Path) -> None:

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from palestra.storage import CheckpointError, RunFolderError, fetching
-from palestra.storage.contents import Contents
-from palestra.storage.fetching import fetch
+from palestra.storage import CheckpointError, Checkpoints, RunFolderError, fetching
+from palestra.storage.contents import RUN_FILES, Contents
+from palestra.storage.fetching import fetch, fetch_new_checkpoints
 from palestra.storage.manifest import Manifest
 from palestra.storage.remote import RemoteError
 from palestra.storage.segments import CheckpointPlace, DamagedError, StoredFile
@@ -25,6 +25,7 @@ from tests.storage.mirroring import (
     clear_memory,
     failing,
     fetched,
+    numbers_on_mirror,
     save_in_turn,
 )
 
@@ -159,6 +160,22 @@ def test_a_fetch_that_was_killed_leaves_nothing_in_the_way(tmp_path: Path, monke
     assert (tmp_path / ".again.fetched").exists()
     assert fetched(PLACE, tmp_path / "again") == (1, None, [])
     assert not (tmp_path / ".again.fetched").exists()
+
+
+def test_checkpoints_that_are_new_on_the_mirror_come_without_rows(tmp_path: Path) -> None:
+    with (run := Run(tmp_path / "run", URL)).mirror:
+        save_in_turn(run, range(2))
+        folder, _ = fetch(PLACE, tmp_path / "copy", with_rows=False)
+        checkpoints = Checkpoints(folder, 1, None)
+        assert checkpoints.numbers() == [1]
+        save_in_turn(run, range(2, 4))
+        fetch_new_checkpoints(PLACE, folder)
+    there = numbers_on_mirror(PLACE)
+    assert checkpoints.numbers() == sorted({1, *there})
+    assert not list(folder.buffers.path.glob("*"))
+    for number in there:
+        assert checkpoints.load(number, check_rows=False).state["number"] == number
+        assert set(folder.checkpoints.below(f"{number:08d}").names()).isdisjoint(RUN_FILES)
 
 
 def test_a_mirror_that_was_packed_into_a_zip_comes_back(tmp_path: Path) -> None:
