@@ -27,6 +27,7 @@ from palestra.randomness import (
 
 NUM_WORLDS = 5
 MOST_IDLE_MOVES = 100  # moves in a row in which nobody decides in a world
+ONCE_MORE = "each role that has decided to decide once more in a world that was cut off (truncated), which plays on"
 WIDEST_BOUND = 10.0  # of random actions in a box without bounds
 
 
@@ -81,10 +82,10 @@ class Trial(CheckedCalls):
             step_keys = move_keys + (R + 1)
             masks, decides = self.look(state, move)
             self.check_waiting(decides, waiting, is_cut, move)
-            waiting, idle = waiting | decides, torch.where(decides.any(dim=1), 0, idle + 1)
-            expected = f"somebody to decide in every world at least once in {MOST_IDLE_MOVES} moves"
-            self.require_everywhere("deciding", expected, idle < MOST_IDLE_MOVES, "nobody")
-            if bool((idle >= MOST_IDLE_MOVES).any()):
+            plays_on = is_cut.unsqueeze(1)  # until every role that waits has decided once more
+            idle = torch.where((decides & (waiting | ~plays_on)).any(dim=1), 0, idle + 1)
+            waiting = torch.where(plays_on, waiting & ~decides, waiting | decides)
+            if self.is_stuck(idle, is_cut):
                 return
             actions = {
                 role: random_action(game.action_spaces[role], legal, move_keys + (game.roles.index(role) + 1))
@@ -96,10 +97,11 @@ class Trial(CheckedCalls):
             if bool(is_over.any()):
                 no_role = ~(self.who_decides(new) & is_over.unsqueeze(1))
                 self.require_everywhere("deciding", "no role to decide in a world that is over", no_role, "one")
-            leaving = is_over | (truncated if R == 1 else is_cut & is_last)
-            is_cut = (is_cut | truncated) & ~leaving
+            waiting &= ~terminated
+            leaving = is_over | (truncated if R == 1 else is_cut & ~waiting.any(dim=1))
             if number < len(game.moves) and is_last:
                 leaving = leaving | first  # one world at least begins anew
+            is_cut = (is_cut | truncated) & ~leaving
             self.check_stepper(state, actions, step_keys, new, (rewards, terminated, truncated))
             state = self.refill(new, leaving, step_keys + 1)
             waiting &= ~leaving.unsqueeze(1)
@@ -212,7 +214,17 @@ class Trial(CheckedCalls):
         why = "lockstep says so" if self.game.lockstep else "there is one role"
         expected = f"a role that has decided to decide at each of its moves, until its game is over ({why})"
         asked = torch.tensor([role in move for role in self.game.roles], device=self.game.device)
-        self.require_everywhere("deciding", expected, decides | ~(waiting & asked) | is_cut.unsqueeze(1), "none")
+        is_kept, is_cut = decides | ~(waiting & asked), is_cut.unsqueeze(1)
+        self.require_everywhere("deciding", ONCE_MORE, is_kept | ~is_cut, "none")
+        self.require_everywhere("deciding", expected, is_kept | is_cut, "none")
+
+    def is_stuck(self, idle: Tensor, is_cut: Tensor) -> bool:
+        """Whether a world waits for a decision that does not come; idle: int64 (B,), the moves without one."""
+        goes_on = idle < MOST_IDLE_MOVES
+        expected = f"somebody to decide in every world at least once in {MOST_IDLE_MOVES} moves"
+        self.require_everywhere("deciding", ONCE_MORE, goes_on | ~is_cut, "none")
+        self.require_everywhere("deciding", expected, goes_on | is_cut, "nobody")
+        return not bool(goes_on.all())
 
     def observe(self, state: State, role: str) -> None:
         spaces = self.game.spaces[role]

@@ -58,7 +58,7 @@ class ScriptedPolicy:
     kind = "scripted"
 
     def __init__(self, config: ScriptedPlayerConfig, game: Game, role: str) -> None:
-        self.config, self.game, self.space = config, game, game.action_spaces[role]
+        self.config, self.game, self.role, self.space = config, game, role, game.action_spaces[role]
         fault = role_fault(type(self), config.scripted, role)
         if fault is None and not isinstance(self.space, self.action_spaces):
             can = " or ".join(kind.__name__ for kind in self.action_spaces)

@@ -35,6 +35,12 @@ class Second(Any):
     roles = ("second",)
 
 
+class ByRole(ScriptedPolicy):
+    def choose(self, view, legal, keys):
+        first, last = legal.to(torch.int8).argmax(dim=1), legal.shape[1] - 1 - legal.flip(1).to(torch.int8).argmax(dim=1)
+        return first if self.role == "first" else last
+
+
 class Every(Any):
     class Config(ScriptedPlayerConfig):
         period: PositiveInt
@@ -132,6 +138,13 @@ def test_one_plays_in_any_role_as_a_policy() -> None:
     for key in range(20):
         action = policy.act({}, legal, torch.tensor([key, key]), {}).action
         assert legal.gather(1, action.unsqueeze(1)).all()
+
+
+def test_one_knows_in_which_role_it_sits() -> None:
+    legal, key, game = torch.ones(1, 6, dtype=torch.bool), torch.tensor([0]), make_game(NIM)
+    policy = make_script(own("ByRole"), game, "second")
+    assert policy.act({}, legal, key, {}).action.tolist() == [5]
+    assert policy.for_seat(game, "first").act({}, legal, key, {}).action.tolist() == [0]
 
 
 def test_one_may_keep_a_memory() -> None:

@@ -22,6 +22,7 @@ from palestra.games.game import Observation, State, TensorGame
 from palestra.games.spaces import Box, Discrete, MultiDiscrete, Space
 from palestra.randomness import global_states, random_integers
 from palestra.testing import check_game
+from tests.games.tag_game import TagGame
 
 MakeConfig = Callable[..., dict[str, Any]]
 CPU = torch.device("cpu")
@@ -145,6 +146,11 @@ def test_sound_games_of_every_kind_of_action_pass(game: TensorGame) -> None:
     assert global_states() == before
 
 
+def test_a_game_that_plays_on_after_it_was_cut_off_passes() -> None:
+    for pattern in ("together", "one by one", "at will"):
+        check_game(TagGame(3, pattern))
+
+
 # ---- broken --------------------------------------------------------------------------------------------
 
 
@@ -209,6 +215,30 @@ class Stuck(Race):
         return super().transition(state, {role: action * goes_on for role, action in actions.items()}, keys)
 
 
+class Short(Race):
+    """A race that is cut off beyond 9, where nobody decides any more."""
+
+    def is_cut(self, state: State) -> Tensor:
+        return state["places"].sum(dim=1) > 9
+
+    def deciding(self, state: State) -> Tensor:
+        return super().deciding(state) & ~self.is_cut(state).unsqueeze(1)
+
+    def transition(self, state: State, actions: dict[str, Tensor], keys: Tensor) -> Any:
+        goes_on = ~self.is_cut(state)
+        new, *results, _ = super().transition(state, {role: x * goes_on for role, x in actions.items()}, keys)
+        return new, *results, self.is_cut(new) & ~self.is_over(new)
+
+
+class ShortTogether(Short):
+    """The same with both at once."""
+
+    lockstep = True
+
+    def deciding(self, state: State) -> Tensor:
+        return super().deciding(state).any(dim=1, keepdim=True).expand(-1, 2)
+
+
 BROKEN: dict[str, tuple[Any, str]] = {
     "reset has another number of worlds": (
         then("reset", lambda g, state, keys: {name: torch.cat([value, value]) for name, value in state.items()}),
@@ -265,6 +295,16 @@ BROKEN: dict[str, tuple[Any, str]] = {
     "a world gets stuck": (
         Stuck(),
         "Stuck.deciding: expected somebody to decide in every world at least once in 100 moves, got nobody in world",
+    ),
+    "a world that was cut off gets stuck": (
+        Short(),
+        "Short.deciding: expected each role that has decided to decide once more in a world that was cut off "
+        "(truncated), which plays on, got none in world",
+    ),
+    "a world that was cut off gets stuck in lockstep": (
+        ShortTogether(),
+        "ShortTogether.deciding: expected each role that has decided to decide once more in a world that was cut off "
+        "(truncated), which plays on, got none in world",
     ),
     "who is over decides": (
         then("deciding", lambda g, flags, state: flags | g.is_over(state).unsqueeze(1)),
