@@ -90,6 +90,10 @@ def load_player(
     return stored.load_player(run, player, checkpoint, trust, models)
 
 
+def __dir__() -> list[str]:
+    return sorted({*__all__, "__version__", *(name for name in globals() if name.startswith("__"))})
+
+
 def __getattr__(name: str) -> Any:
     """Import the other names on first use: importing torch takes seconds, which `palestra --help` need not wait for."""
     if name == "__version__":

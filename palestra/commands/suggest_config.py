@@ -73,7 +73,8 @@ def _suggested(name: str, game: str | None, overrides: Sequence[str]) -> RunConf
             raise _error(name, expected_name(name, shipped))
         return read_config(shipped[name], overrides)
     if name not in known_algorithms():
-        raise _error(name, f"expected one of the algorithms {', '.join(known_algorithms())}, got {name!r}")
+        own = "; print the file of one of these, and replace its keys under `algorithm` by yours" if ":" in name else ""
+        raise _error(name, f"expected one of the algorithms {', '.join(known_algorithms())}, got {name!r}{own}")
     if _is_batched(game):
         data = {stem: load_yaml(path) for stem, path in shipped.items()}
         for stem in (f"{name}-{game}", f"{name}-{game}-batched"):

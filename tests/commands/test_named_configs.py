@@ -97,6 +97,12 @@ def test_an_algorithm_alone_is_told_its_games(algorithm: str) -> None:
     assert palestra("train", algorithm, code=2).stderr == error
 
 
+def test_an_algorithm_of_ones_own_is_told_to_begin_with_a_stock_one() -> None:
+    error = palestra("config", "mine:Sarsa", "cartpole", code=2).stderr
+    names = ", ".join(known_algorithms())
+    assert f"expected one of the algorithms {names}, got 'mine:Sarsa'; print the file of one of these, and" in error
+
+
 @pytest.mark.parametrize(("algorithm", "game"), [("dqn", "gymnasium"), ("dqn", "chess"), ("sac", "polyhedron")])
 def test_a_game_that_is_unknown_is_one_line_with_those_there_are(algorithm: str, game: str) -> None:
     error = palestra("config", algorithm, game, code=2).stderr

@@ -4,6 +4,7 @@ Covers palestra.
 """
 
 import inspect
+import pkgutil
 import re
 import sys
 from pathlib import Path
@@ -29,6 +30,7 @@ from palestra.games import TensorGame, make_game
 from palestra.games.spaces import Space
 from palestra.nets import AnyNetConfig, make_net
 from palestra.rollouts.transitions import Transitions
+from palestra.runtime.timing import PHASES
 from palestra.storage.records_file import read_records
 from palestra.testing import check_game
 
@@ -49,6 +51,11 @@ def test_the_quickstart_notebook_runs_from_top_to_bottom() -> None:
     printed = "".join(o.get("text", "") for cell in notebook.cells for o in cell.get("outputs", []))
     assert "host vs agent" in printed
     assert "expected a discount between 0 and 1, got" in printed
+
+
+def test_all_that_palestra_offers_is_listed() -> None:
+    assert {*palestra.__all__, "__version__"} <= set(dir(palestra))
+    assert len(dir(palestra)) == len(set(dir(palestra)))
 
 
 def test_the_five_lines_of_the_readme_train_load_and_play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -320,6 +327,17 @@ def test_the_game_of_the_document_keeps_its_promises(tmp_path: Path, monkeypatch
     exec(trial, {})
     (listed,) = [block for block in re.findall(r"```yaml\n(.*?)```", text, re.S) if "pennies:Pennies" in block]
     assert make_game(yaml.safe_load(listed)["game"]).roles == ("even", "odd")
+
+
+@pytest.mark.parametrize(
+    "document",
+    [path for path in DOCUMENTS if path.name != "CHANGELOG.md"],  # which also names what is gone
+    ids=lambda path: str(path.relative_to(ROOT)),
+)
+def test_names_of_palestra_in_documents_are_there(document: Path) -> None:
+    ranges = {f"palestra.{phase}" for phase in PHASES}  # of a profile
+    for name in set(re.findall(r"(?<![\w./-])palestra(?:\.\w+)+", document.read_text())) - ranges:
+        pkgutil.resolve_name(name)
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=[str(path.relative_to(ROOT)) for path in DOCUMENTS])

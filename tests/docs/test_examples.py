@@ -22,6 +22,7 @@ from typer.testing import CliRunner, Result
 import palestra
 from palestra.cli import app
 from palestra.config import load_config, load_yaml, render
+from palestra.games import make_game
 from palestra.players.player import Player
 from palestra.recording.recorders import without_clock
 from palestra.rollouts.transitions import RollOut
@@ -40,11 +41,13 @@ ROWS = re.findall(
 NAMES = sorted(path.stem for path in FOLDER.glob("*.py"))
 SHORT = {
     "pennies": ["stop.after=40", "players.player.algorithm.warmup_env_steps=256"],
+    "bomb": ["stop.after=60", *(f"players.{name}.algorithm.warmup_env_steps=256" for name in ("ann", "ben", "cleo"))],
     "corridor": ["stop.after=64", "players.agent.algorithm.warmup_env_steps=64"],
     "wide": ["stop.after=256", "players.agent.algorithm.warmup_env_steps=64"],
     "alarms": ["stop.after=40", "players.player.algorithm.warmup_env_steps=256"],
     "reinforce": ["stop.after=10", "num_worlds=16"],
     "a2c": ["stop.after=20"],
+    "sarsa": ["stop.after=20"],
     "alternating": ["stop.after=40", "trainer.num_turns=2"],
     "visits": ["stop.after=40", "players.player.algorithm.warmup_env_steps=256"],
 }
@@ -166,6 +169,24 @@ def test_processes_of_their_own_play_the_same_corridors(place: Path) -> None:
         assert torch.equal(one, other)
 
 
+def test_each_of_three_players_does_better_than_a_random_one(place: Path) -> None:
+    train("bomb", "evaluations.0.interval=null", "best=null")
+    *_, evaluation = (record for record in read_records(Path("run/records.jsonl")) if record["kind"] == "evaluation")
+    *lone, of_random, _ = (pair["returns"] for pair in evaluation["pairs"])
+    gains = {role: returns[role] - of_random[role] for role, returns in zip(of_random, lone, strict=True)}
+    assert len(gains) == 3
+    assert min(gains.values()) > 0.1, gains
+
+
+def test_who_is_not_asked_changes_nothing_in_the_game_of_three(place: Path) -> None:
+    game: Any = make_game({"name": "bomb:Bomb", "limit": 4})
+    state = {"sum": torch.tensor([0, 3, 4]), "mover": torch.tensor([1, 0, 2])}
+    new, rewards, terminated, _ = game.transition(state, {"first": torch.tensor([2, 0, 2])}, torch.arange(3))
+    assert {name: entry.tolist() for name, entry in new.items()} == {"sum": [0, 4, 4], "mover": [1, 1, 2]}
+    assert rewards.tolist() == [[0.0, 0.0, 0.0], [-1.0, 0.5, 0.5], [0.0, 0.0, 0.0]]
+    assert terminated.all(dim=1).tolist() == [False, True, True]
+
+
 def test_the_recorder_files_what_lies_above_its_limit(place: Path) -> None:
     train("alarms", "stop.after=200", *FEW_GAMES, "output.record={every: 20, unit: opt_steps}")
     losses = {number: r for number, r in enumerate(read_records(Path("run/records.jsonl"))) if r["kind"] == "training"}
@@ -283,3 +304,45 @@ def test_rows_that_do_not_count_change_nothing_that_a2c_learns(box: dict[str, An
 def loss_of(algorithm: Any, batch: Any) -> dict[str, float]:
     terms = algorithm.loss(batch, *algorithm.compute_advantages(batch))
     return {name: term.item() for name, term in terms.items()}
+
+
+# ---- SARSA -----------------------------------------------------------------------------------------------
+
+
+def test_sarsa_holds_the_pole_ten_times_as_long_as_chance(place: Path) -> None:
+    train("sarsa", "evaluations.0.interval=null", "best=null")
+    *_, evaluation = (record for record in read_records(Path("run/records.jsonl")) if record["kind"] == "evaluation")
+    learned, of_random = (pair["returns"]["agent"] for pair in evaluation["pairs"])
+    assert learned > 10 * of_random > 100.0
+
+
+def test_sarsa_learns_from_the_action_that_was_taken_next(place: Path) -> None:
+    config = load_yaml(place / "sarsa.yml") | {"num_worlds": 3, "evaluations": [], "best": None}
+    config["game"] = CARTPOLE | {"max_rounds": 11}
+    config["players"]["agent"]["algorithm"]["rollout_length"] = 40
+    trainer = Trainer(config, run="run")
+    batch = trainer.players["agent"].join(trainer._roll_out("agent", 40))
+    batch.reward = torch.arange(120.0)
+    algorithm: Any = trainer.players["agent"].algorithm
+    target, counts = algorithm.target(batch)
+    next_value, seen = algorithm.net(batch.next_observation), Counter[str]()
+    for row in range(120):
+        if batch.terminated[row]:
+            expected = float(row)
+        else:
+            kind = "cut off" if batch.truncated[row] else "last" if row >= 117 else "going on"
+            seen[kind] += 1
+            assert counts[row] == (kind == "going on")
+            if kind != "going on":
+                continue
+            expected = row + 0.98 * next_value[row, batch.action[row + 3]].item()  # the next row of the same world
+        assert counts[row]
+        assert target[row].item() == pytest.approx(expected, rel=1e-5)
+    assert min(seen[kind] for kind in ("cut off", "last", "going on")) > 0
+    assert batch.terminated.any()
+
+
+def test_sarsa_resumes_from_every_safe_point(place: Path) -> None:
+    import sarsa  # type: ignore[import-not-found]
+
+    check_algorithm(sarsa.Sarsa)

@@ -137,6 +137,7 @@ def set_flat(trainer: Trainer, names: Data) -> None:
 
 EXAMPLES = {
     "reinforce": Example("own-algorithm.md", "class Reinforce", "reinforce", None),
+    "SARSA": Example("sarsa.md", "class Sarsa", "sarsa", None),
     "A2C": Example("a2c.md", "class A2C", "a2c", None),
     "small": Example(
         "own-algorithm.md",
@@ -257,6 +258,7 @@ EXAMPLES = {
     "environment": Example("gymnasium.md", "class Corridor", "corridor", None),
     "trainer": Example("own-trainer.md", "class Alternating", "alternating", None, alternating),
     "game": Example("games.md", "class Pennies", "pennies", None),
+    "game of three roles": Example("games.md", "class Bomb", "bomb", None),
 }
 
 
@@ -337,7 +339,7 @@ def test_every_class_of_the_documents_takes_part() -> None:
         for each in blocks(page.name)
         for name in re.findall(r"^class (\w+)", each, re.M)
     }
-    helpers = {"Sampling", "Remembering", "Segments"}  # of Reinforce and of RetraceDQN
+    helpers = {"Sampling", "EpsilonGreedy", "Remembering", "Segments"}  # of Reinforce, Sarsa and RetraceDQN
     helpers |= {"SoftDQN", "MunchausenDQN"}  # which keep nothing: tests/docs/test_targets.py
     helpers |= {"Minority"}  # tests/docs/test_documents.py
     taken = {name for example in EXAMPLES.values() for name in re.findall(r"class (\w+)", example.part)}
