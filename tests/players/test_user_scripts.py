@@ -37,8 +37,8 @@ class Second(Any):
 
 class ByRole(ScriptedPolicy):
     def choose(self, view, legal, keys):
-        first, last = legal.to(torch.int8).argmax(dim=1), legal.shape[1] - 1 - legal.flip(1).to(torch.int8).argmax(dim=1)
-        return first if self.role == "first" else last
+        last = legal.shape[1] - 1 - legal.flip(1).to(torch.int8).argmax(dim=1)
+        return last if self.role == "second" else legal.to(torch.int8).argmax(dim=1)
 
 
 class Every(Any):
