@@ -47,6 +47,31 @@ def assert_ends_in_the_same_bits(run: Path, uninterrupted: Path) -> None:
 # ---- it goes on from there ---------------------------------------------------------------------------
 
 
+def test_players_of_other_runs_and_results_come_back_too(make_config: MakeConfig, tmp_path: Path) -> None:
+    """The other run is nowhere any more."""
+    fit(tmp_path / "source", make_config())
+    rival = {"from_run": str(tmp_path / "source"), "player": "host", "checkpoint": "latest"}
+    config = make_config(mirror(f"file://{tmp_path}/mirrors") | {"players.rival": rival})
+    config["evaluations"][0]["pairings"].append({"host": "rival", "agent": "random"})
+    fit(tmp_path / "uninterrupted", config)
+    with stopping_at(14):
+        assert not fit(tmp_path / "run", config).finished
+    stored = StoredRun.open(tmp_path / "run")
+    stored.load("latest")
+    stored.evaluate("main", 5)
+    with stopping_at(7):
+        assert not fit(tmp_path / "run").finished
+    for lost in ("source", "run"):
+        shutil.rmtree(tmp_path / lost)
+    trainer = Trainer.load(f"file://{tmp_path}/mirrors/run", into=tmp_path / "again")
+    trainer.fit()
+    assert_ends_in_the_same_bits(tmp_path / "again", tmp_path / "uninterrupted")
+    names = [sorted(path.name for path in (tmp_path / run / "players").iterdir()) for run in ("again", "uninterrupted")]
+    assert names[0] == names[1] == ["rival.json", "rival.safetensors", "rival.yml"]
+    [result] = (tmp_path / "again" / "evaluations").glob("*.json")
+    assert json.loads(result.read_text())["pairs"][0]["games"] > 0
+
+
 def test_a_run_fetched_after_a_stop_anywhere_ends_in_the_same_bits(make_config: MakeConfig, tmp_path: Path) -> None:
     with stopping_at(0) as safe_points:
         fit(tmp_path / "uninterrupted", make_config())
@@ -389,7 +414,7 @@ def test_what_cannot_be_resumed_from_is_one_clear_line(
     assert len(errors.splitlines()) == 1
 
 
-@pytest.mark.parametrize("command", ["evaluate", "verify", "export", "extend"])
+@pytest.mark.parametrize("command", ["report", "verify", "export", "extend"])
 def test_a_url_where_a_folder_is_needed_is_told_the_way(command: str, capfd: pytest.CaptureFixture[str]) -> None:
     assert call(command, "s3://bucket/runs/mine") == 2
     (told,) = capfd.readouterr().err.splitlines()

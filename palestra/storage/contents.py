@@ -4,6 +4,8 @@
     checkpoints/00000003-1a2b3c4d/...          the checkpoint's files, and the run's files at that time
                                   contents.json   their SHA-256, and those of the segments that it needs; written last
     buffers/...                                segments of replay rows
+    players/...                                copies of players that others have trained, written once
+    evaluations/...                            results of `palestra evaluate`, as they are after a save
 
 A checkpoint exists if and only if its contents.json is complete. The one with the highest number is the latest, and
 names the best. The digits after the number are the first of the manifest's SHA-256, so different content has a
@@ -21,10 +23,11 @@ from pydantic import Field, ValidationError
 from palestra.storage.facts import Entry, to_json
 from palestra.storage.segments import CheckpointError, DamagedError, StoredFile
 
-FORMAT: Literal[2] = 2  # 2 added the size of every file
+FORMAT: Literal[3] = 3  # 2 added the size of every file, 3 the players
 FOLDER_NAME = re.compile(r"([0-9]{8,})-[0-9a-f]{8}")
 CONTENTS = "contents.json"
 RECORDS = "records.jsonl"
+EVALUATION = re.compile(r"[^./\\\x00][^/\\\x00]*-opt-step-[0-9]+(-[0-9a-f]+)?\.(json|mp4)")  # a file's name
 RUN_FILES = ("run.json", "config.yml", "changes.jsonl", RECORDS)
 
 
@@ -32,20 +35,22 @@ FileName = Annotated[str, Field(pattern=r"^[^./\\\x00][^/\\\x00]*$")]
 
 
 class Contents(Entry):
-    """Size and SHA-256 of each file in a checkpoint's folder and of each segment in `buffers/` that it needs, by name.
+    """Size and SHA-256 of each file in a checkpoint's folder, of each segment in `buffers/` that it needs, and of each
+    file in `players/`, by name.
 
     best: the folder of the best checkpoint of the run so far.
     """
 
-    format: Literal[2]
+    format: Literal[3]
     files: dict[FileName, StoredFile]
     segments: dict[FileName, StoredFile]
+    players: dict[FileName, StoredFile]
     best: Annotated[str, Field(pattern=f"^{FOLDER_NAME.pattern}$")] | None
 
     def paths(self, name: str) -> set[str]:
         """The paths on the mirror of all files of the checkpoint whose folder has that name."""
         own = {f"checkpoints/{name}/{file}" for file in self.files}
-        return own | {f"buffers/{segment}" for segment in self.segments}
+        return own | {f"buffers/{segment}" for segment in self.segments} | {f"players/{file}" for file in self.players}
 
     def to_bytes(self) -> bytes:
         document = self.model_dump()
@@ -76,6 +81,12 @@ class Contents(Entry):
 def number_of(name: str) -> int:
     """The number of the checkpoint in a folder of that name."""
     return int(name.split("-")[0])
+
+
+def evaluations_in(files: Iterable[str]) -> set[str]:
+    """The names of the results of evaluations among the files of a mirror."""
+    names = {path.partition("/")[2] for path in files if path.startswith("evaluations/")}
+    return {name for name in names if EVALUATION.fullmatch(name)}
 
 
 def folders_in(files: Iterable[str]) -> set[str]:

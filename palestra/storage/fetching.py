@@ -10,7 +10,7 @@ from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
 
 from palestra.storage.checkpoints import OUR_FILE
-from palestra.storage.contents import CONTENTS, RUN_FILES, Contents, folders_in, number_of
+from palestra.storage.contents import CONTENTS, EVALUATION, RUN_FILES, Contents, evaluations_in, folders_in, number_of
 from palestra.storage.disk import Folder, RunFolderError
 from palestra.storage.manifest import MANIFEST
 from palestra.storage.remote import MissingError, Remote
@@ -20,6 +20,7 @@ from palestra.storage.segments import CheckpointError, DamagedError, StoredFile
 
 ATTEMPTS = 4
 FIRST_WAIT_S = 1.0
+PLAYER = re.compile(r"[^./\\\x00][^/\\\x00]*\.(json|yml|safetensors)")  # a file of a copied player
 FETCHED = re.compile(rf"{OUR_FILE.pattern}|{'|'.join(map(re.escape, RUN_FILES))}|latest|best|\..+\.[0-9]+\.tmp")
 
 
@@ -117,7 +118,9 @@ def _remove(unfinished: Path) -> None:
             place.remove_files(FETCHED.fullmatch)
             if place != folder:
                 place.remove_empty()
-        folder.below("evaluations").remove_empty()
+        for name, is_ours in (("evaluations", EVALUATION.fullmatch), ("players", PLAYER.fullmatch)):
+            folder.below(name).remove_files(is_ours)
+            folder.below(name).remove_empty()
         folder.remove_empty()
 
 
@@ -149,6 +152,8 @@ def _fill(folder: RunFolder, remote: Remote, there: dict[str, int], with_rows: b
         for file in RUN_FILES:
             _local(folder, best).remove(file)
         folder.checkpoints.write("best", f"{_local(folder, best).path.name}\n".encode())
+    for file in evaluations_in(there):
+        remote.get(f"evaluations/{file}", folder.evaluations.make().path / file)
     return damaged
 
 
@@ -169,6 +174,9 @@ def _fetch_checkpoint(
         for segment, stored in contents.segments.items() if with_rows else ():
             if buffers.kind(segment) is None:
                 _fetch_file(remote, there, f"buffers/{segment}", buffers, segment, stored)
+        for file, stored in contents.players.items():
+            if folder.players.kind(file) is None:
+                _fetch_file(remote, there, f"players/{file}", folder.players.make(), file, stored)
     except DamagedError as error:
         damaged.append(f"checkpoint {name} at {remote.url} is damaged: {error}")
         target.remove_files(FETCHED.fullmatch)

@@ -1,8 +1,9 @@
 """A run's mirror: a copy of its checkpoints at a URL, updated by a thread while the run trains.
 
-The run's folder stays authoritative. After a save the thread sends what is new: segments of replay rows, then the
-checkpoint's files, then its contents.json, which makes the checkpoint exist (see contents.py). Only then does it remove
-anything. So a kill at any moment leaves every checkpoint that retention keeps, or a newer one.
+The run's folder stays authoritative. After a save the thread sends what is new: segments of replay rows and copied
+players, then the checkpoint's files, then its contents.json, which makes the checkpoint exist (see contents.py), then
+results of evaluations. Only then does it remove anything. So a kill at any moment leaves every checkpoint that
+retention keeps, or a newer one.
 """
 
 import hashlib
@@ -18,7 +19,7 @@ from pydantic import ValidationInfo, field_validator
 
 from palestra.config import Config, ConfigError, ConfigErrorItem, NonNegativeFloat, PositiveInt
 from palestra.storage.checkpoints import Checkpoints, kept_numbers
-from palestra.storage.contents import CONTENTS, FORMAT, RECORDS, RUN_FILES, Contents, folders_in, number_of
+from palestra.storage.contents import CONTENTS, EVALUATION, FORMAT, RECORDS, RUN_FILES, Contents, folders_in, number_of
 from palestra.storage.disk import RunFolderError
 from palestra.storage.manifest import MANIFEST, Manifest
 from palestra.storage.remote import Remote, RemoteError, require_backend
@@ -106,6 +107,7 @@ class Mirror:
         self._closed = False
         self._there: dict[str, int] = {}  # the files on the mirror and their sizes: only this object writes
         self._known: dict[str, Contents] = {}  # every contents.json that was read or written
+        self._evaluations: dict[str, tuple[int, int]] = {}  # size and time of the results that were sent
 
     def __enter__(self) -> Self:
         """Raises RemoteError if the URL cannot be reached or written, RunFolderError if it belongs to another run."""
@@ -209,6 +211,7 @@ class Mirror:
             if names[number] not in whole:
                 best = next((name for name in (*names.values(), *whole) if number_of(name) == job.best), None)
                 whole[names[number]] = self._upload(number, names[number], manifest, best)
+        self._send_evaluations()
         self._remove_unkept(job, names, whole)
 
     def _whole(self) -> dict[str, Contents]:
@@ -242,6 +245,7 @@ class Mirror:
         for segment, stored in segments.items():
             if self._there.get(f"buffers/{segment}") != stored.size:  # a kill may have left a part of it
                 self._put(f"buffers/{segment}", self.folder.buffers.path / segment)
+        players = self._send_players()
         files = dict(manifest.files)
         for file in files:
             self._put(f"checkpoints/{name}/{file}", folder.path / file)
@@ -253,10 +257,31 @@ class Mirror:
         for file, content in small.items():
             self._write(f"checkpoints/{name}/{file}", content)
             files[file] = StoredFile.of(content)
-        contents = Contents(format=FORMAT, files=files, segments=segments, best=best)
+        contents = Contents(format=FORMAT, files=files, segments=segments, players=players, best=best)
         self._write(f"checkpoints/{name}/{CONTENTS}", contents.to_bytes())
         self._known[name] = contents
         return contents
+
+    def _send_players(self) -> dict[str, StoredFile]:
+        """Send the copies of players that others have trained, which never change, and give their sizes and digests."""
+        place, players = self.folder.players, {}
+        for file in place.names():
+            if place.kind(file) == "file":
+                with place.reading(file) as opened:
+                    players[file] = StoredFile.of_pieces(opened.pieces(opened.size))
+                if self._there.get(f"players/{file}") != players[file].size:
+                    self._put(f"players/{file}", place.path / file)
+        return players
+
+    def _send_evaluations(self) -> None:
+        """Send the results that are new or have changed since they were sent."""
+        place = self.folder.evaluations
+        for file in place.names():
+            if EVALUATION.fullmatch(file) and place.kind(file) == "file":
+                status = (place.path / file).lstat()
+                if self._evaluations.get(file) != (status.st_size, status.st_mtime_ns):
+                    self._put(f"evaluations/{file}", place.path / file)
+                    self._evaluations[file] = status.st_size, status.st_mtime_ns
 
     def _remove_unkept(self, job: Job, names: Mapping[int, str], whole: dict[str, Contents]) -> None:
         """Apply the retention rules of the run's folder to the checkpoints on the mirror; remove also abandoned later

@@ -96,17 +96,17 @@ def test_a_contents_json_of_a_newer_format_is_refused_with_its_version(tmp_path:
         save_in_turn(run, range(2))
     [path] = (tmp_path / "mirror").glob("run/checkpoints/00000001-*/contents.json")
     path.write_text(json.dumps(json.loads(path.read_text()) | {"format": 7}))
-    with pytest.raises(CheckpointError, match=r"expected format 2 of contents\.json, got 7"):
+    with pytest.raises(CheckpointError, match=r"expected format 3 of contents\.json, got 7"):
         fetch(f"file://{tmp_path}/mirror/run", tmp_path / "again")
 
 
 @pytest.mark.parametrize("name", ["../../../escaped", "/etc/escaped", ".", "..", "a/b", "a\\b", "", "x\0"])
 def test_a_contents_json_that_names_files_elsewhere_is_refused(name: str) -> None:
     files = dict.fromkeys(("run.json", "config.yml", "records.jsonl", "manifest.json"), StoredFile.of(b""))
-    other = {name: StoredFile.of(b"")}
-    whole = Contents(format=2, files=files, segments={"a": StoredFile.of(b"")}, best="00000003-1a2b3c4d")
+    other, one = {name: StoredFile.of(b"")}, {"a": StoredFile.of(b"")}
+    whole = Contents(format=3, files=files, segments=one, players=one, best="00000003-1a2b3c4d")
     assert Contents.from_bytes(whole.to_bytes()) == whole
-    for forged in ({"files": files | other}, {"segments": other}, {"best": name}):
+    for forged in ({"files": files | other}, {"segments": other}, {"players": other}, {"best": name}):
         contents = Contents.model_construct(**(dict(whole) | forged))
         with pytest.raises(DamagedError, match="should match pattern"):
             Contents.from_bytes(contents.to_bytes())
@@ -124,7 +124,7 @@ JSON = st.recursive(
     content=st.binary()
     | JSON.map(json.dumps).map(str.encode)
     | st.fixed_dictionaries(
-        {"format": st.just(2) | JSON, "files": JSON, "segments": JSON, "best": JSON, "sha256": JSON}
+        {"format": st.just(3) | JSON, "files": JSON, "segments": JSON, "players": JSON, "best": JSON, "sha256": JSON}
     )
     .map(json.dumps)
     .map(str.encode)
