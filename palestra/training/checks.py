@@ -9,6 +9,7 @@ from typing import Any
 from palestra.config import ConfigError, ConfigErrorItem
 from palestra.players.player import Player
 from palestra.recording.aggregates import Aggregates
+from palestra.rollouts.fused import Worlds
 from palestra.runs.config import BaseRunConfig, RunConfig
 from palestra.runs.output import RunOutput
 
@@ -55,6 +56,24 @@ def fault_of_parameters(players: Sequence[Player], fused_game: Any) -> str | Non
     for player in players:
         if not all(bool(value.isfinite().all()) for net in player.nets.values() for value in net.parameters()):
             return _fault(player, "a parameter is no finite number", fused_game)
+    return None
+
+
+def fault_of_worlds(players: Sequence[Player], fused_game: Any) -> str | None:
+    """A message on the first player all of whose worlds stand still; None if there is none.
+
+    Between two rounds of a game in lockstep, a world that was cut off waits for roles that decide at their next move.
+    Where the game lets nobody decide, that world waits for ever; where all do, nothing is learned any more.
+    """
+    for player in players:
+        worlds = player.worlds
+        if not (isinstance(worlds, Worlds) and fused_game.game.lockstep):
+            continue
+        waits = worlds.truncated_pending & (worlds.awaiting & ~worlds.done).any(dim=1)
+        if bool((waits & ~fused_game.game.deciding(worlds.state).any(dim=1)).all()):
+            name, where = type(fused_game.game).__name__, "a world that was cut off (truncated), which plays on"
+            got = f"none in any world of player {player.name!r}"
+            return f"{name}.deciding: expected each role that has decided to decide once more in {where}, got {got}"
     return None
 
 

@@ -311,7 +311,7 @@ class Lifecycle(RunOwner):
         self.notes.add({name: value})
 
     def require_finite(self, with_parameters: bool) -> None:
-        """Raise TrainingFailed if a loss or, with `with_parameters`, a parameter is not finite."""
+        """Raise TrainingFailed for what `fault` finds, such as a loss that is not finite."""
         if (fault := self.fault(with_parameters)) is not None:
             raise TrainingFailed(fault, branch_hint(self.opened_output()))
 

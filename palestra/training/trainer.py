@@ -28,7 +28,7 @@ from palestra.runs.user_nets import Nets, are_made, calls_of, use_builders, use_
 from palestra.runtime.threads import limited_threads, memory_needed
 from palestra.runtime.timing import TimeLog
 from palestra.storage.run_folder import RunFolder
-from palestra.training.checks import check_scratch_folders, fault_of_losses, fault_of_parameters
+from palestra.training.checks import check_scratch_folders, fault_of_losses, fault_of_parameters, fault_of_worlds
 from palestra.training.evaluations import PlayedEvaluations
 from palestra.training.lifecycle import Lifecycle
 from palestra.training.metrics import PendingMetrics
@@ -250,7 +250,7 @@ class Trainer(Lifecycle):
         fault = fault_of_losses(self.learners, self.metrics.by_player, self.fused_game)
         if fault is None and with_parameters:
             fault = fault_of_parameters(self.learners, self.fused_game)
-        return fault
+        return fault or fault_of_worlds(self.learners, self.fused_game)
 
     def differences(self, state: Mapping[str, Any]) -> Iterator[str]:
         """A line for each kernel of a player that ran when the checkpoint was written and does not run now, or the

@@ -28,7 +28,7 @@ import palestra
 from palestra.algorithms.algorithm import Algorithm
 from palestra.algorithms.dqn import DQN
 from palestra.callbacks import Callback
-from palestra.config import ConfigError
+from palestra.config import ConfigError, load_yaml
 from palestra.evaluation.evaluations import BestScore
 from palestra.games.polyhedra.rewards import Reward
 from palestra.nets.weights import flatten_weights, layers_of
@@ -564,6 +564,21 @@ def test_a_scratch_folder_that_is_not_there_is_an_error_of_the_config(make_confi
     expected = "expected a folder in which files can be made, got 'not/there'"
     assert str(caught.value) == f"players.host.algorithm.replay_buffer.scratch_folder: {expected}"
     assert not (tmp_path / "run").exists()
+
+
+def test_a_game_that_stands_still_after_a_cut_fails_the_run(in_tmp_path: Path) -> None:
+    folder = Path(__file__).parents[2] / "docs" / "examples"
+    source = (folder / "pennies.py").read_text()
+    cut = "torch.zeros_like(over).unsqueeze(1).expand(-1, 2), over"
+    (in_tmp_path / "short_pennies.py").write_text(
+        source.replace("over.unsqueeze(1).expand(-1, 2), torch.zeros_like(over)", cut)
+    )
+    config = load_yaml(folder / "pennies.yml") | {"evaluations": [], "best": None, "num_worlds": 3}
+    config["game"] = {"name": "short_pennies:Pennies", "num_rounds": 30}  # more than are tried when it is built
+    trainer = Trainer(config, run=in_tmp_path / "run")
+    message = r"Pennies.deciding: expected each role .* plays on, got none in any world of player 'player'; a resumed"
+    with pytest.raises(TrainingFailed, match=message):
+        trainer.fit()
 
 
 def test_a_reward_of_the_user_s_own_that_is_no_number_fails_the_run(make_config: MakeConfig, in_tmp_path: Path) -> None:
