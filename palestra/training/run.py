@@ -138,6 +138,21 @@ class RunOwner(TrainerBase):
         trainer.name = f"{run_of(origin).path.name}-branch"
         return trainer
 
+    def copy(self, run: str | Path | None = None, models: Mapping[str, Any] | None = None) -> Self:
+        """The trainer of a new run that goes on where the last checkpoint of this one stands, as this one does between
+        two calls of `fit`: a branch without changes. Trained alike, both come to the same bits; neither touches the
+        other.
+
+        run: the new run's folder, which must not exist; None: runs/<name>-<n>. Callbacks from Python are copied,
+        recorders of `set_logger` are not. models: as in `load`. As in every branch, the best checkpoint and schedules
+        that a callback has changed begin anew. Raises RuntimeError without a checkpoint, RunFolderError.
+        """
+        if not isinstance(self.run, RunFolder) or self.run.checkpoints.kind("latest") is None:
+            raise RuntimeError("copy: expected a run with a checkpoint, got one that has none; call fit() first")
+        callbacks = deepcopy(self.callbacks[len(self.config.callbacks) :])
+        latest = self.run.checkpoints.path / "latest"
+        return type(self).branch(latest, [], run, callbacks, self.console, models=models)
+
     def set_logger(self, recorder: Recorder) -> None:
         """Let a recorder of your own file the records too, besides the config's. To be called before `fit`, and again
         after `Trainer.load`. Raises RuntimeError once the run has begun."""

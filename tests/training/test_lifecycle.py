@@ -7,16 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
+from combinations import PPO
 from conftest import MakeConfig
-from resuming import Killed, assert_same_bits, at_call, fit, kill
+from resuming import Killed, assert_same_bits, at_call, fit, kill, records
 from typer.testing import CliRunner
 
 import palestra
 from palestra.cli import app
 from palestra.config import ConfigError
-from palestra.storage import Checkpoints, RunFolder
+from palestra.storage import Checkpoints, RunFolder, RunFolderError
 from palestra.storage.records_file import read_records
+from palestra.storage.states import encode
 from palestra.training import make_trainer
 from palestra.training.lifecycle import Lifecycle
 from palestra.training.trainer import Trainer
@@ -216,6 +219,42 @@ def test_a_fit_of_some_steps_takes_each_unit_and_says_what_is_none(
         with pytest.raises(ValueError, match=f"^{re.escape(message)}$"):
             trainer.fit(num_steps, unit)
     assert trainer.opt_steps == steps
+
+
+def state_of(trainer: Trainer) -> tuple[Any, dict[str, torch.Tensor]]:
+    """Without what decides the best checkpoint."""
+    tensors: dict[str, torch.Tensor] = {}
+    state = {key: value for key, value in trainer.state_dict().items() if key != "evaluating"}
+    return encode(state, "", tensors), tensors
+
+
+@pytest.mark.parametrize("changes", [{}, GYMNASIUM, {"players.host.algorithm": PPO}])
+def test_a_copy_learns_what_its_original_learns_and_touches_it_not(
+    changes: dict[str, Any], make_config: MakeConfig, tmp_path: Path, no_plots: None
+) -> None:
+    trainer = Trainer(make_config(changes), run=tmp_path / "run")
+    with pytest.raises(RuntimeError, match=r"^copy: expected a run with a checkpoint, got one that has none"):
+        trainer.copy()
+    trainer.fit(num_steps=10, unit="opt_steps")
+    before = {path: path.read_bytes() for path in (tmp_path / "run").rglob("*") if path.is_file()}
+    copy = trainer.copy(tmp_path / "copy")
+    copy.fit(num_steps=7, unit="opt_steps")
+    assert copy.opt_steps == 17
+    assert {path: path.read_bytes() for path in before} == before
+    copy.fit()
+    trainer.fit()
+    state, other = state_of(trainer), state_of(copy)
+    assert state[0] == other[0]
+    assert state[1].keys() == other[1].keys()
+    assert all(torch.equal(tensor, other[1][name]) for name, tensor in state[1].items())
+    assert any("players" in name for name in state[1])
+    mine, theirs = (
+        [record for record in records(tmp_path / name) if record["opt_steps"] > 17] for name in ("run", "copy")
+    )
+    assert mine
+    assert mine == theirs
+    with pytest.raises(RunFolderError, match="exists already"):
+        trainer.copy(tmp_path / "copy").fit()
 
 
 @pytest.mark.parametrize("is_loaded", [False, True])
