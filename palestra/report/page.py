@@ -16,6 +16,7 @@ from palestra.report.evaluations import evaluations_section
 from palestra.report.figures import Figures
 from palestra.report.groups import Group, group_runs
 from palestra.report.learning import curves_section, metrics_section
+from palestra.report.media import media_section
 from palestra.report.overview import checkpoints_section, runs_section, setting_section
 from palestra.report.reading import read_runs, under
 from palestra.report.samples import samples_section
@@ -72,6 +73,7 @@ def _sections_of_training(groups: Sequence[Group], figures: Figures) -> list[Sec
         *([comparison_section(groups)] if len(groups) > 1 else []),
         evaluations_section(groups),
         samples_section(groups, figures),
+        *media_section(groups),
         time_section(groups, figures),
         metrics_section(groups, figures),
         checkpoints_section(groups),

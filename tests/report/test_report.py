@@ -1,19 +1,21 @@
 """Reports: the numbers of the records, of any run that there may be, in a page that harms nobody.
 
-Covers palestra.report.blocks, palestra.report.evaluations, palestra.report.learning, palestra.report.overview,
-palestra.report.page, palestra.report.timings.
+Covers palestra.report.blocks, palestra.report.evaluations, palestra.report.learning, palestra.report.media,
+palestra.report.overview, palestra.report.page, palestra.report.timings.
 """
 
 import json
 import math
 import re
 import shutil
+from base64 import b64decode
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from damage import DAMAGES, EXPLODED, Damage
 from hypothesis import HealthCheck, given, settings
@@ -21,7 +23,11 @@ from typer.testing import CliRunner, Result
 
 import palestra
 from palestra.cli import app
-from palestra.report.page import write_report
+from palestra.recording import Image, Video
+from palestra.report import media
+from palestra.report.groups import group_runs
+from palestra.report.page import render_page, write_report
+from palestra.report.reading import read_runs
 from palestra.storage.disk import RunFolderError
 from palestra.storage.records_file import read_records
 from tests.report.parsing import Parsed
@@ -313,3 +319,38 @@ def test_what_is_no_run_is_one_clear_line(tmp_path: Path) -> None:
 def test_a_place_that_cannot_be_written_is_one_clear_line(run: Path) -> None:
     told = palestra_report(run, "--out", run / "nowhere" / "page.html", code=2)
     assert told.stderr == f"{run / 'nowhere' / 'page.html'} cannot be written: No such file or directory\n"
+
+
+# ---- recorded media ------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("few_figures")
+def test_recorded_media_are_in_the_page(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last four of each name; not those that are too large, damaged, or links to elsewhere."""
+    assert "Recorded media" not in render_page(group_runs(read_runs([run])))
+    board, film = Image(np.arange(30, dtype=np.uint8).reshape(5, 6)), Video(np.zeros((2, 4, 6, 3), np.uint8), 5)
+    files = {f"board-{step}.png": board.to_bytes() for step in range(5)} | {"film.gif": film.to_bytes()}
+    files |= {"huge.png": b"\x89PNG" + bytes(5000), "text.png": b"<script>"}
+    (run / "media").mkdir()
+    for name, content in files.items():
+        (run / "media" / name).write_bytes(content)
+    (run / "media" / "link.png").symlink_to(run / "config.yml")
+    lines = (run / "records.jsonl").read_text().splitlines()
+    noted = [index for index, line in enumerate(lines) if json.loads(line)["kind"] == "training"]
+    assert len(noted) >= 2
+    for step in range(5):
+        record = json.loads(lines[noted[-1]])
+        record["notes"] = {"<b>board": {"image": f"media/board-{step}.png"}}
+        lines.append(json.dumps(record))
+    record["notes"] = {name.split(".")[0]: {"image": f"media/{name}"} for name in ("huge.png", "text.png", "link.png")}
+    record["notes"]["film"] = {"video": "media/film.gif"}
+    (run / "records.jsonl").write_text("\n".join([*lines, json.dumps(record), ""]))
+    monkeypatch.setattr(media, "MOST_BYTES", 5000)
+    page = render_page(group_runs(read_runs([run])))
+    shown = re.findall(r'<img src="data:(image/[a-z]+);base64,([^"]+)" alt="([^"]+)">', page)
+    assert [kind for kind, *_ in shown] == ["image/png"] * 4 + ["image/gif"]
+    assert [b64decode(content) for _, content, _ in shown] == [board.to_bytes()] * 4 + [film.to_bytes()]
+    assert all(alt.startswith("notes/&lt;b&gt;board, opt step") for *_, alt in shown[:4])
+    assert "notes/&lt;b&gt;board, the last 4 of 5" in page
+    assert page.count("is not shown: it is larger than") == 2
+    assert "link.png" not in page
