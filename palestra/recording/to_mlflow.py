@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator
 
 from palestra.config import Config, NonEmptyStr
+from palestra.recording.artifacts import files_of_checkpoints
 from palestra.recording.recorders import Recorder, RunCard, RunEnd, numbers_of, step_of, stored_run_id
 from palestra.recording.values import Histogram, Media, values_of
 from palestra.storage.disk import Folder
@@ -41,6 +42,8 @@ class MlflowConfig(Config):
     """what the run is called; null: as its folder"""
     tags: dict[str, str]
     """tags of the run, besides `status`: running, complete, failed or interrupted"""
+    checkpoints: bool
+    """file the latest and the best checkpoint as artifacts when training ends or pauses; without replay rows"""
 
     def build(self) -> "MlflowRecorder":
         return MlflowRecorder(self)
@@ -105,6 +108,9 @@ class MlflowRecorder(Recorder):
     def close(self, end: RunEnd) -> None:
         self._waiting += self._metrics(end.scores, end.step)
         self.flush()
+        if self.config.checkpoints:
+            for path, name in files_of_checkpoints(self._folder):
+                self._client.log_artifact(self._id, str(path), str(PurePosixPath("run", name).parent))
         self._client.set_tag(self._id, "status", end.status)
         self._client.set_terminated(self._id, STATUS[end.status])
 

@@ -8,6 +8,7 @@ from importlib import import_module
 from typing import Any, Literal
 
 from palestra.config import Config, NonEmptyStr
+from palestra.recording.artifacts import files_of_checkpoints
 from palestra.recording.recorders import Recorder, RunCard, RunEnd, numbers_of, stored_run_id
 from palestra.recording.values import Histogram, Media, values_of
 from palestra.storage.disk import Folder
@@ -30,6 +31,8 @@ class WandbConfig(Config):
     """the run's tags, besides running, complete, failed or interrupted"""
     notes: NonEmptyStr | None
     """a longer text on the run; null: none"""
+    checkpoints: bool
+    """file the latest and the best checkpoint as an artifact when training ends or pauses; without replay rows"""
 
     def build(self) -> "WandbRecorder":
         return WandbRecorder(self)
@@ -95,5 +98,10 @@ class WandbRecorder(Recorder):
     def close(self, end: RunEnd) -> None:
         self._run.summary.update(dict(end.scores))
         self._run.tags = (*self.config.tags, end.status)
+        if self.config.checkpoints:
+            artifact = self._wandb.Artifact(f"run-{self._run.id}", type="run")
+            for path, name in files_of_checkpoints(self._folder):
+                artifact.add_file(str(path), name)
+            self._run.log_artifact(artifact)
         self._run.finish(exit_code=0 if end.status == "complete" else 1)
         self._run = None

@@ -209,7 +209,8 @@ def test_check_says_what_it_could_not_check(monkeypatch: pytest.MonkeyPatch) -> 
         raise ImportError("No module named 'wandb'")
 
     monkeypatch.setattr("palestra.recording.to_wandb.WandbRecorder", missing)
-    wandb = "{name: wandb, project: p, entity: null, group: null, run_name: null, tags: [], notes: null, mode: offline}"
+    keys = "project: p, entity: null, group: null, run_name: null, tags: [], notes: null, mode: offline"
+    wandb = f"{{name: wandb, {keys}, checkpoints: false}}"
     nim, lander = str(CONFIGS / "dqn-nim.yml"), str(CONFIGS / "ppo-lunarlander.yml")
     assert told(nim) == (0, [f"{nim}: complete and consistent"])
     assert told(lander, f"output.recorders=[{wandb}]") == (

@@ -384,7 +384,9 @@ def test_libraries_are_imported_where_a_recorder_is_made_and_not_before() -> Non
 
 def test_a_missing_library_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "mlflow", None)
-    config = MlflowConfig(name="mlflow", tracking_uri="sqlite:///m.db", experiment="e", run_name=None, tags={})
+    config = MlflowConfig(
+        name="mlflow", tracking_uri="sqlite:///m.db", experiment="e", run_name=None, tags={}, checkpoints=False
+    )
     with pytest.raises(ConfigError, match=r"^output\.recorders\.1: .*pip install 'palestra\[mlflow\]'$"):
         make_recorders([CsvConfig(name="csv"), config])
 
@@ -462,7 +464,14 @@ def test_a_recorder_of_ones_own_that_cannot_be_made_is_an_error_of_the_config(en
 
 
 def test_a_password_in_the_config_is_refused_and_not_repeated() -> None:
-    data = {"name": "mlflow", "tracking_uri": "https://me:hush@host", "experiment": "e", "run_name": None, "tags": {}}
+    data = {
+        "name": "mlflow",
+        "tracking_uri": "https://me:hush@host",
+        "experiment": "e",
+        "run_name": None,
+        "tags": {},
+        "checkpoints": False,
+    }
     with pytest.raises(ConfigError, match=r"tracking_uri: .*MLFLOW_TRACKING_PASSWORD") as caught:
         check(data, MlflowConfig)
     assert "hush" not in str(caught.value)

@@ -1,6 +1,6 @@
 """W&B offline, MLflow in a local database and trackio on this machine, for real, read back by their own means.
 
-Covers palestra.recording.to_trackio, palestra.recording.to_wandb.
+Covers palestra.recording.artifacts, palestra.recording.to_trackio, palestra.recording.to_wandb.
 """
 
 import json
@@ -13,7 +13,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from conftest import MakeConfig
 
+import palestra
 from palestra.recording import feed as feed_module
 from palestra.recording.feed import Feed
 from palestra.recording.recorders import JsonlRecorder, Recorder, RunCard, RunEnd, Status
@@ -127,6 +129,7 @@ def test_wandb_offline_has_every_record_once_and_keeps_its_run_id(tmp_path: Path
         run_name=None,
         tags=["mine"],
         notes=None,
+        checkpoints=False,
     )
     ids = []
     for numbers, status in ((range(6), "interrupted"), (range(4, 8), "complete")):
@@ -174,7 +177,15 @@ def nested(row: dict[str, Any], name: str) -> dict[str, Any]:
 def test_wandb_disabled_does_nothing(tmp_path: Path) -> None:
     pytest.importorskip("wandb")
     config = WandbConfig(
-        name="wandb", mode="disabled", project="p", entity=None, group=None, run_name=None, tags=[], notes=None
+        name="wandb",
+        mode="disabled",
+        project="p",
+        entity=None,
+        group=None,
+        run_name=None,
+        tags=[],
+        notes=None,
+        checkpoints=True,
     )
     file_records(WandbRecorder(config), tmp_path, range(3), "complete")
     assert list(tmp_path.rglob("*.wandb")) == []
@@ -185,7 +196,12 @@ def test_wandb_disabled_does_nothing(tmp_path: Path) -> None:
 
 def mlflow_config(uri: str) -> MlflowConfig:
     return MlflowConfig(
-        name="mlflow", tracking_uri=uri, experiment="palestra-tests", run_name="mine", tags={"team": "red"}
+        name="mlflow",
+        tracking_uri=uri,
+        experiment="palestra-tests",
+        run_name="mine",
+        tags={"team": "red"},
+        checkpoints=False,
     )
 
 
@@ -222,6 +238,45 @@ def test_mlflow_has_every_record_once_in_one_run(tmp_path: Path, monkeypatch: py
     (tmp_path / "downloaded").mkdir()
     file = client.download_artifacts(run_id, "media/board-3.png", str(tmp_path / "downloaded"))
     assert Path(file).read_bytes() == board(3).to_bytes()
+
+
+def test_checkpoints_are_artifacts_that_can_be_played_with(
+    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, no_plots: None
+) -> None:
+    """Of a run that was stopped, and went on."""
+    monkeypatch.chdir(tmp_path)
+    mlflow = pytest.importorskip("mlflow")
+    pytest.importorskip("wandb")
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    offline = {"name": "wandb", "mode": "offline", "project": "p", "entity": None, "group": None, "run_name": None}
+    recorders = [
+        mlflow_config(uri).model_copy(update={"checkpoints": True}).model_dump(),
+        offline | {"tags": [], "notes": None, "checkpoints": True},
+    ]
+    palestra.Trainer(make_config({"output.recorders": recorders}), run=tmp_path / "run").fit(
+        num_steps=9, unit="opt_steps"
+    )
+    palestra.Trainer.load(tmp_path / "run").fit()
+    client = mlflow.MlflowClient(uri)
+    run_id = Path("run/mlflow/run-id").read_text().strip()
+    folder = Path(client.download_artifacts(run_id, "run"))
+    assert not list(folder.rglob("buffers"))
+    for which in ("latest", "best"):
+        records = []
+        for place in ("run", folder):
+            stored = palestra.StoredRun.open(place)
+            stored.load(which)
+            records.append(stored.evaluate("main", 6)[1])
+        assert records[0] == records[1]
+    named = {
+        entry.path
+        for message in finished_messages(Path("run"))
+        if message.WhichOneof("record_type") == "artifact"
+        for entry in message.artifact.manifest.contents
+    }
+    sent = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    assert {"config.yml", "run.json", "checkpoints/latest", "checkpoints/best"} <= named
+    assert named <= sent
 
 
 def test_mlflow_sends_many_records_in_one_request(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

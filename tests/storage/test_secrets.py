@@ -80,7 +80,7 @@ def test_a_url_with_a_place_for_a_secret_is_refused_and_not_repeated(url: str) -
     assert mirror_errors(url, {})["url"].startswith(
         "may contain a secret, which would be stored in the run's folder; expected "
     )
-    experiment: dict[str, Any] = {"experiment": "e", "run_name": None, "tags": {}}
+    experiment: dict[str, Any] = {"experiment": "e", "run_name": None, "tags": {}, "checkpoints": False}
     with pytest.raises(ConfigError, match=r"^tracking_uri: may contain a secret.*MLFLOW_TRACKING_PASSWORD") as caught:
         check({"name": "mlflow", "tracking_uri": url, **experiment}, MlflowConfig)
     assert SECRET not in str(caught.value)

@@ -1,0 +1,28 @@
+"""What recorders file of a run's checkpoints: a run's folder without replay rows, whose players can be loaded."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+from palestra.storage.run_folder import RunFolder
+
+POINTERS = ("latest", "best")
+
+
+def files_of_checkpoints(run: Path) -> Iterator[tuple[Path, str]]:
+    """The files of a run's config, of its latest and its best checkpoint and of the players of other runs: each with
+    its path in a folder that is to be opened as a run. None if there is no checkpoint."""
+    folder = RunFolder(run)
+    pointers = [pointer for pointer in POINTERS if folder.checkpoints.kind(pointer) == "file"]
+    named = {pointer: folder.checkpoints.read(pointer).decode().strip() for pointer in pointers}
+    if not named:
+        return
+    for name in (folder.config.name, folder.run.name):
+        yield folder.path / name, name
+    for pointer in named:
+        yield folder.checkpoints.path / pointer, f"checkpoints/{pointer}"
+    for number in sorted(set(named.values())):
+        place = folder.checkpoints.below(number)
+        for name in place.names():
+            yield place.path / name, f"checkpoints/{number}/{name}"
+    for name in folder.players.names():
+        yield folder.players.path / name, f"players/{name}"
