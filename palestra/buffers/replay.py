@@ -121,13 +121,15 @@ class ReplayBuffer:
     @timed("memory")
     def add(self, rows: Mapping[str, Tensor], valid: Tensor) -> None:
         """Append the rows of a batch for which `valid` is true, in order. Raises ValueError if the batch exceeds the
-        capacity, NoRoom if memory or disk do not suffice."""
+        capacity or its rows are not such as the buffer holds, NoRoom if memory or disk do not suffice."""
         if len(valid) > self.capacity:
             raise ValueError(
                 f"expected a batch of at most {self.capacity} rows, the buffer's capacity, got {len(valid)}"
             )
         if not self._storage:
             self._allocate(rows)
+        if len(valid) not in self._staged:
+            self._require_same(rows)
         staged, valid = self._preallocated(self._staged, len(valid)), valid.to(self.home)
         if self._planes is not None:
             first = self.num_added
@@ -136,6 +138,11 @@ class ReplayBuffer:
         for name, value in staged.rows.items():
             value.copy_(rows[name])
         self._append(staged, valid)
+
+    def _require_same(self, rows: Mapping[str, Tensor]) -> None:
+        """Raise ValueError unless names, types and shapes are those of the rows that the buffer holds."""
+        if (got := _kinds(rows)) != self._kinds:
+            raise ValueError(f"expected rows as the replay buffer holds them, {self._kinds}, got {got}")
 
     def _forget(self, start: int, stop: int) -> None:
         """Release the frames of the rows that rows start..stop-1 will replace."""
@@ -189,6 +196,7 @@ class ReplayBuffer:
 
     def _allocate(self, rows: Mapping[str, Tensor]) -> None:
         """Allocate the storage: `capacity` rows, and one more for invalid rows."""
+        self._kinds = _kinds(rows)
         self.row_bytes = sum(value.shape[1:].numel() * value.dtype.itemsize for value in rows.values())
         if self.shares_frames:
             self._planes = PlaneStores(rows, self.capacity, self.folder)
@@ -271,6 +279,11 @@ class ReplayBuffer:
         places = torch.arange(start, start + num_rows(stored), device=self.home) % self.capacity
         for name, value in stored.items():
             self._storage[name].index_copy_(0, places, value.to(self.home))
+
+
+def _kinds(rows: Mapping[str, Tensor]) -> dict[str, str]:
+    """The type and the shape of each entry of a row, by name."""
+    return {name: f"{value.dtype} {tuple(value.shape[1:])}" for name, value in sorted(rows.items())}
 
 
 # ---- the same on a CPU: loops that start many times faster than operations of torch -------------------

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from palestra.buffers.replay import ReplayBuffer, UniformReplayConfig
 from palestra.config import ConfigError
+from palestra.storage.replay_file import load_replay, save_replay
 
 CPU = torch.device("cpu")
 Batches = list[list[bool]]
@@ -188,6 +189,35 @@ def test_the_loop_of_the_document_draws_what_it_added() -> None:
     for observation, reward in zip(batch["observation"], batch["reward"], strict=True):
         [place] = (rows["reward"] == reward).nonzero().flatten()[:1].tolist()
         assert torch.equal(rows["observation"][place], observation)
+
+
+OBSERVATION, ACTION = torch.zeros(2, 3), torch.zeros(2, dtype=torch.int64)
+
+
+@pytest.mark.parametrize("is_loaded", [False, True])
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"observation": torch.zeros(2, 1), "action": ACTION},
+        {"observation": torch.zeros(2, 5), "action": ACTION},
+        {"observation": OBSERVATION.double(), "action": ACTION},
+        {"observation": OBSERVATION, "action": torch.full((2,), 0.7)},
+        {"observation": OBSERVATION, "action": ACTION, "legal": torch.ones(2, 4, dtype=torch.bool)},
+        {"observation": OBSERVATION},
+    ],
+)
+def test_rows_of_another_kind_are_refused(other: dict[str, Tensor], is_loaded: bool, tmp_path: Path) -> None:
+    """Also where the buffer's rows were saved by another one."""
+    buffer = ReplayBuffer(8)
+    buffer.add({"observation": OBSERVATION[:1], "action": ACTION[:1]}, torch.ones(1, dtype=torch.bool))
+    if is_loaded:
+        save_replay(buffer, tmp_path / "rows")
+        buffer = ReplayBuffer(8)
+        load_replay(buffer, tmp_path / "rows")
+    with pytest.raises(ValueError, match=r"^expected rows as the replay buffer holds them, {'action': 'torch\.int64"):
+        buffer.add(other, torch.ones(2, dtype=torch.bool))
+    buffer.add({"observation": OBSERVATION, "action": ACTION}, torch.ones(2, dtype=torch.bool))
+    assert len(buffer) == 3
 
 
 def test_a_capacity_that_holds_nothing_is_refused() -> None:
