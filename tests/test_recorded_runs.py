@@ -317,6 +317,51 @@ def test_recorders_hear_how_the_run_ended_and_its_final_scores(
     assert recorder.ends[-1].step == read_records(tmp_path / "run" / "records.jsonl")[-1]["env_steps"]
 
 
+def hparams_tab(folder: Path) -> tuple[dict[str, float], int]:
+    """The row that TensorBoard's HPARAMS tab has for the only run in a folder: its final scores, and its status."""
+    from tensorboard.backend.event_processing.data_provider import MultiplexerDataProvider
+    from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
+    from tensorboard.context import RequestContext
+    from tensorboard.plugins.base_plugin import TBContext
+    from tensorboard.plugins.hparams import api_pb2, list_session_groups
+    from tensorboard.plugins.hparams.backend_context import Context
+
+    events = EventMultiplexer().AddRunsFromDirectory(str(folder))
+    events.Reload()
+    backend = Context(TBContext(multiplexer=events, data_provider=MultiplexerDataProvider(events, str(folder))))
+    request = api_pb2.ListSessionGroupsRequest(slice_size=9, allowed_statuses=api_pb2.Status.values())
+    (group,) = list_session_groups.Handler(RequestContext(), backend, "", request).run().session_groups
+    (session,) = group.sessions
+    values = {each.name.tag: each.value for each in session.metric_values if each.name.tag.startswith("final/")}
+    return values, session.status
+
+
+def test_tensorboards_hparams_tab_has_the_final_scores_of_stopped_resumed_and_finished_runs(
+    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def expected() -> dict[str, float]:
+        records = [record for record in read_records(tmp_path / "run" / "records.jsonl") if "pairs" in record]
+        learned = [pair for pair in records[-1]["pairs"] if pair["learned"]]
+        return {f"final/main/{' vs '.join(pair['players'].values())}/rho": pair["rho"] for pair in learned}
+
+    safe_point = Trainer.safe_point
+
+    def leaving(trainer: Trainer) -> None:
+        if trainer.opt_steps == 12:
+            trainer.signals.received = signal.SIGTERM
+        safe_point(trainer)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Trainer, "safe_point", leaving)
+        Trainer(make_config({"output.recorders": [{"name": "tensorboard"}]}), run=tmp_path / "run").fit()
+    stopped = expected()
+    assert stopped
+    assert hparams_tab(tmp_path / "run") == (pytest.approx(stopped), 0)  # STATUS_UNKNOWN
+    Trainer.load(tmp_path / "run").fit()
+    assert expected() != stopped
+    assert hparams_tab(tmp_path / "run") == (pytest.approx(expected()), 1)  # STATUS_SUCCESS
+
+
 def test_a_finished_run_is_filed_on_resume_where_a_recorder_was_away(
     make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
