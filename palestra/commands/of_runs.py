@@ -339,15 +339,32 @@ def plot(
         ),
     ] = None,
     single: Annotated[bool, typer.Option("--single", help="draw each run as a line of its own")] = False,
+    kind: Annotated[str, typer.Option(help="curves, learning-table or cross-table")] = "curves",
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(help="of tables: best, latest or a number [the last evaluation]", show_default=False),
+    ] = None,
 ) -> None:
-    """Draw curves for a paper: interquartile means over seeds with 90% intervals, a panel per metric or pairing."""
+    """Draw a figure for a paper: curves (interquartile means over seeds with 90% intervals, a panel per metric or
+    pairing), a table of scores by environment and algorithm, or a coloured table of who meets whom."""
     with one_line_errors():
+        from palestra.commands.match import mistake
+        from palestra.report.drawn_tables import KINDS, plot_tables
         from palestra.report.page import write_page
         from palestra.report.plots import plot_runs
         from palestra.storage.fetching import local_folders
 
+        if kind not in ("curves", *KINDS):
+            raise mistake("--kind", f"expected curves, {' or '.join(KINDS)}, got {kind!r}")
+        if kind == "curves" and checkpoint is not None:
+            raise mistake("--checkpoint", f"expected it with --kind {' or '.join(KINDS)}, got curves")
+        if kind != "curves" and (metrics or single or x != "env_steps"):
+            raise mistake("--kind", f"expected curves with --metrics, --single or --x, got {kind!r}")
         with local_folders(runs) as folders:
-            drawn = plot_runs(folders, x, out.suffix[1:], metrics or (), single, errors.print)
+            if kind == "curves":
+                drawn = plot_runs(folders, x, out.suffix[1:], metrics or (), single, errors.print)
+            else:
+                drawn = plot_tables(folders, kind, out.suffix[1:], checkpoint, errors.print)
         write_page(out, drawn.content)
         console.print(f"{out}: {drawn.caption}", soft_wrap=True)
 

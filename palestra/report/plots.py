@@ -122,8 +122,7 @@ def plot_runs(
     """
     if x not in COUNTERS:
         raise _wrong("--x", f"expected {' or '.join(COUNTERS)}, got {x!r}")
-    if file_format not in METADATA:
-        raise _wrong("--out", f"expected a file that ends in .pdf, .svg or .png, got {'.' + file_format!r}")
+    check_format(file_format)
     runs = read_runs(paths)
     for run in runs:
         for fault in run.faults:
@@ -135,10 +134,21 @@ def plot_runs(
         for name in _names([series for series in all_series if series.game == game], metrics)
     ]
     with matplotlib.rc_context(STYLE):
-        figure = _draw(panels, all_series, x, single)
-        file = io.BytesIO()
-        figure.savefig(file, format=file_format, dpi=200, metadata=METADATA[file_format])
-    return Plot(file.getvalue(), _caption(all_series, single))
+        content = saved(_draw(panels, all_series, x, single), file_format)
+    return Plot(content, _caption(all_series, single))
+
+
+def check_format(file_format: str) -> None:
+    """Raises ConfigError for a format that is not pdf, svg or png."""
+    if file_format not in METADATA:
+        raise _wrong("--out", f"expected a file that ends in .pdf, .svg or .png, got {'.' + file_format!r}")
+
+
+def saved(figure: Figure, file_format: str) -> bytes:
+    """A figure as the content of a file: pdf, svg or png."""
+    file = io.BytesIO()
+    figure.savefig(file, format=file_format, dpi=200, metadata=METADATA[file_format])
+    return file.getvalue()
 
 
 # ---- what is drawn -------------------------------------------------------------------------------------
