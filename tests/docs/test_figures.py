@@ -2,11 +2,13 @@
 
 import re
 import shlex
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pandas
 import pytest
+from conftest import TINY
 from typer.testing import CliRunner
 
 import palestra
@@ -19,7 +21,7 @@ TEXT = (ROOT / "docs" / "figures.md").read_text()
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the runs of the page: runs/fast and runs/slow, five seeds each."""
+    """A folder with the runs of the page: of runs/fast and runs/slow five seeds each, of those in tables one."""
     place = tmp_path_factory.mktemp("figures")
     (place / "docs" / "images").mkdir(parents=True)
     with pytest.MonkeyPatch.context() as patch:
@@ -32,6 +34,15 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 config["evaluations"][0] |= {"num_games": 4, "final_num_games": 4}
                 config["output"] |= {"display": "quiet", "recorders": [], "record": {"every": 512, "unit": "env_steps"}}
                 palestra.Trainer(config, run=place / "runs" / name / f"seed-{seed}").fit()
+        dqn = load_yaml(ROOT / "configs" / "dqn-cartpole.yml") | {"stop": {"after": 1, "unit": "env_steps"}}
+        dqn["evaluations"][0] |= {"num_games": 4, "final_num_games": 4}
+        dqn["output"] |= {"display": "quiet", "recorders": []}
+        palestra.Trainer(dqn, run=place / "runs" / "dqn" / "seed-0").fit()
+        palestra.Trainer(TINY, run=place / "runs" / "polyhedra" / "seed-0").fit()
+    shutil.copytree(place / "runs" / "fast" / "seed-0", place / "runs" / "ppo" / "seed-0")
+    tournament = ["evaluate", "tournament-polyhedra", "num_games=4", "--run", str(place / "runs" / "tournament-1")]
+    assert CliRunner().invoke(app, tournament).exit_code == 0
+    shutil.copytree(place / "runs" / "tournament-1", place / "runs" / "scripted")
     return place
 
 
@@ -49,13 +60,16 @@ def commands() -> list[list[str]]:
 
 
 def test_the_commands_of_the_page_draw_and_write(in_place: Path) -> None:
-    assert [arguments[0] for arguments in commands()] == ["plot", "plot", "table", "table"]
+    assert [arguments[0] for arguments in commands()] == ["plot"] * 6 + ["table"] * 2
     for arguments in commands():
         paths = [str(path) for argument in arguments for path in sorted(Path().glob(argument)) if "*" in argument]
         rest = [argument for argument in arguments[1:] if "*" not in argument]
         result = CliRunner().invoke(app, [arguments[0], *paths, *rest])
         assert result.exit_code == 0, result.output
-    assert (in_place / "fig.pdf").read_bytes().startswith(b"%PDF")
+    for name in ("fig.pdf", "table.pdf", "cross.pdf"):
+        assert (in_place / name).read_bytes().startswith(b"%PDF")
+    who = set(re.findall(r">([^<>]+)</text>", (in_place / "docs" / "images" / "cross-table.svg").read_text()))
+    assert {"polyhedra", "rho", "zeillinger", "greedy"} <= who
     svg = (in_place / "docs" / "images" / "figure.svg").read_text()
     assert {"PPO on CartPole-v1", "fast", "slow", "return", "entropy"} <= set(re.findall(r">([^<>]+)</text>", svg))
     assert len(pandas.read_parquet(in_place / "records.parquet").run.unique()) == 5
