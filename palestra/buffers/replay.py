@@ -129,7 +129,7 @@ class ReplayBuffer:
         if not self._storage:
             self._allocate(rows)
         if len(valid) not in self._staged:
-            self._require_same(rows)
+            _require_same(rows, self._kinds)
         staged, valid = self._preallocated(self._staged, len(valid)), valid.to(self.home)
         if self._planes is not None:
             first = self.num_added
@@ -138,11 +138,6 @@ class ReplayBuffer:
         for name, value in staged.rows.items():
             value.copy_(rows[name])
         self._append(staged, valid)
-
-    def _require_same(self, rows: Mapping[str, Tensor]) -> None:
-        """Raise ValueError unless names, types and shapes are those of the rows that the buffer holds."""
-        if (got := _kinds(rows)) != self._kinds:
-            raise ValueError(f"expected rows as the replay buffer holds them, {self._kinds}, got {got}")
 
     def _forget(self, start: int, stop: int) -> None:
         """Release the frames of the rows that rows start..stop-1 will replace."""
@@ -255,7 +250,8 @@ class ReplayBuffer:
         return planes.pack({name: torch.cat([piece[name] for piece in pieces]) for name in self._storage})
 
     def load_rows(self, start: int, packed: Mapping[str, Tensor]) -> None:
-        """Restore packed rows start, start + 1, ... Raises ValueError for more than the capacity."""
+        """Restore packed rows start, start + 1, ... Raises ValueError for more than the capacity, or for rows such as
+        the buffer does not hold."""
         num = num_rows(packed)
         if num > self.capacity:
             raise ValueError(f"expected at most {self.capacity} rows, the buffer's capacity, got {num}")
@@ -276,6 +272,7 @@ class ReplayBuffer:
         return {name: value.index_select(0, places) for name, value in self._storage.items()}
 
     def _put(self, start: int, stored: Mapping[str, Tensor]) -> None:
+        _require_same(stored, _kinds(self._storage))
         places = torch.arange(start, start + num_rows(stored), device=self.home) % self.capacity
         for name, value in stored.items():
             self._storage[name].index_copy_(0, places, value.to(self.home))
@@ -284,6 +281,12 @@ class ReplayBuffer:
 def _kinds(rows: Mapping[str, Tensor]) -> dict[str, str]:
     """The type and the shape of each entry of a row, by name."""
     return {name: f"{value.dtype} {tuple(value.shape[1:])}" for name, value in sorted(rows.items())}
+
+
+def _require_same(rows: Mapping[str, Tensor], held: dict[str, str]) -> None:
+    """Raise ValueError unless names, types and shapes are those of the rows that the buffer holds."""
+    if (got := _kinds(rows)) != held:
+        raise ValueError(f"expected rows as the replay buffer holds them, {held}, got {got}")
 
 
 # ---- the same on a CPU: loops that start many times faster than operations of torch -------------------

@@ -220,6 +220,17 @@ def test_rows_of_another_kind_are_refused(other: dict[str, Tensor], is_loaded: b
     assert len(buffer) == 3
 
 
+def test_saved_rows_of_another_kind_are_refused_by_a_buffer_with_a_layout(tmp_path: Path) -> None:
+    """The buffer was given rows, none of them valid: it knows what it will hold, and is empty."""
+    saved, buffer = ReplayBuffer(8), ReplayBuffer(8)
+    saved.add({"observation": OBSERVATION}, torch.ones(2, dtype=torch.bool))
+    buffer.add({"observation": OBSERVATION, "action": ACTION}, torch.zeros(2, dtype=torch.bool))
+    save_replay(saved, tmp_path / "rows")
+    with pytest.raises(ValueError, match=r"^expected rows as the replay buffer holds them, {'action': 'torch\.int64"):
+        load_replay(buffer, tmp_path / "rows")
+    assert buffer.is_empty
+
+
 def test_a_capacity_that_holds_nothing_is_refused() -> None:
     with pytest.raises(ConfigError, match="capacity: expected an integer >= 1, got 0"):
         ReplayBuffer(0)
