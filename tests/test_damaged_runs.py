@@ -76,8 +76,9 @@ def test_any_damage_to_any_file_of_a_run_is_told_or_harmless(
         verify(run, None)
     with suppress(*Told):
         resume_a_little(run)
-        after = records(run)
-        assert file in ("records.jsonl", "config.yml") or after[: len(before)] == before[: len(after)]
+        if file not in ("records.jsonl", "config.yml"):  # a damaged line is told, and stays
+            after = records(run)
+            assert after[: len(before)] == before[: len(after)]
     assert not EXPLODED.exists()
     shutil.rmtree(run.parent)
 
