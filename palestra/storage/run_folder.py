@@ -188,6 +188,9 @@ class RunFolder:
         try:
             return cls.open(place)
         except RunFolderError as error:
+            if (path / "config.yml").exists():
+                its = f"{path / 'checkpoints' / 'latest'} or {path / 'checkpoints' / 'best'}"
+                raise RunFolderError(f"expected a checkpoint, got the run {path}; give one of its own: {its}") from None
             expected = f"expected a checkpoint, such as runs/mine/checkpoints/latest, got {path}"
             raise RunFolderError(f"{expected}: {error}") from None
 

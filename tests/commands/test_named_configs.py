@@ -1,21 +1,19 @@
-"""Configs by name: shipped ones, an algorithm and a game, and files that come before them; from an installed wheel too.
+"""Configs by name: shipped ones, an algorithm and a game, and files that come before them.
+
+From an installed wheel: tests/doors.
 
 Covers palestra.commands.suggest_tensor_game, palestra.commands.fitting_nets.
 """
 
 import json
-import os
 import shutil
-import subprocess
-import sys
-import zipfile
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner, Result
 
 from palestra.cli import app
-from palestra.commands.suggest_config import known_algorithms, shipped_configs, shipped_tournaments
+from palestra.commands.suggest_config import known_algorithms, shipped_configs
 from palestra.config import load_yaml
 from palestra.config.variants import members_of, names_of
 from palestra.games import AnyGameConfig
@@ -200,43 +198,3 @@ def test_another_environment_by_override_names_the_command_for_a_config_that_fit
     assert palestra(command, "ppo-cartpole", "game.id=Pendulum-v1", arguments, code=2).stderr.endswith(remedy)
     assert "palestra config" not in palestra(command, "ppo-cartpole", "game.id=Pendulm-v1", code=2).stderr
     assert "palestra config" not in palestra(command, "ppo-cartpole", "game.id=CartPole-v1", "seed=x", code=2).stderr
-
-
-# ---- the wheel -----------------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="session")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the contents of the wheel, as an installation has them."""
-    folder = tmp_path_factory.mktemp("wheel")
-    build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
-    subprocess.run([*build, "--wheel-dir", folder, ROOT], check=True)
-    (built,) = folder.glob("*.whl")
-    with zipfile.ZipFile(built) as archive:
-        archive.extractall(folder / "installed")
-    return folder / "installed"
-
-
-def test_the_wheel_holds_the_shipped_configs_and_says_that_it_is_typed(wheel: Path) -> None:
-    configs = {path.stem: path.read_bytes() for path in (wheel / "palestra" / "configs").rglob("*.*")}
-    assert configs == {stem: path.read_bytes() for stem, path in (SHIPPED | shipped_tournaments()).items()}
-    assert (wheel / "palestra" / "py.typed").exists()
-
-
-def test_the_wheel_trains_by_name_in_an_empty_folder(wheel: Path) -> None:
-    def run(*arguments: str) -> str:
-        program = (
-            "import palestra, sys; print(palestra.__file__, file=sys.stderr); from palestra.cli import main; main()"
-        )
-        environment = os.environ | {"PYTHONPATH": str(wheel)}
-        done = subprocess.run(
-            [sys.executable, "-c", program, *arguments], env=environment, capture_output=True, text=True, timeout=120
-        )
-        assert done.returncode == 0, done.stderr
-        assert str(wheel) in done.stderr
-        return done.stdout
-
-    assert list(Path.cwd().iterdir()) == []
-    assert load_yaml(run("config", "ppo-cartpole")) == load_yaml(SHIPPED["ppo-cartpole"])
-    run("train", "ppo-cartpole", "stop.after=2048", "evaluations=[]", "best=null", "--quiet")
-    assert (Path("runs") / "ppo-cartpole-1" / "checkpoints" / "latest").exists()

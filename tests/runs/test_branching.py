@@ -197,6 +197,12 @@ def test_a_branch_cannot_change_what_its_state_is_made_of(run: Path, override: s
     assert not (tmp_path / "branch").exists()
 
 
+def test_a_branch_off_a_run_is_told_its_checkpoints(run: Path, tmp_path: Path) -> None:
+    its = rf"{run}/checkpoints/latest or {run}/checkpoints/best$"
+    with pytest.raises(RunFolderError, match=f"^expected a checkpoint, got the run {run}; give one of its own: {its}"):
+        Trainer.branch(run, [], run=tmp_path / "branch")
+
+
 def test_a_branch_off_nothing_is_refused(tmp_path: Path) -> None:
     with pytest.raises(
         RunFolderError, match=r"expected a checkpoint, such as runs/mine/checkpoints/latest, got .*: .* is not a run"
