@@ -370,7 +370,7 @@ def test_a_dict_with_an_image_is_learned_and_resumed(tmp_path: Path, algorithm: 
     else:
         changes += [path + "warmup_env_steps=12", path + "batch_size=4", path + "rollout_length=3"]
         changes += [path + "updates_per_turn=2", path + "replay_buffer.capacity=50"]
-    config = fitted_config(algorithm, "tests.gym_oddities:Cockpit-v0", shipped_configs())
+    config = fitted_config(algorithm, "tests.gym_oddities:Cockpit-v0", shipped_configs(), ())
 
     class Stop(palestra.Callback):
         def after_step(self, trainer: Any, player: Any, metrics: Any) -> None:

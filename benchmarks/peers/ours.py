@@ -65,7 +65,7 @@ def _base_config(algorithm: str, environment: str) -> dict[str, Any]:
     for path in shipped:
         if path.stem == f"{algorithm}-{name}":
             return load_yaml(path)
-    return fitted_config(algorithm, environment, shipped).model_dump()
+    return fitted_config(algorithm, environment, shipped, ()).model_dump()
 
 
 # ---- training ------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from palestra.commands.fitting_nets import with_fitting_nets
-from palestra.commands.suggest_tensor_game import DISCRETE_ENTROPY, tensor_game_config
+from palestra.commands.suggest_tensor_game import DISCRETE_ENTROPY, tensor_game_config, with_overrides_of_game
 from palestra.config import ConfigError, ConfigErrorItem, check, checking, load_yaml
 from palestra.config.errors import nearest
 from palestra.config.variants import members_of, names_of
@@ -86,7 +86,7 @@ def _suggested(name: str, game: str | None, overrides: Sequence[str]) -> RunConf
         return read_config(shipped[f"{name}-{game}"], overrides)
     if "-" not in game:
         raise _error(f"{name} {game}", _expected_game(name, repr(game), shipped))
-    return read_config(fitted_config(name, game, list(shipped.values())), overrides)
+    return read_config(fitted_config(name, game, list(shipped.values()), overrides), overrides)
 
 
 def _error(path: str, message: str) -> ConfigError:
@@ -129,21 +129,21 @@ def _expected_game(algorithm: str, got: str, shipped: Mapping[str, Path]) -> str
     )
 
 
-def fitted_config(algorithm: str, env_id: str, shipped: Sequence[Path]) -> RunConfig:
+def fitted_config(algorithm: str, env_id: str, shipped: Sequence[Path], overrides: Sequence[str]) -> RunConfig:
     """A config for an environment: the first shipped Gymnasium config of that algorithm that fits its actions, with its
     usual arguments and with networks that fit its observations. If a config for this environment is shipped, it is
     given unchanged. Atari games only use configs of Atari games, and other environments only those of others.
 
-    shipped: the shipped config files. Raises ConfigError if the environment cannot be made, or if the algorithm cannot
-    play it.
+    shipped: the shipped config files. overrides: those of keys of the game count before it is made. Raises ConfigError
+    if the environment cannot be made, or if the algorithm cannot play it.
     """
     bases = [load_yaml(path) for path in shipped if path.stem.split("-")[0] == algorithm]
     bases = [base for base in bases if base["game"]["name"] == "gymnasium"]
     own = [base for base in bases if base["game"]["id"] == env_id]
     if own:
         return read_config(own[0])
-    game = _usual_game(env_id)
-    fitted = GymnasiumGame(check(game, GymnasiumConfig), torch.device("cpu"))
+    game = with_overrides_of_game(_usual_game(env_id), overrides)
+    fitted = _made(game)
     spaces, actions = fitted.spaces["agent"], fitted.action_spaces["agent"]
     errors: list[ConfigErrorItem] = []
     for base in bases:
@@ -170,6 +170,19 @@ def fitted_config(algorithm: str, env_id: str, shipped: Sequence[Path]) -> RunCo
             message = "no shipped config of this algorithm plays " + ("Atari" if is_atari(env_id) else "such games")
         errors = [ConfigErrorItem(f"{algorithm} {env_id}", message)]
     raise ConfigError(errors)
+
+
+def _made(game: dict[str, Any]) -> GymnasiumGame:
+    try:
+        return GymnasiumGame(check(game, GymnasiumConfig), torch.device("cpu"))
+    except ConfigError as error:
+        remedy = f"; give it after {game['id']}, as game.arguments.NAME=VALUE"
+        is_missing = ["required" in item.message for item in error.errors]  # Python's word where there is no default
+        items = [
+            ConfigErrorItem(item.path, item.message + remedy * missing)
+            for item, missing in zip(error.errors, is_missing, strict=True)
+        ]
+        raise ConfigError(items) from error
 
 
 def _usual_game(env_id: str) -> dict[str, Any]:

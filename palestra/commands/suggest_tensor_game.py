@@ -1,6 +1,7 @@
 """Complete configs for the batched games, those of palestra and those of a user's own class: the rules and the seats
 from the game, the rest from a shipped config of the algorithm. That is a starting point that is not tuned."""
 
+import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -57,13 +58,24 @@ def _rules(game: str, same_game: Sequence[Data], overrides: Sequence[str]) -> Da
     """The key `game`: as its class finds it usual, or as a shipped config has it; then the overrides."""
     usual = _usual(game)
     rules: Data = dict(same_game[0]["game"]) if same_game and not usual else {"name": game} | usual
+    return with_overrides_of_game(rules, overrides)
+
+
+def with_overrides_of_game(rules: Data, overrides: Sequence[str]) -> Data:
+    """The key `game` with those overrides that are about it; they may also say what is not there yet."""
     for override in overrides:
         path, _, _ = override.partition("=")
         first, _, key = path.strip().partition(".")
-        if first == "game" and key:
-            if "." not in key and key not in rules:
-                rules[key] = None  # an override replaces a value
-            rules = apply_overrides({"game": rules}, [override])["game"]
+        if first != "game" or not key:
+            continue
+        rules = copy.deepcopy(rules)
+        *parents, last = key.split(".")
+        place: Any = rules
+        for parent in parents:
+            place = place.get(parent) if isinstance(place, dict) else None
+        if isinstance(place, dict):
+            place.setdefault(last, None)  # an override replaces a value
+        rules = apply_overrides({"game": rules}, [override])["game"]
     return rules
 
 

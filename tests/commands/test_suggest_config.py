@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 
 import palestra
 from palestra.cli import app
-from palestra.commands.suggest_config import fitted_config, shipped_configs
+from palestra.commands.suggest_config import fitted_config, shipped_configs, suggested_config
 from palestra.config import ConfigError
 
 RUNNER = CliRunner()
@@ -26,25 +26,25 @@ def test_a_fitted_config_is_complete_and_names_the_usual_arguments(tmp_path: Pat
 
 
 def test_sac_fits_discrete_actions() -> None:
-    algorithm = fitted_config("sac", "CartPole-v1", shipped_configs()).players["agent"].algorithm  # type: ignore[union-attr]
+    algorithm = fitted_config("sac", "CartPole-v1", shipped_configs(), ()).players["agent"].algorithm  # type: ignore[union-attr]
     assert algorithm.log_std is None
     assert algorithm.entropy_coefficient.target_entropy.name == "per_log_actions"
 
 
 def test_networks_fit_what_is_seen() -> None:
-    mixed = fitted_config("ppo", "tests.gym_probes:Mixed-v0", shipped_configs())
+    mixed = fitted_config("ppo", "tests.gym_probes:Mixed-v0", shipped_configs(), ())
     net = mixed.players["agent"].algorithm.body.policy  # type: ignore[union-attr]
     kinds = {name: entry.name for name, entry in net.entries.items()}
     assert {kinds[name] for name in kinds if "pixels" in name} == {"impala_cnn"}
     assert {kinds[name] for name in kinds if "pixels" not in name} == {"mlp"}
-    pong = fitted_config("ppo", "ALE/Pong-v5", shipped_configs())
+    pong = fitted_config("ppo", "ALE/Pong-v5", shipped_configs(), ())
     assert pong.players["agent"].algorithm.body.net.name == "nature_cnn"  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("algorithm", ["sac", "td3"])
 def test_critics_that_see_an_image_see_the_action_beside_it(algorithm: str) -> None:
     game = "tests.gym_probes:Camera-v0"
-    fitted: Any = fitted_config(algorithm, game, shipped_configs()).players["agent"].algorithm
+    fitted: Any = fitted_config(algorithm, game, shipped_configs(), ()).players["agent"].algorithm
     assert fitted.policy_net.name == "impala_cnn"
     assert {name: net.name for name, net in fitted.critic_net.entries.items()} == {
         "observation": "impala_cnn",
@@ -54,8 +54,37 @@ def test_critics_that_see_an_image_see_the_action_beside_it(algorithm: str) -> N
 
 def test_a_wrong_name_gets_the_nearest_and_an_algorithm_that_cannot_play_says_why() -> None:
     with pytest.raises(ConfigError, match="the nearest known: 'CartPole-v1'"):
-        fitted_config("ppo", "CartPol-v1", shipped_configs())
+        fitted_config("ppo", "CartPol-v1", shipped_configs(), ())
     done = RUNNER.invoke(app, ["config", "ppo", "CartPol-v1"])
     assert done.exit_code == 2
     with pytest.raises(ConfigError, match="no shipped config of this algorithm"):
-        fitted_config("nothing", "CartPole-v1", shipped_configs())
+        fitted_config("nothing", "CartPole-v1", shipped_configs(), ())
+
+
+GARDEN = """
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+
+
+class Garden(gymnasium.Env):
+    action_space = Discrete(4)
+
+    def __init__(self, size):
+        self.observation_space = Box(0.0, 1.0, (size,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        return self.observation_space.low, {}
+
+
+gymnasium.register("Garden-v0", entry_point=Garden)
+"""
+
+
+def test_an_environment_that_needs_an_argument_is_given_it_by_an_override(in_tmp_path: Path) -> None:
+    (in_tmp_path / "garden.py").write_text(GARDEN)
+    config = suggested_config("ppo", "garden:Garden-v0", ["game.arguments.size=5"])
+    assert config.game.arguments == {"size": 5}  # type: ignore[union-attr]
+    with pytest.raises(ConfigError, match=r"'size'; give it after garden:Garden-v0, as game\.arguments\.NAME=VALUE"):
+        suggested_config("ppo", "garden:Garden-v0", [])

@@ -84,17 +84,17 @@ def test_frames_stay_bytes_from_the_roll_out_to_the_replay_buffer() -> None:
 
 
 def test_a_config_of_any_atari_game_is_that_of_a_shipped_one_with_its_own_actions() -> None:
-    assert fitted_config("dqn", "ALE/Pong-v5", list(SHIPPED.values())).game.id == "ALE/Pong-v5"  # type: ignore[union-attr]
-    invaders = fitted_config("dqn", "ALE/SpaceInvaders-v5", list(SHIPPED.values()))
+    assert fitted_config("dqn", "ALE/Pong-v5", list(SHIPPED.values()), ()).game.id == "ALE/Pong-v5"  # type: ignore[union-attr]
+    invaders = fitted_config("dqn", "ALE/SpaceInvaders-v5", list(SHIPPED.values()), ())
     shipped = load_yaml(SHIPPED["dqn-breakout"])
     assert invaders.players["agent"].algorithm.learning_rate.value == 1e-4  # type: ignore[union-attr]
     assert invaders.game.reward.clip == 1.0  # type: ignore[union-attr]
     names = [wrapper.name for wrapper in invaders.game.wrappers]  # type: ignore[union-attr]
     assert names == [wrapper["name"] for wrapper in shipped["game"]["wrappers"]]
-    maze = fitted_config("dqn", "ALE/MsPacman-v5", list(SHIPPED.values()))
+    maze = fitted_config("dqn", "ALE/MsPacman-v5", list(SHIPPED.values()), ())
     assert "fire" not in [wrapper.name for wrapper in maze.game.wrappers]  # type: ignore[union-attr]
     with pytest.raises(ConfigError, match="no shipped config of this algorithm plays Atari"):
-        fitted_config("sac", "ALE/Pong-v5", list(SHIPPED.values()))
+        fitted_config("sac", "ALE/Pong-v5", list(SHIPPED.values()), ())
 
 
 def test_spaces_of_a_shipped_game_are_images() -> None:
