@@ -216,8 +216,8 @@ ALGORITHMS: "WeakSet[Algorithm]" = WeakSet()
 class Algorithm(metaclass=_AlgorithmType):
     """How one player learns.
 
-    Must be implemented: `policy`, `learn`; may be: `predictor`, `choice_values`, `module`, and both or none of
-    `state_dict`, `load_state_dict`.
+    Must be implemented: `policy`, `learn`; may be: `predictor`, `choice_values`, `module`, `warm_start`, and both
+    or none of `state_dict`, `load_state_dict`.
     `__init__` fills the player's `nets`, `optimizers`, `lr_schedule`, `er_schedule`, `replay_buffer`.
 
     Hand-written kernels that stand in for methods are attributes of type `kernel_property`, named `..._kernel`, and
@@ -257,6 +257,14 @@ class Algorithm(metaclass=_AlgorithmType):
     def learn(self, turn: Turn) -> None:
         """One turn of the player: roll out, sample, update. A run that was stopped inside a turn calls it again: what
         stands in loops of the turn and is done is passed over, what stands between them is done again."""
+
+    def warm_start(self, nets: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Begin with the networks of another run's player, before the first turn. nets: their weights, by the names in
+        its `player.nets`. Raises ValueError or RuntimeError if they do not fit."""
+        if missing := self.player.nets.keys() - nets.keys():
+            raise ValueError(f"it has the networks {', '.join(nets)}, but no {', '.join(sorted(missing))}")
+        for name, net in self.player.nets.items():
+            net.load_state_dict(nets[name])
 
     def state_dict(self) -> dict[str, Any]:
         """State that checkpoints must hold besides the player's networks, optimizers and replay buffer and how far its

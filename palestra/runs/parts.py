@@ -160,14 +160,13 @@ def warm_start(player: Player, run: RunConfig) -> None:
     if config is None:
         return
     with _errors_at(f"players.{player.name}.warm_start", config, player.roles[0]):
-        _load_nets(player, read_player(config))
+        player.algorithm.warm_start(read_player(config).state["nets"])  # type: ignore[union-attr]
 
 
 def _import(player: Player, trained: TrainedPlayer) -> None:
     """Make a player the one that another run has trained, held fixed."""
     player.algorithm = build_algorithm(trained.algorithm, player)
-    _load_nets(player, trained)
-    player.opt_steps, player.env_steps = trained.state["opt_steps"], trained.state["env_steps"]
+    player.load_weights(trained.state)
     hold_fixed(player)
 
 
@@ -178,12 +177,6 @@ def hold_fixed(player: Player) -> None:
     player.set_training(False)
     player.learning, player.num_worlds = False, 0
     player.optimizers, player.replay_buffer = {}, None
-
-
-def _load_nets(player: Player, trained: TrainedPlayer) -> None:
-    """Load the weights of all networks of a player."""
-    for key, net in player.nets.items():
-        net.load_state_dict(trained.state["nets"][key])
 
 
 @contextmanager

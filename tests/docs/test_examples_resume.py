@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from resuming import assert_same_bits, at_call
 from safetensors.torch import save_file
 
+from palestra import load_player
 from palestra.commands.check import dry_run
 from palestra.commands.verify import BEGINNING, verify
-from palestra.config import load_yaml
+from palestra.config import ConfigError, load_yaml
 from palestra.runs.config import read_config
 from palestra.testing import check_algorithm
 from palestra.testing.algorithms import CARTPOLE
@@ -113,3 +115,35 @@ def test_the_hidden_opponents_of_the_page_fit_the_config_that_it_trains(in_tmp_p
     [evaluation] = shown("own-opponent.md", "name: hidden")["evaluations"]
     config["evaluations"].append(config["evaluations"][0] | evaluation)
     assert dry_run(read_config(config), ()) == []
+
+
+def test_the_reference_of_the_document_is_the_checkpoint_that_training_began_with(in_tmp_path: Path) -> None:
+    config = load_yaml(ROOT / "configs" / "ppo-cartpole.yml")
+    config |= {"num_worlds": 2, "stop": {"after": 2, "unit": "opt_steps"}, "evaluations": [], "best": None}
+    config["output"] |= {"recorders": [], "display": "quiet"}
+    player = config["players"]["agent"]
+    player["algorithm"] |= {"rollout_length": 8, "num_minibatches": 2}
+    make_trainer(config, run="reference").fit()
+    example = EXAMPLES["near the start"]
+    sys.modules.pop("losses", None)
+    (in_tmp_path / "losses.py").write_text(example.code)
+    example.change(config)
+    player["warm_start"] = {"from_run": "reference", "player": "agent", "checkpoint": "latest"}
+    trainer = make_trainer(config, run="near")
+    trainer.fit()
+    reference = load_player("reference").nets["actor_critic"].state_dict()
+    nets = trainer.players["agent"].nets
+    assert all(torch.equal(value, reference[name]) for name, value in nets["start"].state_dict().items())
+    assert not all(torch.equal(value, reference[name]) for name, value in nets["actor_critic"].state_dict().items())
+    (in_tmp_path / "losses.py").write_text(example.code + WITHOUT_WARM_START)
+    sys.modules.pop("losses")
+    player["algorithm"]["name"] = "losses:Referred"
+    with pytest.raises(ConfigError, match=r"it has the networks actor_critic, but no start$"):
+        make_trainer(config)
+
+
+WITHOUT_WARM_START = """
+
+class Referred(NearTheStartPPO):
+    warm_start = PPO.warm_start
+"""
