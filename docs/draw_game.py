@@ -1,6 +1,6 @@
 """Draws the README's picture of a game: python -m docs.draw_game
 
-docs/images/game.svg: a game of two rounds in the plane, where the host's only choice is {x, y}.
+docs/images/game.svg: a game of two rounds in the plane, where the host's only choice is {x1, x2}.
 """
 
 from pathlib import Path
@@ -18,7 +18,7 @@ from matplotlib.axes import Axes
 ROOT = Path(__file__).parent.parent
 PICTURE = ROOT / "docs/images/game.svg"
 START = [[0, 4], [1, 1], [3, 0]]
-ANSWERS = ["x", "y"]
+ANSWERS = ["x1", "x2"]
 SIZE = 5.5
 Board = list[tuple[int, int]]
 
@@ -34,7 +34,7 @@ def boards() -> list[Board]:
     state = game.reset(key)
     found = [points_of(state["points"])]
     for answer in ANSWERS:
-        host, agent = torch.tensor([0]), torch.tensor(["xy".index(answer)])
+        host, agent = torch.tensor([0]), torch.tensor([ANSWERS.index(answer)])
         for _ in game.moves:
             state, *_ = game.step(state, {"host": host, "agent": agent}, key)
         found.append(points_of(state["points"]))
@@ -46,7 +46,7 @@ def points_of(points: torch.Tensor) -> Board:
 
 
 def moved(board: Board, answer: str) -> Board:
-    return [(x + y, y) if answer == "x" else (x, x + y) for x, y in board]
+    return [(x + y, y) if answer == "x1" else (x, x + y) for x, y in board]
 
 
 def draw(axes: Axes, board: Board, dropped: Board, title: str) -> None:
@@ -56,10 +56,16 @@ def draw(axes: Axes, board: Board, dropped: Board, title: str) -> None:
         [SIZE, SIZE, *(y for _, y in board), board[-1][1]],
         color="#cfe0f3",
     )
-    axes.plot(*zip(*dropped, strict=True) if dropped else ([], []), "o", color="#b0b0b0", fillstyle="none")
+    axes.plot(*zip(*dropped, strict=True) if dropped else ([], []), "o", color="#808080", markersize=7)
     axes.plot(*zip(*board, strict=True), "o", color="#1f4e79", markersize=8)
     for x, y in board:
         axes.annotate(f"({x}, {y})", (x, y), xytext=(6, 5), textcoords="offset points", fontsize=9)
+    for x, y in dropped:
+        text = f"({x}, {y}) dropped"
+        axes.annotate(
+            text, (x, y), xytext=(0, -14), textcoords="offset points", fontsize=9, color="#606060", ha="center"
+        )
+    axes.set(xlabel="x1", ylabel="x2")
     axes.set(xlim=(-0.4, SIZE), ylim=(-0.4, SIZE), aspect="equal", xticks=range(6), yticks=range(6))
     axes.set_title(title, fontsize=10)
     axes.grid(alpha=0.3)
@@ -67,10 +73,10 @@ def draw(axes: Axes, board: Board, dropped: Board, title: str) -> None:
 
 def main() -> None:
     found = boards()
-    texts = ["the board\n"]
+    texts = ["a board and its Newton polyhedron\n"]
     for answer, board in zip(ANSWERS, found[1:], strict=True):
         end = "; the host has won" if len(board) == 1 else ""
-        texts.append(f"host {{x, y}}, agent {answer}:\n{answer} becomes x + y{end}")
+        texts.append(f"host: x1, x2; agent: {answer}\n{answer} becomes x1 + x2{end}")
     plt.rcParams |= {"svg.hashsalt": "palestra", "svg.fonttype": "none"}
     figure, row = plt.subplots(1, len(found), figsize=(10, 3.7), layout="constrained")
     for i, (axes, board, text) in enumerate(zip(row, found, texts, strict=True)):

@@ -64,7 +64,7 @@ def evaluate(
         from palestra.runs.shipped_runs import find_run, is_shipped
         from palestra.storage.fetching import fetch_new_checkpoints, is_url
 
-        pairings, file = [read_pairing(text) for text in pairing or []], tournament_file(run)
+        pairings, file = [read_pairing([text]) for text in pairing or []], tournament_file(run)
         if file is not None:
             if checkpoint is not None or evaluation is not None or video or watch:
                 raise mistake("--checkpoint, --evaluation, --video, --watch", "expected none for a tournament, got one")
@@ -214,7 +214,9 @@ def play(
     against: Annotated[
         str | None, typer.Option(help="who sits in the other roles: a player of the run, or a scripted one")
     ] = None,
-    pairing: Annotated[str | None, typer.Option(help="the same by role: host=zeillinger,agent=agent")] = None,
+    pairing: Annotated[
+        list[str] | None, typer.Option(help="the same by role: host=zeillinger,agent=agent; may be repeated")
+    ] = None,
     board: Annotated[str | None, typer.Option(help="the first board, as in ask [drawn by the seed]")] = None,
     seed: Annotated[int | None, typer.Option(help="of the board and of players that draw [another each time]")] = None,
     checkpoint: Checkpoint = "latest",
@@ -231,7 +233,7 @@ def play(
 
         stored = open_to_play(run, trust)
         stored.load(checkpoint)
-        names = choose_seats(stored, person, against, read_pairing(pairing))
+        names = choose_seats(stored, person, against, read_pairing(pairing or []))
         seats: dict[str, Any] = {role: seat(stored, name, role) for role, name in names.items()}
         number = secrets.randbelow(10**6) if seed is None else seed
         match = new_match(stored, board, number)
@@ -239,7 +241,7 @@ def play(
             answers = iter(sys.stdin.readline, "")
             seats[person] = Person(match.game, stored, answers, _say, lambda text: _say(text, end=""))
         if seed is None:
-            _say(f"--seed {number} plays the same again")
+            _say(f"for the same game again: --seed {number}")
         play_match(match, seats, _say)
 
 

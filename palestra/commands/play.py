@@ -1,6 +1,6 @@
 """Plays one game in the terminal: a person against players, or players among themselves while a person watches."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -110,12 +110,20 @@ def seat(stored: StoredRun, name: str, role: str) -> Seated:
         return Seated(name, make_script(name, game, role))
 
 
-def read_pairing(text: str | None) -> dict[str, str]:
-    """Names of players by role, of text such as "host=zeillinger,agent=agent". Raises ConfigError."""
-    parts = [part.partition("=") for part in text.split(",")] if text else []
-    if not all(role.strip() and name.strip() for role, _, name in parts):
-        raise mistake("--pairing", f"expected role=player,role=player, such as host=zeillinger, got {text!r}")
-    return {role.strip(): name.strip() for role, _, name in parts}
+def read_pairing(texts: Sequence[str]) -> dict[str, str]:
+    """Names of players by role, of texts such as "host=zeillinger,agent=agent". Raises ConfigError."""
+    found: dict[str, str] = {}
+    for text in texts:
+        for part in text.split(","):
+            role, _, name = (piece.strip() for piece in part.partition("="))
+            if not (role and name):
+                raise mistake("--pairing", f"expected role=player,role=player, such as host=zeillinger, got {text!r}")
+            if role in found:
+                raise mistake(
+                    "--pairing", f"expected one player in the role {role!r}, got {found[role]!r} and {name!r}"
+                )
+            found[role] = name
+    return found
 
 
 def new_match(stored: StoredRun, board: str | None, seed: int) -> Match:

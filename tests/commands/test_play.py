@@ -101,9 +101,16 @@ def test_two_players_are_watched_the_same_by_the_same_seed(run: Path) -> None:
     assert "the game is " in shown.splitlines()[-1]
     assert play(run, "--seed", "5") == shown
     other = play(run)
-    assert other.startswith("--seed ")
-    seed = other.split()[1]
+    first = other.partition("\n")[0]
+    assert first.startswith("for the same game again: --seed ")
+    seed = first.split()[-1]
     assert play(run, "--seed", seed) == other.partition("\n")[2]
+
+
+def test_pairings_add_up(run: Path) -> None:
+    together = play(run, "--seed", "5", "--pairing", "host=zeillinger,agent=greedy")
+    assert together.startswith("host: zeillinger, agent: greedy\n")
+    assert play(run, "--seed", "5", "--pairing", "host=zeillinger", "--pairing", "agent=greedy") == together
 
 
 def test_a_game_that_is_cut_off_says_so(run: Path) -> None:
@@ -128,6 +135,10 @@ def test_boards_of_the_plane_are_plotted(tmp_path: Path) -> None:
         (["--as", "judge"], "--as: expected a role of the game (host, agent), got 'judge'"),
         (["--pairing", "judge=random"], "--pairing: expected a role of the game (host, agent), got 'judge'"),
         (["--pairing", "host"], "--pairing: expected role=player,role=player, such as host=zeillinger, got 'host'"),
+        (
+            ["--pairing", "host=zeillinger", "--pairing", "host=random"],
+            "--pairing: expected one player in the role 'host', got 'zeillinger' and 'random'",
+        ),
         (["--pairing", "host=greedy"], "host: expected the role agent for the player 'greedy', got 'host'"),
         (["--pairing", "host=agent"], "host: expected a player that can sit in the role 'host', got 'agent'"),
         (
