@@ -82,6 +82,7 @@ def ppo(h: PPO, env_steps: int | None, deterministic: bool, has_box_actions: boo
 
 def dqn(h: DQN, env_steps: int | None) -> Section:
     net: Section = {"name": "nature_cnn", "channels": [32, 64, 64], "kernels": [8, 4, 3], "strides": [4, 2, 1]}
+    layout = "frames_once" if h.net_arch is None else "whole"  # of images, as the shipped configs say
     per_turn = h.env_steps_per_turn
     # copies that stable-baselines3 makes several times between two updates are one
     target_interval = max(h.target_interval, per_turn) * h.opt_steps_per_turn // per_turn
@@ -102,7 +103,7 @@ def dqn(h: DQN, env_steps: int | None) -> Section:
         "optimizer": adam(1e-8),
         "learning_rate": constant(h.learning_rate),
         "exploration": {"name": "epsilon_greedy", "epsilon": exploration(h, env_steps)},
-        "replay_buffer": {"name": "uniform", "capacity": h.buffer_capacity, "layout": "whole", "scratch_folder": None},
+        "replay_buffer": {"name": "uniform", "capacity": h.buffer_capacity, "layout": layout, "scratch_folder": None},
     }
 
 
