@@ -1,7 +1,7 @@
 """Every algorithm in all its variants, and games of every shape: what the proofs of resuming run over.
 
 A combination names a level of every factor that matters in it: the algorithm's own choices, the kind of actions, the
-game, and how a Gymnasium environment is played.
+game, and how it is played.
 """
 
 import copy
@@ -215,7 +215,8 @@ GAMES: dict[str, dict[str, Data]] = {
     },
 }
 AUTORESETS = ("next_step", "same_step", "disabled")
-PLAYED: dict[str, dict[str, tuple[str, ...]]] = {  # how the environments of a game are played
+PLAYED: dict[str, dict[str, tuple[str, ...]]] = {  # how a game is played: who learns when, how environments step
+    "polyhedra": {"trainer": ("in_turn", "together")},
     "gymnasium": {"vectorization": ("sync", "async"), "autoreset": AUTORESETS},
     "images": {"vectorization": ("sync",), "autoreset": AUTORESETS},
 }
@@ -262,6 +263,9 @@ def config_of(algorithm: str, combination: Combination) -> Data:
         learns = _with_image_nets(learns)
     num_worlds = 2 if combination.get("vectorization") == "async" else 4  # each is a process
     config = copy.deepcopy(TINY) | {"game": game, "num_worlds": num_worlds} | _seats(game_name, algorithm, learns)
+    if combination.get("trainer") == "together":
+        config["trainer"] = {"name": "together"}
+        config["players"]["agent"]["algorithm"]["rollout_length"] = learns["rollout_length"]
     config["stop"] = {"after": 16, "unit": "opt_steps"}
     config["output"] |= {"record": {"every": 3, "unit": "opt_steps"}, "save": {"every": 4, "unit": "opt_steps"}}
     evaluation = {"interval": {"every": 6, "unit": "opt_steps"}, "num_games": 4, "final_num_games": 6}

@@ -12,6 +12,7 @@ import pytest
 
 from palestra.recording.recorders import without_clock
 from palestra.storage.records_file import read_records
+from palestra.training import make_trainer
 from palestra.training.trainer import Trainer
 
 # ---- what a run comes to -------------------------------------------------------------------------------
@@ -93,6 +94,6 @@ def stopping_at(safe_point: int) -> Any:
 
 def fit(run: Path, config: dict[str, Any] | None = None) -> Trainer:
     """Train a new run, or go on with one."""
-    trainer = Trainer.load(run) if config is None else Trainer(config, run=run)
+    trainer: Trainer = Trainer.load(run) if config is None else make_trainer(config, run=run)
     trainer.fit()
     return trainer

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("no_plots")
 # Each stops a run once at a random moment of that phase.
 STOPS: dict[str, Callable[[random.Random], AbstractContextManager[Any]]] = {
     "warm-up": lambda rng: at_call(Trainer, "safe_point", rng.randint(1, 3), rng.choice([ask_to_leave, kill])),
-    "roll-out": lambda rng: at_call(Trainer, "_roll_out", rng.randint(1, 2), kill),
+    "roll-out": lambda rng: at_call(Trainer, "_play", rng.randint(1, 2), kill),
     "update": lambda rng: at_call(Trainer, "safe_point", rng.randint(2, 5), ask_to_leave),
     "evaluation": lambda rng: at_call(Evaluations, "_play", 1, send_signal),
     "save": lambda rng: at_call(os, "fsync", rng.randint(1, 9), kill),

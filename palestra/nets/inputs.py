@@ -46,7 +46,7 @@ def flatten_on_cpu(observation: Mapping[str, Tensor], spaces: dict[str, Space]) 
     for name, space in spaces.items():
         value, size = observation[name].numpy(), prod(space.shape)
         if space.padded:
-            _flatten_padded(value.reshape(num, space.shape[0], -1), flat[:, start:])
+            _flatten_padded(value.reshape(num, space.shape[0], prod(space.shape[1:])), flat[:, start:])
             start += size + space.shape[0]
         else:
             flat[:, start : start + size] = value.reshape(num, size)

@@ -214,7 +214,8 @@ class Player:
             self.er_schedule = schedule
 
     def state_dict(self) -> dict[str, Any]:
-        """The whole state but the rows of the replay buffer, which checkpoints store in segments."""
+        """The whole state but its worlds, which the trainer keeps, and the rows of the replay buffer, which checkpoints
+        store in segments."""
         assert self.algorithm is not None
         return self.weights() | {
             "modes": {name: net.training for name, net in self.nets.items()},
@@ -224,7 +225,6 @@ class Player:
             "turn_progress": {loop: dict(progress) for loop, progress in self.turn_progress.items()},
             "schedules": {key: schedule.state_dict() for key, schedule in self.changed_schedules.items()},
             "replay_buffer": None if self.replay_buffer is None else self.replay_buffer.state_dict(),
-            "worlds": None if self.worlds is None else self.worlds.state_dict(),
         }
 
     def weights(self) -> dict[str, Any]:
@@ -251,5 +251,3 @@ class Player:
             self.change_schedule(key, read_schedule(schedule))
         if self.replay_buffer is not None and state["replay_buffer"] is not None:  # of a checkpoint with its rows
             self.replay_buffer.load_state_dict(state["replay_buffer"])
-        if self.worlds is not None:
-            self.worlds.load_state_dict(state["worlds"])

@@ -146,7 +146,13 @@ class InTurnConfig(Config):
     """in each epoch every learning player takes one turn, in the order of `players`"""
 
 
-AnyTrainerConfig = Annotated[InTurnConfig | UserConfig, ByName(user_class=TrainerBase)]
+class TogetherConfig(Config):
+    name: Literal["together"]
+    """in each epoch one roll-out of shared worlds serves all learning players, who act as they are at its start; then
+    they update, in the order of `players`"""
+
+
+AnyTrainerConfig = Annotated[InTurnConfig | TogetherConfig | UserConfig, ByName(user_class=TrainerBase)]
 
 
 class BaseRunConfig(Config):
@@ -237,6 +243,7 @@ class RunConfig(BaseRunConfig):
         errors = [
             *self._role_errors(roles),
             *self._worlds_errors(),
+            *self._together_errors(),
             *evaluation_errors(self.evaluations, self.game, roles, scripts),
             *best_errors(self.best, self.evaluations, roles, self.info_of_evaluations(), self.learners()),
         ]
@@ -292,6 +299,21 @@ class RunConfig(BaseRunConfig):
                 known = f"the players that learn are {', '.join(learners)}"
                 what = f"{player!r} does not learn, leave it out" if player in self.players else "unknown key"
                 yield ConfigErrorItem(key, f"{what}; {known}")
+
+    def _together_errors(self) -> Iterator[ConfigErrorItem]:
+        """What does not go with one roll-out for all learning players."""
+        if not isinstance(self.trainer, TogetherConfig):
+            return
+        if isinstance(self.num_worlds, dict):
+            message = "expected one number with trainer 'together', whose players share their worlds, got a mapping"
+            yield ConfigErrorItem("num_worlds", message)
+        lengths = {name: getattr(self.players[name].algorithm, "rollout_length", None) for name in self.learners()}  # type: ignore[union-attr]
+        told = {name: length for name, length in lengths.items() if length is not None}
+        for name, length in told.items():
+            first = next(iter(told))
+            if length != told[first]:
+                expected = f"expected {told[first]}, as of {first!r}, with trainer 'together'"
+                yield ConfigErrorItem(f"players.{name}.algorithm.rollout_length", f"{expected}, got {length}")
 
     def _role_errors(self, roles: Sequence[str]) -> list[ConfigErrorItem]:
         expected = f"expected one of the players: {', '.join(self.players)}"

@@ -77,8 +77,6 @@ def check_algorithm(
 class Stopping:
     """Stores the player's state at every safe point of a training, and stops the run at one of them. stop_at: the
     number of that safe point, counted from 1; None: none.
-
-    The state of its worlds is left out, because records empty their counters, and come later after a stop.
     """
 
     def __init__(self, trainer: Trainer, stop_at: int | None) -> None:
@@ -88,8 +86,7 @@ class Stopping:
 
     def before_safe_point(self) -> None:
         trainer = self.trainer
-        state = {key: value for key, value in trainer.players[LEARNER].state_dict().items() if key != "worlds"}
-        self.states.append(deepcopy(state))
+        self.states.append(deepcopy(trainer.players[LEARNER].state_dict()))
         if len(self.states) > MOST_SAFE_POINTS:
             raise RuntimeError(f"expected at most {MOST_SAFE_POINTS} safe points, got more in {trainer.epochs} turns")
         if len(self.states) == self.stop_at:

@@ -16,6 +16,7 @@ from palestra.config import ConfigError, ConfigErrorItem, trusting
 from palestra.runs.config import BaseRunConfig, LearningPlayerConfig, read_config
 from palestra.storage.run_folder import RunFolder
 from palestra.training.naming import TRAINERS, named_class
+from palestra.training.together import Together
 from palestra.training.trainer import Trainer
 
 
@@ -63,6 +64,7 @@ class TD3Trainer(OneAlgorithmTrainer):
 
 
 TRAINERS["in_turn"] = (Trainer, DQNTrainer, PPOTrainer, SACTrainer, TD3Trainer)
+TRAINERS["together"] = (Together,)
 
 
 def make_trainer(

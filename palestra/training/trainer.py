@@ -5,7 +5,7 @@ roll-outs that they ask for, and records their metrics. What every kind of train
 palestra.training.lifecycle.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -98,18 +98,24 @@ class Trainer(Lifecycle):
             for player in self.learners:
                 warm_start(player, self.config)
         self.fused_game: Any = fuse(self.game)  # a FusedGame or a SoloGame, each with worlds of its own kind
-        for player in self.learners:
-            own_key = isinstance(self.config.num_worlds, dict)
-            with memory_needed(f"num_worlds.{player.name}" if own_key else "num_worlds"):
-                player.worlds = self.fused_game.new_worlds(
-                    player.num_worlds, self.config.seed, f"player/{player.name}/play"
-                )
+        self.worlds = self._make_worlds()
         self.use_time_log(self.time_log)
         self.turn = 0  # the index in `learners` of the player whose turn it is
         self.metrics = PendingMetrics(self.config.output, self.learners)
         self.evaluations = build_evaluations(self.parts)
         self.evaluating = PlayedEvaluations(self, self.config, make_evaluator(self.config, self.evaluations))
         self._warned_inexact: set[str] = set()
+
+    def _make_worlds(self) -> dict[str, Any]:
+        """Give each learning player the games in which it collects experience; gives these, by the name under which
+        checkpoints hold them."""
+        for player in self.learners:
+            own_key = isinstance(self.config.num_worlds, dict)
+            with memory_needed(f"num_worlds.{player.name}" if own_key else "num_worlds"):
+                player.worlds = self.fused_game.new_worlds(
+                    player.num_worlds, self.config.seed, f"player/{player.name}/play"
+                )
+        return {player.name: player.worlds for player in self.learners}
 
     def set_model(self, role: str, nets: Nets) -> None:
         """Let the player in that seat learn with networks of your own, in place of those that the config names. To be
@@ -166,22 +172,28 @@ class Trainer(Lifecycle):
         PlayerTurn(self, player).run()
 
     def _roll_out(self, role: str, num_rounds: int) -> RollOut:
-        """Play on in the worlds of the player in that seat, and give its experience; counts env steps.
+        """Play on in the worlds of the player in that seat, and give its experience; counts env steps."""
+        player = self.player_of(role)
+        roll_out = self._play([player], num_rounds)
+        self.after_roll_out(player, roll_out)
+        return roll_out
+
+    def _play(self, collecting: Sequence[Player], num_rounds: int) -> RollOut:
+        """Play on in worlds that these players have in common, and give the experience of all of them.
 
         All learning players explore, so that each also meets moves that its opponent would not choose by itself.
         """
-        player = self.player_of(role)
-        assert player.worlds is not None
         self.time_log.switch("play")
         seats = {seat: self.player_of(seat) for seat in self.game.roles}
         self.fused_game.policies = {seat: sitter.policy(explore=sitter.learning) for seat, sitter in seats.items()}
-        roll_out: RollOut = [self.fused_game.collect(player.worlds, player.roles, num_rounds)]
-        num_steps = num_rounds * player.num_worlds
-        player.env_steps += num_steps
+        roles = tuple(role for player in collecting for role in player.roles)
+        roll_out: RollOut = [self.fused_game.collect(collecting[0].worlds, roles, num_rounds)]
+        num_steps = num_rounds * collecting[0].num_worlds
+        for player in collecting:
+            player.env_steps += num_steps
         self.env_steps += num_steps
         self.epoch_counts["roll_outs"] += 1
         self.time_log.switch("memory")
-        self.after_roll_out(player, roll_out)
         return roll_out
 
     def _count_opt_steps(self, player: Player, num: int) -> None:
@@ -277,23 +289,26 @@ class Trainer(Lifecycle):
     def _record_fields(self) -> dict[str, Any]:
         """The metrics of the players, and of the games of training that have finished."""
         players = {}
+        episodes = {id(worlds): self._take_episodes(worlds) for worlds in self.worlds.values()}
         for player in self.learners:
-            assert player.worlds is not None
-            totals = self.fused_game.take_totals(player.worlds)
-            num_episodes = totals.pop("episodes")
-            self.episodes += int(num_episodes)
-            means = {name: value / num_episodes for name, value in totals.items()} if num_episodes else {}
             players[player.name] = {
                 "env_steps": player.env_steps,
                 "opt_steps": player.opt_steps,
                 **player.rates(),
                 **self.metrics.take(player.name),
-                "episodes": {"number": int(num_episodes), **means},
+                "episodes": episodes[id(player.worlds)],
             }
             if not self.fused_game.is_exact(player.worlds):
                 players[player.name]["inexact"] = True
                 self._warn_inexact(player)
         return {"players": players}
+
+    def _take_episodes(self, worlds: Any) -> dict[str, float]:
+        """How many games have finished in these worlds since the last call, and the means over them; counts them."""
+        totals = self.fused_game.take_totals(worlds)
+        number = int(totals.pop("episodes"))
+        self.episodes += number
+        return {"number": number, **({name: value / number for name, value in totals.items()} if number else {})}
 
     def _warn_inexact(self, player: Player) -> None:
         if player.name not in self._warned_inexact:
@@ -308,9 +323,10 @@ class Trainer(Lifecycle):
         return []
 
     def state_dict(self) -> dict[str, Any]:
-        # Players before the game: their worlds may begin here, and the game's running statistics count that.
+        # Worlds before the game: they may begin here, and the game's running statistics count that.
+        worlds = {name: each.state_dict() for name, each in self.worlds.items()}
         players = {name: player.state_dict() for name, player in self.players.items() if player.algorithm is not None}
-        own = {"turn": self.turn, "metrics": self.metrics.state_dict(), "players": players}
+        own = {"turn": self.turn, "metrics": self.metrics.state_dict(), "players": players, "worlds": worlds}
         return super().state_dict() | own | {"game": self.game.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -320,6 +336,8 @@ class Trainer(Lifecycle):
         self.game.load_state_dict(state["game"])
         for name, player_state in state["players"].items():
             self.players[name].load_state_dict(player_state)
+        for name, worlds in self.worlds.items():
+            worlds.load_state_dict(state["worlds"][name])
 
     def without_rows(self, state: dict[str, Any]) -> dict[str, Any]:
         """As in Lifecycle; a turn that was not over begins anew, because its updates would find no rows."""

@@ -96,10 +96,11 @@ def test_every_entry_reaches_the_output(data: dict[str, Any]) -> None:
     assert all(value.grad is not None and value.grad.any() for value in seen.values())
 
 
-def test_loops_flatten_an_observation_as_tensor_operations_do() -> None:
-    seen = boards(20)
+@pytest.mark.parametrize("num", [20, 0])
+def test_loops_flatten_an_observation_as_tensor_operations_do(num: int) -> None:
+    seen = {name: value[:num] for name, value in boards(20).items()}
     flat = flatten_observation(seen, SPACES)
-    assert flat.shape == (20, N * DIMENSION + N + DIMENSION)
+    assert flat.shape == (num, N * DIMENSION + N + DIMENSION)
     assert torch.equal(torch.from_numpy(flatten_on_cpu(seen, SPACES)), flat)
 
 

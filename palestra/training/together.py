@@ -1,0 +1,94 @@
+"""`trainer: {name: together}`: one roll-out of shared worlds serves all players that learn."""
+
+from typing import Any
+
+from palestra.rollouts.transitions import RollOut
+from palestra.runtime.threads import memory_needed
+from palestra.training.trainer import PlayerTurn, Trainer
+
+
+class _ExperienceTaken(Exception):
+    """The player has taken its part of the roll-out; the rest of its turn comes later."""
+
+
+class _FirstPart(PlayerTurn):
+    """A turn up to the safe point after the roll-out."""
+
+    trainer: "Together"
+
+    def safe_point(self) -> None:
+        if self.player.name not in self.trainer.without_experience:
+            raise _ExperienceTaken
+
+
+class Together(Trainer):
+    """Trains players that play in the same worlds.
+
+    In each epoch they all act as they are at its start, in one roll-out; its env steps and games count once. Then each
+    takes its part, and they update, in the order of `players`. The roll-out and what the algorithms do with it before
+    their next safe point are one piece, after which there is a safe point. An algorithm asks for one roll-out per turn;
+    RuntimeError if it asks for another one, or for one of another length than the players before it.
+
+    waiting: the players whose turn of this epoch is not over. without_experience: during the roll-out, those that have
+    not asked for their part.
+    """
+
+    def _build(self) -> None:
+        super()._build()
+        self.waiting: list[str] = []
+        self.without_experience: list[str] = []
+        self._shared: tuple[int, RollOut] | None = None
+
+    def _make_worlds(self) -> dict[str, Any]:
+        num_worlds = self.learners[0].num_worlds
+        with memory_needed("num_worlds"):
+            worlds = self.fused_game.new_worlds(num_worlds, self.config.seed, "play/together")
+        for player in self.learners:
+            player.worlds = worlds
+        return {"together": worlds}
+
+    def _train(self) -> None:
+        """One epoch: a roll-out for all learning players, then the rest of their turns."""
+        if not self.waiting:
+            self._give_first_parts()
+        while self.waiting:
+            self.give_turn(self.players[self.waiting[0]])
+            del self.waiting[0]
+
+    def _give_first_parts(self) -> None:
+        self.without_experience, self._shared = [player.name for player in self.learners], None
+        for player in self.learners:
+            try:
+                _FirstPart(self, player).run()
+            except _ExperienceTaken:
+                self.waiting.append(player.name)
+        self.without_experience, self._shared = [], None
+        if self.waiting:
+            self.safe_point()
+
+    def _roll_out(self, role: str, num_rounds: int) -> RollOut:
+        """The part of the player in that seat in the roll-out of this epoch."""
+        player = self.player_of(role)
+        if player.name not in self.without_experience:
+            raise RuntimeError(f"expected one roll-out per turn with 'together', got another one of {player.name!r}")
+        self.without_experience.remove(player.name)
+        if self._shared is None:
+            self._shared = num_rounds, self._play(self.learners, num_rounds)
+        shared_rounds, shared = self._shared
+        if num_rounds != shared_rounds:
+            expected = f"expected roll-outs of one length with 'together', {shared_rounds} rounds"
+            raise RuntimeError(f"{expected} as of the first player, got {num_rounds} of {player.name!r}")
+        roll_out: RollOut = [{own: shard[own] for own in player.roles} for shard in shared]
+        self.after_roll_out(player, roll_out)
+        return roll_out
+
+    def state_dict(self) -> dict[str, Any]:
+        return super().state_dict() | {"waiting": list(self.waiting)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.waiting = list(state["waiting"])
+
+    def state_of_branch(self, state: dict[str, Any]) -> dict[str, Any]:
+        learning = [player.name for player in self.learners]
+        return super().state_of_branch(state) | {"waiting": [name for name in state["waiting"] if name in learning]}
