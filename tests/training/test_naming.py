@@ -102,7 +102,7 @@ def test_a_class_that_the_file_does_not_name_is_refused(make_config: MakeConfig,
 @pytest.mark.parametrize(
     ("trainer", "expected"),
     [
-        (..., r"^trainer: expected a mapping with `name`, one of 'in_turn', or a class of your own as"),
+        (..., r"^trainer: expected a mapping with `name`, one of 'in_turn', 'together', or a class of your own as"),
         (
             {"name": "in_trun"},
             r"^trainer\.name: expected one of 'in_turn', .*, got 'in_trun'; did you mean 'in_turn'\?$",

@@ -1,7 +1,4 @@
-"""One roll-out for all: shared worlds, the weights of the epoch's start, the same bits after any stop.
-
-Covers palestra.training.together.
-"""
+"""One roll-out for all: shared worlds, the weights of the epoch's start, the same bits after any stop."""
 
 import copy
 from collections.abc import Callable
