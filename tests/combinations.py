@@ -276,11 +276,15 @@ def config_of(algorithm: str, combination: Combination) -> Data:
 
 def _seats(game: str, algorithm: str, learns: Data) -> Data:
     """Who learns, and where."""
-    player = {"algorithm": learns, "warm_start": None}
+    player = {"algorithm": learns, "warm_start": None, "updates": {"name": "constant"}}
     if game == "polyhedra":
         others = [name for name, learner in LEARNERS.items() if "discrete" in learner.actions]
         other = LEARNERS[others[(others.index(algorithm) + 1) % len(others)]]
-        rival = {"algorithm": other.algorithm | other.actions["discrete"], "warm_start": None}
+        rival = {
+            "algorithm": other.algorithm | other.actions["discrete"],
+            "warm_start": None,
+            "updates": {"name": "constant"},
+        }
         return {"roles": {"host": "host", "agent": "agent"}, "players": {"host": player, "agent": rival}}
     roles = {"first": "both", "second": "both"} if game == "nim" else {"agent": "agent"}
     return {"roles": roles, "players": {next(iter(roles.values())): player}}

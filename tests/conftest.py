@@ -98,6 +98,7 @@ LEARNER: Data = {
         "replay_buffer": {"name": "uniform", "capacity": 40, "layout": "whole", "scratch_folder": None},
     },
     "warm_start": None,
+    "updates": {"name": "constant"},
 }
 TINY: Data = {
     "seed": 0,

@@ -216,8 +216,8 @@ ALGORITHMS: "WeakSet[Algorithm]" = WeakSet()
 class Algorithm(metaclass=_AlgorithmType):
     """How one player learns.
 
-    Must be implemented: `policy`, `learn`; may be: `predictor`, `choice_values`, `module`, `warm_start`, and both
-    or none of `state_dict`, `load_state_dict`.
+    Must be implemented: `policy`, `learn`; may be: `predictor`, `choice_values`, `module`, `warm_start`,
+    `forget_waiting`, and both or none of `state_dict`, `load_state_dict`.
     `__init__` fills the player's `nets`, `optimizers`, `lr_schedule`, `er_schedule`, `replay_buffer`.
 
     Hand-written kernels that stand in for methods are attributes of type `kernel_property`, named `..._kernel`, and
@@ -257,6 +257,10 @@ class Algorithm(metaclass=_AlgorithmType):
     def learn(self, turn: Turn) -> None:
         """One turn of the player: roll out, sample, update. A run that was stopped inside a turn calls it again: what
         stands in loops of the turn and is done is passed over, what stands between them is done again."""
+
+    def forget_waiting(self) -> None:
+        """Called between two turns, when the player has been frozen and learns again: drop rows of earlier roll-outs
+        that wait to be learned from. What lies in a replay buffer stays."""
 
     def warm_start(self, nets: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Begin with the networks of another run's player, before the first turn. nets: their weights, by the names in

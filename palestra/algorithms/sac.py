@@ -321,6 +321,9 @@ class SAC(Algorithm):
             turn.before_step()
             turn.after_step(self.opt_step(self.buffer.sample(config.batch_size)))
 
+    def forget_waiting(self) -> None:
+        self.transition_builder.forget_waiting()
+
     def is_warming_up(self) -> bool:
         return self.player.env_steps < self.config.warmup_env_steps or self.buffer.is_empty
 

@@ -138,7 +138,7 @@ def _players(base: Data, roles: Mapping[str, str], game: Game, name: str) -> Dat
         algorithm = with_fitting_nets(learner["algorithm"], game.spaces[role], isinstance(actions, Box), sets_net)
         if algorithm["name"] == "sac" and isinstance(actions, Discrete):
             algorithm |= {"log_std": None, "entropy_coefficient": DISCRETE_ENTROPY}
-        players.setdefault(player, {"algorithm": algorithm, "warm_start": None})
+        players.setdefault(player, {"algorithm": algorithm, "warm_start": None, "updates": {"name": "constant"}})
     return {"roles": dict(roles), "players": players}
 
 

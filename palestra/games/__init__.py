@@ -9,6 +9,7 @@ from palestra.games.classic_control import AcrobotConfig, CartPoleConfig, Mounta
 from palestra.games.config import GameConfig
 from palestra.games.game import Game, TensorGame
 from palestra.games.gymnasium import GymnasiumConfig
+from palestra.games.matrix import MatrixConfig
 from palestra.games.nim import NimConfig
 from palestra.games.polyhedra.game import PolyhedraConfig
 from palestra.games.user_games import UserGameConfig
@@ -16,6 +17,7 @@ from palestra.games.user_games import UserGameConfig
 AnyGameConfig = Annotated[
     PolyhedraConfig
     | NimConfig
+    | MatrixConfig
     | CartPoleConfig
     | PendulumConfig
     | AcrobotConfig

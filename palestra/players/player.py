@@ -39,6 +39,8 @@ class Learner(Protocol):
 
     def learn(self, turn: Any) -> None: ...
 
+    def forget_waiting(self) -> None: ...
+
     def state_dict(self) -> dict[str, Any]: ...
 
     def load_state_dict(self, state: dict[str, Any]) -> None: ...
@@ -58,8 +60,9 @@ class Player:
     schedules read opt_steps. worlds: the games in which it collects experience. num_worlds: how many of them; 0 for a
     player that does not learn. moves: the role of each of its moves in one round, in order; () if each role has one.
     lr_schedule, er_schedule: of the learning rate and of the exploration rate. game: the one that it plays; of a player
-    that was loaded from a run, with the state that it had there. num_predictions: calls of `predict`. turn_progress:
-    how far the loops of an unfinished turn have come (palestra.algorithms.algorithm.Turn).
+    that was loaded from a run, with the state that it had there. num_predictions: calls of `predict`. frozen: whether
+    it has no turn in this epoch (palestra.players.updates). turn_progress: how far the loops of an unfinished turn have
+    come (palestra.algorithms.algorithm.Turn).
     """
 
     name: str
@@ -86,6 +89,7 @@ class Player:
     opt_steps: int = 0
     env_steps: int = 0
     num_predictions: int = 0
+    frozen: bool = False
     turn_progress: dict[str, dict[str, int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -222,6 +226,7 @@ class Player:
             "optimizers": {name: optimizer.state_dict() for name, optimizer in self.optimizers.items()},
             "algorithm": self.algorithm.state_dict(),
             "kernels": self.algorithm.kernels_in_use(),
+            "frozen": self.frozen,
             "turn_progress": {loop: dict(progress) for loop, progress in self.turn_progress.items()},
             "schedules": {key: schedule.state_dict() for key, schedule in self.changed_schedules.items()},
             "replay_buffer": None if self.replay_buffer is None else self.replay_buffer.state_dict(),
@@ -246,6 +251,7 @@ class Player:
         for name, optimizer in self.optimizers.items():
             optimizer.load_state_dict(state["optimizers"][name])
         self.algorithm.load_state_dict(state["algorithm"])
+        self.frozen = state["frozen"]
         self.turn_progress = {loop: dict(progress) for loop, progress in state["turn_progress"].items()}
         for key, schedule in state["schedules"].items():
             self.change_schedule(key, read_schedule(schedule))

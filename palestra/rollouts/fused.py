@@ -3,6 +3,7 @@
 Letters: B worlds, R roles, A actions, T rounds.
 """
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -179,7 +180,11 @@ class FusedGame:
 
     def _drop_uncollected(self, worlds: Worlds, collected: tuple[str, ...]) -> None:
         """Forget the waiting decisions of roles that are no longer collected, so that no world waits for them."""
-        for role in worlds.seats.keys() - set(collected):
+        self.forget_waiting(worlds, worlds.seats.keys() - set(collected))
+
+    def forget_waiting(self, worlds: Worlds, roles: Collection[str]) -> None:
+        """Let no decision of these roles become a row at their next one."""
+        for role in worlds.seats.keys() & set(roles):
             index = self.game.roles.index(role)
             worlds.awaiting[:, index] = worlds.done[:, index] = False
             worlds.pending_reward[:, index] = 0.0

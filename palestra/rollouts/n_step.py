@@ -43,6 +43,9 @@ class TransitionBuilder(ABC):
         one_round = role.unsqueeze(1) * num_worlds + torch.arange(num_worlds, device=self.device)
         return one_round.flatten().repeat(self.num_rounds)
 
+    def forget_waiting(self) -> None:  # noqa: B027 (most builders keep nothing)
+        """Drop the rows that wait for the next roll-out, because the player was frozen since the last one."""
+
     def state_dict(self) -> dict[str, Any]:
         """What the builder keeps from one roll-out to the next."""
         return {}
@@ -132,6 +135,9 @@ class NStep(TransitionBuilder):
         num_rewards = last - torch.arange(len(last), device=last.device) + 1
         discount = torch.pow(self.gamma, num_rewards.float())
         return rows | after | {"reward": reward, "extras.discount": discount}, waits
+
+    def forget_waiting(self) -> None:
+        self.waiting = None
 
     def state_dict(self) -> dict[str, Any]:
         return {"waiting": self.waiting}

@@ -3,7 +3,7 @@
 Letters: B worlds, T rounds.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -112,6 +112,9 @@ class SoloGame:
         )
         self._count(worlds, rows, outcomes)
         return {self.role: rows}
+
+    def forget_waiting(self, worlds: SoloWorlds, roles: Collection[str]) -> None:
+        """As FusedGame's; here no decision waits for the next one."""
 
     def take_totals(self, worlds: SoloWorlds) -> dict[str, float]:
         """The sums over the games that have finished since the last call, by `total_names`. Waits for the device."""

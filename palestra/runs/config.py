@@ -4,6 +4,7 @@ There may be several kinds of run; the class of the trainer says which kind it t
 further keys. RunConfig is the kind in which players play games.
 """
 
+import math
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -43,6 +44,7 @@ from palestra.games import AnyGameConfig
 from palestra.players import SCRIPTED, FromRunConfig, own_script_model, script_error, scripts_in
 from palestra.players.scripted import ScriptedPlayerConfig
 from palestra.players.torch_modules import TorchModuleConfig
+from palestra.players.updates import AnyUpdatesConfig, idle_epoch
 from palestra.recording import RecorderConfig, check_recorders
 from palestra.recording.aggregates import Statistic
 from palestra.runtime.intervals import Interval, Limit
@@ -58,6 +60,8 @@ class LearningPlayerConfig(Config):
     warm_start: FromRunConfig | None
     """begin with the networks of a player of another run; optimizer, replay buffer and schedules begin anew; null:
     begin with random weights"""
+    updates: AnyUpdatesConfig
+    """in which epochs the player learns; in the others it is frozen: it plays, and has no turn"""
 
 
 AnyPlayer = Annotated[
@@ -244,6 +248,7 @@ class RunConfig(BaseRunConfig):
             *self._role_errors(roles),
             *self._worlds_errors(),
             *self._together_errors(),
+            *self._updates_errors(),
             *evaluation_errors(self.evaluations, self.game, roles, scripts),
             *best_errors(self.best, self.evaluations, roles, self.info_of_evaluations(), self.learners()),
         ]
@@ -314,6 +319,15 @@ class RunConfig(BaseRunConfig):
             if length != told[first]:
                 expected = f"expected {told[first]}, as of {first!r}, with trainer 'together'"
                 yield ConfigErrorItem(f"players.{name}.algorithm.rollout_length", f"{expected}, got {length}")
+
+    def _updates_errors(self) -> Iterator[ConfigErrorItem]:
+        """Whether there is an epoch in which nobody learns."""
+        updates = {name: self.players[name].updates for name in self.learners()}  # type: ignore[union-attr]
+        end = self.stop.after if self.stop.unit == "epochs" else math.inf
+        if updates and (epoch := idle_epoch(updates, end)) is not None:
+            key = f"players.{next(iter(updates))}.updates" if len(updates) == 1 else "players"
+            message = f"expected `updates` by which somebody learns in every epoch, but in epoch {epoch} nobody does"
+            yield ConfigErrorItem(key, message)
 
     def _role_errors(self, roles: Sequence[str]) -> list[ConfigErrorItem]:
         expected = f"expected one of the players: {', '.join(self.players)}"

@@ -259,7 +259,7 @@ def _run_config(algorithm: Data, game: Data) -> Data:
         if made.spaces[role] == made.spaces[first] and made.action_spaces[role] == made.action_spaces[first]
     ]
     roles = {role: LEARNER if role in alike else OTHER for role in made.roles}
-    learner = {"algorithm": algorithm, "warm_start": None}
+    learner = {"algorithm": algorithm, "warm_start": None, "updates": {"name": "constant"}}
     other = {} if len(alike) == len(made.roles) else {OTHER: {"scripted": "random"}}
     pairing = {role: LEARNER if role in alike else "random" for role in made.roles}
     return {

@@ -56,8 +56,9 @@ class Together(Trainer):
             del self.waiting[0]
 
     def _give_first_parts(self) -> None:
-        self.without_experience, self._shared = [player.name for player in self.learners], None
-        for player in self.learners:
+        learning = [player for player in self.learners if not player.frozen]
+        self.without_experience, self._shared = [player.name for player in learning], None
+        for player in learning:
             try:
                 _FirstPart(self, player).run()
             except _ExperienceTaken:
@@ -73,7 +74,7 @@ class Together(Trainer):
             raise RuntimeError(f"expected one roll-out per turn with 'together', got another one of {player.name!r}")
         self.without_experience.remove(player.name)
         if self._shared is None:
-            self._shared = num_rounds, self._play(self.learners, num_rounds)
+            self._shared = num_rounds, self._play([each for each in self.learners if not each.frozen], num_rounds)
         shared_rounds, shared = self._shared
         if num_rounds != shared_rounds:
             expected = f"expected roll-outs of one length with 'together', {shared_rounds} rounds"

@@ -157,18 +157,20 @@ class Trainer(Lifecycle):
     # ---- turns -------------------------------------------------------------------------------------------
 
     def _train(self) -> None:
-        """One epoch: every learning player takes its turn. The attribute `turn` remembers whose turn it is."""
+        """One epoch: every player that learns now takes its turn. The attribute `turn` remembers whose turn it is."""
         while self.turn < len(self.learners):
-            self.give_turn(self.learners[self.turn])
+            if not self.learners[self.turn].frozen:
+                self.give_turn(self.learners[self.turn])
             self.turn += 1
         self.turn = 0
 
     def give_turn(self, player: Player) -> None:
         """Let a learning player take its turn: roll out, and learn by its algorithm. A run that was stopped in the
         middle of a turn must give it again when it is resumed; the turn then goes on where it was. Raises ValueError
-        for a player that does not learn."""
-        if not player.learning:
-            raise ValueError(f"expected a player that learns, got {player.name!r}")
+        for a player that does not learn, or is frozen in this epoch."""
+        if not player.learning or player.frozen:
+            got = f"{player.name!r}, which is frozen in epoch {self.epochs}" if player.frozen else f"{player.name!r}"
+            raise ValueError(f"expected a player that learns, got {got}")
         PlayerTurn(self, player).run()
 
     def _roll_out(self, role: str, num_rounds: int) -> RollOut:
@@ -212,6 +214,18 @@ class Trainer(Lifecycle):
             for line in player.algorithm.begin_run():
                 self.log(f"players.{player.name}: {line}")
         super().before_train()
+
+    def before_epoch(self) -> None:
+        """Freeze and thaw players, as their `updates` say."""
+        for player in self.learners:
+            updates = self.config.players[player.name].updates  # type: ignore[union-attr]
+            was_frozen, player.frozen = player.frozen, not updates.learns(self.epochs)
+            if was_frozen and not player.frozen:
+                self.fused_game.forget_waiting(player.worlds, player.roles)
+                player.algorithm.forget_waiting()  # type: ignore[union-attr]
+            if updates.cycle > 1:
+                self.metrics.by_player[player.name].add({"learns": float(not player.frozen)})
+        super().before_epoch()
 
     def after_roll_out(self, player: Player, roll_out: RollOut) -> None:
         for callback in self.callbacks:

@@ -74,7 +74,7 @@ def trained(algorithm: dict[str, Any], env: str, mode: str, run: Path, num_world
     )
     config = probe_config("constant", False) | {"game": game, "num_worlds": num_worlds}
     config |= {
-        "players": {"agent": {"algorithm": algorithm, "warm_start": None}},
+        "players": {"agent": {"algorithm": algorithm, "warm_start": None, "updates": {"name": "constant"}}},
         "stop": {"after": NUM_STEPS, "unit": "opt_steps"},
     }
     trainer = palestra.Trainer(config, run=run)

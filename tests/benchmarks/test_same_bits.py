@@ -62,7 +62,7 @@ def test_other_tensors_are_no_equal_ones(new: dict[str, Tensor]) -> None:
 def test_networks_and_optimizers_are_what_a_player_has_learned() -> None:
     assert is_learned("/players/host/nets/q/layers.0.weight")
     assert is_learned("/players/host/optimizers/q/mean")
-    assert not is_learned("/players/host/worlds/keys")
+    assert not is_learned("/worlds/host/keys")
     assert not is_learned("/game/reward/mean")
 
 
@@ -97,6 +97,6 @@ def test_a_changed_loss_is_told_and_an_equal_tree_is_the_same(tmp_path: Path) ->
         Side(str(tree), tree, tmp_path / f"results-{number}", tmp_path / f"numba-{number}")
         for number, tree in enumerate([ROOT, tmp_path / "equal", tmp_path / "other"])
     )
-    runs = [run for run in old.runs() if run["name"] == "td3: gymnasium, box, sync, next_step, 2"]
+    runs = [next(run for run in old.runs() if run["name"].startswith("td3: gymnasium"))]
     assert list(compare(old, equal, runs).values()) == ["same"]
     assert "differs: " in next(iter(compare(old, other, runs).values()))

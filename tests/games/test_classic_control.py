@@ -329,7 +329,7 @@ def dqn_run(game: Config, **values: Any) -> dict[str, Any]:
         "game": game.model_dump(),
         "num_worlds": 16,
         "roles": {"agent": "agent"},
-        "players": {"agent": {"algorithm": algorithm, "warm_start": None}},
+        "players": {"agent": {"algorithm": algorithm, "warm_start": None, "updates": {"name": "constant"}}},
         "stop": {"after": 1000, "unit": "opt_steps"},
         "evaluations": [],
         "best": None,

@@ -28,8 +28,12 @@ MakeConfig = Callable[..., Data]
 
 pytestmark = pytest.mark.usefixtures("no_plots")
 
-HOST: Data = {"algorithm": PPO, "warm_start": None}
-AGENT: Data = {"algorithm": LEARNER["algorithm"] | {"rollout_length": 3}, "warm_start": None}
+HOST: Data = {"algorithm": PPO, "warm_start": None, "updates": {"name": "constant"}}
+AGENT: Data = {
+    "algorithm": LEARNER["algorithm"] | {"rollout_length": 3},
+    "warm_start": None,
+    "updates": {"name": "constant"},
+}
 TOGETHER: Data = {"trainer": {"name": "together"}, "players": {"host": HOST, "agent": AGENT}}
 ONE_PIECE = """
 from palestra.algorithms.dqn import DQN, DQNConfig
@@ -161,7 +165,11 @@ def own(in_tmp_path: Path) -> Path:
 
 
 def test_turns_without_safe_points_are_given_once(make_config: MakeConfig, own: Path) -> None:
-    agent = {"algorithm": AGENT["algorithm"] | {"name": "one_piece:OnePiece"}, "warm_start": None}
+    agent = {
+        "algorithm": AGENT["algorithm"] | {"name": "one_piece:OnePiece"},
+        "warm_start": None,
+        "updates": {"name": "constant"},
+    }
     both = TOGETHER | {"players": {"host": agent, "agent": copy.deepcopy(agent)}}
     config = make_config(both | {"stop": {"after": 9, "unit": "epochs"}})
     alone = fit(Path("alone"), config)
@@ -215,7 +223,11 @@ def write(config: Data) -> Path:
 
 @pytest.mark.usefixtures("in_tmp_path")
 def test_roll_outs_of_other_lengths_and_worlds_of_ones_own_are_refused(make_config: MakeConfig) -> None:
-    other = {"algorithm": AGENT["algorithm"] | {"rollout_length": 2}, "warm_start": None}
+    other = {
+        "algorithm": AGENT["algorithm"] | {"rollout_length": 2},
+        "warm_start": None,
+        "updates": {"name": "constant"},
+    }
     changes = {"players": {"host": HOST, "agent": other}, "num_worlds": {"host": 8, "agent": 8}}
     assert faults(make_config(TOGETHER | changes)) == [
         "num_worlds: expected one number with trainer 'together', whose players share their worlds, got a mapping",
@@ -224,7 +236,11 @@ def test_roll_outs_of_other_lengths_and_worlds_of_ones_own_are_refused(make_conf
 
 
 def test_a_second_roll_out_in_a_turn_is_refused(make_config: MakeConfig, own: Path) -> None:
-    agent = {"algorithm": AGENT["algorithm"] | {"name": "one_piece:Greedy"}, "warm_start": None}
+    agent = {
+        "algorithm": AGENT["algorithm"] | {"name": "one_piece:Greedy"},
+        "warm_start": None,
+        "updates": {"name": "constant"},
+    }
     trainer = make_trainer(make_config(TOGETHER | {"players": {"host": HOST, "agent": agent}}), run="run")
     with pytest.raises(
         RuntimeError, match="expected one roll-out per turn with 'together', got another one of 'agent'"

@@ -1,0 +1,89 @@
+"""In which epochs a player learns."""
+
+import math
+from collections.abc import Mapping
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from palestra.config import ByName, Config, ConfigError, ConfigErrorItem, NonNegativeInt, PositiveInt
+
+MOST_EPOCHS = 100_000  # in which it is looked whether somebody learns
+
+
+class UpdatesConfig(Config):
+    """Base of the configs that say when a player learns. In other epochs it is frozen: it plays, explores as it does in
+    training, and has no turn."""
+
+    name: str
+
+    @property
+    def cycle(self) -> int:
+        """After how many epochs it begins anew."""
+        return 1
+
+    def learns(self, epoch: int) -> bool:
+        """Whether the player learns in this epoch of the run, counted from 0."""
+        return True
+
+
+class ConstantUpdatesConfig(UpdatesConfig):
+    name: Literal["constant"]
+    """in every epoch"""
+
+
+class ContiguousPeriodicUpdatesConfig(UpdatesConfig):
+    name: Literal["contiguous_periodic"]
+    """in the epochs e with first <= e mod period < last"""
+    period: PositiveInt
+    """epochs until it begins anew"""
+    first: NonNegativeInt
+    """the first epoch of each period in which the player learns, counted from 0"""
+    last: PositiveInt
+    """the first one after it in which the player is frozen; period: it learns until the period ends"""
+
+    @model_validator(mode="after")
+    def _check_order(self) -> Self:
+        if not self.first < self.last:
+            message = f"expected more than first ({self.first}), got {self.last}"
+        elif self.last > self.period:
+            message = f"expected at most the period ({self.period}), got {self.last}"
+        else:
+            return self
+        raise ConfigError([ConfigErrorItem("last", message)])
+
+    @property
+    def cycle(self) -> int:
+        return self.period
+
+    def learns(self, epoch: int) -> bool:
+        return self.first <= epoch % self.period < self.last
+
+
+class AlternatingPeriodicUpdatesConfig(UpdatesConfig):
+    name: Literal["alternating_periodic"]
+    """in the epochs e with floor(e / period) mod 2 = phase: `period` epochs on, as many off"""
+    period: PositiveInt
+    """how many epochs it learns, and how many it is frozen"""
+    phase: Annotated[int, Field(ge=0, le=1)]
+    """0: it learns first; 1: it is frozen first"""
+
+    @property
+    def cycle(self) -> int:
+        return 2 * self.period
+
+    def learns(self, epoch: int) -> bool:
+        return epoch // self.period % 2 == self.phase
+
+
+AnyUpdatesConfig = Annotated[
+    ConstantUpdatesConfig | ContiguousPeriodicUpdatesConfig | AlternatingPeriodicUpdatesConfig, ByName()
+]
+
+
+def idle_epoch(updates: Mapping[str, UpdatesConfig], num_epochs: float) -> int | None:
+    """The first epoch in which none of the players learns, among the first `num_epochs` and MOST_EPOCHS; None if there
+    is none."""
+    cycle = math.lcm(*(each.cycle for each in updates.values()))
+    epochs = range(int(min(cycle, num_epochs, MOST_EPOCHS)))
+    return next((epoch for epoch in epochs if not any(each.learns(epoch) for each in updates.values())), None)
