@@ -103,17 +103,25 @@ def assert_goes_on_in_a_fresh_object(make_turn: Callable[[Callable[[], None]], A
             turn.run()
     assert left.calls + again.calls == whole.calls
     assert list(tree_differences(whole.player.state_dict(), again.player.state_dict())) == []
+    assert whole.player.worlds is not None
+    assert again.player.worlds is not None
+    assert list(tree_differences(whole.player.worlds.state_dict(), again.player.worlds.state_dict())) == []
 
 
 def restore(player: Player, other: Player) -> None:
     """Give a player what a checkpoint keeps of another one, in the order in which a resume does."""
+    assert player.worlds is not None
+    assert other.worlds is not None
     tensors: dict[str, Tensor] = {}
-    document = json.loads(json.dumps(encode(other.state_dict(), "", tensors)))
+    state = {"player": other.state_dict(), "worlds": other.worlds.state_dict()}
+    document = json.loads(json.dumps(encode(state, "", tensors)))
     if other.replay_buffer is not None:
         assert player.replay_buffer is not None
         start = max(0, other.replay_buffer.num_added - other.replay_buffer.capacity)
         player.replay_buffer.load_rows(start, other.replay_buffer.packed_rows(start, other.replay_buffer.num_added))
-    player.load_state_dict(decode(document, {name: tensor.clone() for name, tensor in tensors.items()}))
+    restored = decode(document, {name: tensor.clone() for name, tensor in tensors.items()})
+    player.load_state_dict(restored["player"])
+    player.worlds.load_state_dict(restored["worlds"])
 
 
 def seen(sign: float, age: float) -> dict[str, Tensor]:

@@ -31,6 +31,7 @@ REFUSED = {  # what an algorithm cannot play, and why
     ("dqn", "pendulum"): "expected Discrete actions for 'dqn', got Box",
     ("td3", "polyhedra"): "expected Box actions for 'td3', got Discrete",
     ("td3", "nim"): "expected Box actions for 'td3', got Discrete",
+    ("td3", "matrix"): "expected Box actions for 'td3', got Discrete",
     ("td3", "cartpole"): "expected Box actions for 'td3', got Discrete",
     ("td3", "acrobot"): "expected Box actions for 'td3', got Discrete",
     ("td3", "mountain_car"): "expected Box actions for 'td3', got Discrete",

@@ -21,6 +21,7 @@ CPU = torch.device("cpu")
 GAMES: dict[str, dict[str, Any]] = {
     "polyhedra": load_yaml(next(path for path in shipped_configs() if path.stem == "dqn-polyhedra"))["game"],
     "nim": {"name": "nim", "num_heaps": 3, "max_stones": 3},
+    "matrix": {"name": "matrix", "payoffs": [[[1.0, 0.0], [0.0, 1.0]]], "num_rounds": 2},
     "cartpole": {
         "name": "cartpole",
         "max_rounds": 9,
