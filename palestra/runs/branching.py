@@ -23,9 +23,9 @@ from palestra.storage.run_folder import RunFolder
 # Keys that decide what the state in a checkpoint consists of: with other values the state would not fit.
 FIXED_IN_A_BRANCH = r"trainer(\.name)?|(game|num_worlds|roles|players)(\..+)?|callbacks(\.\d+\.name)?"
 FREE_IN_A_BRANCH = (
-    r"players\.[^.]+\.algorithm\."
+    r"players\.[^.]+\.(updates\..+|algorithm\."
     r"(?!(name|net|body|policy_net|critic_net|dueling|value(?!\.huber_delta$)|transitions"
-    r"|replay_buffer(?!\.(layout|scratch_folder)$))(\.|$)).+"
+    r"|replay_buffer(?!\.(layout|scratch_folder)$))(\.|$)).+)"
 )
 
 

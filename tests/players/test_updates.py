@@ -173,6 +173,20 @@ def test_a_stop_at_any_safe_point_changes_no_bit(make_config: MakeConfig, traine
         assert_same_bits(run, tmp_path / "alone")
 
 
+def test_a_branch_may_learn_at_other_times(make_config: MakeConfig, tmp_path: Path) -> None:
+    always = {"name": "constant"}
+    config = make_config({"players": players(always, always), "stop": {"after": 3, "unit": "epochs"}})
+    fit(tmp_path / "run", config)
+    changes = ["stop.after=6", "players.agent.updates={name: alternating_periodic, period: 3, phase: 0}"]
+    branch = Trainer.branch(tmp_path / "run" / "checkpoints" / "latest", changes, run=tmp_path / "branch")
+    before = branch.players["host"].opt_steps, branch.players["agent"].opt_steps
+    branch.fit()
+    after = branch.players["host"].opt_steps, branch.players["agent"].opt_steps
+    assert (branch.epochs, branch.players["agent"].frozen) == (6, True)
+    assert after[0] > before[0]
+    assert after[1] == fit(tmp_path / "run").players["agent"].opt_steps
+
+
 def test_a_frozen_player_is_given_no_turn(make_config: MakeConfig, tmp_path: Path) -> None:
     trainer = make_trainer(
         make_config({"players": players(FIRST_TWO_OF_THREE, LAST_TWO_OF_THREE)}), run=tmp_path / "run"
