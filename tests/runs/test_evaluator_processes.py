@@ -21,7 +21,18 @@ from typing import Any
 
 import pytest
 from conftest import TINY
-from resuming import Killed, assert_same_bits, at_call, fit, kill, pointed_at, records, send_signal, stopping_at
+from resuming import (
+    Killed,
+    ask_to_leave,
+    assert_same_bits,
+    at_call,
+    fit,
+    kill,
+    pointed_at,
+    records,
+    send_signal,
+    stopping_at,
+)
 from rich.console import Console
 
 from palestra.commands.verify import verify
@@ -349,7 +360,16 @@ def test_a_second_fit_plays_what_the_first_left_pending(fakes: Fakes, make_confi
     fakes.will({"main/0": ["hang"]})
     config = with_evaluators(make_config)
     trainer = Trainer(config, run=tmp_path / "run")
-    with stopping_at(4):
+
+    def leave_once_asked(trainer: Trainer, *args: Any) -> None:
+        """A process that is still starting would be stopped before it has taken the request."""
+        give_up = time.monotonic() + 60.0
+        while not fakes.plan.with_name("plan.tried").exists():
+            assert time.monotonic() < give_up, "the evaluator's process took no request"
+            time.sleep(0.01)
+        ask_to_leave(trainer)
+
+    with at_call(Trainer, "safe_point", 4, leave_once_asked):
         trainer.fit()
     assert not trainer.finished
     assert fakes.tried() == ["main/0"]
