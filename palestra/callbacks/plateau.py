@@ -106,7 +106,7 @@ class Plateau(Callback):
                 faults.append(ConfigErrorItem("role", f"expected one of {', '.join(roles)}, got {of.role!r}"))
         else:
             config, learners = training.config, [player.name for player in playing(training, self.config).learners]
-            faults += measure_errors(of, config.evaluations, roles, config.info_of_evaluations(), learners)
+            faults += measure_errors(of, config.evaluations, roles, config.measures_of_games(), learners)
         if faults:
             raise PartError(of, faults)
 
@@ -117,7 +117,7 @@ class Plateau(Callback):
     def after_evaluation(self, training: Training, record: Mapping[str, Any]) -> None:
         of, config = self.config.of, training.config
         if isinstance(of, EvaluationMeasureConfig):
-            score = Measure(of, config.evaluations, config.output.info).of(record)
+            score = Measure(of, config.evaluations, config.measures_of_games()).of(record)
             if score is not None:
                 self._measure(training, score)
 

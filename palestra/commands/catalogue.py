@@ -10,6 +10,8 @@ from palestra.config import UserConfig
 from palestra.config.comments import description_of
 from palestra.config.variants import members_of, names_of
 from palestra.games import AnyGameConfig
+from palestra.games.dialogue.game import AnyScenarioConfig
+from palestra.games.dialogue.protocols import AnyProtocolConfig
 from palestra.games.polyhedra.rewards import RewardConfig
 from palestra.nets import AnyNetConfig
 from palestra.optimizers import OptimizerConfig
@@ -28,6 +30,8 @@ def catalogue() -> dict[str, dict[str, str]]:
         "trainers": _variants(AnyTrainerConfig),
         "nets": _variants(AnyNetConfig),
         "players": {name: _first_paragraph(policy) for name, policy in SCRIPTED.items()},
+        "protocols (dialogue)": _variants(AnyProtocolConfig),
+        "scenarios (dialogue)": _variants(AnyScenarioConfig),
         "schedules": _variants(ScheduleConfig),
         "rewards (polyhedra)": _variants(RewardConfig),
         "optimizers": _variants(OptimizerConfig),

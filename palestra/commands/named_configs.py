@@ -15,6 +15,7 @@ from palestra.commands.suggest_config import (
     shipped_tournaments,
     suggested_config,
 )
+from palestra.commands.suggest_dialogue import game_and_overrides
 from palestra.config import ConfigError, ConfigErrorItem, apply_overrides, load_yaml
 from palestra.runs.config import RunConfig
 
@@ -79,9 +80,10 @@ def find_config(file: str, words: Sequence[str]) -> NamedConfig:
     A file in the working directory, NAME or NAME.yml, comes before a shipped config of that name.
     """
     if words and "=" not in words[0] and file in known_algorithms():
-        game, *overrides = words
-        name = re.sub(r"[^\w.]+", "-", f"{file}-{game}")
-        return NamedConfig(f"{file} {game}", name, suggested_config(file, game, overrides), [], None)
+        game, overrides = game_and_overrides(words)
+        title = " ".join([file, *(word for word in words[:2] if "=" not in word)])
+        name = re.sub(r"[^\w.]+", "-", title)
+        return NamedConfig(title, name, suggested_config(file, game, overrides), [], None)
     shipped = {path.stem: path for path in shipped_configs()}
     with_ending = Path(f"{file}.yml")
     for path in (Path(file), with_ending):

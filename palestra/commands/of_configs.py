@@ -78,8 +78,8 @@ def config(
         list[str] | None,
         typer.Argument(
             metavar="[GAME] [KEY=VALUE]...",
-            help="a game: polyhedra, a Gymnasium environment such as LunarLander-v3, or package.module:Class; and "
-            "overrides, as of train",
+            help="a game: polyhedra, a Gymnasium environment such as LunarLander-v3, or package.module:Class; or a "
+            "protocol and a scenario, such as nip witness; and overrides, as of train",
         ),
     ] = None,
 ) -> None:
@@ -87,6 +87,7 @@ def config(
     networks that fit it."""
     with one_line_errors():
         from palestra.commands.suggest_config import shipped_tournaments, suggested_config
+        from palestra.commands.suggest_dialogue import game_and_overrides
         from palestra.config import render
         from palestra.runs.config import RunConfig
         from palestra.runs.tournament import TournamentConfig, read_tournament
@@ -94,8 +95,7 @@ def config(
         if (tournament := shipped_tournaments().get(name)) is not None:
             print(render(read_tournament(tournament, words or []), TournamentConfig), end="")
             return
-        overrides = list(words or [])
-        game = overrides.pop(0) if overrides and "=" not in overrides[0] else None
+        game, overrides = game_and_overrides(words or [])
         print(render(suggested_config(name, game, overrides), RunConfig), end="")
 
 

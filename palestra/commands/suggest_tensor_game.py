@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from palestra.commands.fitting_nets import DEEP_SETS, NEWTON_SETS, with_fitting_nets
-from palestra.config import ConfigError, ConfigErrorItem, admitted_class, apply_overrides
+from palestra.config import ConfigError, ConfigErrorItem, admitted_class, apply_overrides, check
 from palestra.config.variants import members_of, names_of
-from palestra.games import AnyGameConfig, make_game
+from palestra.games import AnyGameConfig, OneGame, make_game
 from palestra.games.game import Game, TensorGame
 from palestra.games.spaces import Box, Discrete
 from palestra.runs.config import RunConfig, read_config
@@ -36,12 +36,15 @@ def tensor_game_config(algorithm: str, game: str, overrides: Sequence[str], ship
     same_game = [data for data in shipped.values() if data["game"]["name"] == game]
     rules = _rules(game, same_game, overrides)
     made = _made(rules)
-    seats = _seats_of(same_game[0]) if same_game else _seats(rules, made)
+    declared = check({"game": rules}, OneGame).game
+    seats = _seats_of(same_game[0]) if same_game else _seats(rules, made, declared.declared_measures())
+    trainer = same_game[0]["trainer"] if same_game else {"name": declared.usual_trainer}
     errors: list[ConfigErrorItem] = []
     for base in _bases(algorithm, game, len(made.roles), shipped):
         data = base | {"game": rules} | _players(base, seats["roles"], made, game)
         [evaluation, *_] = base["evaluations"]
         data |= {"evaluations": [evaluation | seats["evaluation"]], "best": seats["best"]}
+        data["trainer"] = trainer
         data["output"] = base["output"] | {"info": []}
         try:
             make_trainer(data)
@@ -115,16 +118,19 @@ def _seats_of(shipped: Data) -> Data:
     return {"roles": shipped["roles"], "evaluation": played, "best": shipped["best"]}
 
 
-def _seats(rules: Data, game: Game) -> Data:
+def _seats(rules: Data, game: Game, measures: Sequence[str]) -> Data:
     """A player for every role; evaluations of all of them together, and of each among random ones."""
     roles = game.roles
     random = dict.fromkeys(roles, "random")
     alone = [random | {role: role} for role in roles]
     together = [{role: role for role in roles}] if len(roles) > 1 else []
+    best: Data = {"pairing": 0, "measure": f"return/{roles[0]}"}
+    if measures:  # of all of them together, or of the one that there is
+        best = {"pairing": len(alone + together) - 1, "measure": measures[0]}
     return {
         "roles": {role: role for role in roles},
         "evaluation": {"pairings": [*alone, *together, random], "max_rounds": rules.get("max_rounds") or MAX_ROUNDS},
-        "best": {"evaluation": "main", "pairing": 0, "measure": f"return/{roles[0]}", "goal": "max"},
+        "best": {"evaluation": "main", **best, "goal": "max"},
     }
 
 

@@ -15,11 +15,11 @@ a config (a schedule, an exploration).
 import sys
 import traceback
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import FunctionType
-from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args, get_origin
 
 from pydantic import ConfigDict, GetCoreSchemaHandler
 from pydantic_core import CoreSchema, PydanticCustomError, core_schema
@@ -45,6 +45,9 @@ class UserConfig(Config):
     """Base of the config model that a user's own class has as its attribute `Config`."""
 
     model_config = ConfigDict(defer_build=False)  # errors of the model appear where it is defined
+
+    usual: ClassVar[Mapping[str, Any]] = {}
+    """values of its keys that `palestra config` prints; a config that is read must have every key all the same"""
 
     name: str
     """The user's class, as package.module:Class."""

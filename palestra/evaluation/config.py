@@ -18,7 +18,7 @@ from palestra.config import (
     below,
     load_class,
 )
-from palestra.evaluation.measures import MeasureName, measure_errors
+from palestra.evaluation.measures import GameMeasures, MeasureName, measure_errors
 from palestra.evaluation.user_evaluation import UserEvaluation
 from palestra.games import AnyGameConfig, GameConfig
 from palestra.players import script_error
@@ -108,8 +108,9 @@ class BestConfig(Config):
     """which of its pairings, counted from 0; null: an evaluation of your own, which has none, or a function of your
     own, which gets the record of all pairings"""
     measure: MeasureName
-    """rho, return/ROLE, length, won/ROLE, info/FIELD, final_info/FIELD; with /iqm, /median, /std, /min or /max
-    another statistic than the mean; or a function of your own, package.module:function"""
+    """rho, return/ROLE, length, won/ROLE, info/FIELD, final_info/FIELD, or one of the game's own, as accuracy; with
+    /iqm, /median, /std, /min or /max another statistic than the mean; or a function of your own,
+    package.module:function"""
     goal: Literal["max", "min"]
     """whether a higher (max) or a lower (min) value is better"""
 
@@ -178,15 +179,15 @@ def best_errors(
     best: BestConfig | None,
     evaluations: Sequence[EvaluationConfig | UserEvaluationConfig],
     roles: Sequence[str],
-    info: Mapping[str, Sequence[str]],
+    of_games: Mapping[str, GameMeasures],
     learners: Collection[str],
 ) -> Iterator[ConfigErrorItem]:
-    """The errors in `best`, which says what makes a checkpoint the best one. info: as for `measure_errors`. learners:
-    the players that learn."""
+    """The errors in `best`, which says what makes a checkpoint the best one. of_games: as for `measure_errors`.
+    learners: the players that learn."""
     if best is None:
         return
     if not evaluations:
         yield ConfigErrorItem("best", "expected null, because there are no evaluations, got a mapping")
         return
-    for item in measure_errors(best, evaluations, roles, info, learners):
+    for item in measure_errors(best, evaluations, roles, of_games, learners):
         yield ConfigErrorItem(f"best.{item.path}", item.message)

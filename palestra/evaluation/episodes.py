@@ -102,6 +102,7 @@ class _Results:
             tallies={},
             actions={} if actions is None else {role: actions},
             info=info,
+            measures={},
         )
 
 

@@ -10,7 +10,7 @@ from palestra.config import ConfigError, ConfigErrorItem, below
 from palestra.evaluation.config import BestConfig, EvaluationConfig, UserEvaluationConfig
 from palestra.evaluation.episodes import play_episodes
 from palestra.evaluation.evaluator import Games, evaluation_mode, play_games
-from palestra.evaluation.measures import Measure
+from palestra.evaluation.measures import GameMeasures, Measure
 from palestra.evaluation.ratings import rate
 from palestra.evaluation.trace import trace_game
 from palestra.evaluation.user_evaluation import play_user_evaluation
@@ -56,7 +56,7 @@ class Evaluations:
         self.scripts: dict[tuple[str, str, str], Script] = {}
         for index, config in enumerate(configs):
             with below(f"evaluations.{index}"):
-                self.games[config.name] = game if config.game is None else build_game(config.game)
+                self.games[config.name] = (game if config.game is None else build_game(config.game)).held_out()
         self.stand_ins: dict[tuple[str, str, str], Player] = {}
         errors = [
             item for index, config in enumerate(configs) for item in self._make_stand_ins(index, config, fit_player)
@@ -213,13 +213,17 @@ class Evaluations:
 
 
 class BestScore:
-    """The best score so far, by the measure of a config. info: the recorded fields of the environments' info."""
+    """The best score so far, by the measure of a config. of_games: what the game of each evaluation adds to its record,
+    by the evaluation's name."""
 
     def __init__(
-        self, config: BestConfig, evaluations: Sequence[EvaluationConfig | UserEvaluationConfig], info: Sequence[str]
+        self,
+        config: BestConfig,
+        evaluations: Sequence[EvaluationConfig | UserEvaluationConfig],
+        of_games: Mapping[str, GameMeasures],
     ) -> None:
         self.config = config
-        self.measure = Measure(config, evaluations, info)
+        self.measure = Measure(config, evaluations, of_games)
         self.value: float | None = None
         self._before: float | None = None
 

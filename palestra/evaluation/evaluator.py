@@ -25,7 +25,7 @@ class Games:
     int64, rounds played. returns: float32, by role. started_over: how many games were over at their start. tallies:
     sums of the game's own counters (overflow, ...). actions: how often each action was taken, int64 (A,) by role, for
     Discrete spaces. info: fields of the environments' info, float64, by name, of the games that have it: as info/NAME
-    the mean over the game's steps, as final_info/NAME that of its last step.
+    the mean over the game's steps, as final_info/NAME that of its last step. measures: the game's own.
     """
 
     finished: Tensor
@@ -35,6 +35,7 @@ class Games:
     tallies: dict[str, int]
     actions: dict[str, Tensor]
     info: dict[str, Tensor]
+    measures: dict[str, float | None]
 
     def summary(self) -> dict[str, Any]:
         """The results as a record: rho and returns with 95% intervals, the counts behind them, and the distributions of
@@ -53,6 +54,7 @@ class Games:
             "steps": int(self.lengths.sum()),
             "started_over": self.started_over,
             **self.tallies,
+            **({"measures": self.measures} if self.measures else {}),
             "actions": {role: counts.tolist() for role, counts in self.actions.items()},
             "returns": {role: estimate.value for role, estimate in returns.items()},
             "return_intervals": {role: [estimate.low, estimate.high] for role, estimate in returns.items()},
@@ -104,6 +106,7 @@ def play_games(
         tallies={name: int(value[played].sum()) for name, value in worlds.tallies.items()},
         actions=worlds.actions,
         info={},
+        measures=game.measures({name: value[played] for name, value in worlds.outcomes.items()}),
     )
 
 
@@ -123,6 +126,7 @@ class Batch:
         self.lengths = torch.zeros(num_games, dtype=torch.int64, device=device)
         self.returns = torch.zeros(num_games, len(game.roles), device=device)
         self.tallies = {name: torch.zeros(num_games, dtype=torch.int64, device=device) for name in game.tallies}
+        self.outcomes = {name: torch.zeros_like(self.state[name]) for name in game.outcome_entries}
         self.actions = {
             role: torch.zeros(space.num, dtype=torch.int64, device=device)
             for role, space in game.action_spaces.items()
@@ -172,6 +176,8 @@ class Batch:
         """Store the counters of the games `leaving`, bool (games still in play,), and drop these from the batch."""
         for name, values in self.tallies.items():
             values[self.index[leaving]] = self.state[name][leaving].long()
+        for name, values in self.outcomes.items():
+            values[self.index[leaving]] = self.state[name][leaving]
         staying = ~leaving
         self.index, self.keys, self.running = self.index[staying], self.keys[staying], self.running[staying]
         self.state = {name: value[staying] for name, value in self.state.items()}

@@ -5,7 +5,7 @@ A measure is one of the statistics of a pairing, or a function of one's own, nam
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any, NamedTuple, Protocol
 
 from pydantic import AfterValidator
 
@@ -50,35 +50,43 @@ class MeasurableEvaluation(Protocol):
     def own_scores(self) -> Sequence[str] | None: ...
 
 
-def paths_of_measures(roles: Sequence[str], info: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """The measures of a pairing, each with its keys in the record of the pairing.
+class GameMeasures(NamedTuple):
+    """What a game adds to the record of an evaluation. info: the recorded fields of the environments' info. own: what
+    `declared_measures` of the game's config names."""
 
-    roles: of the game. info: the recorded fields of the environments' info. The bare name is the mean.
-    """
+    info: Sequence[str] = ()
+    own: Sequence[str] = ()
+
+
+def paths_of_measures(roles: Sequence[str], of_game: GameMeasures) -> dict[str, tuple[str, ...]]:
+    """The measures of a pairing, each with its keys in the record of the pairing. roles: of the game. The bare name is
+    the mean."""
     found: dict[str, tuple[str, ...]] = {"rho": ("rho",)}
     found |= {f"return/{role}": ("returns", role) for role in roles}
     found["length"] = ("statistics", "episode_length", "mean")
     if len(roles) == 2:
         found |= {f"won/{role}": ("won", role) for role in roles}
-    fields = [f"{kind}/{name}" for kind in ("info", "final_info") for name in info]
+    fields = [f"{kind}/{name}" for kind in ("info", "final_info") for name in of_game.info]
     found |= {name: ("statistics", name, "mean") for name in fields}
     described = {"length": "episode_length"} | {name: name for name in fields}
     for statistic in STATISTICS:
         found |= {f"return/{role}/{statistic}": ("statistics", "episode_return", role, statistic) for role in roles}
         found |= {f"{name}/{statistic}": ("statistics", key, statistic) for name, key in described.items()}
-    return found
+    return found | {name: ("measures", name) for name in of_game.own}
 
 
 class Measure:
     """Reads a measure out of the records of an evaluation."""
 
-    def __init__(self, keys: MeasureKeys, evaluations: Sequence[MeasurableEvaluation], info: Sequence[str]) -> None:
-        """info: the recorded fields of the environments' info."""
+    def __init__(
+        self, keys: MeasureKeys, evaluations: Sequence[MeasurableEvaluation], of_games: Mapping[str, GameMeasures]
+    ) -> None:
+        """of_games: what the game of each evaluation adds to its record, by the evaluation's name."""
         [evaluation] = [each for each in evaluations if each.name == keys.evaluation]
         self.keys = keys
         self.pairing = None if keys.pairing is None else evaluation.pairings[keys.pairing]
         self.function = load_function(keys.measure) if ":" in keys.measure else None
-        self.paths = _known(evaluation, list(self.pairing or ()), info)
+        self.paths = _known(evaluation, list(self.pairing or ()), of_games.get(evaluation.name, GameMeasures()))
 
     def of(self, record: Mapping[str, Any]) -> float | None:
         """The measure in the record of an evaluation; nan if it is not known. None if the record is that of another
@@ -97,11 +105,11 @@ class Measure:
         return math.nan if result is None else float(result)
 
 
-def _known(evaluation: MeasurableEvaluation, roles: Sequence[str], info: Sequence[str]) -> dict[str, tuple[Any, ...]]:
+def _known(evaluation: MeasurableEvaluation, roles: Sequence[str], of_game: GameMeasures) -> dict[str, tuple[Any, ...]]:
     """The measures of an evaluation, each with its keys in the entry of its pairing; for one of the user's own, which
     has none, in its record."""
     if evaluation.own_scores is None:
-        return {**paths_of_measures(roles, info)}
+        return {**paths_of_measures(roles, of_game)}
     return {name: ("pairs", 0, "scores", name) for name in evaluation.own_scores}
 
 
@@ -116,17 +124,17 @@ def measure_errors(
     keys: MeasureKeys,
     evaluations: Sequence[MeasurableEvaluation],
     roles: Sequence[str],
-    info: Mapping[str, Sequence[str]],
+    of_games: Mapping[str, GameMeasures],
     learners: Collection[str],
 ) -> list[ConfigErrorItem]:
-    """The errors in what a config wants measured. roles: of the game. info: the recorded fields of the environments'
-    info, by evaluation. learners: the players that learn."""
+    """The errors in what a config wants measured. roles: of the game. of_games: what the game of each evaluation
+    adds to its record, by the evaluation's name. learners: the players that learn."""
     by_name = {evaluation.name: evaluation for evaluation in evaluations}
     if keys.evaluation not in by_name:
         expected = f"one of {', '.join(by_name)}" if by_name else "a run with evaluations"
         return [ConfigErrorItem("evaluation", f"expected {expected}, got {keys.evaluation!r}")]
     evaluation, errors = by_name[keys.evaluation], []
-    fault = _measure_fault(keys, evaluation, _known(evaluation, roles, info.get(keys.evaluation, [])))
+    fault = _measure_fault(keys, evaluation, _known(evaluation, roles, of_games.get(keys.evaluation, GameMeasures())))
     if fault is not None:
         errors.append(ConfigErrorItem("measure", fault))
     fault = _pairing_fault(keys, evaluation, learners)

@@ -7,6 +7,7 @@ import torch
 from palestra.config import ByName, Config, check
 from palestra.games.classic_control import AcrobotConfig, CartPoleConfig, MountainCarConfig, PendulumConfig
 from palestra.games.config import GameConfig
+from palestra.games.dialogue.game import DialogueConfig
 from palestra.games.game import Game, TensorGame
 from palestra.games.gymnasium import GymnasiumConfig
 from palestra.games.matrix import MatrixConfig
@@ -18,6 +19,7 @@ AnyGameConfig = Annotated[
     PolyhedraConfig
     | NimConfig
     | MatrixConfig
+    | DialogueConfig
     | CartPoleConfig
     | PendulumConfig
     | AcrobotConfig
@@ -27,10 +29,12 @@ AnyGameConfig = Annotated[
     ByName(user_class=TensorGame),
 ]
 
-__all__ = ["AnyGameConfig", "Game", "GameConfig", "TensorGame", "UserGameConfig", "make_game"]
+__all__ = ["AnyGameConfig", "Game", "GameConfig", "OneGame", "TensorGame", "UserGameConfig", "make_game"]
 
 
-class _OneGame(Config):
+class OneGame(Config):
+    """A game as it stands below `game` in a config."""
+
     game: AnyGameConfig
     """the rules"""
 
@@ -38,6 +42,6 @@ class _OneGame(Config):
 def make_game(config: GameConfig | dict[str, Any], device: str | torch.device = "cpu") -> Game:
     """Build the game that a mapping describes, as it stands below `game` in a config. Raises ConfigError with every
     fault at once, its path below `game`."""
-    model: GameConfig = config if isinstance(config, GameConfig) else check({"game": config}, _OneGame).game
+    model: GameConfig = config if isinstance(config, GameConfig) else check({"game": config}, OneGame).game
     where = torch.device(device)
     return model.build(where, "numba" if where.type == "cpu" else "torch")

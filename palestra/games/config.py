@@ -23,6 +23,8 @@ class GameConfig(Config):
     name: str
     usual: ClassVar[Mapping[str, Any]] = {}
     """values of its keys that `palestra config` prints; a config that is read must have every key all the same"""
+    usual_trainer: ClassVar[str] = "in_turn"
+    """the trainer that `palestra config` prints"""
     has_info: ClassVar[bool] = False
     """whether steps have an `info`, whose fields `output.info` may name"""
 
@@ -33,6 +35,10 @@ class GameConfig(Config):
     def declared_roles(self) -> tuple[str, ...]:
         """The roles of the game that is built, in its order."""
         return self.build(torch.device("cpu"), "torch").roles
+
+    def declared_measures(self) -> tuple[str, ...]:
+        """The names of what `measures` of the game gives."""
+        return ()
 
     def declares_actions(self) -> bool:
         """Whether the number of actions is known before an environment is made."""

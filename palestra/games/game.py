@@ -98,6 +98,11 @@ class Game(ABC):
         num = len(next(iter(observation.values())))
         return torch.ones(num, self.action_spaces[role].num_flags, dtype=torch.bool, device=self.device)
 
+    def held_out(self) -> "Game":
+        """The game that evaluations play: with instances, tables and the like that training never draws. This game
+        itself, if there are none."""
+        return self
+
     def own_actions(self, actions: Tensor) -> np.ndarray:
         """Actions of players, (B, ...), in the form in which they leave palestra."""
         return actions.cpu().numpy()
@@ -118,15 +123,16 @@ class TensorGame(Game):
     Must be set, in addition to the attributes of Game: `moves`, the roles that may decide in each move of a round;
     `quiet_moves`, the numbers of the moves that give no reward and end no running game (never the last of a round);
     `lockstep`, whether a role that has decided in a world decides there at each of its moves until the game is over.
-    `tallies` are state entries of shape (B,). Must be implemented: `reset`, `deciding`, `observe`, `legal`,
-    `transition`; may be: `refill`, `transition_in_place`, `stepper`, `storyboard`, and for people who ask and play
-    `read_board`, `describe_board`, `read_action`, `describe_action`. With one role, that role decides in every world
-    that is not over.
+    `tallies` are state entries of shape (B,). May be set: `outcome_entries`, the state entries that `measures` gets.
+    Must be implemented: `reset`, `deciding`, `observe`, `legal`, `transition`; may be: `refill`, `transition_in_place`,
+    `stepper`, `held_out`, `measures`, `storyboard`, and for people who ask and play `read_board`, `describe_board`,
+    `read_action`, `describe_action`. With one role, that role decides in every world that is not over.
     """
 
     moves: tuple[tuple[str, ...], ...]
     quiet_moves: tuple[int, ...]
     lockstep: bool
+    outcome_entries: tuple[str, ...] = ()
 
     @abstractmethod
     def reset(self, keys: Tensor) -> State:
@@ -185,6 +191,11 @@ class TensorGame(Game):
         tensors, and writes into the tensors of `state`, which are contiguous.
         """
         return None
+
+    def measures(self, outcomes: State) -> dict[str, float | None]:
+        """What the ends of games say, by the names that `declared_measures` of the game's config gives; None where it
+        is not known. outcomes: the `outcome_entries` of all games of an evaluation, as they were at their end."""
+        return {}
 
     def storyboard(self, trace: Trace) -> Storyboard | None:
         """A game as pictures for a report; None: the report shows the moves as a table."""

@@ -19,6 +19,7 @@ from palestra.players.scripted import (
     ScriptedPolicy,
     role_fault,
 )
+from palestra.players.scripted_dialogue import WitnessOptimal
 from palestra.players.scripted_nim import NimOptimal
 from palestra.players.scripted_polyhedra import AllCoordinatesHost, GreedyAgent, LookAheadHost, ZeillingerHost
 from palestra.players.user_scripts import CheckedScript
@@ -32,6 +33,7 @@ SCRIPTED: dict[str, type[ScriptedPolicy]] = {
     "look_ahead": LookAheadHost,
     "greedy": GreedyAgent,
     "nim_optimal": NimOptimal,
+    "witness_optimal": WitnessOptimal,
 }
 
 

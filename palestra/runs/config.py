@@ -40,6 +40,7 @@ from palestra.config import (
 )
 from palestra.config.errors import listed, typed
 from palestra.evaluation.config import AnyEvaluationConfig, BestConfig, EvaluatorsConfig, best_errors, evaluation_errors
+from palestra.evaluation.measures import GameMeasures
 from palestra.games import AnyGameConfig
 from palestra.players import SCRIPTED, FromRunConfig, own_script_model, script_error, scripts_in
 from palestra.players.scripted import ScriptedPlayerConfig
@@ -250,7 +251,7 @@ class RunConfig(BaseRunConfig):
             *self._together_errors(),
             *self._updates_errors(),
             *evaluation_errors(self.evaluations, self.game, roles, scripts),
-            *best_errors(self.best, self.evaluations, roles, self.info_of_evaluations(), self.learners()),
+            *best_errors(self.best, self.evaluations, roles, self.measures_of_games(), self.learners()),
         ]
         if self.evaluators is not None and not self.evaluations:
             errors.append(
@@ -264,10 +265,13 @@ class RunConfig(BaseRunConfig):
             raise ConfigError(errors)
         return self
 
-    def info_of_evaluations(self) -> dict[str, list[str]]:
-        """The fields of the environments' info that each evaluation records, by its name."""
+    def measures_of_games(self) -> dict[str, GameMeasures]:
+        """What the game of each evaluation adds to its record, by the evaluation's name."""
         games = {each.name: each.game or self.game for each in self.evaluations}
-        return {name: self.output.info if game.has_info else [] for name, game in games.items()}
+        return {
+            name: GameMeasures(self.output.info if game.has_info else (), game.declared_measures())
+            for name, game in games.items()
+        }
 
     def learners(self) -> list[str]:
         """The names of the players that learn."""

@@ -20,7 +20,9 @@ class PlayedEvaluations(Evaluating):
 
     def __init__(self, training: RunningTraining, config: RunConfig, evaluator: Evaluator) -> None:
         self.training, self.config, self.evaluator = training, config, evaluator
-        self.best = None if config.best is None else BestScore(config.best, config.evaluations, config.output.info)
+        self.best = (
+            None if config.best is None else BestScore(config.best, config.evaluations, config.measures_of_games())
+        )
         self._warned_nan = False
 
     def intervals(self) -> Sequence[Interval | None]:

@@ -245,6 +245,8 @@ EXAMPLES = {
     "environment": Example("gymnasium.md", "class Corridor", "corridor", None),
     "trainer": Example("own-trainer.md", "class Alternating", "alternating", None, alternating),
     "game": Example("games.md", "class Pennies", "pennies", None),
+    "protocol and scenario": Example("dialogue.md", "class Telegram", "telegram", None),
+    "scenario": Example("dialogue.md", "class Cups", "telegram", None),
     "game of three roles": Example("games.md", "class Bomb", "bomb", None),
 }
 

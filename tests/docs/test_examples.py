@@ -42,6 +42,7 @@ NAMES = sorted(path.stem for path in FOLDER.glob("*.py"))
 SHORT = {
     "pennies": ["stop.after=40", "players.player.algorithm.warmup_env_steps=256"],
     "bomb": ["stop.after=60", *(f"players.{name}.algorithm.warmup_env_steps=256" for name in ("ann", "ben", "cleo"))],
+    "telegram": ["stop.after=16", "num_worlds=16"],
     "corridor": ["stop.after=64", "players.agent.algorithm.warmup_env_steps=64"],
     "wide": ["stop.after=256", "players.agent.algorithm.warmup_env_steps=64"],
     "alarms": ["stop.after=40", "players.player.algorithm.warmup_env_steps=256"],
@@ -176,6 +177,13 @@ def test_each_of_three_players_does_better_than_a_random_one(place: Path) -> Non
     gains = {role: returns[role] - of_random[role] for role, returns in zip(of_random, lone, strict=True)}
     assert len(gains) == 3
     assert min(gains.values()) > 0.1, gains
+
+
+def test_the_prover_lifts_the_cup_and_the_verifier_believes_it(place: Path) -> None:
+    train("telegram", "evaluations.0.interval=null")
+    *_, last = (record for record in read_records(Path("run/records.jsonl")) if record["kind"] == "evaluation")
+    [pair] = [pair for pair in last["pairs"] if pair["learned"] == ["prover", "verifier"]]
+    assert pair["measures"]["accuracy"] >= 0.98
 
 
 def test_who_is_not_asked_changes_nothing_in_the_game_of_three(place: Path) -> None:

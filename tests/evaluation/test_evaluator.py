@@ -86,7 +86,7 @@ def plain_games(game: TensorGame, policies: Mapping[str, Policy], num: int, max_
             returns.append(earned)
             tallies = {name: value + int(state[name]) for name, value in tallies.items()}
     columns = dict(zip(game.roles, torch.stack(returns).unbind(1), strict=True))
-    return Games(torch.tensor(finished), torch.tensor(lengths), columns, num - len(lengths), tallies, taken, {})
+    return Games(torch.tensor(finished), torch.tensor(lengths), columns, num - len(lengths), tallies, taken, {}, {})
 
 
 @pytest.mark.parametrize("max_rounds", [2, 60])
@@ -174,7 +174,7 @@ def starts_of(game: PolyhedraGame, num: int) -> Tensor:
 
 def test_of_two_roles_each_wins_its_share_and_equal_returns_count_half() -> None:
     returns = {"host": torch.tensor([1.0, 1.0, 0.0, 2.0]), "agent": torch.tensor([0.0, -1.0, 0.0, 3.0])}
-    games = Games(torch.ones(4, dtype=torch.bool), torch.ones(4, dtype=torch.int64), returns, 0, {}, {}, {})
+    games = Games(torch.ones(4, dtype=torch.bool), torch.ones(4, dtype=torch.int64), returns, 0, {}, {}, {}, {})
     assert games.summary()["won"] == {"host": 0.625, "agent": 0.375}
 
 

@@ -16,7 +16,7 @@ from palestra.cli import app
 from palestra.config import ConfigError, UntrustedError
 from palestra.evaluation.config import BestConfig
 from palestra.evaluation.evaluator import Games
-from palestra.evaluation.measures import Measure, paths_of_measures
+from palestra.evaluation.measures import GameMeasures, Measure, paths_of_measures
 from palestra.runs.config import read_config
 from palestra.runtime.statistics import describe
 from palestra.storage.records_file import read_records
@@ -35,6 +35,9 @@ class Named:
     pairings = ({"host": "x", "agent": "random"}, PAIRING)
 
 
+OF_GAME = GameMeasures(info=["x", "a/std"], own=["accuracy", "precision"])
+
+
 def keys(measure: str, pairing: int | None = 1) -> BestConfig:
     return BestConfig(evaluation="main", pairing=pairing, measure=measure, goal="max")
 
@@ -43,12 +46,14 @@ def record() -> dict[str, Any]:
     """The record of an evaluation of four games."""
     finished, earned = torch.tensor([True, True, True, False]), torch.tensor([5.0, 1.0, 2.0, -3.0])
     info = {"info/x": WORTH, "final_info/x": 2 * WORTH, "info/a/std": WORTH, "final_info/a/std": WORTH}
-    games = Games(finished, LENGTHS, {"host": earned, "agent": -earned}, 0, {}, {}, info)
+    games = Games(
+        finished, LENGTHS, {"host": earned, "agent": -earned}, 0, {}, {}, info, {"accuracy": 0.75, "precision": None}
+    )
     return {"evaluation": "main", "pairs": [{"players": PAIRING, "learned": ["host"], **games.summary()}]}
 
 
 def measured(measure: str, pairing: int | None = 1) -> float | None:
-    return Measure(keys(measure, pairing), [Named()], ["x", "a/std"]).of(record())  # type: ignore[list-item]
+    return Measure(keys(measure, pairing), [Named()], {"main": OF_GAME}).of(record())  # type: ignore[list-item]
 
 
 @pytest.mark.parametrize(
@@ -56,6 +61,7 @@ def measured(measure: str, pairing: int | None = 1) -> float | None:
     [
         ("rho", 3 / 16),
         ("return/host", 1.25),
+        ("accuracy", 0.75),
         ("return/agent/median", -1.5),
         ("return/host/max", 5.0),
         ("length", 4.0),
@@ -74,9 +80,13 @@ def test_every_statistic_is_a_measure(measure: str, expected: float) -> None:
 
 def test_every_measure_is_in_a_record() -> None:
     """None of the names that a check admits leads nowhere."""
-    names = paths_of_measures(ROLES, ["x", "a/std"])
-    assert len(names) == 45
-    assert all(math.isfinite(measured(name)) for name in names)  # type: ignore[arg-type]
+    names = paths_of_measures(ROLES, OF_GAME)
+    assert len(names) == 47
+    assert all(math.isfinite(measured(name)) for name in names if name != "precision")  # type: ignore[arg-type]
+
+
+def test_what_is_null_in_a_record_is_not_a_number() -> None:
+    assert math.isnan(measured("precision"))  # type: ignore[arg-type]
 
 
 def test_a_pairing_that_was_not_played_has_no_measure() -> None:

@@ -15,12 +15,19 @@ from palestra.config import ConfigError, check, load_yaml
 from palestra.config.variants import members_of, names_of
 from palestra.evaluation.config import EvaluationConfig
 from palestra.games import AnyGameConfig, GameConfig, make_game
+from palestra.games.dialogue.protocols import NipConfig
+from palestra.games.dialogue.witness import WitnessConfig
 from palestra.games.world import WorldGame
 
 CPU = torch.device("cpu")
 GAMES: dict[str, dict[str, Any]] = {
     "polyhedra": load_yaml(next(path for path in shipped_configs() if path.stem == "dqn-polyhedra"))["game"],
     "nim": {"name": "nim", "num_heaps": 3, "max_stones": 3},
+    "dialogue": {
+        "name": "dialogue",
+        "protocol": {"name": "nip", **NipConfig.usual},
+        "scenario": {"name": "witness", **WitnessConfig.usual},
+    },
     "matrix": {"name": "matrix", "payoffs": [[[1.0, 0.0], [0.0, 1.0]]], "num_rounds": 2},
     "cartpole": {
         "name": "cartpole",

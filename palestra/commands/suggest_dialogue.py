@@ -1,0 +1,43 @@
+"""What `palestra config ppo nip witness` means: the game `dialogue` with that protocol and that scenario."""
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from palestra.config import ConfigError, ConfigErrorItem, admitted_class
+from palestra.config.variants import members_of, names_of
+from palestra.games.dialogue.game import AnyScenarioConfig
+from palestra.games.dialogue.protocol import Protocol
+from palestra.games.dialogue.protocols import AnyProtocolConfig
+from palestra.games.dialogue.scenario import Scenario
+
+
+def game_and_overrides(words: Sequence[str]) -> tuple[str | None, list[str]]:
+    """The game that words after an algorithm name, None if there is none, and the overrides. A protocol and a scenario,
+    each a name or package.module:Class, are the game `dialogue`, with overrides that say so. Raises ConfigError for a
+    protocol without a known scenario."""
+    if not words or "=" in words[0]:
+        return None, list(words)
+    protocols, scenarios = names_of(members_of(AnyProtocolConfig)), names_of(members_of(AnyScenarioConfig))
+    has_two = len(words) > 1 and "=" not in words[1]
+    first, second = words[0], words[1] if has_two else ""
+    if first not in protocols and not (":" in first and has_two):
+        return first, list(words[1:])
+    if second not in scenarios and ":" not in second:
+        got = f"got {second!r}" if second else "got none"
+        message = f"expected a scenario after the protocol ({', '.join(scenarios)}, or package.module:Class), {got}"
+        raise ConfigError([ConfigErrorItem(first, message)])
+    protocol = {"name": first} | _usual(first, protocols, Protocol)
+    scenario = {"name": second} | _usual(second, scenarios, Scenario)
+    rules = [f"game.protocol={json.dumps(protocol)}", f"game.scenario={json.dumps(scenario)}"]
+    return "dialogue", [*rules, *words[2:]]
+
+
+def _usual(name: str, known: dict[str, Any], base: Any) -> dict[str, Any]:
+    if ":" not in name:
+        return dict(known[name].usual)
+    try:
+        made = admitted_class(name, base)
+    except ValueError as error:
+        raise ConfigError([ConfigErrorItem(name, str(error))]) from error
+    return dict(getattr(getattr(made, "Config", None), "usual", {}))

@@ -1,0 +1,1 @@
+"""Dialogues: provers and verifiers exchange messages in rounds about labelled instances."""

@@ -1,0 +1,284 @@
+"""`dialogue`: a protocol and a scenario joined into a TensorGame. The rules of the protocol become tables.
+
+Letters: B worlds, R roles, V verifiers, T rounds, C channels, K variants, F flags of a role's actions.
+"""
+
+from itertools import product
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+import torch
+from pydantic import model_validator
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from palestra.config import ByName, ConfigError, ConfigErrorItem, UnreadConfig, UserConfig
+from palestra.games.config import GameConfig
+from palestra.games.dialogue.measures import NAMES, mutual_information, verdict_measures
+from palestra.games.dialogue.protocol import Protocol, Verdict, protocol_faults
+from palestra.games.dialogue.protocols import AnyProtocolConfig, NipConfig
+from palestra.games.dialogue.scenario import Scenario
+from palestra.games.dialogue.witness import WitnessConfig
+from palestra.games.game import Kernel, Observation, State, TensorGame
+from palestra.games.spaces import MultiDiscrete, Space
+from palestra.randomness import fold, random_integers
+
+VERDICTS: tuple[Verdict, ...] = (0, 1, None)
+GO_ON = 2  # the action; 0 and 1 are the verdicts
+INSTANCE = "instance."
+DECISIONS = ("reject", "accept", "go on")
+
+AnyScenarioConfig = Annotated[WitnessConfig | UserConfig, ByName(user_class=Scenario)]
+
+
+class DialogueConfig(GameConfig):
+    name: Literal["dialogue"]
+    """provers and verifiers talk about labelled instances: any protocol with any scenario"""
+    protocol: AnyProtocolConfig
+    """who speaks when, who decides, and what they get for it"""
+    scenario: AnyScenarioConfig
+    """the instances, the tokens of which messages are made, and what each role sees"""
+
+    usual: ClassVar[dict[str, Any]] = {
+        "protocol": {"name": "nip", **NipConfig.usual},
+        "scenario": {"name": "witness", **WitnessConfig.usual},
+    }
+
+    usual_trainer = "together"
+
+    @model_validator(mode="after")
+    def _check_protocol(self) -> Self:
+        if not isinstance(self.protocol, UnreadConfig):
+            faults = protocol_faults(self.protocol.build())
+            if faults:
+                raise ConfigError([ConfigErrorItem("protocol", fault) for fault in faults])
+        return self
+
+    def build(self, device: torch.device, kernel: Kernel) -> "DialogueGame":
+        return DialogueGame(self, device)
+
+    def declared_roles(self) -> tuple[str, ...]:
+        roles: tuple[str, ...] = self.protocol.build().roles
+        return roles
+
+    def declared_measures(self) -> tuple[str, ...]:
+        return (*NAMES, *(name for name, _, _ in message_slots(self.protocol.build())))
+
+
+def message_slots(protocol: Protocol) -> list[tuple[str, int, int]]:
+    """Where messages may stand, each with its measure's name: information/CHANNEL/ROUND, the round and the channel."""
+    return [
+        (f"information/{channel}/{round}", round, index)
+        for index, channel in enumerate(protocol.channels)
+        for round in range(protocol.max_rounds)
+        if any(protocol.speaks(r, channel, round, k) for r in protocol.roles for k in range(protocol.num_variants))
+    ]
+
+
+class DialogueGame(TensorGame):
+    """State: the instance's tensors as instance.NAME; label, round, variant int64 (B,); messages int64 (B, T, C), -1
+    where nothing was said; verdicts int64 (B, V), -1 before a decision; right, undecided bool (B,).
+
+    A role's action has a choice for each channel in which it ever speaks, a token or silence (the last one), and of a
+    verifier one more: reject, accept or go on. Where a role has no turn, silence and going on are all that is legal;
+    where it speaks, silence is not. The dialogue is over when every verifier has decided, or out of time.
+
+    A role observes what the scenario shows it, `messages`, float32 (T, its channels, tokens), one-hot and 0 where
+    nothing was said, and `round`, one-hot. It does not observe who sent a message.
+    """
+
+    quiet_moves = ()
+    tallies = ("right", "undecided")
+    lockstep = False
+
+    def __init__(self, config: DialogueConfig, device: torch.device) -> None:
+        self.config, self.device = config, device
+        self.protocol: Protocol = config.protocol.build()
+        self.scenario: Scenario = config.scenario.build(self.protocol, device)
+        protocol = self.protocol
+        self.roles, self.moves = protocol.roles, (protocol.roles,)
+        self.held_out_instances = False
+        self.outcome_entries = ("verdicts", "label", "messages")
+        self.channels = list(protocol.channels)
+        self.seen_channels = {
+            role: [index for index, name in enumerate(self.channels) if role in protocol.channels[name]]
+            for role in self.roles
+        }
+        self.spoken_channels = {
+            role: [index for index, name in enumerate(self.channels) if role in protocol.speakers(name)]
+            for role in self.roles
+        }
+        self.action_spaces = {role: self._action_space(role) for role in self.roles}
+        self.spaces = {role: self._spaces_of(role) for role in self.roles}
+        self._make_tables()
+
+    def _action_space(self, role: str) -> MultiDiscrete:
+        says = [self.scenario.num_tokens + 1] * len(self.spoken_channels[role])
+        return MultiDiscrete((*says, *([len(DECISIONS)] if role in self.protocol.verifiers else [])))
+
+    def _spaces_of(self, role: str) -> dict[str, Space]:
+        spaces = dict(self.scenario.spaces(role))
+        num_channels, rounds = len(self.seen_channels[role]), self.protocol.max_rounds
+        if num_channels:
+            spaces["messages"] = Space((rounds, num_channels, self.scenario.num_tokens), torch.float32, padded=False)
+        return spaces | {"round": Space((rounds,), torch.float32, padded=False)}
+
+    def _make_tables(self) -> None:
+        """The protocol as tensors. Their row T is that of a dialogue that is over.
+
+        speaks: bool (T + 1, K, R, C). active: bool (T + 1, K, V). decides: the same. legal_flags: by role, bool
+        (T + 1, K, F). payoffs: float32 (3^V, 2, R), by the verdicts as digits and the label.
+        """
+        protocol, T, K = self.protocol, self.protocol.max_rounds, self.protocol.num_variants
+        R, V, C = len(self.roles), len(protocol.verifiers), len(self.channels)
+        self.speaks = torch.zeros(T + 1, K, R, C, dtype=torch.bool, device=self.device)
+        self.active, self.decides = (torch.zeros(T + 1, K, V, dtype=torch.bool, device=self.device) for _ in range(2))
+        for t, k in protocol.moments():
+            for (r, role), (c, channel) in product(enumerate(self.roles), enumerate(self.channels)):
+                self.speaks[t, k, r, c] = protocol.speaks(role, channel, t, k)
+            for v, verifier in enumerate(protocol.verifiers):
+                self.active[t, k, v] = protocol.is_active(verifier, t, k)
+                self.decides[t, k, v] = protocol.may_decide(verifier, t, k)
+        self.legal_flags = {role: self._legal_flags(role) for role in self.roles}
+        self.payoffs = torch.zeros(3**V, 2, R, device=self.device)
+        for number, verdicts in enumerate(product(VERDICTS, repeat=V)):
+            by_verifier = dict(zip(protocol.verifiers, verdicts, strict=True))
+            for label, (r, role) in product((0, 1), enumerate(self.roles)):
+                self.payoffs[number, label, r] = protocol.reward(role, by_verifier, label)
+
+    def _legal_flags(self, role: str) -> Tensor:
+        """(T + 1, K, F)."""
+        says = self.speaks[:, :, self.roles.index(role), self.spoken_channels[role]].unsqueeze(3)  # (T + 1, K, own, 1)
+        choices = torch.cat([says.expand(-1, -1, -1, self.scenario.num_tokens), ~says], dim=3).flatten(2)
+        if role not in self.protocol.verifiers:
+            return choices
+        may = self.decides[:, :, self.protocol.verifiers.index(role)].unsqueeze(2)
+        return torch.cat([choices, may, may, torch.ones_like(may)], dim=2)
+
+    # ---- the rules -----------------------------------------------------------------------------------------
+
+    def held_out(self) -> "DialogueGame":
+        game = DialogueGame(self.config, self.device)
+        game.held_out_instances = True
+        return game
+
+    def reset(self, keys: Tensor) -> State:
+        instances, label = self.scenario.draw(fold(keys, 0), self.held_out_instances)
+        B, T, C = len(keys), self.protocol.max_rounds, len(self.channels)
+        verdicts = torch.full((B, len(self.protocol.verifiers)), -1, device=self.device)
+        none = torch.zeros(B, dtype=torch.bool, device=self.device)
+        return {
+            **{INSTANCE + name: value for name, value in instances.items()},
+            "label": label,
+            "round": torch.zeros_like(label),
+            "variant": random_integers(fold(keys, 1), 1, self.protocol.num_variants).squeeze(1),
+            "messages": torch.full((B, T, C), -1, device=self.device),
+            "verdicts": verdicts,
+            "right": none,
+            "undecided": none.clone(),
+        }
+
+    def _is_running(self, state: State) -> Tensor:
+        return (state["round"] < self.protocol.max_rounds) & (state["verdicts"] < 0).any(dim=1)
+
+    def _time(self, state: State) -> tuple[Tensor, Tensor]:
+        """Round and variant, to be looked up in tables; the row T where the dialogue is over."""
+        return torch.where(self._is_running(state), state["round"], self.protocol.max_rounds), state["variant"]
+
+    def deciding(self, state: State) -> Tensor:
+        time = self._time(state)
+        has_turn = self.speaks[time].any(dim=2)
+        active = self.active[time]
+        columns = []
+        for r, role in enumerate(self.roles):
+            if role in self.protocol.verifiers:
+                v = self.protocol.verifiers.index(role)
+                columns.append((has_turn[:, r] | active[:, v]) & (state["verdicts"][:, v] < 0))
+            else:
+                columns.append(has_turn[:, r])
+        return torch.stack(columns, dim=1)
+
+    def observe(self, state: State, role: str) -> Observation:
+        messages = state["messages"][:, :, self.seen_channels[role]]
+        instances = {name[len(INSTANCE) :]: value for name, value in state.items() if name.startswith(INSTANCE)}
+        seen = self.scenario.view(instances, role, messages)
+        if self.seen_channels[role]:  # -1, nothing said, becomes the first column, which is cut off
+            seen["messages"] = one_hot(messages + 1, self.scenario.num_tokens + 1)[..., 1:].float()
+        rounds = self.protocol.max_rounds
+        return seen | {"round": one_hot(state["round"].clamp(max=rounds - 1), rounds).float()}
+
+    def legal(self, state: State, role: str) -> Tensor:
+        if role not in self.protocol.verifiers:
+            return self.legal_flags[role][self._time(state)]
+        v, (time, variant) = self.protocol.verifiers.index(role), self._time(state)
+        over = self.protocol.max_rounds
+        return self.legal_flags[role][torch.where(state["verdicts"][:, v] < 0, time, over), variant]
+
+    def transition(
+        self, state: State, actions: dict[str, Tensor], keys: Tensor
+    ) -> tuple[State, Tensor, Tensor, Tensor]:
+        running, time = self._is_running(state), self._time(state)
+        before, said, decided = state["verdicts"], state["messages"], []
+        row = (torch.arange(self.protocol.max_rounds, device=self.device) == time[0].unsqueeze(1)).unsqueeze(2)
+        for r, role in enumerate(self.roles):
+            own, speaks = self.spoken_channels[role], self.speaks[time][:, r]
+            if role in self.protocol.verifiers:
+                v = self.protocol.verifiers.index(role)
+                speaks = speaks & (before[:, v] < 0).unsqueeze(1)
+                decision = actions[role][:, -1]
+                counts = self.decides[time][:, v] & (before[:, v] < 0) & (decision != GO_ON)
+                decided.append(torch.where(counts, decision, before[:, v]))
+            if own:
+                token = torch.zeros_like(said[:, 0])
+                token[:, own] = actions[role][:, : len(own)]
+                said = torch.where(row & speaks.unsqueeze(1), token.unsqueeze(1), said)
+        verdicts = torch.stack(decided, dim=1)
+        new = state | {"round": state["round"] + running, "messages": said, "verdicts": verdicts}
+        over = ~self._is_running(new)
+        right = (verdicts[:, 0] == state["label"]) & over
+        new |= {"right": right, "undecided": (verdicts[:, 0] < 0) & over}
+        rewards = self._rewards(new, time, running, over)
+        return new, rewards, over.unsqueeze(1).expand(-1, len(self.roles)), torch.zeros_like(over)
+
+    def _rewards(self, new: State, time: tuple[Tensor, Tensor], running: Tensor, over: Tensor) -> Tensor:
+        """(B, R). time: of the move that led to `new`."""
+        verdicts, num_verifiers = new["verdicts"], len(self.protocol.verifiers)
+        digits = torch.where(verdicts < 0, len(VERDICTS) - 1, verdicts)
+        places = 3 ** torch.arange(num_verifiers - 1, -1, -1, device=self.device)
+        rewards = self.payoffs[(digits * places).sum(dim=1), new["label"]] * over.unsqueeze(1)
+        goes_on = self.active[time] & (verdicts < 0) & ~over.unsqueeze(1)
+        for v, verifier in enumerate(self.protocol.verifiers):
+            seats = [verifier]
+            if v == 0 and self.protocol.rewards.shared:
+                seats += [role for role in self.roles if role not in self.protocol.verifiers]
+            for role in seats:
+                rewards[:, self.roles.index(role)] += self.protocol.rewards.go_on * goes_on[:, v]
+        return rewards * running.unsqueeze(1)
+
+    def measures(self, outcomes: State) -> dict[str, float | None]:
+        """Those of palestra.games.dialogue.measures, of the first verifier; and as information/CHANNEL/ROUND what each
+        message tells of the label, in bits."""
+        label, messages = outcomes["label"], outcomes["messages"]
+        found = verdict_measures(outcomes["verdicts"][:, 0], label)
+        for name, t, c in message_slots(self.protocol):
+            found[name] = mutual_information(messages[:, t, c], label, self.scenario.num_tokens)
+        return found
+
+    # ---- as people read it ---------------------------------------------------------------------------------
+
+    def describe_action(self, role: str, action: Tensor) -> str:
+        choices = action.tolist()
+        says = [
+            f"{self.channels[c]}: {self.scenario.describe_token(token)}"
+            for c, token in zip(self.spoken_channels[role], choices, strict=False)
+            if token < self.scenario.num_tokens
+        ]
+        decisions = [DECISIONS[choices[-1]]] if role in self.protocol.verifiers else []
+        return ", ".join(says + decisions) or "says nothing"
+
+    def describe_board(self, state: State) -> str:
+        instance = {name[len(INSTANCE) :]: value for name, value in state.items() if name.startswith(INSTANCE)}
+        lines = [f"{self.scenario.describe(instance)}; label {int(state['label'])}; round {int(state['round'])}"]
+        for t, c in state["messages"].ge(0).nonzero().tolist():
+            token = self.scenario.describe_token(int(state["messages"][t, c]))
+            lines.append(f"round {t}, {self.channels[c]}: {token}")
+        return "\n".join(lines)

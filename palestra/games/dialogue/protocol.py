@@ -1,0 +1,146 @@
+"""What a protocol is: who speaks when, who decides, and what they get for it. Plain functions of numbers, which know no
+tensors, so that dialogues of text follow the same classes."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from itertools import product
+from typing import Any, ClassVar, Literal
+
+from palestra.config import Config
+
+REJECT, ACCEPT = 0, 1
+Verdict = Literal[0, 1] | None  # None: no decision before the dialogue was over
+
+
+class RewardsConfig(Config):
+    right: float
+    """a verifier that decides for the label"""
+    wrong: float
+    """a verifier that decides against the label"""
+    out_of_time: float
+    """a verifier that has not decided after the last round"""
+    go_on: float
+    """a verifier, each time that it could have decided and the dialogue goes on"""
+    prover: float
+    """a prover when a verifier decides for its side"""
+    shared: bool
+    """true: provers get the rewards of the (first) verifier instead"""
+
+
+USUAL_REWARDS: dict[str, Any] = {
+    **{"right": 1.0, "wrong": -1.0, "out_of_time": -1.0, "go_on": 0.0},
+    **{"prover": 1.0, "shared": False},
+}
+
+
+class Protocol(ABC):
+    """The rules of a dialogue. Rounds and variants count from 0; in a round everyone speaks who may, at once.
+
+    Must be set: `roles`; `verifiers`, those of them that decide; `channels`, each with the roles that see it; `sides`,
+    by prover the verdict for which it argues (REJECT or ACCEPT). In each round of each variant at most one role speaks
+    in a channel. May be set: `num_variants`; each is as likely as the others, it is drawn for every game, and nobody
+    sees it. Must be implemented: `speaks`; may be: `is_active`, `reward`.
+
+    `__init__` is called with the config, whose `rewards` are a RewardsConfig, and sets `min_rounds` and `max_rounds`. A
+    protocol of your own carries its keys as `Config`, a UserConfig.
+    """
+
+    roles: tuple[str, ...]
+    verifiers: tuple[str, ...]
+    channels: Mapping[str, tuple[str, ...]]
+    sides: Mapping[str, int]
+    num_variants: int = 1
+
+    def __init__(self, config: Any, min_rounds: int, max_rounds: int) -> None:
+        """min_rounds: decisions of a verifier before so many rounds do not count, and cannot be made. max_rounds: after
+        so many rounds without a decision the dialogue is over."""
+        self.config, self.min_rounds, self.max_rounds = config, min_rounds, max_rounds
+        self.rewards: RewardsConfig = config.rewards
+
+    @abstractmethod
+    def speaks(self, role: str, channel: str, round: int, variant: int) -> bool:
+        """Whether a role sends a message in a channel in this round."""
+
+    def is_active(self, verifier: str, round: int, variant: int) -> bool:
+        """Whether a verifier has its turn, in which it may decide: where it speaks."""
+        return any(self.speaks(verifier, channel, round, variant) for channel in self.channels)
+
+    def may_decide(self, verifier: str, round: int, variant: int) -> bool:
+        """Whether a decision of a verifier counts in this round."""
+        return round + 1 >= self.min_rounds and self.is_active(verifier, round, variant)
+
+    def reward(self, role: str, verdicts: Mapping[str, Verdict], label: int) -> float:
+        """What a role gets when the dialogue is over. verdicts: by verifier. label: 0 or 1."""
+        if role in self.verifiers or self.rewards.shared:
+            verdict = verdicts[role if role in self.verifiers else self.verifiers[0]]
+            if verdict is None:
+                return self.rewards.out_of_time
+            return self.rewards.right if verdict == label else self.rewards.wrong
+        return self.rewards.prover if self.sides[role] in verdicts.values() else 0.0
+
+    def speakers(self, channel: str) -> list[str]:
+        """The roles that ever speak in a channel, in the order of `roles`."""
+        return [role for role in self.roles if any(self.speaks(role, channel, *when) for when in self.moments())]
+
+    def moments(self) -> Iterator[tuple[int, int]]:
+        """Every round of every variant."""
+        return product(range(self.max_rounds), range(self.num_variants))
+
+
+def protocol_faults(protocol: Protocol) -> list[str]:
+    """What is wrong with a protocol, in a line each; [] for a sound one."""
+    faults = []
+    named = {
+        *protocol.verifiers,
+        *protocol.sides,
+        *(role for seen_by in protocol.channels.values() for role in seen_by),
+    }
+    for role in sorted(named - set(protocol.roles)):
+        faults.append(f"expected one of the roles {', '.join(protocol.roles)}, got {role!r}")
+    if not protocol.verifiers:
+        faults.append("expected at least one verifier, because somebody must decide, got none")
+    if not 1 <= protocol.min_rounds <= protocol.max_rounds:
+        rounds = f"{protocol.min_rounds} to {protocol.max_rounds}"
+        faults.append(f"expected at least one round, and no more fewest rounds than most rounds, got {rounds}")
+    provers = [role for role in protocol.roles if role not in protocol.verifiers]
+    for role in provers:
+        if protocol.sides.get(role) not in (REJECT, ACCEPT):
+            faults.append(f"expected a side, 0 (reject) or 1 (accept), of the prover {role!r}, got none")
+    return faults or [*_faults_of_turns(protocol, provers)]
+
+
+def _faults_of_turns(protocol: Protocol, provers: list[str]) -> Iterator[str]:
+    for channel, seen_by in protocol.channels.items():
+        speakers = protocol.speakers(channel)
+        for role in speakers:
+            if role not in seen_by:
+                got = ", ".join(seen_by)
+                yield f"expected {role!r}, which speaks in the channel {channel!r}, to see it, got only {got}"
+        for round, variant in protocol.moments():
+            at_once = [role for role in speakers if protocol.speaks(role, channel, round, variant)]
+            if len(at_once) > 1:
+                yield f"expected one role to speak in {channel!r} in round {round}, got {' and '.join(at_once)}"
+                break
+    for verifier in protocol.verifiers:
+        for variant in range(protocol.num_variants):
+            if not any(protocol.may_decide(verifier, round, variant) for round in range(protocol.max_rounds)):
+                where = f" in variant {variant}" if protocol.num_variants > 1 else ""
+                rounds = f"{protocol.min_rounds} to {protocol.max_rounds} rounds"
+                yield f"expected a round in which {verifier!r} can decide{where}, got none in {rounds}"
+                break
+    for role in provers:
+        if not any(role in protocol.speakers(channel) for channel in protocol.channels):
+            yield f"expected the prover {role!r} to speak in some channel, got none"
+
+
+class ProtocolConfig(Config):
+    """Base of the configs of the protocols of this package."""
+
+    made: ClassVar[type[Protocol]]
+
+    name: str
+    rewards: RewardsConfig
+    """what verifiers and provers get; all rewards but `go_on` come when the dialogue is over"""
+
+    def build(self) -> Protocol:
+        return self.made(self)  # type: ignore[call-arg]

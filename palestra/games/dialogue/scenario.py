@@ -1,0 +1,53 @@
+"""What a scenario is: labelled instances, the tokens of which messages are made, and what each role sees.
+
+Letters: B worlds, T rounds, C channels.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from palestra.games.dialogue.protocol import Protocol
+from palestra.games.spaces import Space
+
+Instances = dict[str, Tensor]
+
+
+class Scenario(ABC):
+    """Draws labelled instances, which the roles of a protocol talk about.
+
+    Must be set: `num_tokens`, of how many tokens a message is one. Must be implemented: `spaces`, `draw`, `view`; may
+    be: `describe_token`, `describe`. `__init__` is called with the config, the protocol and the device. A scenario of
+    your own carries its keys as `Config`, a UserConfig.
+    """
+
+    num_tokens: int
+
+    def __init__(self, config: Any, protocol: Protocol, device: torch.device) -> None:
+        self.config, self.protocol, self.device = config, protocol, device
+
+    @abstractmethod
+    def spaces(self, role: str) -> dict[str, Space]:
+        """What `view` gives a role, by name; {} if it sees nothing of an instance."""
+
+    @abstractmethod
+    def draw(self, keys: Tensor, held_out: bool) -> tuple[Instances, Tensor]:
+        """One instance per key: tensors (B, ...) by name, and labels, int64 (B,), 0 or 1. keys: int64 (B,), from which
+        all randomness comes (palestra.randomness). held_out: those that training never draws, for evaluations; a
+        scenario whose training may draw any instance need not tell them apart."""
+
+    @abstractmethod
+    def view(self, instances: Instances, role: str, messages: Tensor) -> dict[str, Tensor]:
+        """What a role sees of the instances, new tensors (B, *space.shape). messages: int64 (B, T, C), the tokens in
+        the channels that the role sees, in the order of the protocol; -1 where nothing was said."""
+
+    def describe_token(self, token: int) -> str:
+        """A token as people read it."""
+        return str(token)
+
+    def describe(self, instance: Mapping[str, Tensor]) -> str:
+        """One instance, tensors without the axis of worlds, as people read it in one line."""
+        return "; ".join(f"{name} {value.tolist()}" for name, value in instance.items())

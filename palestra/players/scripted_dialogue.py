@@ -1,0 +1,55 @@
+"""Scripted players of dialogues.
+
+Letters: B worlds, N bits.
+"""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from palestra.config import ConfigError, ConfigErrorItem
+from palestra.games.dialogue.game import GO_ON, INSTANCE, DialogueConfig, DialogueGame
+from palestra.games.dialogue.protocol import ACCEPT, REJECT
+from palestra.games.dialogue.witness import Witness
+from palestra.games.game import Game
+from palestra.games.spaces import MultiDiscrete
+from palestra.players.scripted import ScriptedPlayerConfig, ScriptedPolicy
+
+
+class WitnessOptimal(ScriptedPolicy):
+    """The optimal players of `witness`: a prover points at a bit that speaks for its side, if there is one; a verifier
+    accepts when it sees a 1, and rejects at its last chance."""
+
+    game_config = DialogueConfig
+    action_spaces = (MultiDiscrete,)
+    observes = "state"
+    game: DialogueGame
+
+    def __init__(self, config: ScriptedPlayerConfig, game: Game, role: str) -> None:
+        super().__init__(config, game, role)
+        if not isinstance(self.game.scenario, Witness):
+            message = f"expected the scenario 'witness' for the player {config.scripted!r}, got another one"
+            raise ConfigError([ConfigErrorItem("", message)])
+
+    def choose(self, view: Mapping[str, Tensor], legal: Tensor, keys: Tensor) -> Tensor:
+        game, role = self.game, self.role
+        bits = view[f"{INSTANCE}bits"]
+        is_verifier = role in game.protocol.verifiers
+        wanted = bits == (0 if not is_verifier and game.protocol.sides[role] == REJECT else 1)
+        token = wanted.to(torch.int8).argmax(dim=1)  # the first; bit 0 where there is none
+        if is_verifier:
+            token = torch.zeros_like(token)  # it must say something, and tells nothing
+        num_says = len(game.spoken_channels[role])
+        width = game.scenario.num_tokens + 1
+        may_speak = legal[:, : num_says * width].view(len(legal), num_says, width)[:, :, 0]
+        choices = [torch.where(may, token, width - 1) for may in may_speak.unbind(1)]
+        return torch.stack([*choices, *([self._decision(view, legal)] if is_verifier else [])], dim=1)
+
+    def _decision(self, view: Mapping[str, Tensor], legal: Tensor) -> Tensor:
+        game, v = self.game, self.game.protocol.verifiers.index(self.role)
+        sees_one = game.observe(dict(view), self.role)["bits"][:, :, 1].any(dim=1)
+        chances = game.decides[:, :, v].any(dim=1).nonzero()
+        is_last = view["round"] == chances.max()
+        decision = torch.where(sees_one, ACCEPT, torch.where(is_last, REJECT, GO_ON))
+        return torch.where(legal[:, -3], decision, GO_ON)
