@@ -11,9 +11,10 @@ parts/advantages.py.
 
 import math
 from collections.abc import Callable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import torch
+from pydantic import model_validator
 from torch import Tensor, nn
 
 from palestra.algorithms.algorithm import (
@@ -30,15 +31,17 @@ from palestra.algorithms.algorithm import (
 from palestra.algorithms.kernels import advantages, categorical
 from palestra.algorithms.kernels import ppo as kernels
 from palestra.algorithms.parts.actor_critic import (
+    POLICY,
     SAMPLED,
+    VALUE,
     ActorCritic,
     ActorCriticPolicy,
+    AnyBody,
     BoxActionsConfig,
     DiscreteHead,
     OrthogonalConfig,
-    SeparateConfig,
-    SharedConfig,
     StockConfig,
+    check_heads,
     make_head,
 )
 from palestra.algorithms.parts.advantages import (
@@ -128,8 +131,8 @@ class PPOConfig(AlgorithmConfig):
     """a pass with a larger KL divergence is the last one over its roll-out; null: all passes are made"""
     normalize_advantages: bool
     """scale the advantages of each minibatch to mean 0 and standard deviation 1"""
-    body: Annotated[SeparateConfig | SharedConfig, ByName()]
-    """the networks"""
+    body: AnyBody
+    """the networks of the heads policy and value"""
     initialization: Annotated[StockConfig | OrthogonalConfig, ByName()]
     """how the networks begin"""
     box_actions: Annotated[BoxActionsConfig, ByName()] | None
@@ -141,8 +144,13 @@ class PPOConfig(AlgorithmConfig):
     learning_rate: ScheduleConfig
     """a function of the player's opt steps"""
 
+    @model_validator(mode="after")
+    def _check_heads(self) -> Self:
+        check_heads(self.body, (POLICY, VALUE))
+        return self
+
     def seat_errors(self, seat: Seat) -> list[ConfigErrorItem]:
-        is_recurrent = any(is_recurrent_config(net) for _, net in self.body)
+        is_recurrent = any(map(is_recurrent_config, self.body.nets.values()))
         per_world = seat.num_roles if is_recurrent else self.rollout_length * seat.num_moves
         num_sequences = seat.num_worlds * per_world
         if self.num_minibatches <= num_sequences:

@@ -1,5 +1,6 @@
 """What each place of a config may hold: follows a path through a model's types, and describes the type in words."""
 
+import inspect
 import types
 from collections.abc import Iterator
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin
@@ -13,6 +14,8 @@ from palestra.config.base import Noun
 from palestra.config.comments import description_of
 from palestra.config.errors import ConfigError, listed
 from palestra.config.variants import Variants, members_of
+
+EXTRAS = "__pydantic_extra__"
 
 
 class Place(NamedTuple):
@@ -46,7 +49,7 @@ class Place(NamedTuple):
         here = self.chosen(value)
         if here.is_model:
             field = here.kind.model_fields.get(key)
-            return Place(Any) if field is None else place_of_field(field)
+            return place_of(kind_of_extras(here.kind)) if field is None else place_of_field(field)
         kinds = get_args(here.kind)
         if get_origin(here.kind) is dict:
             return place_of(kinds[1])
@@ -78,6 +81,13 @@ def place_of(annotation: Any, constraints: tuple[Any, ...] = ()) -> Place:
         rest = tuple(kind for kind in get_args(annotation) if kind is not type(None))
         return place_of(Union[rest], constraints)._replace(is_nullable=True)  # noqa: UP007
     return Place(annotation, constraints)
+
+
+def kind_of_extras(model: type[BaseModel]) -> Any:
+    """The type of the values of keys that a model allows beside its fields; Any where it says nothing of them."""
+    declared = (inspect.get_annotations(base).get(EXTRAS) for base in model.__mro__ if base is not BaseModel)
+    annotation = next(filter(None, declared), None)
+    return get_args(annotation)[1] if get_origin(annotation) is dict else Any
 
 
 def place_of_field(field: FieldInfo) -> Place:
@@ -193,6 +203,7 @@ def fields_under(model: type[BaseModel]) -> Iterator[tuple[type[BaseModel], str,
         for key, field in owner.model_fields.items():
             yield owner, key, field
             models.extend(found for found in _models_in(field.annotation) if found not in models)
+        models.extend(found for found in _models_in(kind_of_extras(owner)) if found not in models)
 
 
 def _models_in(annotation: Any) -> Iterator[type[BaseModel]]:

@@ -27,10 +27,10 @@ def render(config: Config | dict[str, Any], model: type[Config]) -> str:
 
 def _mapping(data: dict[str, Any], place: Place, indent: int) -> list[str]:
     place = place.chosen(data)
-    keys = [key for key in place.kind.model_fields if key in data] if place.is_model else list(data)
+    fields = place.kind.model_fields if place.is_model else {}
     lines = []
-    for key in keys:
-        comment = comment_of(place.kind, key) if place.is_model else None
+    for key in [*(key for key in fields if key in data), *(key for key in data if key not in fields)]:
+        comment = comment_of(place.kind, key) if key in fields else None
         lines += _entry(f"{' ' * indent}{scalar(key)}:", comment, data[key], place.below(key, data), indent)
     return lines
 

@@ -2,15 +2,16 @@
 the policy that plays with them."""
 
 import math
-from collections.abc import Callable, Mapping
-from typing import Literal
+from collections.abc import Callable, Collection, Mapping
+from typing import Annotated, Any, Literal
 
 import torch
+from pydantic import ConfigDict
 from torch import Tensor, nn
 
 from palestra.algorithms.parts.advantages import REMEMBERED, Experience
 from palestra.algorithms.parts.distributions import Categorical, ClippedGaussian, Distribution, SquashedGaussian
-from palestra.config import Config, ConfigError, ConfigErrorItem, PositiveFloat
+from palestra.config import ByName, Config, ConfigError, ConfigErrorItem, PositiveFloat
 from palestra.games.policy import Decision, Memory, Observes
 from palestra.games.spaces import Box, Discrete, MultiDiscrete
 from palestra.nets import AnyNetConfig, UserNets, make_net
@@ -25,19 +26,46 @@ from palestra.randomness import base_key, random_normals
 
 
 class SeparateConfig(Config):
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, AnyNetConfig]
+
     name: Literal["separate"]
-    """a network for the policy and one for the value"""
-    policy: AnyNetConfig
-    """the policy's network"""
-    value: AnyNetConfig
-    """the value's network"""
+    """a network for each head, by the head's name"""
+
+    @property
+    def nets(self) -> dict[str, Any]:
+        """The config of each network, by the name of its head."""
+        return dict(self.__pydantic_extra__)
 
 
 class SharedConfig(Config):
     name: Literal["shared"]
-    """one network whose last output is the value"""
+    """one network, whose outputs are those of all heads, one after the other"""
     net: AnyNetConfig
     """the network"""
+
+    @property
+    def nets(self) -> dict[str, Any]:
+        """The config of the network."""
+        return {"net": self.net}
+
+
+AnyBody = Annotated[SharedConfig | SeparateConfig, ByName()]
+
+
+def check_heads(body: SeparateConfig | SharedConfig, heads: Collection[str]) -> None:
+    """Raise ConfigError, with paths below the algorithm's config, unless separate networks are those of these heads."""
+    if isinstance(body, SharedConfig):
+        return
+    missing = [
+        ConfigErrorItem(f"body.{head}", f"expected a network for the head {head!r}, but the key is missing")
+        for head in heads
+        if head not in body.nets
+    ]
+    known = f"unknown key; the heads of this algorithm are {', '.join(heads)}"
+    unknown = [ConfigErrorItem(f"body.{key}", known) for key in body.nets if key not in heads]
+    if missing or unknown:
+        raise ConfigError([*unknown, *missing])
 
 
 class StockConfig(Config):
@@ -53,7 +81,7 @@ class OrthogonalConfig(Config):
     policy_gain: PositiveFloat
     """scale of the policy's outputs; 0.01 makes all actions equally likely at the start"""
     value_gain: PositiveFloat
-    """scale of the value's output"""
+    """scale of the value's output, and of those of all other heads but the policy"""
 
 
 class ClippedGaussianConfig(Config):
@@ -151,29 +179,86 @@ def make_head(config: BoxActionsConfig | None, player: Player) -> DiscreteHead |
 # ---- all weights ---------------------------------------------------------------------------------------
 
 
-class ActorCritic(nn.Module):
-    """All weights of a player: of its networks, and those that the head learns. The last output of a shared network is
-    the value."""
+POLICY, VALUE = "policy", "value"
+
+
+class HeadedNet(nn.Module):
+    """All weights of a player: of its networks, and those with which its actions are drawn.
+
+    heads: how many outputs each has, by name. A separate network is the attribute of its head's name. A shared one is
+    the attribute of the first head; the outputs of the heads lie in it one after the other. draws: what draws actions
+    from the outputs of the head `policy`, where there is one.
+    """
 
     def __init__(
         self,
         body: SeparateConfig | SharedConfig,
-        initialization: StockConfig | OrthogonalConfig,
-        head: DiscreteHead | BoxHead,
+        initialization: "StockConfig | OrthogonalConfig",
+        heads: Mapping[str, int],
+        draws: DiscreteHead | BoxHead | None,
         player: Player,
     ) -> None:
         super().__init__()
-        num, stream = head.num_outputs, f"player/{player.name}/net"
-        self.value: nn.Module | None = None
-        match body:
-            case SeparateConfig(policy=policy, value=value):
-                self.policy = make_net(policy, player.spaces, num, base_key(player.seed, f"{stream}/policy"))
-                self.value = make_net(value, player.spaces, 1, base_key(player.seed, f"{stream}/value"))
-            case SharedConfig(net=net):
-                self.policy = make_net(net, player.spaces, num + 1, base_key(player.seed, f"{stream}/both"))
-        self.head = head
+        self.heads, stream = dict(heads), f"player/{player.name}/net"
+        self.is_shared = isinstance(body, SharedConfig)
+        if isinstance(body, SharedConfig):
+            key = base_key(player.seed, f"{stream}/both")
+            self.add_module(next(iter(heads)), make_net(body.net, player.spaces, sum(heads.values()), key))
+        else:
+            for head, num in heads.items():
+                key = base_key(player.seed, f"{stream}/{head}")
+                self.add_module(head, make_net(body.nets[head], player.spaces, num, key))
+        self.head = draws
         if isinstance(initialization, OrthogonalConfig):
             self._initialize(body, initialization, base_key(player.seed, f"{stream}/orthogonal"))
+
+    def net_of(self, head: str) -> nn.Module:
+        """The network whose outputs, or part of whose outputs, are those of the head."""
+        return self.get_submodule(next(iter(self.heads)) if self.is_shared else head)
+
+    def split(self, outputs: Tensor) -> dict[str, Tensor]:
+        """The outputs of a shared network (M, ...) by head."""
+        return dict(zip(self.heads, outputs.split(list(self.heads.values()), dim=1), strict=True))
+
+    def outputs(self, observation: dict[str, Tensor], memory: Memory, episode_start: Tensor) -> dict[str, Tensor]:
+        """What every head puts out at the observations of sequences, as those of an Experience: by name (M, K)."""
+        if self.is_shared:
+            first = next(iter(self.heads))
+            return self.split(Part(first, self.net_of(first)).unroll(observation, memory, episode_start))
+        return {head: Part(head, self.net_of(head)).unroll(observation, memory, episode_start) for head in self.heads}
+
+    def _initialize(self, body: SeparateConfig | SharedConfig, config: "OrthogonalConfig", key: int) -> None:
+        """Networks that the user has given keep their weights."""
+        gains = {head: config.policy_gain if head == POLICY else config.value_gain for head in self.heads}
+        if isinstance(body, SeparateConfig):
+            for number, head in enumerate(self.heads):
+                if not isinstance(body.nets[head], UserNets):
+                    initialize_orthogonal(self.net_of(head), config.hidden_gain, gains[head], key + number)
+        elif not isinstance(body.net, UserNets):
+            net, (first, *others) = self.net_of(next(iter(self.heads))), self.heads
+            initialize_orthogonal(net, config.hidden_gain, gains[first], key)
+            *_, last = (module for module in net.modules() if isinstance(module, nn.Linear))
+            rows = self.split(last.weight.data.T)
+            for head in others:
+                rows[head] *= gains[head] / gains[first]
+
+
+class ActorCritic(HeadedNet):
+    """The heads policy and value. The last output of a shared network is the value."""
+
+    policy: nn.Module
+    head: DiscreteHead | BoxHead
+
+    def __init__(
+        self,
+        body: SeparateConfig | SharedConfig,
+        initialization: "StockConfig | OrthogonalConfig",
+        head: DiscreteHead | BoxHead,
+        player: Player,
+    ) -> None:
+        super().__init__(body, initialization, {POLICY: head.num_outputs, VALUE: 1}, head, player)
+        if self.is_shared:
+            self.value: nn.Module | None = None
 
     def forward(self, observation: dict[str, Tensor], memory: Memory, episode_start: Tensor) -> tuple[Tensor, Tensor]:
         """What the policy puts out (B, A), and values (B,), of the sequences of an Experience."""
@@ -186,19 +271,6 @@ class ActorCritic(nn.Module):
         """The policy's distribution and the values, (M,), at the observations of a batch."""
         outputs, value = self(batch.observation, batch.memory, batch.episode_start)
         return self.head.distribution(outputs, batch.legal), value
-
-    def _initialize(self, body: SeparateConfig | SharedConfig, config: OrthogonalConfig, key: int) -> None:
-        """Networks that the user has given keep their weights."""
-        if isinstance(body, SeparateConfig):
-            assert self.value is not None
-            if not isinstance(body.policy, UserNets):
-                initialize_orthogonal(self.policy, config.hidden_gain, config.policy_gain, key)
-            if not isinstance(body.value, UserNets):
-                initialize_orthogonal(self.value, config.hidden_gain, config.value_gain, key + 1)
-        elif not isinstance(body.net, UserNets):
-            initialize_orthogonal(self.policy, config.hidden_gain, config.policy_gain, key)
-            *_, last = (module for module in self.policy.modules() if isinstance(module, nn.Linear))
-            last.weight.data[-1] *= config.value_gain / config.policy_gain
 
 
 # ---- how it plays --------------------------------------------------------------------------------------
