@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from palestra.players.player import Player
     from palestra.runs.config import RunConfig
     from palestra.runs.stored import StoredRun
-    from palestra.training import DQNTrainer, PPOTrainer, SACTrainer, TD3Trainer, make_trainer
+    from palestra.training import DQNTrainer, LossTrainer, PPOTrainer, SACTrainer, TD3Trainer, make_trainer
     from palestra.training.checks import TrainingFailed
     from palestra.training.trainer import Trainer
 
@@ -26,6 +26,7 @@ __all__ = [
     "Callback",
     "ConfigError",
     "DQNTrainer",
+    "LossTrainer",
     "PPOTrainer",
     "Player",
     "ReplayBuffer",

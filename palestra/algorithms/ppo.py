@@ -102,6 +102,9 @@ class KLPenaltyConfig(Config):
     1.5 * target; null: it stays"""
 
 
+ObjectiveConfig = Annotated[ClipConfig | KLPenaltyConfig, ByName()]
+
+
 class PPOConfig(AlgorithmConfig):
     """Every key of `algorithm: {name: ppo}`. No defaults: `palestra config ppo CartPole-v1` prints a complete file."""
 
@@ -117,7 +120,7 @@ class PPOConfig(AlgorithmConfig):
     """passes over a roll-out"""
     num_minibatches: PositiveInt
     """opt steps per pass, each on its share of the roll-out: of its rows; of its worlds if a network is recurrent"""
-    objective: Annotated[ClipConfig | KLPenaltyConfig, ByName()]
+    objective: ObjectiveConfig
     """what keeps the policy near the one that collected the roll-out"""
     value_clip: PositiveFloat | None
     """values are clipped to this distance from those at the roll-out; null: they are not clipped"""

@@ -50,6 +50,11 @@ class Game(ABC):
     device: torch.device
     always_legal: bool = False
 
+    @property
+    def every_row_counts(self) -> bool:
+        """Whether every row of a roll-out is a decision and what followed: in games of one role it is."""
+        return len(self.roles) == 1
+
     def state_dict(self) -> dict[str, Any]:
         """What changes while the game is played (for instance running statistics), for checkpoints."""
         return {}

@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from palestra.algorithms.algorithm import Algorithm
 from palestra.algorithms.dqn import DQNConfig
+from palestra.algorithms.on_policy import OnPolicyConfig
 from palestra.algorithms.ppo import PPOConfig
 from palestra.algorithms.sac import SACConfig
 from palestra.algorithms.td3 import TD3Config
@@ -52,7 +53,9 @@ from palestra.runtime.intervals import Interval, Limit
 from palestra.storage.disk import RunFolderError
 from palestra.storage.mirror import MirrorConfig
 
-AnyAlgorithm = Annotated[DQNConfig | PPOConfig | SACConfig | TD3Config | UserConfig, ByName(user_class=Algorithm)]
+AnyAlgorithm = Annotated[
+    DQNConfig | PPOConfig | SACConfig | TD3Config | OnPolicyConfig | UserConfig, ByName(user_class=Algorithm)
+]
 
 
 class LearningPlayerConfig(Config):

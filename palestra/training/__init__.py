@@ -8,6 +8,7 @@ from rich.console import Console
 
 from palestra.algorithms.algorithm import AlgorithmConfig
 from palestra.algorithms.dqn import DQNConfig
+from palestra.algorithms.on_policy import OnPolicyConfig
 from palestra.algorithms.ppo import PPOConfig
 from palestra.algorithms.sac import SACConfig
 from palestra.algorithms.td3 import TD3Config
@@ -21,18 +22,19 @@ from palestra.training.trainer import Trainer
 
 
 class OneAlgorithmTrainer(Trainer):
-    """A Trainer whose players all learn by `algorithm`. Raises ConfigError if a player of the config learns by another
-    algorithm."""
+    """A Trainer whose players all learn by one of `algorithms`. Raises ConfigError if a player of the config learns by
+    another one."""
 
-    algorithm: ClassVar[type[AlgorithmConfig]]
+    algorithms: ClassVar[tuple[type[AlgorithmConfig], ...]]
 
     def __init__(self, config: Any, **kwargs: Any) -> None:
         run_config = read_config(config)
-        (expected,) = get_args(self.algorithm.model_fields["name"].annotation)
+        names = [name for each in self.algorithms for name in get_args(each.model_fields["name"].annotation)]
+        expected = " or ".join(map(repr, names))
         others = [
-            ConfigErrorItem(f"players.{name}.algorithm.name", f"expected {expected!r}, got {player.algorithm.name!r}")
+            ConfigErrorItem(f"players.{name}.algorithm.name", f"expected {expected}, got {player.algorithm.name!r}")
             for name, player in run_config.players.items()
-            if isinstance(player, LearningPlayerConfig) and not isinstance(player.algorithm, self.algorithm)
+            if isinstance(player, LearningPlayerConfig) and not isinstance(player.algorithm, self.algorithms)
         ]
         if others:
             raise ConfigError(others)
@@ -42,28 +44,35 @@ class OneAlgorithmTrainer(Trainer):
 class DQNTrainer(OneAlgorithmTrainer):
     """The Trainer whose players learn by DQN."""
 
-    algorithm = DQNConfig
+    algorithms = (DQNConfig,)
 
 
 class PPOTrainer(OneAlgorithmTrainer):
     """The Trainer whose players learn by PPO."""
 
-    algorithm = PPOConfig
+    algorithms = (PPOConfig,)
 
 
 class SACTrainer(OneAlgorithmTrainer):
     """The Trainer whose players learn by SAC."""
 
-    algorithm = SACConfig
+    algorithms = (SACConfig,)
 
 
 class TD3Trainer(OneAlgorithmTrainer):
     """The Trainer whose players learn by TD3."""
 
-    algorithm = TD3Config
+    algorithms = (TD3Config,)
 
 
-TRAINERS["in_turn"] = (Trainer, DQNTrainer, PPOTrainer, SACTrainer, TD3Trainer)
+class LossTrainer(OneAlgorithmTrainer):
+    """The Trainer whose players learn by a loss alone, one by name or one of your own, on roll-outs of the present
+    policy."""
+
+    algorithms = (OnPolicyConfig,)
+
+
+TRAINERS["in_turn"] = (Trainer, DQNTrainer, PPOTrainer, SACTrainer, TD3Trainer, LossTrainer)
 TRAINERS["together"] = (Together,)
 
 

@@ -282,8 +282,8 @@ class ActorCriticPolicy:
     """Draws actions from the policy, or plays the most likely ones.
 
     policy: the network that acts. value: the value's, where it must see every step of a roll-out because it has a
-    memory, else None. is_shared: the policy's last output is the value. draws: whether it draws. kernel: what draws the
-    same actions faster than the head.
+    memory, else None. gives_value: the last output of the policy's network is the value. draws: whether it draws.
+    kernel: what draws the same actions faster than the head.
     """
 
     observes: Observes = "observation"
@@ -293,11 +293,11 @@ class ActorCriticPolicy:
         policy: Part,
         value: Part | None,
         head: DiscreteHead | BoxHead,
-        is_shared: bool,
+        gives_value: bool,
         draws: bool,
         kernel: Draw | None,
     ) -> None:
-        self.policy, self.value, self.head, self.is_shared, self.draws = policy, value, head, is_shared, draws
+        self.policy, self.value, self.head, self.gives_value, self.draws = policy, value, head, gives_value, draws
         self.draw: Draw = head.draw if kernel is None else kernel
         self.recurrent = [part for part in (policy, value) if part is not None and part.remembers]
 
@@ -307,13 +307,14 @@ class ActorCriticPolicy:
                 memory = memory | part.initial_memory(len(legal), legal.device)
         extras = {REMEMBERED + name: entry for name, entry in memory.items()}
         outputs, memory_after = self.policy.step(view, memory)
-        if self.is_shared:
+        if self.gives_value:
             extras["value"] = outputs[:, -1]
-            outputs = outputs[:, :-1].contiguous()
         elif self.value is not None:
             value, of_value = self.value.step(view, memory)
             extras["value"] = value[:, 0]
             memory_after |= of_value
+        if outputs.shape[1] > self.head.num_outputs:
+            outputs = outputs[:, : self.head.num_outputs].contiguous()
         if not self.draws:
             return Decision(self.head.mode(outputs, legal), {}, memory_after)
         action, drawn = self.draw(outputs, legal, keys)

@@ -86,6 +86,12 @@ class GymnasiumGame(WorldGame):
         self.reward_moments = Moments(())
         self._worlds: WeakSet[GymnasiumWorld] = WeakSet()
 
+    @property
+    def every_row_counts(self) -> bool:
+        """Where an episode begins by a step of its own, that step is a row without a decision; a vector environment of
+        the user's own may do so."""
+        return getattr(self.config.vectorization, "autoreset", "next_step") != "next_step"
+
     def make_world(self, num_worlds: int, key: int, training: bool) -> GymnasiumWorld:
         """New worlds; the seeds of their episodes come from `key`. training: whether the worlds update the
         statistics."""

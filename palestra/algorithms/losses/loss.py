@@ -1,0 +1,241 @@
+"""What a loss on a roll-out is: a function of a plain batch that gives named terms.
+
+Letters: M rows, T decisions of each of W sequences.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from palestra.algorithms.algorithm import total_loss
+from palestra.algorithms.parts.actor_critic import POLICY, VALUE, HeadedNet
+from palestra.algorithms.parts.advantages import Experience
+from palestra.algorithms.parts.distributions import Distribution
+from palestra.config import Config, ConfigError, ConfigErrorItem, failure
+from palestra.games.policy import Memory
+from palestra.games.spaces import Box
+from palestra.nets.recurrent import Part
+from palestra.players.player import Player
+
+NUM_TRIED = 3  # rows
+
+
+class Head(NamedTuple):
+    """A head of another kind than `policy`, `value` and `label`: its name, and how many outputs it has."""
+
+    name: str
+    num_outputs: int
+
+
+class LossFault(Exception):
+    """What a loss asks for and cannot have."""
+
+
+class LossBatch:
+    """The rows of a minibatch, as a loss sees them.
+
+    Of the roll-out: observation, by entry (M, ...); legal, bool (M, flags of the action space); action, as the policy
+    drew it; old_log_prob, old_value (M,); advantage, value_target (M,), as the estimator found them, advantages
+    normalized if the config says so; weight float32 (M,), which sums to 1, and is 0.0 where a row does not count.
+    Now, with gradients: log_prob, entropy, value (M,); distribution; outputs, by head (M, K). opt_steps: of the player
+    so far, for schedules.
+
+    net: the networks. rows: the minibatch, with weights that sum to 1. estimates: whether there are advantages.
+    """
+
+    def __init__(self, net: HeadedNet, rows: Experience, opt_steps: int, estimates: bool) -> None:
+        self.net, self.rows, self.opt_steps, self.estimates = net, rows, opt_steps, estimates
+        self.observation, self.legal, self.action, self.weight = rows.observation, rows.legal, rows.action, rows.weight
+        self.old_log_prob = rows.log_prob
+
+    def mean(self, column: Tensor) -> Tensor:
+        """The mean over the rows that count. column: float32 (M,)."""
+        return torch.dot(self.weight, column)
+
+    @property
+    def old_value(self) -> Tensor:
+        self._require_head(VALUE)
+        return self.rows.value
+
+    @property
+    def advantage(self) -> Tensor:
+        self._require_estimates("advantages")
+        return self.rows.advantage
+
+    @property
+    def value_target(self) -> Tensor:
+        self._require_estimates("value targets")
+        return self.rows.value_target
+
+    @cached_property
+    def outputs(self) -> "_Outputs":
+        return _Outputs(self.net.outputs(self.rows.observation, self.rows.memory, self.rows.episode_start))
+
+    @cached_property
+    def distribution(self) -> Distribution:
+        """That of the actions under the policy now."""
+        assert self.net.head is not None
+        return self.net.head.distribution(self.outputs[POLICY], self.legal)
+
+    @cached_property
+    def log_prob(self) -> Tensor:
+        return self.distribution.log_prob(self.action)
+
+    @cached_property
+    def entropy(self) -> Tensor:
+        return self.distribution.entropy()
+
+    @property
+    def value(self) -> Tensor:
+        return self.outputs[VALUE][:, 0]
+
+    def _require_head(self, head: str) -> None:
+        if head not in self.net.heads:
+            raise LossFault(f"uses the head {head!r}, which its `heads` ({', '.join(self.net.heads)}) do not name")
+
+    def _require_estimates(self, what: str) -> None:
+        if not self.estimates:
+            raise LossFault(f"asks for {what}, which the estimator 'none' does not give")
+
+
+class _Outputs(dict[str, Tensor]):
+    def __missing__(self, head: str) -> Tensor:
+        raise LossFault(f"uses the head {head!r}, which its `heads` ({', '.join(self)}) do not name")
+
+
+class OnPolicyLoss(ABC):
+    """What a player learns from its own roll-outs. A class of your own derives from it and carries its `Config`, a
+    UserConfig with the loss's keys.
+
+    May be set: `heads`, the outputs that it learns: `policy` (by which the player acts), `value`, `label` (two logits),
+    or Head(name, num_outputs) of another kind; `estimators`, the names of those that it can learn from, None: any.
+    Both may be properties, which read `config`. Must be implemented: `terms`; may be: `is_last_pass`, `after_turn`, and
+    both or none of `state_dict`, `load_state_dict`.
+    """
+
+    heads: tuple[str | Head, ...] = (POLICY, VALUE)
+    estimators: tuple[str, ...] | None = None
+
+    def __init__(self, config: Any, player: Player) -> None:
+        self.config, self.player = config, player
+
+    @abstractmethod
+    def terms(self, batch: LossBatch) -> dict[str, Tensor]:
+        """Terms by name, numbers without axes: those named loss_* add up to what is learned, the others are
+        recorded."""
+
+    def is_last_pass(self, metrics: Mapping[str, Tensor]) -> bool:
+        """Whether no more passes are to be made over the roll-out. metrics: means of the last pass, by the names of the
+        terms that are recorded."""
+        return False
+
+    def after_turn(self, metrics: Mapping[str, Tensor]) -> None:  # noqa: B027 (most losses do nothing then)
+        """Called after the last pass over a roll-out, with its metrics."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the loss remembers from turn to turn."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027 (most losses remember nothing)
+        """The inverse of `state_dict`."""
+
+
+class LossConfig(Config):
+    """Base of the configs of the losses of this package."""
+
+    made: ClassVar[Any]
+
+    name: str
+
+    def build(self, player: Player) -> Any:
+        return self.made(self, player)
+
+
+def head_sizes(loss: Any, config: Any, num_policy_outputs: int | None) -> dict[str, int]:
+    """How many outputs each head of a loss has, the policy's first and the value's last. num_policy_outputs: None where
+    there is no policy. Raises ConfigError, with paths below the algorithm's config."""
+    known = {VALUE: 1, "label": 2} | ({} if num_policy_outputs is None else {POLICY: num_policy_outputs})
+    sizes: dict[str, int] = {}
+    for head in loss.heads:
+        if isinstance(head, Head):
+            sizes[head.name] = head.num_outputs
+        elif head in known:
+            sizes[head] = known[head]
+        else:
+            expected = f"expected heads of {config.name!r} among {', '.join(known)}, or Head(name, num_outputs)"
+            raise ConfigError([ConfigErrorItem("loss.name", f"{expected}, got {head!r}")])
+    order = [name for name in sizes if name not in (POLICY, VALUE)]
+    return {name: sizes[name] for name in (POLICY, *order, VALUE) if name in sizes}
+
+
+# ---- tried once before anything is played ------------------------------------------------------------------
+
+
+def try_loss(loss: OnPolicyLoss, config: Any, net: HeadedNet, player: Player, estimates: bool) -> None:
+    """Let a loss compute its terms once, of rows of zeros. Raises ConfigError, with paths below the algorithm's config,
+    for one that fails, that has no loss_*, or whose terms are no numbers or have no gradient."""
+    batch = LossBatch(net, _rows_of_zeros(net, player), 0, estimates)
+    with torch.enable_grad():
+        check_terms(lambda: loss.terms(batch), config, dict(net.named_parameters()))
+
+
+def check_terms(compute: Callable[[], Any], config: Any, weights: Mapping[str, Tensor]) -> None:
+    """As `try_loss`. compute: gives the terms. weights: those that the loss must depend on, by name."""
+    try:
+        fault = _fault_of(compute(), weights)
+    except LossFault as error:
+        fault = str(error)
+    except ConfigError:
+        raise
+    except Exception as error:
+        fault = f"fails: {failure(error)}"
+    if fault is not None:
+        raise ConfigError([ConfigErrorItem("loss.name", f"{config.name!r} {fault}")])
+
+
+def _fault_of(terms: Any, weights: Mapping[str, Tensor]) -> str | None:
+    if not isinstance(terms, Mapping) or not all(isinstance(term, Tensor) for term in terms.values()):
+        return f"gives {type(terms).__name__}; expected a dict of tensors, terms by name"
+    for name, term in terms.items():
+        if term.shape != () or not term.is_floating_point():
+            return f"gives {name!r} as {term.dtype} of shape {tuple(term.shape)}; expected a number without axes"
+    if not any(name.startswith("loss_") for name in terms):
+        return f"gives the terms {', '.join(terms) or 'none'}; expected at least one named loss_*, which is learned"
+    loss = total_loss(terms)
+    gradients = torch.autograd.grad(loss, list(weights.values()), allow_unused=True) if loss.requires_grad else ()
+    unused = [
+        name for name, gradient in zip(weights, gradients or [None] * len(weights), strict=True) if gradient is None
+    ]
+    if not unused:
+        return None
+    more = f" (and {len(unused) - 1} more)" if len(unused) > 1 else ""
+    return f"names heads of which it learns nothing: no loss_* depends on the weights {unused[0]}{more}"
+
+
+def _rows_of_zeros(net: HeadedNet, player: Player) -> Experience:
+    M, device = NUM_TRIED, player.device
+    zeros = torch.zeros(M, device=device)
+    observation = {
+        name: torch.zeros(M, *space.shape, dtype=space.dtype, device=device) for name, space in player.spaces.items()
+    }
+    memory: Memory = {}
+    for head in net.heads:
+        memory |= Part(head, net.net_of(head)).initial_memory(M, device)
+    space = player.action_space
+    action = torch.zeros(M, *space.shape, dtype=torch.float32 if isinstance(space, Box) else torch.int64, device=device)
+    return Experience(
+        observation=observation,
+        memory=memory,
+        episode_start=torch.ones(1, M, dtype=torch.bool, device=device),
+        legal=torch.ones(M, space.num_flags, dtype=torch.bool, device=device),
+        action=action,
+        log_prob=zeros,
+        value=zeros,
+        advantage=zeros,
+        value_target=zeros,
+        weight=torch.full((M,), 1.0 / M, device=device),
+    )

@@ -1,0 +1,149 @@
+"""Estimators by name: from the decisions of a roll-out to the advantages and value targets of a loss. To register one,
+add its config to AnyEstimatorConfig.
+
+Letters: T decisions of each of W sequences.
+"""
+
+from abc import ABC, abstractmethod
+from typing import Annotated, Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from palestra.algorithms.parts.advantages import Sequences, generalized_advantages
+from palestra.config import ByName, Config, Discount, Fraction, UserConfig
+
+
+class Estimator(ABC):
+    """Finds advantages and value targets. A class of your own derives from it and carries its `Config`.
+
+    skips_rows: whether it passes over rows that do not count, of which games of several roles have some. whole_games:
+    whether it wants games as a whole: a row then waits, from one roll-out to the next, until its game has ended.
+    estimates: false for one that finds nothing. bootstraps: whether it asks for values where a game was cut off, so
+    that the loss must name the head `value`.
+    """
+
+    skips_rows: ClassVar[bool] = True
+    whole_games: ClassVar[bool] = False
+    estimates: ClassVar[bool] = True
+
+    def __init__(self, config: Any) -> None:
+        self.config = config
+
+    @property
+    def bootstraps(self) -> bool:
+        return True
+
+    @abstractmethod
+    def estimate(self, sequences: Sequences) -> tuple[Tensor, Tensor]:
+        """The advantages of decisions that follow each other, and their value targets: float32 (T, W) each. Where the
+        loss has no head `value`, values are 0."""
+
+
+class EstimatorConfig(Config):
+    """Base of the configs of the estimators of this file."""
+
+    made: ClassVar[type[Estimator]]
+
+    name: str
+
+    def build(self) -> Estimator:
+        return self.made(self)
+
+
+class GAE(Estimator):
+    """Generalized advantages (Schulman et al. 2016, eq. 16); value targets are advantages plus values."""
+
+    config: "GAEConfig"
+
+    def estimate(self, sequences: Sequences) -> tuple[Tensor, Tensor]:
+        advantage = generalized_advantages(sequences, self.config.gamma, self.config.gae_lambda)
+        return advantage, advantage + sequences.value
+
+
+class GAEConfig(EstimatorConfig):
+    made = GAE
+
+    name: Literal["gae"]
+    """generalized advantage estimation (Schulman et al. 2016)"""
+    gamma: Discount
+    """discount per decision of the player"""
+    gae_lambda: Fraction
+    """0: advantages from the value one decision ahead; 1: from all that follows"""
+
+
+class TDLambda(Estimator):
+    """TD(lambda) (Sutton & Barto 2018, section 12.1): value targets are lambda-returns, advantages what they exceed the
+    values by. These are the numbers of `gae` with the same lambda, in the words of those who learn values alone."""
+
+    config: "TDLambdaConfig"
+
+    def estimate(self, sequences: Sequences) -> tuple[Tensor, Tensor]:
+        error = generalized_advantages(sequences, self.config.gamma, self.config.td_lambda)
+        return error, sequences.value + error
+
+
+class TDLambdaConfig(EstimatorConfig):
+    made = TDLambda
+
+    name: Literal["td_lambda"]
+    """value targets are lambda-returns (Sutton & Barto 2018, section 12.1)"""
+    gamma: Discount
+    """discount per decision of the player"""
+    td_lambda: Fraction
+    """0: targets from the value one decision ahead; 1: from all that follows"""
+
+
+class RewardToGo(Estimator):
+    """The discounted sum of what a game still brings: the value target; less the value, the advantage."""
+
+    whole_games = True
+    config: "RewardToGoConfig"
+
+    @property
+    def bootstraps(self) -> bool:
+        return self.config.at_truncation == "bootstrap"
+
+    def estimate(self, sequences: Sequences) -> tuple[Tensor, Tensor]:
+        nothing = torch.zeros_like(sequences.value)
+        followed = sequences.next_value if self.bootstraps else nothing
+        alone = sequences._replace(value=nothing, next_value=followed)
+        reward_to_go = generalized_advantages(alone, self.config.gamma, 1.0)
+        return reward_to_go - sequences.value, reward_to_go
+
+
+class RewardToGoConfig(EstimatorConfig):
+    made = RewardToGo
+
+    name: Literal["reward_to_go"]
+    """the discounted sum of all rewards that follow, of whole games"""
+    gamma: Discount
+    """discount per decision of the player"""
+    at_truncation: Literal["bootstrap", "end"]
+    """what follows where a game was cut off; bootstrap: the value of what its player would have decided on next; end:
+    nothing, as where a game terminates"""
+
+
+class NoEstimator(Estimator):
+    """For losses that learn from the rows themselves."""
+
+    estimates = False
+
+    @property
+    def bootstraps(self) -> bool:
+        return False
+
+    def estimate(self, sequences: Sequences) -> tuple[Tensor, Tensor]:
+        return torch.zeros_like(sequences.value), torch.zeros_like(sequences.value)
+
+
+class NoEstimatorConfig(EstimatorConfig):
+    made = NoEstimator
+
+    name: Literal["none"]
+    """neither advantages nor value targets"""
+
+
+AnyEstimatorConfig = Annotated[
+    GAEConfig | TDLambdaConfig | RewardToGoConfig | NoEstimatorConfig | UserConfig, ByName(user_class=Estimator)
+]

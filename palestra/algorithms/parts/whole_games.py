@@ -1,0 +1,68 @@
+"""Rows of a roll-out that wait until their game has ended.
+
+Letters: T decisions of each of W sequences.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from palestra.rollouts.transitions import Transitions
+
+
+class WholeGames:
+    """Keeps the rows of running games from one roll-out to the next. waiting: rows (T, W), one sequence in a column, in
+    the order of time; those that wait come first."""
+
+    def __init__(self) -> None:
+        self.waiting: Transitions | None = None
+
+    def __call__(self, batch: Transitions, sequences: list[Tensor]) -> tuple[Transitions, Tensor] | None:
+        """The rows of all games that have ended, as sequences of their own, and their numbers (T, W); None if no game
+        has. batch: a roll-out. sequences: the numbers of its rows that follow each other, (T, W) each. Waits for a
+        GPU."""
+        rows = _in_columns(batch, sequences)
+        num_columns = sum(own.shape[1] for own in sequences)
+        if self.waiting is not None:
+            rows = Transitions.concatenate([self.waiting, rows])
+        valid, ended = rows.valid.view(-1, num_columns), (rows.terminated | rows.truncated).view(-1, num_columns)
+        is_whole = (ended & valid).flip(0).cumsum(0).flip(0) > 0
+        self.waiting, _ = _only(rows, valid & ~is_whole)
+        whole, numbers = _only(rows, valid & is_whole)
+        return None if whole is None else (whole, numbers)
+
+    def state_dict(self) -> dict[str, Any]:
+        if self.waiting is None:
+            return {"waiting": None}
+        return {"waiting": self.waiting.rows() | {"valid": self.waiting.valid}}
+
+    def load_state_dict(self, state: dict[str, Any], device: torch.device) -> None:
+        self.waiting = None
+        if state["waiting"] is not None:
+            rows = {name: value.to(device) for name, value in state["waiting"].items()}
+            valid = rows.pop("valid")
+            self.waiting = replace(Transitions.from_rows(rows), valid=valid)
+
+
+def _in_columns(batch: Transitions, sequences: list[Tensor]) -> Transitions:
+    """The rows of a roll-out, sequence beside sequence; shorter ones are filled up with rows that do not count."""
+    longest = max(map(len, sequences))
+    numbers = torch.cat([pad(own, (0, 0, 0, longest - len(own))) for own in sequences], dim=1)
+    counts = torch.cat([pad(torch.ones_like(own), (0, 0, 0, longest - len(own))) for own in sequences], dim=1).bool()
+    rows = batch.at(numbers.flatten())
+    return replace(rows, valid=rows.valid & counts.flatten())
+
+
+def _only(rows: Transitions, where: Tensor) -> tuple[Transitions | None, Tensor]:
+    """The rows where bool (T, W) is true, moved to the front of their columns, and their new numbers (T, W); None if
+    there are none."""
+    length = int(where.sum(dim=0).max())
+    order = (~where).to(torch.uint8).argsort(dim=0, stable=True)[:length]
+    numbers = torch.arange(order.numel(), device=where.device).view_as(order)
+    if length == 0:
+        return None, numbers
+    places = torch.arange(where.numel(), device=where.device).view_as(where).gather(0, order)
+    return replace(rows.at(places.flatten()), valid=where.gather(0, order).flatten()), numbers
