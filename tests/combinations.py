@@ -114,6 +114,13 @@ RECURRENT: Data = {
 }
 CLIPPED: Data = {"box_actions": {"name": "clipped_gaussian", "initial_log_std": -0.5}}
 KL_PENALTY: Data = {"name": "kl_penalty", "coefficient": 1.0, "target": 0.01}
+CONSTANT: Data = {"name": "constant", "value": 0.01}
+OF_LOSS = ("objective", "value_clip", "value_coefficient", "entropy_coefficient", "target_kl")
+ON_POLICY: Data = {name: value for name, value in PPO.items() if name not in (*OF_LOSS, "gamma", "gae_lambda")} | {
+    "name": "on_policy",
+    "loss": {"name": "ppo"} | {key: PPO[key] for key in OF_LOSS},
+    "estimator": {"name": "gae", "gamma": 0.95, "gae_lambda": 0.9},
+}
 
 
 REPLAY: dict[str, dict[str, Data]] = {
@@ -155,6 +162,27 @@ LEARNERS: dict[str, Learner] = {
                 "shared": {},
                 "separate": {"body": {"name": "separate", "policy": MLP, "value": MLP}},
                 "recurrent": {"body": {"name": "shared", "net": RECURRENT}},
+                "two recurrent": {
+                    "body": {"name": "separate", "policy": RECURRENT, "value": RECURRENT | {"cell": "gru"}}
+                },
+            },
+        },
+    ),
+    "on_policy": Learner(
+        ON_POLICY,
+        {"discrete": {}, "box": CLIPPED},
+        {
+            "loss": {
+                "ppo": {},
+                "kl_penalty": {"loss": ON_POLICY["loss"] | {"objective": KL_PENALTY}},
+                "whole games": {
+                    "loss": {"name": "reinforce", "critic": {"coefficient": 0.5}, "entropy_coefficient": CONSTANT},
+                    "estimator": {"name": "reward_to_go", "gamma": 0.95, "at_truncation": "bootstrap"},
+                },
+            },
+            "body": {
+                "shared": {},
+                "separate": {"body": {"name": "separate", "policy": MLP, "value": MLP}},
                 "two recurrent": {
                     "body": {"name": "separate", "policy": RECURRENT, "value": RECURRENT | {"cell": "gru"}}
                 },
