@@ -42,6 +42,8 @@ def _fitting_net(spaces: dict[str, Space], sets_net: dict[str, Any]) -> dict[str
     nets = {name: _net_of(space) for name, space in spaces.items()}
     if len(nets) == 1:
         return next(iter(nets.values()))
+    if not any(space.is_image for space in spaces.values()):
+        return MLP  # of all numbers in one vector
     return {"name": "multi_input", "entries": nets, "entry_width": 64, "net_arch": [64], "activation": "relu"}
 
 

@@ -1,0 +1,1 @@
+"""Benchmarks of many agents in one game."""
