@@ -5,9 +5,10 @@ the estimators from which it can learn (parts/estimators.py). This file rolls ou
 roll-out, and steps, as PPO does. To run: palestra train on_policy-cartpole
 """
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import torch
+from pydantic import model_validator
 from torch import Tensor, nn
 
 from palestra.algorithms.algorithm import (
@@ -22,7 +23,7 @@ from palestra.algorithms.algorithm import (
     total_loss,
 )
 from palestra.algorithms.kernels import categorical
-from palestra.algorithms.losses.loss import LossBatch, OnPolicyLoss, head_sizes, try_loss
+from palestra.algorithms.losses.loss import LossBatch, OnPolicyLoss, head_names, head_sizes, loss_of, try_loss
 from palestra.algorithms.losses.ppo import PPOLossConfig
 from palestra.algorithms.losses.reinforce import ReinforceConfig
 from palestra.algorithms.parts.actor_critic import (
@@ -104,6 +105,13 @@ class OnPolicyConfig(AlgorithmConfig):
     learning_rate: ScheduleConfig
     """a function of the player's opt steps"""
 
+    @model_validator(mode="after")
+    def _check_heads(self) -> Self:
+        loss = loss_of(self.loss)
+        if loss is not None:
+            check_heads(self.body, head_names(loss))
+        return self
+
     def seat_errors(self, seat: Seat) -> list[ConfigErrorItem]:
         is_recurrent = any(map(is_recurrent_config, self.body.nets.values()))
         per_world = seat.num_roles if is_recurrent else self.rollout_length * seat.num_moves
@@ -128,7 +136,7 @@ def check_estimator(loss: OnPolicyLoss, estimator: Estimator, config: OnPolicyCo
     faults = []
     if accepted is not None and name not in accepted:
         faults.append(f"expected {' or '.join(accepted)} for the loss {config.loss.name!r}, got {name!r}")
-    if estimator.bootstraps and VALUE not in loss.heads:
+    if estimator.bootstraps and VALUE not in head_names(loss):
         faults.append(
             f"expected an estimator that needs no values (the heads of {config.loss.name!r} have no 'value'), "
             f"got {name!r}"
@@ -149,19 +157,19 @@ class OnPolicy(Algorithm):
         super().__init__(config, player)
         head = make_head(config.box_actions, player)
         with below(f"players.{player.name}.algorithm"):
-            self.loss: OnPolicyLoss = config.loss.build(player)
+            self.loss: OnPolicyLoss = loss_of(config.loss)
             self.estimator: Estimator = config.estimator.build()
             heads = head_sizes(self.loss, config.loss, head.num_outputs)
             if POLICY not in heads:
                 message = f"expected the head 'policy', by which the player acts, got {', '.join(heads)}"
                 raise ConfigError([ConfigErrorItem("loss.name", message)])
-            check_heads(config.body, heads)
             check_estimator(self.loss, self.estimator, config, player)
         self.net = HeadedNet(config.body, config.initialization, heads, head, player).to(player.device)
         self.weights = flatten_weights(self.net)
         self.parameters = list(self.net.parameters())
         with below(f"players.{player.name}.algorithm"):
             self.refuse_nets()
+            self.loss.begin(self.net, player)
             try_loss(self.loss, config.loss, self.net, player, self.estimator.estimates)
         self.is_recurrent = any(isinstance(self.net.net_of(each), RecurrentNet) for each in heads)
         self.optimizer = config.optimizer.build(self.weights)

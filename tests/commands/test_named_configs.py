@@ -95,7 +95,7 @@ def test_a_game_of_ones_own_may_say_what_is_usual() -> None:
 def test_an_algorithm_alone_is_told_its_games(algorithm: str) -> None:
     error = palestra("config", algorithm, code=2).stderr
     assert f"{algorithm}: expected a game after {algorithm} (one of {', '.join(GAMES)}, the id of a " in error
-    assert f"{algorithm}-{'polyhedra' if algorithm in ('dqn', 'ppo') else 'pendulum'}" in error
+    assert f"{algorithm}-{'cartpole' if algorithm == 'dqn' else 'pendulum'}" in error
     assert palestra("train", algorithm, code=2).stderr == error
 
 

@@ -15,7 +15,7 @@ from palestra.algorithms.algorithm import total_loss
 from palestra.algorithms.parts.actor_critic import POLICY, VALUE, HeadedNet
 from palestra.algorithms.parts.advantages import Experience
 from palestra.algorithms.parts.distributions import Distribution
-from palestra.config import Config, ConfigError, ConfigErrorItem, failure
+from palestra.config import Config, ConfigError, ConfigErrorItem, UnreadConfig, failure
 from palestra.games.policy import Memory
 from palestra.games.spaces import Box
 from palestra.nets.recurrent import Part
@@ -113,15 +113,18 @@ class OnPolicyLoss(ABC):
 
     May be set: `heads`, the outputs that it learns: `policy` (by which the player acts), `value`, `label` (two logits),
     or Head(name, num_outputs) of another kind; `estimators`, the names of those that it can learn from, None: any.
-    Both may be properties, which read `config`. Must be implemented: `terms`; may be: `is_last_pass`, `after_turn`, and
-    both or none of `state_dict`, `load_state_dict`.
+    Both may be properties, which read `config`. Must be implemented: `terms`; may be: `begin`, `is_last_pass`,
+    `after_turn`, and both or none of `state_dict`, `load_state_dict`.
     """
 
     heads: tuple[str | Head, ...] = (POLICY, VALUE)
     estimators: tuple[str, ...] | None = None
 
-    def __init__(self, config: Any, player: Player) -> None:
-        self.config, self.player = config, player
+    def __init__(self, config: Any) -> None:
+        self.config = config
+
+    def begin(self, net: HeadedNet, player: Player) -> None:  # noqa: B027 (most losses need neither)
+        """Called once, when there are networks, before anything is computed."""
 
     @abstractmethod
     def terms(self, batch: LossBatch) -> dict[str, Tensor]:
@@ -151,8 +154,24 @@ class LossConfig(Config):
 
     name: str
 
-    def build(self, player: Player) -> Any:
-        return self.made(self, player)
+    def build(self) -> Any:
+        return self.made(self)
+
+
+def loss_of(config: Any) -> Any:
+    """The loss that a config names; None where its module may not be imported here. Raises ConfigError, with the path
+    below the algorithm's config, for a class that cannot be made."""
+    if isinstance(config, UnreadConfig):
+        return None
+    try:
+        return config.build()
+    except Exception as error:
+        message = f"{config.name!r} fails: {failure(error)}"
+        raise ConfigError([ConfigErrorItem("loss.name", message)]) from error
+
+
+def head_names(loss: Any) -> list[str]:
+    return [head.name if isinstance(head, Head) else head for head in loss.heads]
 
 
 def head_sizes(loss: Any, config: Any, num_policy_outputs: int | None) -> dict[str, int]:

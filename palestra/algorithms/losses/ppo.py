@@ -10,7 +10,6 @@ from torch import Tensor
 from palestra.algorithms.losses.loss import LossBatch, LossConfig, OnPolicyLoss
 from palestra.algorithms.ppo import ClipConfig, KLPenaltyConfig, ObjectiveConfig
 from palestra.config import NonNegativeFloat, PositiveFloat
-from palestra.players.player import Player
 from palestra.schedules import ScheduleConfig
 
 
@@ -20,8 +19,8 @@ class PPOLoss(OnPolicyLoss):
     config: "PPOLossConfig"
     estimators = ("gae", "td_lambda", "reward_to_go")
 
-    def __init__(self, config: "PPOLossConfig", player: Player) -> None:
-        super().__init__(config, player)
+    def __init__(self, config: "PPOLossConfig") -> None:
+        super().__init__(config)
         self.kl_coefficient = config.objective.coefficient if isinstance(config.objective, KLPenaltyConfig) else 0.0
 
     def terms(self, batch: LossBatch) -> dict[str, Tensor]:
