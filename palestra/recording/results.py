@@ -33,8 +33,9 @@ class PairResult:
     """The result of one pairing of players in an evaluation.
 
     scores: in the game of host and agent rho = finished / steps, in others the mean return of every role, under the
-    names "rho" and "return of ROLE"; in an evaluation of the user's own its scores, without intervals. Pairings are
-    compared by the first score; the first seat wants it high.
+    names "rho" and "return of ROLE", and before these the first measure of a game that has some, as accuracy, without
+    an interval; in an evaluation of the user's own its scores, without intervals. Tables and curves show the first
+    score; the first seat wants it high.
     """
 
     players: Mapping[str, str]  # role -> player
@@ -56,7 +57,8 @@ class PairResult:
             scores = {"rho": score(pair["rho"], pair["low"], pair["high"])}
         else:
             intervals = pair["return_intervals"]
-            scores = {f"return of {role}": score(value, *intervals[role]) for role, value in pair["returns"].items()}
+            scores = {name: score(value, None, None) for name, value in [*pair.get("measures", {}).items()][:1]}
+            scores |= {f"return of {role}": score(value, *intervals[role]) for role, value in pair["returns"].items()}
         return cls(pair["players"], tuple(pair["learned"]), scores, pair["games"], pair.get("truncated", 0))
 
     @cached_property
@@ -78,10 +80,10 @@ class PairResult:
 
     @property
     def has_interval(self) -> bool:
-        """Whether the first score, if it is known, has an interval, so that it can be compared. The scores of an
-        evaluation of the user's own have none."""
-        value, low, high = self.score
-        return math.isnan(value) or not (math.isnan(low) and math.isnan(high))
+        """Whether some score has an interval, or the first one is unknown, so that pairings can be compared. The scores
+        of an evaluation of the user's own have none."""
+        has_any = any(not (math.isnan(low) and math.isnan(high)) for _, low, high in self.scores.values())
+        return has_any or math.isnan(self.score.value)
 
     def score_of(self, seat: Seat) -> Score:
         """The score of a seat: rho, for host and agent alike, or the return of its role."""

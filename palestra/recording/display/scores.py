@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from palestra.recording.results import (
+    UNKNOWN,
     Evaluation,
     PairResult,
     Seat,
@@ -26,7 +27,8 @@ from palestra.recording.results import (
 
 def score_table(evaluations: Sequence[Evaluation], width: int, num_rows: int) -> RenderableType:
     """The present scores, first role down, second across, learning players bold, with what `width` has room for:
-    half the 95% interval and the change since the first evaluation. Games of one role, or of more than two, as a list.
+    half the 95% interval and the change since the first evaluation. Games of one role, or of more than two, as a list
+    with all scores.
     """
     pairs, results = standings(evaluations), histories(evaluations)
     if not pairs:
@@ -36,7 +38,7 @@ def score_table(evaluations: Sequence[Evaluation], width: int, num_rows: int) ->
         table, num_left_out = _score_grid(pairs, results, width, num_rows, details)
         if Measurement.get(console, console.options, table).maximum <= width:
             break
-    title = printable(pairs[0].measure)
+    title = printable(pairs[0].measure) if len(pairs[0].seats) == 2 else "scores"
     if any(pair.learned for pair in pairs):
         title += f" at opt step {evaluations[-1].opt_steps:,}"
     if "change" in details and len(evaluations) > 1:
@@ -81,15 +83,19 @@ def _score_grid(
     table = Table(box=None, padding=(0, 2 if width >= 96 else 1, 0, 0), header_style="")
     corner = Text((" \\ " if num_heads == 1 else ", ").join(roles), style="dim")
     table.add_column(corner, no_wrap=True, max_width=max(8, width // 3))
-    for column in columns[:num_columns]:
-        table.add_column(
-            _seats_text(column) if column else Text(printable(pairs[0].measure)), justify="right", no_wrap=True
-        )
+    cells = [(column, pairs[0].measure) for column in columns]  # what each column shows: opponents, and a score
+    if columns == [()]:
+        cells = [((), measure) for measure in pairs[0].scores]
+    for column, measure in cells[:num_columns]:
+        if column:
+            table.add_column(_seats_text(column), justify="right", no_wrap=True)
+        else:
+            table.add_column(Text(printable(measure)), justify="right", min_width=8)
     for head in heads[:num_rows]:
-        shown = [rows[head].get(column) for column in columns[:num_columns]]
-        cells = [_cell(pair, results[pair.seats], details) if pair else Text("") for pair in shown]
-        table.add_row(_seats_text(head), *cells)
-    return table, max(0, len(heads) - num_rows) + max(0, len(columns) - num_columns)
+        shown = [(rows[head].get(column), measure) for column, measure in cells[:num_columns]]
+        texts = [_cell(pair, measure, results[pair.seats], details) if pair else Text("") for pair, measure in shown]
+        table.add_row(_seats_text(head), *texts)
+    return table, max(0, len(heads) - num_rows) + max(0, len(cells) - num_columns)
 
 
 def _is_scripted(seats: tuple[Seat, ...]) -> bool:
@@ -104,13 +110,14 @@ def _seat_text(seat: Seat) -> Text:
     return Text(printable(seat.player), style="bold" if seat.learns else "")
 
 
-def _cell(pair: PairResult, results: Sequence[PairResult], details: Sequence[str]) -> Text:
-    cell = Text(score_text(pair.score.value))
-    half = (as_float(pair.score.high) - as_float(pair.score.low)) / 2
+def _cell(pair: PairResult, measure: str, results: Sequence[PairResult], details: Sequence[str]) -> Text:
+    score = pair.scores.get(measure, UNKNOWN)
+    cell = Text(score_text(score.value))
+    half = (as_float(score.high) - as_float(score.low)) / 2
     if "interval" in details and math.isfinite(half):
         cell.append(f" ±{score_text(half)}", style="dim")
     if "change" in details and pair.learned and len(results) > 1:
-        change = as_float(pair.score.value) - as_float(results[0].score.value)
+        change = as_float(score.value) - as_float(results[0].scores.get(measure, UNKNOWN).value)
         cell.append(f" {score_text(change, '+')}", style=_change_style(pair, change))
     return cell
 
