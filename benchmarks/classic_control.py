@@ -21,6 +21,7 @@ from benchmarks.measuring import Row, alternate, markdown, rate_of
 from palestra.games.classic_control import AcrobotConfig, CartPoleConfig, MountainCarConfig, PendulumConfig
 from palestra.games.classic_control.bodies import ClassicControlConfig
 from palestra.games.game import Kernel, TensorGame
+from palestra.games.normalization import UNCHANGED
 from palestra.games.spaces import Box
 from palestra.games.world import TensorWorld
 from palestra.randomness import base_key, fold, random_floats, random_integers, world_keys
@@ -34,12 +35,21 @@ CPU = torch.device("cpu")
 # with Gymnasium's own settings
 GAMES: dict[str, ClassicControlConfig] = {
     "CartPole-v1": CartPoleConfig(
-        name="cartpole", max_rounds=500, initial_low=-0.05, initial_high=0.05, sutton_barto_reward=False
+        name="cartpole",
+        max_rounds=500,
+        initial_low=-0.05,
+        initial_high=0.05,
+        sutton_barto_reward=False,
+        observation=UNCHANGED,
     ),
-    "Pendulum-v1": PendulumConfig(name="pendulum", max_rounds=200, g=10.0, initial_angle=np.pi, initial_speed=1.0),
-    "Acrobot-v1": AcrobotConfig(name="acrobot", max_rounds=500, initial_low=-0.1, initial_high=0.1),
+    "Pendulum-v1": PendulumConfig(
+        name="pendulum", max_rounds=200, g=10.0, initial_angle=np.pi, initial_speed=1.0, observation=UNCHANGED
+    ),
+    "Acrobot-v1": AcrobotConfig(
+        name="acrobot", max_rounds=500, initial_low=-0.1, initial_high=0.1, observation=UNCHANGED
+    ),
     "MountainCar-v0": MountainCarConfig(
-        name="mountain_car", max_rounds=200, initial_low=-0.6, initial_high=-0.4, goal_speed=0.0
+        name="mountain_car", max_rounds=200, initial_low=-0.6, initial_high=-0.4, goal_speed=0.0, observation=UNCHANGED
     ),
 }
 

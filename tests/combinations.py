@@ -11,7 +11,7 @@ from itertools import combinations as subsets
 from itertools import product
 from typing import Any, get_args
 
-from conftest import LEARNER, TINY
+from conftest import LEARNER, PLAIN, TINY
 
 from palestra.algorithms.algorithm import AlgorithmConfig
 from palestra.runs.config import AnyAlgorithm
@@ -223,7 +223,7 @@ def gymnasium(env_id: str, **arguments: Any) -> Data:
 # sits in both seats of Nim.
 GAMES: dict[str, dict[str, Data]] = {
     "polyhedra": {"discrete": TINY["game"]},
-    "nim": {"discrete": {"name": "nim", "num_heaps": 2, "max_stones": 3}},
+    "nim": {"discrete": {"name": "nim", "num_heaps": 2, "max_stones": 3, "observation": PLAIN}},
     "classic control": {
         "discrete": {
             "name": "cartpole",
@@ -231,8 +231,16 @@ GAMES: dict[str, dict[str, Data]] = {
             "initial_low": -0.2,
             "initial_high": 0.2,
             "sutton_barto_reward": False,
+            "observation": PLAIN,
         },
-        "box": {"name": "pendulum", "max_rounds": 5, "g": 10.0, "initial_angle": 3.0, "initial_speed": 1.0},
+        "box": {
+            "name": "pendulum",
+            "max_rounds": 5,
+            "g": 10.0,
+            "initial_angle": 3.0,
+            "initial_speed": 1.0,
+            "observation": PLAIN,
+        },
     },
     "gymnasium": {
         "discrete": gymnasium("tests.gym_probes:Walk-v0"),
@@ -243,8 +251,12 @@ GAMES: dict[str, dict[str, Data]] = {
     },
 }
 AUTORESETS = ("next_step", "same_step", "disabled")
-PLAYED: dict[str, dict[str, tuple[str, ...]]] = {  # how a game is played: who learns when, how environments step
-    "polyhedra": {"trainer": ("in_turn", "together")},
+OBSERVATIONS: dict[str, Data] = {"as they are": PLAIN, "normalized": {"normalize": {"eps": 1e-8}, "clip": 5.0}}
+# How a game is played: who learns when, what is done with observations, how environments step.
+PLAYED: dict[str, dict[str, tuple[str, ...]]] = {
+    "polyhedra": {"trainer": ("in_turn", "together"), "observations": tuple(OBSERVATIONS)},
+    "nim": {"observations": tuple(OBSERVATIONS)},
+    "classic control": {"observations": tuple(OBSERVATIONS)},
     "gymnasium": {"vectorization": ("sync", "async"), "autoreset": AUTORESETS},
     "images": {"vectorization": ("sync",), "autoreset": AUTORESETS},
 }
@@ -281,6 +293,8 @@ def config_of(algorithm: str, combination: Combination) -> Data:
     """A whole run, tiny."""
     game_name, actions = combination["game"], combination["actions"]
     game = copy.deepcopy(GAMES[game_name][actions])
+    if "observations" in combination:
+        game["observation"] = OBSERVATIONS[combination["observations"]]
     if "autoreset" in combination:
         game["vectorization"] = {"name": combination["vectorization"], "autoreset": combination["autoreset"]}
     learner = LEARNERS[algorithm]

@@ -100,6 +100,7 @@ LEARNER: Data = {
     "warm_start": None,
     "updates": {"name": "constant"},
 }
+PLAIN: Data = {"normalize": None, "clip": None}  # observations as a game gives them
 TINY: Data = {
     "seed": 0,
     "trainer": {"name": "in_turn"},
@@ -115,6 +116,7 @@ TINY: Data = {
         "rescale_state": False,
         "max_rounds": 8,
         "reward": {"name": "win"},
+        "observation": PLAIN,
     },
     "num_worlds": 8,
     "roles": {"host": "host", "agent": "agent"},

@@ -248,7 +248,9 @@ def test_a_loaded_player_sees_what_it_saw(make_config: MakeConfig, tmp_path: Pat
     player = palestra.load_player(run)
     assert str(player.game.state_dict()) == str(trainer.game.state_dict())
     raw = np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32)
-    (seen, _), (was_seen, _) = (game.read_observation("agent", raw) for game in (player.game, trainer.game))
+    seen, was_seen = (
+        game.transformed("agent", game.read_observation("agent", raw)[0]) for game in (player.game, trainer.game)
+    )
     assert torch.equal(seen["observation"], was_seen["observation"])
     assert not torch.equal(seen["observation"], torch.from_numpy(raw))
 
@@ -257,7 +259,7 @@ def test_a_loaded_player_chooses_as_the_environment_takes_it(make_config: MakeCo
     palestra.Trainer(lone_agent(make_config, gym_data(**NORMALIZE)), run=tmp_path / "run").fit()
     player = palestra.load_player(tmp_path / "run")
     raw = np.random.default_rng(0).normal(scale=3.0, size=(50, 3))
-    view, _ = player.game.read_observation("agent", raw)
+    view = player.game.transformed("agent", player.game.read_observation("agent", raw)[0])
     legal, keys = torch.ones(50, 3, dtype=torch.bool), torch.arange(50)
     expected = player.policy(explore=False).act(view, legal, keys, {}).action + 5  # a Walk's actions begin at 5
     actions, memory = player.predict(raw)

@@ -12,6 +12,7 @@ from scipy.stats import chisquare, kstest
 from torch import Tensor
 
 from palestra.games.nim import NimConfig, NimGame
+from palestra.games.normalization import UNCHANGED
 from palestra.nets import make_net
 from palestra.nets.mlp import MLPConfig
 from palestra.players import make_script
@@ -163,13 +164,13 @@ def test_neighbouring_keys_are_independent() -> None:
 
 
 def play_a_little() -> None:
-    game = NimGame(NimConfig(name="nim", num_heaps=2, max_stones=3), CPU)
+    game = NimGame(NimConfig(name="nim", num_heaps=2, max_stones=3, observation=UNCHANGED), CPU)
     fused = FusedGame(game, {role: make_script("random", game) for role in game.roles})
     fused.collect(fused.new_worlds(8, 0, "play"), game.roles, 5)
 
 
 def make_a_net() -> None:
-    game = NimGame(NimConfig(name="nim", num_heaps=2, max_stones=3), CPU)
+    game = NimGame(NimConfig(name="nim", num_heaps=2, max_stones=3, observation=UNCHANGED), CPU)
     make_net(MLPConfig(name="mlp", net_arch=[8, "b"], activation="relu"), game.spaces["first"], 6, key=1)
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from combinations import C51, IMPLICIT_QUANTILE, KL_PENALTY, PPO, PRIORITIZED, QUANTILE, RECURRENT, SAC, TD3
+from conftest import PLAIN
 from resuming import (
     Killed,
     all_checkpoints,
@@ -137,7 +138,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "sac with discrete actions against dqn": {"players.host.algorithm": SAC | {"log_std": None}},
     "td3": ON_A_PROBE | {"players.host.algorithm": TD3},
     "ppo in both seats, adaptive price, a network without a kernel": {
-        "game": {"name": "nim", "num_heaps": 2, "max_stones": 3},
+        "game": {"name": "nim", "num_heaps": 2, "max_stones": 3, "observation": PLAIN},
         "roles": {"first": "host", "second": "host"},
         "players.host.algorithm": PPO
         | {
@@ -156,7 +157,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     },
     "recurrent ppo in gymnasium": ON_A_PROBE | {"game": IN_GYMNASIUM, "players.host.algorithm": RECURRENT_PPO},
     "recurrent ppo in both seats": {
-        "game": {"name": "nim", "num_heaps": 2, "max_stones": 3},
+        "game": {"name": "nim", "num_heaps": 2, "max_stones": 3, "observation": PLAIN},
         "roles": {"first": "host", "second": "host"},
         "players.host.algorithm": RECURRENT_PPO,
         "players.agent": ...,
@@ -164,7 +165,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "best": {"evaluation": "main", "pairing": 1, "measure": "return/second", "goal": "max"},
     },
     "self-play of 2 steps": {
-        "game": {"name": "nim", "num_heaps": 2, "max_stones": 3},
+        "game": {"name": "nim", "num_heaps": 2, "max_stones": 3, "observation": PLAIN},
         "players.host.algorithm.transitions": {"name": "n_step", "steps": 2},
         "roles": {"first": "host", "second": "host"},
         "players.agent": ...,

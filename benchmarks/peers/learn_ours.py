@@ -44,7 +44,7 @@ def evaluate(trainer: palestra.Trainer, environment: str) -> list[float]:
     def play(observations: np.ndarray) -> np.ndarray:
         legal = torch.ones(len(observations), player.action_space.num_flags, dtype=torch.bool)
         with torch.no_grad():
-            view, _ = game.read_observation("agent", observations)
+            view = game.transformed("agent", game.read_observation("agent", observations)[0])
             decision = policy.act(view, legal, torch.arange(len(observations)), {})
         actions: np.ndarray = game.to_gym_actions(decision.action.numpy())
         return actions

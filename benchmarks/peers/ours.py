@@ -28,6 +28,7 @@ OWN_CARTPOLE = {
     "initial_low": -0.05,
     "initial_high": 0.05,
     "sutton_barto_reward": False,
+    "observation": {"normalize": None, "clip": None},
 }
 
 

@@ -101,16 +101,17 @@ def ask_at_observation(stored: StoredRun, text: str, role: str | None) -> list[s
     role = role or game.roles[0]
     check_role(game, "--role", role)
     try:
-        view, is_single = game.read_observation(role, parse(text))
+        own, is_single = game.read_observation(role, parse(text))
     except (ValueError, TypeError, KeyError, IndexError, RuntimeError) as error:
         shapes = ", ".join(f"{name} {space.shape}" for name, space in game.spaces[role].items())
         message = f"expected one observation of {role!r} as JSON (shapes: {shapes}): {error}; got {text!r}"
         raise mistake("--observation", message) from error
     if not is_single:
-        raise mistake("--observation", f"expected one observation, got a batch of {len(next(iter(view.values())))}")
-    legal = game.legal_by(role, view)
+        raise mistake("--observation", f"expected one observation, got a batch of {len(next(iter(own.values())))}")
+    legal = game.legal_by(role, own)
     if legal is None:
         message = "expected a board (--board), because observations of this game do not say which actions are legal"
         raise mistake("--observation", f"{message}, got an observation")
     keys = world_keys(base_key(0, "play"), 1, game.device)
+    view = game.transformed(role, own)
     return advise(stored, Position(role, {"observation": view, "nothing": {}}, legal, keys), {}).lines

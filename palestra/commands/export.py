@@ -3,7 +3,7 @@
 Both take an observation and the legal actions, for any number of worlds, and give `action` and `q_values_or_logits`: of
 every choice the Q-value (DQN) or the logit (other algorithms), with no columns for actions that are vectors of numbers.
 A recurrent player's memory is a further input, and comes out last. `policy.json` has the names, shapes and types, and
-under `normalization` how observations of a Gymnasium environment must be normalised. The files are loaded again, and
+under `normalization` how the game's own observations must be normalised. The files are loaded again, and
 must act as the player does.
 """
 
@@ -140,7 +140,9 @@ def _decisions(player: Player, module: nn.Module) -> list[Made]:
     played: Any = fuse(game)
     own = _RecordingPolicy(player.policy(explore=False), module, decisions)
     played.policies = {role: own if role == player.roles[0] else make_script("random", game) for role in game.roles}
+    statistics = game.state_dict()
     played.collect(played.new_worlds(NUM_WORLDS, player.seed, "export"), (player.roles[0],), NUM_ROUNDS)
+    game.load_state_dict(statistics)  # these games are no training
     return decisions
 
 
@@ -216,7 +218,7 @@ def _description(player: Player, made: Made) -> dict[str, Any]:
         return {"shape": ["batch", *value.shape[1:]], "dtype": str(value.dtype).removeprefix("torch.")}
 
     return {
-        "normalization": None if player.game is None else player.game.transformation(),
+        "normalization": None if player.game is None else player.game.transformation(player.roles[0]),
         "player": player.name,
         "role": player.roles[0],
         "opt_steps": player.opt_steps,

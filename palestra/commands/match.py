@@ -8,7 +8,7 @@ from torch import Tensor
 
 from palestra.config import ConfigError, ConfigErrorItem
 from palestra.games.game import Game, Observation, State, TensorGame
-from palestra.games.policy import Decision, Memory, Policy
+from palestra.games.policy import Decision, Memory, Observes, Policy
 from palestra.games.spaces import Discrete, MultiDiscrete
 from palestra.players import SCRIPTED, make_script, script_error
 from palestra.players.player import Player
@@ -56,7 +56,8 @@ class Match:
         return []
 
     def _position(self, role: str) -> Position:
-        views = {"observation": self.game.observe(self.state, role), "state": self.state, "nothing": {}}
+        kinds: tuple[Observes, ...] = ("observation", "state", "nothing")
+        views: dict[str, Observation] = {kind: self.game.view(self.state, role, kind) for kind in kinds}
         keys = fold(fold(self.keys, self.num_moves), self.game.roles.index(role) + 1)
         return Position(role, views, self.game.legal(self.state, role), keys)
 

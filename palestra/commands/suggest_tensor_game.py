@@ -10,6 +10,7 @@ from palestra.config import ConfigError, ConfigErrorItem, admitted_class, apply_
 from palestra.config.variants import members_of, names_of
 from palestra.games import AnyGameConfig, OneGame, make_game
 from palestra.games.game import Game, TensorGame
+from palestra.games.normalization import ObservationConfig
 from palestra.games.spaces import Box, Discrete
 from palestra.runs.config import RunConfig, read_config
 from palestra.training import make_trainer
@@ -59,8 +60,12 @@ def tensor_game_config(algorithm: str, game: str, overrides: Sequence[str], ship
 
 def _rules(game: str, same_game: Sequence[Data], overrides: Sequence[str]) -> Data:
     """The key `game`: as its class finds it usual, or as a shipped config has it; then the overrides."""
-    usual = _usual(game)
+    model = _model(game)
+    usual = dict(getattr(model, "usual", {}))
     rules: Data = dict(same_game[0]["game"]) if same_game and not usual else {"name": game} | usual
+    observation = getattr(model, "model_fields", {}).get("observation")
+    if observation is not None and observation.annotation is ObservationConfig:
+        rules.setdefault("observation", {"normalize": None, "clip": None})
     return with_overrides_of_game(rules, overrides)
 
 
@@ -82,16 +87,15 @@ def with_overrides_of_game(rules: Data, overrides: Sequence[str]) -> Data:
     return rules
 
 
-def _usual(game: str) -> Data:
-    if ":" not in game:
-        model: Any = names_of(members_of(AnyGameConfig))[game]
-        return dict(model.usual)
-    base: Any = TensorGame
-    try:
-        made = admitted_class(game, base)
-    except ValueError as error:
-        raise ConfigError([ConfigErrorItem(game, str(error))]) from error
-    return dict(getattr(getattr(made, "Config", None), "usual", {}))
+def _model(game: str) -> Any:
+    """The config class of a game; None for a class of the user's own that has none."""
+    if ":" in game:
+        base: Any = TensorGame
+        try:
+            return getattr(admitted_class(game, base), "Config", None)
+        except ValueError as error:
+            raise ConfigError([ConfigErrorItem(game, str(error))]) from error
+    return names_of(members_of(AnyGameConfig))[game]
 
 
 def _made(rules: Data) -> Game:

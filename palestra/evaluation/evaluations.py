@@ -56,13 +56,22 @@ class Evaluations:
         self.scripts: dict[tuple[str, str, str], Script] = {}
         for index, config in enumerate(configs):
             with below(f"evaluations.{index}"):
-                self.games[config.name] = (game if config.game is None else build_game(config.game)).held_out()
+                self.games[config.name] = self._held_out(game if config.game is None else build_game(config.game))
         self.stand_ins: dict[tuple[str, str, str], Player] = {}
         errors = [
             item for index, config in enumerate(configs) for item in self._make_stand_ins(index, config, fit_player)
         ]
         if errors:
             raise ConfigError(list(dict.fromkeys(errors)))
+
+    def _held_out(self, game: Game) -> Game:
+        """The game with the instances that training never draws; observations are transformed as in the run's game.
+        Raises ConfigError if its statistics do not fit there."""
+        held_out = game.held_out()
+        if isinstance(game, TensorGame) and isinstance(held_out, TensorGame):
+            held_out.observation_transform = game.observation_transform
+            self._share_statistics(held_out)
+        return held_out
 
     def _make_stand_ins(
         self,
@@ -180,9 +189,13 @@ class Evaluations:
     def _game(self, name: str) -> Game:
         """The game of an evaluation, with the state of the run's game (running statistics, for instance)."""
         game = self.games[name]
-        if game is not self.game:
-            game.load_state_dict(self.game.state_dict())
+        self._share_statistics(game)
         return game
+
+    def _share_statistics(self, game: Game) -> None:
+        """Let a game observe by the run's statistics. A tensor game and an environment have none in common."""
+        if game is not self.game and isinstance(game, TensorGame) == isinstance(self.game, TensorGame):
+            game.load_state_dict(self.game.state_dict())
 
     def _seed(self, config: EvaluationConfig | UserEvaluationConfig) -> int:
         return self.seed if config.seed is None else config.seed

@@ -150,8 +150,7 @@ class Batch:
             actions = {}
             for role in move:
                 policy = self.policies[role]
-                observation = game.observe(self.state, role) if policy.observes == "observation" else {}
-                view = self.state if policy.observes == "state" else observation
+                view = game.view(self.state, role, policy.observes)
                 keys = move_keys + game.roles.index(role) + 1
                 decision = policy.act(view, game.legal(self.state, role), keys, self.memory.get(role, {}))
                 actions[role] = decision.action

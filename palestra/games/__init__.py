@@ -12,6 +12,7 @@ from palestra.games.game import Game, TensorGame
 from palestra.games.gymnasium import GymnasiumConfig
 from palestra.games.matrix import MatrixConfig
 from palestra.games.nim import NimConfig
+from palestra.games.normalization import ObservationConfig
 from palestra.games.polyhedra.game import PolyhedraConfig
 from palestra.games.user_games import UserGameConfig
 
@@ -29,7 +30,16 @@ AnyGameConfig = Annotated[
     ByName(user_class=TensorGame),
 ]
 
-__all__ = ["AnyGameConfig", "Game", "GameConfig", "OneGame", "TensorGame", "UserGameConfig", "make_game"]
+__all__ = [
+    "AnyGameConfig",
+    "Game",
+    "GameConfig",
+    "ObservationConfig",
+    "OneGame",
+    "TensorGame",
+    "UserGameConfig",
+    "make_game",
+]
 
 
 class OneGame(Config):

@@ -9,6 +9,7 @@ import torch
 
 from palestra.config import Config, ConfigErrorItem
 from palestra.games.game import Game, Kernel
+from palestra.games.normalization import UNCHANGED, ObservationConfig
 
 _is_without = ContextVar("is_without_environments", default=False)
 
@@ -51,7 +52,35 @@ class GameConfig(Config):
     def misfit(self, other: "GameConfig") -> ConfigErrorItem | None:
         """Why players of this game cannot be evaluated in another game with the same roles, with a path relative to the
         other config; None if they can. Spaces are not compared here, but when both games are built."""
+        own, theirs = self.observations(), other.observations()
+        if own != theirs:
+            message = "expected the same as in the run's game, with which its players were trained, got another one"
+            return ConfigErrorItem("observation", message)
+        is_environment = (self.environment_id() is not None, other.environment_id() is not None)
+        if own.normalize is not None and is_environment[0] != is_environment[1]:
+            why = "because tensor games and environments have no running statistics in common"
+            return ConfigErrorItem(
+                "observation.normalize", f"expected null here and in the run's game, {why}, got a mapping"
+            )
         return None
+
+    def observations(self) -> ObservationConfig:
+        """What is done with observations before players get them: the key `observation`, if the game has it."""
+        found = getattr(self, "observation", None)
+        return found if isinstance(found, ObservationConfig) else UNCHANGED
+
+
+class TensorGameConfig(GameConfig):
+    """Base of the configs of palestra's tensor games, which pass `observation` on to `make_transform`."""
+
+    observation: ObservationConfig
+    """what is done with observations before players get them, for each role by statistics of its own; sets are only
+    divided, by their root mean square, and images stay as they are"""
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
+        fields = cls.__pydantic_fields__  # last, after the rules
+        fields["observation"] = fields.pop("observation")
 
 
 class NotDeclared(Exception):

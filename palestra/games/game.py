@@ -16,6 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from palestra.games.normalization import ObservationTransform
+from palestra.games.policy import Observes
 from palestra.games.spaces import ActionSpace, Box, MultiDiscrete, Space
 from palestra.games.trace import Storyboard, Trace
 from palestra.randomness import runs_on_cpu
@@ -64,14 +66,17 @@ class Game(ABC):
         if state:
             raise ValueError(f"expected no state, because {type(self).__name__} has none, got {', '.join(state)}")
 
-    def transformation(self) -> dict[str, Any] | None:
-        """How an environment's own observations are transformed into those of players, as plain data for programs that
-        act without palestra; None if they are not transformed."""
+    def transformed(self, role: str, observation: Observation) -> Observation:
+        """The game's own observations of a role, (B, *space.shape), as players get them."""
+        return observation
+
+    def transformation(self, role: str) -> dict[str, Any] | None:
+        """What `transformed` does, as plain data for programs that act without palestra; None if it does nothing."""
         return None
 
     def read_observation(self, role: str, observation: Any) -> tuple[Observation, bool]:
-        """Observations of a role that come from outside, one or a batch, as tensors (B, *space.shape); and whether it
-        was a single one, which becomes a batch of one.
+        """The game's own observations of a role that come from outside, one or a batch, as tensors (B, *space.shape);
+        and whether it was a single one, which becomes a batch of one.
 
         observation: a mapping of arrays or tensors by entry; where there is one entry, its array alone will do. Raises
         ValueError for other entries or shapes.
@@ -97,7 +102,8 @@ class Game(ABC):
         return tensors, is_single
 
     def legal_by(self, role: str, observation: Observation) -> Tensor | None:
-        """The legal actions at observations of a role, bool (B, flags of its action space); None if they do not say."""
+        """The legal actions at the game's own observations of a role, bool (B, flags of its action space); None if they
+        do not say."""
         if not self.always_legal:
             return None
         num = len(next(iter(observation.values())))
@@ -128,7 +134,8 @@ class TensorGame(Game):
     Must be set, in addition to the attributes of Game: `moves`, the roles that may decide in each move of a round;
     `quiet_moves`, the numbers of the moves that give no reward and end no running game (never the last of a round);
     `lockstep`, whether a role that has decided in a world decides there at each of its moves until the game is over.
-    `tallies` are state entries of shape (B,). May be set: `outcome_entries`, the state entries that `measures` gets.
+    `tallies` are state entries of shape (B,). May be set: `outcome_entries`, the state entries that `measures` gets;
+    `observation_transform`, what is done with observations before players get them (None: nothing).
     Must be implemented: `reset`, `deciding`, `observe`, `legal`, `transition`; may be: `refill`, `transition_in_place`,
     `stepper`, `held_out`, `measures`, `storyboard`, and for people who ask and play `read_board`, `describe_board`,
     `read_action`, `describe_action`. With one role, that role decides in every world that is not over.
@@ -138,6 +145,7 @@ class TensorGame(Game):
     quiet_moves: tuple[int, ...]
     lockstep: bool
     outcome_entries: tuple[str, ...] = ()
+    observation_transform: ObservationTransform | None = None
 
     @abstractmethod
     def reset(self, keys: Tensor) -> State:
@@ -196,6 +204,34 @@ class TensorGame(Game):
         tensors, and writes into the tensors of `state`, which are contiguous.
         """
         return None
+
+    # ---- what players get --------------------------------------------------------------------------------
+
+    def transformed(self, role: str, observation: Observation, counted: Tensor | None = None) -> Observation:
+        """What `observe` gives, as players get it. counted: bool (B,), the worlds whose observations update the running
+        statistics first; None: no world's."""
+        transform = self.observation_transform
+        return observation if transform is None else transform(role, observation, counted)
+
+    def view(self, state: State, role: str, observes: Observes) -> Observation:
+        """What a policy that sits in a role gets: the state, the role's observation, or nothing."""
+        if observes == "state":
+            return state
+        return self.transformed(role, self.observe(state, role)) if observes == "observation" else {}
+
+    def transformation(self, role: str) -> dict[str, Any] | None:
+        return None if self.observation_transform is None else self.observation_transform.description(role)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {} if self.observation_transform is None else {"observation": self.observation_transform.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        if self.observation_transform is None:
+            super().load_state_dict(state)
+        else:
+            self.observation_transform.load_state_dict(state["observation"])
+
+    # ---- measures, and people ----------------------------------------------------------------------------
 
     def measures(self, outcomes: State) -> dict[str, float | None]:
         """What the ends of games say, by the names that `declared_measures` of the game's config gives; None where it

@@ -11,12 +11,13 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from palestra.config import ConfigError, ConfigErrorItem, PositiveInt
-from palestra.games.config import GameConfig
+from palestra.games.config import TensorGameConfig
 from palestra.games.game import Kernel, Observation, State, TensorGame
+from palestra.games.normalization import make_transform
 from palestra.games.spaces import Discrete, Space
 
 
-class MatrixConfig(GameConfig):
+class MatrixConfig(TensorGameConfig):
     name: Literal["matrix"]
     """two roles, row and column, choose at once; what both get stands in a table"""
     payoffs: list[list[list[float]]]
@@ -75,6 +76,7 @@ class MatrixGame(TensorGame):
         self.action_spaces = {role: Discrete(num) for role, num in zip(self.roles, self.nums, strict=True)}
         size = sum(self.nums) + 1
         self.spaces = {role: {"seen": Space((size,), torch.float32, padded=False)} for role in self.roles}
+        self.observation_transform = make_transform(config.observation, self.spaces, device)
 
     def reset(self, keys: Tensor) -> State:
         return {"chosen": torch.full((len(keys), 2), -1, device=self.device), "round": torch.zeros_like(keys)}

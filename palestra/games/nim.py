@@ -12,13 +12,14 @@ import torch
 from torch import Tensor
 
 from palestra.config import PositiveInt
-from palestra.games.config import GameConfig
+from palestra.games.config import TensorGameConfig
 from palestra.games.game import Kernel, Observation, State, TensorGame
+from palestra.games.normalization import make_transform
 from palestra.games.spaces import Discrete, Space
 from palestra.randomness import random_integers
 
 
-class NimConfig(GameConfig):
+class NimConfig(TensorGameConfig):
     name: Literal["nim"]
     """Nim; the roles first and second move alternately; who takes the last stone wins"""
     num_heaps: PositiveInt
@@ -48,6 +49,7 @@ class NimGame(TensorGame):
         H, M = config.num_heaps, config.max_stones
         self.action_spaces = dict.fromkeys(self.roles, Discrete(H * M))
         self.spaces = {role: {"heaps": Space((H, M + 1), torch.float32, padded=False)} for role in self.roles}
+        self.observation_transform = make_transform(config.observation, self.spaces, device)
         self.stones = torch.arange(1, M + 1, device=device)
 
     def reset(self, keys: Tensor) -> State:

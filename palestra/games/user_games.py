@@ -7,13 +7,15 @@ import torch
 from palestra.config import ConfigError, ConfigErrorItem, UserConfig, failure, load_class
 from palestra.games.config import GameConfig
 from palestra.games.game import Kernel, TensorGame
+from palestra.games.normalization import make_transform
 from palestra.games.trial import faults_of_roles, try_game
 
 NUM_TRIED_MOVES = 8  # when it is built; palestra.testing.check_game tries more
 
 
 class UserGameConfig(UserConfig, GameConfig):
-    """Base of the `Config` of a user's own TensorGame, which is called as (config, device)."""
+    """Base of the `Config` of a user's own TensorGame, which is called as (config, device). A field `observation:
+    ObservationConfig` lets palestra normalise what the game observes."""
 
     def build(self, device: torch.device, kernel: Kernel) -> TensorGame:
         """Make the game and try it for a few moves. Raises ConfigError with everything that is wrong with it."""
@@ -21,6 +23,7 @@ class UserGameConfig(UserConfig, GameConfig):
         faults = try_game(game, NUM_TRIED_MOVES)
         if faults:
             raise ConfigError([ConfigErrorItem("game", str(fault)) for fault in faults])
+        game.observation_transform = make_transform(self.observations(), game.spaces, device)
         return game
 
     def declared_roles(self) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from palestra.games.game import Game, Observation, State, TensorGame
+from palestra.games.game import Game, Observation, State, TensorGame, expand_mask
 from palestra.recording.aggregates import Aggregates
 
 
@@ -137,43 +137,63 @@ class WorldGame(Game):
 
 class TensorWorld(World):
     """The World of a TensorGame with one role. A game that is over before its first decision ends after one step, with
-    reward 0. If the game has a stepper, every step writes to `state`."""
+    reward 0. If the game has a stepper, every step writes to `state`.
+
+    What it observes updates the game's running statistics, if there are any. An observation stays as it was transformed
+    then, and is part of the state.
+    """
 
     def __init__(self, game: TensorGame, keys: Tensor) -> None:
         (self.role,) = game.roles
         self.game = game
         self.all_valid = torch.ones(len(keys), dtype=torch.bool, device=game.device)
         self._set_state(game.reset(keys))
+        self.observation = game.transformed(self.role, game.observe(self.state, self.role), self.all_valid)
 
     def _set_state(self, state: State) -> None:
         self.state, self.stepper = state, self.game.stepper(state)
-        self._observe()
-
-    def _observe(self) -> None:
-        self.observation = self.game.observe(self.state, self.role)
-        self.legal = self.game.legal(self.state, self.role)
+        self.legal = self.game.legal(state, self.role)
 
     def step(self, action: Tensor, keys: Tensor) -> Outcome:
+        game, role = self.game, self.role
         if self.stepper is not None:
-            observation, self.observation, reward, terminated, truncated = self.stepper(action, keys)
-            return Outcome(observation, self.legal, reward, reward, terminated, truncated, self.all_valid, ())
-        self.state, rewards, terminated, truncated = self.game.transition(self.state, {self.role: action}, keys)
-        self._observe()
-        ended = terminated[:, 0]
-        tallies = tuple(self.state[name].clone() for name in self.game.tallies)  # a refill writes to the state
-        reward = rewards[:, 0]
-        outcome = Outcome(self.observation, self.legal, reward, reward, ended, truncated, self.all_valid, tallies)
-        self._refill(ended | truncated, keys + 1)
-        return outcome
+            own, begun, reward, ended, truncated = self.stepper(action, keys)
+            observation = self._observe(own, begun, ended, truncated)
+            return Outcome(observation, self.legal, reward, reward, ended, truncated, self.all_valid, ())
+        self.state, rewards, terminated, truncated = game.transition(self.state, {role: action}, keys)
+        own, legal = game.observe(self.state, role), game.legal(self.state, role)
+        reward, ended = rewards[:, 0], terminated[:, 0]
+        tallies = tuple(self.state[name].clone() for name in game.tallies)  # a refill writes to the state
+        begun, self.legal, begins = own, legal, ended | truncated
+        if begins.device.type != "cpu" or begins.any():
+            self.state = game.refill(self.state, begins, keys + 1)
+            begun, self.legal = game.observe(self.state, role), game.legal(self.state, role)
+        observation = self._observe(own, begun, ended, truncated)
+        return Outcome(observation, legal, reward, reward, ended, truncated, self.all_valid, tallies)
 
-    def _refill(self, ended: Tensor, keys: Tensor) -> None:
-        if ended.device.type == "cpu" and not ended.any():
-            return
-        self.state = self.game.refill(self.state, ended, keys)
-        self._observe()
+    def _observe(self, own: Observation, begun: Observation, ended: Tensor, truncated: Tensor) -> Observation:
+        """The observation after a step as the player gets it; `observation` becomes that of the next decision. own: of
+        the game, before worlds begin anew. begun: of the game, after that."""
+        if self.game.observation_transform is None:
+            self.observation = begun
+            return own
+        observation = self.observation = self.game.transformed(self.role, own, self.all_valid)
+        if begun is not own:
+            begins = ended | truncated
+            first = self.game.transformed(self.role, begun, begins)
+            self.observation = {
+                name: torch.where(expand_mask(begins, value), value, observation[name]) for name, value in first.items()
+            }
+        return observation
 
     def state_dict(self) -> dict[str, Any]:
-        return {"state": {name: value.clone() for name, value in self.state.items()}}
+        state: dict[str, Any] = {"state": {name: value.clone() for name, value in self.state.items()}}
+        return state if self.game.observation_transform is None else state | {"observation": self.observation}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self._set_state({name: value.to(self.game.device, copy=True) for name, value in state["state"].items()})
+        device = self.game.device
+        self._set_state({name: value.to(device, copy=True) for name, value in state["state"].items()})
+        if self.game.observation_transform is None:
+            self.observation = self.game.observe(self.state, self.role)
+        else:
+            self.observation = {name: value.to(device) for name, value in state["observation"].items()}

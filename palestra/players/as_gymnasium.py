@@ -14,6 +14,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 from gymnasium.vector.utils import batch_space
 from torch import Tensor
 
+from palestra.config import ConfigError, ConfigErrorItem
 from palestra.games import GameConfig, make_game
 from palestra.games.game import IllegalMove, State, TensorGame, is_legal
 from palestra.games.policy import Memory, Policy
@@ -56,7 +57,7 @@ class SeatedWorlds:
         self.counters = self.counters.masked_fill(fresh, 0)
 
     def observe(self) -> dict[str, Array]:
-        observation = self.game.observe(self.state, self.role)
+        observation = self.game.view(self.state, self.role, "observation")
         return {name: value.cpu().numpy() for name, value in observation.items()}
 
     def legal(self) -> Tensor:
@@ -128,8 +129,7 @@ class SeatedWorlds:
                 actions[role] = idle if action is None else action
                 continue
             policy = self.others[role]
-            observation = game.observe(self.state, role) if policy.observes == "observation" else {}
-            view = self.state if policy.observes == "state" else observation
+            view = game.view(self.state, role, policy.observes)
             memory = self.memory.get(role, {})
             legal = game.legal(self.state, role)
             decision = policy.act(view, legal, keys + game.roles.index(role) + 1, memory)
@@ -294,7 +294,9 @@ def as_gymnasium(
 
     An observation of one entry is its array, one of several is a dict. A step ends where the role decides again, and
     returns the sum of its rewards in between. Games that are over before the role's first decision are skipped.
-    Raises ConfigError for a faulty config, ValueError if a role has no player or its player cannot sit there.
+    Observations are transformed as `game.observation` says, by the statistics that the game has. Raises ConfigError for
+    a faulty config, and one that asks for running statistics, ValueError if a role has no player or its player cannot
+    sit there.
     """
     return RoleEnv(_seat(game, role, others, 1), seed, illegal)
 
@@ -327,6 +329,10 @@ def _seat(
         raise ValueError(
             f"expected each role of the game once ({', '.join(rules.roles)}), got role {role!r} and others: {there}"
         )
+    if rules is not game and rules.observation_transform is not None and rules.observation_transform.moments:
+        why = "because a game that nobody has trained in has no running statistics"
+        message = f"expected null, {why}, got a mapping; to observe as in a run, give the game of a player of it"
+        raise ConfigError([ConfigErrorItem("game.observation.normalize", message)])
     policies: dict[str, Policy] = {}
     for other, sitter in others.items():
         if isinstance(sitter, str):
@@ -334,8 +340,21 @@ def _seat(
                 raise ValueError(f"others[{other!r}]: {fault}")
             policies[other] = make_script(sitter, rules, other)
         else:
+            if isinstance(sitter, Player) and not _observes_as_trained(sitter, rules):
+                expected = "expected the game of the player's run (player.game), whose observations it knows"
+                raise ValueError(f"others[{other!r}]: {expected}, got one with another `observation`")
             policies[other] = sitter.policy(explore=False) if isinstance(sitter, Player) else sitter
     return SeatedWorlds(rules, role, policies, num_worlds)
+
+
+def _observes_as_trained(player: Player, rules: TensorGame) -> bool:
+    """Whether a player observes the game as it did where it was trained."""
+    if player.game is None or player.game is rules or player.script is not None:
+        return True
+    trained = getattr(player.game, "observation_transform", None)
+    if trained is None or rules.observation_transform is None:
+        return trained is rules.observation_transform
+    return not trained.moments and trained.config == rules.observation_transform.config
 
 
 def observation_space(parts: Mapping[str, Space]) -> spaces.Space[Any]:

@@ -137,7 +137,8 @@ class Player:
         """Its actions on one observation or a batch, in the form in which the game takes them; and its memory, to be
         passed as `state` with the next observation, or None if it has none.
 
-        observation: of its role, as `Game.read_observation` takes it; of an environment in the environment's own form.
+        observation: the game's own, of its role, as `Game.read_observation` takes it; of an environment in the
+        environment's own form.
         episode_start: bool, one or (B,), where the memory begins anew. deterministic: the likeliest or best action;
         otherwise as in training, drawn or with exploration. legal: bool, (flags of the action space,) or (B, flags);
         None: those that the observation tells. Raises TypeError for a player that knows no game or acts by the game's
@@ -148,8 +149,8 @@ class Player:
         policy = self._predictor(deterministic)
         if policy.observes == "state":
             raise TypeError(f"expected a player that acts by observations, got {self.name!r}, which needs the state")
-        view, is_single = self.game.read_observation(self.roles[0], observation)
-        num = len(next(iter(view.values())))
+        own, is_single = self.game.read_observation(self.roles[0], observation)
+        num = len(next(iter(own.values())))
         memory = {} if state is None else state
         if episode_start is not None:
             starts = torch.as_tensor(episode_start, dtype=torch.bool, device=self.device).reshape(-1)
@@ -158,7 +159,8 @@ class Player:
         key = base_key(self.seed, f"player/{self.name}/prediction/{self.num_predictions}")
         with torch.no_grad():
             keys = world_keys(key, num, self.device)
-            decision = policy.act(view, self._legal(legal, view, num), keys, memory)
+            view = self.game.transformed(self.roles[0], own)
+            decision = policy.act(view, self._legal(legal, own, num), keys, memory)
         actions = self.game.own_actions(decision.action)
         return actions[0] if is_single else actions, decision.memory or None
 
@@ -168,11 +170,11 @@ class Player:
         assert self.algorithm is not None
         return self.algorithm.predictor(deterministic)
 
-    def _legal(self, legal: Any, view: Observation, num: int) -> Tensor:
-        """Bool (num, flags of the action space)."""
+    def _legal(self, legal: Any, own: Observation, num: int) -> Tensor:
+        """Bool (num, flags of the action space). own: the game's own observation."""
         assert self.game is not None
         role, shape = self.roles[0], (num, self.action_space.num_flags)
-        flags = self.game.legal_by(role, view) if legal is None else torch.as_tensor(legal, dtype=torch.bool)
+        flags = self.game.legal_by(role, own) if legal is None else torch.as_tensor(legal, dtype=torch.bool)
         if flags is None:
             raise ValueError(f"expected the legal actions of {role!r}, bool of shape {shape}, got None")
         flags = (flags.unsqueeze(0) if flags.dim() == 1 else flags).to(self.device)

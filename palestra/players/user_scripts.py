@@ -152,5 +152,4 @@ def _first_decision(policy: Policy, game: Game, role: str) -> tuple[Mapping[str,
             if other in move
         }
         state = game.transition(state, actions, move_keys + len(game.roles) + 1)[0]
-    observation = game.observe(state, role) if policy.observes == "observation" else {}
-    return state if policy.observes == "state" else observation, game.legal(state, role)
+    return game.view(state, role, policy.observes), game.legal(state, role)

@@ -169,7 +169,8 @@ class FusedGame:
                 _count_round(worlds.lengths, deciding)
             actions = {}
             for role in move:
-                observation, legal, decision = self._decide(worlds, role, role in collected, move_keys)
+                counted = deciding[:, game.roles.index(role)] if role in collected else None
+                observation, legal, decision = self._decide(worlds, role, counted, move_keys)
                 actions[role] = decision.action
                 if role in collected:
                     collected[role].append(self._exchange(worlds, role, deciding, observation, legal, decision))
@@ -191,10 +192,14 @@ class FusedGame:
             del worlds.seats[role]
 
     def _decide(
-        self, worlds: Worlds, role: str, observed: bool, move_keys: Tensor
+        self, worlds: Worlds, role: str, counted: Tensor | None, move_keys: Tensor
     ) -> tuple[Observation, Tensor, Decision]:
+        """counted: of a role that is collected, where it decides, bool (B,): there its observations update the game's
+        running statistics. None of any other role."""
         game, policy = self.game, self.policies[role]
-        observation = game.observe(worlds.state, role) if observed or policy.observes == "observation" else {}
+        observation: Observation = {}
+        if counted is not None or policy.observes == "observation":
+            observation = game.transformed(role, game.observe(worlds.state, role), counted)
         view = worlds.state if policy.observes == "state" else observation
         legal = game.legal(worlds.state, role)
         keys = move_keys + (game.roles.index(role) + 1)

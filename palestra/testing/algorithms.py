@@ -30,9 +30,23 @@ from palestra.training.trainer import Trainer
 
 Data = dict[str, Any]
 
-CARTPOLE = {"name": "cartpole", "max_rounds": 6, "initial_low": -0.2, "initial_high": 0.2, "sutton_barto_reward": False}
-NIM = {"name": "nim", "num_heaps": 2, "max_stones": 3}
-PENDULUM = {"name": "pendulum", "max_rounds": 6, "g": 10.0, "initial_angle": 3.0, "initial_speed": 1.0}
+CARTPOLE = {
+    "name": "cartpole",
+    "max_rounds": 6,
+    "initial_low": -0.2,
+    "initial_high": 0.2,
+    "sutton_barto_reward": False,
+    "observation": {"normalize": None, "clip": None},
+}
+NIM = {"name": "nim", "num_heaps": 2, "max_stones": 3, "observation": {"normalize": None, "clip": None}}
+PENDULUM = {
+    "name": "pendulum",
+    "max_rounds": 6,
+    "g": 10.0,
+    "initial_angle": 3.0,
+    "initial_speed": 1.0,
+    "observation": {"normalize": None, "clip": None},
+}
 PROBES = [[CARTPOLE, NIM], [PENDULUM]]  # by the kind of actions
 LEARNER, OTHER = "learner", "other"
 NUM_TURNS = 4

@@ -18,6 +18,7 @@ from palestra.buffers.prioritized import PrioritizedReplay
 from palestra.config import check
 from palestra.games.game import Observation
 from palestra.games.nim import NimConfig, NimGame
+from palestra.games.normalization import UNCHANGED
 from palestra.optimizers import OptimizerConfig, SGDConfig
 from palestra.players.player import Metrics, Player
 from palestra.randomness import world_keys
@@ -26,7 +27,7 @@ from palestra.rollouts.transitions import RollOut, Transitions
 from tests.algorithms.probing import assert_goes_on_in_a_fresh_object
 
 CPU = torch.device("cpu")
-GAME = NimGame(NimConfig(name="nim", num_heaps=2, max_stones=2), CPU)
+GAME = NimGame(NimConfig(name="nim", num_heaps=2, max_stones=2, observation=UNCHANGED), CPU)
 WITH_BATCH_NORM = {"name": "mlp", "net_arch": [16, "b", "r8"], "activation": "relu"}
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from conftest import PLAIN
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
@@ -21,6 +22,7 @@ from palestra.algorithms.parts.advantages import Experience, Sequences, generali
 from palestra.algorithms.ppo import PPO, PPOConfig
 from palestra.config import ConfigError, check
 from palestra.games.nim import NimConfig, NimGame
+from palestra.games.normalization import UNCHANGED
 from palestra.games.spaces import ActionSpace, Box, Discrete, MultiDiscrete, Space
 from palestra.players.player import Metrics, Player
 from palestra.randomness import world_keys
@@ -30,7 +32,7 @@ from palestra.storage.records_file import read_records
 from tests.algorithms.probing import assert_goes_on_in_a_fresh_object
 
 CPU = torch.device("cpu")
-GAME = NimGame(NimConfig(name="nim", num_heaps=2, max_stones=2), CPU)
+GAME = NimGame(NimConfig(name="nim", num_heaps=2, max_stones=2, observation=UNCHANGED), CPU)
 MLP = {"name": "mlp", "net_arch": [16], "activation": "tanh"}
 LAYER_NORM = {"name": "mlp", "net_arch": [16, "l"], "activation": "relu"}
 SPACES = {"seen": Space((3,), torch.float32, padded=False)}
@@ -788,6 +790,7 @@ def test_cartpole_is_solved(tmp_path: Path) -> None:
         "initial_low": -0.05,
         "initial_high": 0.05,
         "max_rounds": 500,
+        "observation": PLAIN,
     }
     config["evaluations"][0] |= {"interval": None, "num_games": 1, "pairings": [{"agent": "agent"}]}
     config["best"] = None

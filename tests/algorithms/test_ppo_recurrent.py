@@ -29,6 +29,7 @@ from palestra.evaluation.episodes import play_episodes
 from palestra.evaluation.evaluator import play_games
 from palestra.games.game import Game
 from palestra.games.nim import NimConfig, NimGame
+from palestra.games.normalization import UNCHANGED
 from palestra.games.policy import Memory
 from palestra.nets.recurrent import Part
 from palestra.players.player import Player
@@ -57,7 +58,7 @@ BODIES = {
 GAMES: dict[str, Game] = {
     "probe": make_probe("identity", continuous=False),
     "probe, cut off, box": make_probe("endless", continuous=True),
-    "two seats": NimGame(NimConfig(name="nim", num_heaps=2, max_stones=3), CPU),
+    "two seats": NimGame(NimConfig(name="nim", num_heaps=2, max_stones=3, observation=UNCHANGED), CPU),
 }
 NUM_WORLDS = 5
 

@@ -107,7 +107,8 @@ def test_an_export_says_how_observations_were_normalised(tmp_path: Path) -> None
     mean, variance = (np.array(through[name]["observation"]) for name in ("mean", "variance"))
     expected = np.clip((raw - mean) / np.sqrt(variance + through["eps"]), -through["clip"], through["clip"])
     game: Any = player.game
-    assert np.allclose(game.read_observation("agent", raw)[0]["observation"].numpy(), expected, atol=1e-6)
+    view = game.transformed("agent", game.read_observation("agent", raw)[0])
+    assert np.allclose(view["observation"].numpy(), expected, atol=1e-6)
     assert (variance > 0).all()
     assert (variance != 1).all()
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from conftest import PLAIN
 
 import palestra
 from palestra.config import load_yaml
@@ -83,8 +84,14 @@ def test_a_loaded_player_chooses_in_the_game_of_its_run(tmp_path: Path, monkeypa
 @pytest.mark.parametrize(
     ("game", "error"),
     [
-        ({"name": "nim", "num_heaps": 3}, r"^game\.max_stones: expected an integer >= 1, but the key is missing$"),
-        ({"name": "nim", "num_heaps": 3, "max_stones": "x"}, r"^game\.max_stones: .*, got the string 'x'$"),
+        (
+            {"name": "nim", "num_heaps": 3, "observation": PLAIN},
+            r"^game\.max_stones: expected an integer >= 1, but the key is missing$",
+        ),
+        (
+            {"name": "nim", "num_heaps": 3, "max_stones": "x", "observation": PLAIN},
+            r"^game\.max_stones: .*, got the string 'x'$",
+        ),
         ({"name": "chess"}, r"^game\.name: expected one of .*'polyhedra'.*, got 'chess'$"),
         ("nim", r"^game: expected a mapping with `name`, .*, got the string 'nim'$"),
     ],
@@ -95,6 +102,6 @@ def test_a_mapping_that_is_no_game_is_refused_with_the_key(game: Any, error: str
 
 
 def test_a_game_is_on_the_device_that_is_named() -> None:
-    game = palestra.make_game({"name": "nim", "num_heaps": 3, "max_stones": 3}, device="meta")
+    game = palestra.make_game({"name": "nim", "num_heaps": 3, "max_stones": 3, "observation": PLAIN}, device="meta")
     assert game.device.type == "meta"
     assert palestra.make_game(load_yaml(ROOT / "configs" / "dqn-polyhedra.yml")["game"]).kernel == "numba"  # type: ignore[attr-defined]

@@ -8,6 +8,7 @@ from palestra.evaluation import evaluator
 from palestra.evaluation.evaluator import STREAM, Games, evaluation_mode, play_games
 from palestra.games.game import TensorGame
 from palestra.games.nim import NimConfig, NimGame
+from palestra.games.normalization import UNCHANGED
 from palestra.games.policy import Decision, Memory, Observes, Policy
 from palestra.games.polyhedra.game import MAX_COORDINATE, PolyhedraGame
 from palestra.players import make_script
@@ -23,7 +24,7 @@ def polyhedra(**changes: object) -> PolyhedraGame:
 
 
 def nim() -> NimGame:
-    return NimGame(NimConfig(name="nim", num_heaps=2, max_stones=3), CPU)
+    return NimGame(NimConfig(name="nim", num_heaps=2, max_stones=3, observation=UNCHANGED), CPU)
 
 
 def scripts(game: TensorGame, *names: str) -> dict[str, Policy]:

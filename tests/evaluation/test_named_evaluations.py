@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import LEARNER
+from conftest import LEARNER, PLAIN
 
 import palestra
 from palestra.games.polyhedra.game import PolyhedraGame
@@ -127,7 +127,7 @@ def test_a_game_in_which_the_players_do_not_fit_is_one_clear_error(make_config: 
             "expected a string that matches '^[A-Za-z0-9][A-Za-z0-9_.-]*$', got 'a/b'",
         ),
         (
-            {"game": {"name": "nim", "num_heaps": 2, "max_stones": 3}},
+            {"game": {"name": "nim", "num_heaps": 2, "max_stones": 3, "observation": PLAIN}},
             "evaluations.1.game.name",
             "expected a game with the roles of the run's game, host, agent, got 'nim' with the roles first, second",
         ),

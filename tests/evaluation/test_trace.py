@@ -10,6 +10,7 @@ from palestra.evaluation.evaluator import play_games
 from palestra.evaluation.trace import NUM_CANDIDATES, trace_game
 from palestra.games.game import TensorGame
 from palestra.games.nim import NimConfig
+from palestra.games.normalization import UNCHANGED
 from palestra.players import make_script
 from tests.games.plain_polyhedra import polyhedra_config
 
@@ -38,7 +39,7 @@ def test_a_traced_game_is_the_one_of_middle_length_and_its_moves_lead_from_board
 
 
 def test_in_a_game_turn_by_turn_only_who_decides_is_told() -> None:
-    game = tensor_game(NimConfig(name="nim", num_heaps=3, max_stones=4))
+    game = tensor_game(NimConfig(name="nim", num_heaps=3, max_stones=4, observation=UNCHANGED))
     trace = trace_game(game, {role: make_script("random", game, role) for role in game.roles}, 50, seed=0)
     assert trace is not None
     expected = ("first", "second") * trace.length

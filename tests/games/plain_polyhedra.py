@@ -2,6 +2,7 @@
 
 from functools import cache
 
+from conftest import PLAIN
 from torch import Tensor
 
 from palestra.config import check
@@ -61,5 +62,6 @@ def polyhedra_config(**changes: object) -> PolyhedraConfig:
         "rescale_state": False,
         "max_rounds": None,
         "reward": {"name": "win"},
+        "observation": PLAIN,
     }
     return check(data | changes, PolyhedraConfig)

@@ -26,6 +26,7 @@ from palestra.games.classic_control import AcrobotConfig, CartPoleConfig, Mounta
 from palestra.games.classic_control.arithmetic import sin_cos
 from palestra.games.classic_control.bodies import ClassicControl
 from palestra.games.game import State
+from palestra.games.normalization import UNCHANGED
 from palestra.games.spaces import Box
 from palestra.games.world import Outcome, TensorWorld
 from palestra.players import make_script
@@ -37,12 +38,19 @@ CPU = torch.device("cpu")
 Config = CartPoleConfig | PendulumConfig | AcrobotConfig | MountainCarConfig
 
 CARTPOLE = CartPoleConfig(
-    name="cartpole", initial_low=-0.05, initial_high=0.05, max_rounds=500, sutton_barto_reward=False
+    name="cartpole",
+    initial_low=-0.05,
+    initial_high=0.05,
+    max_rounds=500,
+    sutton_barto_reward=False,
+    observation=UNCHANGED,
 )
-PENDULUM = PendulumConfig(name="pendulum", max_rounds=200, g=10.0, initial_angle=math.pi, initial_speed=1.0)
-ACROBOT = AcrobotConfig(name="acrobot", initial_low=-0.1, initial_high=0.1, max_rounds=500)
+PENDULUM = PendulumConfig(
+    name="pendulum", max_rounds=200, g=10.0, initial_angle=math.pi, initial_speed=1.0, observation=UNCHANGED
+)
+ACROBOT = AcrobotConfig(name="acrobot", initial_low=-0.1, initial_high=0.1, max_rounds=500, observation=UNCHANGED)
 MOUNTAIN_CAR = MountainCarConfig(
-    name="mountain_car", initial_low=-0.6, initial_high=-0.4, max_rounds=200, goal_speed=0.0
+    name="mountain_car", initial_low=-0.6, initial_high=-0.4, max_rounds=200, goal_speed=0.0, observation=UNCHANGED
 )
 GYMNASIUM = {"cartpole": "CartPole-v1", "pendulum": "Pendulum-v1", "acrobot": "Acrobot-v1"}
 GYMNASIUM |= {"mountain_car": "MountainCar-v0"}

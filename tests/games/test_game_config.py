@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from conftest import PLAIN
 
 from palestra.commands.suggest_config import shipped_configs
 from palestra.config import ConfigError, check, load_yaml
@@ -22,28 +23,38 @@ from palestra.games.world import WorldGame
 CPU = torch.device("cpu")
 GAMES: dict[str, dict[str, Any]] = {
     "polyhedra": load_yaml(next(path for path in shipped_configs() if path.stem == "dqn-polyhedra"))["game"],
-    "nim": {"name": "nim", "num_heaps": 3, "max_stones": 3},
+    "nim": {"name": "nim", "num_heaps": 3, "max_stones": 3, "observation": PLAIN},
     "dialogue": {
         "name": "dialogue",
         "protocol": {"name": "nip", **NipConfig.usual},
         "scenario": {"name": "witness", **WitnessConfig.usual},
+        "observation": PLAIN,
     },
-    "matrix": {"name": "matrix", "payoffs": [[[1.0, 0.0], [0.0, 1.0]]], "num_rounds": 2},
+    "matrix": {"name": "matrix", "payoffs": [[[1.0, 0.0], [0.0, 1.0]]], "num_rounds": 2, "observation": PLAIN},
     "cartpole": {
         "name": "cartpole",
         "max_rounds": 9,
         "initial_low": -0.1,
         "initial_high": 0.1,
         "sutton_barto_reward": True,
+        "observation": PLAIN,
     },
-    "pendulum": {"name": "pendulum", "max_rounds": 9, "g": 10.0, "initial_angle": 3.0, "initial_speed": 1.0},
-    "acrobot": {"name": "acrobot", "max_rounds": 9, "initial_low": -0.1, "initial_high": 0.1},
+    "pendulum": {
+        "name": "pendulum",
+        "max_rounds": 9,
+        "g": 10.0,
+        "initial_angle": 3.0,
+        "initial_speed": 1.0,
+        "observation": PLAIN,
+    },
+    "acrobot": {"name": "acrobot", "max_rounds": 9, "initial_low": -0.1, "initial_high": 0.1, "observation": PLAIN},
     "mountain_car": {
         "name": "mountain_car",
         "max_rounds": 9,
         "initial_low": -0.6,
         "initial_high": -0.4,
         "goal_speed": 0.0,
+        "observation": PLAIN,
     },
     "gymnasium": load_yaml(next(path for path in shipped_configs() if path.stem == "dqn-cartpole"))["game"],
 }

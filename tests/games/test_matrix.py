@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+from conftest import PLAIN
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,7 +23,7 @@ WIDE = [[[1.0, -2.0], [0.0, 4.0], [2.0, 2.0]], [[-1.0, 0.5], [3.0, 0.0], [0.0, 0
 
 
 def game_of(payoffs: Any, num_rounds: int) -> MatrixGame:
-    game = make_game({"name": "matrix", "payoffs": payoffs, "num_rounds": num_rounds})
+    game = make_game({"name": "matrix", "payoffs": payoffs, "num_rounds": num_rounds, "observation": PLAIN})
     assert isinstance(game, MatrixGame)
     return game
 

@@ -12,6 +12,7 @@ from palestra.config import load_yaml
 from palestra.evaluation.evaluator import STREAM, play_games
 from palestra.games.game import IllegalMove, State
 from palestra.games.nim import NimConfig, NimGame
+from palestra.games.normalization import UNCHANGED
 from palestra.games.policy import Policy
 from palestra.players import make_script
 from palestra.players.player import Player
@@ -23,7 +24,7 @@ Heaps = tuple[int, ...]
 
 
 def make(num_heaps: int, max_stones: int) -> NimGame:
-    return NimGame(NimConfig(name="nim", num_heaps=num_heaps, max_stones=max_stones), CPU)
+    return NimGame(NimConfig(name="nim", num_heaps=num_heaps, max_stones=max_stones, observation=UNCHANGED), CPU)
 
 
 def state_of(*heaps: Heaps, mover: int = 0) -> State:

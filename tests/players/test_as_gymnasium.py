@@ -8,6 +8,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
+from conftest import PLAIN
 from gymnasium.utils.env_checker import check_env
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from stable_baselines3 import PPO
@@ -23,15 +24,23 @@ from palestra.players.as_gymnasium import RoleEnv, RoleVectorEnv, as_gymnasium, 
 from palestra.randomness import random_integers
 
 Data = dict[str, Any]
-NIM: Data = {"name": "nim", "num_heaps": 2, "max_stones": 3}
+NIM: Data = {"name": "nim", "num_heaps": 2, "max_stones": 3, "observation": PLAIN}
 CARTPOLE: Data = {
     "name": "cartpole",
     "max_rounds": 20,
     "initial_low": -0.05,
     "initial_high": 0.05,
     "sutton_barto_reward": False,
+    "observation": PLAIN,
 }
-PENDULUM: Data = {"name": "pendulum", "max_rounds": 20, "g": 10.0, "initial_angle": 3.0, "initial_speed": 1.0}
+PENDULUM: Data = {
+    "name": "pendulum",
+    "max_rounds": 20,
+    "g": 10.0,
+    "initial_angle": 3.0,
+    "initial_speed": 1.0,
+    "observation": PLAIN,
+}
 POLYHEDRA: Data = {
     "name": "polyhedra",
     "variant": "basic",
@@ -44,6 +53,7 @@ POLYHEDRA: Data = {
     "rescale_state": False,
     "max_rounds": 6,
     "reward": {"name": "win"},
+    "observation": PLAIN,
 }
 SEATS: list[tuple[Data, str, dict[str, str]]] = [
     (NIM, "first", {"second": "random"}),

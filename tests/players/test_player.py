@@ -6,10 +6,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from conftest import PLAIN
 
 import palestra
 from palestra.config import check
 from palestra.games.nim import NimConfig, NimGame
+from palestra.games.normalization import UNCHANGED
 from palestra.games.polyhedra.game import PolyhedraConfig
 from palestra.games.spaces import Discrete
 from palestra.players.player import Player
@@ -86,9 +88,9 @@ def test_legal_actions_by_observation_are_those_of_the_rules() -> None:
     polyhedra = {
         **{"name": "polyhedra", "variant": "basic", "dimension": 3, "max_num_points": 5, "max_value": 6},
         **{"initial_points": None, "reduction": "vertices", "rescale": True, "rescale_state": False},
-        **{"max_rounds": 6, "reward": {"name": "win"}},
+        **{"max_rounds": 6, "reward": {"name": "win"}, "observation": PLAIN},
     }
-    nim = NimGame(NimConfig(name="nim", num_heaps=3, max_stones=4), CPU)
+    nim = NimGame(NimConfig(name="nim", num_heaps=3, max_stones=4, observation=UNCHANGED), CPU)
     for game in (nim, check(polyhedra, PolyhedraConfig).build(CPU, "torch")):
         keys = world_keys(1, 30, CPU)
         state = game.reset(keys)

@@ -13,6 +13,7 @@ from torch import Tensor
 from palestra.evaluation.evaluator import play_games
 from palestra.games.game import State, TensorGame
 from palestra.games.nim import NimConfig, NimGame
+from palestra.games.normalization import UNCHANGED
 from palestra.games.polyhedra.game import PolyhedraGame
 from palestra.players import SCRIPTED, make_script, script_error
 from palestra.randomness import fold, world_keys
@@ -34,7 +35,7 @@ def polyhedra(n: int, reduction: str) -> PolyhedraGame:
     return PolyhedraGame(polyhedra_config(dimension=n, reduction=reduction, max_num_points=9), CPU, "numba")
 
 
-NIM = NimConfig(name="nim", num_heaps=3, max_stones=3)
+NIM = NimConfig(name="nim", num_heaps=3, max_stones=3, observation=UNCHANGED)
 
 
 def nim() -> NimGame:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from palestra.games.game import Observation, TensorGame
 from palestra.games.nim import NimConfig, NimGame
+from palestra.games.normalization import UNCHANGED
 from palestra.games.policy import Decision, Memory, Observes
 from palestra.games.polyhedra.game import PolyhedraGame
 from palestra.players import make_script
@@ -42,7 +43,7 @@ class RandomWithExtras:
 GAMES: dict[str, TensorGame] = {
     "polyhedra": PolyhedraGame(polyhedra_config(max_num_points=5, max_rounds=3), CPU, "numba"),
     "polyhedra, longer": PolyhedraGame(polyhedra_config(max_rounds=12, reward={"name": "length"}), CPU, "numba"),
-    "nim": NimGame(NimConfig(name="nim", num_heaps=2, max_stones=3), CPU),
+    "nim": NimGame(NimConfig(name="nim", num_heaps=2, max_stones=3, observation=UNCHANGED), CPU),
     "two together": TagGame(2, "together"),
     "two one by one": TagGame(2, "one by one"),
     "three at will": TagGame(3, "at will"),
@@ -303,7 +304,7 @@ def test_truncation_is_bootstrapped_from_what_the_agent_decides_on_next() -> Non
 
 def test_an_ending_move_closes_the_decision_of_the_opponent() -> None:
     """One heap of at most two stones, taken one by one: who moves first at two stones loses."""
-    game = NimGame(NimConfig(name="nim", num_heaps=1, max_stones=2), CPU)
+    game = NimGame(NimConfig(name="nim", num_heaps=1, max_stones=2, observation=UNCHANGED), CPU)
     fused_game = FusedGame(game, {role: make_script("choose_first", game) for role in game.roles})
     t = fused_game.collect(fused_game.new_worlds(50, 0, "play"), ("first",), 9)["first"]
     stones = t.observation["heaps"][t.valid].squeeze(1).argmax(1)

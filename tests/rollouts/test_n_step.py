@@ -11,6 +11,7 @@ from probes import Probe
 
 from palestra.config import ConfigError, check
 from palestra.games.nim import NimConfig, NimGame
+from palestra.games.normalization import UNCHANGED
 from palestra.games.world import TensorWorld
 from palestra.players import make_script
 from palestra.rollouts.fused import FusedGame
@@ -205,7 +206,7 @@ def test_nothing_is_summed_across_a_reset_of_a_solo_game() -> None:
 @pytest.mark.parametrize("roles", [("first",), ("second", "first")])
 def test_in_a_game_of_two_roles_every_seat_is_a_chain(roles: tuple[str, ...]) -> None:
     """Nim between players at random: its rows by the plain reference, seat by seat and world by world."""
-    game = NimGame(NimConfig(name="nim", num_heaps=3, max_stones=3), CPU)
+    game = NimGame(NimConfig(name="nim", num_heaps=3, max_stones=3, observation=UNCHANGED), CPU)
     played = FusedGame(game, {role: make_script("random", game) for role in game.roles})
     moves = tuple(role for role in game.roles if role in roles)
     worlds, builder = played.new_worlds(8, 0, "play"), n_step(2, 3, moves)

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
+from conftest import PLAIN
 from resuming import Killed, assert_same_bits, at_call, fit, kill
 from safetensors.torch import load_file, save_file
 from torch import nn
@@ -231,7 +232,7 @@ def test_outputs_rank_the_legal_actions_and_numbers_stay_within_bounds(here: Pat
     assert action.tolist() == [[game.action_spaces["agent"].low[0]]] * 3  # type: ignore[union-attr]
 
     rows = torch.tensor([[1.0, 5.0, -torch.inf, 2.0, 0.0, 0.0]])
-    nim = make_game({"name": "nim", "num_heaps": 2, "max_stones": 3})
+    nim = make_game({"name": "nim", "num_heaps": 2, "max_stones": 3, "observation": PLAIN})
 
     class Ranks(nn.Module):
         def forward(self, observation: torch.Tensor) -> torch.Tensor:

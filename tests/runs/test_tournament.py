@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import yaml
+from conftest import PLAIN
 from resuming import fit
 from typer.testing import CliRunner, Result
 
@@ -161,7 +162,7 @@ def test_a_game_of_one_role_and_one_of_two_seats_for_the_same_player(write: Writ
     returns = [pair["returns"]["agent"] for pair in record_of(Path("runs/cup-1"))["pairs"]]
     assert returns[0] > returns[1]
     names = ["random", "nim_optimal", "choose_last"]
-    nim = {"name": "nim", "num_heaps": 3, "max_stones": 5}
+    nim = {"name": "nim", "num_heaps": 3, "max_stones": 5, "observation": PLAIN}
     palestra("evaluate", write(game=nim, pairings=[{"first": names, "second": names[:]}], num_games=60))
     ratings = record_of(Path("runs/cup-2"))["ratings"]
     assert max(ratings["first"], key=ratings["first"].get) == "nim_optimal"

@@ -9,6 +9,7 @@ from typing import Any
 import gymnasium
 import numpy as np
 import pytest
+from conftest import PLAIN
 from gymnasium import spaces
 
 from palestra.config import ConfigError
@@ -18,7 +19,7 @@ from palestra.testing import check_environment
 from tests.gym_oddities import Blink, Cockpit
 from tests.gym_probes import Forgetful, Telling, Walk
 
-NIM = {"name": "nim", "num_heaps": 3, "max_stones": 3}
+NIM = {"name": "nim", "num_heaps": 3, "max_stones": 3, "observation": PLAIN}
 
 
 @pytest.mark.parametrize(

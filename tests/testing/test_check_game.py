@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from conftest import PLAIN
 from torch import Tensor
 from typer.testing import CliRunner
 
@@ -114,10 +115,31 @@ def shipped() -> list[Any]:
         if game.name != "gymnasium":
             found.setdefault(repr(game), game)
     classic = [
-        {"name": "cartpole", "max_rounds": 9, "initial_low": -0.2, "initial_high": 0.2, "sutton_barto_reward": False},
-        {"name": "pendulum", "max_rounds": 9, "g": 10.0, "initial_angle": 3.0, "initial_speed": 1.0},
-        {"name": "acrobot", "max_rounds": 9, "initial_low": -0.1, "initial_high": 0.1},
-        {"name": "mountain_car", "max_rounds": 9, "initial_low": -0.6, "initial_high": -0.4, "goal_speed": 0.0},
+        {
+            "name": "cartpole",
+            "max_rounds": 9,
+            "initial_low": -0.2,
+            "initial_high": 0.2,
+            "sutton_barto_reward": False,
+            "observation": PLAIN,
+        },
+        {
+            "name": "pendulum",
+            "max_rounds": 9,
+            "g": 10.0,
+            "initial_angle": 3.0,
+            "initial_speed": 1.0,
+            "observation": PLAIN,
+        },
+        {"name": "acrobot", "max_rounds": 9, "initial_low": -0.1, "initial_high": 0.1, "observation": PLAIN},
+        {
+            "name": "mountain_car",
+            "max_rounds": 9,
+            "initial_low": -0.6,
+            "initial_high": -0.4,
+            "goal_speed": 0.0,
+            "observation": PLAIN,
+        },
     ]
     return [*found.values(), *classic]
 
@@ -560,7 +582,7 @@ class Nine(NimGame):
 @pytest.mark.parametrize("place", ["game", "evaluations.0.game"])
 def test_a_broken_game_is_refused_before_training(make_config: MakeConfig, in_tmp_path: Path, place: str) -> None:
     (in_tmp_path / "nine.py").write_text(NINE)
-    nim = {"name": "nim", "num_heaps": 2, "max_stones": 3}
+    nim = {"name": "nim", "num_heaps": 2, "max_stones": 3, "observation": PLAIN}
     pairing = {"first": "player", "second": "random"}
     config = make_config({"game": nim, "roles": {"first": "player", "second": "player"}, "best": None})
     config["players"] = {"player": config["players"]["host"]}

@@ -22,8 +22,9 @@ from torch import Tensor
 
 from palestra.config import ConfigError, ConfigErrorItem, PositiveInt
 from palestra.games.classic_control.arithmetic import INLINED, Flag, Number, jitable, sin_cos, where
-from palestra.games.config import GameConfig
+from palestra.games.config import TensorGameConfig
 from palestra.games.game import Kernel, Observation, State, Stepper, TensorGame
+from palestra.games.normalization import make_transform
 from palestra.games.spaces import ActionSpace, Space
 from palestra.randomness import U_GAMMA, mix, random_floats
 from palestra.runtime.compiling import njit
@@ -35,7 +36,7 @@ Settings = tuple[float, ...]  # the parameters of the rules, from the config
 NEVER = 2**31 - 1  # rounds are int32
 
 
-class ClassicControlConfig(GameConfig):
+class ClassicControlConfig(TensorGameConfig):
     """Base of the configs: how long a game may last."""
 
     name: str
@@ -86,6 +87,7 @@ class ClassicControl(TensorGame):
     tallies = ()
     lockstep = True
     always_legal = True
+    config: ClassicControlConfig
     rules: ClassVar[Rules]
     advance: ClassVar[Callable[..., None]]
     variables: ClassVar[tuple[str, ...]]
@@ -106,6 +108,7 @@ class ClassicControl(TensorGame):
         self.max_rounds = NEVER if max_rounds is None else max_rounds
         self.spaces = {"agent": {"observation": Space((self.num_observed,), torch.float32, padded=False)}}
         self.action_spaces = {"agent": self.actions}
+        self.observation_transform = make_transform(self.config.observation, self.spaces, device)
         self.every_action = torch.ones((1, self.actions.num_flags), dtype=torch.bool, device=device)
 
     def reset(self, keys: Tensor) -> State:

@@ -12,13 +12,14 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from palestra.config import ByName, ConfigError, ConfigErrorItem, UnreadConfig, UserConfig
-from palestra.games.config import GameConfig
+from palestra.games.config import TensorGameConfig
 from palestra.games.dialogue.measures import NAMES, mutual_information, verdict_measures
 from palestra.games.dialogue.protocol import Protocol, Verdict, protocol_faults
 from palestra.games.dialogue.protocols import AnyProtocolConfig, NipConfig
 from palestra.games.dialogue.scenario import Scenario
 from palestra.games.dialogue.witness import WitnessConfig
 from palestra.games.game import Kernel, Observation, State, TensorGame
+from palestra.games.normalization import make_transform
 from palestra.games.spaces import MultiDiscrete, Space
 from palestra.randomness import fold, random_integers
 
@@ -30,7 +31,7 @@ DECISIONS = ("reject", "accept", "go on")
 AnyScenarioConfig = Annotated[WitnessConfig | UserConfig, ByName(user_class=Scenario)]
 
 
-class DialogueConfig(GameConfig):
+class DialogueConfig(TensorGameConfig):
     name: Literal["dialogue"]
     """provers and verifiers talk about labelled instances: any protocol with any scenario"""
     protocol: AnyProtocolConfig
@@ -109,6 +110,7 @@ class DialogueGame(TensorGame):
         }
         self.action_spaces = {role: self._action_space(role) for role in self.roles}
         self.spaces = {role: self._spaces_of(role) for role in self.roles}
+        self.observation_transform = make_transform(config.observation, self.spaces, device)
         self._make_tables()
 
     def _action_space(self, role: str) -> MultiDiscrete:

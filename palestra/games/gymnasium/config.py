@@ -8,6 +8,7 @@ from palestra.config import ByName, Config, ConfigError, ConfigErrorItem, Discou
 from palestra.games.config import GameConfig
 from palestra.games.gymnasium.arguments import argument_errors, id_error
 from palestra.games.gymnasium.wrappers import AnyWrapper
+from palestra.games.normalization import ObservationConfig
 
 Autoreset = Literal["next_step", "same_step", "disabled"]
 
@@ -33,25 +34,11 @@ class EntryPointConfig(Config):
     """the environment's own vector environment, which declares its autoreset mode; a resumed run is not exact"""
 
 
-class ObservationNormalizationConfig(Config):
-    eps: PositiveFloat
-    """added to the variance"""
-
-
 class RewardNormalizationConfig(Config):
     gamma: Discount
     """discount of the returns by whose standard deviation rewards are divided"""
     eps: PositiveFloat
     """added to the variance"""
-
-
-class ObservationConfig(Config):
-    """What is done with entries that are numbers; images and one-hot entries stay as they are."""
-
-    normalize: ObservationNormalizationConfig | None
-    """subtract the running mean, divide by the running standard deviation; null: no"""
-    clip: PositiveFloat | None
-    """then clip to -clip..clip; null: no"""
 
 
 class RewardConfig(Config):

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from palestra.config import ConfigError, ConfigErrorItem, failure
 from palestra.config.errors import listed
-from palestra.games.config import GameConfig
 from palestra.games.game import Kernel, Observation
 from palestra.games.gymnasium.config import EnvironmentConfig, SyncConfig
 from palestra.games.gymnasium.environments import close_vector, make_environment, make_vector
@@ -41,12 +40,6 @@ class GymnasiumConfig(EnvironmentConfig):
 
     def environment_id(self) -> str:
         return self.id
-
-    def misfit(self, other: GameConfig) -> ConfigErrorItem | None:
-        if isinstance(other, EnvironmentConfig) and other.observation != self.observation:
-            message = "expected the same as in the run's game, with which its players were trained, got another one"
-            return ConfigErrorItem("observation", message)
-        return None
 
 
 class GymnasiumGame(WorldGame):
@@ -100,12 +93,17 @@ class GymnasiumGame(WorldGame):
         return world
 
     def read_observation(self, role: str, observation: Any) -> tuple[Observation, bool]:
-        """Of the environment's own observations, one or a batch as a vector environment gives them, those of the
-        player, normalised and clipped as the config says; and whether it was a single one."""
+        """The environment's own observations, one or a batch as a vector environment gives them, as tensors; and
+        whether it was a single one."""
         is_single = self.reader.is_single(observation)
         arrays = self.reader.read_list([observation]) if is_single else self.reader.read(observation)
-        tensors = {name: torch.from_numpy(value).to(self.device) for name, value in self.transform(arrays).items()}
-        return tensors, is_single
+        return self._tensors(arrays), is_single
+
+    def transformed(self, role: str, observation: Observation) -> Observation:
+        return self._tensors(self.transform({name: value.cpu().numpy() for name, value in observation.items()}))
+
+    def _tensors(self, arrays: Arrays) -> Observation:
+        return {name: torch.from_numpy(value).to(self.device) for name, value in arrays.items()}
 
     def own_actions(self, actions: Tensor) -> np.ndarray:
         """Actions in the form in which a vector environment takes them."""
@@ -139,7 +137,7 @@ class GymnasiumGame(WorldGame):
                 new[name] = new[name].clip(-clip, clip)
         return new
 
-    def transformation(self) -> dict[str, Any]:
+    def transformation(self, role: str) -> dict[str, Any]:
         """What `transform` does, for programs that act without palestra: (x - mean) / sqrt(variance + eps), clipped to
         -clip..clip; an entry is None where its step is left out."""
         normalize, moments = self.config.observation.normalize, self._observation_moments.items()

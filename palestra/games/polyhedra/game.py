@@ -16,8 +16,9 @@ from pydantic import Field, field_validator, model_validator
 from torch import Tensor
 
 from palestra.config import ConfigError, ConfigErrorItem, NonNegativeInt, PositiveInt
-from palestra.games.config import GameConfig
+from palestra.games.config import GameConfig, TensorGameConfig
 from palestra.games.game import Kernel, Observation, State, TensorGame
+from palestra.games.normalization import make_transform
 from palestra.games.polyhedra import game_kernel, words
 from palestra.games.polyhedra.newton import (
     Reduction,
@@ -49,7 +50,7 @@ MAX_COORDINATE = 2.0**50
 STATE_NAMES = ("points", "num_points", "largest", "subset", "rounds", "overflow", "exact")
 
 
-class PolyhedraConfig(GameConfig):
+class PolyhedraConfig(TensorGameConfig):
     name: Literal["polyhedra"]
     """Hironaka's polyhedra game; roles: host, agent"""
     variant: Literal["basic"]
@@ -116,7 +117,7 @@ class PolyhedraConfig(GameConfig):
         if isinstance(other, PolyhedraConfig) and self._shows_rescaled() != other._shows_rescaled():
             message = f"expected {str(self.rescale).lower()}, as in the run's game, with which its players were trained"
             return ConfigErrorItem("rescale", f"{message}, got {str(other.rescale).lower()}")
-        return None
+        return super().misfit(other)
 
     def _shows_rescaled(self) -> bool:
         return self.rescale or self.rescale_state
@@ -181,6 +182,7 @@ class PolyhedraGame(TensorGame):
             "host": {"points": points},
             "agent": {"points": points, "coords": Space((n,), torch.float32, padded=False)},
         }
+        self.observation_transform = make_transform(config.observation, self.spaces, device)
         self.boards = None if config.initial_points is None else self._reduced_boards(config.initial_points)
 
     def _reduced_boards(self, boards: list[list[list[int]]]) -> Tensor:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from conftest import PLAIN
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from plain_dialogue import PlainDialogue
@@ -42,7 +43,12 @@ PROTOCOLS: dict[str, Data] = {
 
 def dialogue(protocol: Data, num_bits: int = 4, num_seen: int = 1, **rewards: Any) -> DialogueGame:
     scenario = {"name": "witness", "num_bits": num_bits, "num_seen": num_seen}
-    rules = {"name": "dialogue", "protocol": protocol | {"rewards": REWARDS | rewards}, "scenario": scenario}
+    rules = {
+        "name": "dialogue",
+        "protocol": protocol | {"rewards": REWARDS | rewards},
+        "scenario": scenario,
+        "observation": PLAIN,
+    }
     game = make_game(rules)
     assert isinstance(game, DialogueGame)
     return game
@@ -230,7 +236,12 @@ def test_with_a_prover_who_wants_it_a_verifier_is_always_right(name: str) -> Non
 )
 def test_a_protocol_that_cannot_be_played_is_one_error(protocol: Data, path: str, message: str) -> None:
     scenario = {"name": "witness", "num_bits": 3, "num_seen": 0}
-    rules = {"name": "dialogue", "protocol": protocol | {"rewards": REWARDS}, "scenario": scenario}
+    rules = {
+        "name": "dialogue",
+        "protocol": protocol | {"rewards": REWARDS},
+        "scenario": scenario,
+        "observation": PLAIN,
+    }
     with pytest.raises(ConfigError) as caught:
         check({"game": rules}, OneGame)
     assert [(item.path, item.message) for item in caught.value.errors] == [(f"game.{path}", message)]

@@ -95,7 +95,7 @@ def test_other_worlds_use_the_statistics_and_teach_nothing(mode: str) -> None:
     before = str(game.state_dict())
     raw = rows(played(gym_game().make_world(2, 5, True), 10))
     world = game.make_world(2, 5, training=False)
-    view, _ = game.read_observation("agent", raw["observation"][0].numpy())
+    view = game.transformed("agent", game.read_observation("agent", raw["observation"][0].numpy())[0])
     assert torch.equal(world.observation["observation"], view["observation"])
     played(world, 10)
     assert str(game.state_dict()) == before

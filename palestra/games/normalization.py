@@ -1,0 +1,179 @@
+"""What players get of a tensor game's observations: normalised by running statistics, then clipped, as the key
+`game.observation` says.
+
+Every role has statistics of its own for each entry that is a number. Mean and variance of all observations so far are
+updated batch by batch, in float64, by the formulas of Chan, Golub, LeVeque 1979 ("Updating formulae and a pairwise
+algorithm for computing sample variances"); palestra.games.gymnasium.normalization does the same with numpy. A set keeps
+its zero, because a number below 0 means that its row is absent: it is divided by its root mean square. Letters: B
+worlds, M rows.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from palestra.config import Config, ConfigError, ConfigErrorItem, PositiveFloat
+from palestra.games.spaces import Space
+
+
+class ObservationNormalizationConfig(Config):
+    eps: PositiveFloat
+    """added to the variance"""
+
+
+class ObservationConfig(Config):
+    """What is done with the entries of observations that are numbers. Images, and the one-hot entries of Gymnasium's
+    environments, stay as they are."""
+
+    normalize: ObservationNormalizationConfig | None
+    """subtract the running mean, divide by the running standard deviation; null: no"""
+    clip: PositiveFloat | None
+    """then clip to -clip..clip; null: no"""
+
+
+UNCHANGED = ObservationConfig(normalize=None, clip=None)
+
+
+class RunningMoments:
+    """Number, mean and sum of squared deviations of rows of one shape. Before the first row: mean 0, variance 1.
+
+    centered: whether deviations are from the mean; otherwise from 0, `mean` stays 0, and `variance` is the mean square.
+    count: int64 (); mean, squares: float64 of the shape.
+    """
+
+    def __init__(self, shape: tuple[int, ...], centered: bool, device: torch.device) -> None:
+        self.centered = centered
+        self.count = torch.zeros((), dtype=torch.int64, device=device)
+        self.mean = torch.zeros(shape, dtype=torch.float64, device=device)
+        self.squares = torch.zeros_like(self.mean)
+
+    @property
+    def variance(self) -> Tensor:
+        """The mean squared deviation."""
+        return torch.where(self.count > 0, self.squares / self.count.clamp(min=1), 1.0)
+
+    def update(self, rows: Tensor, counted: Tensor) -> None:
+        """Add the rows (M, *shape) where `counted`, bool (M,)."""
+        left_out = ~counted.view(-1, *([1] * self.mean.dim()))
+        rows, num = rows.to(torch.float64), counted.sum()
+        mean = torch.zeros_like(self.mean)
+        if self.centered:
+            mean = rows.masked_fill(left_out, 0.0).sum(dim=0) / num.clamp(min=1)
+        squares = (rows - mean).masked_fill(left_out, 0.0).square().sum(dim=0)
+        total = self.count + num
+        share = num / total.clamp(min=1).to(torch.float64)
+        delta = (mean - self.mean) * (num > 0)  # without rows there is no mean to move to
+        self.mean = self.mean + delta * share
+        self.squares = self.squares + squares + delta.square() * (self.count * share)
+        self.count = total
+
+    def standardized(self, rows: Tensor, eps: float) -> Tensor:
+        """(rows - mean) / sqrt(variance + eps), in the dtype of the rows."""
+        return ((rows.to(torch.float64) - self.mean) / (self.variance + eps).sqrt()).to(rows.dtype)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {"count": self.count, "mean": self.mean, "squares": self.squares}
+
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        self.count, self.mean, self.squares = (
+            state[name].to(self.mean.device, copy=True) for name in ("count", "mean", "squares")
+        )
+
+
+class ObservationTransform:
+    """Transforms the observations of each role of a game, and holds the statistics by which it does.
+
+    spaces: of the game, by role and entry. Raises ConfigError for a game whose observations have no numbers.
+    """
+
+    def __init__(self, config: ObservationConfig, spaces: Mapping[str, Mapping[str, Space]], device: torch.device):
+        self.config = config
+        self.numbers = {
+            role: {name: space for name, space in entries.items() if space.dtype.is_floating_point}
+            for role, entries in spaces.items()
+        }
+        if not any(self.numbers.values()):
+            message = (
+                "expected null for normalize and clip, because the observations have no numbers, got another value"
+            )
+            raise ConfigError([ConfigErrorItem("game.observation", message)])
+        self.moments = {
+            role: {name: _moments_of(space, device) for name, space in entries.items()}
+            for role, entries in (self.numbers.items() if config.normalize is not None else ())
+        }
+
+    def __call__(self, role: str, observation: Mapping[str, Tensor], counted: Tensor | None) -> dict[str, Tensor]:
+        """An observation (B, ...) of a role as a player gets it. counted: bool (B,), the worlds in which it updates the
+        statistics first; None: nowhere."""
+        normalize, clip, new = self.config.normalize, self.config.clip, dict(observation)
+        for name, space in self.numbers[role].items():
+            if normalize is not None:
+                moments = self.moments[role][name]
+                if counted is not None:
+                    moments.update(*_rows(new[name], space, counted))
+                new[name] = moments.standardized(new[name], normalize.eps)
+            if clip is not None:
+                new[name] = new[name].clamp(-clip, clip)
+        return new
+
+    def description(self, role: str) -> dict[str, Any]:
+        """What is done with a role's observations, as plain data: (x - mean) / sqrt(variance + eps), clipped to
+        -clip..clip; None where a step is left out."""
+        normalize, moments = self.config.normalize, self.moments.get(role, {}).items()
+        return {
+            "mean": None if normalize is None else {name: each.mean.tolist() for name, each in moments},
+            "variance": None if normalize is None else {name: each.variance.tolist() for name, each in moments},
+            "eps": None if normalize is None else normalize.eps,
+            "clip": self.config.clip,
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        return {
+            role: {name: each.state_dict() for name, each in entries.items()} for role, entries in self.moments.items()
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """The inverse of `state_dict`. Raises ConfigError for statistics of other roles, entries or shapes."""
+        own, theirs = _shapes(self.state_dict()), _shapes(state)
+        if own != theirs:
+            expected = f"expected statistics of {_listed(own)}, got some of {_listed(theirs)}"
+            raise ConfigError([ConfigErrorItem("game.observation.normalize", expected)])
+        for role, entries in self.moments.items():
+            for name, moments in entries.items():
+                moments.load_state_dict(state[role][name])
+
+
+def make_transform(
+    config: ObservationConfig, spaces: Mapping[str, Mapping[str, Space]], device: torch.device
+) -> ObservationTransform | None:
+    """What a game does with its observations; None where the config leaves them as they are."""
+    if config.normalize is None and config.clip is None:
+        return None
+    return ObservationTransform(config, spaces, device)
+
+
+def _moments_of(space: Space, device: torch.device) -> RunningMoments:
+    """Of an entry's numbers; of a set, of the numbers of a member."""
+    return RunningMoments(space.shape[1:] if space.padded else space.shape, not space.padded, device)
+
+
+def _rows(value: Tensor, space: Space, counted: Tensor) -> tuple[Tensor, Tensor]:
+    """The rows of an entry that count, and which ones do: of a set, those that are present."""
+    if not space.padded:
+        return value, counted
+    present = (value >= 0).flatten(2).all(dim=2)
+    return value.flatten(0, 1), (present & counted.unsqueeze(1)).flatten()
+
+
+def _shapes(state: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
+    return {
+        f"{role}.{name}": tuple(moments["mean"].shape)
+        for role, entries in state.items()
+        for name, moments in entries.items()
+    }
+
+
+def _listed(shapes: Mapping[str, tuple[int, ...]]) -> str:
+    return ", ".join(f"{name} {shape}" for name, shape in shapes.items()) or "nothing"
