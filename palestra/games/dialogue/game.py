@@ -19,7 +19,7 @@ from palestra.games.dialogue.protocols import AnyProtocolConfig, NipConfig
 from palestra.games.dialogue.scenario import Scenario
 from palestra.games.dialogue.witness import WitnessConfig
 from palestra.games.game import Kernel, Observation, State, TensorGame
-from palestra.games.spaces import MultiDiscrete, Space
+from palestra.games.spaces import Discrete, MultiDiscrete, Space
 from palestra.randomness import fold, random_integers
 
 VERDICTS: tuple[Verdict, ...] = (0, 1, None)
@@ -79,8 +79,9 @@ class DialogueGame(TensorGame):
     where nothing was said; verdicts int64 (B, V), -1 before a decision; right, undecided bool (B,).
 
     A role's action has a choice for each channel in which it ever speaks, a token or silence (the last one), and of a
-    verifier one more: reject, accept or go on. Where a role has no turn, silence and going on are all that is legal;
-    where it speaks, silence is not. The dialogue is over when every verifier has decided, or out of time.
+    verifier one more: reject, accept or go on. A role with a single choice has a Discrete action. Where a role has no
+    turn, silence and going on are all that is legal; where it speaks, silence is not. The dialogue is over when every
+    verifier has decided, or out of time.
 
     A role observes what the scenario shows it, `messages`, float32 (T, its channels, tokens), one-hot and 0 where
     nothing was said, and `round`, one-hot. It does not observe who sent a message.
@@ -111,9 +112,10 @@ class DialogueGame(TensorGame):
         self.spaces = {role: self._spaces_of(role) for role in self.roles}
         self._make_tables()
 
-    def _action_space(self, role: str) -> MultiDiscrete:
+    def _action_space(self, role: str) -> Discrete | MultiDiscrete:
         says = [self.scenario.num_tokens + 1] * len(self.spoken_channels[role])
-        return MultiDiscrete((*says, *([len(DECISIONS)] if role in self.protocol.verifiers else [])))
+        nums = (*says, *([len(DECISIONS)] if role in self.protocol.verifiers else []))
+        return Discrete(nums[0]) if len(nums) == 1 else MultiDiscrete(nums)
 
     def _spaces_of(self, role: str) -> dict[str, Space]:
         spaces = dict(self.scenario.spaces(role))
@@ -220,16 +222,17 @@ class DialogueGame(TensorGame):
         before, said, decided = state["verdicts"], state["messages"], []
         row = (torch.arange(self.protocol.max_rounds, device=self.device) == time[0].unsqueeze(1)).unsqueeze(2)
         for r, role in enumerate(self.roles):
+            choices = actions[role] if actions[role].dim() > 1 else actions[role].unsqueeze(1)
             own, speaks = self.spoken_channels[role], self.speaks[time][:, r]
             if role in self.protocol.verifiers:
                 v = self.protocol.verifiers.index(role)
                 speaks = speaks & (before[:, v] < 0).unsqueeze(1)
-                decision = actions[role][:, -1]
+                decision = choices[:, -1]
                 counts = self.decides[time][:, v] & (before[:, v] < 0) & (decision != GO_ON)
                 decided.append(torch.where(counts, decision, before[:, v]))
             if own:
                 token = torch.zeros_like(said[:, 0])
-                token[:, own] = actions[role][:, : len(own)]
+                token[:, own] = choices[:, : len(own)]
                 said = torch.where(row & speaks.unsqueeze(1), token.unsqueeze(1), said)
         verdicts = torch.stack(decided, dim=1)
         new = state | {"round": state["round"] + running, "messages": said, "verdicts": verdicts}
@@ -266,7 +269,7 @@ class DialogueGame(TensorGame):
     # ---- as people read it ---------------------------------------------------------------------------------
 
     def describe_action(self, role: str, action: Tensor) -> str:
-        choices = action.tolist()
+        choices = action.flatten().tolist()
         says = [
             f"{self.channels[c]}: {self.scenario.describe_token(token)}"
             for c, token in zip(self.spoken_channels[role], choices, strict=False)
