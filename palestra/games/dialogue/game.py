@@ -3,6 +3,7 @@
 Letters: B worlds, R roles, V verifiers, T rounds, C channels, K variants, F flags of a role's actions.
 """
 
+from copy import copy
 from itertools import product
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -11,18 +12,18 @@ from pydantic import model_validator
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from palestra.config import ByName, ConfigError, ConfigErrorItem, UnreadConfig, UserConfig
+from palestra.config import ByName, UnreadConfig, UserConfig, below
 from palestra.games.config import GameConfig
 from palestra.games.dialogue.measures import NAMES, mutual_information, verdict_measures
-from palestra.games.dialogue.protocol import Protocol, Verdict, protocol_faults
+from palestra.games.dialogue.protocol import VERDICTS, Protocol
 from palestra.games.dialogue.protocols import AnyProtocolConfig, NipConfig
 from palestra.games.dialogue.scenario import Scenario
+from palestra.games.dialogue.trial import make_protocol, make_scenario
 from palestra.games.dialogue.witness import WitnessConfig
 from palestra.games.game import Kernel, Observation, State, TensorGame
 from palestra.games.spaces import Discrete, MultiDiscrete, Space
 from palestra.randomness import fold, random_integers
 
-VERDICTS: tuple[Verdict, ...] = (0, 1, None)
 GO_ON = 2  # the action; 0 and 1 are the verdicts
 INSTANCE = "instance."
 DECISIONS = ("reject", "accept", "go on")
@@ -48,13 +49,13 @@ class DialogueConfig(GameConfig):
     @model_validator(mode="after")
     def _check_protocol(self) -> Self:
         if not isinstance(self.protocol, UnreadConfig):
-            faults = protocol_faults(self.protocol.build())
-            if faults:
-                raise ConfigError([ConfigErrorItem("protocol", fault) for fault in faults])
+            with below("protocol"):
+                make_protocol(self.protocol)
         return self
 
     def build(self, device: torch.device, kernel: Kernel) -> "DialogueGame":
-        return DialogueGame(self, device)
+        with below("game.scenario"):
+            return DialogueGame(self, device)
 
     def declared_roles(self) -> tuple[str, ...]:
         roles: tuple[str, ...] = self.protocol.build().roles
@@ -94,7 +95,7 @@ class DialogueGame(TensorGame):
     def __init__(self, config: DialogueConfig, device: torch.device) -> None:
         self.config, self.device = config, device
         self.protocol: Protocol = config.protocol.build()
-        self.scenario: Scenario = config.scenario.build(self.protocol, device)
+        self.scenario = make_scenario(config.scenario, self.protocol, device)
         protocol = self.protocol
         self.roles, self.moves = protocol.roles, (protocol.roles,)
         self.held_out_instances = False
@@ -159,7 +160,7 @@ class DialogueGame(TensorGame):
     # ---- the rules -----------------------------------------------------------------------------------------
 
     def held_out(self) -> "DialogueGame":
-        game = DialogueGame(self.config, self.device)
+        game = copy(self)
         game.held_out_instances = True
         return game
 
@@ -202,7 +203,7 @@ class DialogueGame(TensorGame):
     def observe(self, state: State, role: str) -> Observation:
         messages = state["messages"][:, :, self.seen_channels[role]]
         instances = {name[len(INSTANCE) :]: value for name, value in state.items() if name.startswith(INSTANCE)}
-        seen = self.scenario.view(instances, role, messages)
+        seen = dict(self.scenario.view(instances, role, messages))
         if self.seen_channels[role]:  # -1, nothing said, becomes the first column, which is cut off
             seen["messages"] = one_hot(messages + 1, self.scenario.num_tokens + 1)[..., 1:].float()
         rounds = self.protocol.max_rounds
