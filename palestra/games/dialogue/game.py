@@ -12,11 +12,12 @@ from pydantic import model_validator
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from palestra.config import ByName, UnreadConfig, UserConfig, below
+from palestra.config import ByName, ConfigError, ConfigErrorItem, UnreadConfig, UserConfig, below
 from palestra.games.config import GameConfig
 from palestra.games.dialogue.measures import NAMES, mutual_information, verdict_measures
 from palestra.games.dialogue.protocol import VERDICTS, Protocol
 from palestra.games.dialogue.protocols import AnyProtocolConfig, NipConfig
+from palestra.games.dialogue.rows import RowsConfig
 from palestra.games.dialogue.scenario import Scenario
 from palestra.games.dialogue.trial import make_protocol, make_scenario
 from palestra.games.dialogue.witness import WitnessConfig
@@ -28,7 +29,7 @@ GO_ON = 2  # the action; 0 and 1 are the verdicts
 INSTANCE = "instance."
 DECISIONS = ("reject", "accept", "go on")
 
-AnyScenarioConfig = Annotated[WitnessConfig | UserConfig, ByName(user_class=Scenario)]
+AnyScenarioConfig = Annotated[WitnessConfig | RowsConfig | UserConfig, ByName(user_class=Scenario)]
 
 
 class DialogueConfig(GameConfig):
@@ -63,6 +64,12 @@ class DialogueConfig(GameConfig):
 
     def declared_measures(self) -> tuple[str, ...]:
         return (*NAMES, *(name for name, _, _ in message_slots(self.protocol.build())))
+
+    def misfit(self, other: GameConfig) -> ConfigErrorItem | None:
+        if not (isinstance(self.scenario, RowsConfig) and isinstance(other, DialogueConfig)):
+            return None
+        fault = self.scenario.misfit(other.scenario)
+        return None if fault is None else ConfigErrorItem(f"scenario.{fault.path}", fault.message)
 
 
 def message_slots(protocol: Protocol) -> list[tuple[str, int, int]]:
@@ -156,6 +163,18 @@ class DialogueGame(TensorGame):
             return choices
         may = self.decides[:, :, self.protocol.verifiers.index(role)].unsqueeze(2)
         return torch.cat([choices, may, may, torch.ones_like(may)], dim=2)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"files": dict(self.scenario.files)} if self.scenario.files else {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Raises ConfigError if a file that instances come from has changed since."""
+        for path, before in state.get("files", {}).items():
+            now = self.scenario.files.get(path, before)  # the game of an evaluation may read others
+            if now != before:
+                expected = f"expected {path!r} as it was when the run began (SHA-256 {before[:12]}...)"
+                message = f"{expected}, got another content ({now[:12]}...); put that file back, or begin a new run"
+                raise ConfigError([ConfigErrorItem("game.scenario", message)])
 
     # ---- the rules -----------------------------------------------------------------------------------------
 
