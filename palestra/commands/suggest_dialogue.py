@@ -4,12 +4,15 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from palestra.config import ConfigError, ConfigErrorItem, admitted_class
+from palestra.commands.suggest_tensor_game import with_overrides_of_game
+from palestra.config import Config, ConfigError, ConfigErrorItem, admitted_class, below, check
 from palestra.config.variants import members_of, names_of
 from palestra.games.dialogue.game import AnyScenarioConfig
 from palestra.games.dialogue.protocol import Protocol
 from palestra.games.dialogue.protocols import AnyProtocolConfig
+from palestra.games.dialogue.rows import RowsConfig
 from palestra.games.dialogue.scenario import Scenario
+from palestra.games.dialogue.trial import make_protocol
 
 
 def game_and_overrides(words: Sequence[str]) -> tuple[str | None, list[str]]:
@@ -27,10 +30,27 @@ def game_and_overrides(words: Sequence[str]) -> tuple[str | None, list[str]]:
         got = f"got {second!r}" if second else "got none"
         message = f"expected a scenario after the protocol ({', '.join(scenarios)}, or package.module:Class), {got}"
         raise ConfigError([ConfigErrorItem(first, message)])
-    protocol = {"name": first} | _usual(first, protocols, Protocol)
-    scenario = {"name": second} | _usual(second, scenarios, Scenario)
-    rules = [f"game.protocol={json.dumps(protocol)}", f"game.scenario={json.dumps(scenario)}"]
-    return "dialogue", [*rules, *words[2:]]
+    rules: dict[str, Any] = {
+        "protocol": {"name": first} | _usual(first, protocols, Protocol),
+        "scenario": {"name": second} | _usual(second, scenarios, Scenario),
+    }
+    if second == "rows":  # its other keys depend on the file
+        changed = with_overrides_of_game(rules, words[2:])
+        with below("game.scenario"):
+            rules["scenario"] = RowsConfig.suggest(changed["scenario"], _protocol(changed["protocol"]))
+    return "dialogue", [*(f"game.{key}={json.dumps(value)}" for key, value in rules.items()), *words[2:]]
+
+
+class _OneProtocol(Config):
+    protocol: AnyProtocolConfig
+    """who speaks when"""
+
+
+def _protocol(data: dict[str, Any]) -> Protocol:
+    with below("game"):
+        config = check({"protocol": data}, _OneProtocol).protocol
+        with below("protocol"):
+            return make_protocol(config)
 
 
 def _usual(name: str, known: dict[str, Any], base: Any) -> dict[str, Any]:

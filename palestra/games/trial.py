@@ -58,6 +58,7 @@ class Trial(CheckedCalls):
 
     def __init__(self, game: TensorGame) -> None:
         super().__init__(game)
+        self.game = game
         self.layout: dict[
             str, tuple[torch.dtype, tuple[int, ...]]
         ] = {}  # of a state: dtype and shape of each entry, without the axis of worlds

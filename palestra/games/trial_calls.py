@@ -1,5 +1,5 @@
-"""The calls of a game's methods in its trial, each made so that it shows whether the method keeps the promises that
-TensorGame (palestra.games.game) makes for all of its methods.
+"""The calls of methods in the trial of a game, or of a scenario of dialogues, each made so that it shows whether the
+method keeps the promises that TensorGame (palestra.games.game) makes for all of its methods.
 """
 
 from typing import Any
@@ -8,11 +8,15 @@ import torch
 from torch import Tensor
 
 from palestra.config import failure
-from palestra.games.game import TensorGame
 from palestra.games.trees import are_same, copied, is_same, memory_of, row_of, tensors_in
 from palestra.randomness import global_states
 
-ARGUMENTS = {"reset": ("keys",), "transition": ("state", "actions", "keys")}  # of the others: state, role
+ARGUMENTS = {  # of the others: state, role
+    "reset": ("keys",),
+    "transition": ("state", "actions", "keys"),
+    "draw": ("keys", "held_out"),
+    "view": ("instances", "role", "messages"),
+}
 
 
 class CannotGoOn(Exception):
@@ -20,13 +24,13 @@ class CannotGoOn(Exception):
 
 
 class CheckedCalls:
-    """Calls the methods of one game and checks what they give.
+    """Calls the methods of one object and checks what they give.
 
-    faults: (method, message), one for each expectation that failed.
+    made: a game or a scenario, which has a `device`. faults: (method, message), one for each expectation that failed.
     """
 
-    def __init__(self, game: TensorGame) -> None:
-        self.game = game
+    def __init__(self, made: Any) -> None:
+        self.made = made
         self.faults: dict[tuple[str, str], tuple[str, str]] = {}
         self.results: list[tuple[str, Any, Any]] = []  # results of the last two moves: method, result, a copy of it
         self.num_old_results = 0  # how many of these are of the move before
@@ -40,7 +44,7 @@ class CheckedCalls:
     def attempt(self, method: str, *arguments: Any) -> Any:
         """Call once. An exception is a fault, after which the trial cannot go on."""
         try:
-            return getattr(self.game, method)(*arguments)
+            return getattr(self.made, method)(*arguments)
         except Exception as error:
             self.faults.setdefault((method, "raises"), (method, f"raises {failure(error)}"))
             raise CannotGoOn from error
@@ -103,7 +107,7 @@ class CheckedCalls:
         is_tensor = isinstance(value, Tensor)
         if is_tensor and value.dtype == dtype and value.shape == shape and self.is_here(value):
             return True
-        self.fault(method, f"{what}{_plain(dtype)} {shape} on {self.game.device}", described(value))
+        self.fault(method, f"{what}{_plain(dtype)} {shape} on {self.made.device}", described(value))
         return False
 
     def require_everywhere(self, method: str, expected: str, holds: Tensor, got: str = "something else") -> None:
@@ -112,7 +116,7 @@ class CheckedCalls:
             self.fault(method, expected, f"{got} in world {int((~holds).nonzero()[0, 0])}")
 
     def is_here(self, value: Tensor) -> bool:
-        device = self.game.device
+        device = self.made.device
         return value.device.type == device.type and device.index in (None, value.device.index)
 
 

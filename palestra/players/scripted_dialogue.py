@@ -13,7 +13,7 @@ from palestra.games.dialogue.game import GO_ON, INSTANCE, DialogueConfig, Dialog
 from palestra.games.dialogue.protocol import ACCEPT, REJECT
 from palestra.games.dialogue.witness import Witness
 from palestra.games.game import Game
-from palestra.games.spaces import MultiDiscrete
+from palestra.games.spaces import Discrete, MultiDiscrete
 from palestra.players.scripted import ScriptedPlayerConfig, ScriptedPolicy
 
 
@@ -22,7 +22,7 @@ class WitnessOptimal(ScriptedPolicy):
     accepts when it sees a 1, and rejects at its last chance."""
 
     game_config = DialogueConfig
-    action_spaces = (MultiDiscrete,)
+    action_spaces = (Discrete, MultiDiscrete)
     observes = "state"
     game: DialogueGame
 
@@ -44,7 +44,8 @@ class WitnessOptimal(ScriptedPolicy):
         width = game.scenario.num_tokens + 1
         may_speak = legal[:, : num_says * width].view(len(legal), num_says, width)[:, :, 0]
         choices = [torch.where(may, token, width - 1) for may in may_speak.unbind(1)]
-        return torch.stack([*choices, *([self._decision(view, legal)] if is_verifier else [])], dim=1)
+        choices += [self._decision(view, legal)] if is_verifier else []
+        return choices[0] if isinstance(self.space, Discrete) else torch.stack(choices, dim=1)
 
     def _decision(self, view: Mapping[str, Tensor], legal: Tensor) -> Tensor:
         game, v = self.game, self.game.protocol.verifiers.index(self.role)

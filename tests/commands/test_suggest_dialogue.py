@@ -1,13 +1,17 @@
 """`palestra config ALGORITHM PROTOCOL SCENARIO` prints a whole file that trains; what is wrong is one line."""
 
+import json
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from palestra.cli import app
+from palestra.commands.fitting_nets import with_fitting_nets
+from palestra.commands.suggest_config import suggested_config
 from palestra.config import load_yaml
 from palestra.config.variants import members_of, names_of
+from palestra.games import make_game
 from palestra.games.dialogue.protocols import AnyProtocolConfig
 from palestra.storage.records_file import read_records
 
@@ -46,3 +50,23 @@ def test_what_config_prints_for_a_protocol_trains(protocol: str) -> None:
 def test_a_protocol_without_a_scenario_is_told(words: list[str], message: str) -> None:
     result = CliRunner().invoke(app, ["config", "ppo", *words])
     assert (result.exit_code, result.stderr) == (2, message)
+
+
+@pytest.mark.parametrize("trainer", ["together", "in_turn"])
+def test_a_prover_by_dqn_plays_beside_a_verifier_by_ppo(trainer: str) -> None:
+    """A role with one choice has Discrete actions, which DQN needs."""
+    words = ["config", "ppo", "nip", "witness", "game.scenario.num_bits=3", f"trainer.name={trainer}", *FEW[:-2]]
+    words += ["game.protocol.max_rounds=3", "players.verifier.algorithm.rollout_length=2"]
+    printed = CliRunner().invoke(app, [*words, "players.prover.algorithm.rollout_length=2"])
+    assert printed.exit_code == 0, printed.output
+    Path("run.yml").write_text(printed.stdout)
+    game = make_game(load_yaml(Path("run.yml"))["game"])
+    dqn = suggested_config("dqn", "nim").players["player"].algorithm.model_dump()
+    dqn |= {"warmup_env_steps": 0, "batch_size": 8, "updates_per_turn": 2}
+    fitting = with_fitting_nets(dqn, game.spaces["prover"], is_box=False)
+    mixed = [f"players.prover.algorithm={json.dumps(fitting)}", "stop={after: 6, unit: epochs}"]
+    trained = CliRunner().invoke(app, ["train", "run.yml", *mixed, "--run", "run", "--quiet"])
+    assert trained.exit_code == 0, trained.output
+    last = [record for record in read_records(Path("run/records.jsonl")) if record["kind"] == "training"][-1]
+    assert last["players"]["prover"]["opt_steps"] >= 5 * 2  # at first there may be too few rows
+    assert last["players"]["verifier"]["opt_steps"] > 0

@@ -3,6 +3,7 @@
 Letters: B worlds, R roles, V verifiers, T rounds, C channels, K variants, F flags of a role's actions.
 """
 
+from copy import copy
 from itertools import product
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -11,24 +12,25 @@ from pydantic import model_validator
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from palestra.config import ByName, ConfigError, ConfigErrorItem, UnreadConfig, UserConfig
+from palestra.config import ByName, ConfigError, ConfigErrorItem, UnreadConfig, UserConfig, below
 from palestra.games.config import TensorGameConfig
 from palestra.games.dialogue.measures import NAMES, mutual_information, verdict_measures
-from palestra.games.dialogue.protocol import Protocol, Verdict, protocol_faults
+from palestra.games.dialogue.protocol import VERDICTS, Protocol
 from palestra.games.dialogue.protocols import AnyProtocolConfig, NipConfig
+from palestra.games.dialogue.rows import RowsConfig
 from palestra.games.dialogue.scenario import Scenario
+from palestra.games.dialogue.trial import make_protocol, make_scenario
 from palestra.games.dialogue.witness import WitnessConfig
 from palestra.games.game import Kernel, Observation, State, TensorGame
 from palestra.games.normalization import make_transform
-from palestra.games.spaces import MultiDiscrete, Space
+from palestra.games.spaces import Discrete, MultiDiscrete, Space
 from palestra.randomness import fold, random_integers
 
-VERDICTS: tuple[Verdict, ...] = (0, 1, None)
 GO_ON = 2  # the action; 0 and 1 are the verdicts
 INSTANCE = "instance."
 DECISIONS = ("reject", "accept", "go on")
 
-AnyScenarioConfig = Annotated[WitnessConfig | UserConfig, ByName(user_class=Scenario)]
+AnyScenarioConfig = Annotated[WitnessConfig | RowsConfig | UserConfig, ByName(user_class=Scenario)]
 
 
 class DialogueConfig(TensorGameConfig):
@@ -49,13 +51,13 @@ class DialogueConfig(TensorGameConfig):
     @model_validator(mode="after")
     def _check_protocol(self) -> Self:
         if not isinstance(self.protocol, UnreadConfig):
-            faults = protocol_faults(self.protocol.build())
-            if faults:
-                raise ConfigError([ConfigErrorItem("protocol", fault) for fault in faults])
+            with below("protocol"):
+                make_protocol(self.protocol)
         return self
 
     def build(self, device: torch.device, kernel: Kernel) -> "DialogueGame":
-        return DialogueGame(self, device)
+        with below("game.scenario"):
+            return DialogueGame(self, device)
 
     def declared_roles(self) -> tuple[str, ...]:
         roles: tuple[str, ...] = self.protocol.build().roles
@@ -63,6 +65,12 @@ class DialogueConfig(TensorGameConfig):
 
     def declared_measures(self) -> tuple[str, ...]:
         return (*NAMES, *(name for name, _, _ in message_slots(self.protocol.build())))
+
+    def misfit(self, other: GameConfig) -> ConfigErrorItem | None:
+        if not (isinstance(self.scenario, RowsConfig) and isinstance(other, DialogueConfig)):
+            return None
+        fault = self.scenario.misfit(other.scenario)
+        return None if fault is None else ConfigErrorItem(f"scenario.{fault.path}", fault.message)
 
 
 def message_slots(protocol: Protocol) -> list[tuple[str, int, int]]:
@@ -80,8 +88,9 @@ class DialogueGame(TensorGame):
     where nothing was said; verdicts int64 (B, V), -1 before a decision; right, undecided bool (B,).
 
     A role's action has a choice for each channel in which it ever speaks, a token or silence (the last one), and of a
-    verifier one more: reject, accept or go on. Where a role has no turn, silence and going on are all that is legal;
-    where it speaks, silence is not. The dialogue is over when every verifier has decided, or out of time.
+    verifier one more: reject, accept or go on. A role with a single choice has a Discrete action. Where a role has no
+    turn, silence and going on are all that is legal; where it speaks, silence is not. The dialogue is over when every
+    verifier has decided, or out of time.
 
     A role observes what the scenario shows it, `messages`, float32 (T, its channels, tokens), one-hot and 0 where
     nothing was said, and `round`, one-hot. It does not observe who sent a message.
@@ -94,7 +103,7 @@ class DialogueGame(TensorGame):
     def __init__(self, config: DialogueConfig, device: torch.device) -> None:
         self.config, self.device = config, device
         self.protocol: Protocol = config.protocol.build()
-        self.scenario: Scenario = config.scenario.build(self.protocol, device)
+        self.scenario = make_scenario(config.scenario, self.protocol, device)
         protocol = self.protocol
         self.roles, self.moves = protocol.roles, (protocol.roles,)
         self.held_out_instances = False
@@ -113,9 +122,10 @@ class DialogueGame(TensorGame):
         self.observation_transform = make_transform(config.observation, self.spaces, device)
         self._make_tables()
 
-    def _action_space(self, role: str) -> MultiDiscrete:
+    def _action_space(self, role: str) -> Discrete | MultiDiscrete:
         says = [self.scenario.num_tokens + 1] * len(self.spoken_channels[role])
-        return MultiDiscrete((*says, *([len(DECISIONS)] if role in self.protocol.verifiers else [])))
+        nums = (*says, *([len(DECISIONS)] if role in self.protocol.verifiers else []))
+        return Discrete(nums[0]) if len(nums) == 1 else MultiDiscrete(nums)
 
     def _spaces_of(self, role: str) -> dict[str, Space]:
         spaces = dict(self.scenario.spaces(role))
@@ -156,10 +166,22 @@ class DialogueGame(TensorGame):
         may = self.decides[:, :, self.protocol.verifiers.index(role)].unsqueeze(2)
         return torch.cat([choices, may, may, torch.ones_like(may)], dim=2)
 
+    def state_dict(self) -> dict[str, Any]:
+        return {"files": dict(self.scenario.files)} if self.scenario.files else {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Raises ConfigError if a file that instances come from has changed since."""
+        for path, before in state.get("files", {}).items():
+            now = self.scenario.files.get(path, before)  # the game of an evaluation may read others
+            if now != before:
+                expected = f"expected {path!r} as it was when the run began (SHA-256 {before[:12]}...)"
+                message = f"{expected}, got another content ({now[:12]}...); put that file back, or begin a new run"
+                raise ConfigError([ConfigErrorItem("game.scenario", message)])
+
     # ---- the rules -----------------------------------------------------------------------------------------
 
     def held_out(self) -> "DialogueGame":
-        game = DialogueGame(self.config, self.device)
+        game = copy(self)
         game.held_out_instances = True
         return game
 
@@ -202,7 +224,7 @@ class DialogueGame(TensorGame):
     def observe(self, state: State, role: str) -> Observation:
         messages = state["messages"][:, :, self.seen_channels[role]]
         instances = {name[len(INSTANCE) :]: value for name, value in state.items() if name.startswith(INSTANCE)}
-        seen = self.scenario.view(instances, role, messages)
+        seen = dict(self.scenario.view(instances, role, messages))
         if self.seen_channels[role]:  # -1, nothing said, becomes the first column, which is cut off
             seen["messages"] = one_hot(messages + 1, self.scenario.num_tokens + 1)[..., 1:].float()
         rounds = self.protocol.max_rounds
@@ -222,16 +244,17 @@ class DialogueGame(TensorGame):
         before, said, decided = state["verdicts"], state["messages"], []
         row = (torch.arange(self.protocol.max_rounds, device=self.device) == time[0].unsqueeze(1)).unsqueeze(2)
         for r, role in enumerate(self.roles):
+            choices = actions[role] if actions[role].dim() > 1 else actions[role].unsqueeze(1)
             own, speaks = self.spoken_channels[role], self.speaks[time][:, r]
             if role in self.protocol.verifiers:
                 v = self.protocol.verifiers.index(role)
                 speaks = speaks & (before[:, v] < 0).unsqueeze(1)
-                decision = actions[role][:, -1]
+                decision = choices[:, -1]
                 counts = self.decides[time][:, v] & (before[:, v] < 0) & (decision != GO_ON)
                 decided.append(torch.where(counts, decision, before[:, v]))
             if own:
                 token = torch.zeros_like(said[:, 0])
-                token[:, own] = actions[role][:, : len(own)]
+                token[:, own] = choices[:, : len(own)]
                 said = torch.where(row & speaks.unsqueeze(1), token.unsqueeze(1), said)
         verdicts = torch.stack(decided, dim=1)
         new = state | {"round": state["round"] + running, "messages": said, "verdicts": verdicts}
@@ -268,7 +291,7 @@ class DialogueGame(TensorGame):
     # ---- as people read it ---------------------------------------------------------------------------------
 
     def describe_action(self, role: str, action: Tensor) -> str:
-        choices = action.tolist()
+        choices = action.flatten().tolist()
         says = [
             f"{self.channels[c]}: {self.scenario.describe_token(token)}"
             for c, token in zip(self.spoken_channels[role], choices, strict=False)

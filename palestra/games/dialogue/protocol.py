@@ -10,6 +10,7 @@ from palestra.config import Config
 
 REJECT, ACCEPT = 0, 1
 Verdict = Literal[0, 1] | None  # None: no decision before the dialogue was over
+VERDICTS: tuple[Verdict, ...] = (0, 1, None)
 
 
 class RewardsConfig(Config):

@@ -19,12 +19,14 @@ Instances = dict[str, Tensor]
 class Scenario(ABC):
     """Draws labelled instances, which the roles of a protocol talk about.
 
-    Must be set: `num_tokens`, of how many tokens a message is one. Must be implemented: `spaces`, `draw`, `view`; may
-    be: `describe_token`, `describe`. `__init__` is called with the config, the protocol and the device. A scenario of
-    your own carries its keys as `Config`, a UserConfig.
+    Must be set: `num_tokens`, of how many tokens a message is one. May be set: `files`, the SHA-256 of each file that
+    instances come from, by its path: a run is not resumed once one of them has changed. Must be implemented: `spaces`,
+    `draw`, `view`; may be: `describe_token`, `describe`. `__init__` is called with the config, the protocol and the
+    device. A scenario of your own carries its keys as `Config`, a UserConfig.
     """
 
     num_tokens: int
+    files: Mapping[str, str] = {}
 
     def __init__(self, config: Any, protocol: Protocol, device: torch.device) -> None:
         self.config, self.protocol, self.device = config, protocol, device

@@ -18,6 +18,7 @@ from palestra.games import OneGame, make_game
 from palestra.games.dialogue.game import DialogueGame
 from palestra.games.dialogue.protocol import protocol_faults
 from palestra.games.dialogue.protocols import Nip, NipConfig
+from palestra.games.spaces import Discrete, MultiDiscrete
 from palestra.games.trial import try_game
 from palestra.players import make_script
 from palestra.randomness import base_key, fold, random_integers, world_keys
@@ -90,15 +91,16 @@ def test_random_dialogues_go_as_in_a_plain_loop(name: str, seed: int, shared: bo
             may = game.legal(state, "verifier")[world, -3:].tolist()
             assert may == [each.may_decide(), each.may_decide(), True]
         actions = random_actions(game, state, fold(keys, number + 1))
+        choices = {role: action.view(len(keys), -1) for role, action in actions.items()}
         state, rewards, terminated, truncated = game.step(state, actions, fold(keys, 100 + number))
         assert not truncated.any()
         for world, each in enumerate(plain):
             tokens = {
-                (role, channel): int(actions[role][world, place])
+                (role, channel): int(choices[role][world, place])
                 for role in game.roles
                 for place, channel in enumerate(game.channels[c] for c in game.spoken_channels[role])
             }
-            expected = each.step(tokens, int(actions["verifier"][world, -1]))
+            expected = each.step(tokens, int(choices["verifier"][world, -1]))
             assert rewards[world].tolist() == pytest.approx(expected, abs=1e-6)
             assert terminated[world].tolist() == [each.over] * len(game.roles)
             assert int(state["verdicts"][world, 0]) == (-1 if each.verdict is None else each.verdict)
@@ -146,6 +148,19 @@ def test_the_coin_of_merlin_arthur_is_fair_and_unseen() -> None:
     flipped = state | {"variant": 1 - state["variant"]}
     for name, value in game.observe(state, "verifier").items():
         assert torch.equal(value, game.observe(flipped, "verifier")[name])
+
+
+def test_a_role_with_one_choice_has_a_discrete_action() -> None:
+    """So that algorithms for discrete actions alone can play it."""
+    tokens = 4
+    for name, prover in (("nip", "prover"), ("debate", "prover1"), ("merlin_arthur", "prover0")):
+        spaces = dialogue(PROTOCOLS[name], num_bits=tokens).action_spaces
+        assert spaces[prover] == Discrete(tokens + 1)
+        assert isinstance(spaces["verifier"], MultiDiscrete)
+    assert dialogue(PROTOCOLS["solo_verifier"]).action_spaces == {"verifier": Discrete(3)}
+    game = dialogue(PROTOCOLS["nip, prover first"], num_bits=tokens)
+    assert game.describe_action("prover", torch.tensor(2)) == "main: bit 2"
+    assert game.describe_action("prover", torch.tensor(tokens)) == "says nothing"
 
 
 # ---- witness ---------------------------------------------------------------------------------------------

@@ -1,0 +1,168 @@
+"""Tables and arrays in files, as columns by name: .csv, .parquet and .npz.
+
+Letters: N rows.
+"""
+
+import csv
+import hashlib
+import io
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from palestra.config import ConfigError, ConfigErrorItem
+
+SUFFIXES = (".csv", ".parquet", ".npz")
+SEPARATORS = ";\t|"  # that stand in other tables where commas are expected
+Column = np.ndarray[Any, Any]
+
+
+@dataclass(frozen=True)
+class ColumnsFile:
+    """The columns of a file. names: in its order. sha256: of its bytes, as hex digits."""
+
+    names: tuple[str, ...]
+    sha256: str
+    _read: Callable[[str], Column]
+
+    def column(self, name: str) -> Column:
+        """Numbers as float64 (N,), NaN where one is missing; texts as str (N,), empty where one is missing; arrays
+        (N, ...) of .npz files in their own dtype. Raises ConfigError, with the path "", for anything else."""
+        return self._read(name)
+
+
+def read_columns(path: str) -> ColumnsFile:
+    """The columns of a file on this machine; a relative path begins at the working directory. Raises ConfigError, with
+    the path "", for a file that cannot be read."""
+    if "://" in path:
+        raise _error(f"expected the path of a file on this machine, got the URL {path!r}; fetch it first")
+    place = Path(path)
+    if place.suffix not in SUFFIXES:
+        raise _error(f"expected a file that ends in {', '.join(SUFFIXES)}, got {path!r}")
+    if not place.is_file():
+        what = "something else" if place.exists() else f"none (looked in {place.absolute().parent})"
+        raise _error(f"expected a file at {path!r}, got {what}")
+    try:
+        content = place.read_bytes()
+    except OSError as error:
+        raise _error(f"expected a file that can be read at {path!r}, got: {error.strerror or error}") from error
+    if not content:
+        raise _error(f"expected rows in {path!r}, got an empty file")
+    names, read = {".csv": _read_csv, ".parquet": _read_parquet, ".npz": _read_npz}[place.suffix](content, path)
+    for name in names:
+        if names.count(name) > 1:
+            raise _error(f"expected columns of different names in {path!r}, got {name!r} twice")
+    return ColumnsFile(tuple(names), hashlib.sha256(content).hexdigest(), read)
+
+
+def _error(message: str) -> ConfigError:
+    return ConfigError([ConfigErrorItem("", message)])
+
+
+# ---- .csv ----------------------------------------------------------------------------------------------
+
+
+def _read_csv(content: bytes, path: str) -> tuple[list[str], Callable[[str], Column]]:
+    """Cells separated by commas, the first row holds the names of the columns; UTF-8. Empty lines do not count."""
+    try:
+        reader = csv.reader(io.StringIO(content.decode("utf-8-sig"), newline=""), strict=True)
+        lines = list(_filled_lines(reader))
+    except UnicodeDecodeError as error:
+        message = f"expected UTF-8 in {path!r}, got the byte {content[error.start]:#04x} at {error.start}"
+        raise _error(f"{message}; save it as UTF-8") from error
+    except csv.Error as error:
+        raise _error(
+            f"expected cells separated by commas in {path!r}, got in line {reader.line_num}: {error}"
+        ) from None
+    if not lines:
+        raise _error(f"expected rows in {path!r}, got an empty file")
+    (_, names), *rows = lines
+    if len(names) == 1 and any(separator in names[0] for separator in SEPARATORS):
+        raise _error(f"expected cells separated by commas in {path!r}, got the first line {names[0]!r:.80}")
+    for number, cells in rows:
+        if len(cells) != len(names):
+            message = f"expected {len(names)} cells in every line of {path!r}, as in the first one, got {len(cells)}"
+            raise _error(f"{message} in line {number}")
+    columns = list(zip(*(cells for _, cells in rows), strict=True)) or [()] * len(names)
+    return names, lambda name: _numbers_or_texts(columns[names.index(name)])
+
+
+def _filled_lines(reader: Any) -> Iterator[tuple[int, list[str]]]:
+    """Lines with their numbers, counted from 1."""
+    return ((reader.line_num, cells) for cells in reader if cells)
+
+
+def _numbers_or_texts(cells: tuple[str, ...]) -> Column:
+    """Numbers, if every cell is one or empty; else texts."""
+    numbers = [number_of(cell) for cell in cells]
+    if any(number is None for number in numbers):
+        return np.array(cells, dtype=object)
+    return np.array(numbers, dtype=np.float64)
+
+
+def number_of(cell: str) -> float | None:
+    """The number in a cell, NaN if it is empty; None if it is something else."""
+    try:
+        return None if "_" in cell else float(cell) if cell.strip() else np.nan  # Python would read 1_000 as a number
+    except ValueError:
+        return None
+
+
+# ---- .parquet ------------------------------------------------------------------------------------------
+
+
+def _read_parquet(content: bytes, path: str) -> tuple[list[str], Callable[[str], Column]]:
+    try:
+        arrow, parquet = import_module("pyarrow"), import_module("pyarrow.parquet")
+    except ImportError as error:
+        raise _error("expected the extra of parquet files, got none: pip install 'palestra[frames]'") from error
+    try:
+        table = parquet.read_table(io.BytesIO(content))
+    except (arrow.ArrowException, OSError) as error:
+        raise _error(f"expected a parquet file at {path!r}, got another one: {error!s:.200}") from error
+
+    def read(name: str) -> Column:
+        column, types = table.column(name), arrow.types
+        kind = column.type.value_type if types.is_dictionary(column.type) else column.type
+        if types.is_string(kind) or types.is_large_string(kind):
+            return np.array([text or "" for text in column.to_pylist()], dtype=object)
+        if not (types.is_integer(kind) or types.is_floating(kind) or types.is_boolean(kind) or types.is_decimal(kind)):
+            raise _error(f"expected numbers or texts in the column {name!r}, got {kind}; arrays may stand in .npz")
+        numbers = [np.nan if value is None else float(value) for value in column.to_pylist()]
+        return np.array(numbers, dtype=np.float64)
+
+    return list(table.column_names), read
+
+
+# ---- .npz ----------------------------------------------------------------------------------------------
+
+
+def _read_npz(content: bytes, path: str) -> tuple[list[str], Callable[[str], Column]]:
+    try:
+        arrays = np.load(io.BytesIO(content), allow_pickle=False)
+        names = list(arrays.files)
+    except (ValueError, OSError, EOFError, AttributeError, zipfile.BadZipFile) as error:
+        raise _error(f"expected arrays that numpy.savez has written at {path!r}, got another file") from error
+
+    def read(name: str) -> Column:
+        try:
+            found: Column = arrays[name]
+        except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+            message = (
+                f"expected an array of numbers or texts as {name!r}, got one that only pickle reads, or a damaged one"
+            )
+            raise _error(message) from error
+        if found.ndim == 0 or found.dtype.kind not in "biufUS":
+            got = f"{found.dtype} of shape {found.shape}"
+            raise _error(f"expected an array of numbers or texts with an axis of rows as {name!r}, got {got}")
+        if found.dtype.kind in "US":
+            texts = np.char.decode(found, "utf-8", "replace") if found.dtype.kind == "S" else found
+            return texts.astype(object)
+        return found.astype(np.float64) if found.ndim == 1 else found
+
+    return names, read

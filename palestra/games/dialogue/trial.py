@@ -1,0 +1,227 @@
+"""Protocols and scenarios are made, and those of a user's own are tried before anybody plays: what is wrong with them
+is told in a line each.
+
+Letters: B worlds, T rounds, C channels.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from itertools import count, product
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from palestra.config import ConfigError, ConfigErrorItem, UserConfig, failure
+from palestra.games.dialogue.protocol import VERDICTS, Protocol, RewardsConfig, protocol_faults
+from palestra.games.dialogue.scenario import Scenario
+from palestra.games.spaces import Space
+from palestra.games.trees import memory_of
+from palestra.games.trial_calls import CannotGoOn, CheckedCalls, described
+from palestra.randomness import base_key, fold, random_integers, restored_global_states, world_keys
+
+NUM_WORLDS = 5
+NUM_DRAWS = 500  # of which the labels are looked at
+OWN_ENTRIES = ("messages", "round")  # which the game adds to what a role sees
+
+
+def make_protocol(config: Any) -> Protocol:
+    """The protocol of a config. Raises ConfigError, with paths relative to it, for one that cannot be played."""
+    try:
+        protocol: Protocol = config.build()
+        faults = _answer_faults(protocol) if isinstance(config, UserConfig) else []
+        faults = faults or protocol_faults(protocol)
+    except ConfigError:
+        raise
+    except Exception as error:
+        faults = [f"{config.name!r} cannot be made: {failure(error)}"]
+    if faults:
+        raise ConfigError([ConfigErrorItem("", fault) for fault in faults])
+    return protocol
+
+
+def make_scenario(config: Any, protocol: Protocol, device: torch.device) -> Scenario:
+    """The scenario of a config. Raises ConfigError, with paths relative to it, for one that cannot be made; one of the
+    user's own is tried."""
+    if not isinstance(config, UserConfig):
+        scenario: Scenario = config.build(protocol, device)
+        return scenario
+    try:
+        scenario = config.build(protocol, device)
+    except ConfigError:
+        raise
+    except Exception as error:
+        message = f"{config.name!r} cannot be made: {failure(error)}"
+        raise ConfigError([ConfigErrorItem("", message)]) from error
+    trial = ScenarioTrial(scenario, protocol)
+    with restored_global_states(), torch.no_grad(), suppress(CannotGoOn):
+        trial.play()
+    if trial.faults:
+        name = type(scenario).__name__
+        raise ConfigError([ConfigErrorItem("", f"{name}.{method}: {told}") for method, told in trial.faults.values()])
+    return scenario
+
+
+# ---- protocols -----------------------------------------------------------------------------------------
+
+
+def _answer_faults(protocol: Protocol) -> list[str]:
+    """What is wrong with the attributes of a protocol, or else with what its methods answer: one line for each."""
+    found: dict[str, str] = {}
+    for name, fault in _attribute_faults(protocol):
+        found[name] = fault
+    for name, fault in () if found else _method_faults(protocol):
+        found.setdefault(name, fault)
+    return [f"{type(protocol).__name__}.{name}: {fault}" for name, fault in found.items()]
+
+
+def _attribute_faults(protocol: Protocol) -> Iterator[tuple[str, str]]:
+    def is_roles(value: Any) -> bool:
+        return isinstance(value, tuple) and all(isinstance(role, str) for role in value)
+
+    def is_count(value: Any) -> bool:
+        return type(value) is int and value >= 1
+
+    expected: dict[str, tuple[str, Any]] = {
+        "roles": ("a tuple of different names", lambda v: is_roles(v) and v and len(set(v)) == len(v)),
+        "verifiers": ("a tuple of roles", is_roles),
+        "channels": (
+            "a mapping from names of channels to tuples of roles",
+            lambda v: isinstance(v, Mapping) and all(isinstance(c, str) and is_roles(s) for c, s in v.items()),
+        ),
+        "sides": ("a mapping from provers to 0 (reject) or 1 (accept)", lambda v: isinstance(v, Mapping)),
+        "num_variants": ("an integer >= 1", is_count),
+        "min_rounds": ("an integer >= 1 (super().__init__ sets it)", is_count),
+        "max_rounds": ("an integer >= 1 (super().__init__ sets it)", is_count),
+        "rewards": ("the RewardsConfig of its config", lambda v: isinstance(v, RewardsConfig)),
+    }
+    for name, (what, fits) in expected.items():
+        value = getattr(protocol, name, None)
+        if not fits(value):
+            yield name, f"expected {what}, got {value!r:.80}"
+
+
+def _method_faults(protocol: Protocol) -> Iterator[tuple[str, str]]:
+    """Of every question that the game asks of a protocol: a method, and what is wrong with its answer."""
+    flag, number = "True or False", "a finite number"
+    for t, k in protocol.moments():
+        when = f"in round {t}" + (f" of variant {k}" if protocol.num_variants > 1 else "")
+        for role, channel in product(protocol.roles, protocol.channels):
+            yield from _answer_fault(protocol, "speaks", (role, channel, t, k), flag, f"{role!r} in {channel!r} {when}")
+        for verifier, method in product(protocol.verifiers, ("is_active", "may_decide")):
+            yield from _answer_fault(protocol, method, (verifier, t, k), flag, f"{verifier!r} {when}")
+    for verdicts, label in product(product(VERDICTS, repeat=len(protocol.verifiers)), (0, 1)):
+        by_verifier = dict(zip(protocol.verifiers, verdicts, strict=True))
+        for role in protocol.roles:
+            where = f"{role!r} with the verdicts {by_verifier} and the label {label}"
+            yield from _answer_fault(protocol, "reward", (role, by_verifier, label), number, where)
+
+
+def _answer_fault(
+    protocol: Protocol, method: str, arguments: tuple[Any, ...], expected: str, where: str
+) -> Iterator[tuple[str, str]]:
+    try:
+        first, second = (getattr(protocol, method)(*arguments) for _ in range(2))
+    except Exception as error:
+        yield method, f"raises {failure(error)} for {where}"
+        return
+    is_number = isinstance(first, int | float) and not isinstance(first, bool) and math.isfinite(first)
+    if not (is_number if method == "reward" else isinstance(first, bool)):
+        yield method, f"expected {expected} for {where}, got {first!r:.80}"
+    elif first != second:
+        yield method, f"expected the same answer at every call for {where}, got {first!r} and {second!r}"
+
+
+# ---- scenarios -----------------------------------------------------------------------------------------
+
+
+class ScenarioTrial(CheckedCalls):
+    """One scenario, asked for a few instances to find its faults. Every call is made twice, and once more for one of
+    the worlds alone."""
+
+    def __init__(self, scenario: Scenario, protocol: Protocol) -> None:
+        super().__init__(scenario)
+        self.scenario, self.protocol = scenario, protocol
+
+    def play(self) -> None:
+        num_tokens = getattr(self.scenario, "num_tokens", None)
+        if type(num_tokens) is not int or num_tokens < 1:
+            self.fault("num_tokens", "an integer >= 1", repr(num_tokens))
+            raise CannotGoOn
+        spaces = {role: self._spaces(role) for role in self.protocol.roles}
+        sizes = {size for entries in spaces.values() for space in entries.values() for size in space.shape}
+        num_worlds = next(n for n in count(NUM_WORLDS) if n not in sizes)  # so that axes cannot be confused
+        for held_out in (False, True):
+            keys = world_keys(base_key(0, f"scenario trial {held_out}"), num_worlds, self.scenario.device)
+            instances = self._draw(fold(keys, 0), held_out)
+            for place, (role, entries) in enumerate(spaces.items()):
+                self._view(instances, role, self._messages(role, fold(keys, place + 1)), entries)
+            self._check_labels(held_out)
+            self._check_words(instances)
+
+    def _spaces(self, role: str) -> dict[str, Space]:
+        found = self.attempt("spaces", role)
+        if not isinstance(found, dict) or not all(isinstance(space, Space) for space in found.values()):
+            self.fault("spaces", f"for {role!r} a dict of Space by name", described(found))
+            raise CannotGoOn
+        for name in OWN_ENTRIES:
+            if name in found:
+                self.fault("spaces", f"other entries than {' and '.join(OWN_ENTRIES)}, which the game adds", repr(name))
+                raise CannotGoOn
+        return found
+
+    def _draw(self, keys: Tensor, held_out: bool) -> dict[str, Tensor]:
+        found, B = self.call("draw", keys, held_out), len(keys)
+        if not (isinstance(found, tuple) and len(found) == 2 and isinstance(found[0], dict)):
+            self.fault("draw", "a tuple of instances, a dict of tensors by name, and labels", described(found))
+            raise CannotGoOn
+        instances, label = found
+        is_sound = self.check_tensor("draw", "the labels to be ", label, torch.int64, (B,))
+        for name, value in instances.items():
+            if not (isinstance(value, Tensor) and value.shape[:1] == (B,) and self.is_here(value)):
+                expected = f"{name!r} to be a tensor of {B} worlds, ({B}, ...), on {self.scenario.device}"
+                self.fault("draw", expected, described(value))
+                is_sound = False
+        named = {"the labels": label, **{repr(name): value for name, value in instances.items()}}
+        for name, value in named.items() if is_sound else ():
+            if value.stride(0) == 0:  # a world that begins anew would write to all of them
+                self.fault("draw", f"{name} to have memory for each world", "one memory, as expand makes it")
+        if not is_sound:
+            raise CannotGoOn
+        return instances
+
+    def _messages(self, role: str, keys: Tensor) -> Tensor:
+        """Any tokens, or silence (-1), in the channels that the role sees: int64 (B, T, C)."""
+        num_channels = sum(role in seen_by for seen_by in self.protocol.channels.values())
+        shape = (len(keys), self.protocol.max_rounds, num_channels)
+        return random_integers(keys, shape[1] * shape[2], self.scenario.num_tokens + 1).view(shape) - 1
+
+    def _view(self, instances: dict[str, Tensor], role: str, messages: Tensor, spaces: dict[str, Space]) -> None:
+        found = self.call("view", instances, role, messages)
+        if not isinstance(found, dict) or found.keys() != spaces.keys():
+            got = f"those of {', '.join(map(repr, found)) or 'none'}" if isinstance(found, dict) else described(found)
+            expected = ", ".join(map(repr, spaces)) or "none"
+            self.fault("view", f"for {role!r} the entries of its spaces: {expected}", got)
+            return
+        for name, space in spaces.items():
+            what, value = f"entry {name!r} of {role!r} to be ", found[name]
+            is_sound = self.check_tensor("view", what, value, space.dtype, (len(messages), *space.shape))
+            if is_sound and not bool(torch.isfinite(value).all()):
+                self.fault("view", f"{what}finite numbers", "nan or inf")
+            if is_sound and memory_of(value) & memory_of((instances, messages)):
+                self.fault("view", f"{what}a new tensor", "a view of the instances or messages")
+
+    def _check_labels(self, held_out: bool) -> None:
+        keys = world_keys(base_key(1, f"scenario trial {held_out}"), NUM_DRAWS, self.scenario.device)
+        _, label = self.attempt("draw", keys, held_out)
+        wrong = label[(label != 0) & (label != 1)]
+        if len(wrong):
+            self.fault("draw", "the labels to be 0 or 1", str(int(wrong[0])))
+
+    def _check_words(self, instances: dict[str, Tensor]) -> None:
+        one = {name: value[0] for name, value in instances.items()}
+        for method, argument in (("describe", one), ("describe_token", 0)):
+            found = self.attempt(method, argument)
+            if not isinstance(found, str):
+                self.fault(method, "a text", described(found))
