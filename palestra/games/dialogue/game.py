@@ -17,6 +17,7 @@ from palestra.games.dialogue.measures import NAMES, mutual_information, verdict_
 from palestra.games.dialogue.protocol import Protocol, Verdict, protocol_faults
 from palestra.games.dialogue.protocols import AnyProtocolConfig, NipConfig
 from palestra.games.dialogue.scenario import Scenario
+from palestra.games.dialogue.turns import turns_in_words
 from palestra.games.dialogue.witness import WitnessConfig
 from palestra.games.game import Kernel, Observation, State, TensorGame
 from palestra.games.spaces import MultiDiscrete, Space
@@ -62,6 +63,9 @@ class DialogueConfig(GameConfig):
 
     def declared_measures(self) -> tuple[str, ...]:
         return (*NAMES, *(name for name, _, _ in message_slots(self.protocol.build())))
+
+    def describe_turns(self) -> list[str]:
+        return turns_in_words(self.protocol.name, self.protocol.build())
 
 
 def message_slots(protocol: Protocol) -> list[tuple[str, int, int]]:
