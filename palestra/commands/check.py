@@ -3,7 +3,7 @@ environment or importing an extra."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from palestra.algorithms.algorithm import Seat
 from palestra.config import ConfigError, checking
@@ -11,16 +11,26 @@ from palestra.games.config import GameConfig, NotDeclared, without_environments
 from palestra.players import FromRunConfig
 from palestra.players.torch_modules import TorchModuleConfig
 from palestra.recording import make_recorders
+from palestra.recording.results import stage_text
 from palestra.runs.config import RunConfig, read_config
 from palestra.runs.parts import check_seat
 from palestra.runs.tournament import Tournament, read_tournament
 from palestra.runtime.device import find_device
 from palestra.training import make_trainer
 from palestra.training.checks import check_checkpoint_folder, check_scratch_folders
+from palestra.training.naming import named_class
 
 
-def dry_run(config: str | Path | RunConfig, overrides: Sequence[str]) -> list[str]:
-    """Raise ConfigError for everything that `train` would refuse. Gives phrases that name what was not checked."""
+class Checked(NamedTuple):
+    """A config that `train` would accept. plan: lines that say what the run does, and who acts when in its game.
+    unchecked: phrases that name what was not checked."""
+
+    plan: list[str]
+    unchecked: list[str]
+
+
+def dry_run(config: str | Path | RunConfig, overrides: Sequence[str]) -> Checked:
+    """Raise ConfigError for everything that `train` would refuse."""
     read: RunConfig = read_config(config, tuple(overrides))
     with checking(), without_environments():
         try:
@@ -31,18 +41,24 @@ def dry_run(config: str | Path | RunConfig, overrides: Sequence[str]) -> list[st
         except NotDeclared:
             _check_apart_from_environment(read)
             fit = ", and whether actions, networks, wrappers, callbacks and players of other runs fit it"
-    return [*_unmade_environments(read, fit), *_missing_extras(read)]
+    return Checked(_plan(read), [*_unmade_environments(read, fit), *_missing_extras(read)])
 
 
-def dry_tournament(file: Path, overrides: Sequence[str]) -> list[str]:
+def _plan(config: RunConfig) -> list[str]:
+    trainer = named_class(config)
+    stages = {"train": trainer.train_stage(config), "test": trainer.test_stage(config)}
+    return [*(stage_text(name, stage) for name, stage in stages.items()), *config.game.describe_turns()]
+
+
+def dry_tournament(file: Path, overrides: Sequence[str]) -> Checked:
     """As `dry_run`, for the config of a tournament."""
     config = read_tournament(file, overrides)
     environment = config.game.environment_id()
     if environment is not None:
-        return [f"the environment {environment}, which is not made here, and whether the players fit it"]
+        return Checked([], [f"the environment {environment}, which is not made here, and whether the players fit it"])
     with checking():
         Tournament(config)
-    return []
+    return Checked(config.game.describe_turns(), [])
 
 
 def _needs_no_environment(config: RunConfig) -> bool:

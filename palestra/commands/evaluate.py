@@ -73,6 +73,8 @@ class ShownEvaluations:
             name=self.run.folder.path.name,
             run_folder=str(self.run.folder.path),
             device=str(self.run.game.device),
+            stages={},
+            stage=None,
             fraction=share,
             elapsed_s=elapsed_s,
             remaining_s=elapsed_s * (1.0 - share) / share if share else None,

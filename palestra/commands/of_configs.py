@@ -1,13 +1,15 @@
 """The commands for configs: profile, check, config, list."""
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from palestra.commands.failures import errors, one_line_errors
 from palestra.commands.shell import File, Overrides, console
+
+if TYPE_CHECKING:
+    from palestra.commands.check import Checked
 
 commands = typer.Typer()
 
@@ -39,8 +41,8 @@ def profile(
 
 @commands.command()
 def check(file: File, overrides: Overrides = None) -> None:
-    """Check a config: all that `train` would refuse, at once. Nothing is run, and no environment is made; classes
-    that the file names are imported, and with them their modules run."""
+    """Check a config: all that `train` would refuse, at once; and say what the run would do. Nothing is run, and no
+    environment is made; classes that the file names are imported, and with them their modules run."""
     with one_line_errors():
         from palestra.commands.check import dry_run, dry_tournament
         from palestra.commands.named_configs import find_config, naming_remedies
@@ -53,14 +55,15 @@ def check(file: File, overrides: Overrides = None) -> None:
         named = find_config(file, overrides or [])
         _print_note(named.note)
         with naming_remedies(named):
-            unchecked = dry_run(named.config, named.overrides)
-        _print_checked(named.title, unchecked)
+            checked = dry_run(named.config, named.overrides)
+        _print_checked(named.title, checked)
 
 
-def _print_checked(title: str, unchecked: Sequence[str]) -> None:
-    console.print(f"{title}: complete and consistent", soft_wrap=True, markup=False)
-    if unchecked:
-        console.print(f"not checked: {'; '.join(unchecked)}", soft_wrap=True, markup=False)
+def _print_checked(title: str, checked: "Checked") -> None:
+    for line in (f"{title}: complete and consistent", *checked.plan):
+        console.print(line, soft_wrap=True, markup=False)
+    if checked.unchecked:
+        console.print(f"not checked: {'; '.join(checked.unchecked)}", soft_wrap=True, markup=False)
 
 
 def _print_note(note: str | None) -> None:

@@ -81,6 +81,11 @@ def typed(value: object) -> str:
     return shown(value) if name is None else f"the {name} {shown(value)}"
 
 
+def enumerated(words: Sequence[str]) -> str:
+    """Words as a sentence has them: `a, b and c`."""
+    return " and ".join(filter(None, (", ".join(words[:-1]), *words[-1:])))
+
+
 def listed(values: Iterable[object]) -> str:
     """Values separated by commas, for a message: `'dqn', 'ppo'`."""
     return ", ".join(shown(value) for value in values)

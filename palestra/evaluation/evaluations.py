@@ -2,14 +2,13 @@
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from palestra.config import ConfigError, ConfigErrorItem, below
 from palestra.evaluation.config import BestConfig, EvaluationConfig, UserEvaluationConfig
 from palestra.evaluation.episodes import play_episodes
-from palestra.evaluation.evaluator import Games, evaluation_mode, play_games
+from palestra.evaluation.evaluator import Games, play_games
 from palestra.evaluation.measures import GameMeasures, Measure
 from palestra.evaluation.ratings import rate
 from palestra.evaluation.trace import trace_game
@@ -28,7 +27,8 @@ NUM_FILMED = 3
 
 
 class Evaluations:
-    """The evaluations of a run, which share its players.
+    """The evaluations of a run, which share its players, in the modes that their networks have: whoever owns the
+    players switches these to evaluation mode.
 
     roles: who sits in which role. build_game: builds the game of an evaluation that has its own. fit_player: builds a
     player once more, with the observations and actions of a role in another game; raises ConfigError if its networks do
@@ -119,9 +119,8 @@ class Evaluations:
         """Play one evaluation, and return its record: its name, the results of every pairing in the config's order, all
         from the same starts, and the ratings of the players.
 
-        Players act without exploration, their networks in evaluation mode; the modes are restored. with_scripted: also
-        play the pairings in which nobody learns. watch: called repeatedly with how many games of all pairings are over;
-        may raise Interrupted.
+        Players act without exploration. with_scripted: also play the pairings in which nobody learns. watch: called
+        repeatedly with how many games of all pairings are over; may raise Interrupted.
         """
         config, game = self.configs[name], self._game(name)
         if isinstance(config, UserEvaluationConfig):
@@ -156,9 +155,8 @@ class Evaluations:
             message = "expected an evaluation in an environment, which can be rendered, got one in a game of tensors"
             raise ConfigError([ConfigErrorItem("--video", message)])
         pairing = next(iter(self.pairings(name, with_scripted=False) or config.pairings))
-        with self._policies(name, pairing) as policies:
-            (policy,) = policies.values()
-            return film_episodes(game, policy, NUM_FILMED, config.max_rounds, self._seed(config), path)
+        (policy,) = self._policies(name, pairing).values()
+        return film_episodes(game, policy, NUM_FILMED, config.max_rounds, self._seed(config), path)
 
     def trace(self, name: str, pairing: Mapping[str, str]) -> Trace | None:
         """A game of one pairing, recorded move by move; None if all candidates are over at their start. Only for tensor
@@ -166,16 +164,12 @@ class Evaluations:
         config, game = self.configs[name], self._game(name)
         assert isinstance(game, TensorGame)
         assert isinstance(config, EvaluationConfig)
-        with self._policies(name, pairing) as policies:
-            return trace_game(game, policies, config.max_rounds, self._seed(config))
+        return trace_game(game, self._policies(name, pairing), config.max_rounds, self._seed(config))
 
-    @contextmanager
-    def _policies(self, evaluation: str, pairing: Mapping[str, str]) -> Iterator[dict[str, Policy]]:
-        """The policies of a pairing, by role; inside the block all networks are in evaluation mode."""
+    def _policies(self, evaluation: str, pairing: Mapping[str, str]) -> dict[str, Policy]:
+        """The policies of a pairing, by role."""
         seated = {role: self._seated(evaluation, name, role) for role, name in pairing.items()}
-        everyone = [*self.players.values(), *(player for player in seated.values() if player is not None)]
-        with evaluation_mode([net for player in everyone for net in player.nets.values()]):
-            yield {role: self._policy(name, seated[role], evaluation, role) for role, name in pairing.items()}
+        return {role: self._policy(name, seated[role], evaluation, role) for role, name in pairing.items()}
 
     def _seated(self, evaluation: str, name: str, role: str) -> Player | None:
         """The player of that name, or the one with its present weights that stands in for it; None if it is only a
@@ -212,12 +206,12 @@ class Evaluations:
         watch: Callable[[int], None],
     ) -> Games:
         seed = self._seed(config)
-        with self._policies(config.name, pairing) as policies:
-            if isinstance(game, TensorGame):
-                return play_games(game, policies, num_games, config.max_rounds, seed, watch)
-            assert isinstance(game, WorldGame)
-            policy = policies[game.roles[0]]
-            return play_episodes(game, policy, num_games, self.num_worlds, config.max_rounds, seed, watch, self.info)
+        policies = self._policies(config.name, pairing)
+        if isinstance(game, TensorGame):
+            return play_games(game, policies, num_games, config.max_rounds, seed, watch)
+        assert isinstance(game, WorldGame)
+        policy = policies[game.roles[0]]
+        return play_episodes(game, policy, num_games, self.num_worlds, config.max_rounds, seed, watch, self.info)
 
     def _policy(self, name: str, player: Player | None, evaluation: str, role: str) -> Policy:
         if player is None or player.script is not None:

@@ -1,12 +1,11 @@
 """Evaluation: a fixed number of games, each from the same start for every pairing and in every evaluation."""
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from palestra.games.game import State, TensorGame
 from palestra.games.policy import Memory, Policy
@@ -185,16 +184,3 @@ class Batch:
 
 def _where(mask: Tensor, yes: Tensor, no: Tensor) -> Tensor:
     return torch.where(mask.view(-1, *([1] * (yes.dim() - 1))), yes, no)
-
-
-@contextmanager
-def evaluation_mode(nets: list[nn.Module]) -> Iterator[None]:
-    """Switch networks to evaluation mode inside the block; each returns to the mode that it had."""
-    modes = [net.training for net in nets]
-    for net in nets:
-        net.eval()
-    try:
-        yield
-    finally:
-        for net, training in zip(nets, modes, strict=True):
-            net.train(training)

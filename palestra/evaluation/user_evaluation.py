@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from palestra.config import UserConfig
-from palestra.evaluation.evaluator import STREAM, evaluation_mode
+from palestra.evaluation.evaluator import STREAM
 from palestra.players.player import Player
 from palestra.randomness import base_key, restored_global_states, seeded_global_state
 
@@ -48,10 +48,9 @@ def play_user_evaluation(
     and the players are afterwards as they were. Raises TypeError for scores that are none."""
     evaluation: UserEvaluation = config.build()
     counts = {player.name: player.num_predictions for player in players.values()}
-    nets = [net for player in players.values() for net in player.nets.values()]
     key = base_key(seed, STREAM)
     try:
-        with restored_global_states(), seeded_global_state(key), evaluation_mode(nets), torch.no_grad():
+        with restored_global_states(), seeded_global_state(key), torch.no_grad():
             random.seed(key)
             np.random.seed(key % 2**32)
             for player in players.values():

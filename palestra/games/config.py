@@ -41,6 +41,10 @@ class GameConfig(Config):
         """The names of what `measures` of the game gives."""
         return ()
 
+    def describe_turns(self) -> list[str]:
+        """Who acts when, in lines that `palestra check` prints; [] where the roles say it all."""
+        return []
+
     def declares_actions(self) -> bool:
         """Whether the number of actions is known before an environment is made."""
         return True

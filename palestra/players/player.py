@@ -12,6 +12,7 @@ from palestra.config import ConfigError, ConfigErrorItem, replaced
 from palestra.games.game import Game, Observation, expand_mask
 from palestra.games.policy import Memory, Policy
 from palestra.games.spaces import ActionSpace, Space
+from palestra.nets.modes import in_evaluation, set_in_evaluation
 from palestra.optimizers import Optimizer
 from palestra.players.scripted import Script
 from palestra.randomness import base_key, world_keys
@@ -224,7 +225,7 @@ class Player:
         store in segments."""
         assert self.algorithm is not None
         return self.weights() | {
-            "modes": {name: net.training for name, net in self.nets.items()},
+            "in_evaluation": {name: in_evaluation(net) for name, net in self.nets.items()},
             "optimizers": {name: optimizer.state_dict() for name, optimizer in self.optimizers.items()},
             "algorithm": self.algorithm.state_dict(),
             "kernels": self.algorithm.kernels_in_use(),
@@ -249,7 +250,7 @@ class Player:
         assert self.algorithm is not None
         self.load_weights(state)
         for name, net in self.nets.items():
-            net.train(state["modes"][name])
+            set_in_evaluation(net, state["in_evaluation"][name])
         for name, optimizer in self.optimizers.items():
             optimizer.load_state_dict(state["optimizers"][name])
         self.algorithm.load_state_dict(state["algorithm"])

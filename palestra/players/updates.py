@@ -26,6 +26,17 @@ class UpdatesConfig(Config):
         """Whether the player learns in this epoch of the run, counted from 0."""
         return True
 
+    def in_words(self) -> str:
+        """In which epochs the player learns."""
+        return "in every epoch"
+
+    def _in_words(self, first: int, last: int) -> str:
+        """Where the epochs of each cycle from `first` to before `last` are meant."""
+        if last - first == self.cycle:
+            return "in every epoch"
+        epochs = f"epoch {first}" if last - first == 1 else f"epochs {first} to {last - 1}"
+        return f"in {epochs} of every {self.cycle}"
+
 
 class ConstantUpdatesConfig(UpdatesConfig):
     name: Literal["constant"]
@@ -59,6 +70,9 @@ class ContiguousPeriodicUpdatesConfig(UpdatesConfig):
     def learns(self, epoch: int) -> bool:
         return self.first <= epoch % self.period < self.last
 
+    def in_words(self) -> str:
+        return self._in_words(self.first, self.last)
+
 
 class AlternatingPeriodicUpdatesConfig(UpdatesConfig):
     name: Literal["alternating_periodic"]
@@ -74,6 +88,9 @@ class AlternatingPeriodicUpdatesConfig(UpdatesConfig):
 
     def learns(self, epoch: int) -> bool:
         return epoch // self.period % 2 == self.phase
+
+    def in_words(self) -> str:
+        return self._in_words(self.phase * self.period, (self.phase + 1) * self.period)
 
 
 AnyUpdatesConfig = Annotated[

@@ -117,13 +117,27 @@ class Task:
 
 
 @dataclass(frozen=True)
+class Stage:
+    """A stage of a run as its config declares it. length: how much is done, counted in `unit`; None: not known before.
+
+    description: what is done, in plain words, without a full stop.
+    """
+
+    description: str
+    length: float | None
+    unit: str
+
+
+@dataclass(frozen=True)
 class Progress:
     """How a run, or an evaluation of a stored run, stands at one moment. Rates are per second of training."""
 
     name: str
     run_folder: str | None
     device: str
-    fraction: float  # of the run, 0..1
+    stages: Mapping[str, Stage]  # all of the run, by name, in their order
+    stage: str | None  # which of them goes on
+    fraction: float  # of training, 0..1
     elapsed_s: float
     remaining_s: float | None
     time: Mapping[str, float]  # phase -> seconds, see palestra.runtime.timing
@@ -229,6 +243,19 @@ def phase_shares(time: Mapping[str, float]) -> list[tuple[str, float]]:
 def task_text(task: Task) -> str:
     """120 of 300 games"""
     return f"{task.done:,} of {task.total:,} {task.unit}"
+
+
+def amount_text(stage: Stage) -> str:
+    """12,000 opt steps; "" where that is not known before, or nothing is done"""
+    if not stage.length:
+        return ""
+    number = f"{stage.length:,.0f}" if stage.length == int(stage.length) else f"{stage.length:g}"
+    return f"{number} {label(stage.unit).removesuffix('s' if stage.length == 1 else '')}"
+
+
+def stage_text(name: str, stage: Stage) -> str:
+    """train: 12,000 opt steps, host and agent update in turn"""
+    return f"{name}: " + ", ".join(filter(None, (amount_text(stage), stage.description)))
 
 
 def metric_text(value: object) -> str:

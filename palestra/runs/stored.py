@@ -44,6 +44,8 @@ class StoredRun:
         self.folder, self.config, self.results = folder, config, folder.evaluations
         self.parts = build_parts(config, torch.device(config.execution.device), folder.players)
         use_models(self.parts, models or {})
+        for player in self.parts.learners:
+            player.set_training(False)
         self.game, self.players = self.parts.game, self.parts.players
         self.counters: dict[str, int] = {}
         self.is_over = False

@@ -2,13 +2,14 @@
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 import torch
 
 from palestra.buffers.replay import ReplayBuffer
 from palestra.callbacks import Callback
 from palestra.callbacks.training import Training
+from palestra.recording.results import Stage
 from palestra.runs.output import RunOutput
 from palestra.runtime.clock import Mark, TrainingClock
 from palestra.runtime.timing import TimeLog
@@ -45,6 +46,13 @@ class RunningTraining(Training, Protocol):
     device: torch.device
     callbacks: list[Callback]
     evaluating: Evaluating
+    stage: Literal["train", "test"]
+
+    @classmethod
+    def train_stage(cls, config: Any) -> Stage: ...
+
+    @classmethod
+    def test_stage(cls, config: Any) -> Stage: ...
 
     def opened_output(self) -> RunOutput: ...
 

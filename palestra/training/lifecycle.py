@@ -18,7 +18,6 @@ from palestra.recording.results import Task
 from palestra.recording.values import Recordable
 from palestra.runs.config import BaseRunConfig
 from palestra.runs.output import RunOutput
-from palestra.runtime.clock import Mark
 from palestra.runtime.intervals import Agenda, Counters, Interval, is_due, read_limit
 from palestra.runtime.signals import Interrupted
 from palestra.storage.checkpoints import CheckpointError
@@ -28,29 +27,23 @@ from palestra.training.checks import TrainingFailed, branch_hint, check_checkpoi
 from palestra.training.evaluating import Evaluating
 from palestra.training.interface import TrainingEnds, Watcher
 from palestra.training.progress import ProgressReporter
-from palestra.training.run import RunOwner
+from palestra.training.stages import Stages
 
 LOOK_INTERVAL = Interval(every=256, unit="opt_steps")  # between checks of the loss: on a GPU each one waits
 
 
-class Lifecycle(RunOwner):
+class Lifecycle(Stages):
     """What every training does, whatever it trains.
 
-    counter_names: the counters, each an integer attribute, in the order in which records have them. rated: those whose
-    rates per second are recorded. epoch_counter_names: the keys of `epoch_counts`, which are set to 0 when an epoch
-    begins. failures: exceptions of parts (of an environment, say) that end the run as failed.
+    epoch_counter_names: the keys of `epoch_counts`, which are set to 0 when an epoch begins. failures: exceptions of
+    parts (of an environment, say) that end the run as failed.
     extra_state: what a `_train` of your own remembers from one safe point to the next: numbers, texts, tensors, lists
     and dicts of these. Checkpoints hold it.
     """
 
     run_config: ClassVar[type[BaseRunConfig]] = BaseRunConfig
-    counter_names: ClassVar[tuple[str, ...]] = ("opt_steps", "epochs")
-    rated: ClassVar[tuple[str, ...]] = ("opt_steps",)
     epoch_counter_names: ClassVar[tuple[str, ...]] = ("updates",)
     failures: ClassVar[tuple[type[Exception], ...]] = ()
-
-    opt_steps: int
-    epochs: int
 
     def _build(self) -> None:
         self.watcher: Watcher | None = None
@@ -83,7 +76,7 @@ class Lifecycle(RunOwner):
         self._more = read_limit(num_steps, unit, self.config.units)
         self.require_ready()
         self._has_left = False
-        with self.checkpointing.removing_failed_branch(), self._opened() as output:
+        with self.checkpointing.removing_failed_branch(), self._opened() as output, self.train_context():
             try:
                 self.before_train()
                 while not self.finished:
@@ -148,7 +141,10 @@ class Lifecycle(RunOwner):
         done = self.end_reason is not None or self.config.stop.share(now) >= 1.0
         self.require_finite(with_parameters=False)
         try:
-            self.evaluate(self.evaluating.due(before, now, done), done)
+            if done:
+                self.finish_with_test()
+            else:
+                self.evaluate(self.evaluating.due(before, now, False))
             if done or is_due(output.record, before, now):
                 self.record(self.end_reason if done else None)
             self.checked, self.finished = now, done
@@ -206,7 +202,7 @@ class Lifecycle(RunOwner):
         output.feed(self._recorders)
         if is_fresh and not output.checkpoints.numbers():
             try:
-                self.evaluate(self.evaluating.due(self.checked, self.checked, True), False)
+                self.evaluate(self.evaluating.due(self.checked, self.checked, True))
             except Interrupted:
                 raise TrainingEnds from None
             if self.config.output.save is not None:
@@ -239,10 +235,6 @@ class Lifecycle(RunOwner):
 
     # ---- what a kind of training adds --------------------------------------------------------------------
 
-    def _train(self) -> None:
-        """One epoch. A run that is resumed at any safe point calls it again, and it must go on from there."""
-        raise NotImplementedError
-
     def fault(self, with_parameters: bool) -> str | None:
         """A message if a loss is not finite or, with `with_parameters`, a parameter; None if all are finite."""
         return None
@@ -268,18 +260,6 @@ class Lifecycle(RunOwner):
         return []
 
     # ---- what is done at safe points -------------------------------------------------------------------
-
-    def evaluate(self, names: Sequence[str], is_final: bool) -> None:
-        """Evaluate, and write the records of the results that count now. If a signal comes, raise Interrupted and write
-        none."""
-        with self.clock.paused(), self.time_log.during("evaluation"):
-            records = self.evaluating.results(names, is_final)
-        for record in records:
-            self.opened_output().write(record)
-            if record["kind"] == "evaluation":  # not one that has failed
-                self.evaluating.update_best(record)
-                self.after_evaluation(record)
-        self.progress.show_news()
 
     def record(self, ended: str | None = None) -> None:
         """Write a training record of what came since the last one. ended: why the run ends before its `stop`."""
@@ -361,20 +341,7 @@ class Lifecycle(RunOwner):
         callbacks = [*state["callbacks"], *(callback.state_dict() for callback in new_callbacks)]
         return state | {"evaluating": self.evaluating.state_of_branch(), "end_reason": None, "callbacks": callbacks}
 
-    # ---- counters, time, output --------------------------------------------------------------------------
-
-    def counts(self) -> dict[str, int]:
-        return {name: getattr(self, name) for name in self.counter_names}
-
-    @property
-    def counters(self) -> Counters:
-        """The counters that intervals and limits may name as their unit."""
-        counts = self.counts()
-        return {unit: self.clock.seconds / 60 if unit == "minutes" else counts[unit] for unit in self.config.units}
-
-    def mark(self) -> Mark:
-        """The present counts and seconds of training, from which rates are computed."""
-        return Mark(self.clock.seconds, {name: getattr(self, name) for name in self.rated})
+    # ---- time, output ------------------------------------------------------------------------------------
 
     def begin_rates(self) -> None:
         """Compute rates from here on, because a checkpoint was restored."""
@@ -388,10 +355,6 @@ class Lifecycle(RunOwner):
     def show(self) -> None:
         """Update the display, unless it was updated a moment ago."""
         self.progress.show()
-
-    def is_asked_to_leave(self) -> bool:
-        """Whether a signal asks the run to leave."""
-        return self.signals.received is not None
 
     def _parts_opened(self, output: RunOutput) -> AbstractContextManager[None]:
         return self.evaluating.opened(output)

@@ -39,6 +39,8 @@ class ProgressReporter:
         self._seconds_before = sum(self.training.time_log.total().values())
         self._began_s = self._first_step_s = time.monotonic()
         self._share_before = self._share()
+        training = self.training
+        self.stages = {"train": training.train_stage(training.config), "test": training.test_stage(training.config)}
         self._marks: deque[Mark] = deque([self.training.mark()], maxlen=NUM_MARKS)
 
     def show(self, at_once: bool = False) -> None:
@@ -78,6 +80,8 @@ class ProgressReporter:
             name=training.name,
             run_folder=str(output.folder.path),
             device=str(training.device),
+            stages=self.stages,
+            stage=None if training.finished else training.stage,
             fraction=self._share(),
             elapsed_s=self._seconds_before + time.monotonic() - self._began_s,
             remaining_s=self._remaining_s(),
@@ -93,6 +97,8 @@ class ProgressReporter:
         )
 
     def _phase(self) -> str:
+        if self.training.stage == "test":
+            return "testing"
         if self.training.finished and self._message is None:
             return "finished"
         return self._message or WORDS[self.training.time_log.phase]

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from copy import deepcopy
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from rich.console import Console
 
@@ -17,8 +17,9 @@ from palestra.runs.branching import branched_config, run_of, seat_overrides
 from palestra.runs.config import BaseRunConfig, TrainerBase, read_config, read_stored_config
 from palestra.runs.output import RunOutput, default_folder
 from palestra.runs.user_nets import calls_of
-from palestra.runtime.clock import TrainingClock
+from palestra.runtime.clock import Mark, TrainingClock
 from palestra.runtime.device import find_device
+from palestra.runtime.intervals import Counters
 from palestra.runtime.signals import StopSignals
 from palestra.runtime.threads import CompilingNotice, frozen_garbage, limited_threads
 from palestra.runtime.timing import TimeLog
@@ -30,14 +31,23 @@ from palestra.training.naming import class_for, python_class
 
 
 class RunOwner(TrainerBase):
-    """The base of all trainers: holds the config, the folder and the output of a run, whatever is trained.
+    """The base of all trainers: holds the config, the counters, the folder and the output of a run, whatever is
+    trained.
 
     config: a path, a mapping or a config object. run: the run's folder, which must not exist; None: runs/<name>-<n>.
     overrides: as "num_worlds=4". callbacks: further ones besides the config's. console: where the display writes.
     origin: the checkpoint that the run branches off; `branch` passes it. Raises ConfigError.
+
+    counter_names: the counters, each an integer attribute, in the order in which records have them. rated: those whose
+    rates per second are recorded.
     """
 
     config: BaseRunConfig
+    counter_names: ClassVar[tuple[str, ...]] = ("opt_steps", "epochs")
+    rated: ClassVar[tuple[str, ...]] = ("opt_steps",)
+
+    opt_steps: int
+    epochs: int
 
     def __init__(
         self,
@@ -153,6 +163,23 @@ class RunOwner(TrainerBase):
         latest = self.run.checkpoints.path / "latest"
         return type(self).branch(latest, [], run, callbacks, self.console, models=models)
 
+    # ---- counters ----------------------------------------------------------------------------------------
+
+    def counts(self) -> dict[str, int]:
+        return {name: getattr(self, name) for name in self.counter_names}
+
+    @property
+    def counters(self) -> Counters:
+        """The counters that intervals and limits may name as their unit."""
+        counts = self.counts()
+        return {unit: self.clock.seconds / 60 if unit == "minutes" else counts[unit] for unit in self.config.units}
+
+    def mark(self) -> Mark:
+        """The present counts and seconds of training, from which rates are computed."""
+        return Mark(self.clock.seconds, {name: getattr(self, name) for name in self.rated})
+
+    # ---- output ------------------------------------------------------------------------------------------
+
     def set_logger(self, recorder: Recorder) -> None:
         """Let a recorder of your own file the records too, besides the config's. To be called before `fit`, and again
         after `Trainer.load`. Raises RuntimeError once the run has begun."""
@@ -178,6 +205,10 @@ class RunOwner(TrainerBase):
             self.log(line)
         elif self.config.output.display != "quiet":
             self.console.print(line, soft_wrap=True)
+
+    def is_asked_to_leave(self) -> bool:
+        """Whether a signal asks the run to leave."""
+        return self.signals.received is not None
 
     def opened_output(self) -> RunOutput:
         if self.output is None:

@@ -1,9 +1,13 @@
 """`trainer: {name: together}`: one roll-out of shared worlds serves all players that learn."""
 
+from dataclasses import replace
 from typing import Any
 
+from palestra.recording.results import Stage
 from palestra.rollouts.transitions import RollOut
+from palestra.runs.config import RunConfig
 from palestra.runtime.threads import memory_needed
+from palestra.training.descriptions import shared_turns_in_words, updates_in_words
 from palestra.training.trainer import PlayerTurn, Trainer
 
 
@@ -46,6 +50,13 @@ class Together(Trainer):
         for player in self.learners:
             player.worlds = worlds
         return {"together": worlds}
+
+    @classmethod
+    def train_stage(cls, config: RunConfig) -> Stage:
+        stage = super().train_stage(config)
+        if cls._train is not Together._train:
+            return stage
+        return replace(stage, description=shared_turns_in_words(config) + updates_in_words(config))
 
     def _train(self) -> None:
         """One epoch: a roll-out for all learning players, then the rest of their turns."""

@@ -6,8 +6,9 @@ palestra.training.lifecycle.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import Tensor
 
@@ -15,8 +16,10 @@ from palestra.algorithms.algorithm import Turn
 from palestra.buffers.replay import ReplayBuffer
 from palestra.config import ConfigError, ConfigErrorItem
 from palestra.games.world import EnvironmentFailed
+from palestra.nets.modes import evaluation_mode
 from palestra.nets.weights import layers_of
 from palestra.players.player import Metrics, Player
+from palestra.recording.results import Stage
 from palestra.rollouts import fuse
 from palestra.rollouts.transitions import RollOut
 from palestra.runs.async_evaluations import make_evaluator
@@ -29,6 +32,7 @@ from palestra.runtime.threads import limited_threads, memory_needed
 from palestra.runtime.timing import TimeLog
 from palestra.storage.run_folder import RunFolder
 from palestra.training.checks import check_scratch_folders, fault_of_losses, fault_of_parameters, fault_of_worlds
+from palestra.training.descriptions import final_evaluations, turns_in_words, updates_in_words
 from palestra.training.evaluations import PlayedEvaluations
 from palestra.training.lifecycle import Lifecycle
 from palestra.training.metrics import PendingMetrics
@@ -71,7 +75,8 @@ class Trainer(Lifecycle):
     Raises ConfigError if the config names a trainer that is neither this class nor one that it derives from;
     `palestra.make_trainer(config)` builds the class that the config names.
 
-    May be overridden: `_train`, and every hook (`before_train`, `before_epoch`, `after_roll_out`, `before_step`,
+    May be overridden: `_train` and `_test`, with `train_stage` and `test_stage`, which describe them; the contexts
+    `train_context` and `test_context`; and every hook (`before_train`, `before_epoch`, `after_roll_out`, `before_step`,
     `after_step`, `after_evaluation`, `after_save`, `after_epoch`, `after_train`); an override calls its parent.
     Nothing must be implemented. What `_train` may use: `give_turn`, `learners`, `players`, the counters, `extra_state`.
     """
@@ -154,7 +159,24 @@ class Trainer(Lifecycle):
         check_scratch_folders(self.config)
         super().require_ready()
 
-    # ---- turns -------------------------------------------------------------------------------------------
+    # ---- the stages of a run, and turns ------------------------------------------------------------------
+
+    @classmethod
+    def train_stage(cls, config: RunConfig) -> Stage:
+        stage = super().train_stage(config)
+        epoch = turns_in_words(config) if cls._train is Trainer._train else stage.description
+        return replace(stage, description=epoch + updates_in_words(config))
+
+    @classmethod
+    def test_stage(cls, config: RunConfig) -> Stage:
+        return final_evaluations(config) if cls._test is Trainer._test else super().test_stage(config)
+
+    @contextmanager
+    def test_context(self) -> Iterator[None]:
+        """As in Stages; networks that learn are in evaluation mode, and then again in the modes that they had: those in
+        which they were built, or somebody has put them."""
+        with super().test_context(), evaluation_mode(net for each in self.learners for net in each.nets.values()):
+            yield
 
     def _train(self) -> None:
         """One epoch: every player that learns now takes its turn. The attribute `turn` remembers whose turn it is."""
@@ -265,7 +287,7 @@ class Trainer(Lifecycle):
         """`host_net`, `host_optimizer`, `host_lr_scheduler`, `host_er_scheduler`, `host_replay_buffer`, and so for
         each role: the part of the player in that seat."""
         role, _, part = name.partition("_")
-        if role in self.__dict__.get("config", _NoConfig).roles and part in PARTS:
+        if role in getattr(self.__dict__.get("config"), "roles", ()) and part in PARTS:
             found = getattr(self.player_of(role), PARTS[part])
             return next(iter(found.values()), None) if isinstance(found, dict) else found
         raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
@@ -376,7 +398,3 @@ class Trainer(Lifecycle):
 
     def _close(self) -> None:
         self.game.close()
-
-
-class _NoConfig:
-    roles: ClassVar[dict[str, str]] = {}

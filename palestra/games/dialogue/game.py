@@ -13,13 +13,14 @@ from torch import Tensor
 from torch.nn.functional import one_hot
 
 from palestra.config import ByName, ConfigError, ConfigErrorItem, UnreadConfig, UserConfig, below
-from palestra.games.config import TensorGameConfig
+from palestra.games.config import GameConfig, TensorGameConfig
 from palestra.games.dialogue.measures import NAMES, mutual_information, verdict_measures
 from palestra.games.dialogue.protocol import VERDICTS, Protocol
 from palestra.games.dialogue.protocols import AnyProtocolConfig, NipConfig
 from palestra.games.dialogue.rows import RowsConfig
 from palestra.games.dialogue.scenario import Scenario
 from palestra.games.dialogue.trial import make_protocol, make_scenario
+from palestra.games.dialogue.turns import turns_in_words
 from palestra.games.dialogue.witness import WitnessConfig
 from palestra.games.game import Kernel, Observation, State, TensorGame
 from palestra.games.normalization import make_transform
@@ -71,6 +72,9 @@ class DialogueConfig(TensorGameConfig):
             return None
         fault = self.scenario.misfit(other.scenario)
         return None if fault is None else ConfigErrorItem(f"scenario.{fault.path}", fault.message)
+
+    def describe_turns(self) -> list[str]:
+        return turns_in_words(self.protocol.name, self.protocol.build())
 
 
 def message_slots(protocol: Protocol) -> list[tuple[str, int, int]]:

@@ -14,6 +14,7 @@ from palestra.recording.results import (
     Evaluation,
     Progress,
     Task,
+    amount_text,
     as_float,
     by_name,
     count_text,
@@ -52,7 +53,11 @@ class Frame:
             return [fitted(_short(progress, age_s), width)]
         inside, left = width - 4, height - 2
         head = _bar_lines(progress, progress.tasks[: height // 6], age_s, inside)
-        head += [line for line in (_time_line(progress, inside), _counters_line(progress, inside)) if line]
+        head += [
+            line
+            for line in (_stages_line(progress, inside), _time_line(progress, inside), _counters_line(progress, inside))
+            if line
+        ]
         foot = _warning_lines(warnings, 3 if height >= 24 else 1)
         left -= len(head) + len(foot)
         curves = self._keep(_curve_lines, progress.evaluations, inside)[: max(left // 4, 1)]
@@ -111,6 +116,15 @@ def _time_text(progress: Progress, age_s: float, with_gone: bool) -> str:
     left = max(as_float(progress.remaining_s) - age_s, 0.0)  # nan stays nan
     gone_text = f"{duration_text(gone)} gone, " if with_gone else ""
     return f"{share:3}%  {gone_text}{duration_text(left)} left"
+
+
+def _stages_line(progress: Progress, width: int) -> Line:
+    """train 12,000 opt steps   test 5,000 games"""
+    texts = []
+    for name, stage in progress.stages.items():
+        is_on = name == progress.stage
+        texts.append([part(f"{name} ", "bold" if is_on else "dim"), part(amount_text(stage), "" if is_on else "dim")])
+    return joined(texts, width)
 
 
 def _time_line(progress: Progress, width: int) -> Line:

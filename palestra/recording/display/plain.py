@@ -20,6 +20,7 @@ from palestra.recording.results import (
     pair_label,
     plain_ascii,
     printable,
+    stage_text,
     task_text,
 )
 from palestra.storage.secrets import redacted
@@ -58,8 +59,11 @@ class PlainDisplay(QuietDisplay):
 
     def _show(self, progress: Progress) -> None:
         num_shown, self._num_evaluations = self._num_evaluations, len(progress.evaluations)
-        self._shown, self._shown_at_s = progress, monotonic()
+        is_first, self._shown, self._shown_at_s = self._shown is None, progress, monotonic()
         try:
+            if is_first:
+                for name, stage in progress.stages.items():
+                    self.log(stage_text(name, stage))
             self.log(_progress_line(progress))
             for evaluation in progress.evaluations[num_shown:]:
                 is_past = evaluation.opt_steps != progress.evaluations[-1].opt_steps  # of a resumed run

@@ -1,0 +1,53 @@
+"""Who speaks when and where in a dialogue, and who decides: a protocol in plain words."""
+
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from palestra.config.errors import enumerated
+from palestra.games.dialogue.protocol import Protocol
+
+MOST_LISTED = 4  # rounds; of more that are equally far apart the first two and the last are told
+
+
+def turns_in_words(name: str, protocol: Protocol) -> list[str]:
+    """A line on the whole, one for each channel, and one for each turn: rounds (of a variant) that are alike share one.
+    name: the protocol's."""
+    rounds, variants = protocol.max_rounds, protocol.num_variants
+    drawn = f", in {variants} variants, one of which is drawn for every game" if variants > 1 else ""
+    head = f"dialogue {name}: {'at most ' * (rounds > 1)}{rounds} round{'s' * (rounds != 1)}{drawn}"
+    channels = [f"  channel {channel}: seen by {enumerated(seen)}" for channel, seen in protocol.channels.items()]
+    return [head, *channels, *(f"  {when}: {turn}" for when, turn in _turns(protocol))]
+
+
+def _turns(protocol: Protocol) -> Iterator[tuple[str, str]]:
+    """When, and what happens then: by the first of the rounds."""
+    variants = range(protocol.num_variants)
+    alike: dict[tuple[str, ...], list[int]] = {}  # what happens, by variant, and in which rounds
+    for round in range(protocol.max_rounds):
+        alike.setdefault(tuple(_turn(protocol, round, variant) for variant in variants), []).append(round)
+    for by_variant, rounds in alike.items():
+        when = f"round{'s' * (len(rounds) > 1)} {_rounds_text(rounds)}"
+        for turn in dict.fromkeys(by_variant):
+            those = [str(variant) for variant in variants if by_variant[variant] == turn]
+            everywhere = len(those) == len(variants)
+            yield when if everywhere else f"{when}, variant{'s' * (len(those) > 1)} {enumerated(those)}", turn
+
+
+def _turn(protocol: Protocol, round: int, variant: int) -> str:
+    parts = []
+    for role in protocol.roles:
+        spoken = [channel for channel in protocol.channels if protocol.speaks(role, channel, round, variant)]
+        does = [f"speaks in {enumerated(spoken)}"] if spoken else []
+        if role in protocol.verifiers and protocol.may_decide(role, round, variant):
+            does.append("may decide")
+        if does:
+            parts.append(f"{role} {', '.join(does)}")
+    return "; ".join(parts) or "nobody speaks"
+
+
+def _rounds_text(rounds: Sequence[int]) -> str:
+    """0 and 1; 0, 2, ..., 98"""
+    steps = {after - before for before, after in pairwise(rounds)}
+    if len(rounds) > MOST_LISTED and len(steps) == 1:
+        return f"{rounds[0]}, {rounds[1]}, ..., {rounds[-1]}"
+    return enumerated([str(round) for round in rounds])

@@ -1,0 +1,61 @@
+"""What the stages of a training of players do, in words and numbers, from the config alone."""
+
+from palestra.config.errors import enumerated
+from palestra.evaluation.config import EvaluationConfig, UserEvaluationConfig
+from palestra.recording.results import Stage
+from palestra.runs.config import RunConfig
+
+
+def turns_in_words(config: RunConfig) -> str:
+    """Of learning players each of which rolls out for itself."""
+    names = config.learners()
+    roll_outs = {name: _roll_out(config, name) for name in names}
+    if len(names) == 1:
+        return f"{names[0]} updates after each {roll_outs[names[0]]}"
+    if len(set(roll_outs.values())) == 1:
+        return f"{enumerated(names)} update in turn, each after a {roll_outs[names[0]]} of its own"
+    after = ", ".join(f"{name} after a {roll_out}" for name, roll_out in roll_outs.items())
+    return f"{enumerated(names)} update in turn: {after}"
+
+
+def shared_turns_in_words(config: RunConfig) -> str:
+    """Of learning players that play in the same roll-outs."""
+    names = config.learners()
+    if len(names) == 1:
+        return turns_in_words(config)
+    return f"{enumerated(names)} update together after each {_roll_out(config, names[0])}"
+
+
+def _roll_out(config: RunConfig, player: str) -> str:
+    num_worlds = config.worlds_of(player)
+    worlds = f"in {num_worlds:,} world{'s' * (num_worlds != 1)}"
+    length = getattr(config.players[player].algorithm, "rollout_length", None)  # type: ignore[union-attr]
+    if not isinstance(length, int):  # of an algorithm of one's own
+        return f"roll-out {worlds}"
+    return f"roll-out of {length:,} round{'s' * (length != 1)} {worlds}"
+
+
+def updates_in_words(config: RunConfig) -> str:
+    """In which epochs each player learns, as the end of a sentence; "" where all learn in every epoch."""
+    updates = {name: config.players[name].updates for name in config.learners()}  # type: ignore[union-attr]
+    if all(each.cycle == 1 for each in updates.values()):
+        return ""
+    return "; " + ", ".join(f"{name} learns {each.in_words()}" for name, each in updates.items())
+
+
+def final_evaluations(config: RunConfig) -> Stage:
+    """The evaluations at the end of a run."""
+    parts = [_in_words(each) for each in config.evaluations]
+    num_games = sum(_num_pairings(each) * each.final_num_games for each in config.evaluations)
+    return Stage("; ".join(parts) or "no evaluations", num_games, "games")
+
+
+def _num_pairings(evaluation: EvaluationConfig | UserEvaluationConfig) -> int:
+    return 1 if isinstance(evaluation, UserEvaluationConfig) else len(evaluation.pairings)
+
+
+def _in_words(evaluation: EvaluationConfig | UserEvaluationConfig) -> str:
+    num, games = _num_pairings(evaluation), f"{evaluation.final_num_games:,} games"
+    if isinstance(evaluation, UserEvaluationConfig):
+        return f"evaluation {evaluation.name}: {games}, played by {evaluation.played_by.name}"
+    return f"evaluation {evaluation.name}: {num} pairing{'s' * (num != 1)} of {games}{' each' * (num != 1)}"
