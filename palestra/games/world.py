@@ -137,20 +137,32 @@ class WorldGame(Game):
 
 class TensorWorld(World):
     """The World of a TensorGame with one role. A game that is over before its first decision ends after one step, with
-    reward 0. If the game has a stepper, every step writes to `state`."""
+    reward 0. If the game has a stepper, every step writes to `state`.
+
+    with_critics: whether observations hold what the game shows critics alone, too; see `show_critics`.
+    """
 
     def __init__(self, game: TensorGame, keys: Tensor) -> None:
         (self.role,) = game.roles
         self.game = game
         self.all_valid = torch.ones(len(keys), dtype=torch.bool, device=game.device)
+        self.with_critics = False
         self._set_state(game.reset(keys))
 
+    def show_critics(self, with_critics: bool) -> None:
+        """Let observations from now on hold what the game shows critics alone, or no longer. A stepper gives none."""
+        if with_critics != self.with_critics:
+            self.with_critics = with_critics
+            self._set_state(self.state)
+
     def _set_state(self, state: State) -> None:
-        self.state, self.stepper = state, self.game.stepper(state)
+        self.state, self.stepper = state, None if self.with_critics else self.game.stepper(state)
         self._observe()
 
     def _observe(self) -> None:
         self.observation = self.game.observe(self.state, self.role)
+        if self.with_critics:
+            self.observation = {**self.observation, **self.game.observe_for_critics(self.state, self.role)}
         self.legal = self.game.legal(self.state, self.role)
 
     def step(self, action: Tensor, keys: Tensor) -> Outcome:

@@ -92,6 +92,7 @@ class FusedGame:
     def __init__(self, game: TensorGame, policies: dict[str, Policy]) -> None:
         self.game = game
         self.policies = policies
+        self.spaces = {role: {**game.spaces[role], **game.critic_spaces.get(role, {})} for role in game.roles}
         self.total_names = (
             "episodes",
             "terminated",
@@ -194,7 +195,10 @@ class FusedGame:
         self, worlds: Worlds, role: str, observed: bool, move_keys: Tensor
     ) -> tuple[Observation, Tensor, Decision]:
         game, policy = self.game, self.policies[role]
-        observation = game.observe(worlds.state, role) if observed or policy.observes == "observation" else {}
+        is_view = policy.observes in ("observation", "with_critics")
+        observation = game.observe(worlds.state, role) if observed or is_view else {}
+        if policy.observes == "with_critics":
+            observation = {**observation, **game.observe_for_critics(worlds.state, role)}
         view = worlds.state if policy.observes == "state" else observation
         legal = game.legal(worlds.state, role)
         keys = move_keys + (game.roles.index(role) + 1)
@@ -222,7 +226,7 @@ class FusedGame:
                 extras={key: _choose(waiting, seat.extras[key], value) for key, value in decision.extras.items()},
             )
         worlds.seats[role] = new
-        spaces = self.game.spaces[role]
+        spaces = self.spaces[role]
         return Transitions(
             observation=seat.observation,
             action=seat.action,

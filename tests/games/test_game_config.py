@@ -29,6 +29,7 @@ GAMES: dict[str, dict[str, Any]] = {
         "scenario": {"name": "witness", **WitnessConfig.usual},
     },
     "matrix": {"name": "matrix", "payoffs": [[[1.0, 0.0], [0.0, 1.0]]], "num_rounds": 2},
+    "harvest": {"name": "harvest", "num_farmers": 2, "num_kinds": 2, "num_rounds": 1, "luck": 1.0},
     "cartpole": {
         "name": "cartpole",
         "max_rounds": 9,

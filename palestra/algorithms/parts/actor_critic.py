@@ -12,7 +12,7 @@ from palestra.algorithms.parts.advantages import REMEMBERED, Experience
 from palestra.algorithms.parts.distributions import Categorical, ClippedGaussian, Distribution, SquashedGaussian
 from palestra.config import Config, ConfigError, ConfigErrorItem, PositiveFloat
 from palestra.games.policy import Decision, Memory, Observes
-from palestra.games.spaces import Box, Discrete, MultiDiscrete
+from palestra.games.spaces import Box, Discrete, MultiDiscrete, Space
 from palestra.nets import AnyNetConfig, UserNets, make_net
 from palestra.nets.initialisation import initialize_orthogonal
 from palestra.nets.recurrent import Part
@@ -148,12 +148,38 @@ def make_head(config: BoxActionsConfig | None, player: Player) -> DiscreteHead |
     return BoxHead(space, config, player.device)
 
 
+# ---- what the critic observes --------------------------------------------------------------------------
+
+
+def spaces_of_critic(centralized: bool, player: Player) -> dict[str, Space]:
+    """What the value's network observes: what the player observes (IPPO, de Witt et al. 2020), or also what the game
+    shows critics alone (MAPPO, Yu et al. 2022). Raises ConfigError where the game shows critics nothing, or not the
+    same in all roles of the player."""
+    if not centralized:
+        return player.spaces
+    shown = [dict(player.critic_spaces.get(role, {})) for role in player.roles]
+    for role, spaces in zip(player.roles, shown, strict=True):
+        if spaces and spaces == shown[0]:
+            continue
+        message = f"expected false (the game shows critics of {role!r} nothing), got true"
+        if spaces:
+            others = f"{role!r} something else than those of {player.roles[0]!r}, in which {player.name!r} also sits"
+            message = f"expected false (the game shows critics of {others}), got true"
+        path = f"players.{player.name}.algorithm.centralized_critic"
+        raise ConfigError([ConfigErrorItem(path, message)])
+    return player.spaces | shown[0]
+
+
 # ---- all weights ---------------------------------------------------------------------------------------
 
 
 class ActorCritic(nn.Module):
     """All weights of a player: of its networks, and those that the head learns. The last output of a shared network is
-    the value."""
+    the value.
+
+    critic_spaces: what the value's network observes, `spaces_of_critic`. The policy's gets the player's own entries
+    alone.
+    """
 
     def __init__(
         self,
@@ -161,14 +187,16 @@ class ActorCritic(nn.Module):
         initialization: StockConfig | OrthogonalConfig,
         head: DiscreteHead | BoxHead,
         player: Player,
+        critic_spaces: dict[str, Space],
     ) -> None:
         super().__init__()
         num, stream = head.num_outputs, f"player/{player.name}/net"
+        self.entries = tuple(player.spaces)
         self.value: nn.Module | None = None
         match body:
             case SeparateConfig(policy=policy, value=value):
                 self.policy = make_net(policy, player.spaces, num, base_key(player.seed, f"{stream}/policy"))
-                self.value = make_net(value, player.spaces, 1, base_key(player.seed, f"{stream}/value"))
+                self.value = make_net(value, critic_spaces, 1, base_key(player.seed, f"{stream}/value"))
             case SharedConfig(net=net):
                 self.policy = make_net(net, player.spaces, num + 1, base_key(player.seed, f"{stream}/both"))
         self.head = head
@@ -177,7 +205,8 @@ class ActorCritic(nn.Module):
 
     def forward(self, observation: dict[str, Tensor], memory: Memory, episode_start: Tensor) -> tuple[Tensor, Tensor]:
         """What the policy puts out (B, A), and values (B,), of the sequences of an Experience."""
-        outputs = Part("policy", self.policy).unroll(observation, memory, episode_start)
+        own = {name: observation[name] for name in self.entries}
+        outputs = Part("policy", self.policy).unroll(own, memory, episode_start)
         if self.value is None:
             return outputs[:, :-1], outputs[:, -1]
         return outputs, Part("value", self.value).unroll(observation, memory, episode_start)[:, 0]
@@ -211,10 +240,9 @@ class ActorCriticPolicy:
 
     policy: the network that acts. value: the value's, where it must see every step of a roll-out because it has a
     memory, else None. is_shared: the policy's last output is the value. draws: whether it draws. kernel: what draws the
-    same actions faster than the head.
+    same actions faster than the head. entries: those of the observation that the policy gets, where what it is shown is
+    for a centralized critic, too; else None.
     """
-
-    observes: Observes = "observation"
 
     def __init__(
         self,
@@ -224,7 +252,10 @@ class ActorCriticPolicy:
         is_shared: bool,
         draws: bool,
         kernel: Draw | None,
+        entries: tuple[str, ...] | None = None,
     ) -> None:
+        self.entries = entries
+        self.observes: Observes = "observation" if entries is None else "with_critics"
         self.policy, self.value, self.head, self.is_shared, self.draws = policy, value, head, is_shared, draws
         self.draw: Draw = head.draw if kernel is None else kernel
         self.recurrent = [part for part in (policy, value) if part is not None and part.remembers]
@@ -234,7 +265,8 @@ class ActorCriticPolicy:
             for part in self.recurrent:
                 memory = memory | part.initial_memory(len(legal), legal.device)
         extras = {REMEMBERED + name: entry for name, entry in memory.items()}
-        outputs, memory_after = self.policy.step(view, memory)
+        own = view if self.entries is None else {name: view[name] for name in self.entries}
+        outputs, memory_after = self.policy.step(own, memory)
         if self.is_shared:
             extras["value"] = outputs[:, -1]
             outputs = outputs[:, :-1].contiguous()
