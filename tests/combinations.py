@@ -37,6 +37,7 @@ PPO: Data = {
     "target_kl": None,
     "normalize_advantages": True,
     "body": {"name": "shared", "net": {"name": "mlp", "net_arch": [8], "activation": "tanh"}},
+    "centralized_critic": False,
     "initialization": {"name": "stock"},
     "box_actions": None,
     "evaluation": "deterministic",
@@ -220,10 +221,20 @@ def gymnasium(env_id: str, **arguments: Any) -> Data:
 
 
 # By name, then by the kind of actions. Host and agent of the polyhedra game learn by different algorithms; one player
-# sits in both seats of Nim.
+# sits in both seats of Nim. Two of the farmers are one player; PPO's critics are centralized where they may be.
 GAMES: dict[str, dict[str, Data]] = {
     "polyhedra": {"discrete": TINY["game"]},
     "nim": {"discrete": {"name": "nim", "num_heaps": 2, "max_stones": 3, "observation": PLAIN}},
+    "harvest": {
+        "discrete": {
+            "name": "harvest",
+            "num_farmers": 3,
+            "num_kinds": 2,
+            "num_rounds": 2,
+            "luck": 3.0,
+            "observation": PLAIN,
+        },
+    },
     "classic control": {
         "discrete": {
             "name": "cartpole",
@@ -256,6 +267,7 @@ OBSERVATIONS: dict[str, Data] = {"as they are": PLAIN, "normalized": {"normalize
 PLAYED: dict[str, dict[str, tuple[str, ...]]] = {
     "polyhedra": {"trainer": ("in_turn", "together"), "observations": tuple(OBSERVATIONS)},
     "nim": {"observations": tuple(OBSERVATIONS)},
+    "harvest": {"trainer": ("in_turn", "together"), "observations": tuple(OBSERVATIONS)},
     "classic control": {"observations": tuple(OBSERVATIONS)},
     "gymnasium": {"vectorization": ("sync", "async"), "autoreset": AUTORESETS},
     "images": {"vectorization": ("sync",), "autoreset": AUTORESETS},
@@ -301,13 +313,16 @@ def config_of(algorithm: str, combination: Combination) -> Data:
     learns = learner.algorithm | learner.actions[actions]
     for factor, levels in learner.choices.items():
         learns = learns | levels[combination[factor]]
+    if game_name == "harvest" and learns.get("body", {}).get("name") == "separate":
+        learns |= {"centralized_critic": True}
     if game_name == "images":
         learns = _with_image_nets(learns)
     num_worlds = 2 if combination.get("vectorization") == "async" else 4  # each is a process
     config = copy.deepcopy(TINY) | {"game": game, "num_worlds": num_worlds} | _seats(game_name, algorithm, learns)
     if combination.get("trainer") == "together":
         config["trainer"] = {"name": "together"}
-        config["players"]["agent"]["algorithm"]["rollout_length"] = learns["rollout_length"]
+        for other in config["players"].values():
+            other["algorithm"]["rollout_length"] = learns["rollout_length"]
     config["stop"] = {"after": 16, "unit": "opt_steps"}
     config["output"] |= {"record": {"every": 3, "unit": "opt_steps"}, "save": {"every": 4, "unit": "opt_steps"}}
     evaluation = {"interval": {"every": 6, "unit": "opt_steps"}, "num_games": 4, "final_num_games": 6}
@@ -328,8 +343,11 @@ def _seats(game: str, algorithm: str, learns: Data) -> Data:
             "updates": {"name": "constant"},
         }
         return {"roles": {"host": "host", "agent": "agent"}, "players": {"host": player, "agent": rival}}
-    roles = {"first": "both", "second": "both"} if game == "nim" else {"agent": "agent"}
-    return {"roles": roles, "players": {next(iter(roles.values())): player}}
+    roles = {
+        "nim": {"first": "both", "second": "both"},
+        "harvest": {"farmer_0": "two", "farmer_1": "two", "farmer_2": "other"},
+    }.get(game, {"agent": "agent"})
+    return {"roles": roles, "players": dict.fromkeys(roles.values(), player)}
 
 
 def _with_image_nets(value: Any) -> Any:

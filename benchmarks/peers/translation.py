@@ -72,6 +72,7 @@ def ppo(h: PPO, env_steps: int | None, deterministic: bool, has_box_actions: boo
         "target_kl": None,
         "normalize_advantages": h.normalize_advantage,
         "body": {"name": "separate", "policy": mlp(h.net_arch, "tanh"), "value": mlp(h.net_arch, "tanh")},
+        "centralized_critic": False,
         "initialization": {"name": "orthogonal", "hidden_gain": 2**0.5, "policy_gain": 0.01, "value_gain": 1.0},
         "box_actions": {"name": "clipped_gaussian", "initial_log_std": 0.0} if has_box_actions else None,
         "evaluation": "deterministic" if deterministic else "sampled",

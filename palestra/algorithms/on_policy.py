@@ -37,8 +37,10 @@ from palestra.algorithms.parts.actor_critic import (
     HeadedNet,
     OrthogonalConfig,
     StockConfig,
+    check_critic,
     check_heads,
     make_head,
+    spaces_of_critic,
 )
 from palestra.algorithms.parts.advantages import (
     Experience,
@@ -94,6 +96,9 @@ class OnPolicyConfig(AlgorithmConfig):
     """longer gradients are scaled down to this norm; null: never"""
     body: AnyBody
     """the networks of the loss's heads"""
+    centralized_critic: bool
+    """true: the value also observes what the game shows critics alone (MAPPO, Yu et al. 2022); false: what the player
+    observes (IPPO, de Witt et al. 2020)"""
     initialization: Annotated[StockConfig | OrthogonalConfig, ByName()]
     """how the networks begin"""
     box_actions: Annotated[BoxActionsConfig, ByName()] | None
@@ -106,10 +111,11 @@ class OnPolicyConfig(AlgorithmConfig):
     """a function of the player's opt steps"""
 
     @model_validator(mode="after")
-    def _check_heads(self) -> Self:
+    def _check_body(self) -> Self:
         loss = loss_of(self.loss)
         if loss is not None:
             check_heads(self.body, head_names(loss))
+        check_critic(self.body, self.centralized_critic)
         return self
 
     def seat_errors(self, seat: Seat) -> list[ConfigErrorItem]:
@@ -164,13 +170,14 @@ class OnPolicy(Algorithm):
                 message = f"expected the head 'policy', by which the player acts, got {', '.join(heads)}"
                 raise ConfigError([ConfigErrorItem("loss.name", message)])
             check_estimator(self.loss, self.estimator, config, player)
-        self.net = HeadedNet(config.body, config.initialization, heads, head, player).to(player.device)
+        spaces = spaces_of_critic(config.centralized_critic, player)
+        self.net = HeadedNet(config.body, config.initialization, heads, head, player, spaces).to(player.device)
         self.weights = flatten_weights(self.net)
         self.parameters = list(self.net.parameters())
         with below(f"players.{player.name}.algorithm"):
             self.refuse_nets()
             self.loss.begin(self.net, player)
-            try_loss(self.loss, config.loss, self.net, player, self.estimator.estimates)
+            try_loss(self.loss, config.loss, self.net, spaces, player, self.estimator.estimates)
         self.is_recurrent = any(isinstance(self.net.net_of(each), RecurrentNet) for each in heads)
         self.optimizer = config.optimizer.build(self.weights)
         self.key = torch.tensor([base_key(player.seed, f"player/{player.name}/minibatches")], device=player.device)
@@ -304,7 +311,8 @@ class OnPolicy(Algorithm):
         has_own_critic = self.critic is not None and not self.net.is_shared
         critic = self.critic if is_collecting and has_own_critic and self.critic.remembers else None  # type: ignore[union-attr]
         gives_value = self.net.is_shared and self.critic is not None
-        return ActorCriticPolicy(self.actor, critic, self.net.head, gives_value, draws, self.draw_kernel)
+        entries = self.net.entries if is_collecting and self.config.centralized_critic else None
+        return ActorCriticPolicy(self.actor, critic, self.net.head, gives_value, draws, self.draw_kernel, entries)
 
     def choice_values(self, observation: Observation, legal: Tensor, memory: Memory) -> tuple[str, Tensor] | None:
         head = self.net.head

@@ -41,8 +41,10 @@ from palestra.algorithms.parts.actor_critic import (
     DiscreteHead,
     OrthogonalConfig,
     StockConfig,
+    check_critic,
     check_heads,
     make_head,
+    spaces_of_critic,
 )
 from palestra.algorithms.parts.advantages import (
     Experience,
@@ -136,6 +138,9 @@ class PPOConfig(AlgorithmConfig):
     """scale the advantages of each minibatch to mean 0 and standard deviation 1"""
     body: AnyBody
     """the networks of the heads policy and value"""
+    centralized_critic: bool
+    """true: the value also observes what the game shows critics alone (MAPPO, Yu et al. 2022); false: what the player
+    observes (IPPO, de Witt et al. 2020)"""
     initialization: Annotated[StockConfig | OrthogonalConfig, ByName()]
     """how the networks begin"""
     box_actions: Annotated[BoxActionsConfig, ByName()] | None
@@ -148,8 +153,9 @@ class PPOConfig(AlgorithmConfig):
     """a function of the player's opt steps"""
 
     @model_validator(mode="after")
-    def _check_heads(self) -> Self:
+    def _check_body(self) -> Self:
         check_heads(self.body, (POLICY, VALUE))
+        check_critic(self.body, self.centralized_critic)
         return self
 
     def seat_errors(self, seat: Seat) -> list[ConfigErrorItem]:
@@ -175,7 +181,8 @@ class PPO(Algorithm):
     def __init__(self, config: PPOConfig, player: Player) -> None:
         super().__init__(config, player)
         head = make_head(config.box_actions, player)
-        self.net = ActorCritic(config.body, config.initialization, head, player).to(player.device)
+        spaces = spaces_of_critic(config.centralized_critic, player)
+        self.net = ActorCritic(config.body, config.initialization, head, player, spaces).to(player.device)
         self.weights = flatten_weights(self.net)
         self.parameters = list(self.net.parameters())  # asking a module each time costs as much as a small layer
         self.refuse_batch_norm()
@@ -352,7 +359,9 @@ class PPO(Algorithm):
 
     def policy_that(self, draws: bool, is_collecting: bool) -> ActorCriticPolicy:
         critic = self.critic if is_collecting and self.net.value is not None and self.critic.remembers else None
-        return ActorCriticPolicy(self.actor, critic, self.net.head, self.net.value is None, draws, self.draw_kernel)
+        is_shared, head = self.net.value is None, self.net.head
+        entries = self.net.entries if is_collecting and self.config.centralized_critic else None
+        return ActorCriticPolicy(self.actor, critic, head, is_shared, draws, self.draw_kernel, entries)
 
     def choice_values(self, observation: Observation, legal: Tensor, memory: Memory) -> tuple[str, Tensor] | None:
         head = self.net.head

@@ -3,6 +3,8 @@ classes."""
 
 from typing import Any
 
+from palestra.algorithms.on_policy import AnyOnPolicyLoss
+from palestra.algorithms.parts.estimators import AnyEstimatorConfig
 from palestra.algorithms.parts.exploration import ExplorationConfig
 from palestra.algorithms.parts.return_distributions import ValueConfig
 from palestra.callbacks import AnyCallbackConfig
@@ -28,6 +30,8 @@ def catalogue() -> dict[str, dict[str, str]]:
         "games": _variants(AnyGameConfig),
         "algorithms": _variants(AnyAlgorithm),
         "trainers": _variants(AnyTrainerConfig),
+        "losses (on_policy)": _variants(AnyOnPolicyLoss),
+        "estimators (on_policy)": _variants(AnyEstimatorConfig),
         "nets": _variants(AnyNetConfig),
         "players": {name: _first_paragraph(policy) for name, policy in SCRIPTED.items()},
         "protocols (dialogue)": _variants(AnyProtocolConfig),

@@ -10,6 +10,7 @@ from palestra.games.config import GameConfig
 from palestra.games.dialogue.game import DialogueConfig
 from palestra.games.game import Game, TensorGame
 from palestra.games.gymnasium import GymnasiumConfig
+from palestra.games.harvest import HarvestConfig
 from palestra.games.matrix import MatrixConfig
 from palestra.games.nim import NimConfig
 from palestra.games.normalization import ObservationConfig
@@ -20,6 +21,7 @@ AnyGameConfig = Annotated[
     PolyhedraConfig
     | NimConfig
     | MatrixConfig
+    | HarvestConfig
     | DialogueConfig
     | CartPoleConfig
     | PendulumConfig

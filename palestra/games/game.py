@@ -42,7 +42,7 @@ class Game(ABC):
 
     Must be set: `roles`, in the order of the axis R; `spaces` (observations) and `action_spaces` by role; `tallies`,
     the names of further counters that are summed over finished games; `device`. May be set: `always_legal`, where no
-    action is ever illegal.
+    action is ever illegal; `critic_spaces`, by role what the game shows critics alone, under other names than `spaces`.
     """
 
     roles: tuple[str, ...]
@@ -51,6 +51,7 @@ class Game(ABC):
     tallies: tuple[str, ...]
     device: torch.device
     always_legal: bool = False
+    critic_spaces: Mapping[str, dict[str, Space]] = {}
 
     @property
     def every_row_counts(self) -> bool:
@@ -136,9 +137,10 @@ class TensorGame(Game):
     `lockstep`, whether a role that has decided in a world decides there at each of its moves until the game is over.
     `tallies` are state entries of shape (B,). May be set: `outcome_entries`, the state entries that `measures` gets;
     `observation_transform`, what is done with observations before players get them (None: nothing).
-    Must be implemented: `reset`, `deciding`, `observe`, `legal`, `transition`; may be: `refill`, `transition_in_place`,
-    `stepper`, `held_out`, `measures`, `storyboard`, and for people who ask and play `read_board`, `describe_board`,
-    `read_action`, `describe_action`. With one role, that role decides in every world that is not over.
+    Must be implemented: `reset`, `deciding`, `observe`, `legal`, `transition`, and with `critic_spaces`
+    `observe_for_critics`; may be: `refill`, `transition_in_place`, `stepper`, `held_out`, `measures`, `storyboard`, and
+    for people who ask and play `read_board`, `describe_board`, `read_action`, `describe_action`. With one role, that
+    role decides in every world that is not over.
     """
 
     moves: tuple[tuple[str, ...], ...]
@@ -171,6 +173,11 @@ class TensorGame(Game):
     @abstractmethod
     def observe(self, state: State, role: str) -> Observation:
         """The observation of a role: new tensors of shape (B, *space.shape), never views of the state."""
+
+    def observe_for_critics(self, state: State, role: str) -> Observation:
+        """What critics of a role may observe beside its observation, as `critic_spaces` say: new tensors, as those of
+        `observe`. No policy gets it."""
+        return {}
 
     @abstractmethod
     def legal(self, state: State, role: str) -> Tensor:

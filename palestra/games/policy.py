@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple, Protocol
 from torch import Tensor
 
 Memory = dict[str, Tensor]
-Observes = Literal["observation", "state", "nothing"]
+Observes = Literal["observation", "with_critics", "state", "nothing"]
 
 
 class Decision(NamedTuple):
@@ -19,8 +19,8 @@ class Decision(NamedTuple):
 
 
 class Policy(Protocol):
-    """How a player acts in a seat. observes: what `view` is: the role's observation, the state of the game, or nothing
-    ({})."""
+    """How a player acts in a seat. observes: what `view` is: the role's observation; in roll-outs alone, the same with
+    what the game shows critics alone (`with_critics`); the state of the game; or nothing ({})."""
 
     observes: Observes
 

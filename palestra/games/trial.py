@@ -113,7 +113,8 @@ class Trial(CheckedCalls):
         """A number of worlds that is no other size in the game, so that axes cannot be confused."""
         game = self.game
         sizes = {len(game.roles)} | {space.num_flags for space in game.action_spaces.values()}
-        sizes |= {size for spaces in game.spaces.values() for space in spaces.values() for size in space.shape}
+        by_role = (*game.spaces.values(), *game.critic_spaces.values())
+        sizes |= {size for spaces in by_role for space in spaces.values() for size in space.shape}
         return next(number for number in range(NUM_WORLDS, NUM_WORLDS + len(sizes) + 1) if number not in sizes)
 
     def check_attributes(self) -> None:
@@ -135,6 +136,7 @@ class Trial(CheckedCalls):
                 elif not (isinstance(found[role], Mapping) or name != "spaces") or not fits(found[role]):
                     kind = "Space, by name" if name == "spaces" else "Discrete, MultiDiscrete or Box"
                     self.fault(name, f"for {role!r} {kind}", repr(found[role]))
+        self.check_critic_spaces()
         moves: Any = getattr(game, "moves", None)
         if not (_is_tuple_of(moves, tuple) and {role for move in moves for role in move} == set(roles)):
             self.fault("moves", "a tuple of tuples of roles, in which every role stands", repr(moves))
@@ -149,6 +151,23 @@ class Trial(CheckedCalls):
             self.fault("device", "a torch.device", repr(getattr(game, "device", None)))
         if len(self.faults) > num:
             raise CannotGoOn
+
+    def check_critic_spaces(self) -> None:
+        """What critics alone are shown stands beside what their role observes, under other names."""
+        found: Any = self.game.critic_spaces
+        if not isinstance(found, Mapping) or not set(found) <= set(self.game.roles):
+            got = ", ".join(map(repr, found)) if isinstance(found, Mapping) else repr(found)
+            self.fault("critic_spaces", f"a mapping from some of the roles {', '.join(self.game.roles)}", got)
+            return
+        for role, spaces in found.items():
+            if not isinstance(spaces, Mapping) or not all(isinstance(space, Space) for space in spaces.values()):
+                self.fault("critic_spaces", f"for {role!r} Space, by name", repr(spaces))
+                continue
+            own: Any = getattr(self.game, "spaces", {})
+            twice = [name for name in spaces if name in own.get(role, {})] if isinstance(own, Mapping) else []
+            if twice:
+                got = ", ".join(map(repr, twice))
+                self.fault("critic_spaces", f"for {role!r} other names than those of its `spaces`", got)
 
     # ---- the methods, one by one ---------------------------------------------------------------------------
 
@@ -181,7 +200,9 @@ class Trial(CheckedCalls):
         masks = {}
         for role in move:
             with suppress(CannotGoOn):
-                self.observe(state, role)
+                self.observe("observe", state, role, self.game.spaces[role])
+            with suppress(CannotGoOn):
+                self.observe("observe_for_critics", state, role, self.game.critic_spaces.get(role, {}))
             with suppress(CannotGoOn):
                 masks[role] = self.legal(state, role)
         decides = self.who_decides(state)
@@ -227,21 +248,24 @@ class Trial(CheckedCalls):
         self.require_everywhere("deciding", expected, goes_on | is_cut, "nobody")
         return not bool(goes_on.all())
 
-    def observe(self, state: State, role: str) -> None:
-        spaces = self.game.spaces[role]
-        found = self.call("observe", state, role)
+    def observe(self, method: str, state: State, role: str, spaces: Mapping[str, Space]) -> None:
+        """Call what gives observations: `observe`, or `observe_for_critics` where critics are shown anything."""
+        if not spaces:
+            return
+        found = self.call(method, state, role)
         if not isinstance(found, Mapping) or found.keys() != spaces.keys():
             got = f"those of {', '.join(map(repr, found))}" if isinstance(found, Mapping) else described(found)
-            self.fault("observe", f"for {role!r} the entries of its spaces: {', '.join(map(repr, spaces))}", got)
+            where = "spaces" if method == "observe" else "critic_spaces"
+            self.fault(method, f"for {role!r} the entries of its {where}: {', '.join(map(repr, spaces))}", got)
             return
         for name, space in spaces.items():
             what, value = f"entry {name!r} of {role!r} to be ", found[name]
-            if not self.check_tensor("observe", what, value, space.dtype, (_num_rows(state), *space.shape)):
+            if not self.check_tensor(method, what, value, space.dtype, (_num_rows(state), *space.shape)):
                 continue
             if not bool(torch.isfinite(value).all()):
-                self.fault("observe", f"{what}finite numbers", "nan or inf")
+                self.fault(method, f"{what}finite numbers", "nan or inf")
             if memory_of(value) & memory_of(state):
-                self.fault("observe", f"{what}a new tensor", "a view of the state")
+                self.fault(method, f"{what}a new tensor", "a view of the state")
 
     def legal(self, state: State, role: str) -> Tensor:
         """The legal actions; if their number or dtype is wrong, corrected so that the game can go on."""

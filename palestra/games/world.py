@@ -139,20 +139,37 @@ class TensorWorld(World):
     """The World of a TensorGame with one role. A game that is over before its first decision ends after one step, with
     reward 0. If the game has a stepper, every step writes to `state`.
 
-    What it observes updates the game's running statistics, if there are any. An observation stays as it was transformed
-    then, and is part of the state.
+    with_critics: whether observations hold what the game shows critics alone, too; see `show_critics`. What it observes
+    updates the game's running statistics, if there are any. An observation stays as it was transformed then, and is
+    part of the state.
     """
 
     def __init__(self, game: TensorGame, keys: Tensor) -> None:
         (self.role,) = game.roles
         self.game = game
         self.all_valid = torch.ones(len(keys), dtype=torch.bool, device=game.device)
+        self.with_critics = False
         self._set_state(game.reset(keys))
         self.observation = game.transformed(self.role, game.observe(self.state, self.role), self.all_valid)
 
+    def show_critics(self, with_critics: bool) -> None:
+        """Let observations from now on hold what the game shows critics alone, or no longer. A stepper gives none."""
+        if with_critics != self.with_critics:
+            self.with_critics = with_critics
+            self._set_state(self.state)
+            self.observation = self._own() | self._for_critics()
+
     def _set_state(self, state: State) -> None:
-        self.state, self.stepper = state, self.game.stepper(state)
+        self.state, self.stepper = state, None if self.with_critics else self.game.stepper(state)
         self.legal = self.game.legal(state, self.role)
+
+    def _for_critics(self) -> Observation:
+        """What the game shows critics alone, if they are shown anything."""
+        return self.game.observe_for_critics(self.state, self.role) if self.with_critics else {}
+
+    def _own(self) -> Observation:
+        """The observation of the next decision without what critics alone are shown."""
+        return {name: self.observation[name] for name in self.game.spaces[self.role]}
 
     def step(self, action: Tensor, keys: Tensor) -> Outcome:
         game, role = self.game, self.role
@@ -165,10 +182,15 @@ class TensorWorld(World):
         reward, ended = rewards[:, 0], terminated[:, 0]
         tallies = tuple(self.state[name].clone() for name in game.tallies)  # a refill writes to the state
         begun, self.legal, begins = own, legal, ended | truncated
+        for_critics = begun_for_critics = self._for_critics()
         if begins.device.type != "cpu" or begins.any():
             self.state = game.refill(self.state, begins, keys + 1)
             begun, self.legal = game.observe(self.state, role), game.legal(self.state, role)
+            begun_for_critics = self._for_critics()
         observation = self._observe(own, begun, ended, truncated)
+        if self.with_critics:
+            observation = observation | for_critics
+            self.observation = self.observation | begun_for_critics
         return Outcome(observation, legal, reward, reward, ended, truncated, self.all_valid, tallies)
 
     def _observe(self, own: Observation, begun: Observation, ended: Tensor, truncated: Tensor) -> Observation:
@@ -188,7 +210,7 @@ class TensorWorld(World):
 
     def state_dict(self) -> dict[str, Any]:
         state: dict[str, Any] = {"state": {name: value.clone() for name, value in self.state.items()}}
-        return state if self.game.observation_transform is None else state | {"observation": self.observation}
+        return state if self.game.observation_transform is None else state | {"observation": self._own()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         device = self.game.device
@@ -197,3 +219,4 @@ class TensorWorld(World):
             self.observation = self.game.observe(self.state, self.role)
         else:
             self.observation = {name: value.to(device) for name, value in state["observation"].items()}
+        self.observation = self.observation | self._for_critics()

@@ -133,7 +133,7 @@ class _ByHand(torch.autograd.Function):
         ctx: Any, weights: Tensor, nets: list[LearningNet], names: tuple[str, ...], *entries: Tensor
     ) -> tuple[Tensor, ...]:
         x = nets[0].read({name: entry.detach() for name, entry in zip(names, entries, strict=True)})
-        ctx.passed, ctx.names, ctx.shapes = Pass(nets, x), names, [entry.shape for entry in entries]
+        ctx.passed, ctx.names, ctx.shapes = Pass(nets, [x] * len(nets)), names, [entry.shape for entry in entries]
         return tuple(map(torch.from_numpy, ctx.passed.outputs))
 
     @staticmethod

@@ -61,9 +61,10 @@ class Player:
     schedules read opt_steps. worlds: the games in which it collects experience. num_worlds: how many of them; 0 for a
     player that does not learn. moves: the role of each of its moves in one round, in order; () if each role has one.
     lr_schedule, er_schedule: of the learning rate and of the exploration rate. game: the one that it plays; of a player
-    that was loaded from a run, with the state that it had there. num_predictions: calls of `predict`. frozen: whether
-    it has no turn in this epoch (palestra.players.updates). turn_progress: how far the loops of an unfinished turn have
-    come (palestra.algorithms.algorithm.Turn).
+    that was loaded from a run, with the state that it had there. critic_spaces: by role, what the game shows critics
+    alone. num_predictions: calls of `predict`. frozen: whether it has no turn in this epoch
+    (palestra.players.updates). turn_progress: how far the loops of an unfinished turn have come
+    (palestra.algorithms.algorithm.Turn).
     """
 
     name: str
@@ -87,6 +88,7 @@ class Player:
     replay_buffer: ReplayBuffer | None = None
     worlds: Worlds | SoloWorlds | None = None
     game: Game | None = None
+    critic_spaces: Mapping[str, dict[str, Space]] = field(default_factory=dict)
     opt_steps: int = 0
     env_steps: int = 0
     num_predictions: int = 0

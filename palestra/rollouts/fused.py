@@ -92,6 +92,7 @@ class FusedGame:
     def __init__(self, game: TensorGame, policies: dict[str, Policy]) -> None:
         self.game = game
         self.policies = policies
+        self.spaces = {role: {**game.spaces[role], **game.critic_spaces.get(role, {})} for role in game.roles}
         self.total_names = (
             "episodes",
             "terminated",
@@ -198,8 +199,10 @@ class FusedGame:
         running statistics. None of any other role."""
         game, policy = self.game, self.policies[role]
         observation: Observation = {}
-        if counted is not None or policy.observes == "observation":
+        if counted is not None or policy.observes in ("observation", "with_critics"):
             observation = game.transformed(role, game.observe(worlds.state, role), counted)
+        if policy.observes == "with_critics":
+            observation = {**observation, **game.observe_for_critics(worlds.state, role)}
         view = worlds.state if policy.observes == "state" else observation
         legal = game.legal(worlds.state, role)
         keys = move_keys + (game.roles.index(role) + 1)
@@ -227,7 +230,7 @@ class FusedGame:
                 extras={key: _choose(waiting, seat.extras[key], value) for key, value in decision.extras.items()},
             )
         worlds.seats[role] = new
-        spaces = self.game.spaces[role]
+        spaces = self.spaces[role]
         return Transitions(
             observation=seat.observation,
             action=seat.action,

@@ -85,6 +85,8 @@ class SoloGame:
     def collect(self, worlds: SoloWorlds, roles: tuple[str, ...], num_rounds: int) -> dict[str, Transitions]:
         """Play `num_rounds` steps in every world, and return the role's experience: T * B rows, round by round."""
         world, policy = worlds.world, self.policies[self.role]
+        if isinstance(world, TensorWorld):
+            world.show_critics(policy.observes == "with_critics")
         counters = torch.arange(worlds.num_moves, worlds.num_moves + num_rounds, device=worlds.keys.device)
         worlds.num_moves += num_rounds
         keys = fold(worlds.keys, counters.unsqueeze(1))

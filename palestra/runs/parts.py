@@ -76,6 +76,7 @@ def _fit_player(player: Player, game: Game, role: str) -> Player:
     assert player.algorithm is not None
     spaces, actions = game.spaces[role], game.action_spaces[role]
     fitted = Player(player.name, (role,), spaces, actions, game.device, player.seed, player.compile, player.by_hand)
+    fitted.critic_spaces = game.critic_spaces
     fitted.algorithm = build_algorithm(player.algorithm.config, fitted)
     for name, net in fitted.nets.items():
         own, there = player.nets[name].state_dict(), net.state_dict()
@@ -103,6 +104,7 @@ def _build_player(name: str, run: RunConfig, game: Game, copies: Folder | None) 
     execution = run.execution
     by_hand = execution.gradients == "by_hand"
     player = Player(name, roles, spaces, actions, game.device, run.seed, execution.compile, by_hand, game=game)
+    player.critic_spaces = game.critic_spaces
     if isinstance(config, ScriptedPlayerConfig):
         with below(f"players.{name}.scripted"):
             player.script = make_script(config, game, first)

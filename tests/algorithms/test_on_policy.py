@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from combinations import ON_POLICY, PPO, RECURRENT
+from combinations import ON_POLICY, PLAIN, PPO, RECURRENT
 from conftest import TINY
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -49,6 +49,7 @@ CARTPOLE: Data = {
     "initial_low": -0.2,
     "initial_high": 0.2,
     "sutton_barto_reward": False,
+    "observation": PLAIN,
 }
 
 
@@ -101,6 +102,7 @@ NIP: Data = {
     "name": "dialogue",
     "protocol": {"name": "nip", "first": "verifier", "min_rounds": 1, "max_rounds": 3, "rewards": REWARDS},
     "scenario": {"name": "witness", "num_bits": 2, "num_seen": 0},
+    "observation": PLAIN,
 }
 
 
@@ -483,7 +485,7 @@ class NoSkip(Estimator):
 
 
 HERE = __name__
-NIM: Data = {"name": "nim", "num_heaps": 2, "max_stones": 3}
+NIM: Data = {"name": "nim", "num_heaps": 2, "max_stones": 3, "observation": PLAIN}
 BAD: dict[str, tuple[Data, Data, str]] = {
     "no loss_*": ({"loss": {"name": f"{HERE}:NoLoss"}}, CARTPOLE, "loss.name: .* expected at least one named loss_"),
     "a head it did not name": (
@@ -587,7 +589,12 @@ def test_loss_trainer_trains_players_that_learn_by_a_loss_alone(tmp_path: Path) 
 
 def test_reinforce_with_and_without_a_critic_reaches_the_best_arm(tmp_path: Path) -> None:
     """The prisoner's dilemma once, both in one player's hands: to defect is best whatever the other does."""
-    game = {"name": "matrix", "payoffs": [[[3.0, 3.0], [0.0, 5.0]], [[5.0, 0.0], [1.0, 1.0]]], "num_rounds": 1}
+    game = {
+        "name": "matrix",
+        "payoffs": [[[3.0, 3.0], [0.0, 5.0]], [[5.0, 0.0], [1.0, 1.0]]],
+        "num_rounds": 1,
+        "observation": PLAIN,
+    }
     for critic in (None, {"coefficient": 0.5}):
         loss = REINFORCE["loss"] | {"critic": critic}
         body = REINFORCE["body"] if critic is None else {"name": "separate", "policy": MLP, "value": MLP}

@@ -71,6 +71,7 @@ BASE: dict[str, Any] = {
     "target_kl": None,
     "normalize_advantages": True,
     "body": separate(),
+    "centralized_critic": False,
     "initialization": ORTHOGONAL,
     "box_actions": None,
     "evaluation": "deterministic",

@@ -32,6 +32,7 @@ REFUSED = {  # what an algorithm cannot play, and why
     ("td3", "polyhedra"): "expected Box actions for 'td3', got Discrete",
     ("td3", "nim"): "expected Box actions for 'td3', got Discrete",
     ("td3", "matrix"): "expected Box actions for 'td3', got Discrete",
+    ("td3", "harvest"): "expected Box actions for 'td3', got Discrete",
     ("dqn", "dialogue"): "expected Discrete actions for 'dqn', got MultiDiscrete",
     ("sac", "dialogue"): "for 'sac', got MultiDiscrete",
     ("td3", "dialogue"): "expected Box actions for 'td3', got MultiDiscrete",

@@ -31,6 +31,14 @@ GAMES: dict[str, dict[str, Any]] = {
         "observation": PLAIN,
     },
     "matrix": {"name": "matrix", "payoffs": [[[1.0, 0.0], [0.0, 1.0]]], "num_rounds": 2, "observation": PLAIN},
+    "harvest": {
+        "name": "harvest",
+        "num_farmers": 2,
+        "num_kinds": 2,
+        "num_rounds": 1,
+        "luck": 1.0,
+        "observation": PLAIN,
+    },
     "cartpole": {
         "name": "cartpole",
         "max_rounds": 9,

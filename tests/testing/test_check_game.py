@@ -226,6 +226,9 @@ def ignores(part: str) -> Any:
     return lambda game, keys: Race.reset(game, torch.zeros_like(keys)) | {"die": torch.randint(1, 7, (len(keys),))}
 
 
+DIE = Space((), torch.float32, padded=False)
+
+
 class Stuck(Race):
     """Nobody takes more than four eyes."""
 
@@ -482,6 +485,26 @@ BROKEN: dict[str, tuple[Any, str]] = {
     "a tally is missing": (
         broken(tallies=("laps",)),
         "Broken.reset: expected an entry for the tally 'laps', got none",
+    ),
+    "critics of nobody": (
+        broken(critic_spaces={"three": {}}),
+        "Broken.critic_spaces: expected a mapping from some of the roles one, two, got 'three'",
+    ),
+    "critics are shown numbers": (
+        broken(critic_spaces={"one": {"die": 3}}),
+        "Broken.critic_spaces: expected for 'one' Space, by name, got {'die': 3}",
+    ),
+    "critics are shown what the role observes": (
+        broken(critic_spaces={"two": {"seen": DIE}}),
+        "Broken.critic_spaces: expected for 'two' other names than those of its `spaces`, got 'seen'",
+    ),
+    "critics are shown nothing": (
+        broken(critic_spaces={"two": {"die": DIE}}),
+        "Broken.observe_for_critics: expected for 'two' the entries of its critic_spaces: 'die', got those of",
+    ),
+    "critics are shown other numbers": (
+        broken(critic_spaces={"two": {"die": DIE}}, observe_for_critics=lambda g, state, role: {"die": state["die"]}),
+        "Broken.observe_for_critics: expected entry 'die' of 'two' to be float32 (5,) on cpu, got int64 (5,) on cpu",
     ),
     "a role has no move": (
         broken(moves=(("one",),)),

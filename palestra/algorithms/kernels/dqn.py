@@ -44,7 +44,7 @@ class DQNGradient:
         next_x = online.read(batch.next_observation)
         next_target = target.outputs(next_x)
         next_online = online.outputs(next_x) if is_double else next_target
-        passed = Pass([online], online.read(batch.observation))
+        passed = Pass([online], [online.read(batch.observation)])
         (q_values,) = passed.outputs
         output_grads, td_error = np.zeros_like(q_values), np.empty(len(q_values), np.float32)
         discounts, weights = (extras[name].numpy() if name in extras else NO_NUMBERS for name in ("discount", "weight"))

@@ -69,9 +69,10 @@ class Terms(NamedTuple):
 
 
 class Arrays(NamedTuple):
-    """An experience as arrays. x: what the first layers of the networks read, float32 (M, ...)."""
+    """An experience as arrays. inputs: what the first layers of the networks read, float32 (M, ...); one for all where
+    they observe the same."""
 
-    x: Array
+    inputs: list[Array]
     rows: Rows
 
 
@@ -86,6 +87,7 @@ class PPOGradient:
         self, nets: list[LearningNet], family: Categorical | ClippedGaussian | SquashedGaussian, log_std: Tensor | None
     ) -> None:
         self.nets = nets
+        self.num_inputs = 1 if all(net.spaces == nets[0].spaces for net in nets) else len(nets)
         num_weights = sum(len(net.weights) for net in nets)
         self.gradient = torch.zeros(num_weights + (0 if log_std is None else len(log_std)))
         self.by_weights, self.by_log_std = np.split(self.gradient.numpy(), [num_weights])
@@ -98,7 +100,8 @@ class PPOGradient:
     def read(self, experience: Experience) -> Arrays:
         """The experience as the passes over it need it."""
         observation, _, _, *columns = experience
-        return Arrays(self.nets[0].read(observation), Rows(*(column.numpy() for column in columns)))
+        inputs = [net.read(observation) for net in self.nets[: self.num_inputs]]
+        return Arrays(inputs, Rows(*(column.numpy() for column in columns)))
 
     def __call__(
         self,
@@ -125,7 +128,8 @@ class PPOGradient:
         self.by_log_std[:] = 0.0
         for start in range(0, len(index), ROWS_AT_ONCE):
             part = index[start : start + ROWS_AT_ONCE]
-            passed = Pass(self.nets, arrays.x[part])
+            inputs = [x[part] for x in arrays.inputs]
+            passed = Pass(self.nets, inputs * (len(self.nets) // self.num_inputs))
             output_grads = [np.empty_like(outputs) for outputs in passed.outputs]
             ends = (part, passed.outputs[0], passed.outputs[-1], output_grads[0], output_grads[-1], sums)
             if self.nums is not None:

@@ -17,7 +17,7 @@ from palestra.algorithms.parts.advantages import Experience
 from palestra.algorithms.parts.distributions import Distribution
 from palestra.config import Config, ConfigError, ConfigErrorItem, UnreadConfig, failure
 from palestra.games.policy import Memory
-from palestra.games.spaces import Box
+from palestra.games.spaces import Box, Space
 from palestra.nets.recurrent import Part
 from palestra.players.player import Player
 
@@ -194,10 +194,13 @@ def head_sizes(loss: Any, config: Any, num_policy_outputs: int | None) -> dict[s
 # ---- tried once before anything is played ------------------------------------------------------------------
 
 
-def try_loss(loss: OnPolicyLoss, config: Any, net: HeadedNet, player: Player, estimates: bool) -> None:
-    """Let a loss compute its terms once, of rows of zeros. Raises ConfigError, with paths below the algorithm's config,
-    for one that fails, that has no loss_*, or whose terms are no numbers or have no gradient."""
-    batch = LossBatch(net, _rows_of_zeros(net, player), 0, estimates)
+def try_loss(
+    loss: OnPolicyLoss, config: Any, net: HeadedNet, spaces: dict[str, Space], player: Player, estimates: bool
+) -> None:
+    """Let a loss compute its terms once, of rows of zeros. spaces: of the critic's observations. Raises ConfigError,
+    with paths below the algorithm's config, for one that fails, that has no loss_*, or whose terms are no numbers or
+    have no gradient."""
+    batch = LossBatch(net, _rows_of_zeros(net, spaces, player), 0, estimates)
     with torch.enable_grad():
         check_terms(lambda: loss.terms(batch), config, dict(net.named_parameters()))
 
@@ -235,11 +238,11 @@ def _fault_of(terms: Any, weights: Mapping[str, Tensor]) -> str | None:
     return f"names heads of which it learns nothing: no loss_* depends on the weights {unused[0]}{more}"
 
 
-def _rows_of_zeros(net: HeadedNet, player: Player) -> Experience:
+def _rows_of_zeros(net: HeadedNet, spaces: dict[str, Space], player: Player) -> Experience:
     M, device = NUM_TRIED, player.device
     zeros = torch.zeros(M, device=device)
     observation = {
-        name: torch.zeros(M, *space.shape, dtype=space.dtype, device=device) for name, space in player.spaces.items()
+        name: torch.zeros(M, *space.shape, dtype=space.dtype, device=device) for name, space in spaces.items()
     }
     memory: Memory = {}
     for head in net.heads:

@@ -13,7 +13,7 @@ from palestra.algorithms.parts.advantages import REMEMBERED, Experience
 from palestra.algorithms.parts.distributions import Categorical, ClippedGaussian, Distribution, SquashedGaussian
 from palestra.config import ByName, Config, ConfigError, ConfigErrorItem, PositiveFloat
 from palestra.games.policy import Decision, Memory, Observes
-from palestra.games.spaces import Box, Discrete, MultiDiscrete
+from palestra.games.spaces import Box, Discrete, MultiDiscrete, Space
 from palestra.nets import AnyNetConfig, UserNets, make_net
 from palestra.nets.initialisation import initialize_orthogonal
 from palestra.nets.recurrent import Part
@@ -66,6 +66,13 @@ def check_heads(body: SeparateConfig | SharedConfig, heads: Collection[str]) -> 
     unknown = [ConfigErrorItem(f"body.{key}", known) for key in body.nets if key not in heads]
     if missing or unknown:
         raise ConfigError([*unknown, *missing])
+
+
+def check_critic(body: SeparateConfig | SharedConfig, centralized: bool) -> None:
+    """Raise ConfigError, with a path below the algorithm's config, for a centralized critic in a shared network."""
+    if centralized and isinstance(body, SharedConfig):
+        why = "centralized_critic is true: with a shared network the policy would observe what critics alone may"
+        raise ConfigError([ConfigErrorItem("body.name", f"expected 'separate' ({why}), got 'shared'")])
 
 
 class StockConfig(Config):
@@ -176,6 +183,28 @@ def make_head(config: BoxActionsConfig | None, player: Player) -> DiscreteHead |
     return BoxHead(space, config, player.device)
 
 
+# ---- what the critic observes --------------------------------------------------------------------------
+
+
+def spaces_of_critic(centralized: bool, player: Player) -> dict[str, Space]:
+    """What the value's network observes: what the player observes (IPPO, de Witt et al. 2020), or also what the game
+    shows critics alone (MAPPO, Yu et al. 2022). Raises ConfigError where the game shows critics nothing, or not the
+    same in all roles of the player."""
+    if not centralized:
+        return player.spaces
+    shown = [dict(player.critic_spaces.get(role, {})) for role in player.roles]
+    for role, spaces in zip(player.roles, shown, strict=True):
+        if spaces and spaces == shown[0]:
+            continue
+        message = f"expected false (the game shows critics of {role!r} nothing), got true"
+        if spaces:
+            others = f"{role!r} something else than those of {player.roles[0]!r}, in which {player.name!r} also sits"
+            message = f"expected false (the game shows critics of {others}), got true"
+        path = f"players.{player.name}.algorithm.centralized_critic"
+        raise ConfigError([ConfigErrorItem(path, message)])
+    return player.spaces | shown[0]
+
+
 # ---- all weights ---------------------------------------------------------------------------------------
 
 
@@ -187,7 +216,8 @@ class HeadedNet(nn.Module):
 
     heads: how many outputs each has, by name. A separate network is the attribute of its head's name. A shared one is
     the attribute of the first head; the outputs of the heads lie in it one after the other. draws: what draws actions
-    from the outputs of the head `policy`, where there is one.
+    from the outputs of the head `policy`, where there is one. critic_spaces: what the value's network observes,
+    `spaces_of_critic`; all others get the player's own entries alone.
     """
 
     def __init__(
@@ -197,17 +227,20 @@ class HeadedNet(nn.Module):
         heads: Mapping[str, int],
         draws: DiscreteHead | BoxHead | None,
         player: Player,
+        critic_spaces: dict[str, Space],
     ) -> None:
         super().__init__()
         self.heads, stream = dict(heads), f"player/{player.name}/net"
         self.is_shared = isinstance(body, SharedConfig)
+        self.entries = tuple(player.spaces)
         if isinstance(body, SharedConfig):
             key = base_key(player.seed, f"{stream}/both")
             self.add_module(next(iter(heads)), make_net(body.net, player.spaces, sum(heads.values()), key))
         else:
             for head, num in heads.items():
+                spaces = critic_spaces if head == VALUE else player.spaces
                 key = base_key(player.seed, f"{stream}/{head}")
-                self.add_module(head, make_net(body.nets[head], player.spaces, num, key))
+                self.add_module(head, make_net(body.nets[head], spaces, num, key))
         self.head = draws
         if isinstance(initialization, OrthogonalConfig):
             self._initialize(body, initialization, base_key(player.seed, f"{stream}/orthogonal"))
@@ -225,7 +258,11 @@ class HeadedNet(nn.Module):
         if self.is_shared:
             first = next(iter(self.heads))
             return self.split(Part(first, self.net_of(first)).unroll(observation, memory, episode_start))
-        return {head: Part(head, self.net_of(head)).unroll(observation, memory, episode_start) for head in self.heads}
+        own = {name: observation[name] for name in self.entries}
+        return {
+            head: Part(head, self.net_of(head)).unroll(observation if head == VALUE else own, memory, episode_start)
+            for head in self.heads
+        }
 
     def _initialize(self, body: SeparateConfig | SharedConfig, config: "OrthogonalConfig", key: int) -> None:
         """Networks that the user has given keep their weights."""
@@ -255,14 +292,16 @@ class ActorCritic(HeadedNet):
         initialization: "StockConfig | OrthogonalConfig",
         head: DiscreteHead | BoxHead,
         player: Player,
+        critic_spaces: dict[str, Space],
     ) -> None:
-        super().__init__(body, initialization, {POLICY: head.num_outputs, VALUE: 1}, head, player)
+        super().__init__(body, initialization, {POLICY: head.num_outputs, VALUE: 1}, head, player, critic_spaces)
         if self.is_shared:
             self.value: nn.Module | None = None
 
     def forward(self, observation: dict[str, Tensor], memory: Memory, episode_start: Tensor) -> tuple[Tensor, Tensor]:
         """What the policy puts out (B, A), and values (B,), of the sequences of an Experience."""
-        outputs = Part("policy", self.policy).unroll(observation, memory, episode_start)
+        own = {name: observation[name] for name in self.entries}
+        outputs = Part("policy", self.policy).unroll(own, memory, episode_start)
         if self.value is None:
             return outputs[:, :-1], outputs[:, -1]
         return outputs, Part("value", self.value).unroll(observation, memory, episode_start)[:, 0]
@@ -283,10 +322,9 @@ class ActorCriticPolicy:
 
     policy: the network that acts. value: the value's, where it must see every step of a roll-out because it has a
     memory, else None. gives_value: the last output of the policy's network is the value. draws: whether it draws.
-    kernel: what draws the same actions faster than the head.
+    kernel: what draws the same actions faster than the head. entries: those of the observation that the policy gets,
+    where what it is shown is for a centralized critic, too; else None.
     """
-
-    observes: Observes = "observation"
 
     def __init__(
         self,
@@ -296,7 +334,10 @@ class ActorCriticPolicy:
         gives_value: bool,
         draws: bool,
         kernel: Draw | None,
+        entries: tuple[str, ...] | None = None,
     ) -> None:
+        self.entries = entries
+        self.observes: Observes = "observation" if entries is None else "with_critics"
         self.policy, self.value, self.head, self.gives_value, self.draws = policy, value, head, gives_value, draws
         self.draw: Draw = head.draw if kernel is None else kernel
         self.recurrent = [part for part in (policy, value) if part is not None and part.remembers]
@@ -306,7 +347,8 @@ class ActorCriticPolicy:
             for part in self.recurrent:
                 memory = memory | part.initial_memory(len(legal), legal.device)
         extras = {REMEMBERED + name: entry for name, entry in memory.items()}
-        outputs, memory_after = self.policy.step(view, memory)
+        own = view if self.entries is None else {name: view[name] for name in self.entries}
+        outputs, memory_after = self.policy.step(own, memory)
         if self.gives_value:
             extras["value"] = outputs[:, -1]
         elif self.value is not None:

@@ -29,6 +29,7 @@ from palestra.randomness import fold, random_integers
 
 GO_ON = 2  # the action; 0 and 1 are the verdicts
 INSTANCE = "instance."
+CRITIC = "critic/"  # before the names of what critics alone are shown
 DECISIONS = ("reject", "accept", "go on")
 
 AnyScenarioConfig = Annotated[WitnessConfig | RowsConfig | UserConfig, ByName(user_class=Scenario)]
@@ -97,7 +98,9 @@ class DialogueGame(TensorGame):
     verifier has decided, or out of time.
 
     A role observes what the scenario shows it, `messages`, float32 (T, its channels, tokens), one-hot and 0 where
-    nothing was said, and `round`, one-hot. It does not observe who sent a message.
+    nothing was said, and `round`, one-hot. It does not observe who sent a message. Critics of every role are shown
+    the same beside that: critic/label, float32 (1,); critic/variant, one-hot; critic/messages, of all channels; and as
+    critic/ROLE/NAME what the scenario shows each role.
     """
 
     quiet_moves = ()
@@ -124,6 +127,7 @@ class DialogueGame(TensorGame):
         self.action_spaces = {role: self._action_space(role) for role in self.roles}
         self.spaces = {role: self._spaces_of(role) for role in self.roles}
         self.observation_transform = make_transform(config.observation, self.spaces, device)
+        self.critic_spaces = dict.fromkeys(self.roles, self._spaces_of_critics())
         self._make_tables()
 
     def _action_space(self, role: str) -> Discrete | MultiDiscrete:
@@ -137,6 +141,16 @@ class DialogueGame(TensorGame):
         if num_channels:
             spaces["messages"] = Space((rounds, num_channels, self.scenario.num_tokens), torch.float32, padded=False)
         return spaces | {"round": Space((rounds,), torch.float32, padded=False)}
+
+    def _spaces_of_critics(self) -> dict[str, Space]:
+        protocol, num_tokens = self.protocol, self.scenario.num_tokens
+        shapes: dict[str, tuple[int, ...]] = {"label": (1,), "variant": (protocol.num_variants,)}
+        if self.channels:
+            shapes["messages"] = (protocol.max_rounds, len(self.channels), num_tokens)
+        spaces = {CRITIC + name: Space(shape, torch.float32, padded=False) for name, shape in shapes.items()}
+        for role in self.roles:
+            spaces |= {f"{CRITIC}{role}/{name}": space for name, space in self.scenario.spaces(role).items()}
+        return spaces
 
     def _make_tables(self) -> None:
         """The protocol as tensors. Their row T is that of a dialogue that is over.
@@ -226,13 +240,31 @@ class DialogueGame(TensorGame):
         return torch.stack(columns, dim=1)
 
     def observe(self, state: State, role: str) -> Observation:
-        messages = state["messages"][:, :, self.seen_channels[role]]
-        instances = {name[len(INSTANCE) :]: value for name, value in state.items() if name.startswith(INSTANCE)}
-        seen = dict(self.scenario.view(instances, role, messages))
-        if self.seen_channels[role]:  # -1, nothing said, becomes the first column, which is cut off
-            seen["messages"] = one_hot(messages + 1, self.scenario.num_tokens + 1)[..., 1:].float()
+        seen = self._view(state, role)
+        if self.seen_channels[role]:
+            seen["messages"] = self._one_hot(state["messages"][:, :, self.seen_channels[role]])
         rounds = self.protocol.max_rounds
         return seen | {"round": one_hot(state["round"].clamp(max=rounds - 1), rounds).float()}
+
+    def observe_for_critics(self, state: State, role: str) -> Observation:
+        shown = {
+            "label": state["label"].unsqueeze(1).float(),
+            "variant": one_hot(state["variant"], self.protocol.num_variants).float(),
+        }
+        if self.channels:
+            shown["messages"] = self._one_hot(state["messages"])
+        for each in self.roles:
+            shown |= {f"{each}/{name}": value for name, value in self._view(state, each).items()}
+        return {CRITIC + name: value for name, value in shown.items()}
+
+    def _view(self, state: State, role: str) -> dict[str, Tensor]:
+        """What the scenario shows a role."""
+        instances = {name[len(INSTANCE) :]: value for name, value in state.items() if name.startswith(INSTANCE)}
+        return self.scenario.view(instances, role, state["messages"][:, :, self.seen_channels[role]])
+
+    def _one_hot(self, messages: Tensor) -> Tensor:
+        """-1, nothing said, becomes the first column, which is cut off."""
+        return one_hot(messages + 1, self.scenario.num_tokens + 1)[..., 1:].float()
 
     def legal(self, state: State, role: str) -> Tensor:
         if role not in self.protocol.verifiers:

@@ -127,12 +127,12 @@ class Pass:
     """A pass of the same rows through one or several networks. It runs forward when it is made; the kernel of an
     algorithm then computes the derivatives by the outputs, and calls `backward` with them.
 
-    x: the input of the networks, float32 (B, flat_size). outputs: of each network, float32 (B, K).
+    inputs: of each network, float32 (B, flat_size). outputs: of each network, float32 (B, K).
     """
 
-    def __init__(self, nets: Sequence[LearningNet], x: Array) -> None:
-        self.nets, self.x = nets, x
-        passed = [net.forward(x) for net in nets]
+    def __init__(self, nets: Sequence[LearningNet], inputs: Sequence[Array]) -> None:
+        self.nets, self.inputs = nets, inputs
+        passed = [net.forward(x) for net, x in zip(nets, inputs, strict=True)]
         self.outputs = [outputs for outputs, _ in passed]
         self.workspaces = [workspace for _, workspace in passed]
 
@@ -140,13 +140,13 @@ class Pass:
         """Write the gradient by the weights of all networks, one after the other, to `gradient`, or add it to what it
         holds. output_grads: the derivatives of the loss by the outputs of each network, float32 (B, K)."""
         start = 0
-        for net, grads, workspace in zip(self.nets, output_grads, self.workspaces, strict=True):
+        for net, x, grads, workspace in zip(self.nets, self.inputs, output_grads, self.workspaces, strict=True):
             stop = start + len(net.weights)
-            net.backward(grads, self.x, workspace, gradient[start:stop], adds)
+            net.backward(grads, x, workspace, gradient[start:stop], adds)
             start = stop
 
     def backward_to_inputs(self, output_grads: Sequence[Array]) -> Array:
-        """The gradient by x, the sum over the networks: float32 (B, flat_size)."""
+        """The gradient by the input, of networks that have the same, the sum over them: float32 (B, flat_size)."""
         passes = zip(self.nets, output_grads, self.workspaces, strict=True)
         first, *others = (net.backward_to_inputs(grads, workspace) for net, grads, workspace in passes)
         for more in others:

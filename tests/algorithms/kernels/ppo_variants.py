@@ -35,6 +35,7 @@ PPO_CONFIG: dict[str, Any] = {
     "target_kl": None,
     "normalize_advantages": True,
     "body": {"name": "separate", "policy": DQN_CONFIG["net"], "value": DQN_CONFIG["net"]},
+    "centralized_critic": False,
     "initialization": {"name": "stock"},
     "box_actions": None,
     "evaluation": "deterministic",
@@ -43,6 +44,10 @@ PPO_CONFIG: dict[str, Any] = {
 }
 BOX = Box((-1.0, -0.5), (1.0, 2.0))
 BOX_ACTIONS = {name: {"name": name, "initial_log_std": -0.3} for name in ("clipped_gaussian", "squashed_gaussian")}
+FOR_CRITICS = {
+    "state": Space((2, 2), torch.float32, padded=False),
+    "board": Space((4, 3), torch.float32, padded=True),
+}
 ACTIONS: dict[str, tuple[ActionSpace, dict[str, Any]]] = {
     "discrete": (Discrete(3), {}),
     "multi-discrete": (MultiDiscrete((3, 2)), {}),
@@ -56,11 +61,14 @@ def make_ppo(
     actions: str = "discrete",
     spaces: dict[str, Space] = VECTOR,
     by_hand: bool = True,
+    critic_spaces: dict[str, Space] | None = None,
     **changes: Any,
 ) -> PPO:
-    """A player of its own."""
+    """A player of its own, whose critic is shown more if `critic_spaces` say so."""
     space, more = ACTIONS[actions]
     player = Player("player", ("agent",), spaces, space, CPU, seed=1, compile=False, by_hand=by_hand)
+    player.critic_spaces = {"agent": critic_spaces or {}}
+    more = more | {"centralized_critic": critic_spaces is not None}
     player.algorithm = ppo = cls(check(PPO_CONFIG | more | changes, PPOConfig), player)
     return ppo
 
@@ -69,7 +77,8 @@ def make_ppo(
 def ppo_data(ppo: PPO, num: int = 900) -> tuple[Experience, torch.Tensor]:
     """Rows whose ratios and values lie on both sides of what is clipped, of which every fifth does not count; and the
     numbers of some of them, more than the kernel takes at once."""
-    keys, spaces, flags = torch.arange(num), ppo.player.spaces, ppo.player.action_space.num_flags
+    keys, flags = torch.arange(num), ppo.player.action_space.num_flags
+    spaces = ppo.player.spaces | ppo.player.critic_spaces["agent"]
     observation, episode_start = random_observations(spaces, fold(keys, 1)), torch.zeros(1, num, dtype=torch.bool)
     legal = random_floats(fold(keys, 2), flags) < 0.7
     if flags:
@@ -129,6 +138,8 @@ def ppo_variants() -> Iterator[Variant]:
         net = {"name": "mlp", "net_arch": [16, 8], "activation": activation}
         body = {"name": "separate", "policy": net, "value": net}
         yield ppo_variant(f"{name}, {activation}", spaces=SPACES[name], body=body)
+    for actions in ACTIONS:
+        yield ppo_variant(f"{actions}, centralized critic", actions=actions, critic_spaces=FOR_CRITICS)
 
 
 def ppo_variant(name: str, **changes: Any) -> Variant:

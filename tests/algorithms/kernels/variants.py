@@ -90,7 +90,7 @@ def net_by_hand(net: nn.Module, seen: Any) -> Numbers:
     acting, learning = acting_net(net), learning_net(net)
     if learning is None:  # batch norm
         return {"outputs": acting(seen)}
-    passed, gradient = Pass([learning], learning.read(seen)), torch.empty(len(learning.weights))
+    passed, gradient = Pass([learning], [learning.read(seen)]), torch.empty(len(learning.weights))
     passed.backward([2.0 * passed.outputs[0]], gradient.numpy())
     return {"outputs": acting(seen), "learned outputs": torch.from_numpy(passed.outputs[0]), "gradient": gradient}
 

@@ -163,6 +163,28 @@ def test_a_role_with_one_choice_has_a_discrete_action() -> None:
     assert game.describe_action("prover", torch.tensor(tokens)) == "says nothing"
 
 
+@pytest.mark.parametrize("name", PROTOCOLS)
+def test_critics_of_every_role_are_shown_the_label_the_variant_all_messages_and_what_each_role_sees(name: str) -> None:
+    game = dialogue(PROTOCOLS[name])
+    keys = world_keys(base_key(0, "test"), 32, game.device)
+    state = game.reset(keys)
+    state, *_ = game.step(state, random_actions(game, state, keys), keys)
+    for role in game.roles:
+        assert not game.critic_spaces[role].keys() & game.spaces[role].keys()
+        shown = game.observe_for_critics(state, role)
+        assert {name: x.shape[1:] for name, x in shown.items()} == {
+            name: space.shape for name, space in game.critic_spaces[role].items()
+        }
+        assert torch.equal(shown["critic/label"][:, 0].long(), state["label"])
+        assert torch.equal(shown["critic/variant"].argmax(dim=1), state["variant"])
+        for each in game.roles:
+            assert torch.equal(shown[f"critic/{each}/bits"], game.observe(state, each)["bits"])
+        if game.channels:
+            said = shown["critic/messages"]
+            assert torch.equal(said.sum(dim=3) > 0, state["messages"] >= 0)
+            assert torch.equal(said.argmax(dim=3), state["messages"].clamp(min=0))
+
+
 # ---- witness ---------------------------------------------------------------------------------------------
 
 

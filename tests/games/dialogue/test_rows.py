@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from conftest import PLAIN
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
@@ -59,6 +60,7 @@ def rules(protocol: str = "adp", **changes: Any) -> Data:
         "name": "dialogue",
         "protocol": {"name": protocol, "rewards": REWARDS},
         "scenario": scenario(**changes),
+        "observation": PLAIN,
     }
 
 
