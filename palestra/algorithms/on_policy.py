@@ -32,7 +32,7 @@ from palestra.algorithms.parts.actor_critic import (
     VALUE,
     ActorCriticPolicy,
     AnyBody,
-    BoxActionsConfig,
+    AnyBoxActionsConfig,
     DiscreteHead,
     HeadedNet,
     OrthogonalConfig,
@@ -101,7 +101,7 @@ class OnPolicyConfig(AlgorithmConfig):
     observes (IPPO, de Witt et al. 2020)"""
     initialization: Annotated[StockConfig | OrthogonalConfig, ByName()]
     """how the networks begin"""
-    box_actions: Annotated[BoxActionsConfig, ByName()] | None
+    box_actions: AnyBoxActionsConfig | None
     """how actions that are vectors of numbers are drawn; null: actions are discrete"""
     evaluation: Literal["deterministic", "sampled"]
     """in evaluations play the most likely action, or draw one"""
@@ -165,13 +165,14 @@ class OnPolicy(Algorithm):
         with below(f"players.{player.name}.algorithm"):
             self.loss: OnPolicyLoss = loss_of(config.loss)
             self.estimator: Estimator = config.estimator.build()
-            heads = head_sizes(self.loss, config.loss, head.num_outputs)
+            heads = head_sizes(self.loss, config.loss, {POLICY: head.num_outputs})
             if POLICY not in heads:
                 message = f"expected the head 'policy', by which the player acts, got {', '.join(heads)}"
                 raise ConfigError([ConfigErrorItem("loss.name", message)])
             check_estimator(self.loss, self.estimator, config, player)
         spaces = spaces_of_critic(config.centralized_critic, player)
-        self.net = HeadedNet(config.body, config.initialization, heads, head, player, spaces).to(player.device)
+        others = {VALUE: spaces}
+        self.net = HeadedNet(config.body, config.initialization, heads, head, player, others).to(player.device)
         self.weights = flatten_weights(self.net)
         self.parameters = list(self.net.parameters())
         with below(f"players.{player.name}.algorithm"):
@@ -215,6 +216,7 @@ class OnPolicy(Algorithm):
         config = self.config
         for _ in turn.once("roll_out"):
             self.experience = self.prepare(self.player.join(turn.collect(config.rollout_length)))
+            self.loss.before_turn()
         for number in turn.times("passes", 0 if self.experience is None else config.num_passes):
             turn.before_step()
             metrics, num_opt_steps = self.make_pass()

@@ -11,10 +11,9 @@ To run: palestra train configs/sac-pendulum.yml
 
 from collections.abc import Callable, Mapping
 from copy import deepcopy
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 
 import torch
-from pydantic import model_validator
 from torch import Tensor, nn
 
 from palestra.algorithms.algorithm import (
@@ -33,7 +32,7 @@ from palestra.algorithms.parts.replay import (
     make_transition_builder,
     replay_errors,
 )
-from palestra.algorithms.parts.sampled_actions import BoxHead, DiscreteHead, SampledActions, box_errors
+from palestra.algorithms.parts.sampled_actions import BoxHead, DiscreteHead, LogStdConfig, SampledActions, box_errors
 from palestra.buffers.prioritized import PrioritizedReplay
 from palestra.config import (
     ByName,
@@ -103,20 +102,6 @@ class AutomaticConfig(Config):
     """how gradients of the coefficient's logarithm become steps"""
     learning_rate: ScheduleConfig
     """a function of the player's opt steps"""
-
-
-class LogStdConfig(Config):
-    min: float
-    """smaller outputs of the policy net count as this"""
-    max: float
-    """larger outputs of the policy net count as this"""
-
-    @model_validator(mode="after")
-    def _check_order(self) -> Self:
-        if self.min >= self.max:
-            message = f"expected a number below max, {self.max}, got {self.min}"
-            raise ConfigError([ConfigErrorItem("min", message)])
-        return self
 
 
 class SACConfig(AlgorithmConfig):

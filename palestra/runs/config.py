@@ -14,6 +14,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from palestra.algorithms.algorithm import Algorithm
 from palestra.algorithms.dqn import DQNConfig
+from palestra.algorithms.off_policy import OffPolicyConfig
 from palestra.algorithms.on_policy import OnPolicyConfig
 from palestra.algorithms.ppo import PPOConfig
 from palestra.algorithms.sac import SACConfig
@@ -54,7 +55,8 @@ from palestra.storage.disk import RunFolderError
 from palestra.storage.mirror import MirrorConfig
 
 AnyAlgorithm = Annotated[
-    DQNConfig | PPOConfig | SACConfig | TD3Config | OnPolicyConfig | UserConfig, ByName(user_class=Algorithm)
+    DQNConfig | PPOConfig | SACConfig | TD3Config | OnPolicyConfig | OffPolicyConfig | UserConfig,
+    ByName(user_class=Algorithm),
 ]
 
 

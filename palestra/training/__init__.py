@@ -8,6 +8,7 @@ from rich.console import Console
 
 from palestra.algorithms.algorithm import AlgorithmConfig
 from palestra.algorithms.dqn import DQNConfig
+from palestra.algorithms.off_policy import OffPolicyConfig
 from palestra.algorithms.on_policy import OnPolicyConfig
 from palestra.algorithms.ppo import PPOConfig
 from palestra.algorithms.sac import SACConfig
@@ -67,9 +68,9 @@ class TD3Trainer(OneAlgorithmTrainer):
 
 class LossTrainer(OneAlgorithmTrainer):
     """The Trainer whose players learn by a loss alone, one by name or one of your own, on roll-outs of the present
-    policy."""
+    policy or from a replay buffer."""
 
-    algorithms = (OnPolicyConfig,)
+    algorithms = (OnPolicyConfig, OffPolicyConfig)
 
 
 TRAINERS["in_turn"] = (Trainer, DQNTrainer, PPOTrainer, SACTrainer, TD3Trainer, LossTrainer)

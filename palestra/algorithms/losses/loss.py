@@ -1,10 +1,12 @@
-"""What a loss on a roll-out is: a function of a plain batch that gives named terms.
+"""What a loss on a roll-out is: a function of a plain batch that gives named terms. One that learns from a replay
+buffer: off_policy_loss.py.
 
 Letters: M rows, T decisions of each of W sequences.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
@@ -20,6 +22,7 @@ from palestra.games.policy import Memory
 from palestra.games.spaces import Box, Space
 from palestra.nets.recurrent import Part
 from palestra.players.player import Player
+from palestra.randomness import seeded_global_state
 
 NUM_TRIED = 3  # rows
 
@@ -29,6 +32,17 @@ class Head(NamedTuple):
 
     name: str
     num_outputs: int
+
+
+class Critic(NamedTuple):
+    """A head whose network observes an action of a Box beside the player's observation, in half-widths of the Box from
+    its centre, as the entry `action`, and puts out one number."""
+
+    name: str
+
+    @property
+    def num_outputs(self) -> int:
+        return 1
 
 
 class LossFault(Exception):
@@ -113,8 +127,8 @@ class OnPolicyLoss(ABC):
 
     May be set: `heads`, the outputs that it learns: `policy` (by which the player acts), `value`, `label` (two logits),
     or Head(name, num_outputs) of another kind; `estimators`, the names of those that it can learn from, None: any.
-    Both may be properties, which read `config`. Must be implemented: `terms`; may be: `begin`, `is_last_pass`,
-    `after_turn`, and both or none of `state_dict`, `load_state_dict`.
+    Both may be properties, which read `config`. Must be implemented: `terms`; may be: `begin`, `before_turn`,
+    `is_last_pass`, `after_turn`, and both or none of `state_dict`, `load_state_dict`.
     """
 
     heads: tuple[str | Head, ...] = (POLICY, VALUE)
@@ -125,6 +139,9 @@ class OnPolicyLoss(ABC):
 
     def begin(self, net: HeadedNet, player: Player) -> None:  # noqa: B027 (most losses need neither)
         """Called once, when there are networks, before anything is computed."""
+
+    def before_turn(self) -> None:  # noqa: B027 (most losses do nothing then)
+        """Called when a roll-out is there to be learned from, with the weights that collected it."""
 
     @abstractmethod
     def terms(self, batch: LossBatch) -> dict[str, Tensor]:
@@ -174,13 +191,13 @@ def head_names(loss: Any) -> list[str]:
     return [head.name if isinstance(head, Head) else head for head in loss.heads]
 
 
-def head_sizes(loss: Any, config: Any, num_policy_outputs: int | None) -> dict[str, int]:
-    """How many outputs each head of a loss has, the policy's first and the value's last. num_policy_outputs: None where
-    there is no policy. Raises ConfigError, with paths below the algorithm's config."""
-    known = {VALUE: 1, "label": 2} | ({} if num_policy_outputs is None else {POLICY: num_policy_outputs})
+def head_sizes(loss: Any, config: Any, others: Mapping[str, int]) -> dict[str, int]:
+    """How many outputs each head of a loss has, the policy's first and the value's last. others: of the heads that the
+    algorithm knows by name beside `value` and `label`. Raises ConfigError, with paths below the algorithm's config."""
+    known = {VALUE: 1, "label": 2} | dict(others)
     sizes: dict[str, int] = {}
     for head in loss.heads:
-        if isinstance(head, Head):
+        if isinstance(head, Head | Critic):
             sizes[head.name] = head.num_outputs
         elif head in known:
             sizes[head] = known[head]
@@ -200,9 +217,10 @@ def try_loss(
     """Let a loss compute its terms once, of rows of zeros. spaces: of the critic's observations. Raises ConfigError,
     with paths below the algorithm's config, for one that fails, that has no loss_*, or whose terms are no numbers or
     have no gradient."""
-    batch = LossBatch(net, _rows_of_zeros(net, spaces, player), 0, estimates)
-    with torch.enable_grad():
+    batch, state = LossBatch(net, _rows_of_zeros(net, spaces, player), 0, estimates), deepcopy(loss.state_dict())
+    with torch.enable_grad(), seeded_global_state(0):
         check_terms(lambda: loss.terms(batch), config, dict(net.named_parameters()))
+    loss.load_state_dict(state)
 
 
 def check_terms(compute: Callable[[], Any], config: Any, weights: Mapping[str, Tensor]) -> None:

@@ -10,7 +10,14 @@ from pydantic import ConfigDict
 from torch import Tensor, nn
 
 from palestra.algorithms.parts.advantages import REMEMBERED, Experience
-from palestra.algorithms.parts.distributions import Categorical, ClippedGaussian, Distribution, SquashedGaussian
+from palestra.algorithms.parts.distributions import (
+    Categorical,
+    ClippedGaussian,
+    Distribution,
+    GaussianDistribution,
+    SquashedGaussian,
+)
+from palestra.algorithms.parts.sampled_actions import LogStdConfig
 from palestra.config import ByName, Config, ConfigError, ConfigErrorItem, PositiveFloat
 from palestra.games.policy import Decision, Memory, Observes
 from palestra.games.spaces import Box, Discrete, MultiDiscrete, Space
@@ -105,7 +112,16 @@ class SquashedGaussianConfig(Config):
     """logarithm of the standard deviation before the tanh at the start; it is learned, the same in every state"""
 
 
+class StateDependentGaussianConfig(Config):
+    name: Literal["state_dependent_gaussian"]
+    """the tanh of normal numbers, scaled to their bounds; the policy puts out their means and, after these, the
+    logarithms of their standard deviations, as in SAC. Log-probabilities are those of actions in half-widths"""
+    log_std: LogStdConfig
+    """bounds of the logarithms of standard deviations"""
+
+
 BoxActionsConfig = ClippedGaussianConfig | SquashedGaussianConfig
+AnyBoxActionsConfig = Annotated[ClippedGaussianConfig | SquashedGaussianConfig | StateDependentGaussianConfig, ByName()]
 
 SAMPLED = "sampled_action"  # among the extras of a decision: what the policy drew, where the action is not just that
 
@@ -160,12 +176,68 @@ class BoxHead(nn.Module):
         """The actions of the means: the likeliest ones but for the tanh, which moves the mode."""
         return self.family.action(outputs)
 
-    def distribution(self, outputs: Tensor, legal: Tensor) -> Distribution:
+    def distribution(self, outputs: Tensor, legal: Tensor) -> GaussianDistribution:
         """That of the values before they are clipped or squashed, by what the policy puts out at some observations."""
         return self.family.distribution(outputs, self.log_std)
 
+    def action(self, sampled: Tensor) -> Tensor:
+        """What goes into the game of a value that was drawn."""
+        return self.family.action(sampled)
 
-def make_head(config: BoxActionsConfig | None, player: Player) -> DiscreteHead | BoxHead:
+
+class StateDependentHead(nn.Module):
+    """Draws vectors of numbers; the policy puts out means and log standard deviations, of normal numbers before a tanh.
+    Log-probabilities are densities of actions in half-widths of the Box from its centre: what the bounds are changes no
+    entropy."""
+
+    def __init__(self, space: Box, config: StateDependentGaussianConfig, device: torch.device) -> None:
+        super().__init__()
+        self.num_numbers = len(space.low)
+        self.num_outputs = 2 * self.num_numbers
+        self.log_std_bounds = config.log_std.min, config.log_std.max
+        self.half_widths = HalfWidths(space, device)
+        zeros = torch.zeros(self.num_numbers, device=device)
+        self.family = SquashedGaussian(zeros, torch.ones_like(zeros))
+
+    def draw(self, outputs: Tensor, legal: Tensor, keys: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Actions, and the extras that learning from them needs."""
+        sampled, log_prob = self.distribution(outputs, legal).draw(random_normals(keys, self.num_numbers))
+        return self.action(sampled), {"log_prob": log_prob, SAMPLED: sampled}
+
+    def mode(self, outputs: Tensor, legal: Tensor) -> Tensor:
+        """The actions of the means: the likeliest ones but for the tanh, which moves the mode."""
+        return self.action(outputs[:, : self.num_numbers])
+
+    def distribution(self, outputs: Tensor, legal: Tensor) -> GaussianDistribution:
+        """That of the values before they are squashed, by what the policy puts out at some observations."""
+        mean, log_std = outputs.chunk(2, dim=1)
+        return self.family.distribution(mean, log_std.clamp(*self.log_std_bounds))
+
+    def action(self, sampled: Tensor) -> Tensor:
+        """What goes into the game of a value that was drawn."""
+        return self.half_widths.inverse(self.family.action(sampled))
+
+
+class HalfWidths:
+    """Measures actions of a Box in half-widths from its centre; those without bounds stay as they are."""
+
+    def __init__(self, space: Box, device: torch.device) -> None:
+        low, high = torch.tensor(space.low, device=device), torch.tensor(space.high, device=device)
+        is_bounded = low.isfinite() & high.isfinite()
+        self.center = torch.where(is_bounded, (high + low) / 2, 0.0)
+        self.half_width = torch.where(is_bounded, (high - low) / 2, 1.0)
+
+    def __call__(self, action: Tensor) -> Tensor:
+        return (action - self.center) / self.half_width
+
+    def inverse(self, measured: Tensor) -> Tensor:
+        return self.center + self.half_width * measured
+
+
+AnyHead = DiscreteHead | BoxHead | StateDependentHead
+
+
+def make_head(config: BoxActionsConfig | StateDependentGaussianConfig | None, player: Player) -> AnyHead:
     """What draws the player's actions. Raises ConfigError where `box_actions` does not fit them."""
     space, path = player.action_space, f"players.{player.name}.algorithm.box_actions"
     if not isinstance(space, Box):
@@ -177,9 +249,11 @@ def make_head(config: BoxActionsConfig | None, player: Player) -> DiscreteHead |
         message = f"expected clipped_gaussian or squashed_gaussian (the actions are {space}), got null"
         raise ConfigError([ConfigErrorItem(path, message)])
     is_bounded = all(map(math.isfinite, (*space.low, *space.high)))
-    if isinstance(config, SquashedGaussianConfig) and not is_bounded:
+    if not isinstance(config, ClippedGaussianConfig) and not is_bounded:
         message = f"expected clipped_gaussian ({space} has no bounds), got {config.name}"
         raise ConfigError([ConfigErrorItem(f"{path}.name", message)])
+    if isinstance(config, StateDependentGaussianConfig):
+        return StateDependentHead(space, config, player.device)
     return BoxHead(space, config, player.device)
 
 
@@ -216,8 +290,8 @@ class HeadedNet(nn.Module):
 
     heads: how many outputs each has, by name. A separate network is the attribute of its head's name. A shared one is
     the attribute of the first head; the outputs of the heads lie in it one after the other. draws: what draws actions
-    from the outputs of the head `policy`, where there is one. critic_spaces: what the value's network observes,
-    `spaces_of_critic`; all others get the player's own entries alone.
+    from the outputs of the head `policy`, where there is one. others: by head, the entries that its network observes,
+    where these are not the player's own.
     """
 
     def __init__(
@@ -225,12 +299,12 @@ class HeadedNet(nn.Module):
         body: SeparateConfig | SharedConfig,
         initialization: "StockConfig | OrthogonalConfig",
         heads: Mapping[str, int],
-        draws: DiscreteHead | BoxHead | None,
+        draws: AnyHead | None,
         player: Player,
-        critic_spaces: dict[str, Space],
+        others: Mapping[str, dict[str, Space]],
     ) -> None:
         super().__init__()
-        self.heads, stream = dict(heads), f"player/{player.name}/net"
+        self.heads, self.others, stream = dict(heads), dict(others), f"player/{player.name}/net"
         self.is_shared = isinstance(body, SharedConfig)
         self.entries = tuple(player.spaces)
         if isinstance(body, SharedConfig):
@@ -238,9 +312,8 @@ class HeadedNet(nn.Module):
             self.add_module(next(iter(heads)), make_net(body.net, player.spaces, sum(heads.values()), key))
         else:
             for head, num in heads.items():
-                spaces = critic_spaces if head == VALUE else player.spaces
                 key = base_key(player.seed, f"{stream}/{head}")
-                self.add_module(head, make_net(body.nets[head], spaces, num, key))
+                self.add_module(head, make_net(body.nets[head], others.get(head, player.spaces), num, key))
         self.head = draws
         if isinstance(initialization, OrthogonalConfig):
             self._initialize(body, initialization, base_key(player.seed, f"{stream}/orthogonal"))
@@ -260,7 +333,9 @@ class HeadedNet(nn.Module):
             return self.split(Part(first, self.net_of(first)).unroll(observation, memory, episode_start))
         own = {name: observation[name] for name in self.entries}
         return {
-            head: Part(head, self.net_of(head)).unroll(observation if head == VALUE else own, memory, episode_start)
+            head: Part(head, self.net_of(head)).unroll(
+                observation if head in self.others else own, memory, episode_start
+            )
             for head in self.heads
         }
 
@@ -284,17 +359,17 @@ class ActorCritic(HeadedNet):
     """The heads policy and value. The last output of a shared network is the value."""
 
     policy: nn.Module
-    head: DiscreteHead | BoxHead
+    head: AnyHead
 
     def __init__(
         self,
         body: SeparateConfig | SharedConfig,
         initialization: "StockConfig | OrthogonalConfig",
-        head: DiscreteHead | BoxHead,
+        head: AnyHead,
         player: Player,
         critic_spaces: dict[str, Space],
     ) -> None:
-        super().__init__(body, initialization, {POLICY: head.num_outputs, VALUE: 1}, head, player, critic_spaces)
+        super().__init__(body, initialization, {POLICY: head.num_outputs, VALUE: 1}, head, player, {VALUE: critic_spaces})
         if self.is_shared:
             self.value: nn.Module | None = None
 
@@ -330,7 +405,7 @@ class ActorCriticPolicy:
         self,
         policy: Part,
         value: Part | None,
-        head: DiscreteHead | BoxHead,
+        head: AnyHead,
         gives_value: bool,
         draws: bool,
         kernel: Draw | None,

@@ -209,6 +209,10 @@ class GaussianDistribution:
         """(B,)."""
         return self.family.log_prob(self.mean, self.log_std, action)
 
+    def draw(self, noise: Tensor) -> tuple[Tensor, Tensor]:
+        """The values that standard normal noise (B, n) makes, and their log-probabilities (B,): differentiable."""
+        return self.family.draw(self.mean, self.log_std, noise)
+
     def entropy(self) -> Tensor:
         """(B,)."""
         return self.family.entropy(self.mean, self.log_std).expand(len(self.mean))

@@ -5,15 +5,31 @@ Letters: B rows, K actions over which a mean is taken, n dimensions of a Box, A 
 """
 
 from math import isfinite
-from typing import ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple, Self
 
 import torch
+from pydantic import model_validator
 from torch import Tensor
 
 from palestra.algorithms.parts.distributions import ILLEGAL, Categorical, SquashedGaussian
+from palestra.config import Config, ConfigError, ConfigErrorItem
 from palestra.games.spaces import Box, Discrete, Space
 from palestra.players.player import Player
 from palestra.randomness import random_choice, random_floats, random_normals
+
+
+class LogStdConfig(Config):
+    min: float
+    """smaller outputs of the policy net count as this"""
+    max: float
+    """larger outputs of the policy net count as this"""
+
+    @model_validator(mode="after")
+    def _check_order(self) -> Self:
+        if self.min >= self.max:
+            message = f"expected a number below max, {self.max}, got {self.min}"
+            raise ConfigError([ConfigErrorItem("min", message)])
+        return self
 
 
 class SampledActions(NamedTuple):

@@ -1,0 +1,319 @@
+"""What a loss on rows of a replay buffer is: a function of a plain batch that gives named terms.
+
+Letters: M rows, A actions, n numbers of a Box.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from functools import cached_property
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from palestra.algorithms.losses.loss import Critic, Head, LossFault, check_terms
+from palestra.algorithms.parts.actor_critic import POLICY, SAMPLED, DiscreteHead, HalfWidths, HeadedNet
+from palestra.algorithms.parts.distributions import Distribution
+from palestra.config import ConfigError, ConfigErrorItem
+from palestra.games.game import Observation
+from palestra.games.spaces import Box
+from palestra.nets.kernels.acting import ActingNet, acting_net
+from palestra.nets.weights import flat_gradient
+from palestra.players.player import Player
+from palestra.randomness import fold, random_normals, seeded_global_state
+from palestra.rollouts.transitions import Transitions
+
+NUM_TRIED = 3  # rows
+ACTION = "action"  # the entry beside the observation that critics observe
+
+
+class ActingHeads:
+    """What heads put out without gradients, their networks in evaluation mode: by kernels where there are any."""
+
+    def __init__(self, net: HeadedNet) -> None:
+        self.split = net.split if net.is_shared else None
+        heads = list(net.heads)[:1] if net.is_shared else list(net.heads)
+        self.nets: dict[str, Any] = {head: acting_net(net.net_of(head)) for head in heads}
+
+    @torch.no_grad()
+    def __call__(self, head: str, observation: Observation) -> dict[str, Tensor]:
+        """What the head puts out, and all others that are outputs of the same network: by name (M, K)."""
+        if self.split is None:
+            return {head: self.nets[head](observation)}
+        (net,) = self.nets.values()
+        return self.split(net(observation))
+
+    def module(self, head: str) -> nn.Module:
+        """The head's own network in evaluation mode, through which gradients flow."""
+        net: nn.Module = self.nets[head].net if isinstance(self.nets[head], ActingNet) else self.nets[head]
+        return net
+
+
+class ReplayBatch:
+    """Rows of a replay buffer, as a loss sees them. What networks put out is computed when it is first asked for.
+
+    Of the buffer: observation, next_observation, by entry (M, ...); legal, next_legal, bool (M, flags of the action
+    space), all true at the end of a game; action, as the policy drew it, of a Box before it was clipped or squashed;
+    reward, float32 (M,), after n steps of all of them; terminated, bool (M,); discount, float32 (M,), what the value of
+    the next observation counts: gamma, after n steps gamma^n, and 0.0 where the game terminated; extras, what the
+    player's policy kept, as `log_prob`; weight, float32 (M,), the importance of rows that were drawn by priority, else
+    ones. opt_steps: of the player so far, for schedules.
+
+    Of the networks, by head, (M, K): outputs, with gradients; next_outputs and target_outputs at the next observations,
+    without any, of the same networks and of the target networks.
+
+    net: the networks. online, target: the same and the target networks without gradients; target: None if there are
+    none. key: int64 (1,), of this opt step's random numbers.
+    """
+
+    def __init__(
+        self,
+        net: HeadedNet,
+        online: ActingHeads,
+        target: ActingHeads | None,
+        player: Player,
+        rows: Transitions,
+        gamma: float,
+        opt_steps: int,
+        key: Tensor,
+    ) -> None:
+        self.net, self.player, self.opt_steps = net, player, opt_steps
+        self.observation, self.next_observation = rows.observation, rows.next_observation
+        self.legal, self.next_legal = rows.legal, rows.next_legal | rows.terminated.unsqueeze(1)
+        self.action, self.reward, self.terminated = rows.extras.get(SAMPLED, rows.action), rows.reward, rows.terminated
+        self.discount = ~rows.terminated * rows.extras.get("discount", gamma)
+        self.extras, self.importance = rows.extras, rows.extras.get("weight")
+        self._online, self._target, self._key, self._num_draws = online, target, key, 0
+        self.outputs = _Outputs(net, self._outputs)
+        self.next_outputs = _Outputs(net, lambda head: self._online(head, self.next_observation))
+        self.target_outputs = _Outputs(net, self._target_outputs)
+
+    @property
+    def weight(self) -> Tensor:
+        return torch.ones_like(self.reward) if self.importance is None else self.importance
+
+    def mean(self, column: Tensor) -> Tensor:
+        """The mean of a column, float32 (M,), in which rows that were drawn by priority carry their weights."""
+        return (column if self.importance is None else column * self.importance).mean()
+
+    # ---- values of actions that critics observe ----------------------------------------------------------
+
+    def action_values(self, head: str, action: Tensor) -> Tensor:
+        """What a Critic makes of actions at the observations, with gradients: (M,). action: (M, n), as the policy draws
+        them."""
+        return self._critic(head)(self.observation | self._observed(action))[:, 0]
+
+    def fixed_action_values(self, head: str, action: Tensor) -> Tensor:
+        """The same, by weights that learn nothing by it: gradients flow into the actions alone."""
+        self._critic(head)
+        net = self._online.module(head)
+        weights = {name: weight.detach() for name, weight in net.named_parameters()}
+        values: Tensor = functional_call(net, weights, (self.observation | self._observed(action),))
+        return values[:, 0]
+
+    def target_action_values(self, head: str, action: Tensor) -> Tensor:
+        """What the target network makes of actions at the next observations, without gradients: (M,)."""
+        self._critic(head)
+        return self._target_nets()(head, self.next_observation | self._observed(action))[head][:, 0]
+
+    # ---- the policy ----------------------------------------------------------------------------------------
+
+    @cached_property
+    def distribution(self) -> Distribution:
+        """That of the actions at the observations under the policy now, with gradients."""
+        return self._distribution(self.outputs[POLICY], self.legal)
+
+    @cached_property
+    def next_distribution(self) -> Distribution:
+        """That of the actions at the next observations under the policy now, without gradients."""
+        with torch.no_grad():
+            return self._distribution(self.next_outputs[POLICY], self.next_legal)
+
+    def sample(self) -> tuple[Tensor, Tensor]:
+        """Actions that the policy draws at the observations, and their log-probabilities (M,). Those of a Box are
+        (M, n), before they are clipped or squashed, and gradients flow through them."""
+        return self._drawn(self.outputs[POLICY], self.legal)
+
+    def next_sample(self) -> tuple[Tensor, Tensor]:
+        """The same at the next observations, without gradients."""
+        with torch.no_grad():
+            return self._drawn(self.next_outputs[POLICY], self.next_legal)
+
+    # ---- how they are computed -------------------------------------------------------------------------------
+
+    def _outputs(self, head: str) -> dict[str, Tensor]:
+        outputs = self.net.net_of(head)(self.observation)
+        return self.net.split(outputs) if self.net.is_shared else {head: outputs}
+
+    def _target_outputs(self, head: str) -> dict[str, Tensor]:
+        return self._target_nets()(head, self.next_observation)
+
+    def _target_nets(self) -> ActingHeads:
+        if self._target is None:
+            raise LossFault("asks for target networks, of which there are none: the algorithm's `target` is null")
+        return self._target
+
+    def _critic(self, head: str) -> nn.Module:
+        if not observes_actions(self.net, head):
+            raise LossFault(f"asks for values of actions by the head {head!r}, which its `heads` name no Critic")
+        return self.net.net_of(head)
+
+    def _observed(self, action: Tensor) -> dict[str, Tensor]:
+        head, space = self.net.head, self.player.action_space
+        assert isinstance(space, Box)
+        assert head is not None
+        assert not isinstance(head, DiscreteHead)
+        return {ACTION: HalfWidths(space, action.device)(head.action(action))}
+
+    def _distribution(self, outputs: Tensor, legal: Tensor) -> Distribution:
+        assert self.net.head is not None
+        return self.net.head.distribution(outputs, legal)
+
+    def _drawn(self, outputs: Tensor, legal: Tensor) -> tuple[Tensor, Tensor]:
+        head, rows = self.net.head, torch.arange(len(outputs), device=outputs.device)
+        assert head is not None
+        keys = fold(fold(self._key, self._num_draws).expand(len(outputs)).contiguous(), rows)
+        self._num_draws += 1
+        if isinstance(head, DiscreteHead):
+            action, extras = head.draw(outputs, legal, keys)
+            return action, extras["log_prob"]
+        distribution = head.distribution(outputs, legal)
+        return distribution.draw(random_normals(keys, distribution.mean.shape[1]))
+
+
+def observes_actions(net: HeadedNet, head: str) -> bool:
+    """Whether it is a Critic."""
+    return ACTION in net.also.get(head, {})
+
+
+class _Outputs(dict[str, Tensor]):
+    """What heads put out, by name, computed when it is first asked for."""
+
+    def __init__(self, net: HeadedNet, compute: Callable[[str], dict[str, Tensor]]) -> None:
+        super().__init__()
+        self.net, self.compute = net, compute
+
+    def __missing__(self, head: str) -> Tensor:
+        if head not in self.net.heads:
+            raise LossFault(f"uses the head {head!r}, which its `heads` ({', '.join(self.net.heads)}) do not name")
+        if observes_actions(self.net, head):
+            raise LossFault(f"asks for the outputs of {head!r}, which observes actions: batch.action_values has them")
+        self.update(self.compute(head))
+        return self[head]
+
+
+class OffPolicyLoss(ABC):
+    """What a player learns from rows of its replay buffer. A class of your own derives from it and carries its
+    `Config`, a UserConfig with the loss's keys.
+
+    Must be set: `heads`, the outputs that it learns: `q` (a value for each discrete action), `policy`, `value`, `label`
+    (two logits), Head(name, num_outputs) of another kind, or Critic(name), which observes an action; `acts_by`, the
+    head by which the player acts: `policy`, or one with a value for each discrete action. Both may be properties, which
+    read `config`. May be set: `weights`, a module with weights of its own that are learned too, as a temperature.
+    own_targets: None: the algorithm keeps target networks, if its config says so; else whether the loss keeps some,
+    which `follow` moves.
+
+    Must be implemented: `terms`; may be: `set_nets`, `priorities`, `follow`, `leaves`, `gradient`, and both or none of
+    `state_dict`, `load_state_dict`.
+    """
+
+    heads: tuple[str | Head | Critic, ...]
+    acts_by: str
+    weights: nn.Module | None = None
+    own_targets: bool | None = None
+    learns_batch_norm: ClassVar[bool] = True
+
+    def __init__(self, config: Any, player: Player) -> None:
+        self.config, self.player = config, player
+
+    def set_nets(self, net: HeadedNet) -> None:  # noqa: B027 (most losses find the outputs in their batches)
+        """Called once, when the networks of the heads have been made."""
+
+    @abstractmethod
+    def terms(self, batch: ReplayBatch) -> dict[str, Tensor]:
+        """Terms by name, numbers without axes: those named loss_* add up to what is learned, the others are
+        recorded."""
+
+    def priorities(self, batch: ReplayBatch) -> Tensor:
+        """By how much prioritized replay draws the rows again, (M,): their TD errors, say. Called after `terms`, with
+        the same batch."""
+        raise NotImplementedError
+
+    @property
+    def gives_priorities(self) -> bool:
+        """Whether the class implements `priorities`."""
+        return type(self).priorities is not OffPolicyLoss.priorities
+
+    def follow(self, share: float) -> None:  # noqa: B027 (most losses keep no target networks)
+        """Move target networks of the loss's own a share of the way to the others."""
+
+    def leaves(self, weights: Mapping[str, nn.Parameter]) -> Mapping[str, Tensor]:
+        """The tensors by which gradients are taken, by name. weights: all that are learned, by name."""
+        return weights
+
+    def gradient(self, loss: Tensor, leaves: list[Any], weights: Tensor) -> Tensor:
+        """The gradient of a loss by the vector of all weights, (P,)."""
+        return flat_gradient(loss, leaves)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What the loss remembers beside its weights."""
+        return {}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: B027 (most losses remember nothing)
+        """The inverse of `state_dict`."""
+
+
+# ---- tried once before anything is played ------------------------------------------------------------------
+
+
+def try_loss(
+    loss: OffPolicyLoss,
+    config: Any,
+    make_batch: Callable[[Transitions], ReplayBatch],
+    leaves: Mapping[str, Tensor],
+    player: Player,
+    is_prioritized: bool,
+) -> None:
+    """Let a loss compute its terms once, of rows of zeros, and the priorities if the buffer wants any. Raises
+    ConfigError, with paths below the algorithm's config, for one that fails, that has no loss_*, whose terms are no
+    numbers or have no gradient, or that gives no priorities."""
+    if is_prioritized and not loss.gives_priorities:
+        message = f"expected uniform (the loss {config.name!r} has no `priorities`), got 'prioritized'"
+        raise ConfigError([ConfigErrorItem("replay_buffer.name", message)])
+    batch, state = make_batch(_rows_of_zeros(player, loss.acts_by == POLICY)), deepcopy(loss.state_dict())
+
+    def compute() -> Any:
+        terms = loss.terms(batch)
+        if is_prioritized:
+            with torch.no_grad():
+                priorities = loss.priorities(batch)
+            if priorities.shape != (NUM_TRIED,):
+                raise LossFault(f"gives priorities of shape {tuple(priorities.shape)}; expected one of each row")
+        return terms
+
+    with torch.enable_grad(), seeded_global_state(0):
+        check_terms(compute, config, leaves)
+    loss.load_state_dict(state)
+
+
+def _rows_of_zeros(player: Player, draws: bool) -> Transitions:
+    """The first of them goes on, the others have terminated. draws: whether the player keeps log-probabilities."""
+    M, device, space = NUM_TRIED, player.device, player.action_space
+    observation = {
+        name: torch.zeros(M, *entry.shape, dtype=entry.dtype, device=device) for name, entry in player.spaces.items()
+    }
+    legal = torch.ones(M, space.num_flags, dtype=torch.bool, device=device)
+    return Transitions(
+        observation=observation,
+        action=torch.zeros(M, *space.shape, dtype=space.dtype, device=device),
+        reward=torch.zeros(M, device=device),
+        next_observation=observation,
+        next_legal=legal,
+        terminated=torch.arange(M, device=device) > 0,
+        truncated=torch.zeros(M, dtype=torch.bool, device=device),
+        valid=torch.ones(M, dtype=torch.bool, device=device),
+        extras={"log_prob": torch.zeros(M, device=device)} if draws else {},
+        legal=legal,
+    )

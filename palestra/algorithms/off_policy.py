@@ -1,0 +1,398 @@
+"""off_policy: a loss of your own, or one by name, on rows of a replay buffer.
+
+The loss is a function of a plain batch that gives named terms (losses/off_policy_loss.py); it names the heads of the
+networks, and the head by which the player acts. This file rolls out, fills the buffer, samples, steps, and moves the
+target networks, as DQN and SAC do. To run: palestra train off_policy-cartpole
+"""
+
+from collections.abc import Callable, Mapping
+from copy import deepcopy
+from typing import Annotated, Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from palestra.algorithms.algorithm import (
+    Algorithm,
+    AlgorithmConfig,
+    Deterministic,
+    Seat,
+    Turn,
+    metrics_of,
+    total_loss,
+)
+from palestra.algorithms.dqn import ByValue
+from palestra.algorithms.kernels import categorical, greedy
+from palestra.algorithms.losses.loss import Critic, head_sizes
+from palestra.algorithms.losses.off_policy_loss import ACTION, ActingHeads, OffPolicyLoss, ReplayBatch, try_loss
+from palestra.algorithms.losses.q_learning import QLearningConfig
+from palestra.algorithms.parts.actor_critic import (
+    POLICY,
+    ActorCriticPolicy,
+    AnyBody,
+    AnyBoxActionsConfig,
+    DiscreteHead,
+    HeadedNet,
+    OrthogonalConfig,
+    SharedConfig,
+    StockConfig,
+    check_heads,
+    make_head,
+)
+from palestra.algorithms.parts.exploration import EpsilonGreedyConfig, ExplorationConfig, best_legal, choose_best
+from palestra.algorithms.parts.replay import (
+    AnyReplayConfig,
+    TargetConfig,
+    make_buffer,
+    make_transition_builder,
+    replay_errors,
+)
+from palestra.algorithms.parts.return_distributions import QValues
+from palestra.buffers.prioritized import PrioritizedReplay
+from palestra.config import (
+    ByName,
+    ConfigError,
+    ConfigErrorItem,
+    Discount,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    UserConfig,
+    below,
+)
+from palestra.games.game import Observation
+from palestra.games.policy import Memory, Policy
+from palestra.games.spaces import Box, Discrete, Space
+from palestra.nets.recurrent import Part
+from palestra.nets.user_nets import RecurrentNet
+from palestra.nets.weights import evaluation_view, flatten_buffers, flatten_weights
+from palestra.optimizers import OptimizerConfig
+from palestra.players.player import Metrics, Player
+from palestra.randomness import base_key, fold
+from palestra.rollouts.n_step import AnyTransitionsConfig
+from palestra.rollouts.transitions import Transitions
+from palestra.runtime.guard import kernel_property
+from palestra.schedules import ScheduleConfig
+
+Q = "q"  # the head with a value for each discrete action
+
+AnyOffPolicyLoss = Annotated[QLearningConfig | UserConfig, ByName(user_class=OffPolicyLoss)]
+
+# ---- what a run must say -----------------------------------------------------------------------------
+
+
+class OffPolicyConfig(AlgorithmConfig):
+    """Every key of `algorithm: {name: off_policy}`. No defaults: `palestra config off_policy CartPole-v1` prints a
+    complete file."""
+
+    name: Literal["off_policy"]
+    """a loss by name, or one of your own, on rows of a replay buffer"""
+    loss: AnyOffPolicyLoss
+    """what is learned from a batch; it names its heads, and the one by which the player acts"""
+    gamma: Discount
+    """discount per decision of the player"""
+    transitions: AnyTransitionsConfig
+    """what of a roll-out becomes a row of the replay buffer"""
+    rollout_length: PositiveInt
+    """rounds played in every world per turn"""
+    updates_per_turn: PositiveInt
+    """opt steps per turn"""
+    warmup_env_steps: NonNegativeInt
+    """env steps of the player before its first opt step"""
+    batch_size: PositiveInt
+    """transitions per opt step"""
+    target: TargetConfig | None
+    """how the target networks follow; null: there are none"""
+    max_grad_norm: PositiveFloat | None
+    """longer gradients are scaled down to this norm; null: never"""
+    body: AnyBody
+    """the networks of the loss's heads"""
+    initialization: Annotated[StockConfig | OrthogonalConfig, ByName()]
+    """how the networks begin"""
+    box_actions: AnyBoxActionsConfig | None
+    """how a policy draws actions that are vectors of numbers; null: actions are discrete"""
+    exploration: ExplorationConfig | None
+    """how actions are chosen by their values in roll-outs; null: the player draws them from the head `policy`"""
+    evaluation: Literal["deterministic", "sampled"]
+    """in evaluations play the best or most likely action, or one as in roll-outs"""
+    optimizer: OptimizerConfig
+    """how gradients become steps"""
+    learning_rate: ScheduleConfig
+    """a function of the player's opt steps"""
+    replay_buffer: AnyReplayConfig
+    """memory"""
+
+    def seat_errors(self, seat: Seat) -> list[ConfigErrorItem]:
+        return replay_errors(self.replay_buffer, self.transitions, self.rollout_length, seat)
+
+    def build(self, player: Player) -> "OffPolicy":
+        return OffPolicy(self, player)
+
+
+# ---- what it is made of ------------------------------------------------------------------------------
+
+
+def heads_of(loss: OffPolicyLoss, config: OffPolicyConfig, num_policy_outputs: int, player: Player) -> dict[str, int]:
+    """How many outputs each head of the loss has. Raises ConfigError, with paths below the algorithm's config, for
+    heads that do not fit the player's actions, and where the player cannot act by any of them."""
+    space, faults = player.action_space, []
+    others = {POLICY: num_policy_outputs} | ({Q: space.num} if isinstance(space, Discrete) else {})
+    sizes = head_sizes(loss, config.loss, others)
+    critics = [each.name for each in loss.heads if isinstance(each, Critic)]
+    if loss.acts_by not in sizes:
+        message = f"expected the head {loss.acts_by!r}, by which the player acts, got {', '.join(sizes)}"
+        faults.append(ConfigErrorItem("loss.name", message))
+    elif loss.acts_by != POLICY and sizes[loss.acts_by] != space.num_flags:
+        message = f"expected a value for each of {space.num_flags} actions of the head {loss.acts_by!r}, by which the"
+        faults.append(ConfigErrorItem("loss.name", f"{message} player acts, got {sizes[loss.acts_by]}"))
+    if critics and isinstance(config.body, SharedConfig):
+        message = f"expected 'separate' (the head {critics[0]!r} observes actions, the others do not), got 'shared'"
+        faults.append(ConfigErrorItem("body.name", message))
+    if critics and ACTION in player.spaces:
+        message = "expected no entry 'action' in the observation (critics observe the action under that name)"
+        faults.append(ConfigErrorItem("body", message))
+    if faults:
+        raise ConfigError(faults)
+    check_heads(config.body, sizes)
+    return sizes
+
+
+def check_actions(loss: OffPolicyLoss, config: OffPolicyConfig, player: Player) -> None:
+    """Raise ConfigError, with paths below the algorithm's config, unless loss, exploration and box_actions go with the
+    player's actions."""
+    space, kind, by, faults = player.action_space, config.exploration, loss.acts_by, []
+    name = config.loss.name
+    if any(isinstance(head, Critic) for head in loss.heads) and not isinstance(space, Box):
+        message = f"expected Box actions for the loss {name!r}, whose critics observe them, got {space}"
+        faults.append(ConfigErrorItem("loss.name", message))
+    if by != POLICY and not isinstance(space, Discrete):
+        message = f"expected Discrete actions for the loss {name!r}, which values each of them, got {space}"
+        faults.append(ConfigErrorItem("loss.name", message))
+    elif by == POLICY and kind is not None:
+        message = f"expected null (the player draws its actions from the head 'policy'), got {kind.name!r}"
+        faults.append(ConfigErrorItem("exploration", message))
+    elif by != POLICY and kind is None:
+        message = f"expected epsilon_greedy or softmax (the player acts by the values of the head {by!r}), got null"
+        faults.append(ConfigErrorItem("exploration", message))
+    if faults:
+        raise ConfigError(faults)
+
+
+class OffPolicy(Algorithm):
+    config: OffPolicyConfig
+
+    def __init__(self, config: OffPolicyConfig, player: Player) -> None:
+        super().__init__(config, player)
+        place = f"players.{player.name}.algorithm"
+        with below(place):
+            self.loss: OffPolicyLoss = config.loss.build(player)
+            check_actions(self.loss, config, player)
+        self.head = make_head(config.box_actions, player)
+        with below(place):
+            heads = heads_of(self.loss, config, self.head.num_outputs, player)
+        action = {ACTION: Space(player.action_space.shape, torch.float32, padded=False)}
+        critics = {each.name: action for each in self.loss.heads if isinstance(each, Critic)}
+        self.net = HeadedNet(config.body, config.initialization, heads, self.head, player, critics).to(player.device)
+        with below(place):
+            self.refuse_nets()
+            self.loss.set_nets(self.net)
+            self.refuse_target()
+        player.nets = {"heads": self.net} | ({} if self.loss.weights is None else {"loss": self.loss.weights})
+        learned = nn.ModuleDict(player.nets)
+        self.weights, self.buffers = flatten_weights(learned), flatten_buffers(self.net)
+        self.target_net: HeadedNet | None = None
+        if config.target is not None and self.loss.own_targets is None:
+            player.nets["target"] = self.target_net = deepcopy(self.net).eval()
+            self.target_weights, self.target_buffers = (
+                flatten_weights(self.target_net),
+                flatten_buffers(self.target_net),
+            )
+        self.optimizer = config.optimizer.build(self.weights)
+        self.buffer = make_buffer(config.replay_buffer, player)
+        self.transition_builder = make_transition_builder(
+            config.transitions, config.gamma, config.rollout_length, player
+        )
+        self.key = torch.tensor([base_key(player.seed, f"player/{player.name}/loss")], device=player.device)
+        player.optimizers = {"heads": self.optimizer}
+        player.lr_schedule, player.replay_buffer = config.learning_rate, self.buffer
+        player.er_schedule = None if config.exploration is None else config.exploration.schedule
+        leaves = self.loss.leaves(dict(learned.named_parameters()))
+        with below(place):
+            self.try_loss(leaves)
+        self.leaves = list(leaves.values())
+
+    def refuse_nets(self) -> None:
+        """Rows of a replay buffer do not follow each other, as what networks remember would."""
+        for name in self.net.heads:
+            net = self.net.net_of(name)
+            if isinstance(net, RecurrentNet):
+                key = "net" if self.net.is_shared else name
+                message = "expected a network without a memory, got a recurrent one"
+                raise ConfigError([ConfigErrorItem(f"body.{key}", message)])
+            has_batch_norm = any(isinstance(each, nn.modules.batchnorm._BatchNorm) for each in net.modules())
+            if has_batch_norm and not self.loss.learns_batch_norm:
+                message = "expected a network without batch norm, as with layer norm ('l'), got one with batch norm"
+                raise ConfigError([ConfigErrorItem("body", message)])
+
+    def refuse_target(self) -> None:
+        """A loss that keeps target networks of its own says whether it does."""
+        own, target = self.loss.own_targets, self.config.target
+        if own is not None and own != (target is not None):
+            expected = "a mapping with name, tau and interval" if own else "null"
+            got = "null" if target is None else f"{target.name!r}"
+            keeps = "keeps target networks" if own else "keeps no target networks"
+            message = f"expected {expected} (the loss {self.config.loss.name!r} {keeps}), got {got}"
+            raise ConfigError([ConfigErrorItem("target", message)])
+
+    def try_loss(self, leaves: Mapping[str, Tensor]) -> None:
+        """In evaluation mode, so that the statistics of batch norm stay."""
+        is_prioritized = isinstance(self.buffer, PrioritizedReplay)
+        self.net.eval()
+        try_loss(self.loss, self.config.loss, lambda rows: self.batch(rows, 0), leaves, self.player, is_prioritized)
+        self.net.train()
+
+    # ---- what it learns --------------------------------------------------------------------------------
+
+    def batch(self, rows: Transitions, opt_steps: int) -> ReplayBatch:
+        """Rows as the loss sees them."""
+        key, gamma = fold(self.key, opt_steps), self.config.gamma
+        return ReplayBatch(self.net, self.acting, self.target_acting, self.player, rows, gamma, opt_steps, key)
+
+    def gradient(self, rows: Transitions) -> tuple[Tensor, dict[str, Tensor], Tensor | None]:
+        """The gradient of the loss of some rows by all weights, as one vector; metrics; the rows' priorities, where the
+        buffer wants any."""
+        batch = self.batch(rows, self.player.opt_steps)
+        terms = self.loss.terms(batch)
+        loss, priorities = total_loss(terms), None
+        if isinstance(self.buffer, PrioritizedReplay):
+            with torch.no_grad():
+                priorities = self.loss.priorities(batch)
+        gradient = self.loss.gradient(loss, self.leaves, self.weights)
+        return gradient, {"loss": loss.detach(), **metrics_of(terms)}, priorities
+
+    # ---- a turn ----------------------------------------------------------------------------------------
+
+    def learn(self, turn: Turn) -> None:
+        config = self.config
+        for _ in turn.once("roll_out"):
+            transitions = self.transition_builder(self.player.join(turn.collect(config.rollout_length)))
+            self.buffer.add(transitions.rows(), transitions.valid)
+        for _ in turn.times("updates", 0 if self.is_warming_up() else config.updates_per_turn):
+            turn.before_step()
+            turn.after_step(self.opt_step(self.buffer.sample(config.batch_size)))
+
+    def forget_waiting(self) -> None:
+        self.transition_builder.forget_waiting()
+
+    def is_warming_up(self) -> bool:
+        return self.player.env_steps < self.config.warmup_env_steps or self.buffer.is_empty
+
+    def opt_step(self, rows: Mapping[str, Tensor]) -> Metrics:
+        config, opt_steps = self.config, self.player.opt_steps
+        rows = dict(rows)
+        if isinstance(self.buffer, PrioritizedReplay):
+            rows["extras.weight"] = self.buffer.importance(opt_steps)
+        gradient, metrics, priorities = self.gradient(Transitions.from_rows(rows))
+        norms = self.optimizer.layer_norms(gradient)
+        gradient, grad_norm = self.optimizer.clip(gradient, config.max_grad_norm)
+        self.optimizer.learning_rate.fill_(config.learning_rate(opt_steps))
+        self.optimizer.step(gradient)
+        if isinstance(self.buffer, PrioritizedReplay):
+            assert priorities is not None
+            self.buffer.update_priorities(priorities)
+        if config.target is not None and (opt_steps + 1) % config.target.interval == 0:
+            self.follow(config.target.tau)
+        return {**metrics, "grad_norm": grad_norm, **norms}
+
+    @torch.no_grad()
+    def follow(self, share: float) -> None:
+        """Move weights and statistics (of batch norm) of the target networks a share of the way to the others."""
+        if self.target_net is None:
+            self.loss.follow(share)
+            return
+        self.target_weights.lerp_(self.weights[: len(self.target_weights)], share)  # behind are weights of the loss
+        for old, new in zip(self.target_buffers, self.buffers, strict=True):
+            old.lerp_(new, share) if old.is_floating_point() else old.copy_(new)
+
+    def warm_start(self, nets: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """Target networks begin as copies; weights of the loss begin anew."""
+        own = {name: net.state_dict() for name, net in self.player.nets.items() if name != "heads"}
+        super().warm_start(dict(nets) | own)
+        if self.config.target is not None:
+            self.follow(1.0)
+
+    # ---- how it plays ----------------------------------------------------------------------------------
+
+    def policy(self, explore: bool) -> Policy:
+        return self.policy_that(explore or self.config.evaluation == "sampled")
+
+    def predictor(self, deterministic: bool) -> Policy:
+        return self.policy_that(not deterministic)
+
+    def policy_that(self, draws: bool) -> Policy:
+        """A policy that draws or explores, or one that plays the likeliest or best actions."""
+        exploration = self.config.exploration
+        if exploration is None:
+            return ActorCriticPolicy(self.actor, None, self.head, False, draws, self.draw_kernel)
+        if not draws:
+            return ByValue(self.values, choose_best, 0.0)
+        amount = exploration.schedule(self.player.opt_steps)
+        return ByValue(self.values, self.acting_kernel or exploration.choose, amount)
+
+    def values(self, observation: Observation) -> Tensor:
+        """The values of all actions: (B, A)."""
+        return self.acting(self.loss.acts_by, observation)[self.loss.acts_by]
+
+    def choice_values(self, observation: Observation, legal: Tensor, memory: Memory) -> tuple[str, Tensor] | None:
+        if self.config.exploration is not None:
+            return "value", self.values(observation)
+        if not isinstance(self.head, DiscreteHead):
+            return None
+        return "probability", self.head.probabilities(self.acting(POLICY, observation)[POLICY], legal)
+
+    def module(self) -> Deterministic:
+        if self.config.evaluation == "sampled":
+            raise NotImplementedError(self.player.sampling_export_error())
+        by, num_flags = self.loss.acts_by, self.player.action_space.num_flags
+        net = QValues(evaluation_view(self.net.net_of(by)), self.split_of(by))
+        return Deterministic(net, best_legal if self.config.exploration is not None else self.head.mode, num_flags)
+
+    def split_of(self, head: str) -> Callable[[Tensor], Tensor]:
+        """What takes the outputs of a head from those of its network."""
+        return (lambda outputs: self.net.split(outputs)[head]) if self.net.is_shared else (lambda outputs: outputs)
+
+    # ---- what stands in for these methods where nobody has changed them (palestra.runtime.guard) ------------
+
+    @kernel_property
+    def acting(self) -> ActingHeads:
+        return ActingHeads(self.net)
+
+    @kernel_property
+    def target_acting(self) -> ActingHeads | None:
+        return None if self.target_net is None else ActingHeads(self.target_net)
+
+    @kernel_property
+    def actor(self) -> Part:
+        """The policy's network as it plays."""
+        return Part(POLICY, self.acting.nets[POLICY])
+
+    @kernel_property
+    def draw_kernel(self) -> categorical.CategoricalDraw | None:
+        if self.player.device.type != "cpu" or not isinstance(self.head, DiscreteHead):
+            return None
+        return categorical.CategoricalDraw(self.head.family) if self.may_run(categorical.KERNEL) else None
+
+    @kernel_property
+    def acting_kernel(self) -> Callable[[Tensor, Tensor, Tensor, float], Tensor] | None:
+        is_greedy = isinstance(self.config.exploration, EpsilonGreedyConfig)
+        is_on_cpu = self.player.device.type == "cpu"
+        return greedy.choose if is_greedy and is_on_cpu and self.may_run(greedy.KERNEL) else None
+
+    # ---- what a checkpoint holds beside weights, optimizer and games -------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"transition_builder": self.transition_builder.state_dict(), "loss": self.loss.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.transition_builder.load_state_dict(state["transition_builder"])
+        self.loss.load_state_dict(state["loss"])
