@@ -26,6 +26,7 @@ from palestra.algorithms.kernels import categorical, greedy
 from palestra.algorithms.losses.loss import Critic, head_sizes
 from palestra.algorithms.losses.off_policy_loss import ACTION, ActingHeads, OffPolicyLoss, ReplayBatch, try_loss
 from palestra.algorithms.losses.q_learning import QLearningConfig
+from palestra.algorithms.losses.torchrl import TorchRLReplayLossConfig
 from palestra.algorithms.parts.actor_critic import (
     POLICY,
     ActorCriticPolicy,
@@ -76,7 +77,7 @@ from palestra.schedules import ScheduleConfig
 
 Q = "q"  # the head with a value for each discrete action
 
-AnyOffPolicyLoss = Annotated[QLearningConfig | UserConfig, ByName(user_class=OffPolicyLoss)]
+AnyOffPolicyLoss = Annotated[QLearningConfig | TorchRLReplayLossConfig | UserConfig, ByName(user_class=OffPolicyLoss)]
 
 # ---- what a run must say -----------------------------------------------------------------------------
 

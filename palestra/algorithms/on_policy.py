@@ -26,6 +26,7 @@ from palestra.algorithms.kernels import categorical
 from palestra.algorithms.losses.loss import LossBatch, OnPolicyLoss, head_names, head_sizes, loss_of, try_loss
 from palestra.algorithms.losses.ppo import PPOLossConfig
 from palestra.algorithms.losses.reinforce import ReinforceConfig
+from palestra.algorithms.losses.torchrl import TorchRLLossConfig
 from palestra.algorithms.parts.actor_critic import (
     POLICY,
     SAMPLED,
@@ -69,7 +70,9 @@ from palestra.schedules import ScheduleConfig
 
 # Letters: M rows of a roll-out or of a minibatch of it; T decisions of each of W sequences.
 
-AnyOnPolicyLoss = Annotated[PPOLossConfig | ReinforceConfig | UserConfig, ByName(user_class=OnPolicyLoss)]
+AnyOnPolicyLoss = Annotated[
+    PPOLossConfig | ReinforceConfig | TorchRLLossConfig | UserConfig, ByName(user_class=OnPolicyLoss)
+]
 
 # ---- what a run must say -----------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from palestra.config.base import (
     PositiveFloat,
     PositiveInt,
 )
-from palestra.config.errors import ConfigError, ConfigErrorItem
+from palestra.config.errors import ConfigError, ConfigErrorItem, MissingExtra
 from palestra.config.files import apply_overrides, load_yaml
 from palestra.config.own_modules import (
     IMPORT_PATH,
@@ -54,6 +54,7 @@ __all__ = [
     "ConfigErrorItem",
     "Discount",
     "Fraction",
+    "MissingExtra",
     "NonEmptyStr",
     "NonNegativeFloat",
     "NonNegativeInt",

@@ -39,6 +39,10 @@ class ConfigError(ValueError):
         return "\n".join(" ".join(str(error).splitlines()) for error in self.errors)
 
 
+class MissingExtra(ConfigError):
+    """A part of a config needs a package that is not installed: nothing else is known of the part."""
+
+
 def likeness(word: str, other: str) -> float:
     """How similar two words are, 0..1, without regard to case."""
     return SequenceMatcher(None, word.lower(), other.lower()).ratio()

@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from palestra.config.base import Config
-from palestra.config.errors import ConfigError, ConfigErrorItem
+from palestra.config.errors import ConfigError, ConfigErrorItem, MissingExtra
 
 C = TypeVar("C", bound=Config)
 
@@ -29,7 +29,8 @@ def below(path: str) -> Iterator[None]:
     try:
         yield
     except ConfigError as error:
-        raise ConfigError(_moved(error.errors, (path,))) from error
+        kind = MissingExtra if isinstance(error, MissingExtra) else ConfigError
+        raise kind(_moved(error.errors, (path,))) from error
 
 
 def _moved(errors: Sequence[ConfigErrorItem], keys: tuple[str, ...]) -> list[ConfigErrorItem]:

@@ -17,7 +17,7 @@ class PPOLoss(OnPolicyLoss):
     """State: the coefficient of the KL penalty."""
 
     config: "PPOLossConfig"
-    estimators = ("gae", "td_lambda", "reward_to_go")
+    estimators = ("gae", "td_lambda", "reward_to_go", "torchrl")
 
     def __init__(self, config: "PPOLossConfig") -> None:
         super().__init__(config)

@@ -1,5 +1,5 @@
 """Estimators by name: from the decisions of a roll-out to the advantages and value targets of a loss. To register one,
-add its config to AnyEstimatorConfig.
+add its config to AnyEstimatorConfig. Those of TorchRL (extra: torchrl) come by an adapter.
 
 Letters: T decisions of each of W sequences.
 """
@@ -11,7 +11,20 @@ import torch
 from torch import Tensor
 
 from palestra.algorithms.parts.advantages import Sequences, generalized_advantages
-from palestra.config import ByName, Config, Discount, Fraction, UserConfig
+from palestra.algorithms.parts.torchrl_classes import OF_CALLS, TorchRLConfig, checked_arguments, torchrl_class
+from palestra.config import (
+    ByName,
+    Config,
+    ConfigError,
+    ConfigErrorItem,
+    Discount,
+    Fraction,
+    UserConfig,
+    below,
+    failure,
+)
+
+VALUE_ESTIMATOR = "torchrl.objectives.value:ValueEstimatorBase"
 
 
 class Estimator(ABC):
@@ -144,6 +157,48 @@ class NoEstimatorConfig(EstimatorConfig):
     """neither advantages nor value targets"""
 
 
+class TorchRLEstimator(Estimator):
+    """A value estimator of TorchRL. It reads every row."""
+
+    skips_rows = False
+    config: "TorchRLEstimatorConfig"
+
+    def __init__(self, config: "TorchRLEstimatorConfig") -> None:
+        super().__init__(config)
+        with below("estimator"):
+            cls = torchrl_class(config.module, VALUE_ESTIMATOR)
+            arguments = checked_arguments(cls, config.arguments, OF_CALLS)
+            try:
+                self.estimator: Any = cls(value_network=None, **arguments)
+            except Exception as error:
+                message = f"{config.module!r} cannot be made: {failure(error)}"
+                raise ConfigError([ConfigErrorItem("arguments", message)]) from error
+
+    def estimate(self, sequences: Sequences) -> tuple[Tensor, Tensor]:
+        from tensordict import TensorDict
+
+        ended = sequences.terminated | sequences.truncated
+        following = torch.cat([sequences.value[1:], sequences.next_value[-1:]])
+        columns = {
+            "state_value": sequences.value,
+            ("next", "state_value"): torch.where(ended, sequences.next_value, following),
+            ("next", "reward"): sequences.reward,
+            ("next", "terminated"): sequences.terminated,
+            ("next", "done"): ended,
+        }
+        rows = {name: column.T.unsqueeze(2) for name, column in columns.items()}  # (W, T, 1)
+        found = self.estimator(TensorDict(rows, batch_size=sequences.value.T.shape))
+        return found["advantage"].squeeze(2).T, found["value_target"].squeeze(2).T
+
+
+class TorchRLEstimatorConfig(TorchRLConfig, EstimatorConfig):
+    made = TorchRLEstimator
+
+    name: Literal["torchrl"]
+    """a value estimator of TorchRL (extra: torchrl), as torchrl.objectives.value:GAE"""
+
+
 AnyEstimatorConfig = Annotated[
-    GAEConfig | TDLambdaConfig | RewardToGoConfig | NoEstimatorConfig | UserConfig, ByName(user_class=Estimator)
+    GAEConfig | TDLambdaConfig | RewardToGoConfig | NoEstimatorConfig | TorchRLEstimatorConfig | UserConfig,
+    ByName(user_class=Estimator),
 ]

@@ -1,0 +1,336 @@
+"""TorchRL's loss modules as losses of `on_policy` and `off_policy` (extra: torchrl, imported where a run asks for it).
+
+They compute with the player's own networks, distributions and rows. Target networks that they keep are part of their
+state; what is random in them comes from keys, and rows that do not count never reach them.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from palestra.algorithms.losses.loss import Critic, Head, LossBatch, LossConfig, OnPolicyLoss
+from palestra.algorithms.losses.off_policy_loss import OffPolicyLoss, ReplayBatch
+from palestra.algorithms.parts.actor_critic import POLICY, VALUE, HeadedNet
+from palestra.algorithms.parts.torchrl_classes import TorchRLConfig, checked_arguments, torchrl_class, torchrl_module
+from palestra.config import ConfigError, ConfigErrorItem, below, failure
+from palestra.config.errors import shown
+from palestra.games.spaces import Box, Discrete
+from palestra.nets.user_nets import RecurrentNet
+from palestra.players.player import Player
+from palestra.randomness import base_key, seeded_global_state
+
+LOSS_MODULE = "torchrl.objectives:LossModule"
+HALF = 0.5  # discounts are powers of it
+
+
+class _ModuleLoss:
+    """What both kinds of losses share: the loss module, `module`, and its state.
+
+    tied: the weights of each critic of an ensemble, which TorchRL stacks: the stacked ones and those of the networks.
+    """
+
+    config: Any
+    player: Player
+    module: Any
+
+    def make(self, networks: Mapping[str, Any]) -> Any:
+        """The loss module of these networks, modules on TensorDicts by head (torchrl_modules.networks_of)."""
+        raise NotImplementedError
+
+    def adopt(self, net: HeadedNet) -> None:
+        """Make the loss module of the networks. Raises ConfigError, with paths below the algorithm's config."""
+        for head in net.heads:
+            if isinstance(net.net_of(head), RecurrentNet):
+                message = "expected a network without a memory for a loss of TorchRL, got a recurrent one"
+                raise ConfigError([ConfigErrorItem(f"body.{'net' if net.is_shared else head}", message)])
+        with below("loss"):
+            kind = torchrl_class(LOSS_MODULE, LOSS_MODULE)
+            from palestra.algorithms.losses import torchrl_modules
+
+            self.modules = torchrl_modules
+            networks = torchrl_modules.networks_of(net, self.player)
+            try:
+                with seeded_global_state(0):
+                    self.module = self.make(networks)
+            except ConfigError:
+                raise
+            except Exception as error:
+                name = getattr(self.config, "module", self.config.name)
+                raise _error("arguments", f"{name!r} cannot be made: {failure(error)}") from error
+            if not isinstance(self.module, kind):
+                raise _error("name", f"expected a LossModule of `make`, got {type(self.module).__name__}")
+            for name in self.module._has_update_associated:  # `follow` moves them: TorchRL need not warn
+                self.module._has_update_associated[name] = True
+            self.net, self.tied = net, self._tied(net, networks)
+
+    def _tied(self, net: HeadedNet, networks: Mapping[str, Any]) -> list[tuple[nn.Parameter, list[nn.Parameter]]]:
+        """The stacked weights of networks that were given as a list, with those that they were stacked of."""
+        ours, tied = {id(weight) for weight in net.parameters()}, []
+        for name, params in self.module.named_children():
+            if not name.endswith("_params") or name.startswith("target_"):
+                continue
+            first = vars(self.module).get(name.removesuffix("_params"))
+            heads = [head for head in networks if networks[head] is first]
+            for key, weight in params.items(True, True):
+                if not isinstance(weight, nn.Parameter) or id(weight) in ours:
+                    continue
+                ensemble = list(networks)[list(networks).index(heads[0]) :][: len(weight)] if heads else []
+                parts = [_weight_of(networks[head], key) for head in ensemble]
+                is_stacked = len(parts) == len(weight) and all(map(torch.equal, parts, weight))
+                if not is_stacked:
+                    message = "expected a loss module that keeps the weights of its networks (critics as a list), got"
+                    raise _error("name", f"{message} other weights in {name}")
+                tied.append((weight, parts))
+        return tied
+
+    def compute(self, rows: dict[Any, Tensor], opt_steps: int) -> tuple[dict[str, Tensor], Any]:
+        """The terms of rows, the entries of a TensorDict; and the TensorDict, in which the module may have written."""
+        from tensordict import TensorDict
+
+        inputs = TensorDict(rows, batch_size=[len(next(iter(rows.values())))])
+        key = base_key(self.player.seed, f"player/{self.player.name}/torchrl/{opt_steps}")
+        with seeded_global_state(key):
+            outputs = self.module(inputs)
+        terms = {}
+        for name, value in outputs.items():
+            if isinstance(value, Tensor):
+                is_learned = name.startswith("loss_") or name == "loss"
+                own = "loss_td" if name == "loss" else name
+                terms[own] = value if is_learned else value.detach().float().mean()
+        return terms, inputs
+
+    def key(self, name: str) -> Any:
+        """Under which key of a TensorDict the module looks for something."""
+        return getattr(self.module.tensor_keys, name)
+
+    @torch.no_grad()
+    def follow(self, share: float) -> None:
+        """Move the module's target networks a share of the way to the others."""
+        for name, targets in self.module.named_children():
+            if name.startswith("target_"):
+                others = getattr(self.module, name.removeprefix("target_"))
+                for key, old in targets.items(True, True):
+                    old, new = old.data, others.get(key).data
+                    old.lerp_(new, share) if old.is_floating_point() else old.copy_(new)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The module's buffers: target networks, coefficients that it changes."""
+        return {name: buffer for name, buffer in self.module.named_buffers() if not _is_of_networks(name)}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        buffers = dict(self.module.named_buffers())
+        for name, value in state.items():
+            buffers[name].data.copy_(value)
+
+
+def _weight_of(network: Any, key: Any) -> nn.Parameter:
+    return network.get_parameter(".".join(key) if isinstance(key, tuple) else key)
+
+
+def _is_of_networks(name: str) -> bool:
+    """Whether a buffer belongs to the player's own networks, which checkpoints hold anyway."""
+    child = name.partition(".")[0]
+    return child.endswith("_params") and not child.startswith("target_")
+
+
+def _error(path: str, message: str) -> ConfigError:
+    return ConfigError([ConfigErrorItem(path, message)])
+
+
+# ---- on roll-outs --------------------------------------------------------------------------------------
+
+
+class TorchRLLoss(_ModuleLoss, OnPolicyLoss):
+    """A loss module of TorchRL on roll-outs, as ClipPPOLoss. A class of your own derives from it, carries its `Config`,
+    and implements `make`.
+
+    Rows that do not count are left out before the module sees any. Its target networks, if it keeps any, are those with
+    which the roll-out was collected.
+    """
+
+    estimators = ("gae", "td_lambda", "reward_to_go", "torchrl")
+
+    def make(self, networks: Mapping[str, Any]) -> Any:
+        cls = torchrl_class(self.config.module, LOSS_MODULE)
+        objectives = torchrl_module("torchrl.objectives")
+        kinds = (objectives.PPOLoss, objectives.A2CLoss, objectives.ReinforceLoss)
+        if not issubclass(cls, kinds):
+            expected = "a class that derives from PPOLoss, A2CLoss or ReinforceLoss, or one of your own that makes it"
+            raise _error("module", f"expected {expected}, got {self.config.module!r}")
+        arguments = checked_arguments(cls, self.config.arguments)
+        if issubclass(cls, objectives.KLPENPPOLoss) and not arguments["delay_actor"]:
+            why = "its target network is the policy that collected the roll-out, whose outputs rows do not hold"
+            raise _error("arguments.delay_actor", f"expected true ({why}), got {shown(arguments['delay_actor'])}")
+        return cls(actor_network=networks[POLICY], critic_network=networks[VALUE], **arguments)
+
+    def set_nets(self, net: HeadedNet) -> None:
+        self.adopt(net)
+        ours = {id(weight) for weight in net.parameters()}
+        if not {id(weight) for weight in self.module.parameters()} <= ours:
+            raise _error(
+                "loss.name", "expected a loss module without weights of its own on roll-outs, got one with some"
+            )
+
+    def before_turn(self) -> None:
+        self.follow(1.0)
+
+    def terms(self, batch: LossBatch) -> dict[str, Tensor]:
+        counts = batch.weight > 0
+        is_empty = ~counts.any()
+        rows = (counts | is_empty).nonzero().squeeze(1)  # of a minibatch without any: all, and they count as 0
+        observation = {name: entry[rows] for name, entry in batch.observation.items()}
+        columns = self.modules.network_inputs(observation, batch.legal[rows]) | {
+            self.key("action"): batch.action[rows],
+            self.key("sample_log_prob"): batch.old_log_prob[rows],
+            self.key("advantage"): batch.advantage[rows].unsqueeze(1),
+            self.key("value_target"): batch.value_target[rows].unsqueeze(1),
+        }
+        if VALUE in self.net.heads:
+            columns[self.key("value")] = batch.old_value[rows].unsqueeze(1)
+        terms, _ = self.compute(columns, batch.opt_steps)
+        return {name: torch.where(is_empty, 0.0, term) for name, term in terms.items()}
+
+
+class TorchRLLossConfig(TorchRLConfig, LossConfig):
+    made = TorchRLLoss
+
+    name: Literal["torchrl"]
+    """a loss module of TorchRL (extra: torchrl)"""
+
+
+# ---- from a replay buffer ------------------------------------------------------------------------------
+
+
+class TorchRLReplayLoss(_ModuleLoss, OffPolicyLoss):
+    """A loss module of TorchRL on rows of a replay buffer, as SACLoss. A class of your own derives from it, carries its
+    `Config`, sets `heads` and `acts_by`, and implements `make`.
+
+    The module's target networks are part of the loss's state. Weights of its own, as the temperature of SAC, are
+    learned by the player's optimizer.
+    """
+
+    learns_batch_norm = False  # TorchRL would keep statistics of its own
+    own_targets = True
+
+    def kind(self) -> Literal["values", "discrete actor", "actor"]:
+        """What the module that the file names learns."""
+        cls = torchrl_class(self.config.module, LOSS_MODULE)
+        objectives = torchrl_module("torchrl.objectives")
+        if issubclass(cls, objectives.DQNLoss):
+            return "values"
+        if issubclass(cls, objectives.DiscreteSACLoss):
+            return "discrete actor"
+        if issubclass(cls, objectives.SACLoss):
+            return "actor"
+        expected = "a class that derives from DQNLoss, SACLoss or DiscreteSACLoss, or one of your own that makes it"
+        raise _error("module", f"expected {expected}, got {self.config.module!r}")
+
+    @property
+    def heads(self) -> tuple[str | Head | Critic, ...]:  # type: ignore[override]
+        with below("loss"):
+            kind, space = self.kind(), self.player.action_space
+        if kind == "values":
+            return ("q",)
+        fits = isinstance(space, Box if kind == "actor" else Discrete)
+        if not fits:
+            expected = "Box" if kind == "actor" else "Discrete"
+            raise _error("loss.module", f"expected {expected} actions for {self.config.module!r}, got {space}")
+        names = [f"critic_{number}" for number in range(self.num_critics())]
+        critics = [Critic(name) if kind == "actor" else Head(name, space.num_flags) for name in names]
+        return (POLICY, *critics)
+
+    def num_critics(self) -> int:
+        with below("loss"):
+            arguments = checked_arguments(torchrl_class(self.config.module, LOSS_MODULE), self.config.arguments)
+            number = arguments["num_qvalue_nets"]
+            if type(number) is not int or number < 1:
+                raise _error("arguments.num_qvalue_nets", f"expected an integer >= 1, got {shown(number)}")
+        return number
+
+    @property
+    def acts_by(self) -> str:  # type: ignore[override]
+        return POLICY if POLICY in self.heads else "q"
+
+    def make(self, networks: Mapping[str, Any]) -> Any:
+        cls, kind, space = torchrl_class(self.config.module, LOSS_MODULE), self.kind(), self.player.action_space
+        arguments = checked_arguments(cls, self.config.arguments)
+        if kind == "values":
+            return cls(value_network=networks["q"], action_space="categorical", **arguments)
+        critics = [network for head, network in networks.items() if head != POLICY]
+        actor: dict[str, Any] = {"actor_network": networks[POLICY], "qvalue_network": critics}
+        if isinstance(space, Discrete):
+            return cls(**actor, action_space="categorical", num_actions=space.num, **arguments)
+        assert isinstance(space, Box)
+        bounds = (torch.tensor(each, device=self.player.device) for each in (space.low, space.high))
+        return cls(**actor, action_spec=torchrl_module("torchrl.data").Bounded(*bounds), **arguments)
+
+    def set_nets(self, net: HeadedNet) -> None:
+        self.adopt(net)
+        self.own_targets = any(name.startswith("target_") for name, _ in self.module.named_children())
+        self.module.make_value_estimator(gamma=HALF)  # whose powers stand for the discounts of rows: `terms`
+        known = {id(weight) for weight in [*net.parameters(), *(stacked for stacked, _ in self.tied)]}
+        own = {name: weight for name, weight in self.module.named_parameters() if id(weight) not in known}
+        self.weights = (
+            nn.ParameterDict({name.replace(".", "_"): weight for name, weight in own.items()}) if own else None
+        )
+        self.own = list(own.values())
+
+    def leaves(self, weights: Mapping[str, nn.Parameter]) -> Mapping[str, Tensor]:
+        """Those of the loss module. The stacked weights of an ensemble become views of those of its networks, which lie
+        one after the other."""
+        for stacked, parts in self.tied:
+            first, places = parts[0].data, [part.storage_offset() for part in parts]
+            step = places[1] - places[0] if len(parts) > 1 else 0
+            assert places == [places[0] + number * step for number in range(len(parts))]
+            stacked.data = torch.as_strided(first, stacked.shape, (step, *first.stride()), places[0])
+        leaves = dict(self.module.named_parameters())
+        num_missing = sum(map(torch.numel, weights.values())) - sum(map(torch.numel, leaves.values()))
+        if num_missing:
+            heads = ", ".join(self.net.heads)
+            message = f"names the heads {heads}, but its loss module leaves out {num_missing} of their weights"
+            raise ConfigError([ConfigErrorItem("loss.name", f"{self.config.name!r} {message}")])
+        return leaves
+
+    def gradient(self, loss: Tensor, leaves: list[Any], weights: Tensor) -> Tensor:
+        flat = torch.zeros_like(weights)
+        for leaf, gradient in zip(leaves, torch.autograd.grad(loss, leaves), strict=True):
+            flat.as_strided(leaf.shape, leaf.stride(), leaf.storage_offset()).copy_(gradient)
+        return flat
+
+    def terms(self, batch: ReplayBatch) -> dict[str, Tensor]:
+        columns = self.modules.network_inputs(batch.observation, batch.legal)
+        following = self.modules.network_inputs(batch.next_observation, batch.next_legal)
+        terminated = batch.terminated.unsqueeze(1)
+        following |= {
+            self.key("reward"): batch.reward.unsqueeze(1),
+            self.key("done"): terminated,
+            self.key("terminated"): terminated,
+        }
+        columns |= {("next", *(key if isinstance(key, tuple) else (key,))): value for key, value in following.items()}
+        columns |= {
+            self.key("action"): batch.action,
+            "steps_to_next_obs": (-batch.discount.log2()).unsqueeze(1),  # 0.5 to this power is the discount
+        }
+        if batch.importance is not None:
+            columns[self.key("priority_weight")] = batch.importance
+        places = [weight.data for weight in self.own]
+        terms, inputs = self.compute(columns, batch.opt_steps)
+        for weight, place in zip(self.own, places, strict=True):
+            if weight.data_ptr() != place.data_ptr():  # DiscreteSACLoss clamps its temperature into a new tensor
+                place.copy_(weight.data)
+                weight.data = place
+        self.written = inputs.get(self.key("priority"), None)
+        return terms
+
+    def priorities(self, batch: ReplayBatch) -> Tensor:
+        """What the module writes as such: SACLoss the largest absolute TD error of its critics, DQNLoss squares."""
+        return self.written.detach().flatten()
+
+
+class TorchRLReplayLossConfig(TorchRLConfig, LossConfig):
+    made = TorchRLReplayLoss
+
+    name: Literal["torchrl"]
+    """a loss module of TorchRL (extra: torchrl)"""

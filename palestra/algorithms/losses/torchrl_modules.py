@@ -1,0 +1,162 @@
+"""Networks and distributions of palestra as TorchRL's loss modules want them. Only losses/torchrl.py imports this, and
+only where a run asks for a loss of TorchRL.
+
+An input TensorDict has the entries of the observation below `observation`, and `legal`. Letters: M rows, A actions.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from tensordict.nn import ProbabilisticTensorDictModule, ProbabilisticTensorDictSequential, TensorDictModule
+from torch import Tensor, nn
+from torch.distributions import Distribution
+from torch.distributions.kl import register_kl
+
+from palestra.algorithms.losses.off_policy_loss import ACTION, observes_actions
+from palestra.algorithms.parts.actor_critic import POLICY, VALUE, DiscreteHead, HalfWidths, HeadedNet
+from palestra.algorithms.parts.distributions import CategoricalDistribution, GaussianDistribution
+from palestra.algorithms.parts.exploration import best_legal
+from palestra.algorithms.parts.return_distributions import of_action
+from palestra.games.spaces import Box
+from palestra.players.player import Player
+
+OBSERVATION, LEGAL = "observation", "legal"
+
+
+class ActionDistribution(Distribution):
+    """One of palestra's distributions of actions: what is drawn and scored is the action as the policy draws it, of a
+    Box before it is clipped or squashed. outputs: of the head `policy`, (M, K). legal: bool (M, flags). head: what
+    makes actions of them."""
+
+    arg_constraints: dict[str, Any] = {}  # noqa: RUF012 (torch reads it as an attribute)
+
+    def __init__(self, outputs: Tensor, legal: Tensor, head: Any) -> None:
+        self.outputs, self.legal, self.head = outputs, legal, head
+        self.own = head.distribution(outputs, legal)
+        event = self.own.mean.shape[1:] if isinstance(self.own, GaussianDistribution) else torch.Size()
+        super().__init__(outputs.shape[:1], event, validate_args=False)
+        self.has_rsample = isinstance(self.own, GaussianDistribution)
+
+    def rsample_and_log_prob(self, sample_shape: Any = ()) -> tuple[Tensor, Tensor]:
+        """One value for each row, through which gradients flow, and its log-probability."""
+        return self.own.draw(torch.randn_like(self.own.mean))
+
+    def rsample(self, sample_shape: Any = ()) -> Tensor:
+        return self.rsample_and_log_prob()[0]
+
+    def log_prob(self, value: Tensor) -> Tensor:
+        return self.own.log_prob(value)
+
+    def entropy(self) -> Tensor:
+        return self.own.entropy()
+
+    @property
+    def logits(self) -> Tensor:
+        """Log-probabilities of all actions, of a single choice: (M, A)."""
+        assert isinstance(self.own, CategoricalDistribution)
+        (log_probs,) = self.own.log_probs
+        return log_probs
+
+    @property
+    def probs(self) -> Tensor:
+        return self.logits.exp()
+
+
+@register_kl(ActionDistribution, ActionDistribution)
+def _kl_divergence(one: ActionDistribution, other: ActionDistribution) -> Tensor:
+    return one.own.kl_divergence(other.own)
+
+
+class _HeadOutputs(nn.Module):
+    """What a head puts out. entries: of the observation, in the order in which they come."""
+
+    def __init__(self, net: HeadedNet, head: str, entries: list[str]) -> None:
+        super().__init__()
+        self.net, self.entries = net.net_of(head), entries
+        places = list(net.heads.values())
+        start = sum(places[: list(net.heads).index(head)]) if net.is_shared else 0
+        self.columns = slice(start, start + net.heads[head])
+
+    def forward(self, *entries: Tensor) -> Tensor:
+        outputs: Tensor = self.net(dict(zip(self.entries, entries, strict=True)))
+        return outputs[:, self.columns]
+
+
+class _Policy(nn.Module):
+    """As _HeadOutputs, with the weights by which actions are drawn, so that TorchRL finds them."""
+
+    def __init__(self, net: HeadedNet, entries: list[str]) -> None:
+        super().__init__()
+        self.outputs, self.draws = _HeadOutputs(net, POLICY, entries), net.head
+
+    def forward(self, *entries: Tensor) -> Tensor:
+        outputs: Tensor = self.outputs(*entries)
+        return outputs
+
+
+class _ActionValues(nn.Module):
+    """Values of all discrete actions, (M, A), the best legal action, (M,), and its value, (M, 1)."""
+
+    def __init__(self, net: HeadedNet, head: str, entries: list[str]) -> None:
+        super().__init__()
+        self.outputs = _HeadOutputs(net, head, entries)
+
+    def forward(self, legal: Tensor, *entries: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        values = self.outputs(*entries)
+        best = best_legal(values, legal)
+        return values, best, of_action(values, best).unsqueeze(1)
+
+
+class _Critic(nn.Module):
+    """The value of an action as the policy draws it, (M, 1)."""
+
+    def __init__(self, net: HeadedNet, head: str, entries: list[str], space: Box, device: torch.device) -> None:
+        super().__init__()
+        self.outputs = _HeadOutputs(net, head, [*entries, ACTION])
+        assert net.head is not None
+        assert not isinstance(net.head, DiscreteHead)
+        self.action, self.half_widths = net.head.action, HalfWidths(space, device)
+
+    def forward(self, action: Tensor, *entries: Tensor) -> Tensor:
+        values: Tensor = self.outputs(*entries, self.half_widths(self.action(action)))
+        return values
+
+
+def networks_of(net: HeadedNet, player: Player) -> dict[str, Any]:
+    """The network of each head, as a module on TensorDicts: `policy` is probabilistic and writes `action`, `value`
+    writes `state_value`, a Critic `state_action_value`; a head with a value for each action `action_value`, the best
+    legal `action` and `chosen_action_value`; any other head its outputs under its own name."""
+    entries = list(player.spaces)
+    keys = [(OBSERVATION, entry) for entry in entries]
+    networks: dict[str, Any] = {}
+    for head, num_outputs in net.heads.items():
+        if head == POLICY:
+            outputs = TensorDictModule(_Policy(net, entries), in_keys=keys, out_keys=["outputs"])
+            networks[head] = ProbabilisticTensorDictSequential(
+                outputs,
+                ProbabilisticTensorDictModule(
+                    in_keys=["outputs", LEGAL],
+                    out_keys=["action"],
+                    distribution_class=ActionDistribution,
+                    distribution_kwargs={"head": net.head},
+                    return_log_prob=True,
+                ),
+            )
+        elif observes_actions(net, head):
+            space: Any = player.action_space
+            critic = _Critic(net, head, entries, space, player.device)
+            networks[head] = TensorDictModule(critic, in_keys=["action", *keys], out_keys=["state_action_value"])
+        elif head == VALUE or num_outputs != player.action_space.num_flags:
+            key = "state_value" if head == VALUE else head
+            networks[head] = TensorDictModule(_HeadOutputs(net, head, entries), in_keys=keys, out_keys=[key])
+        else:
+            values = ["action_value", "action", "chosen_action_value"]
+            module = _ActionValues(net, head, entries)
+            networks[head] = TensorDictModule(module, in_keys=[LEGAL, *keys], out_keys=values)
+    return networks
+
+
+def network_inputs(observation: Mapping[str, Tensor], legal: Tensor) -> dict[Any, Tensor]:
+    """The entries of a TensorDict that networks read."""
+    return {(OBSERVATION, name): entry for name, entry in observation.items()} | {LEGAL: legal}
