@@ -122,6 +122,43 @@ ON_POLICY: Data = {name: value for name, value in PPO.items() if name not in (*O
     "loss": {"name": "ppo"} | {key: PPO[key] for key in OF_LOSS},
     "estimator": {"name": "gae", "gamma": 0.95, "gae_lambda": 0.9},
 }
+OF_DQN = ("name", "double", "dueling", "value", "net")
+OFF_POLICY: Data = {name: value for name, value in DQN.items() if name not in OF_DQN} | {
+    "name": "off_policy",
+    "loss": {"name": "q_learning", "double": True, "huber_delta": 1.0},
+    "body": {"name": "separate", "q": DQN["net"]},
+    "initialization": {"name": "stock"},
+    "box_actions": None,
+    "evaluation": "deterministic",
+}
+TORCHRL_SAC: Data = {
+    "loss": {
+        "name": "torchrl",
+        "module": "torchrl.objectives:SACLoss",
+        "arguments": {
+            "num_qvalue_nets": 2,
+            "loss_function": "l2",
+            "alpha_init": 0.5,
+            "min_alpha": None,
+            "max_alpha": None,
+            "fixed_alpha": False,
+            "target_entropy": "auto",
+            "delay_actor": False,
+            "delay_qvalue": True,
+            "delay_value": True,
+            "separate_losses": False,
+            "reduction": "mean",
+            "skip_done_states": False,
+            "deactivate_vmap": True,
+            "use_prioritized_weights": "auto",
+            "scalar_output_mode": None,
+        },
+    },
+    "body": {"name": "separate"} | dict.fromkeys(("policy", "critic_0", "critic_1"), MLP),
+    "box_actions": {"name": "state_dependent_gaussian", "log_std": {"min": -5.0, "max": 2.0}},
+    "exploration": None,
+    "evaluation": "sampled",
+}
 
 
 REPLAY: dict[str, dict[str, Data]] = {
@@ -189,6 +226,11 @@ LEARNERS: dict[str, Learner] = {
                 },
             },
         },
+    ),
+    "off_policy": Learner(
+        OFF_POLICY,
+        {"discrete": {}, "box": TORCHRL_SAC},
+        {**REPLAY, "interval": {"1": {}, "3": {"target": {"name": "polyak", "tau": 0.5, "interval": 3}}}},
     ),
     "sac": Learner(
         SAC,
