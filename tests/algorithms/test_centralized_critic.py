@@ -129,10 +129,9 @@ def test_a_lone_agents_critic_is_shown_the_state_before_and_after_each_step() ->
 def test_a_world_with_a_stepper_shows_critics_what_the_other_methods_do() -> None:
     """The stepper gives no entries for critics; without them it is used again."""
     game = Peek()
+    world = TensorWorld(game, torch.arange(4))
     game.stepper = lambda state: pytest.fail("it must not be asked")
-    world = TensorWorld.__new__(TensorWorld)
-    world.role, world.game, world.with_critics = "agent", game, True
-    world._set_state(game.reset(torch.arange(4)))
+    world.show_critics(True)
     assert list(world.observation) == ["seen", "sign"]
     game.stepper = lambda state: None
     world.show_critics(False)
