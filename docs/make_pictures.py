@@ -11,13 +11,14 @@ from pathlib import Path
 from rich.console import Console
 from rich.segment import SegmentLines
 
-from palestra.config import load_yaml
 from palestra.recording.display.frame import Frame, Warnings
 from palestra.recording.history import History
 from palestra.recording.plots import plot_scores
 from palestra.recording.results import Evaluation, Progress
+from palestra.runs.config import read_config
 from palestra.runtime.timing import summed_times
 from palestra.storage.records_file import read_records
+from palestra.training.naming import named_class
 
 IMAGES = Path(__file__).parent / "images"
 SHOWN = ("length", "loss", "q_mean", "grad_norm", "learning_rate", "exploration")
@@ -35,12 +36,15 @@ def main(run: Path) -> None:
         if record["kind"] == "training" and record["opt_steps"] <= moment["opt_steps"]:
             history.add(record)
     lasts = {name: history.last(name) for name in moment["players"]}
-    stop = load_yaml(run / "config.yml")["stop"]
-    fraction, seconds = moment[stop["unit"]] / stop["after"], moment["clock"]["train_seconds"]
+    config = read_config(run / "config.yml")
+    trainer = named_class(config)
+    fraction, seconds = moment[config.stop.unit] / config.stop.after, moment["clock"]["train_seconds"]
     progress = Progress(
         name=run.name,
         run_folder=f"runs/{run.name}",
         device="cpu",
+        stages={"train": trainer.train_stage(config), "test": trainer.test_stage(config)},
+        stage="train",
         fraction=fraction,
         elapsed_s=seconds,
         remaining_s=seconds * (1 - fraction) / fraction,

@@ -12,7 +12,7 @@ from palestra.players import FromRunConfig
 from palestra.players.torch_modules import TorchModuleConfig
 from palestra.recording import make_recorders
 from palestra.recording.results import stage_text
-from palestra.runs.config import RunConfig, read_config
+from palestra.runs.config import BaseRunConfig, RunConfig, read_config
 from palestra.runs.parts import check_seat
 from palestra.runs.tournament import Tournament, read_tournament
 from palestra.runtime.device import find_device
@@ -29,9 +29,13 @@ class Checked(NamedTuple):
     unchecked: list[str]
 
 
-def dry_run(config: str | Path | RunConfig, overrides: Sequence[str]) -> Checked:
+def dry_run(config: str | Path | BaseRunConfig, overrides: Sequence[str]) -> Checked:
     """Raise ConfigError for everything that `train` would refuse."""
-    read: RunConfig = read_config(config, tuple(overrides))
+    read = read_config(config, tuple(overrides))
+    if not isinstance(read, RunConfig):  # nothing is played
+        with checking():
+            make_trainer(read).require_ready()
+        return Checked(_plan(read), [*_missing_extras(read)])
     with checking(), without_environments():
         try:
             if not _needs_no_environment(read):
@@ -44,10 +48,11 @@ def dry_run(config: str | Path | RunConfig, overrides: Sequence[str]) -> Checked
     return Checked(_plan(read), [*_unmade_environments(read, fit), *_missing_extras(read)])
 
 
-def _plan(config: RunConfig) -> list[str]:
+def _plan(config: BaseRunConfig) -> list[str]:
     trainer = named_class(config)
     stages = {"train": trainer.train_stage(config), "test": trainer.test_stage(config)}
-    return [*(stage_text(name, stage) for name, stage in stages.items()), *config.game.describe_turns()]
+    turns = config.game.describe_turns() if isinstance(config, RunConfig) else []
+    return [*(stage_text(name, stage) for name, stage in stages.items()), *turns]
 
 
 def dry_tournament(file: Path, overrides: Sequence[str]) -> Checked:
@@ -85,7 +90,7 @@ def _unmade_environments(config: RunConfig, fit: str) -> Iterator[str]:
             yield f"the environment {env_id}, which is not made here{fit}"
 
 
-def _missing_extras(config: RunConfig) -> Iterator[str]:
+def _missing_extras(config: BaseRunConfig) -> Iterator[str]:
     """A phrase for each missing extra, with the package to install."""
     try:
         make_recorders(config.output.recorders)

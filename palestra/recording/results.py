@@ -246,15 +246,16 @@ def task_text(task: Task) -> str:
 
 
 def amount_text(stage: Stage) -> str:
-    """12,000 opt steps; "" where that is not known before, or nothing is done"""
+    """12,000 opt steps; "" where that is not known before, or nothing is done."""
     if not stage.length:
         return ""
-    number = f"{stage.length:,.0f}" if stage.length == int(stage.length) else f"{stage.length:g}"
-    return f"{number} {label(stage.unit).removesuffix('s' if stage.length == 1 else '')}"
+    length = as_float(stage.length)
+    number = f"{length:,.0f}" if length.is_integer() else f"{length:g}"
+    return f"{number} {label(stage.unit).removesuffix('s' if length == 1 else '')}"
 
 
 def stage_text(name: str, stage: Stage) -> str:
-    """train: 12,000 opt steps, host and agent update in turn"""
+    """train: 12,000 opt steps, host and agent update in turn."""
     return f"{name}: " + ", ".join(filter(None, (amount_text(stage), stage.description)))
 
 

@@ -117,8 +117,10 @@ class ProgressReporter:
         return 1.0 if training.finished else training.config.stop.share(training.counters)
 
     def _remaining_s(self) -> float | None:
-        """Seconds until the run's end at its pace in this process, including evaluations and saves; None before any
-        progress."""
+        """Seconds until the end of training at its pace in this process, including evaluations and saves; None before
+        any progress, and in the test."""
+        if self.training.stage == "test":
+            return None
         share, now_s = self._share(), time.monotonic()
         progress = share - self._share_before
         if progress <= 0.0:  # what comes before the first step, such as a first evaluation, comes only once

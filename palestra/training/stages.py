@@ -53,7 +53,7 @@ class Stages(RunOwner):
     def test_stage(cls, config: Any) -> Stage:
         """What the test does, and how long it is, from the config alone; as `train_stage`, by that of its `_test`."""
         if cls._test is Stages._test:
-            return Stage("the final evaluations", None, "")
+            return Stage("the final evaluations, if there are any", None, "")
         return Stage(_own_words(cls, "_test"), None, "")
 
     # ---- in which contexts -------------------------------------------------------------------------------

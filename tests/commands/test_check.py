@@ -12,6 +12,7 @@ from typing import Any
 
 import gymnasium
 import pytest
+import yaml
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -20,6 +21,7 @@ from palestra.cli import app
 from palestra.commands.check import dry_run
 from palestra.config import ConfigError, load_yaml
 from palestra.games.config import NotDeclared
+from palestra.games.dialogue.turns import turns_in_words
 from palestra.games.gymnasium import GymnasiumConfig
 from palestra.games.gymnasium.arguments import known_arguments
 from palestra.games.gymnasium.environments import make_environment
@@ -212,11 +214,20 @@ def test_check_says_what_it_could_not_check(monkeypatch: pytest.MonkeyPatch) -> 
     keys = "project: p, entity: null, group: null, run_name: null, tags: [], notes: null, mode: offline"
     wandb = f"{{name: wandb, {keys}, checkpoints: false}}"
     nim, lander = str(CONFIGS / "dqn-nim.yml"), str(CONFIGS / "ppo-lunarlander.yml")
-    assert told(nim) == (0, [f"{nim}: complete and consistent"])
+    assert told(nim) == (
+        0,
+        [
+            f"{nim}: complete and consistent",
+            "train: 1,500 opt steps, player updates after each roll-out of 2 rounds in 256 worlds",
+            "test: 15,000 games, evaluation main: 5 pairings of 3,000 games each",
+        ],
+    )
     assert told(lander, f"output.recorders=[{wandb}]") == (
         0,
         [
             f"{lander}: complete and consistent",
+            "train: 1,000,000 env steps, agent updates after each roll-out of 1,024 rounds in 16 worlds",
+            "test: 200 games, evaluation main: 2 pairings of 100 games each",
             "not checked: the environment LunarLander-v3, which is not made here; output.recorders.0: No module named "
             "'wandb'; it needs an extra: pip install 'palestra[wandb]'",
         ],
@@ -226,7 +237,7 @@ def test_check_says_what_it_could_not_check(monkeypatch: pytest.MonkeyPatch) -> 
 def test_check_of_an_unknown_environment_finds_what_needs_none() -> None:
     own = [str(CONFIGS / "ppo-cartpole.yml"), "game.id=tests.gym_probes:Walk-v0", "game.arguments={}"]
     code, lines = told(*own)
-    assert (code, lines[1]) == (
+    assert (code, lines[-1]) == (
         0,
         "not checked: the environment tests.gym_probes:Walk-v0, which is not made here, and whether actions, networks, "
         "wrappers, callbacks and players of other runs fit it",
@@ -241,3 +252,75 @@ def test_check_of_an_unknown_environment_finds_what_needs_none() -> None:
         code, lines = told(*own, override)
         assert (code, len(lines)) == (2, 1)
         assert lines[0].startswith(expected)
+
+
+# ---- what a run would do -------------------------------------------------------------------------------
+
+EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
+TRAIN = re.compile(
+    r"train: ([\d,]+) ((?:opt|env) steps), "
+    r"(?:\w+ updates after each|\w+(?:, \w+)* and \w+ update (?:together after each|in turn, each after a)) "
+    r"roll-out of [\d,]+ rounds? in [\d,]+ worlds?(?: of its own)?"
+)
+TEST = re.compile(r"test: ([\d,]+) games, evaluation main: (\d+) pairings? of ([\d,]+) games(?: each)?")
+
+
+def number(text: str) -> int:
+    return int(text.replace(",", ""))
+
+
+@pytest.mark.parametrize(
+    "file", [*sorted(CONFIGS.glob("*.yml")), *sorted(EXAMPLES.glob("*.yml"))], ids=lambda p: p.stem
+)
+def test_what_a_shipped_config_does_is_said_in_words(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(EXAMPLES)
+    train, test, *turns = dry_run(file, []).plan
+    config = read_config(file)
+    words = TRAIN.fullmatch(train)
+    if file.stem == "alternating":
+        assert train == "train: 1,200 opt steps, as Alternating says: One epoch: the turns of one player"
+        page = (EXAMPLES.parent / "own-trainer.md").read_text()
+        assert f"alternating.yml: complete and consistent\n{train}\n{test}\n```" in page
+    else:
+        assert words is not None, train
+        assert (number(words[1]), words[2].replace(" ", "_")) == (config.stop.after, config.stop.unit)
+    games = TEST.fullmatch(test)
+    assert games is not None, test
+    assert number(games[1]) == int(games[2]) * number(games[3])
+    assert (len(turns) > 0) == (config.game.name == "dialogue")
+
+
+@pytest.mark.parametrize("protocol", ["nip", "adp", "debate", "mnip", "merlin_arthur", "solo_verifier"])
+def test_who_speaks_when_is_said_of_every_dialogue(protocol: str, in_tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["config", "ppo", protocol, "witness"])
+    Path("run.yml").write_text(result.output)
+    code, (title, train, test, *turns) = told("run.yml")
+    assert (code, title) == (0, "run.yml: complete and consistent")
+    assert TRAIN.fullmatch(train)
+    assert TEST.fullmatch(test)
+    config = read_config("run.yml").game.protocol
+    assert turns == turns_in_words(protocol, config.build())
+    page = (EXAMPLES.parent / "dialogue.md").read_text()
+    shown = ["\n".join(turns)] if protocol in ("nip", "merlin_arthur") else []
+    shown += ["\n".join(["$ palestra check nip.yml", "nip.yml" + title[7:], train, test, *turns])] * (protocol == "nip")
+    assert all(f"{lines}\n```" in page for lines in shown)
+
+
+def test_who_speaks_when_is_said_of_a_tournament(in_tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["config", "ppo", "merlin_arthur", "witness"])
+    Path("run.yml").write_text(result.output)
+    game = load_yaml(Path("run.yml"))["game"]
+    tournament = load_yaml(CONFIGS / "tournaments" / "tournament-polyhedra.yml") | {"game": game}
+    roles = ("prover0", "prover1", "verifier")
+    tournament["pairings"] = [dict.fromkeys(roles, "witness_optimal"), dict.fromkeys(roles, "random")]
+    Path("cup.yml").write_text(yaml.safe_dump(tournament, sort_keys=False))
+    turns = turns_in_words("merlin_arthur", read_config("run.yml").game.protocol.build())
+    assert told("cup.yml") == (0, ["cup.yml: complete and consistent", *turns])
+
+
+def test_check_says_when_each_player_learns() -> None:
+    page = (EXAMPLES.parent / "config.md").read_text()
+    updates = "host.updates={name: contiguous_periodic, period: 10, first: 0, last: 3}"
+    code, lines = told("dqn-polyhedra", updates)
+    assert code == 0
+    assert "\n".join([f"$ palestra check dqn-polyhedra '{updates}'", *lines, "```"]) in page

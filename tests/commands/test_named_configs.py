@@ -153,7 +153,9 @@ def test_a_file_that_is_missing_but_shipped_is_told_by_its_name() -> None:
 def test_a_file_of_that_name_comes_first_and_a_line_says_so(name: str) -> None:
     Path(name).write_text(palestra("config", "dqn-nim", "stop.after=8", "evaluations=[]", "best=null").stdout)
     note = f"{name}: this file is used, not the config dqn-nim that palestra ships\n"
-    assert palestra("check", "dqn-nim").stdout == f"{note}{name}: complete and consistent\n"
+    checked = palestra("check", "dqn-nim").stdout
+    assert checked.startswith(f"{note}{name}: complete and consistent\ntrain: 8 opt steps, ")
+    assert checked.endswith("test: no evaluations\n")
     few = "players.player.algorithm.warmup_env_steps=300"
     assert palestra("train", "dqn-nim", few, "output.recorders=[]").stdout.startswith(note)
     assert load_yaml(Path("runs/dqn-nim-1/config.yml"))["stop"]["after"] == 8
@@ -163,7 +165,7 @@ def test_a_file_of_that_name_comes_first_and_a_line_says_so(name: str) -> None:
 
 def test_a_folder_of_that_name_does_not_come_first() -> None:
     Path("dqn-nim").mkdir()
-    assert palestra("check", "dqn-nim").stdout == "dqn-nim: complete and consistent\n"
+    assert palestra("check", "dqn-nim").stdout.startswith("dqn-nim: complete and consistent\ntrain: 1,500 opt steps, ")
 
 
 def test_train_takes_an_algorithm_and_a_game() -> None:

@@ -2,10 +2,10 @@ from collections.abc import Mapping
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from palestra.evaluation import evaluator
-from palestra.evaluation.evaluator import STREAM, Games, evaluation_mode, play_games
+from palestra.evaluation.evaluator import STREAM, Games, play_games
 from palestra.games.game import TensorGame
 from palestra.games.nim import NimConfig, NimGame
 from palestra.games.normalization import UNCHANGED
@@ -194,25 +194,3 @@ def test_nothing_but_started_over_games_gives_no_figures() -> None:
     summary = play_games(game, scripts(game, "random", "random"), 5, 50, seed=0).summary()
     assert (summary["games"], summary["started_over"], summary["steps"]) == (0, 5, 0)
     assert str(summary["rho"]) == "nan"
-
-
-def test_modes_of_networks_are_restored_also_after_an_error() -> None:
-    nets: list[nn.Module] = [nn.BatchNorm1d(2).train(), nn.BatchNorm1d(2).eval()]
-
-    def evaluate() -> None:
-        with evaluation_mode(nets):
-            assert [net.training for net in nets] == [False, False]
-            nets[1].train()
-            raise RuntimeError
-
-    with pytest.raises(RuntimeError):
-        evaluate()
-    assert [net.training for net in nets] == [True, False]
-
-
-def test_evaluation_leaves_the_statistics_of_batch_norm_alone() -> None:
-    net = nn.BatchNorm1d(2).train()
-    before = {name: value.clone() for name, value in net.state_dict().items()}
-    with evaluation_mode([net]):
-        net(torch.rand(8, 2))
-    assert all(torch.equal(value, before[name]) for name, value in net.state_dict().items())

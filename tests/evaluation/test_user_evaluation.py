@@ -119,7 +119,8 @@ def test_it_leaves_no_trace(config: dict[str, Any]) -> None:
     found = []
     for _ in range(2):
         states = global_states()
-        found.append(play_user_evaluation(evaluation.played_by, trainer.players, 2, 5, lambda num: None))
+        with trainer.test_context():
+            found.append(play_user_evaluation(evaluation.played_by, trainer.players, 2, 5, lambda num: None))
         assert global_states() == states
         random.random()
         np.random.rand()
@@ -142,7 +143,7 @@ def test_what_it_gives_must_be_its_scores(kind: str, message: str, config: dict[
     config["evaluations"][-1]["played_by"] = OWN["played_by"] | {"kind": kind}  # type: ignore[operator]
     trainer = palestra.Trainer(read_config(config))
     part: UserConfig = trainer.config.evaluations[-1].played_by
-    with pytest.raises(TypeError) as caught:
+    with pytest.raises(TypeError) as caught, trainer.test_context():
         play_user_evaluation(part, trainer.players, 2, 5, lambda num: None)
     assert str(caught.value) == message
 

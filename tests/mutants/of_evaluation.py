@@ -63,7 +63,6 @@ EVALUATION = [
             "self.actions[role].scatter_add_(0, decision.action, torch.ones_like(decides).long())",
         ),
         ("share = float(((one > other).double()", "share = float(((one < other).double()"),
-        ("            net.train(training)", "            net.train()"),
     ),
     *mutants(
         "evaluation/episodes.py",

@@ -7,5 +7,6 @@ from tests.mutants.of_learning import LEARNING
 from tests.mutants.of_parts import PARTS
 from tests.mutants.of_rollouts import ROLLOUTS
 from tests.mutants.of_storage import STORAGE
+from tests.mutants.of_training import TRAINING
 
-MUTANTS = [*ALGORITHMS, *LEARNING, *BUFFERS, *ROLLOUTS, *STORAGE, *EVALUATION, *PARTS]
+MUTANTS = [*ALGORITHMS, *LEARNING, *BUFFERS, *ROLLOUTS, *STORAGE, *EVALUATION, *PARTS, *TRAINING]

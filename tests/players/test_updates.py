@@ -1,6 +1,7 @@
 """Who learns when: schedules of updates, frozen players to the bit, what a player forgets when it thaws."""
 
 import copy
+import re
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -91,7 +92,9 @@ def test_a_period_says_in_which_epochs_a_player_learns() -> None:
     assert [epoch for epoch in range(12) if some.learns(epoch)] == [1, 2, 6, 7, 11]
     second = AlternatingPeriodicUpdatesConfig(name="alternating_periodic", period=3, phase=1)
     assert [epoch for epoch in range(14) if second.learns(epoch)] == [3, 4, 5, 9, 10, 11]
-    assert all(ConstantUpdatesConfig(name="constant").learns(epoch) for epoch in range(9))
+    always = ConstantUpdatesConfig(name="constant")
+    assert all(always.learns(epoch) for epoch in range(9))
+    assert always.in_words() == "in every epoch"
 
 
 @st.composite
@@ -110,6 +113,15 @@ def updates(draw: st.DrawFn) -> UpdatesConfig:
 def test_the_first_epoch_without_a_learner_is_found(several: list[UpdatesConfig], num_epochs: int) -> None:
     idle = [epoch for epoch in range(num_epochs) if not any(each.learns(epoch) for each in several)]
     assert idle_epoch({str(i): each for i, each in enumerate(several)}, num_epochs) == (idle[0] if idle else None)
+
+
+@given(updates())
+def test_the_epochs_in_words_are_those_in_which_a_player_learns(of_player: UpdatesConfig) -> None:
+    words = of_player.in_words()
+    told = re.fullmatch(r"in (?:every epoch|epochs? (\d+)(?: to (\d+))? of every (\d+))", words)
+    assert told is not None, words
+    first, last, cycle = (int(told[1]), int(told[2] or told[1]), int(told[3])) if told[1] else (0, 0, 1)
+    assert [of_player.learns(epoch) for epoch in range(40)] == [first <= e % cycle <= last for e in range(40)]
 
 
 # ---- what is frozen --------------------------------------------------------------------------------------

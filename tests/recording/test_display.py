@@ -27,6 +27,7 @@ from palestra.recording.results import (
     PairResult,
     Progress,
     Score,
+    Stage,
     Task,
     count_text,
     duration_text,
@@ -37,6 +38,10 @@ from palestra.recording.summary import mean_text, render_seeds_summary, render_s
 
 HOSTS = ("host", "random", "all-coordinates", "zeillinger", "look-ahead")
 AGENTS = ("agent", "random", "choose-first", "choose-last", "greedy")
+STAGES = {
+    "train": Stage("host and agent update in turn", 20_000.0, "opt_steps"),
+    "test": Stage("evaluation main: 25 pairings of 3,000 games each", 75_000, "games"),
+}
 
 
 def pair(host: str, agent: str, rho: float, half: float = 0.005) -> PairResult:
@@ -62,6 +67,8 @@ def progress(**changes: Any) -> Progress:
         "name": "dqn-polyhedra-1",
         "run_folder": "runs/dqn-polyhedra-1",
         "device": "cuda:0",
+        "stages": STAGES,
+        "stage": "train",
         "fraction": 0.62,
         "elapsed_s": 75.2,
         "remaining_s": 45.9,
@@ -177,7 +184,7 @@ def test_frame_between_two_updates_has_a_moving_clock_phase_and_task() -> None:
 
 def test_every_evaluation_that_is_played_has_a_bar() -> None:
     tasks = [Task("main", 75, 300, "games"), Task("hard of opt step 512", 0, 100, "games")]
-    one, other = (line for line in frame_lines(progress(tasks=tasks)) if "games" in line)
+    one, other = (line for line in frame_lines(progress(tasks=tasks)) if " games " in line and " of " in line)
     bars = [line.count("━") + 0.5 * line.count("╸") for line in (one, other)]
     room = [line.count("─") + line.count("━") + line.count("╸") for line in (one, other)]
     assert bars[0] == pytest.approx(0.25 * room[0], abs=0.5)
@@ -235,7 +242,7 @@ def test_odd_values_are_drawn(odd: Any) -> None:
 
 
 def test_empty_progress_is_drawn() -> None:
-    state = Progress("", None, "", 0.0, 0.0, None, {}, {}, {}, {}, {}, [], [], None, lambda: "")
+    state = Progress("", None, "", {}, None, 0.0, 0.0, None, {}, {}, {}, {}, {}, [], [], None, lambda: "")
     assert len(frame_lines(state)) > 2
     empty_pair = PairResult({}, (), {}, 0, 0)
     state = progress(
@@ -338,7 +345,7 @@ def test_plain_writes_a_line_in_ten_seconds_and_for_each_evaluation(clock: list[
 def test_plain_lines_are_not_wrapped_to_a_width() -> None:
     console = pipe()
     make_display("plain", console).update(progress(evaluations=[]))
-    assert len(written(console).splitlines()) == 1
+    assert len(written(console).splitlines()) == 1 + len(STAGES)
     assert "exploration 0.38" in written(console)
 
 

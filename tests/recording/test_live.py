@@ -217,7 +217,8 @@ def test_a_run_on_a_terminal_of_80x24(make_config: MakeConfig, tmp_path: Path, n
         assert {len(line) for line in screen} == {80}
         assert "finished" in screen[1]
         assert "100%" in screen[1]
-        assert "opt steps 24" in screen[3]
+        assert screen[2].startswith("│ train 24 opt steps   then test 36 games ")
+        assert "opt steps 24" in screen[4]
         [loss] = [line for line in screen if line.startswith("│ loss ")]
         assert sum(character in "▁▂▃▄▅▆▇█" for character in loss) >= 8  # of two players
         assert any(line.startswith("│ rho at opt step 24") for line in screen)

@@ -40,6 +40,7 @@ from palestra.runs import async_evaluations, evaluator_processes
 from palestra.storage import Checkpoints, RunFolder
 from palestra.storage.records_file import read_records
 from palestra.training.trainer import Trainer
+from tests.training.test_stages import Twice
 
 Data = dict[str, Any]
 MakeConfig = Callable[..., Data]
@@ -312,6 +313,36 @@ def test_a_signal_does_not_wait_for_an_evaluation_that_training_waits_for(
     assert alive(tmp_path / "run") == []
     fit(tmp_path / "run")
     assert_same_bits(tmp_path / "run", tmp_path / "uninterrupted")
+
+
+@pytest.mark.parametrize("wait", [3, 4, 5])
+def test_a_signal_in_a_test_of_several_evaluations_takes_nothing_from_the_run(
+    wait: int, fakes: Fakes, make_config: MakeConfig, tmp_path: Path
+) -> None:
+    """The first of them has given what was pending, and the second does not come to its end."""
+    config = with_evaluators(make_config, results={"after": 10, "unit": "opt_steps"})
+    Twice(config, run=tmp_path / "uninterrupted").fit()
+    with at_call(async_evaluations, "_wait", wait, lambda *_: send_signal()) as waits:
+        fakes.will({"main/24": ["slow", "slow"], "main/16": ["slow"]})
+        trainer = Twice(config, run=tmp_path / "run")
+        trainer.fit()
+    assert (trainer.opt_steps, trainer.finished, len(waits)) == (24, False, wait)
+    assert [record["opt_steps"] for record in of_kind(tmp_path / "run", "evaluation")] == [0, 8]
+    Twice.load(tmp_path / "run").fit()
+    evaluated = [record["opt_steps"] for record in of_kind(tmp_path / "run", "evaluation")]
+    assert evaluated == [0, 8, 16, 24, 24]
+    assert_same_bits(tmp_path / "run", tmp_path / "uninterrupted")
+
+
+def test_what_is_pending_counts_also_where_the_test_plays_nothing(
+    fakes: Fakes, make_config: MakeConfig, tmp_path: Path
+) -> None:
+    class Untested(Trainer):
+        def _test(self) -> None:
+            pass
+
+    Untested(with_evaluators(make_config, results={"after": 10, "unit": "opt_steps"}), run=tmp_path / "run").fit()
+    assert [record["opt_steps"] for record in of_kind(tmp_path / "run", "evaluation")] == [0, 8, 16]
 
 
 def test_a_run_in_which_decisions_were_pending_is_verified_from_everywhere(

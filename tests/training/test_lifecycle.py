@@ -135,6 +135,21 @@ def test_a_training_without_games_that_is_killed_goes_on_from_the_shell(config: 
     assert (result.exit_code, result.output) == (2, "expected a run in which players play, got run\n")
 
 
+def test_a_training_without_games_is_checked_and_described(config: dict[str, Any]) -> None:
+    Path("run.yml").write_text(yaml.safe_dump(config, sort_keys=False))
+    result = CliRunner().invoke(app, ["check", "run.yml"])
+    assert (result.exit_code, result.output.splitlines()) == (
+        0,
+        [
+            "run.yml: complete and consistent",
+            "train: 55 rows, by Regression",
+            "test: the final evaluations, if there are any",
+        ],
+    )
+    result = CliRunner().invoke(app, ["check", "run.yml", f"output.checkpoint_folder={__file__}/is/a/file"])
+    assert (result.exit_code, result.output.count("\n")) == (2, 1)
+
+
 def test_a_kind_of_run_says_which_units_there_are(config: dict[str, Any]) -> None:
     config["stop"]["unit"] = "env_steps"
     message = r"stop\.unit: expected one of 'opt_steps', 'epochs', 'minutes', 'rows', got 'env_steps'"
@@ -307,7 +322,7 @@ def test_a_finished_trainer_says_how_it_goes_on(
 
 
 def test_the_lifecycle_knows_no_game_player_or_roll_out() -> None:
-    for name in ("lifecycle", "run", "checkpointing", "progress", "naming", "evaluating", "interface"):
+    for name in ("lifecycle", "stages", "run", "checkpointing", "progress", "naming", "evaluating", "interface"):
         tree = ast.parse((TRAINING / f"{name}.py").read_text())
         modules = {node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
         rooms = {module.split(".")[1] for module in modules if module.startswith("palestra.")}

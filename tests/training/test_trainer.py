@@ -213,8 +213,9 @@ def test_the_docstring_lists_what_may_be_overridden_and_what_must_be(interface: 
         may = re.search(r"May be overridden: (.*?); an override", document, re.DOTALL)
         assert may is not None
         hooks = {name for name in vars(Callback) if name.startswith(("before_", "after_"))}
-        assert set(re.findall(r"`(\w+)`", may[1])) == hooks | {"_train"}
-        assert all(callable(getattr(Trainer, name)) for name in hooks)
+        own = {"_train", "_test", "train_stage", "test_stage", "train_context", "test_context"}
+        assert set(re.findall(r"`(\w+)`", may[1])) == hooks | own
+        assert all(callable(getattr(Trainer, name)) for name in hooks | own)
     else:
         may = re.search(r"may be: ([^.]*)\.", document)
         assert may is not None
@@ -449,7 +450,8 @@ def test_an_evaluation_leaves_modes_and_state_as_they_were(make_config: MakeConf
     before = trainer.state_dict()
     for mode in (True, False):
         trainer.set_training(mode)
-        trainer.evaluations.play("main", 8, with_scripted=True)
+        with trainer.test_context():
+            trainer.evaluations.play("main", 8, with_scripted=True)
         assert {net.training for player in trainer.learners for net in player.nets.values()} == {mode}
     trainer.load_state_dict(before)
     assert_same_state(trainer.state_dict(), before)

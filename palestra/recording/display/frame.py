@@ -119,11 +119,12 @@ def _time_text(progress: Progress, age_s: float, with_gone: bool) -> str:
 
 
 def _stages_line(progress: Progress, width: int) -> Line:
-    """train 12,000 opt steps   test 5,000 games"""
-    texts = []
+    """train 12,000 opt steps   then test 5,000 games."""
+    texts: list[Line] = []
     for name, stage in progress.stages.items():
         is_on = name == progress.stage
-        texts.append([part(f"{name} ", "bold" if is_on else "dim"), part(amount_text(stage), "" if is_on else "dim")])
+        told = part(f"{'then ' * bool(texts)}{name} ", "bold" if is_on else "dim")
+        texts.append([told, part(amount_text(stage), "" if is_on else "dim")])
     return joined(texts, width)
 
 

@@ -1,0 +1,69 @@
+"""Mistakes in the stages of a run: the test as one piece, the contexts, and what is said of them."""
+
+from tests.mutants.mutant import mutants
+
+STAGES = "training/test_stages.py"
+MODES = "nets/test_modes.py"
+PENDING = "runs/test_evaluator_processes.py"
+TURNS = "games/dialogue/test_turns.py"
+
+TRAINING = [
+    *mutants(
+        "training/stages.py",
+        STAGES,
+        (
+            "self._tested += self.evaluating.results(names, is_final=True)",
+            "self._count(self.evaluating.results(names, is_final=True))",
+        ),
+        ("        with torch.enable_grad():\n", "        with torch.no_grad():\n"),
+        ("                with self.test_context():\n", "                if True:\n"),
+        ("self.test_context() if names else nullcontext()", "nullcontext()"),
+        ("self.test_context() if names else nullcontext()", "self.test_context()"),
+        ('        finally:\n            self.stage = "train"', "        finally:\n            pass"),
+        ("if cls._test is Stages._test:", "if True:"),
+        ("owner = next(each for each in cls.__mro__ if method in vars(each))", "owner = cls"),
+    ),
+    *mutants(
+        "training/stages.py",
+        PENDING,
+        ("            if self._tested:\n                self.evaluating.load_state_dict(before)\n", ""),
+        ("self._tested += self.evaluating.results([], is_final=True)", "pass"),
+    ),
+    *mutants(
+        "training/trainer.py",
+        STAGES,
+        ("with super().test_context(), evaluation_mode(", "with super().test_context(), memory_needed("),
+        ("turns_in_words(config) if cls._train is Trainer._train else stage.description", "turns_in_words(config)"),
+    ),
+    *mutants(
+        "training/lifecycle.py",
+        STAGES,
+        ("self._opened() as output, self.train_context():", "self._opened() as output:"),
+    ),
+    *mutants(
+        "training/descriptions.py",
+        STAGES,
+        ("_num_pairings(each) * each.final_num_games", "_num_pairings(each) * each.num_games"),
+        ("_num_pairings(each) * each.final_num_games", "each.final_num_games"),
+        ("if len(set(roll_outs.values())) == 1:", "if True:"),
+    ),
+    *mutants(
+        "players/player.py",
+        STAGES,
+        ('set_in_evaluation(net, state["in_evaluation"][name])', 'net.train("" not in state["in_evaluation"][name])'),
+    ),
+    *mutants(
+        "nets/modes.py",
+        MODES,
+        ("for net in nets for module in net.modules()]", "for net in nets for module in [net]]"),
+        ("if not module.training]", "if module.training]"),
+        ("        for module, training in modes:\n            module.training = training\n", "        pass\n"),
+    ),
+    *mutants(
+        "games/dialogue/turns.py",
+        TURNS,
+        ("everywhere = len(those) == len(variants)", "everywhere = True"),
+        ("len(rounds) > MOST_LISTED and len(steps) == 1", "len(rounds) > MOST_LISTED"),
+        ("protocol.may_decide(role, round, variant)", "protocol.is_active(role, round, variant)"),
+    ),
+]
