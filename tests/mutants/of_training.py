@@ -32,7 +32,7 @@ TRAINING = [
     *mutants(
         "training/trainer.py",
         STAGES,
-        ("with super().test_context(), evaluation_mode(", "with super().test_context(), memory_needed("),
+        ("evaluation_mode(net for each in self.learners for net in each.nets.values())", "evaluation_mode([])"),
         ("turns_in_words(config) if cls._train is Trainer._train else stage.description", "turns_in_words(config)"),
     ),
     *mutants(
