@@ -69,10 +69,11 @@ class DialogueConfig(TensorGameConfig):
         return (*NAMES, *(name for name, _, _ in message_slots(self.protocol.build())))
 
     def misfit(self, other: GameConfig) -> ConfigErrorItem | None:
-        if not (isinstance(self.scenario, RowsConfig) and isinstance(other, DialogueConfig)):
-            return None
-        fault = self.scenario.misfit(other.scenario)
-        return None if fault is None else ConfigErrorItem(f"scenario.{fault.path}", fault.message)
+        if isinstance(self.scenario, RowsConfig) and isinstance(other, DialogueConfig):
+            fault = self.scenario.misfit(other.scenario)
+            if fault is not None:
+                return ConfigErrorItem(f"scenario.{fault.path}", fault.message)
+        return super().misfit(other)
 
     def describe_turns(self) -> list[str]:
         return turns_in_words(self.protocol.name, self.protocol.build())
@@ -185,7 +186,8 @@ class DialogueGame(TensorGame):
         return torch.cat([choices, may, may, torch.ones_like(may)], dim=2)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"files": dict(self.scenario.files)} if self.scenario.files else {}
+        files = {"files": dict(self.scenario.files)} if self.scenario.files else {}
+        return super().state_dict() | files
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Raises ConfigError if a file that instances come from has changed since."""
@@ -195,6 +197,7 @@ class DialogueGame(TensorGame):
                 expected = f"expected {path!r} as it was when the run began (SHA-256 {before[:12]}...)"
                 message = f"{expected}, got another content ({now[:12]}...); put that file back, or begin a new run"
                 raise ConfigError([ConfigErrorItem("game.scenario", message)])
+        super().load_state_dict({name: value for name, value in state.items() if name != "files"})
 
     # ---- the rules -----------------------------------------------------------------------------------------
 
