@@ -69,6 +69,10 @@ def fold(keys: Tensor, data: Tensor | int) -> Tensor:
 
 def random_bits(keys: Tensor, num: int) -> Tensor:
     """`num` 64-bit numbers per key: int64 of shape (*keys.shape, num)."""
+    if runs_on_cpu(keys):
+        bits = np.empty((*keys.shape, num), dtype=np.int64)
+        _draw_bits(keys.contiguous().numpy().ravel(), bits.reshape(keys.numel(), num))
+        return torch.from_numpy(bits)
     return _mix(keys.unsqueeze(-1) + torch.arange(1, num + 1, device=keys.device) * GAMMA)
 
 
@@ -148,6 +152,15 @@ def _mix_on_cpu(x: Tensor, step: int) -> Tensor:
 def _mix_all(numbers: np.ndarray, step: int, mixed: np.ndarray) -> None:
     for i in range(len(numbers)):
         mixed[i] = np.int64(mix(np.uint64(numbers[i] + step)))
+
+
+@njit()
+def _draw_bits(keys: np.ndarray, bits: np.ndarray) -> None:
+    for row in range(len(keys)):
+        state = np.uint64(keys[row])
+        for i in range(bits.shape[1]):
+            state += U_GAMMA
+            bits[row, i] = np.int64(mix(state))
 
 
 @njit()

@@ -363,4 +363,11 @@ def _keep(mask: Tensor, value: Tensor, filling: int) -> Tensor:
 
 
 def _choose(mask: Tensor, yes: Tensor, no: Tensor) -> Tensor:
+    """A new tensor: the rows of `yes` where `mask`, bool (B,), and those of `no` elsewhere."""
+    if runs_on_cpu(yes):
+        arrays = yes.numpy(), no.numpy()
+        rows = np.empty(yes.shape, dtype=arrays[0].dtype)
+        flat = (len(rows), -1) if rows.size else (0, 0)
+        fused_kernel.choose_rows(mask.numpy(), *(each.reshape(flat) for each in arrays), rows.reshape(flat))
+        return torch.from_numpy(rows)
     return torch.where(expand_mask(mask, yes), yes, no)

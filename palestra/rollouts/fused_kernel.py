@@ -125,6 +125,14 @@ def sum_where(where: Array, values: Array) -> float:
 
 
 @_compiled
+def choose_rows(where: Array, yes: Array, no: Array, out: Array) -> None:
+    """Copy the rows `where`, bool (B,), of `yes` to out, and the others of `no`: (B, K) all."""
+    for world in range(len(where)):
+        for k in range(out.shape[1]):
+            out[world, k] = yes[world, k] if where[world] else no[world, k]
+
+
+@_compiled
 def copy_where(where: Array, values: Array, filling: int, out: Array) -> None:
     """Copy the rows `where`, bool (B,), of values to out, and fill the others: (B, K) both."""
     for world in range(len(where)):

@@ -26,6 +26,7 @@ from palestra.cli import app
 from palestra.commands.export import export_player
 from palestra.config import ConfigError
 from palestra.games import make_game
+from palestra.games.dialogue.protocols import NipConfig
 from palestra.games.normalization import RunningMoments
 from palestra.players.as_gymnasium import as_gymnasium
 from palestra.runs.stored import StoredRun
@@ -39,6 +40,12 @@ pytestmark = pytest.mark.usefixtures("no_plots")
 
 NORMALIZE: Data = {"normalize": {"eps": 1e-8}, "clip": 10.0}
 NIM: Data = {"name": "nim", "num_heaps": 2, "max_stones": 3, "observation": NORMALIZE}
+NIP: Data = {
+    "name": "dialogue",
+    "protocol": {"name": "nip", **NipConfig.usual},
+    "scenario": {"name": "witness", "num_bits": 3, "num_seen": 1},
+    "observation": NORMALIZE,
+}
 SEATS: Data = {"roles": {"first": "one", "second": "other"}}
 PAIRINGS: Data = {
     "evaluations.0.pairings": [{"first": "one", "second": "other"}, {"first": "one", "second": "random"}],
@@ -151,20 +158,28 @@ def test_those_of_a_frozen_player_stand_still(make_config: MakeConfig, tmp_path:
 # ---- where they go -------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("game", ["nim", "nip"])
 @pytest.mark.parametrize("trainer", ["in_turn", "together"])
 @pytest.mark.parametrize(
     ("function", "number", "deed"),
     [("_play", 2, kill), ("_play", 3, kill), ("safe_point", 3, ask_to_leave), ("safe_point", 8, ask_to_leave)],
 )
 def test_a_run_that_was_stopped_goes_on_to_the_same_bits(
-    make_config: MakeConfig, tmp_path: Path, trainer: str, function: str, number: int, deed: Any
+    make_config: MakeConfig, tmp_path: Path, game: str, trainer: str, function: str, number: int, deed: Any
 ) -> None:
     config = two_learners(make_config, trainer, **{"output.save": {"every": 2, "unit": "opt_steps"}})
+    if game == "nip":
+        config |= {"game": NIP, "roles": {"prover": "one", "verifier": "other"}, "evaluations": [], "best": None}
     uninterrupted = fit(tmp_path / "uninterrupted", config)
     with at_call(Trainer, function, number, deed), contextlib.suppress(Killed):
         assert not fit(tmp_path / "run", config).finished
     resumed = fit(tmp_path / "run")
-    assert statistics(resumed) == statistics(uninterrupted)
+    assert str(resumed.game.state_dict()) == str(uninterrupted.game.state_dict())
+    assert all(
+        moments.count > 0
+        for entries in resumed.game.observation_transform.moments.values()
+        for moments in entries.values()
+    )
     assert_same_bits(tmp_path / "run", tmp_path / "uninterrupted")
 
 

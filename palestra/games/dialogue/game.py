@@ -14,6 +14,7 @@ from torch.nn.functional import one_hot
 
 from palestra.config import ByName, ConfigError, ConfigErrorItem, UnreadConfig, UserConfig, below
 from palestra.games.config import GameConfig, TensorGameConfig
+from palestra.games.dialogue.loops import CHANGING, GO_ON, Loops
 from palestra.games.dialogue.measures import NAMES, mutual_information, verdict_measures
 from palestra.games.dialogue.protocol import VERDICTS, Protocol
 from palestra.games.dialogue.protocols import AnyProtocolConfig, NipConfig
@@ -25,9 +26,8 @@ from palestra.games.dialogue.witness import WitnessConfig
 from palestra.games.game import Kernel, Observation, State, TensorGame
 from palestra.games.normalization import make_transform
 from palestra.games.spaces import Discrete, MultiDiscrete, Space
-from palestra.randomness import fold, random_integers
+from palestra.randomness import fold, random_integers, runs_on_cpu
 
-GO_ON = 2  # the action; 0 and 1 are the verdicts
 INSTANCE = "instance."
 CRITIC = "critic/"  # before the names of what critics alone are shown
 DECISIONS = ("reject", "accept", "go on")
@@ -59,7 +59,7 @@ class DialogueConfig(TensorGameConfig):
 
     def build(self, device: torch.device, kernel: Kernel) -> "DialogueGame":
         with below("game.scenario"):
-            return DialogueGame(self, device)
+            return DialogueGame(self, device, kernel)
 
     def declared_roles(self) -> tuple[str, ...]:
         roles: tuple[str, ...] = self.protocol.build().roles
@@ -69,10 +69,11 @@ class DialogueConfig(TensorGameConfig):
         return (*NAMES, *(name for name, _, _ in message_slots(self.protocol.build())))
 
     def misfit(self, other: GameConfig) -> ConfigErrorItem | None:
-        if not (isinstance(self.scenario, RowsConfig) and isinstance(other, DialogueConfig)):
-            return None
-        fault = self.scenario.misfit(other.scenario)
-        return None if fault is None else ConfigErrorItem(f"scenario.{fault.path}", fault.message)
+        if isinstance(self.scenario, RowsConfig) and isinstance(other, DialogueConfig):
+            fault = self.scenario.misfit(other.scenario)
+            if fault is not None:
+                return ConfigErrorItem(f"scenario.{fault.path}", fault.message)
+        return super().misfit(other)
 
     def describe_turns(self) -> list[str]:
         return turns_in_words(self.protocol.name, self.protocol.build())
@@ -101,13 +102,15 @@ class DialogueGame(TensorGame):
     nothing was said, and `round`, one-hot. It does not observe who sent a message. Critics of every role are shown
     the same beside that: critic/label, float32 (1,); critic/variant, one-hot; critic/messages, of all channels; and as
     critic/ROLE/NAME what the scenario shows each role.
+
+    The kernel ("numba" on CPUs, "torch" anywhere) changes speed, never a result.
     """
 
     quiet_moves = ()
     tallies = ("right", "undecided")
     lockstep = False
 
-    def __init__(self, config: DialogueConfig, device: torch.device) -> None:
+    def __init__(self, config: DialogueConfig, device: torch.device, kernel: Kernel) -> None:
         self.config, self.device = config, device
         self.protocol: Protocol = config.protocol.build()
         self.scenario = make_scenario(config.scenario, self.protocol, device)
@@ -129,6 +132,7 @@ class DialogueGame(TensorGame):
         self.observation_transform = make_transform(config.observation, self.spaces, device)
         self.critic_spaces = dict.fromkeys(self.roles, self._spaces_of_critics())
         self._make_tables()
+        self.loops = Loops(self) if kernel == "numba" and device.type == "cpu" else None
 
     def _action_space(self, role: str) -> Discrete | MultiDiscrete:
         says = [self.scenario.num_tokens + 1] * len(self.spoken_channels[role])
@@ -175,6 +179,11 @@ class DialogueGame(TensorGame):
             for label, (r, role) in product((0, 1), enumerate(self.roles)):
                 self.payoffs[number, label, r] = protocol.reward(role, by_verifier, label)
 
+    def seats_paid_for(self, verifier: int) -> list[str]:
+        """The roles that get `go_on` when a verifier goes on."""
+        provers = [role for role in self.roles if role not in self.protocol.verifiers]
+        return [self.protocol.verifiers[verifier], *(provers if verifier == 0 and self.protocol.rewards.shared else [])]
+
     def _legal_flags(self, role: str) -> Tensor:
         """(T + 1, K, F)."""
         says = self.speaks[:, :, self.roles.index(role), self.spoken_channels[role]].unsqueeze(3)  # (T + 1, K, own, 1)
@@ -185,7 +194,8 @@ class DialogueGame(TensorGame):
         return torch.cat([choices, may, may, torch.ones_like(may)], dim=2)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"files": dict(self.scenario.files)} if self.scenario.files else {}
+        files = {"files": dict(self.scenario.files)} if self.scenario.files else {}
+        return super().state_dict() | files
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Raises ConfigError if a file that instances come from has changed since."""
@@ -195,6 +205,7 @@ class DialogueGame(TensorGame):
                 expected = f"expected {path!r} as it was when the run began (SHA-256 {before[:12]}...)"
                 message = f"{expected}, got another content ({now[:12]}...); put that file back, or begin a new run"
                 raise ConfigError([ConfigErrorItem("game.scenario", message)])
+        super().load_state_dict({name: value for name, value in state.items() if name != "files"})
 
     # ---- the rules -----------------------------------------------------------------------------------------
 
@@ -226,7 +237,13 @@ class DialogueGame(TensorGame):
         """Round and variant, to be looked up in tables; the row T where the dialogue is over."""
         return torch.where(self._is_running(state), state["round"], self.protocol.max_rounds), state["variant"]
 
+    def _loops(self, tensor: Tensor) -> Loops | None:
+        """What computes the same faster, if anything may."""
+        return self.loops if runs_on_cpu(tensor) else None
+
     def deciding(self, state: State) -> Tensor:
+        if (loops := self._loops(state["round"])) is not None:
+            return loops.deciding(state)
         time = self._time(state)
         has_turn = self.speaks[time].any(dim=2)
         active = self.active[time]
@@ -242,17 +259,24 @@ class DialogueGame(TensorGame):
     def observe(self, state: State, role: str) -> Observation:
         seen = self._view(state, role)
         if self.seen_channels[role]:
-            seen["messages"] = self._one_hot(state["messages"][:, :, self.seen_channels[role]])
+            messages = state["messages"][:, :, self.seen_channels[role]]
+            seen["messages"] = self._one_hot(messages, self.scenario.num_tokens)
         rounds = self.protocol.max_rounds
-        return seen | {"round": one_hot(state["round"].clamp(max=rounds - 1), rounds).float()}
+        return seen | {"round": self._one_hot(state["round"].clamp(max=rounds - 1), rounds)}
+
+    def _one_hot(self, numbers: Tensor, num: int) -> Tensor:
+        """float32 (*numbers.shape, num); zeros of -1, which stands for nothing."""
+        if (loops := self._loops(numbers)) is not None:
+            return loops.one_hot(numbers, num)
+        return one_hot(numbers + 1, num + 1)[..., 1:].float()  # -1 becomes the first column, which is cut off
 
     def observe_for_critics(self, state: State, role: str) -> Observation:
         shown = {
             "label": state["label"].unsqueeze(1).float(),
-            "variant": one_hot(state["variant"], self.protocol.num_variants).float(),
+            "variant": self._one_hot(state["variant"], self.protocol.num_variants),
         }
         if self.channels:
-            shown["messages"] = self._one_hot(state["messages"])
+            shown["messages"] = self._one_hot(state["messages"], self.scenario.num_tokens)
         for each in self.roles:
             shown |= {f"{each}/{name}": value for name, value in self._view(state, each).items()}
         return {CRITIC + name: value for name, value in shown.items()}
@@ -260,13 +284,11 @@ class DialogueGame(TensorGame):
     def _view(self, state: State, role: str) -> dict[str, Tensor]:
         """What the scenario shows a role."""
         instances = {name[len(INSTANCE) :]: value for name, value in state.items() if name.startswith(INSTANCE)}
-        return self.scenario.view(instances, role, state["messages"][:, :, self.seen_channels[role]])
-
-    def _one_hot(self, messages: Tensor) -> Tensor:
-        """-1, nothing said, becomes the first column, which is cut off."""
-        return one_hot(messages + 1, self.scenario.num_tokens + 1)[..., 1:].float()
+        return dict(self.scenario.view(instances, role, state["messages"][:, :, self.seen_channels[role]]))
 
     def legal(self, state: State, role: str) -> Tensor:
+        if (loops := self._loops(state["round"])) is not None:
+            return loops.legal(state, role)
         if role not in self.protocol.verifiers:
             return self.legal_flags[role][self._time(state)]
         v, (time, variant) = self.protocol.verifiers.index(role), self._time(state)
@@ -276,6 +298,9 @@ class DialogueGame(TensorGame):
     def transition(
         self, state: State, actions: dict[str, Tensor], keys: Tensor
     ) -> tuple[State, Tensor, Tensor, Tensor]:
+        if self._loops(state["round"]) is not None:
+            changing = {name: state[name].clone() for name in CHANGING}
+            return self.transition_in_place(state | changing, actions, keys)
         running, time = self._is_running(state), self._time(state)
         before, said, decided = state["verdicts"], state["messages"], []
         row = (torch.arange(self.protocol.max_rounds, device=self.device) == time[0].unsqueeze(1)).unsqueeze(2)
@@ -300,6 +325,15 @@ class DialogueGame(TensorGame):
         rewards = self._rewards(new, time, running, over)
         return new, rewards, over.unsqueeze(1).expand(-1, len(self.roles)), torch.zeros_like(over)
 
+    def transition_in_place(
+        self, state: State, actions: dict[str, Tensor], keys: Tensor
+    ) -> tuple[State, Tensor, Tensor, Tensor]:
+        loops = self._loops(state["round"])
+        if loops is None:
+            return self.transition(state, actions, keys)
+        rewards, over = loops.play(state, actions)
+        return state, rewards, over, torch.zeros(len(over), dtype=torch.bool)
+
     def _rewards(self, new: State, time: tuple[Tensor, Tensor], running: Tensor, over: Tensor) -> Tensor:
         """(B, R). time: of the move that led to `new`."""
         verdicts, num_verifiers = new["verdicts"], len(self.protocol.verifiers)
@@ -307,11 +341,8 @@ class DialogueGame(TensorGame):
         places = 3 ** torch.arange(num_verifiers - 1, -1, -1, device=self.device)
         rewards = self.payoffs[(digits * places).sum(dim=1), new["label"]] * over.unsqueeze(1)
         goes_on = self.active[time] & (verdicts < 0) & ~over.unsqueeze(1)
-        for v, verifier in enumerate(self.protocol.verifiers):
-            seats = [verifier]
-            if v == 0 and self.protocol.rewards.shared:
-                seats += [role for role in self.roles if role not in self.protocol.verifiers]
-            for role in seats:
+        for v in range(num_verifiers):
+            for role in self.seats_paid_for(v):
                 rewards[:, self.roles.index(role)] += self.protocol.rewards.go_on * goes_on[:, v]
         return rewards * running.unsqueeze(1)
 

@@ -1,0 +1,217 @@
+"""The rules of dialogues for CPUs: one loop over the worlds, compiled by numba, for each of their steps.
+
+game.py does the same in plain torch, and documents states and tables. Letters: B worlds, R roles, V verifiers, T
+rounds, C channels, K variants, F flags of a role's actions, N tokens.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from palestra.games.dialogue.protocol import Protocol as DialogueProtocol
+from palestra.games.game import State
+from palestra.runtime.compiling import njit
+
+Array = np.ndarray[Any, Any]
+
+GO_ON = 2  # the action; 0 and 1 are the verdicts
+CHANGING = ("round", "messages", "verdicts", "right", "undecided")  # what a round changes of a state
+
+_compiled = njit()
+
+
+class Rules(Protocol):
+    """What the loops use of a DialogueGame."""
+
+    protocol: DialogueProtocol
+    roles: tuple[str, ...]
+    channels: list[str]
+    spoken_channels: dict[str, list[int]]
+    legal_flags: dict[str, Tensor]
+    speaks: Tensor
+    active: Tensor
+    decides: Tensor
+    payoffs: Tensor
+
+    def seats_paid_for(self, verifier: int) -> list[str]: ...
+
+
+class Loops:
+    """The rules of one game, with its tables as arrays."""
+
+    def __init__(self, game: Rules) -> None:
+        protocol, num_roles, verifiers = game.protocol, len(game.roles), list(game.protocol.verifiers)
+        self.roles, self.max_rounds = game.roles, protocol.max_rounds
+        self.speaks, self.active, self.decides = game.speaks.numpy(), game.active.numpy(), game.decides.numpy()
+        self.payoffs, self.go_on = game.payoffs.numpy(), np.float32(protocol.rewards.go_on)
+        self.legal_flags = {role: flags.numpy() for role, flags in game.legal_flags.items()}
+        self.verifier_of = np.array([verifiers.index(role) if role in verifiers else -1 for role in game.roles])
+        self.spoken = np.full((num_roles, len(game.channels)), -1)
+        for r, role in enumerate(game.roles):
+            self.spoken[r, game.spoken_channels[role]] = range(len(game.spoken_channels[role]))
+        self.paid_for = np.zeros((len(verifiers), num_roles), dtype=np.bool_)
+        for v in range(len(verifiers)):
+            self.paid_for[v, [game.roles.index(role) for role in game.seats_paid_for(v)]] = True
+
+    def _when(self, state: State) -> tuple[Array, Array, Array]:
+        """The rows of tables, the variants, and the verdicts so far."""
+        verdicts, rows = state["verdicts"].numpy(), np.empty(len(state["round"]), dtype=np.int64)
+        find_rows(state["round"].numpy(), verdicts, self.max_rounds, rows)
+        return rows, state["variant"].numpy(), verdicts
+
+    def deciding(self, state: State) -> Tensor:
+        deciding = np.empty((len(state["round"]), len(self.roles)), dtype=np.bool_)
+        find_deciding(*self._when(state), self.speaks, self.active, self.verifier_of, deciding)
+        return torch.from_numpy(deciding)
+
+    def legal(self, state: State, role: str) -> Tensor:
+        flags, verifier = self.legal_flags[role], self.verifier_of[self.roles.index(role)]
+        legal = np.empty((len(state["round"]), flags.shape[2]), dtype=np.bool_)
+        look_up_legal(*self._when(state), flags, verifier, legal)
+        return torch.from_numpy(legal)
+
+    def one_hot(self, numbers: Tensor, num: int) -> Tensor:
+        """float32 (*numbers.shape, num)."""
+        flags = np.empty((*numbers.shape, num), dtype=np.float32)
+        write_one_hot(numbers.numpy().ravel(), flags.reshape(-1, num))
+        return torch.from_numpy(flags)
+
+    def play(self, state: State, actions: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """A round, written over `state`; rewards (B, R), and where all is over, bool (B, R)."""
+        (rows, variant, verdicts), B, R = self._when(state), len(state["round"]), len(self.roles)
+        rounds, messages = state["round"].numpy(), state["messages"].numpy()
+        choices = tuple(np.ascontiguousarray(actions[role].numpy()).reshape(B, -1) for role in self.roles)
+        tables = (self.spoken, self.speaks, self.decides, self.verifier_of)
+        play_round(rows, variant, choices, *tables, rounds, messages, verdicts)
+        rewards, over = np.empty((B, R), dtype=np.float32), np.empty((B, R), dtype=np.bool_)
+        outcome = (state["right"].numpy(), state["undecided"].numpy(), rewards, over)
+        prices = (self.active, self.payoffs, self.go_on, self.paid_for)
+        end_round(rows, variant, state["label"].numpy(), rounds, verdicts, *prices, *outcome)
+        return torch.from_numpy(rewards), torch.from_numpy(over)
+
+
+# ---- the loops -------------------------------------------------------------------------------------------
+
+
+@_compiled
+def find_rows(rounds: Array, verdicts: Array, max_rounds: int, rows: Array) -> None:
+    """rows: int64 (B,), the rounds to be looked up in tables; T where the dialogue is over."""
+    for world in range(len(rounds)):
+        is_open = False
+        for v in range(verdicts.shape[1]):
+            is_open |= verdicts[world, v] < 0
+        rows[world] = rounds[world] if is_open and rounds[world] < max_rounds else max_rounds
+
+
+@_compiled
+def find_deciding(
+    rows: Array, variant: Array, verdicts: Array, speaks: Array, active: Array, verifier_of: Array, deciding: Array
+) -> None:
+    """deciding: bool (B, R). verifier_of: int64 (R,), the number of the verifier in each role, -1 of a prover."""
+    for world in range(len(rows)):
+        t, k = rows[world], variant[world]
+        for r in range(deciding.shape[1]):
+            has_turn, v = False, verifier_of[r]
+            for c in range(speaks.shape[3]):
+                has_turn |= speaks[t, k, r, c]
+            if v >= 0:
+                has_turn = (has_turn | active[t, k, v]) and verdicts[world, v] < 0
+            deciding[world, r] = has_turn
+
+
+@_compiled
+def look_up_legal(rows: Array, variant: Array, verdicts: Array, flags: Array, verifier: int, legal: Array) -> None:
+    """legal: bool (B, F), of flags, bool (T + 1, K, F). verifier: the number of the role's verifier, -1 of a prover."""
+    for world in range(len(rows)):
+        t = rows[world]
+        if verifier >= 0 and verdicts[world, verifier] >= 0:
+            t = len(flags) - 1
+        for flag in range(flags.shape[2]):
+            legal[world, flag] = flags[t, variant[world], flag]
+
+
+@njit(boundscheck=True)
+def write_one_hot(numbers: Array, one_hot: Array) -> None:
+    """one_hot: float32 (M, N), 1 at the numbers, int64 (M,), and zeros where they are below 0. Raises IndexError for a
+    number beyond N."""
+    one_hot[:] = 0.0
+    for m in range(len(numbers)):
+        if numbers[m] >= 0:
+            one_hot[m, numbers[m]] = 1.0
+
+
+@_compiled
+def play_round(
+    rows: Array,
+    variant: Array,
+    choices: tuple[Array, ...],
+    spoken: Array,
+    speaks: Array,
+    decides: Array,
+    verifier_of: Array,
+    rounds: Array,
+    messages: Array,
+    verdicts: Array,
+) -> None:
+    """What is said and decided in a round, written into the last three. choices: by role, int64 (B, its choices).
+    spoken: int64 (R, C), which choice of the role is the token in a channel, -1 where it never speaks."""
+    max_rounds = messages.shape[1]
+    for world in range(len(rows)):
+        t, k = rows[world], variant[world]
+        if t == max_rounds:
+            continue
+        for r in range(len(choices)):
+            v = verifier_of[r]
+            if v >= 0 and verdicts[world, v] >= 0:
+                continue
+            for c in range(spoken.shape[1]):
+                if speaks[t, k, r, c]:
+                    messages[world, t, c] = choices[r][world, spoken[r, c]]
+            if v >= 0 and decides[t, k, v]:
+                decision = choices[r][world, -1]
+                if decision != GO_ON:
+                    verdicts[world, v] = decision
+        rounds[world] += 1
+
+
+@njit(boundscheck=True)
+def end_round(
+    rows: Array,
+    variant: Array,
+    label: Array,
+    rounds: Array,
+    verdicts: Array,
+    active: Array,
+    payoffs: Array,
+    go_on: np.float32,
+    paid_for: Array,
+    right: Array,
+    undecided: Array,
+    rewards: Array,
+    over: Array,
+) -> None:
+    """What a round has led to, written into the last four. rows: of the round that was played. payoffs: float32 (3^V,
+    2, R). paid_for: bool (V, R), which roles get `go_on` when a verifier goes on. Raises IndexError for a verdict that
+    is none."""
+    max_rounds, num_verifiers = len(active) - 1, verdicts.shape[1]
+    for world in range(len(rows)):
+        is_open, number = False, 0
+        for v in range(num_verifiers):
+            verdict = verdicts[world, v]
+            is_open |= verdict < 0
+            number = 3 * number + (2 if verdict < 0 else verdict)
+        is_over = not (is_open and rounds[world] < max_rounds)
+        right[world] = is_over and verdicts[world, 0] == label[world]
+        undecided[world] = is_over and verdicts[world, 0] < 0
+        ran = np.float32(rows[world] < max_rounds)
+        for r in range(rewards.shape[1]):
+            reward = payoffs[number, label[world], r] * np.float32(is_over)
+            for v in range(num_verifiers):
+                if paid_for[v, r]:
+                    goes_on = active[rows[world], variant[world], v] and verdicts[world, v] < 0 and not is_over
+                    reward += go_on * np.float32(goes_on)
+            rewards[world, r] = reward * ran
+            over[world, r] = is_over
