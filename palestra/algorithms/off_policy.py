@@ -7,9 +7,10 @@ target networks, as DQN and SAC do. To run: palestra train off_policy-cartpole
 
 from collections.abc import Callable, Mapping
 from copy import deepcopy
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import torch
+from pydantic import model_validator
 from torch import Tensor, nn
 
 from palestra.algorithms.algorithm import (
@@ -23,7 +24,7 @@ from palestra.algorithms.algorithm import (
 )
 from palestra.algorithms.dqn import ByValue
 from palestra.algorithms.kernels import categorical, greedy
-from palestra.algorithms.losses.loss import Critic, head_sizes
+from palestra.algorithms.losses.loss import ActionValues, Critic, Q, head_names, head_sizes, loss_of
 from palestra.algorithms.losses.off_policy_loss import ACTION, ActingHeads, OffPolicyLoss, ReplayBatch, try_loss
 from palestra.algorithms.losses.q_learning import QLearningConfig
 from palestra.algorithms.losses.torchrl import TorchRLReplayLossConfig
@@ -75,8 +76,6 @@ from palestra.rollouts.transitions import Transitions
 from palestra.runtime.guard import kernel_property
 from palestra.schedules import ScheduleConfig
 
-Q = "q"  # the head with a value for each discrete action
-
 AnyOffPolicyLoss = Annotated[QLearningConfig | TorchRLReplayLossConfig | UserConfig, ByName(user_class=OffPolicyLoss)]
 
 # ---- what a run must say -----------------------------------------------------------------------------
@@ -123,6 +122,13 @@ class OffPolicyConfig(AlgorithmConfig):
     replay_buffer: AnyReplayConfig
     """memory"""
 
+    @model_validator(mode="after")
+    def _check_loss(self) -> Self:
+        loss = loss_of(self.loss)
+        if loss is not None:
+            check_loss(loss, self)
+        return self
+
     def seat_errors(self, seat: Seat) -> list[ConfigErrorItem]:
         return replay_errors(self.replay_buffer, self.transitions, self.rollout_length, seat)
 
@@ -133,50 +139,54 @@ class OffPolicyConfig(AlgorithmConfig):
 # ---- what it is made of ------------------------------------------------------------------------------
 
 
-def heads_of(loss: OffPolicyLoss, config: OffPolicyConfig, num_policy_outputs: int, player: Player) -> dict[str, int]:
-    """How many outputs each head of the loss has. Raises ConfigError, with paths below the algorithm's config, for
-    heads that do not fit the player's actions, and where the player cannot act by any of them."""
-    space, faults = player.action_space, []
-    others = {POLICY: num_policy_outputs} | ({Q: space.num} if isinstance(space, Discrete) else {})
-    sizes = head_sizes(loss, config.loss, others)
-    critics = [each.name for each in loss.heads if isinstance(each, Critic)]
-    if loss.acts_by not in sizes:
-        message = f"expected the head {loss.acts_by!r}, by which the player acts, got {', '.join(sizes)}"
+def check_loss(loss: OffPolicyLoss, config: OffPolicyConfig) -> None:
+    """Raise ConfigError, with paths below the algorithm's config, unless body and exploration go with the loss."""
+    names, by, kind, faults = head_names(loss), loss.acts_by, config.exploration, []
+    critics = [head.name for head in loss.heads if isinstance(head, Critic)]
+    if by not in names:
+        message = f"expected the head {by!r}, by which the player acts, got {', '.join(names)}"
         faults.append(ConfigErrorItem("loss.name", message))
-    elif loss.acts_by != POLICY and sizes[loss.acts_by] != space.num_flags:
-        message = f"expected a value for each of {space.num_flags} actions of the head {loss.acts_by!r}, by which the"
-        faults.append(ConfigErrorItem("loss.name", f"{message} player acts, got {sizes[loss.acts_by]}"))
+    if by == POLICY and kind is not None:
+        message = f"expected null (the player draws its actions from the head 'policy'), got {kind.name!r}"
+        faults.append(ConfigErrorItem("exploration", message))
+    if by != POLICY and kind is None:
+        message = f"expected epsilon_greedy or softmax (the player acts by the values of the head {by!r}), got null"
+        faults.append(ConfigErrorItem("exploration", message))
     if critics and isinstance(config.body, SharedConfig):
         message = f"expected 'separate' (the head {critics[0]!r} observes actions, the others do not), got 'shared'"
         faults.append(ConfigErrorItem("body.name", message))
-    if critics and ACTION in player.spaces:
-        message = "expected no entry 'action' in the observation (critics observe the action under that name)"
-        faults.append(ConfigErrorItem("body", message))
     if faults:
         raise ConfigError(faults)
-    check_heads(config.body, sizes)
-    return sizes
+    check_heads(config.body, names)
 
 
 def check_actions(loss: OffPolicyLoss, config: OffPolicyConfig, player: Player) -> None:
-    """Raise ConfigError, with paths below the algorithm's config, unless loss, exploration and box_actions go with the
-    player's actions."""
-    space, kind, by, faults = player.action_space, config.exploration, loss.acts_by, []
-    name = config.loss.name
-    if any(isinstance(head, Critic) for head in loss.heads) and not isinstance(space, Box):
-        message = f"expected Box actions for the loss {name!r}, whose critics observe them, got {space}"
-        faults.append(ConfigErrorItem("loss.name", message))
-    if by != POLICY and not isinstance(space, Discrete):
-        message = f"expected Discrete actions for the loss {name!r}, which values each of them, got {space}"
-        faults.append(ConfigErrorItem("loss.name", message))
-    elif by == POLICY and kind is not None:
-        message = f"expected null (the player draws its actions from the head 'policy'), got {kind.name!r}"
-        faults.append(ConfigErrorItem("exploration", message))
-    elif by != POLICY and kind is None:
-        message = f"expected epsilon_greedy or softmax (the player acts by the values of the head {by!r}), got null"
-        faults.append(ConfigErrorItem("exploration", message))
-    if faults:
-        raise ConfigError(faults)
+    """Raise ConfigError, with paths below the algorithm's config, unless the loss goes with the player's actions."""
+    space, fault = player.action_space, None
+    has_critics = any(isinstance(head, Critic) for head in loss.heads)
+    values = [head for head in loss.heads if head == Q or isinstance(head, ActionValues)]
+    if has_critics and not isinstance(space, Box):
+        fault = f"expected Box actions for the loss {config.loss.name!r}, whose critics observe them, got {space}"
+    elif (values or loss.acts_by != POLICY) and not isinstance(space, Discrete):
+        fault = f"expected Discrete actions for the loss {config.loss.name!r}, which values each of them, got {space}"
+    elif has_critics and ACTION in player.spaces:
+        fault = "expected no entry 'action' in the observation (critics observe the action under that name)"
+    if fault is not None:
+        raise ConfigError([ConfigErrorItem("loss.name", fault)])
+
+
+def heads_of(loss: OffPolicyLoss, config: OffPolicyConfig, num_policy_outputs: int, player: Player) -> dict[str, int]:
+    """How many outputs each head of the loss has. Raises ConfigError, with paths below the algorithm's config, where
+    the player cannot act by any of them."""
+    space, by = player.action_space, loss.acts_by
+    others = {POLICY: num_policy_outputs} | ({Q: space.num} if isinstance(space, Discrete) else {})
+    sizes = head_sizes(loss, config.loss, others)
+    if by != POLICY and sizes[by] != space.num_flags:
+        expected = (
+            f"expected a value for each of {space.num_flags} actions of the head {by!r}, by which the player acts"
+        )
+        raise ConfigError([ConfigErrorItem("loss.name", f"{expected}, got {sizes[by]}")])
+    return sizes
 
 
 class OffPolicy(Algorithm):
@@ -186,17 +196,17 @@ class OffPolicy(Algorithm):
         super().__init__(config, player)
         place = f"players.{player.name}.algorithm"
         with below(place):
-            self.loss: OffPolicyLoss = config.loss.build(player)
+            self.loss: OffPolicyLoss = loss_of(config.loss)
             check_actions(self.loss, config, player)
         self.head = make_head(config.box_actions, player)
         with below(place):
             heads = heads_of(self.loss, config, self.head.num_outputs, player)
         action = {ACTION: Space(player.action_space.shape, torch.float32, padded=False)}
-        critics = {each.name: action for each in self.loss.heads if isinstance(each, Critic)}
+        critics = {each.name: player.spaces | action for each in self.loss.heads if isinstance(each, Critic)}
         self.net = HeadedNet(config.body, config.initialization, heads, self.head, player, critics).to(player.device)
         with below(place):
             self.refuse_nets()
-            self.loss.set_nets(self.net)
+            self.loss.begin(self.net, player)
             self.refuse_target()
         player.nets = {"heads": self.net} | ({} if self.loss.weights is None else {"loss": self.loss.weights})
         learned = nn.ModuleDict(player.nets)

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from palestra.algorithms.algorithm import Seat
-from palestra.config import ConfigError, checking
+from palestra.config import ConfigError, MissingExtra, checking
 from palestra.games.config import GameConfig, NotDeclared, without_environments
 from palestra.players import FromRunConfig
 from palestra.players.torch_modules import TorchModuleConfig
@@ -36,16 +36,19 @@ def dry_run(config: str | Path | BaseRunConfig, overrides: Sequence[str]) -> Che
         with checking():
             make_trainer(read).require_ready()
         return Checked(_plan(read), [*_missing_extras(read)])
+    fit, missing = "", []
     with checking(), without_environments():
         try:
             if not _needs_no_environment(read):
                 raise NotDeclared
             make_trainer(read).require_ready()
-            fit = ""
         except NotDeclared:
             _check_apart_from_environment(read)
             fit = ", and whether actions, networks, wrappers, callbacks and players of other runs fit it"
-    return Checked(_plan(read), [*_unmade_environments(read, fit), *_missing_extras(read)])
+        except MissingExtra as error:
+            _check_apart_from_environment(read)
+            missing = [f"{each}, so that nothing was checked beside the file" for each in error.errors]
+    return Checked(_plan(read), [*_unmade_environments(read, fit), *_missing_extras(read), *missing])
 
 
 def _plan(config: BaseRunConfig) -> list[str]:

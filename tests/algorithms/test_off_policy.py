@@ -1,4 +1,4 @@
-"""off_policy: Q-learning there makes the opt steps of dqn; a plain SAC of one's own has the gradient of sac; bad losses.
+"""off_policy: Q-learning there makes the steps of dqn; a plain SAC of one's own has the gradient of sac; bad losses.
 
 Covers palestra.algorithms.losses.off_policy_loss, palestra.algorithms.losses.q_learning.
 """
@@ -45,8 +45,16 @@ CARTPOLE: Data = {
     "initial_low": -0.2,
     "initial_high": 0.2,
     "sutton_barto_reward": False,
+    "observation": {"normalize": None, "clip": None},
 }
-PENDULUM: Data = {"name": "pendulum", "max_rounds": 6, "g": 10.0, "initial_angle": 3.0, "initial_speed": 1.0}
+PENDULUM: Data = {
+    "name": "pendulum",
+    "max_rounds": 6,
+    "g": 10.0,
+    "initial_angle": 3.0,
+    "initial_speed": 1.0,
+    "observation": {"normalize": None, "clip": None},
+}
 BY_STATE: Data = {"name": "state_dependent_gaussian", "log_std": {"min": -5.0, "max": 2.0}}
 
 
@@ -112,8 +120,8 @@ class PlainSAC(OffPolicyLoss):
     heads = ("policy", Critic("critic_0"), Critic("critic_1"))
     acts_by = "policy"
 
-    def __init__(self, config: Any, player: Any) -> None:
-        super().__init__(config, player)
+    def __init__(self, config: Any) -> None:
+        super().__init__(config)
         self.log_alpha = nn.Parameter(torch.tensor(config.initial).log())
         self.weights = nn.ParameterDict({"log_alpha": self.log_alpha})
 
@@ -435,7 +443,7 @@ BAD: dict[str, tuple[Data, Data, str]] = {
         "loss.name: expected the head 'q', by which the player acts, got value",
     ),
     "a head with too few outputs to act by": (
-        {"loss": {"name": f"{HERE}:TooFew"}},
+        {"loss": {"name": f"{HERE}:TooFew"}, "body": {"name": "shared", "net": MLP}},
         CARTPOLE,
         "loss.name: expected a value for each of 2 actions of the head 'skill', by which the player acts, got 3",
     ),

@@ -25,6 +25,7 @@ from palestra.players.player import Player
 from palestra.randomness import seeded_global_state
 
 NUM_TRIED = 3  # rows
+Q = "q"  # the head with a value for each discrete action
 
 
 class Head(NamedTuple):
@@ -43,6 +44,15 @@ class Critic(NamedTuple):
     @property
     def num_outputs(self) -> int:
         return 1
+
+
+class ActionValues(NamedTuple):
+    """A head with a value for each discrete action, as `q`."""
+
+    name: str
+
+
+AnyHead = str | Head | Critic | ActionValues
 
 
 class LossFault(Exception):
@@ -182,13 +192,15 @@ def loss_of(config: Any) -> Any:
         return None
     try:
         return config.build()
+    except ConfigError:
+        raise
     except Exception as error:
         message = f"{config.name!r} fails: {failure(error)}"
         raise ConfigError([ConfigErrorItem("loss.name", message)]) from error
 
 
 def head_names(loss: Any) -> list[str]:
-    return [head.name if isinstance(head, Head) else head for head in loss.heads]
+    return [head if isinstance(head, str) else head.name for head in loss.heads]
 
 
 def head_sizes(loss: Any, config: Any, others: Mapping[str, int]) -> dict[str, int]:
@@ -199,11 +211,14 @@ def head_sizes(loss: Any, config: Any, others: Mapping[str, int]) -> dict[str, i
     for head in loss.heads:
         if isinstance(head, Head | Critic):
             sizes[head.name] = head.num_outputs
+        elif isinstance(head, ActionValues) and Q in known:
+            sizes[head.name] = known[Q]
         elif head in known:
             sizes[head] = known[head]
         else:
             expected = f"expected heads of {config.name!r} among {', '.join(known)}, or Head(name, num_outputs)"
-            raise ConfigError([ConfigErrorItem("loss.name", f"{expected}, got {head!r}")])
+            got = head if isinstance(head, str) else head.name
+            raise ConfigError([ConfigErrorItem("loss.name", f"{expected}, got {got!r}")])
     order = [name for name in sizes if name not in (POLICY, VALUE)]
     return {name: sizes[name] for name in (POLICY, *order, VALUE) if name in sizes}
 

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from palestra.algorithms.losses.loss import Critic, Head, LossFault, check_terms
+from palestra.algorithms.losses.loss import AnyHead, LossFault, check_terms
 from palestra.algorithms.parts.actor_critic import POLICY, SAMPLED, DiscreteHead, HalfWidths, HeadedNet
 from palestra.algorithms.parts.distributions import Distribution
 from palestra.config import ConfigError, ConfigErrorItem
@@ -185,7 +185,7 @@ class ReplayBatch:
 
 def observes_actions(net: HeadedNet, head: str) -> bool:
     """Whether it is a Critic."""
-    return ACTION in net.also.get(head, {})
+    return ACTION in net.others.get(head, {})
 
 
 class _Outputs(dict[str, Tensor]):
@@ -208,28 +208,28 @@ class OffPolicyLoss(ABC):
     """What a player learns from rows of its replay buffer. A class of your own derives from it and carries its
     `Config`, a UserConfig with the loss's keys.
 
-    Must be set: `heads`, the outputs that it learns: `q` (a value for each discrete action), `policy`, `value`, `label`
-    (two logits), Head(name, num_outputs) of another kind, or Critic(name), which observes an action; `acts_by`, the
-    head by which the player acts: `policy`, or one with a value for each discrete action. Both may be properties, which
-    read `config`. May be set: `weights`, a module with weights of its own that are learned too, as a temperature.
-    own_targets: None: the algorithm keeps target networks, if its config says so; else whether the loss keeps some,
-    which `follow` moves.
+    Must be set: `heads`, the outputs that it learns: `q` or ActionValues(name), a value for each discrete action,
+    `policy`, `value`, `label` (two logits), Critic(name), which observes an action, or Head(name, num_outputs) of
+    another kind; `acts_by`, the head by which the player acts: `policy`, or one with a value for each discrete action.
+    Both may be properties, which read `config`. May be set: `weights`, a module with weights of its own that are
+    learned too, as a temperature. own_targets: None: the algorithm keeps target networks, if its config says so; else
+    whether the loss keeps some, which `follow` moves.
 
-    Must be implemented: `terms`; may be: `set_nets`, `priorities`, `follow`, `leaves`, `gradient`, and both or none of
+    Must be implemented: `terms`; may be: `begin`, `priorities`, `follow`, `leaves`, `gradient`, and both or none of
     `state_dict`, `load_state_dict`.
     """
 
-    heads: tuple[str | Head | Critic, ...]
+    heads: tuple[AnyHead, ...]
     acts_by: str
     weights: nn.Module | None = None
     own_targets: bool | None = None
     learns_batch_norm: ClassVar[bool] = True
 
-    def __init__(self, config: Any, player: Player) -> None:
-        self.config, self.player = config, player
+    def __init__(self, config: Any) -> None:
+        self.config = config
 
-    def set_nets(self, net: HeadedNet) -> None:  # noqa: B027 (most losses find the outputs in their batches)
-        """Called once, when the networks of the heads have been made."""
+    def begin(self, net: HeadedNet, player: Player) -> None:  # noqa: B027 (most losses need neither)
+        """Called once, when there are networks, before anything is computed."""
 
     @abstractmethod
     def terms(self, batch: ReplayBatch) -> dict[str, Tensor]:

@@ -10,10 +10,16 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from palestra.algorithms.losses.loss import Critic, Head, LossBatch, LossConfig, OnPolicyLoss
+from palestra.algorithms.losses.loss import ActionValues, AnyHead, Critic, LossBatch, LossConfig, OnPolicyLoss, Q
 from palestra.algorithms.losses.off_policy_loss import OffPolicyLoss, ReplayBatch
 from palestra.algorithms.parts.actor_critic import POLICY, VALUE, HeadedNet
-from palestra.algorithms.parts.torchrl_classes import TorchRLConfig, checked_arguments, torchrl_class, torchrl_module
+from palestra.algorithms.parts.torchrl_classes import (
+    TorchRLConfig,
+    checked_arguments,
+    is_of_torchrl,
+    torchrl_class,
+    torchrl_module,
+)
 from palestra.config import ConfigError, ConfigErrorItem, below, failure
 from palestra.config.errors import shown
 from palestra.games.spaces import Box, Discrete
@@ -21,7 +27,9 @@ from palestra.nets.user_nets import RecurrentNet
 from palestra.players.player import Player
 from palestra.randomness import base_key, seeded_global_state
 
-LOSS_MODULE = "torchrl.objectives:LossModule"
+OBJECTIVES = "torchrl.objectives"
+LOSS_MODULE = f"{OBJECTIVES}:LossModule"
+REPLAY_LOSSES: tuple[Any, ...] = ("DQNLoss", "SACLoss", "DiscreteSACLoss")
 HALF = 0.5  # discounts are powers of it
 
 
@@ -32,6 +40,7 @@ class _ModuleLoss:
     """
 
     config: Any
+    heads: Any
     player: Player
     module: Any
 
@@ -39,7 +48,7 @@ class _ModuleLoss:
         """The loss module of these networks, modules on TensorDicts by head (torchrl_modules.networks_of)."""
         raise NotImplementedError
 
-    def adopt(self, net: HeadedNet) -> None:
+    def adopt(self, net: HeadedNet, player: Player) -> None:
         """Make the loss module of the networks. Raises ConfigError, with paths below the algorithm's config."""
         for head in net.heads:
             if isinstance(net.net_of(head), RecurrentNet):
@@ -49,8 +58,8 @@ class _ModuleLoss:
             kind = torchrl_class(LOSS_MODULE, LOSS_MODULE)
             from palestra.algorithms.losses import torchrl_modules
 
-            self.modules = torchrl_modules
-            networks = torchrl_modules.networks_of(net, self.player)
+            self.modules, self.player = torchrl_modules, player
+            networks = torchrl_modules.networks_of(net, self.heads, player)
             try:
                 with seeded_global_state(0):
                     self.module = self.make(networks)
@@ -66,7 +75,8 @@ class _ModuleLoss:
             self.net, self.tied = net, self._tied(net, networks)
 
     def _tied(self, net: HeadedNet, networks: Mapping[str, Any]) -> list[tuple[nn.Parameter, list[nn.Parameter]]]:
-        """The stacked weights of networks that were given as a list, with those that they were stacked of."""
+        """The weights that TorchRL has stacked for an ensemble of networks, with those of our networks: of the one that
+        it was given, or the first of a list, and of those that follow."""
         ours, tied = {id(weight) for weight in net.parameters()}, []
         for name, params in self.module.named_children():
             if not name.endswith("_params") or name.startswith("target_"):
@@ -77,12 +87,10 @@ class _ModuleLoss:
                 if not isinstance(weight, nn.Parameter) or id(weight) in ours:
                     continue
                 ensemble = list(networks)[list(networks).index(heads[0]) :][: len(weight)] if heads else []
-                parts = [_weight_of(networks[head], key) for head in ensemble]
-                is_stacked = len(parts) == len(weight) and all(map(torch.equal, parts, weight))
-                if not is_stacked:
-                    message = "expected a loss module that keeps the weights of its networks (critics as a list), got"
-                    raise _error("name", f"{message} other weights in {name}")
-                tied.append((weight, parts))
+                if len(ensemble) < len(weight):
+                    expected = f"expected a head for each of {len(weight)} networks of the loss module in {name}"
+                    raise _error("name", f"{expected}, got {', '.join(ensemble) or 'none'}")
+                tied.append((weight, [_weight_of(networks[head], key) for head in ensemble]))
         return tied
 
     def compute(self, rows: dict[Any, Tensor], opt_steps: int) -> tuple[dict[str, Tensor], Any]:
@@ -154,7 +162,7 @@ class TorchRLLoss(_ModuleLoss, OnPolicyLoss):
 
     def make(self, networks: Mapping[str, Any]) -> Any:
         cls = torchrl_class(self.config.module, LOSS_MODULE)
-        objectives = torchrl_module("torchrl.objectives")
+        objectives = torchrl_module(OBJECTIVES)
         kinds = (objectives.PPOLoss, objectives.A2CLoss, objectives.ReinforceLoss)
         if not issubclass(cls, kinds):
             expected = "a class that derives from PPOLoss, A2CLoss or ReinforceLoss, or one of your own that makes it"
@@ -165,8 +173,8 @@ class TorchRLLoss(_ModuleLoss, OnPolicyLoss):
             raise _error("arguments.delay_actor", f"expected true ({why}), got {shown(arguments['delay_actor'])}")
         return cls(actor_network=networks[POLICY], critic_network=networks[VALUE], **arguments)
 
-    def set_nets(self, net: HeadedNet) -> None:
-        self.adopt(net)
+    def begin(self, net: HeadedNet, player: Player) -> None:
+        self.adopt(net, player)
         ours = {id(weight) for weight in net.parameters()}
         if not {id(weight) for weight in self.module.parameters()} <= ours:
             raise _error(
@@ -214,60 +222,50 @@ class TorchRLReplayLoss(_ModuleLoss, OffPolicyLoss):
     learns_batch_norm = False  # TorchRL would keep statistics of its own
     own_targets = True
 
-    def kind(self) -> Literal["values", "discrete actor", "actor"]:
-        """What the module that the file names learns."""
-        cls = torchrl_class(self.config.module, LOSS_MODULE)
-        objectives = torchrl_module("torchrl.objectives")
-        if issubclass(cls, objectives.DQNLoss):
-            return "values"
-        if issubclass(cls, objectives.DiscreteSACLoss):
-            return "discrete actor"
-        if issubclass(cls, objectives.SACLoss):
-            return "actor"
-        expected = "a class that derives from DQNLoss, SACLoss or DiscreteSACLoss, or one of your own that makes it"
-        raise _error("module", f"expected {expected}, got {self.config.module!r}")
+    def learns(self) -> Literal["DQNLoss", "SACLoss", "DiscreteSACLoss"]:
+        """From which of these classes the one that the file names derives. Of TorchRL's own their names tell: a file
+        can be read where TorchRL is not installed."""
+        name = self.config.module
+        found = [each for each in REPLAY_LOSSES if name == f"{OBJECTIVES}:{each}"]
+        if not found and not is_of_torchrl(name):
+            with below("loss"):
+                cls, objectives = torchrl_class(name, LOSS_MODULE), torchrl_module(OBJECTIVES)
+            found = [each for each in REPLAY_LOSSES if issubclass(cls, getattr(objectives, each))]
+        if not found:
+            expected = f"expected {OBJECTIVES}:{', '.join(REPLAY_LOSSES)}, a class of your own that derives from one"
+            raise _error("loss.module", f"{expected}, or a loss of your own that makes another, got {name!r}")
+        return found[0]
 
     @property
-    def heads(self) -> tuple[str | Head | Critic, ...]:  # type: ignore[override]
-        with below("loss"):
-            kind, space = self.kind(), self.player.action_space
-        if kind == "values":
-            return ("q",)
-        fits = isinstance(space, Box if kind == "actor" else Discrete)
-        if not fits:
-            expected = "Box" if kind == "actor" else "Discrete"
-            raise _error("loss.module", f"expected {expected} actions for {self.config.module!r}, got {space}")
-        names = [f"critic_{number}" for number in range(self.num_critics())]
-        critics = [Critic(name) if kind == "actor" else Head(name, space.num_flags) for name in names]
-        return (POLICY, *critics)
-
-    def num_critics(self) -> int:
-        with below("loss"):
-            arguments = checked_arguments(torchrl_class(self.config.module, LOSS_MODULE), self.config.arguments)
-            number = arguments["num_qvalue_nets"]
-            if type(number) is not int or number < 1:
-                raise _error("arguments.num_qvalue_nets", f"expected an integer >= 1, got {shown(number)}")
-        return number
+    def heads(self) -> tuple[AnyHead, ...]:  # type: ignore[override]
+        learns, number = self.learns(), self.config.arguments.get("num_qvalue_nets")
+        if learns == "DQNLoss":
+            return (Q,)
+        if type(number) is not int or number < 1:
+            raise _error("loss.arguments.num_qvalue_nets", f"expected an integer >= 1, got {shown(number)}")
+        kind = Critic if learns == "SACLoss" else ActionValues
+        return (POLICY, *(kind(f"critic_{place}") for place in range(number)))
 
     @property
     def acts_by(self) -> str:  # type: ignore[override]
-        return POLICY if POLICY in self.heads else "q"
+        return Q if self.learns() == "DQNLoss" else POLICY
 
     def make(self, networks: Mapping[str, Any]) -> Any:
-        cls, kind, space = torchrl_class(self.config.module, LOSS_MODULE), self.kind(), self.player.action_space
+        cls, space = torchrl_class(self.config.module, LOSS_MODULE), self.player.action_space
         arguments = checked_arguments(cls, self.config.arguments)
-        if kind == "values":
-            return cls(value_network=networks["q"], action_space="categorical", **arguments)
+        if self.acts_by == Q:
+            return cls(value_network=networks[Q], action_space="categorical", **arguments)
         critics = [network for head, network in networks.items() if head != POLICY]
-        actor: dict[str, Any] = {"actor_network": networks[POLICY], "qvalue_network": critics}
+        ensemble = critics if len(critics) > 1 else critics[0]
+        actor: dict[str, Any] = {"actor_network": networks[POLICY], "qvalue_network": ensemble}
         if isinstance(space, Discrete):
             return cls(**actor, action_space="categorical", num_actions=space.num, **arguments)
         assert isinstance(space, Box)
         bounds = (torch.tensor(each, device=self.player.device) for each in (space.low, space.high))
         return cls(**actor, action_spec=torchrl_module("torchrl.data").Bounded(*bounds), **arguments)
 
-    def set_nets(self, net: HeadedNet) -> None:
-        self.adopt(net)
+    def begin(self, net: HeadedNet, player: Player) -> None:
+        self.adopt(net, player)
         self.own_targets = any(name.startswith("target_") for name, _ in self.module.named_children())
         self.module.make_value_estimator(gamma=HALF)  # whose powers stand for the discounts of rows: `terms`
         known = {id(weight) for weight in [*net.parameters(), *(stacked for stacked, _ in self.tied)]}
@@ -279,12 +277,13 @@ class TorchRLReplayLoss(_ModuleLoss, OffPolicyLoss):
 
     def leaves(self, weights: Mapping[str, nn.Parameter]) -> Mapping[str, Tensor]:
         """Those of the loss module. The stacked weights of an ensemble become views of those of its networks, which lie
-        one after the other."""
+        one after the other. Where TorchRL has drawn others for them, these are gone."""
         for stacked, parts in self.tied:
             first, places = parts[0].data, [part.storage_offset() for part in parts]
             step = places[1] - places[0] if len(parts) > 1 else 0
             assert places == [places[0] + number * step for number in range(len(parts))]
             stacked.data = torch.as_strided(first, stacked.shape, (step, *first.stride()), places[0])
+        self.follow(1.0)
         leaves = dict(self.module.named_parameters())
         num_missing = sum(map(torch.numel, weights.values())) - sum(map(torch.numel, leaves.values()))
         if num_missing:

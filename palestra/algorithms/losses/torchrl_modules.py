@@ -4,7 +4,7 @@ only where a run asks for a loss of TorchRL.
 An input TensorDict has the entries of the observation below `observation`, and `legal`. Letters: M rows, A actions.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.distributions import Distribution
 from torch.distributions.kl import register_kl
 
+from palestra.algorithms.losses.loss import ActionValues, AnyHead, Q
 from palestra.algorithms.losses.off_policy_loss import ACTION, observes_actions
 from palestra.algorithms.parts.actor_critic import POLICY, VALUE, DiscreteHead, HalfWidths, HeadedNet
 from palestra.algorithms.parts.distributions import CategoricalDistribution, GaussianDistribution
@@ -123,14 +124,15 @@ class _Critic(nn.Module):
         return values
 
 
-def networks_of(net: HeadedNet, player: Player) -> dict[str, Any]:
+def networks_of(net: HeadedNet, heads: Sequence[AnyHead], player: Player) -> dict[str, Any]:
     """The network of each head, as a module on TensorDicts: `policy` is probabilistic and writes `action`, `value`
     writes `state_value`, a Critic `state_action_value`; a head with a value for each action `action_value`, the best
-    legal `action` and `chosen_action_value`; any other head its outputs under its own name."""
-    entries = list(player.spaces)
-    keys = [(OBSERVATION, entry) for entry in entries]
+    legal `action` and `chosen_action_value`; any other head its outputs under its own name. heads: of the loss."""
     networks: dict[str, Any] = {}
-    for head, num_outputs in net.heads.items():
+    of_actions = [Q, *(head.name for head in heads if isinstance(head, ActionValues))]
+    for head in net.heads:
+        entries = [entry for entry in net.others.get(head, player.spaces) if entry != ACTION]
+        keys = [(OBSERVATION, entry) for entry in entries]
         if head == POLICY:
             outputs = TensorDictModule(_Policy(net, entries), in_keys=keys, out_keys=["outputs"])
             networks[head] = ProbabilisticTensorDictSequential(
@@ -147,13 +149,13 @@ def networks_of(net: HeadedNet, player: Player) -> dict[str, Any]:
             space: Any = player.action_space
             critic = _Critic(net, head, entries, space, player.device)
             networks[head] = TensorDictModule(critic, in_keys=["action", *keys], out_keys=["state_action_value"])
-        elif head == VALUE or num_outputs != player.action_space.num_flags:
-            key = "state_value" if head == VALUE else head
-            networks[head] = TensorDictModule(_HeadOutputs(net, head, entries), in_keys=keys, out_keys=[key])
-        else:
+        elif head in of_actions:
             values = ["action_value", "action", "chosen_action_value"]
             module = _ActionValues(net, head, entries)
             networks[head] = TensorDictModule(module, in_keys=[LEGAL, *keys], out_keys=values)
+        else:
+            key = "state_value" if head == VALUE else head
+            networks[head] = TensorDictModule(_HeadOutputs(net, head, entries), in_keys=keys, out_keys=[key])
     return networks
 
 

@@ -369,7 +369,9 @@ class ActorCritic(HeadedNet):
         player: Player,
         critic_spaces: dict[str, Space],
     ) -> None:
-        super().__init__(body, initialization, {POLICY: head.num_outputs, VALUE: 1}, head, player, {VALUE: critic_spaces})
+        super().__init__(
+            body, initialization, {POLICY: head.num_outputs, VALUE: 1}, head, player, {VALUE: critic_spaces}
+        )
         if self.is_shared:
             self.value: nn.Module | None = None
 
