@@ -24,6 +24,7 @@ from palestra.algorithms.algorithm import (
     DeterministicRecurrent,
     Seat,
     Turn,
+    join_terms,
     mean_metrics,
     metrics_of,
     total_loss,
@@ -272,8 +273,10 @@ class PPO(Algorithm):
         extras, sequences = batch.extras, rows_of_sequences(self.player, self.config.rollout_length, len(batch.valid))
         value = extras["value"] if "value" in extras else values(self.critic, batch.observation, memory_in(extras))
         advantage, value_target = torch.empty_like(value), torch.empty_like(value)
-        for rows in sequences:
+        role = torch.zeros(len(value), dtype=torch.int64, device=value.device)
+        for place, rows in enumerate(sequences):
             advantage[rows], value_target[rows] = self.find_advantages(Sequences.of(batch, value, self.critic, rows))
+            role[rows] = place
         experience = Experience(
             observation=batch.observation,
             memory={},
@@ -285,6 +288,7 @@ class PPO(Algorithm):
             advantage=advantage,
             value_target=value_target,
             weight=batch.valid.to(torch.float32),
+            role=role,
         )
         self.explained_variance = experience.explained_variance()
         self.experience = in_sequences(experience, batch, sequences) if self.is_recurrent else experience
@@ -320,16 +324,22 @@ class PPO(Algorithm):
     def gradient(
         self, batch: Experience, clip_range: Tensor, kl_coefficient: Tensor, entropy_coefficient: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The gradient of the loss of a minibatch with respect to all weights, as one vector; and metrics."""
+        """The gradient of the loss of a minibatch with respect to all weights, as one vector; and metrics. The loss is
+        the mean over all rows; a player in several roles has it computed role by role, and advantages normalized so."""
         distribution, value = self.net.distribution_and_value(batch)
-        terms = self.loss(
-            distribution,
-            value,
-            batch.normalized(self.config.normalize_advantages),
-            clip_range=clip_range,
-            kl_coefficient=kl_coefficient,
-            entropy_coefficient=entropy_coefficient,
-        )
+        rows_of = batch.by_role(self.player.roles)
+        terms_of = {
+            role: self.loss(
+                distribution,
+                value,
+                rows.normalized(self.config.normalize_advantages),
+                clip_range=clip_range,
+                kl_coefficient=kl_coefficient,
+                entropy_coefficient=entropy_coefficient,
+            )
+            for role, rows in rows_of.items()
+        }
+        terms = join_terms(terms_of, {role: rows.weight for role, rows in rows_of.items()})
         loss = total_loss(terms)
         return flat_gradient(loss, self.parameters), {"loss": loss.detach(), **metrics_of(terms)}
 
@@ -419,7 +429,8 @@ class PPO(Algorithm):
         is_whole = list(map(id, weights)) == list(map(id, self.parameters))  # in the order of the kernel's gradient
         if not self.player.by_hand or len(learning) < len(nets) or not is_whole or not self.may_run(kernels.KERNEL):
             return None
-        return kernels.PPOGradient(learning, self.net.head.family, getattr(self.net.head, "log_std", None))
+        log_std = getattr(self.net.head, "log_std", None)
+        return kernels.PPOGradient(learning, self.net.head.family, log_std, self.player.roles)
 
     @kernel_property
     def gradient_fast(self) -> Callable[..., tuple[Tensor, Metrics]]:

@@ -380,6 +380,7 @@ def test_metrics_are_means_over_the_rows_that_count() -> None:
         advantage=torch.tensor([1.0, -1.0, 3.0, 99.0]),
         value_target=torch.tensor([1.0, 2.0, 3.0, 99.0]),
         weight=torch.tensor([1.0, 1.0, 1.0, 0.0]),
+        role=torch.zeros(4, dtype=torch.int64),
     )
     ppo = make_ppo(Discrete(3))
     numbers = {
@@ -655,7 +656,8 @@ class RecordingTurn(Turn):
         self.calls.append("before")
 
     def after_step(self, metrics: Metrics, num_opt_steps: int = 1) -> None:
-        assert METRICS | {"explained_variance"} == set(metrics)
+        by_role = {f"{name}/{role}" for name in METRICS - {"grad_norm"} for role in GAME.roles}
+        assert METRICS | {"explained_variance"} | by_role == set(metrics)
         self.calls.append(f"after {num_opt_steps}")
         self.player.opt_steps += num_opt_steps
 
