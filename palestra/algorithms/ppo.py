@@ -64,6 +64,7 @@ from palestra.config import (
     NonNegativeFloat,
     PositiveFloat,
     PositiveInt,
+    below,
 )
 from palestra.games.game import Observation
 from palestra.games.policy import Memory
@@ -73,7 +74,7 @@ from palestra.nets.kernels.learning import learning_net
 from palestra.nets.recurrent import Part
 from palestra.nets.user_nets import RecurrentNet
 from palestra.nets.weights import compiled, evaluation_view, flat_gradient, flatten_weights
-from palestra.optimizers import OptimizerConfig
+from palestra.optimizers import OptimizerConfig, learning_rate_factors
 from palestra.players.player import Metrics, Player
 from palestra.randomness import base_key, fold, random_permutation
 from palestra.rollouts.transitions import Transitions
@@ -146,6 +147,9 @@ class PPOConfig(AlgorithmConfig):
     """how gradients become steps"""
     learning_rate: ScheduleConfig
     """a function of the player's opt steps"""
+    learning_rate_factors: dict[str, NonNegativeFloat]
+    """by which the steps of some weights are multiplied, by their names, as value.layers.0.weight; * stands for
+    anything, as in value.*; {}: all steps are whole"""
 
     @model_validator(mode="after")
     def _check_critic(self) -> Self:
@@ -184,6 +188,9 @@ class PPO(Algorithm):
         self.refuse_batch_norm()
         self.is_recurrent = self.actor.remembers or self.critic.remembers
         self.optimizer = config.optimizer.build(self.weights)
+        with below(f"players.{player.name}.algorithm.learning_rate_factors"):
+            named = dict(self.net.named_parameters())
+            self.optimizer.factors = learning_rate_factors(config.learning_rate_factors, named)
         self.key = torch.tensor([base_key(player.seed, f"player/{player.name}/minibatches")], device=player.device)
         self.experience: Experience | None = None
         self.explained_variance = torch.zeros((), device=player.device)

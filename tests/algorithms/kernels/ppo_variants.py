@@ -41,6 +41,7 @@ PPO_CONFIG: dict[str, Any] = {
     "evaluation": "deterministic",
     "optimizer": DQN_CONFIG["optimizer"],
     "learning_rate": {"name": "constant", "value": 0.01},
+    "learning_rate_factors": {},
 }
 BOX = Box((-1.0, -0.5), (1.0, 2.0))
 BOX_ACTIONS = {name: {"name": name, "initial_log_std": -0.3} for name in ("clipped_gaussian", "squashed_gaussian")}
