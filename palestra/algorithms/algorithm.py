@@ -284,7 +284,8 @@ class Algorithm(metaclass=_AlgorithmType):
 
     def warm_start(self, nets: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Begin with the networks of another run's player, before the first turn. nets: their weights, by the names in
-        its `player.nets`. Raises ValueError or RuntimeError if they do not fit."""
+        its `player.nets`; where only their body is taken, with this player's own outputs. Raises ValueError or
+        RuntimeError if they do not fit."""
         if missing := self.player.nets.keys() - nets.keys():
             raise ValueError(f"it has the networks {', '.join(nets)}, but no {', '.join(sorted(missing))}")
         for name, net in self.player.nets.items():

@@ -16,6 +16,7 @@ from palestra.games.spaces import Box, Discrete, MultiDiscrete, Space
 from palestra.nets import AnyNetConfig, UserNets, make_net
 from palestra.nets.initialisation import initialize_orthogonal
 from palestra.nets.recurrent import Part
+from palestra.nets.weights import output_weights
 from palestra.players.player import Player
 from palestra.randomness import base_key, random_normals
 
@@ -72,6 +73,7 @@ class SquashedGaussianConfig(Config):
 
 BoxActionsConfig = ClippedGaussianConfig | SquashedGaussianConfig
 
+OWN_WEIGHTS = ["log_std"]  # of heads, one or the other
 SAMPLED = "sampled_action"  # among the extras of a decision: what the policy drew, where the action is not just that
 
 # ---- heads ---------------------------------------------------------------------------------------------
@@ -98,6 +100,10 @@ class DiscreteHead(nn.Module):
     def distribution(self, outputs: Tensor, legal: Tensor) -> Distribution:
         """That of the actions at some observations, by what the policy puts out there."""
         return self.family.distribution(outputs, legal)
+
+    def output_weights(self) -> list[str]:
+        """Those that heads have besides what a network puts out."""
+        return OWN_WEIGHTS
 
     def probabilities(self, outputs: Tensor, legal: Tensor) -> Tensor:
         """Those of all actions, of several choices one after the other: (B, A)."""
@@ -128,6 +134,10 @@ class BoxHead(nn.Module):
     def distribution(self, outputs: Tensor, legal: Tensor) -> Distribution:
         """That of the values before they are clipped or squashed, by what the policy puts out at some observations."""
         return self.family.distribution(outputs, self.log_std)
+
+    def output_weights(self) -> list[str]:
+        """Those that heads have besides what a network puts out."""
+        return OWN_WEIGHTS
 
 
 def make_head(config: BoxActionsConfig | None, player: Player) -> DiscreteHead | BoxHead:
@@ -215,6 +225,10 @@ class ActorCritic(nn.Module):
         """The policy's distribution and the values, (M,), at the observations of a batch."""
         outputs, value = self(batch.observation, batch.memory, batch.episode_start)
         return self.head.distribution(outputs, batch.legal), value
+
+    def output_weights(self) -> list[str]:
+        """Of the last layer of each network, and the head's own (palestra.nets.weights.output_weights)."""
+        return [f"{place}.{name}" for place, part in self.named_children() for name in output_weights(part)]
 
     def _initialize(self, body: SeparateConfig | SharedConfig, config: OrthogonalConfig, key: int) -> None:
         """Networks that the user has given keep their weights."""
