@@ -10,6 +10,8 @@ import itertools
 import math
 import weakref
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
 from typing import Annotated, Any, Literal, Self
 
 import numpy as np
@@ -27,6 +29,7 @@ from palestra.config import (
     PositiveFloat,
     UserConfig,
 )
+from palestra.config.errors import listed
 from palestra.randomness import runs_on_cpu
 from palestra.runtime.compiling import njit
 
@@ -40,7 +43,8 @@ class Optimizer(ABC):
 
     learning_rate: (), which the caller fills before a step. state: the optimizer's tensors by name, all there from the
     beginning, which a step changes in place. frozen: bool (P,), the weights that a step does not change, nor their
-    entries of the state. layers: where each layer begins and ends in the vector, by name, if norms are recorded; else
+    entries of the state. factors: float32 (P,), by which each weight's steps are multiplied (`learning_rate_factors`);
+    None: all are whole. layers: where each layer begins and ends in the vector, by name, if norms are recorded; else
     {}. A subclass fills `state` and implements `update`, of tensor operations alone.
     """
 
@@ -52,6 +56,7 @@ class Optimizer(ABC):
         self.learning_rate = torch.zeros((), device=weights.device)
         self.frozen = torch.zeros(weights.shape, dtype=torch.bool, device=weights.device)
         self._masks: list[Tensor] = []
+        self.factors: Tensor | None = None
         self.layers: dict[str, tuple[int, int]] = {}
 
     @abstractmethod
@@ -61,14 +66,25 @@ class Optimizer(ABC):
     @torch.no_grad()
     def step(self, gradient: Tensor) -> None:
         """Update the weights that are not frozen. gradient: (P,), of all weights."""
-        if not (self._masks or torch.compiler.is_compiling()):  # compiled code must handle masks that are set later
+        is_masked = self._masks or torch.compiler.is_compiling()  # compiled code must handle masks that are set later
+        if not is_masked and self.factors is None:
             self.update(gradient)
             return
-        vectors = [self.weights, *(value for value in self.state.values() if value.shape == self.weights.shape)]
+        vectors = [self.weights]
+        if is_masked:
+            vectors += [value for value in self.state.values() if value.shape == self.weights.shape]
         before = [vector.clone() for vector in vectors]
         self.update(gradient)
+        self._scale_step(self.weights, before[0])
+        if not is_masked:
+            return
         for vector, old in zip(vectors, before, strict=True):
             vector.copy_(torch.where(self.frozen, old, vector))
+
+    def _scale_step(self, weights: Tensor, before: Tensor) -> None:
+        """Multiply the step that has led from `before` to the weights by `factors`: by 0 and 1 to the bit."""
+        if self.factors is not None:
+            weights.copy_(torch.lerp(before, weights, self.factors))
 
     def clip(self, gradient: Tensor, max_norm: float | None) -> tuple[Tensor, Tensor | float]:
         """`clip` of the gradient (P,), after setting it to 0 for frozen weights."""
@@ -309,7 +325,9 @@ class TorchOptimizer(Optimizer):
         if self._masks:
             vectors[0].masked_fill_(self.frozen, 0.0)  # state that begins now begins without them
             gradient = gradient.masked_fill(self.frozen, 0.0)
+        whole = self.parameter.data if self.factors is None else self.parameter.data.clone()
         self.update(gradient)
+        self._scale_step(self.parameter.data, whole)
         for vector, old in zip(vectors, before, strict=True):
             vector.copy_(torch.where(self.frozen, old, vector))
 
@@ -342,6 +360,31 @@ _by_number: weakref.WeakValueDictionary[int, TorchOptimizer] = weakref.WeakValue
 def _step_by_torch(weights: Tensor, gradient: Tensor, learning_rate: Tensor, number: int) -> None:
     """The step of the TorchOptimizer of that number, in a compiled function."""
     _by_number[number].step_on(weights, gradient)
+
+
+def learning_rate_factors(factors: Mapping[str, float], parameters: Mapping[str, Tensor]) -> Tensor | None:
+    """The `factors` of an optimizer that steps on these parameters, which lie one after the other in its vector; None
+    if there are none.
+
+    factors: by pattern; * stands for anything in a name. Raises ConfigError for patterns that match no parameter and
+    those that match one which another matches too, with paths that begin with the pattern.
+    """
+    if not factors:
+        return None
+    matches = {pattern: [name for name in parameters if fnmatchcase(name, pattern)] for pattern in factors}
+    faults = []
+    for place, (pattern, names) in enumerate(matches.items()):
+        if not names:
+            faults.append(ConfigErrorItem(pattern, f"expected weights among {listed(parameters)}, got {pattern!r}"))
+        for other in list(matches)[:place]:
+            if twice := [name for name in names if name in matches[other]]:
+                message = f"expected one factor for {twice[0]}, got two, by {other!r} and {pattern!r}"
+                faults.append(ConfigErrorItem(pattern, message))
+    if faults:
+        raise ConfigError(faults)
+    by_name = {name: factors[pattern] for pattern, names in matches.items() for name in names}
+    parts = [torch.full((each.numel(),), by_name.get(name, 1.0)) for name, each in parameters.items()]
+    return torch.cat(parts).to(next(iter(parameters.values())).device)
 
 
 OptimizerConfig = Annotated[AdamConfig | SGDConfig | TorchOptimizerConfig | UserConfig, ByName(user_class=Optimizer)]

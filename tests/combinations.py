@@ -43,6 +43,7 @@ PPO: Data = {
     "evaluation": "deterministic",
     "optimizer": {"name": "adam", "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.01},
     "learning_rate": {"name": "linear", "initial": 0.01, "final": 0.001, "num_steps": 10},
+    "learning_rate_factors": {},
 }
 SAC: Data = {
     "name": "sac",

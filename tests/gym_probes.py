@@ -198,6 +198,9 @@ class Acts(gymnasium.Env):
             "grid": spaces.MultiDiscrete([[2, 3], [4, 5]]),
             "unbounded": spaces.Box(-np.inf, np.inf, (2,), np.float32),
             "text": spaces.Text(3),
+            "two": spaces.Discrete(2),
+            "five": spaces.Discrete(5),
+            "numbers": spaces.Box(-1.0, 1.0, (2,), np.float32),
         }[actions]
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:

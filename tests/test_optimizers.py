@@ -17,6 +17,7 @@ from palestra.optimizers import (
     OptimizerConfig,
     TorchOptimizerConfig,
     clip,
+    learning_rate_factors,
 )
 from palestra.storage.states import copied, decode, encode
 
@@ -215,6 +216,109 @@ def test_one_of_torch_leaves_frozen_weights_and_their_state(name: str, num_steps
     optimizer.thaw(mask)
     run(optimizer, range(8, 9))
     assert not torch.equal(weights[mask], before[mask])
+
+
+# ---- factors of the learning rate --------------------------------------------------------------------------
+
+FACTORS = torch.tensor([0.0, 0.25, 1.0, 3.0, 1.0]).repeat_interleave(10)
+PARTS = {name: torch.zeros(2, 5) for name in ("value.0.weight", "value.0.bias", "policy.weight", "head.log_std", "x")}
+BY_NAME = {"value.*.weight": 0.0, "value.?.bias": 0.25, "head.*": 3.0}
+
+
+def after_steps(config: dict[str, Any], factors: Tensor | None, scale: float, frozen: Tensor | None = None) -> Tensor:
+    """The weights after six steps. scale: of the learning rate."""
+    weights = gradient(100)
+    optimizer = build(config, weights)
+    optimizer.factors = factors
+    if frozen is not None:
+        optimizer.freeze(frozen)
+    for step in range(6):
+        optimizer.learning_rate.fill_(scale * 0.1 / (step + 1))
+        optimizer.step(gradient(step))
+    return weights
+
+
+def test_factors_go_by_names_in_which_a_star_stands_for_anything() -> None:
+    found = learning_rate_factors(BY_NAME, PARTS)
+    assert found is not None
+    assert torch.equal(found, FACTORS)
+    assert learning_rate_factors({}, PARTS) is None
+
+
+def assert_factors_hold(config: dict[str, Any]) -> None:
+    """By 0 and 1 to the bit."""
+    found, whole = after_steps(config, FACTORS, 1.0), after_steps(config, None, 1.0)
+    assert torch.equal(found[FACTORS == 0], gradient(100)[FACTORS == 0])
+    assert torch.equal(found[FACTORS == 1], whole[FACTORS == 1])
+    assert not torch.isclose(found[FACTORS == 0.25], whole[FACTORS == 0.25]).all()
+
+
+def assert_factors_are_of_the_learning_rate(config: dict[str, Any]) -> None:
+    found = after_steps(config, FACTORS, 1.0)
+    for factor in (0.25, 3.0):
+        is_own = torch.eq(FACTORS, factor)
+        assert torch.allclose(found[is_own], after_steps(config, None, factor)[is_own], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.usefixtures("mode")
+@pytest.mark.parametrize("config", CONFIGS)
+def test_a_factor_is_one_of_the_learning_rate(config: dict[str, Any]) -> None:
+    assert_factors_hold(config)
+    assert_factors_are_of_the_learning_rate(config)
+
+
+@pytest.mark.parametrize("name", TORCH)
+def test_a_factor_multiplies_the_steps_of_one_of_torch(name: str) -> None:
+    """Which is the same where these are linear in the learning rate. Adafactor's depend on all weights."""
+    config = {"name": f"torch.optim:{name}", "arguments": TORCH[name]}
+    if name == "Adafactor":
+        found = after_steps(config, FACTORS, 1.0)
+        assert torch.equal(found[FACTORS == 0], gradient(100)[FACTORS == 0])
+        assert not torch.isclose(found[FACTORS == 3], after_steps(config, None, 1.0)[FACTORS == 3]).any()
+        return
+    assert_factors_hold(config)
+    if name not in ("ASGD", "Rprop"):
+        assert_factors_are_of_the_learning_rate(config)
+
+
+@pytest.mark.usefixtures("mode")
+@pytest.mark.parametrize("config", CONFIGS)
+def test_frozen_weights_stay_whatever_their_factor(config: dict[str, Any]) -> None:
+    frozen = torch.arange(50) % 2 == 0
+    found, free = after_steps(config, FACTORS, 1.0, frozen), after_steps(config, FACTORS, 1.0)
+    assert torch.equal(found[frozen], gradient(100)[frozen])
+    assert torch.equal(found[~frozen], free[~frozen])
+
+
+def test_frozen_weights_of_one_of_torch_stay_whatever_their_factor() -> None:
+    frozen = torch.arange(50) % 2 == 0
+    config = {"name": "torch.optim:RMSprop", "arguments": TORCH["RMSprop"]}
+    found, free = after_steps(config, FACTORS, 1.0, frozen), after_steps(config, FACTORS, 1.0)
+    assert torch.equal(found[frozen], gradient(100)[frozen])
+    assert torch.equal(found[~frozen], free[~frozen])
+
+
+@pytest.mark.parametrize(
+    ("factors", "expected"),
+    [
+        (
+            {"critic.*": 0.1, "x": 1.0},
+            ["critic.*: expected weights among 'value.0.weight', "],
+        ),
+        (
+            {"value.*": 0.1, "*.weight": 0.5},
+            ["*.weight: expected one factor for value.0.weight, got two, by 'value.*' and '*.weight'"],
+        ),
+    ],
+)
+def test_patterns_that_match_nothing_or_one_weight_twice_are_told(
+    factors: dict[str, float], expected: list[str]
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        learning_rate_factors(factors, PARTS)
+    lines = [f"{item.path}: {item.message}" for item in caught.value.errors]
+    assert len(lines) == len(expected)
+    assert all(line.startswith(start) for line, start in zip(lines, expected, strict=True)), lines
 
 
 @pytest.mark.slow

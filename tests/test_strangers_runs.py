@@ -196,7 +196,8 @@ def test_a_player_of_a_strangers_run_is_refused_in_training(
 ) -> None:
     names(strangers / "run", PLACES["algorithm.net"])
     rival = {"from_run": "run", "player": "host", "checkpoint": "latest"}
-    for changes in ({"players.agent": rival, "roles.agent": "agent"}, {"players.host.warm_start": rival}):
+    warm = {"players.host.warm_start": rival | {"take": "all"}}
+    for changes in ({"players.agent": rival, "roles.agent": "agent"}, warm):
         with pytest.raises(UntrustedError, match="theirs"):
             palestra.Trainer(make_config({"evaluations": [], "best": None} | changes), run=tmp_path / "new")
 

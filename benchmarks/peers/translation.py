@@ -78,6 +78,7 @@ def ppo(h: PPO, env_steps: int | None, deterministic: bool, has_box_actions: boo
         "evaluation": "deterministic" if deterministic else "sampled",
         "optimizer": adam(1e-5),
         "learning_rate": learning_rate,
+        "learning_rate_factors": {},
     }
 
 

@@ -186,6 +186,26 @@ def total_loss(terms: Mapping[str, Tensor]) -> Tensor:
     return total
 
 
+def join_terms(by_role: Mapping[str, Mapping[str, Tensor]], weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The terms of a player's loss from those of each of its roles: their means, by the roles' shares of the rows. Of
+    several roles also, to be recorded, each role's loss and its terms that do not begin with `loss_`, as NAME/ROLE.
+
+    weights: by role, of all rows, 0.0 where they do not count for the role: float32 (M,).
+    """
+    first, *others = by_role
+    if not others:
+        return dict(by_role[first])
+    nums = {role: of_role.sum() for role, of_role in weights.items()}
+    total = torch.stack(list(nums.values())).sum().clamp(min=1.0)
+    joined = {name: nums[first] / total * term for name, term in by_role[first].items()}
+    for role in others:
+        joined = {name: term + nums[role] / total * by_role[role][name] for name, term in joined.items()}
+    for role, terms in by_role.items():
+        recorded = {"loss": total_loss(terms).detach(), **metrics_of(terms)}
+        joined |= {f"{name}/{role}": term for name, term in recorded.items()}
+    return joined
+
+
 def metrics_of(terms: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The terms of a loss that are recorded and not learned: all those whose names do not begin with `loss_`."""
     return {name: term.detach() for name, term in terms.items() if not name.startswith("loss_")}
@@ -264,7 +284,8 @@ class Algorithm(metaclass=_AlgorithmType):
 
     def warm_start(self, nets: Mapping[str, Mapping[str, Tensor]]) -> None:
         """Begin with the networks of another run's player, before the first turn. nets: their weights, by the names in
-        its `player.nets`. Raises ValueError or RuntimeError if they do not fit."""
+        its `player.nets`; where only their body is taken, with this player's own outputs. Raises ValueError or
+        RuntimeError if they do not fit."""
         if missing := self.player.nets.keys() - nets.keys():
             raise ValueError(f"it has the networks {', '.join(nets)}, but no {', '.join(sorted(missing))}")
         for name, net in self.player.nets.items():

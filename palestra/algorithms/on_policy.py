@@ -5,6 +5,7 @@ the estimators from which it can learn (parts/estimators.py). This file rolls ou
 roll-out, and steps, as PPO does. To run: palestra train on_policy-cartpole
 """
 
+from dataclasses import replace
 from typing import Annotated, Any, Literal, Self
 
 import torch
@@ -18,12 +19,13 @@ from palestra.algorithms.algorithm import (
     DeterministicRecurrent,
     Seat,
     Turn,
+    join_terms,
     mean_metrics,
     metrics_of,
     total_loss,
 )
 from palestra.algorithms.kernels import categorical
-from palestra.algorithms.losses.loss import LossBatch, OnPolicyLoss, head_names, head_sizes, loss_of, try_loss
+from palestra.algorithms.losses.loss import LossBatch, Now, OnPolicyLoss, head_names, head_sizes, loss_of, try_loss
 from palestra.algorithms.losses.ppo import PPOLossConfig
 from palestra.algorithms.losses.reinforce import ReinforceConfig
 from palestra.algorithms.losses.torchrl import TorchRLLossConfig
@@ -53,7 +55,16 @@ from palestra.algorithms.parts.advantages import (
 )
 from palestra.algorithms.parts.estimators import AnyEstimatorConfig, Estimator
 from palestra.algorithms.parts.whole_games import WholeGames
-from palestra.config import ByName, ConfigError, ConfigErrorItem, PositiveFloat, PositiveInt, UserConfig, below
+from palestra.config import (
+    ByName,
+    ConfigError,
+    ConfigErrorItem,
+    NonNegativeFloat,
+    PositiveFloat,
+    PositiveInt,
+    UserConfig,
+    below,
+)
 from palestra.games.game import Observation
 from palestra.games.policy import Memory
 from palestra.nets import is_recurrent_config
@@ -61,7 +72,7 @@ from palestra.nets.kernels.acting import acting_net
 from palestra.nets.recurrent import Part
 from palestra.nets.user_nets import RecurrentNet
 from palestra.nets.weights import evaluation_view, flat_gradient, flatten_weights
-from palestra.optimizers import OptimizerConfig
+from palestra.optimizers import OptimizerConfig, learning_rate_factors
 from palestra.players.player import Metrics, Player
 from palestra.randomness import base_key, fold, random_permutation
 from palestra.rollouts.transitions import Transitions
@@ -69,6 +80,8 @@ from palestra.runtime.guard import kernel_property
 from palestra.schedules import ScheduleConfig
 
 # Letters: M rows of a roll-out or of a minibatch of it; T decisions of each of W sequences.
+
+ROLE = "role"  # among the extras of a row: in which role it was decided, its place among the player's roles
 
 AnyOnPolicyLoss = Annotated[
     PPOLossConfig | ReinforceConfig | TorchRLLossConfig | UserConfig, ByName(user_class=OnPolicyLoss)
@@ -112,6 +125,9 @@ class OnPolicyConfig(AlgorithmConfig):
     """how gradients become steps"""
     learning_rate: ScheduleConfig
     """a function of the player's opt steps"""
+    learning_rate_factors: dict[str, NonNegativeFloat]
+    """by which the steps of some weights are multiplied, by their names, as value.layers.0.weight; * stands for
+    anything, as in value.*; {}: all steps are whole"""
 
     @model_validator(mode="after")
     def _check_body(self) -> Self:
@@ -184,6 +200,9 @@ class OnPolicy(Algorithm):
             try_loss(self.loss, config.loss, self.net, spaces, player, self.estimator.estimates)
         self.is_recurrent = any(isinstance(self.net.net_of(each), RecurrentNet) for each in heads)
         self.optimizer = config.optimizer.build(self.weights)
+        with below(f"players.{player.name}.algorithm.learning_rate_factors"):
+            named = dict(self.net.named_parameters())
+            self.optimizer.factors = learning_rate_factors(config.learning_rate_factors, named)
         self.key = torch.tensor([base_key(player.seed, f"player/{player.name}/minibatches")], device=player.device)
         self.whole_games = WholeGames()
         self.experience: Experience | None = None
@@ -207,9 +226,15 @@ class OnPolicy(Algorithm):
     # ---- what it learns --------------------------------------------------------------------------------
 
     def gradient(self, batch: Experience) -> tuple[Tensor, dict[str, Tensor]]:
-        """The gradient of the loss of a minibatch with respect to all weights, as one vector; and metrics."""
-        rows = batch.normalized(self.config.normalize_advantages)
-        terms = self.loss.terms(LossBatch(self.net, rows, self.player.opt_steps, self.estimator.estimates))
+        """The gradient of the loss of a minibatch with respect to all weights, as one vector; and metrics. The loss is
+        the mean over all rows; a player in several roles has it computed role by role, and advantages normalized so."""
+        opt_steps, estimates, now = self.player.opt_steps, self.estimator.estimates, Now(self.net, batch)
+        rows_of = batch.by_role(self.player.roles)
+        terms_of = {}
+        for role, rows in rows_of.items():
+            normalized = rows.normalized(self.config.normalize_advantages)
+            terms_of[role] = self.loss.terms(LossBatch(self.net, normalized, opt_steps, estimates, now))
+        terms = join_terms(terms_of, {role: rows.weight for role, rows in rows_of.items()})
         loss = total_loss(terms)
         return flat_gradient(loss, self.parameters), {"loss": loss.detach(), **metrics_of(terms)}
 
@@ -236,6 +261,10 @@ class OnPolicy(Algorithm):
         """Make a roll-out the experience that the passes learn from; None where the estimator waits for whole games,
         and none has ended."""
         sequences = rows_of_sequences(self.player, self.config.rollout_length, len(batch.valid))
+        role = torch.zeros(len(batch.valid), dtype=torch.int64, device=batch.valid.device)
+        for place, rows in enumerate(sequences):
+            role[rows] = place
+        batch = replace(batch, extras=batch.extras | {ROLE: role})
         if self.estimator.whole_games:
             if (whole := self.whole_games(batch, sequences)) is None:
                 return None
@@ -256,6 +285,7 @@ class OnPolicy(Algorithm):
             advantage=advantage,
             value_target=value_target,
             weight=batch.valid.to(torch.float32),
+            role=extras[ROLE],
         )
         self.explained_variance = experience.explained_variance()
         return in_sequences(experience, batch, sequences) if self.is_recurrent else experience

@@ -24,6 +24,7 @@ from palestra.algorithms.algorithm import (
     DeterministicRecurrent,
     Seat,
     Turn,
+    join_terms,
     mean_metrics,
     metrics_of,
     total_loss,
@@ -66,6 +67,7 @@ from palestra.config import (
     NonNegativeFloat,
     PositiveFloat,
     PositiveInt,
+    below,
 )
 from palestra.games.game import Observation
 from palestra.games.policy import Memory
@@ -75,7 +77,7 @@ from palestra.nets.kernels.learning import learning_net
 from palestra.nets.recurrent import Part
 from palestra.nets.user_nets import RecurrentNet
 from palestra.nets.weights import compiled, evaluation_view, flat_gradient, flatten_weights
-from palestra.optimizers import OptimizerConfig
+from palestra.optimizers import OptimizerConfig, learning_rate_factors
 from palestra.players.player import Metrics, Player
 from palestra.randomness import base_key, fold, random_permutation
 from palestra.rollouts.transitions import Transitions
@@ -151,6 +153,9 @@ class PPOConfig(AlgorithmConfig):
     """how gradients become steps"""
     learning_rate: ScheduleConfig
     """a function of the player's opt steps"""
+    learning_rate_factors: dict[str, NonNegativeFloat]
+    """by which the steps of some weights are multiplied, by their names, as value.layers.0.weight; * stands for
+    anything, as in value.*; {}: all steps are whole"""
 
     @model_validator(mode="after")
     def _check_body(self) -> Self:
@@ -188,6 +193,9 @@ class PPO(Algorithm):
         self.refuse_batch_norm()
         self.is_recurrent = self.actor.remembers or self.critic.remembers
         self.optimizer = config.optimizer.build(self.weights)
+        with below(f"players.{player.name}.algorithm.learning_rate_factors"):
+            named = dict(self.net.named_parameters())
+            self.optimizer.factors = learning_rate_factors(config.learning_rate_factors, named)
         self.key = torch.tensor([base_key(player.seed, f"player/{player.name}/minibatches")], device=player.device)
         self.experience: Experience | None = None
         self.explained_variance = torch.zeros((), device=player.device)
@@ -277,8 +285,10 @@ class PPO(Algorithm):
         extras, sequences = batch.extras, rows_of_sequences(self.player, self.config.rollout_length, len(batch.valid))
         value = extras["value"] if "value" in extras else values(self.critic, batch.observation, memory_in(extras))
         advantage, value_target = torch.empty_like(value), torch.empty_like(value)
-        for rows in sequences:
+        role = torch.zeros(len(value), dtype=torch.int64, device=value.device)
+        for place, rows in enumerate(sequences):
             advantage[rows], value_target[rows] = self.find_advantages(Sequences.of(batch, value, self.critic, rows))
+            role[rows] = place
         experience = Experience(
             observation=batch.observation,
             memory={},
@@ -290,6 +300,7 @@ class PPO(Algorithm):
             advantage=advantage,
             value_target=value_target,
             weight=batch.valid.to(torch.float32),
+            role=role,
         )
         self.explained_variance = experience.explained_variance()
         self.experience = in_sequences(experience, batch, sequences) if self.is_recurrent else experience
@@ -325,16 +336,22 @@ class PPO(Algorithm):
     def gradient(
         self, batch: Experience, clip_range: Tensor, kl_coefficient: Tensor, entropy_coefficient: Tensor
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """The gradient of the loss of a minibatch with respect to all weights, as one vector; and metrics."""
+        """The gradient of the loss of a minibatch with respect to all weights, as one vector; and metrics. The loss is
+        the mean over all rows; a player in several roles has it computed role by role, and advantages normalized so."""
         distribution, value = self.net.distribution_and_value(batch)
-        terms = self.loss(
-            distribution,
-            value,
-            batch.normalized(self.config.normalize_advantages),
-            clip_range=clip_range,
-            kl_coefficient=kl_coefficient,
-            entropy_coefficient=entropy_coefficient,
-        )
+        rows_of = batch.by_role(self.player.roles)
+        terms_of = {
+            role: self.loss(
+                distribution,
+                value,
+                rows.normalized(self.config.normalize_advantages),
+                clip_range=clip_range,
+                kl_coefficient=kl_coefficient,
+                entropy_coefficient=entropy_coefficient,
+            )
+            for role, rows in rows_of.items()
+        }
+        terms = join_terms(terms_of, {role: rows.weight for role, rows in rows_of.items()})
         loss = total_loss(terms)
         return flat_gradient(loss, self.parameters), {"loss": loss.detach(), **metrics_of(terms)}
 
@@ -424,7 +441,8 @@ class PPO(Algorithm):
         is_whole = list(map(id, weights)) == list(map(id, self.parameters))  # in the order of the kernel's gradient
         if not self.player.by_hand or len(learning) < len(nets) or not is_whole or not self.may_run(kernels.KERNEL):
             return None
-        return kernels.PPOGradient(learning, self.net.head.family, getattr(self.net.head, "log_std", None))
+        log_std = getattr(self.net.head, "log_std", None)
+        return kernels.PPOGradient(learning, self.net.head.family, log_std, self.player.roles)
 
     @kernel_property
     def gradient_fast(self) -> Callable[..., tuple[Tensor, Metrics]]:

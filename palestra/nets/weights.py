@@ -43,6 +43,31 @@ def layers_of(weights: Tensor, nets: Mapping[str, nn.Module]) -> dict[str, tuple
     return layers
 
 
+def output_weights(net: nn.Module) -> list[str]:
+    """The names of the weights that make a network's outputs; all others are its body. They are those of the linear
+    layer that was registered last; of an nn.ModuleList, of each of its networks; of a module with a method of this
+    name, what that gives, which may also name weights that other outputs would have."""
+    own: Callable[[], list[str]] | None = getattr(net, "output_weights", None)
+    if own is not None:
+        return own()
+    if isinstance(net, nn.ModuleList):
+        return [f"{place}.{name}" for place, each in net.named_children() for name in output_weights(each)]
+    layers = [name for name, module in net.named_modules() if isinstance(module, nn.Linear)]
+    return [".".join(filter(None, (layers[-1], name))) for name in ("weight", "bias")] if layers else []
+
+
+def body_of_another(net: nn.Module, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """A state of a network: what makes its outputs is its own, the body is another network's, whose state `weights`
+    are. Raises ValueError, for the first weight in which the bodies differ."""
+    own, outputs = net.state_dict(), set(output_weights(net))
+    for name in dict.fromkeys([*own, *weights]):
+        here, there = (f"of shape {tuple(state[name].shape)}" if name in state else "" for state in (own, weights))
+        if name not in outputs and here != there:
+            expected = f"a body with {name} {here}" if here else f"a body without {name}"
+            raise ValueError(f"expected {expected}, got {f'it {there}' if there else 'one without it'}")
+    return {name: value if name in outputs else weights[name] for name, value in own.items()}
+
+
 def flatten_buffers(net: nn.Module) -> list[Tensor]:
     """Lay the buffers of a network (batch norm's statistics) in one vector per type, of which they become views."""
     vectors: list[Tensor] = []

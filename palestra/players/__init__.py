@@ -2,7 +2,7 @@
 SCRIPTED."""
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import ConfigDict
 
@@ -52,6 +52,14 @@ class FromRunConfig(Config):
     """the player's name in that run"""
     checkpoint: str
     """latest, best, or the number of a checkpoint"""
+
+
+class WarmStartConfig(FromRunConfig):
+    """The player of another run with whose networks one that learns begins."""
+
+    take: Literal["all", "body"]
+    """all: all weights of its networks; body: all but those of their outputs (the last linear layer of each network,
+    and what a head of its own has, as log_std), so that it may have had other actions"""
 
 
 # ---- scripted players by name ----------------------------------------------------------------------------

@@ -44,7 +44,7 @@ from palestra.config.errors import listed, typed
 from palestra.evaluation.config import AnyEvaluationConfig, BestConfig, EvaluatorsConfig, best_errors, evaluation_errors
 from palestra.evaluation.measures import GameMeasures
 from palestra.games import AnyGameConfig
-from palestra.players import SCRIPTED, FromRunConfig, own_script_model, script_error, scripts_in
+from palestra.players import SCRIPTED, FromRunConfig, WarmStartConfig, own_script_model, script_error, scripts_in
 from palestra.players.scripted import ScriptedPlayerConfig
 from palestra.players.torch_modules import TorchModuleConfig
 from palestra.players.updates import AnyUpdatesConfig, idle_epoch
@@ -63,7 +63,7 @@ AnyAlgorithm = Annotated[
 class LearningPlayerConfig(Config):
     algorithm: AnyAlgorithm
     """how the player learns"""
-    warm_start: FromRunConfig | None
+    warm_start: WarmStartConfig | None
     """begin with the networks of a player of another run; optimizer, replay buffer and schedules begin anew; null:
     begin with random weights"""
     updates: AnyUpdatesConfig

@@ -13,6 +13,7 @@ from palestra.config import Config, ConfigError, ConfigErrorItem, PartError, bel
 from palestra.evaluation.config import EvaluationConfig, UserEvaluationConfig
 from palestra.evaluation.evaluations import Evaluations
 from palestra.games.game import Game
+from palestra.nets.weights import body_of_another
 from palestra.players import FromRunConfig, make_script
 from palestra.players.player import Player
 from palestra.players.scripted import ScriptedPlayerConfig
@@ -156,13 +157,16 @@ def check_seat(config: Any, player: str, seat: Seat) -> None:
 def warm_start(player: Player, run: RunConfig) -> None:
     """Load the weights of another run's player into a learning player, if its config names one as `warm_start`.
 
-    Raises ConfigError if there is no such player, or if its networks have other shapes.
+    Raises ConfigError if there is no such player, or if what is taken of its networks has other shapes.
     """
     config = run.players[player.name].warm_start  # type: ignore[union-attr]
     if config is None:
         return
     with _errors_at(f"players.{player.name}.warm_start", config, player.roles[0]):
-        player.algorithm.warm_start(read_player(config).state["nets"])  # type: ignore[union-attr]
+        nets = read_player(config).state["nets"]
+        if config.take == "body":
+            nets |= {name: body_of_another(net, nets[name]) for name, net in player.nets.items() if name in nets}
+        player.algorithm.warm_start(nets)  # type: ignore[union-attr]
 
 
 def _import(player: Player, trained: TrainedPlayer) -> None:

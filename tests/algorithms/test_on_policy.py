@@ -95,6 +95,20 @@ def test_the_loss_of_ppo_as_a_plug_in_makes_the_opt_steps_of_ppo(objective: str,
     assert records[0] == records[1]
 
 
+def test_a_player_in_two_roles_learns_and_records_role_by_role_as_with_ppo(tmp_path: Path) -> None:
+    trainers = []
+    for algorithm in (PPO, ON_POLICY):
+        config = run_config(algorithm, NIM)
+        config["execution"]["gradients"] = "autograd"
+        trainer = palestra.Trainer(config, run=tmp_path / algorithm["name"])
+        trainers.append(trainer)
+        trainer.fit()
+    ppo, plug_in = (trainer.players["one"].algorithm for trainer in trainers)
+    assert torch.equal(ppo.weights, plug_in.weights)  # type: ignore[union-attr]
+    *_, last = (record for record in read_records(tmp_path / "on_policy" / "records.jsonl") if "players" in record)
+    assert {"policy_loss/first", "policy_loss/second", "value_loss/first"} <= last["players"]["one"].keys()
+
+
 # ---- REINFORCE ---------------------------------------------------------------------------------------------
 
 REWARDS: Data = {"right": 1.0, "wrong": -1.0, "out_of_time": -0.5, "go_on": -0.1, "prover": 0.7, "shared": False}
@@ -206,6 +220,7 @@ def experience_of(row: dict[str, Any], advantage: Tensor, weight: Tensor) -> Exp
         advantage=advantage,
         value_target=zeros,
         weight=weight,
+        role=torch.zeros(len(weight), dtype=torch.int64),
     )
 
 

@@ -77,6 +77,7 @@ BASE: dict[str, Any] = {
     "evaluation": "deterministic",
     "optimizer": {"name": "adam", "beta1": 0.9, "beta2": 0.999, "eps": 1e-5, "weight_decay": 0.0},
     "learning_rate": {"name": "linear", "initial": 0.01, "final": 0.001, "num_steps": 10},
+    "learning_rate_factors": {},
 }
 
 
@@ -382,6 +383,7 @@ def test_metrics_are_means_over_the_rows_that_count() -> None:
         advantage=torch.tensor([1.0, -1.0, 3.0, 99.0]),
         value_target=torch.tensor([1.0, 2.0, 3.0, 99.0]),
         weight=torch.tensor([1.0, 1.0, 1.0, 0.0]),
+        role=torch.zeros(4, dtype=torch.int64),
     )
     ppo = make_ppo(Discrete(3))
     numbers = {
@@ -548,6 +550,52 @@ def test_box_actions_are_clipped_on_their_way_into_the_game_alone() -> None:
     assert torch.equal(decision.extras["sampled_action"].clamp(-0.1, 0.2), decision.action)
 
 
+# ---- factors of the learning rate -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("setting", ["as it is", "no kernel", "no clipping of gradients, sgd"])
+def test_weights_step_by_the_factor_that_their_name_has(setting: str) -> None:
+    factors = {"value.layers.0.*": 0.0, "policy.*": 0.5}
+    stock, own = prepared("discrete", setting), prepared("discrete", setting, learning_rate_factors=factors)
+    start = {name: weight.detach().clone() for name, weight in stock.net.named_parameters()}
+    for ppo in (stock, own):
+        opt_step(ppo, ppo.experience, torch.arange(300), 0)
+    whole = dict(stock.net.named_parameters())
+    for name, weight in own.net.named_parameters():
+        if name.startswith("value.layers.0."):
+            assert torch.equal(weight, start[name])
+        elif name.startswith("policy."):
+            assert torch.allclose(weight - start[name], 0.5 * (whole[name] - start[name]), atol=1e-7)
+            assert not torch.equal(weight, start[name])
+        else:
+            assert torch.equal(weight, whole[name])
+
+
+@pytest.mark.parametrize(
+    ("factors", "message"),
+    [
+        (
+            {"values.*": 0.1},
+            r"\.values\.\*: expected weights among 'policy.layers.0.weight', .*, got 'values",
+        ),
+        (
+            {"*.bias": 0.1, "value.*": 0.0},
+            r"\.value\.\*: expected one factor for value.layers.0.bias, got two, by '\*.b",
+        ),
+    ],
+)
+def test_factors_of_weights_that_there_are_not_or_of_two_patterns_are_told(
+    factors: dict[str, float], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=rf"^players\.player\.algorithm\.learning_rate_factors{message}"):
+        make_ppo(learning_rate_factors=factors)
+
+
+def test_a_factor_is_no_negative_number() -> None:
+    with pytest.raises(ConfigError, match=r"^learning_rate_factors\.value\.\*: expected a number >= 0, got -1"):
+        ppo_config(learning_rate_factors={"value.*": -1.0})
+
+
 # ---- networks --------------------------------------------------------------------------------------------------
 
 
@@ -657,7 +705,8 @@ class RecordingTurn(Turn):
         self.calls.append("before")
 
     def after_step(self, metrics: Metrics, num_opt_steps: int = 1) -> None:
-        assert METRICS | {"explained_variance"} == set(metrics)
+        by_role = {f"{name}/{role}" for name in METRICS - {"grad_norm"} for role in GAME.roles}
+        assert METRICS | {"explained_variance"} | by_role == set(metrics)
         self.calls.append(f"after {num_opt_steps}")
         self.player.opt_steps += num_opt_steps
 

@@ -106,7 +106,7 @@ def mutated() -> Iterator[tuple[str, dict[str, Any]]]:
         return f"{name} {values}", with_values(name, **values)
 
     deep_sets = {"name": "deep_sets", "point_widths": [8], "head_widths": [8]}
-    gone = {"from_run": "runs/gone", "player": "agent", "checkpoint": "latest"}
+    gone = {"from_run": "runs/gone", "player": "agent", "checkpoint": "latest", "take": "all"}
     freeze = {"name": "freeze", "player": "agent", "net": "value", "weights": ["*"], "num_opt_steps": None}
     normalized = {"name": "mlp", "net_arch": [{"repeat": 1, "net_arch": ["l", "b", 8]}], "activation": "relu"}
     reshape = {"name": "reshape", "shape": [7]}

@@ -128,7 +128,7 @@ def test_the_reference_of_the_document_is_the_checkpoint_that_training_began_wit
     sys.modules.pop("losses", None)
     (in_tmp_path / "losses.py").write_text(example.code)
     example.change(config)
-    player["warm_start"] = {"from_run": "reference", "player": "agent", "checkpoint": "latest"}
+    player["warm_start"] = {"from_run": "reference", "player": "agent", "checkpoint": "latest", "take": "all"}
     trainer = make_trainer(config, run="near")
     trainer.fit()
     reference = load_player("reference").nets["actor_critic"].state_dict()

@@ -9,11 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from palestra.config import ConfigError
+from palestra.config.variants import members_of, names_of
 from palestra.games.game import Observation
 from palestra.games.spaces import Space
+from palestra.nets import AnyNetConfig
 from palestra.nets.activations import Tanh
 from palestra.nets.inputs import flatten_observation, flatten_on_cpu
 from palestra.nets.mlp import ResidualBlock
+from palestra.nets.weights import body_of_another, output_weights
 from tests.nets import making
 
 N, DIMENSION = 7, 3
@@ -246,3 +249,67 @@ def test_networks_of_sets_learn_the_same_in_graphs(data: dict[str, Any]) -> None
     own = torch.autograd.grad(net(seen).square().sum(), parameters)
     in_graph = torch.autograd.grad(torch.compile(net, backend="aot_eager")(seen).square().sum(), parameters)
     assert all(torch.allclose(one, other, rtol=1e-4, atol=1e-5) for one, other in zip(own, in_graph, strict=True))
+
+
+# ---- outputs and body ------------------------------------------------------------------------------
+
+SCREEN = {"seen": Space((2, 16, 16), torch.uint8, padded=False)}
+COORDS = {"coords": SPACES["coords"]}
+EVERY_KIND: dict[str, tuple[dict[str, Any], dict[str, Space]]] = {
+    "mlp": (MLP, SPACES),
+    "deep_sets": (DEEP_SETS, SPACES),
+    "newton_sets": (NEWTON_SETS, POINTS),
+    "nature_cnn": (
+        {"name": "nature_cnn", "channels": [2], "kernels": [3], "strides": [2], "hidden_widths": [7]},
+        SCREEN,
+    ),
+    "impala_cnn": ({"name": "impala_cnn", "channels": [2], "hidden_widths": [7]}, SCREEN),
+    "multi_input": (
+        {
+            "name": "multi_input",
+            "entries": {"coords": MLP},
+            "entry_width": 5,
+            "net_arch": [6],
+            "activation": "relu",
+        },
+        COORDS,
+    ),
+    "recurrent": (
+        {
+            "name": "recurrent",
+            "encoder": MLP,
+            "encoder_width": 5,
+            "cell": "gru",
+            "hidden_size": 6,
+            "net_arch": [7],
+            "activation": "tanh",
+        },
+        COORDS,
+    ),
+}
+
+
+def test_every_kind_of_network_is_looked_at() -> None:
+    assert EVERY_KIND.keys() == names_of(members_of(AnyNetConfig)).keys()
+
+
+@pytest.mark.parametrize("name", EVERY_KIND)
+def test_a_network_with_other_outputs_differs_in_its_output_weights_alone(name: str) -> None:
+    data, spaces = EVERY_KIND[name]
+    one, other = (build(data, spaces, num_outputs).state_dict() for num_outputs in (4, 9))
+    differ = [key for key in one if one[key].shape != other[key].shape]
+    assert output_weights(build(data, spaces)) == differ
+    assert len(differ) == 2
+
+
+def test_a_body_of_another_network_comes_with_ones_own_outputs() -> None:
+    net, other = build(MLP, COORDS, 4, key=1), build(MLP, COORDS, 9, key=2)
+    taken = body_of_another(net, other.state_dict())
+    net.load_state_dict(taken)
+    outputs = output_weights(net)
+    fresh, there = build(MLP, COORDS, 4, key=1).state_dict(), other.state_dict()
+    for name, value in net.state_dict().items():
+        assert torch.equal(value, fresh[name] if name in outputs else there[name])
+    several = nn.ModuleList([build(MLP, COORDS), build(MLP, COORDS)])
+    assert output_weights(several) == [f"{place}.{name}" for place in (0, 1) for name in outputs]
+    assert output_weights(nn.Conv2d(1, 1, 1)) == []

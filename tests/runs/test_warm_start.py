@@ -16,9 +16,12 @@ import palestra
 from palestra.config import ConfigError
 from palestra.players.player import Player
 from palestra.training.trainer import Trainer
+from tests.combinations import CLIPPED, DQN, MLP, PPO, SAC
 from tests.games.gym_worlds import cart_pole
 
 MakeConfig = Callable[..., dict[str, Any]]
+
+SEPARATE = {"name": "separate", "policy": MLP, "value": MLP}
 
 pytestmark = pytest.mark.usefixtures("no_plots")
 
@@ -31,8 +34,9 @@ def same(one: list[Tensor], two: list[Tensor]) -> bool:
     return all(torch.equal(a, b) for a, b in zip(one, two, strict=True))
 
 
-def warm(player: str = "host", source: str = "source", checkpoint: str = "latest") -> dict[str, Any]:
-    return {"players.host.warm_start": {"from_run": source, "player": player, "checkpoint": checkpoint}}
+def warm(player: str = "host", source: str = "source", checkpoint: str = "latest", take: str = "all") -> dict[str, Any]:
+    start = {"from_run": source, "player": player, "checkpoint": checkpoint, "take": take}
+    return {"players.host.warm_start": start}
 
 
 @pytest.fixture
@@ -107,6 +111,151 @@ def test_what_cannot_be_begun_with_is_told(
     (error,) = caught.value.errors
     assert error.path == "players.host.warm_start"
     assert message in error.message
+
+
+# ---- the body alone --------------------------------------------------------------------------------------
+
+ARM = {
+    "name": "gymnasium",
+    "id": "tests.gym_probes:Acts-v0",
+    "wrappers": [{"name": "time_limit", "max_episode_steps": 4}],
+    "observation": {"normalize": None, "clip": None},
+    "reward": {"normalize": None, "clip": None},
+    "vectorization": {"name": "sync", "autoreset": "same_step"},
+}
+
+
+def lone(make_config: MakeConfig, algorithm: dict[str, Any], actions: str, start: Any = None) -> dict[str, Any]:
+    """A lone agent in an environment that is the same but for its actions."""
+    config = make_config(
+        {
+            "game": ARM | {"arguments": {"actions": actions}},
+            "roles": {"agent": "agent"},
+            "evaluations": [],
+            "best": None,
+            "stop.after": 4,
+        }
+    )
+    player = {"algorithm": algorithm, "warm_start": start, "updates": {"name": "constant"}}
+    return config | {"players": {"agent": player}}
+
+
+def from_source(take: str) -> dict[str, Any]:
+    return {"from_run": "source", "player": "agent", "checkpoint": "latest", "take": take}
+
+
+PLAIN_DQN = DQN | {"net": MLP}
+BODIES: dict[str, tuple[dict[str, Any], str, dict[str, Any], str, set[str]]] = {
+    # what learned there with which actions, what begins here with which, and the weights that are its own
+    "dqn": (
+        PLAIN_DQN,
+        "two",
+        {},
+        "five",
+        {"q/layers.2.weight", "q/layers.2.bias", "target/layers.2.weight", "target/layers.2.bias"},
+    ),
+    "ppo, shared": (
+        PPO,
+        "two",
+        {},
+        "five",
+        {"actor_critic/policy.layers.2.weight", "actor_critic/policy.layers.2.bias"},
+    ),
+    "ppo, to numbers": (
+        PPO | {"body": SEPARATE},
+        "two",
+        CLIPPED,
+        "numbers",
+        {f"actor_critic/{net}.layers.2.{kind}" for net in ("policy", "value") for kind in ("weight", "bias")}
+        | {"actor_critic/head.log_std"},
+    ),
+    "ppo, from numbers": (
+        PPO | CLIPPED | {"body": SEPARATE},
+        "numbers",
+        {"box_actions": None},
+        "five",
+        {f"actor_critic/{net}.layers.2.{kind}" for net in ("policy", "value") for kind in ("weight", "bias")},
+    ),
+    "sac": (
+        SAC | {"log_std": None},
+        "two",
+        {},
+        "five",
+        {"policy/layers.3.weight", "policy/layers.3.bias"}
+        | {
+            f"{net}/{k}.layers.3.{kind}"
+            for net in ("critics", "targets")
+            for k in (0, 1)
+            for kind in ("weight", "bias")
+        },
+    ),
+}
+
+
+def states(player: Player) -> dict[str, Tensor]:
+    return {
+        f"{name}/{key}": value.clone() for name, net in player.nets.items() for key, value in net.state_dict().items()
+    }
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_a_body_is_that_of_the_run_and_the_outputs_are_drawn_anew(
+    name: str, make_config: MakeConfig, in_tmp_path: Path
+) -> None:
+    algorithm, actions, changes, others, outputs = BODIES[name]
+    source = Trainer(lone(make_config, algorithm, actions), run="source")
+    source.fit()
+    here = algorithm | changes
+    cold = Trainer(lone(make_config, here, others))
+    trainer = Trainer(lone(make_config, here, others, from_source("body")), run="warm")
+    found, fresh, there = (states(each.players["agent"]) for each in (trainer, cold, source))
+    assert found.keys() == fresh.keys()
+    assert outputs <= found.keys()
+    for key, value in found.items():
+        assert torch.equal(value, fresh[key] if key in outputs else there[key]), key
+    trainer.fit()
+
+
+@pytest.mark.parametrize(
+    ("widths", "message"),
+    [
+        ([9], "expected a body with layers.0.weight of shape (9, 1), got it of shape (8, 1)"),
+        ([8, 8], "expected a body with layers.2.weight of shape (8, 8), got it of shape (2, 8)"),
+        ([], "expected a body without layers.2.bias, got it of shape (2,)"),
+    ],
+)
+def test_another_body_is_refused(widths: list[int], message: str, make_config: MakeConfig, in_tmp_path: Path) -> None:
+    Trainer(lone(make_config, PLAIN_DQN, "two"), run="source").fit()
+    other = PLAIN_DQN | {"net": MLP | {"net_arch": widths}}
+    with pytest.raises(ConfigError) as caught:
+        Trainer(lone(make_config, other, "five", from_source("body")))
+    fits = "expected a player that fits the role 'agent', got 'agent' of source: "
+    assert str(caught.value) == f"players.agent.warm_start: {fits}{message}"
+
+
+def test_a_critic_without_the_body_of_the_other_one_is_refused(make_config: MakeConfig, in_tmp_path: Path) -> None:
+    Trainer(lone(make_config, PPO, "two"), run="source").fit()
+    with pytest.raises(ConfigError, match=r"expected a body with value.layers.0.weight .*, got one without it$"):
+        Trainer(lone(make_config, PPO | {"body": SEPARATE}, "five", from_source("body")))
+
+
+def test_other_actions_are_refused_where_all_is_taken(make_config: MakeConfig, in_tmp_path: Path) -> None:
+    Trainer(lone(make_config, PLAIN_DQN, "two"), run="source").fit()
+    with pytest.raises(ConfigError, match=r"^players.agent.warm_start: expected a player that fits .*size mismatch"):
+        Trainer(lone(make_config, PLAIN_DQN, "five", from_source("all")))
+
+
+@pytest.mark.parametrize(
+    ("take", "message"),
+    [
+        ({"take": "head"}, "expected one of 'all', 'body', got 'head'"),
+        ({}, "expected .*, but the key is missing"),
+    ],
+)
+def test_what_is_taken_must_be_said(take: dict[str, str], message: str, make_config: MakeConfig) -> None:
+    start = {key: value for key, value in from_source("all").items() if key != "take"} | take
+    with pytest.raises(ConfigError, match=rf"^players.host.warm_start.take: {message}"):
+        Trainer(make_config({"players.host.warm_start": start}))
 
 
 # ---- players held fixed ----------------------------------------------------------------------------------

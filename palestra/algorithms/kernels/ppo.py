@@ -52,11 +52,13 @@ class Rows(NamedTuple):
     advantage: Array
     value_target: Array
     weight: Array
+    role: Array
 
 
 class Terms(NamedTuple):
     """The numbers of the loss of one minibatch. clip_range, value_clip: inf where nothing is clipped. kl_coefficient: 0
-    without a penalty. mean, scale: advantages are (advantage - mean) * scale."""
+    without a penalty. total_weight: of all rows. mean, scale: float64 (roles,); advantages of a role are (advantage -
+    mean) * scale."""
 
     clip_range: float
     kl_coefficient: float
@@ -64,8 +66,8 @@ class Terms(NamedTuple):
     value_clip: float
     value_coefficient: float
     total_weight: float
-    mean: float
-    scale: float
+    mean: Array
+    scale: Array
 
 
 class Arrays(NamedTuple):
@@ -80,13 +82,17 @@ class PPOGradient:
     """The gradient of the clipped or KL-penalized surrogate, the value's squared error and the entropy.
 
     nets: of the policy and of the value, or of a network that both share. log_std: a head's own weights, whose gradient
-    follows those of the networks; None of discrete actions.
+    follows those of the networks; None of discrete actions. roles: of the player.
     """
 
     def __init__(
-        self, nets: list[LearningNet], family: Categorical | ClippedGaussian | SquashedGaussian, log_std: Tensor | None
+        self,
+        nets: list[LearningNet],
+        family: Categorical | ClippedGaussian | SquashedGaussian,
+        log_std: Tensor | None,
+        roles: tuple[str, ...],
     ) -> None:
-        self.nets = nets
+        self.nets, self.roles = nets, roles
         self.num_inputs = 1 if all(net.spaces == nets[0].spaces for net in nets) else len(nets)
         num_weights = sum(len(net.weights) for net in nets)
         self.gradient = torch.zeros(num_weights + (0 if log_std is None else len(log_std)))
@@ -116,15 +122,19 @@ class PPOGradient:
     ) -> tuple[Tensor, dict[str, float]]:
         """The gradient by all weights of one minibatch, the rows `index`, which the next call overwrites; and
         metrics."""
+        totals, mean, scale = _normalization(arrays.rows, index, len(self.roles), normalize_advantages)
+        total = max(float(totals.sum()), 1.0)
         terms = Terms(
             clip_range,
             kl_coefficient,
             entropy_coefficient,
             math.inf if value_clip is None else value_clip,
             value_coefficient,
-            *_normalization(arrays.rows, index, normalize_advantages),
+            total,
+            mean,
+            scale,
         )
-        sums = np.zeros(len(METRICS))
+        sums = np.zeros((len(self.roles), len(METRICS)))
         self.by_log_std[:] = 0.0
         for start in range(0, len(index), ROWS_AT_ONCE):
             part = index[start : start + ROWS_AT_ONCE]
@@ -138,23 +148,28 @@ class PPOGradient:
                 _box_grads(arrays.rows, terms, self.log_std, self.half_width, self.by_log_std, *ends)
             passed.backward(output_grads, self.by_weights, adds=start > 0)
             passed.release()
-        return self.gradient, dict(zip(METRICS, sums.tolist(), strict=True))
+        metrics = dict(zip(METRICS, sums.sum(axis=0).tolist(), strict=True))
+        if len(self.roles) > 1:
+            means = sums * (total / np.maximum(totals, 1.0))[:, np.newaxis]
+            for role, own in zip(self.roles, means.tolist(), strict=True):
+                metrics |= {f"{name}/{role}": value for name, value in zip(METRICS, own, strict=True)}
+        return self.gradient, metrics
 
 
 @njit()
-def _normalization(rows: Rows, index: Array, normalize_advantages: bool) -> tuple[float, float, float]:
-    """Of a minibatch: the sum of its weights, the mean of its advantages, and what they are scaled with."""
-    total, mean, square = 0.0, 0.0, 0.0
+def _normalization(rows: Rows, index: Array, num_roles: int, normalize_advantages: bool) -> tuple[Array, Array, Array]:
+    """Of the rows of each role in a minibatch: the sum of their weights, the mean of their advantages, and what these
+    are scaled with, float64 (roles,)."""
+    total, mean, square = np.zeros(num_roles), np.zeros(num_roles), np.zeros(num_roles)
     for row in index:
-        total += rows.weight[row]
-        mean += rows.weight[row] * rows.advantage[row]
-    total = max(total, 1.0)
+        total[rows.role[row]] += rows.weight[row]
+        mean[rows.role[row]] += rows.weight[row] * rows.advantage[row]
     if not normalize_advantages:
-        return total, 0.0, 1.0
-    mean /= total
+        return total, np.zeros(num_roles), np.ones(num_roles)
+    mean /= np.maximum(total, 1.0)
     for row in index:
-        square += rows.weight[row] * (rows.advantage[row] - mean) ** 2
-    return total, mean, 1.0 / (np.sqrt(square / total) + 1e-8)
+        square[rows.role[row]] += rows.weight[row] * (rows.advantage[row] - mean[rows.role[row]]) ** 2
+    return total, mean, 1.0 / (np.sqrt(square / np.maximum(total, 1.0)) + 1e-8)
 
 
 @njit()
@@ -162,8 +177,8 @@ def _row_grads(
     rows: Rows, terms: Terms, row: int, log_prob: Any, entropy: Any, value: Any, sums: Array
 ) -> tuple[float, float]:
     """The derivatives of one row's loss by its log-probability and by its value; adds its metrics to `sums`."""
-    weight = rows.weight[row] / terms.total_weight
-    advantage = (rows.advantage[row] - terms.mean) * terms.scale
+    weight, role = rows.weight[row] / terms.total_weight, rows.role[row]
+    advantage = (rows.advantage[row] - terms.mean[role]) * terms.scale[role]
     log_ratio = log_prob - rows.log_prob[row]
     ratio = np.exp(log_ratio)
     kl = ratio - 1.0 - log_ratio
@@ -182,13 +197,13 @@ def _row_grads(
         by_value = 2.0 * clipped_error if abs(change) <= terms.value_clip else 0.0
 
     loss = -surrogate + terms.value_coefficient * error * error - terms.entropy_coefficient * entropy
-    sums[0] += weight * loss
-    sums[1] -= weight * surrogate
-    sums[2] += weight * error * error
-    sums[3] += weight * entropy
-    sums[4] += weight * kl
-    sums[5] += weight * (ratio != clipped_ratio)
-    sums[6] += weight * value
+    sums[role, 0] += weight * loss
+    sums[role, 1] -= weight * surrogate
+    sums[role, 2] += weight * error * error
+    sums[role, 3] += weight * entropy
+    sums[role, 4] += weight * kl
+    sums[role, 5] += weight * (ratio != clipped_ratio)
+    sums[role, 6] += weight * value
     return -weight * by_log_prob, weight * terms.value_coefficient * by_value
 
 

@@ -68,11 +68,18 @@ class LossBatch:
     Now, with gradients: log_prob, entropy, value (M,); distribution; outputs, by head (M, K). opt_steps: of the player
     so far, for schedules.
 
-    net: the networks. rows: the minibatch, with weights that sum to 1. estimates: whether there are advantages.
+    Where a player sits in several roles, a loss gets a batch for each: all rows, of which those of the other roles do
+    not count.
+
+    net: the networks. rows: the minibatch, with weights that sum to 1. estimates: whether there are advantages. now:
+    what the networks put out, of another batch of the same observations; None: it is computed when it is asked for.
     """
 
-    def __init__(self, net: HeadedNet, rows: Experience, opt_steps: int, estimates: bool) -> None:
+    def __init__(
+        self, net: HeadedNet, rows: Experience, opt_steps: int, estimates: bool, now: "Now | None" = None
+    ) -> None:
         self.net, self.rows, self.opt_steps, self.estimates = net, rows, opt_steps, estimates
+        self.now = Now(net, rows) if now is None else now
         self.observation, self.legal, self.action, self.weight = rows.observation, rows.legal, rows.action, rows.weight
         self.old_log_prob = rows.log_prob
 
@@ -95,23 +102,22 @@ class LossBatch:
         self._require_estimates("value targets")
         return self.rows.value_target
 
-    @cached_property
+    @property
     def outputs(self) -> "_Outputs":
-        return _Outputs(self.net.outputs(self.rows.observation, self.rows.memory, self.rows.episode_start))
+        return self.now.outputs
 
-    @cached_property
+    @property
     def distribution(self) -> Distribution:
         """That of the actions under the policy now."""
-        assert self.net.head is not None
-        return self.net.head.distribution(self.outputs[POLICY], self.legal)
+        return self.now.distribution
 
-    @cached_property
+    @property
     def log_prob(self) -> Tensor:
-        return self.distribution.log_prob(self.action)
+        return self.now.log_prob
 
-    @cached_property
+    @property
     def entropy(self) -> Tensor:
-        return self.distribution.entropy()
+        return self.now.entropy
 
     @property
     def value(self) -> Tensor:
@@ -124,6 +130,30 @@ class LossBatch:
     def _require_estimates(self, what: str) -> None:
         if not self.estimates:
             raise LossFault(f"asks for {what}, which the estimator 'none' does not give")
+
+
+class Now:
+    """What the networks make of the rows of a minibatch now; computed once, when it is first asked for."""
+
+    def __init__(self, net: HeadedNet, rows: Experience) -> None:
+        self.net, self.rows = net, rows
+
+    @cached_property
+    def outputs(self) -> "_Outputs":
+        return _Outputs(self.net.outputs(self.rows.observation, self.rows.memory, self.rows.episode_start))
+
+    @cached_property
+    def distribution(self) -> Distribution:
+        assert self.net.head is not None
+        return self.net.head.distribution(self.outputs[POLICY], self.rows.legal)
+
+    @cached_property
+    def log_prob(self) -> Tensor:
+        return self.distribution.log_prob(self.rows.action)
+
+    @cached_property
+    def entropy(self) -> Tensor:
+        return self.distribution.entropy()
 
 
 class _Outputs(dict[str, Tensor]):
@@ -293,4 +323,5 @@ def _rows_of_zeros(net: HeadedNet, spaces: dict[str, Space], player: Player) -> 
         advantage=zeros,
         value_target=zeros,
         weight=torch.full((M,), 1.0 / M, device=device),
+        role=torch.zeros(M, dtype=torch.int64, device=device),
     )

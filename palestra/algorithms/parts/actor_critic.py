@@ -24,6 +24,7 @@ from palestra.games.spaces import Box, Discrete, MultiDiscrete, Space
 from palestra.nets import AnyNetConfig, UserNets, make_net
 from palestra.nets.initialisation import initialize_orthogonal
 from palestra.nets.recurrent import Part
+from palestra.nets.weights import output_weights
 from palestra.players.player import Player
 from palestra.randomness import base_key, random_normals
 
@@ -123,6 +124,7 @@ class StateDependentGaussianConfig(Config):
 BoxActionsConfig = ClippedGaussianConfig | SquashedGaussianConfig
 AnyBoxActionsConfig = Annotated[ClippedGaussianConfig | SquashedGaussianConfig | StateDependentGaussianConfig, ByName()]
 
+OWN_WEIGHTS = ["log_std"]  # of heads, one or the other
 SAMPLED = "sampled_action"  # among the extras of a decision: what the policy drew, where the action is not just that
 
 # ---- heads ---------------------------------------------------------------------------------------------
@@ -149,6 +151,10 @@ class DiscreteHead(nn.Module):
     def distribution(self, outputs: Tensor, legal: Tensor) -> Distribution:
         """That of the actions at some observations, by what the policy puts out there."""
         return self.family.distribution(outputs, legal)
+
+    def output_weights(self) -> list[str]:
+        """Those that heads have besides what a network puts out."""
+        return OWN_WEIGHTS
 
     def probabilities(self, outputs: Tensor, legal: Tensor) -> Tensor:
         """Those of all actions, of several choices one after the other: (B, A)."""
@@ -183,6 +189,10 @@ class BoxHead(nn.Module):
     def action(self, sampled: Tensor) -> Tensor:
         """What goes into the game of a value that was drawn."""
         return self.family.action(sampled)
+
+    def output_weights(self) -> list[str]:
+        """Those that heads have besides what a network puts out."""
+        return OWN_WEIGHTS
 
 
 class StateDependentHead(nn.Module):
@@ -317,6 +327,10 @@ class HeadedNet(nn.Module):
         self.head = draws
         if isinstance(initialization, OrthogonalConfig):
             self._initialize(body, initialization, base_key(player.seed, f"{stream}/orthogonal"))
+
+    def output_weights(self) -> list[str]:
+        """Of the last layer of each network, and the head's own (palestra.nets.weights.output_weights)."""
+        return [f"{place}.{name}" for place, part in self.named_children() for name in output_weights(part)]
 
     def net_of(self, head: str) -> nn.Module:
         """The network whose outputs, or part of whose outputs, are those of the head."""

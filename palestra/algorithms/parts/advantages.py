@@ -1,6 +1,6 @@
 """Advantages of a roll-out's decisions (Schulman et al. 2016), and the rows that an actor-critic learns from."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -26,6 +26,7 @@ class Experience(NamedTuple):
     memory: before the first decisions, by name, (W, ...). episode_start: bool (T, W); there the memory is zeros. All
     others (T * W, ...). action: as the policy drew it, before a box clipped or squashed it. log_prob, value: at the
     roll-out. value_target: what the value should have been. weight: of the row in a mean, 0.0 where it does not count.
+    role: in which role it was decided, its place among the player's roles, int64.
     """
 
     observation: dict[str, Tensor]
@@ -38,6 +39,7 @@ class Experience(NamedTuple):
     advantage: Tensor
     value_target: Tensor
     weight: Tensor
+    role: Tensor
 
     def minibatch(self, index: Tensor) -> "Experience":
         """Some sequences, in the order of `index`."""
@@ -50,6 +52,15 @@ class Experience(NamedTuple):
             episode_start.index_select(1, index),
             *(column.index_select(0, rows) for column in columns),
         )
+
+    def by_role(self, roles: Sequence[str]) -> "dict[str, Experience]":
+        """By each role of the player: all rows, of which only those of the role count."""
+        if len(roles) == 1:
+            return {roles[0]: self}
+        return {
+            role: self._replace(weight=self.weight * (self.role == place).to(self.weight.dtype))
+            for place, role in enumerate(roles)
+        }
 
     def normalized(self, normalize_advantages: bool) -> "Experience":
         """With weights that sum to 1 and, if asked for, advantages of mean 0 and standard deviation 1."""

@@ -41,6 +41,7 @@ PPO_CONFIG: dict[str, Any] = {
     "evaluation": "deterministic",
     "optimizer": DQN_CONFIG["optimizer"],
     "learning_rate": {"name": "constant", "value": 0.01},
+    "learning_rate_factors": {},
 }
 BOX = Box((-1.0, -0.5), (1.0, 2.0))
 BOX_ACTIONS = {name: {"name": name, "initial_log_std": -0.3} for name in ("clipped_gaussian", "squashed_gaussian")}
@@ -62,11 +63,12 @@ def make_ppo(
     spaces: dict[str, Space] = VECTOR,
     by_hand: bool = True,
     critic_spaces: dict[str, Space] | None = None,
+    roles: tuple[str, ...] = ("agent",),
     **changes: Any,
 ) -> PPO:
     """A player of its own, whose critic is shown more if `critic_spaces` say so."""
     space, more = ACTIONS[actions]
-    player = Player("player", ("agent",), spaces, space, CPU, seed=1, compile=False, by_hand=by_hand)
+    player = Player("player", roles, spaces, space, CPU, seed=1, compile=False, by_hand=by_hand)
     player.critic_spaces = {"agent": critic_spaces or {}}
     more = more | {"centralized_critic": critic_spaces is not None}
     player.algorithm = ppo = cls(check(PPO_CONFIG | more | changes, PPOConfig), player)
@@ -97,6 +99,7 @@ def ppo_data(ppo: PPO, num: int = 900) -> tuple[Experience, torch.Tensor]:
         advantage=3.0 * noise[:, 2].contiguous(),
         value_target=value + noise[:, 3],
         weight=(keys % 5 > 0).float(),
+        role=keys % 7 % len(ppo.player.roles),
     )
     return experience, keys[keys % 3 > 0]
 
@@ -140,6 +143,9 @@ def ppo_variants() -> Iterator[Variant]:
         yield ppo_variant(f"{name}, {activation}", spaces=SPACES[name], body=body)
     for actions in ACTIONS:
         yield ppo_variant(f"{actions}, centralized critic", actions=actions, critic_spaces=FOR_CRITICS)
+        for name in ("clipped", "plain advantages", "all at once"):
+            several = {"roles": ("agent", "other", "third"), **settings[name]}
+            yield ppo_variant(f"{actions}, several roles, {name}", actions=actions, **several)
 
 
 def ppo_variant(name: str, **changes: Any) -> Variant:
