@@ -1,6 +1,6 @@
 """`rows`: what is drawn, what players see, and what does not fit in a file.
 
-Covers palestra.games.dialogue.columns, palestra.games.dialogue.rows.
+Covers palestra.games.dialogue.columns.
 """
 
 import csv
