@@ -18,5 +18,7 @@ FEW = [
 def train_dialogue(run: Path, protocol: str, overrides: Sequence[str] = ()) -> Path:
     """A run by PPO with the scenario `witness`, trained for 12 epochs."""
     game, all_overrides = game_and_overrides([protocol, "witness", *FEW, *overrides])
-    palestra.make_trainer(suggested_config("ppo", game, all_overrides), run=run).fit()
+    config = suggested_config("ppo", game, all_overrides)
+    quick = [f"players.{name}.algorithm.num_passes=1" for name in config.players]
+    palestra.make_trainer(config, run=run, overrides=quick).fit()
     return run

@@ -72,6 +72,7 @@ def test_stripes_cover_the_epochs_in_which_a_player_learned(learned: list[bool],
         stripes = list(updates._stripes(np.array(learned)))
     covered = np.zeros(len(learned))
     for start, end, share in stripes:
+        assert share > 0
         assert 0 <= start < end <= len(learned)
         assert not covered[start:end].any()
         covered[start:end] = share
