@@ -36,8 +36,9 @@ def game_and_overrides(words: Sequence[str]) -> tuple[str | None, list[str]]:
     }
     if second == "rows":  # its other keys depend on the file
         changed = with_overrides_of_game(rules, words[2:])
+        talk = _protocol(changed["protocol"])
         with below("game.scenario"):
-            rules["scenario"] = RowsConfig.suggest(changed["scenario"], _protocol(changed["protocol"]))
+            rules["scenario"] = RowsConfig.suggest(changed["scenario"], talk)
     return "dialogue", [*(f"game.{key}={json.dumps(value)}" for key, value in rules.items()), *words[2:]]
 
 

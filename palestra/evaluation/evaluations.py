@@ -8,14 +8,14 @@ from typing import Any
 from palestra.config import ConfigError, ConfigErrorItem, below
 from palestra.evaluation.config import BestConfig, EvaluationConfig, UserEvaluationConfig
 from palestra.evaluation.episodes import play_episodes
-from palestra.evaluation.evaluator import Games, play_games
+from palestra.evaluation.evaluator import Games, play_games, play_outcomes
 from palestra.evaluation.measures import GameMeasures, Measure
 from palestra.evaluation.ratings import rate
-from palestra.evaluation.trace import trace_game
+from palestra.evaluation.trace import trace_games
 from palestra.evaluation.user_evaluation import play_user_evaluation
 from palestra.evaluation.video import film_episodes
 from palestra.games.config import GameConfig
-from palestra.games.game import Game, TensorGame
+from palestra.games.game import Game, State, TensorGame
 from palestra.games.policy import Policy
 from palestra.games.trace import Trace
 from palestra.games.world import WorldGame
@@ -158,13 +158,20 @@ class Evaluations:
         (policy,) = self._policies(name, pairing).values()
         return film_episodes(game, policy, NUM_FILMED, config.max_rounds, self._seed(config), path)
 
-    def trace(self, name: str, pairing: Mapping[str, str]) -> Trace | None:
-        """A game of one pairing, recorded move by move; None if all candidates are over at their start. Only for tensor
-        games."""
+    def traces(self, name: str, pairing: Mapping[str, str]) -> list[Trace]:
+        """The first games of one pairing, recorded move by move, without those that are over at their start. Only for
+        tensor games."""
         config, game = self.configs[name], self._game(name)
         assert isinstance(game, TensorGame)
         assert isinstance(config, EvaluationConfig)
-        return trace_game(game, self._policies(name, pairing), config.max_rounds, self._seed(config))
+        return trace_games(game, self._policies(name, pairing), config.max_rounds, self._seed(config))
+
+    def outcomes(self, name: str, pairing: Mapping[str, str], num_games: int) -> State:
+        """The `outcome_entries` of games of one pairing, at their end. Only for tensor games."""
+        config, game = self.configs[name], self._game(name)
+        assert isinstance(game, TensorGame)
+        assert isinstance(config, EvaluationConfig)
+        return play_outcomes(game, self._policies(name, pairing), num_games, config.max_rounds, self._seed(config))
 
     def _policies(self, evaluation: str, pairing: Mapping[str, str]) -> dict[str, Policy]:
         """The policies of a pairing, by role."""

@@ -88,14 +88,7 @@ def play_games(
     Game i of one seed starts from the same state for every pairing, and its players draw the same random numbers. Games
     that have ended are dropped from the batch as it empties; results do not depend on that.
     """
-    worlds = Batch(game, policies, num_games, seed)
-    for _ in range(max_rounds):
-        num_running = worlds.num_running()
-        if num_running == 0:
-            break
-        watch(num_games - num_running)
-        worlds.play_round()
-    worlds.retire(torch.ones_like(worlds.running))
+    worlds = _played_out(game, policies, num_games, max_rounds, seed, watch)
     played = worlds.lengths > 0
     return Games(
         finished=worlds.finished[played],
@@ -105,8 +98,36 @@ def play_games(
         tallies={name: int(value[played].sum()) for name, value in worlds.tallies.items()},
         actions=worlds.actions,
         info={},
-        measures=game.measures({name: value[played] for name, value in worlds.outcomes.items()}),
+        measures=game.measures(worlds.outcomes_of(played)),
     )
+
+
+@torch.no_grad()
+def play_outcomes(
+    game: TensorGame, policies: Mapping[str, Policy], num_games: int, max_rounds: int, seed: int
+) -> State:
+    """The `outcome_entries` of the game at the end of the games that `play_games` plays."""
+    worlds = _played_out(game, policies, num_games, max_rounds, seed, lambda num_over: None)
+    return worlds.outcomes_of(worlds.lengths > 0)
+
+
+def _played_out(
+    game: TensorGame,
+    policies: Mapping[str, Policy],
+    num_games: int,
+    max_rounds: int,
+    seed: int,
+    watch: Callable[[int], None],
+) -> "Batch":
+    worlds = Batch(game, policies, num_games, seed)
+    for _ in range(max_rounds):
+        num_running = worlds.num_running()
+        if num_running == 0:
+            break
+        watch(num_games - num_running)
+        worlds.play_round()
+    worlds.retire(torch.ones_like(worlds.running))
+    return worlds
 
 
 class Batch:
@@ -131,6 +152,10 @@ class Batch:
             for role, space in game.action_spaces.items()
             if isinstance(space, Discrete)
         }
+
+    def outcomes_of(self, played: Tensor) -> State:
+        """The outcomes of those games, bool (n,)."""
+        return {name: value[played] for name, value in self.outcomes.items()}
 
     def num_running(self) -> int:
         """Games still in play; drops the others from the batch once they are the larger half."""

@@ -1,6 +1,6 @@
-"""One game of an evaluation, recorded move by move."""
+"""Games of an evaluation, recorded move by move."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -10,38 +10,44 @@ from palestra.games.game import State, TensorGame
 from palestra.games.policy import Decision, Memory, Policy
 from palestra.games.trace import Choice, Trace
 
-NUM_CANDIDATES = 9
+NUM_TRACED = 9
 
 
 @torch.no_grad()
-def trace_game(game: TensorGame, policies: Mapping[str, Policy], max_rounds: int, seed: int) -> Trace | None:
-    """The game of median length among the first games of an evaluation, so that it is a typical one; None if all are
-    over at their start. Starts and random numbers are those of `play_games`."""
+def trace_games(game: TensorGame, policies: Mapping[str, Policy], max_rounds: int, seed: int) -> list[Trace]:
+    """The first games of an evaluation, without those that are over at their start. Starts and random numbers are those
+    of `play_games`."""
     recorders = {role: _RecordingPolicy(policy) for role, policy in policies.items()}
-    worlds = Batch(game, recorders, NUM_CANDIDATES, seed)
+    worlds = Batch(game, recorders, NUM_TRACED, seed)
     for role, policy in recorders.items():
         policy.role, policy.worlds = role, worlds
     for _ in range(max_rounds):
         if not bool(worlds.running.any()):
             break
         worlds.play_round()
-    ranked = sorted((length, number) for number, length in enumerate(worlds.lengths.tolist()) if length)
-    if not ranked:
-        return None
-    length, chosen = ranked[len(ranked) // 2]
     decisions = sorted(
         (moment for policy in recorders.values() for moment in policy.decisions), key=lambda moment: moment[0]
     )
-    return Trace(
-        choices=tuple(
-            Choice(role, {name: value[chosen] for name, value in state.items()}, actions[chosen])
-            for _, role, state, decides, actions in decisions
-            if bool(decides[chosen])
-        ),
-        end={name: value[chosen] for name, value in worlds.state.items()},
-        length=length,
-        is_finished=bool(worlds.finished[chosen]),
-    )
+    return [
+        Trace(
+            choices=tuple(
+                Choice(role, {name: value[number] for name, value in state.items()}, actions[number])
+                for _, role, state, decides, actions in decisions
+                if bool(decides[number])
+            ),
+            end={name: value[number] for name, value in worlds.state.items()},
+            length=length,
+            is_finished=bool(worlds.finished[number]),
+            returns=dict(zip(game.roles, worlds.returns[number].tolist(), strict=True)),
+        )
+        for number, length in enumerate(worlds.lengths.tolist())
+        if length
+    ]
+
+
+def typical(traces: Sequence[Trace]) -> Trace | None:
+    """The game of median length; None if there is none."""
+    return sorted(traces, key=lambda trace: trace.length)[len(traces) // 2] if traces else None
 
 
 class _RecordingPolicy:

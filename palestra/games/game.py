@@ -9,7 +9,7 @@ different roles decide in different worlds, one move lists all of them, and `dec
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import numpy as np
@@ -19,7 +19,7 @@ from torch import Tensor
 from palestra.games.normalization import ObservationTransform
 from palestra.games.policy import Observes
 from palestra.games.spaces import ActionSpace, Box, MultiDiscrete, Space
-from palestra.games.trace import Storyboard, Trace
+from palestra.games.trace import ShareTable, Storyboard, Trace, Transcript
 from palestra.randomness import runs_on_cpu
 
 State = dict[str, Tensor]
@@ -138,9 +138,9 @@ class TensorGame(Game):
     `tallies` are state entries of shape (B,). May be set: `outcome_entries`, the state entries that `measures` gets;
     `observation_transform`, what is done with observations before players get them (None: nothing).
     Must be implemented: `reset`, `deciding`, `observe`, `legal`, `transition`, and with `critic_spaces`
-    `observe_for_critics`; may be: `refill`, `transition_in_place`, `stepper`, `held_out`, `measures`, `storyboard`, and
-    for people who ask and play `read_board`, `describe_board`, `read_action`, `describe_action`. With one role, that
-    role decides in every world that is not over.
+    `observe_for_critics`; may be: `refill`, `transition_in_place`, `stepper`, `held_out`, `measures`, for reports
+    `storyboard`, `transcript`, `tables`, and for people who ask and play `read_board`, `describe_board`, `read_action`,
+    `describe_action`. With one role, that role decides in every world that is not over.
     """
 
     moves: tuple[tuple[str, ...], ...]
@@ -248,6 +248,14 @@ class TensorGame(Game):
     def storyboard(self, trace: Trace) -> Storyboard | None:
         """A game as pictures for a report; None: the report shows the moves as a table."""
         return None
+
+    def transcript(self, trace: Trace) -> Transcript | None:
+        """A game in words for a report, which shows some of them for every pairing; None: as `storyboard` says."""
+        return None
+
+    def tables(self, outcomes: State) -> Sequence[ShareTable]:
+        """What the ends of many games say, in tables for a report. outcomes: as for `measures`."""
+        return ()
 
     def read_board(self, board: Any) -> State:
         """The state of one world that begins with a board, which somebody has typed: what JSON makes of the text, or

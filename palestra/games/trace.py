@@ -19,12 +19,13 @@ class Choice:
 @dataclass(frozen=True)
 class Trace:
     """A game from its start on. choices: in order. end: the last state. length: rounds played. is_finished: whether it
-    ended by the rules."""
+    ended by the rules. returns: by role."""
 
     choices: tuple[Choice, ...]
     end: dict[str, Tensor]
     length: int
     is_finished: bool
+    returns: dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -54,3 +55,40 @@ class Storyboard:
 
     legend: str
     scenes: Sequence[Scene]
+
+
+@dataclass(frozen=True)
+class Utterance:
+    """What a role says or decides in a round. channel: where it says it; empty where there is only one, and of a
+    decision. is_decision: whether it ends something."""
+
+    round: int
+    role: str
+    channel: str
+    text: str
+    is_decision: bool
+
+
+@dataclass(frozen=True)
+class Transcript:
+    """A game as people read it. title: what it is about. kind: of games of several kinds, as those of each label, a
+    report shows some of each. roles: of the game. deciders: those of them that stand on the other side. end: how it has
+    ended."""
+
+    title: str
+    kind: str
+    roles: tuple[str, ...]
+    deciders: tuple[str, ...]
+    utterances: tuple[Utterance, ...]
+    end: str
+
+
+@dataclass(frozen=True)
+class ShareTable:
+    """Shares, 0..1, in rows and columns. shares: a list per row; None where nothing is known."""
+
+    title: str
+    corner: str
+    columns: tuple[str, ...]
+    rows: tuple[str, ...]
+    shares: tuple[tuple[float | None, ...], ...]

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from palestra.config import ConfigError, ConfigErrorItem
-from palestra.games.dialogue.game import GO_ON, INSTANCE, DialogueConfig, DialogueGame
-from palestra.games.dialogue.protocol import ACCEPT, REJECT
+from palestra.games.dialogue.game import DialogueConfig, DialogueGame
+from palestra.games.dialogue.protocol import ACCEPT, GO_ON, REJECT
+from palestra.games.dialogue.scenario import INSTANCE
 from palestra.games.dialogue.witness import Witness
 from palestra.games.game import Game
 from palestra.games.spaces import Discrete, MultiDiscrete

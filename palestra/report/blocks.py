@@ -6,6 +6,7 @@ from typing import Any
 
 from markupsafe import Markup
 
+from palestra.games.trace import Transcript
 from palestra.recording.results import Score, score_text
 from palestra.report.figures import Drawn
 
@@ -111,7 +112,25 @@ class Strip:
     kind: str = "strip"
 
 
-Block = Table | Note | Heading | FigureGrid | Legend | Facts | Code | Strip
+@dataclass(frozen=True)
+class Talks:
+    """Games in words, side by side. The colours of roles are those of their series."""
+
+    title: str
+    games: Sequence[Transcript]
+    kind: str = "talks"
+
+
+@dataclass(frozen=True)
+class Tables:
+    """Small tables side by side, each with its caption."""
+
+    title: str
+    tables: Sequence[Table]
+    kind: str = "tables"
+
+
+Block = Table | Note | Heading | FigureGrid | Legend | Facts | Code | Strip | Talks | Tables
 
 
 @dataclass

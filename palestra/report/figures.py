@@ -160,8 +160,8 @@ def short(name: str) -> str:
     return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 1]}\N{HORIZONTAL ELLIPSIS}"
 
 
-def thinned(points: Sequence[T]) -> Sequence[T]:
-    """At most MOST_POINTS of the points, evenly chosen, with both ends."""
-    if len(points) <= MOST_POINTS:
+def thinned(points: Sequence[T], most: int = MOST_POINTS) -> Sequence[T]:
+    """At most so many of the points, evenly chosen, with both ends."""
+    if len(points) <= most:
         return points
-    return [points[round(i * (len(points) - 1) / (MOST_POINTS - 1))] for i in range(MOST_POINTS)]
+    return [points[round(i * (len(points) - 1) / (most - 1))] for i in range(most)]

@@ -145,7 +145,7 @@ def metric_names(group: Group) -> list[str]:
 def metric_curve(group: Group, name: str, unit: str) -> Curve:
     """A number of the training records over training."""
     tracks = [
-        [Point(_step(record, unit), Score(value, math.nan, math.nan)) for record, value in run.metrics.get(name, [])]
+        [Point(steps_in(record, unit), Score(value, math.nan, math.nan)) for record, value in run.metrics.get(name, [])]
         for run in group.runs
     ]
     return over_runs(group, tracks, name)
@@ -161,10 +161,11 @@ def _scores(run: RunData, evaluation: str, seats: tuple[Seat, ...], measure: str
         if found.evaluation.name == evaluation:
             for pair in found.evaluation.pairs:
                 if pair.seats == seats and measure in pair.scores:
-                    yield Point(_step(found.record, unit), pair.scores[measure])
+                    yield Point(steps_in(found.record, unit), pair.scores[measure])
 
 
-def _step(record: Mapping[str, Any], unit: str) -> int:
+def steps_in(record: Mapping[str, Any], unit: str) -> int:
+    """The position of a record on the curves' axes."""
     value = record.get(unit)
     return value if isinstance(value, int) else 0
 

@@ -16,11 +16,13 @@ from palestra.report.evaluations import evaluations_section
 from palestra.report.figures import Figures
 from palestra.report.groups import Group, group_runs
 from palestra.report.learning import curves_section, metrics_section
+from palestra.report.measures import measures_section
 from palestra.report.media import media_section
 from palestra.report.overview import checkpoints_section, runs_section, setting_section
 from palestra.report.reading import read_runs, under
 from palestra.report.samples import samples_section
 from palestra.report.timings import time_section
+from palestra.report.updates import updates_section
 from palestra.storage.disk import RunFolderError, write_bytes
 
 HERE = Path(__file__).parent
@@ -70,6 +72,8 @@ def _sections_of_training(groups: Sequence[Group], figures: Figures) -> list[Sec
     return [
         runs_section(groups),
         curves_section(groups, figures),
+        *measures_section(groups, figures),
+        *updates_section(groups, figures),
         *([comparison_section(groups)] if len(groups) > 1 else []),
         evaluations_section(groups),
         samples_section(groups, figures),

@@ -1,4 +1,5 @@
-"""Sample games: the players of a checkpoint play on the CPU, and the report shows the boards or moves of one game.
+"""Sample games: the players of a checkpoint play on the CPU, and the report shows the boards or moves of one game, or
+what was said in some.
 
 The run may come from another person: no module that it names is imported, and no environment is built. Runs that need
 either have no sample games.
@@ -9,10 +10,23 @@ from typing import Any
 
 from palestra.config import Config, importing_nothing
 from palestra.evaluation.evaluations import Evaluations
+from palestra.evaluation.trace import typical
 from palestra.games.config import GameConfig
 from palestra.games.game import TensorGame
-from palestra.games.trace import PictureStyle, Scene, Storyboard, Trace
-from palestra.report.blocks import Block, Cell, Heading, Note, Picture, Section, Strip, Table
+from palestra.games.trace import PictureStyle, Scene, ShareTable, Storyboard, Trace, Transcript
+from palestra.report.blocks import (
+    Block,
+    Cell,
+    Heading,
+    Legend,
+    Note,
+    Picture,
+    Section,
+    Strip,
+    Table,
+    Tables,
+    Talks,
+)
 from palestra.report.figures import FONT_SIZE, INK, SERIES, Figures
 from palestra.report.groups import Group
 from palestra.report.reading import RunData
@@ -22,6 +36,9 @@ from palestra.storage.run_folder import RunFolder
 
 MOST_PICTURES = 8
 MOST_MOVES = 12
+MOST_PAIRINGS = 6
+MOST_OF_A_KIND = 2
+MOST_GAMES = 2000  # of which tables are made
 PICTURE_SIZE = (2.5, 2.3)  # inches
 STYLE = PictureStyle(INK, SERIES, FONT_SIZE)
 MOST_NUMBERS = 32  # of an entry of a state that is told
@@ -29,7 +46,8 @@ REMEDY = "palestra evaluate RUN plays, and with --video films an environment."
 
 
 def samples_section(groups: Sequence[Group], figures: Figures) -> Section:
-    """A game of the first run of each group, in the pairing that `best` names, or else the first one with a learner."""
+    """Of the first run of each group a game in the pairing that `best` names, or else the first one with a learner; in
+    words of all pairings."""
     section = Section("samples", "Sample games")
     for group in groups:
         run = group.runs[0]
@@ -60,12 +78,15 @@ def _samples(run: RunData, figures: Figures) -> list[Block]:
     stored.load(which)
     name, pairing = wanted
     game = stored.evaluations.games[name]
-    players = " vs ".join(pairing.values())
-    title = f"{players} in evaluation {name}, from the {which} checkpoint, at opt step {stored.counters['opt_steps']:,}"
-    trace = stored.evaluations.trace(name, pairing)
+    traces = stored.evaluations.traces(name, pairing)
+    trace = typical(traces)
     if trace is None:
         return [Note("The games of the evaluation are over at their start.")]
     assert isinstance(game, TensorGame)  # no environment is played here
+    moment = f"evaluation {name}, from the {which} checkpoint, at opt step {stored.counters['opt_steps']:,}"
+    if game.transcript(trace) is not None:
+        return list(_talks(stored, game, name, pairing, moment))
+    title = f"{' vs '.join(pairing.values())} in {moment}"
     storyboard = game.storyboard(trace)
     if storyboard is not None:
         return [_strip(f"{title}. {_end_text(trace)}", storyboard, figures)]
@@ -120,6 +141,42 @@ def _strip(title: str, storyboard: Storyboard, figures: Figures) -> Strip:
 def _picture(scene: Scene, figures: Figures) -> Picture:
     drawn = figures.draw(scene.title, scene.description, lambda figure: scene.paint(figure, STYLE), PICTURE_SIZE)
     return Picture(drawn.svg, scene.caption)
+
+
+# ---- what was said -------------------------------------------------------------------------------------
+
+
+def _talks(stored: StoredRun, game: TensorGame, name: str, wanted: dict[str, str], moment: str) -> Iterator[Block]:
+    """Some games of every pairing in which a player learns; and tables on many games of the wanted one."""
+    yield Note(f"Games of {moment}: of every pairing some of the first, which begin alike for all of them.")
+    yield Legend(list(enumerate(game.roles)))
+    for pairing in stored.evaluations.pairings(name, with_scripted=False)[:MOST_PAIRINGS]:
+        transcripts = [told for trace in stored.evaluations.traces(name, pairing) if (told := game.transcript(trace))]
+        yield Talks(_pairing_text(stored, pairing), list(_of_every_kind(transcripts)))
+    num_games = min(stored.evaluations.configs[name].final_num_games, MOST_GAMES)
+    tables = [_share_table(each) for each in game.tables(stored.evaluations.outcomes(name, wanted, num_games))]
+    if tables:
+        what = "How often each message was said in games with each label, and what it tells of the label"
+        yield Tables(f"{what}; {_pairing_text(stored, wanted)}, {num_games:,} games.", tables)
+
+
+def _pairing_text(stored: StoredRun, pairing: dict[str, str]) -> str:
+    learns = {name: name in stored.players and stored.players[name].learning for name in pairing.values()}
+    return " vs ".join(f"{name}{'*' * learns[name]}" for name in pairing.values())
+
+
+def _of_every_kind(transcripts: Sequence[Transcript]) -> Iterator[Transcript]:
+    """The first ones of each kind, kind by kind."""
+    for kind in sorted({each.kind for each in transcripts}):
+        yield from [each for each in transcripts if each.kind == kind][:MOST_OF_A_KIND]
+
+
+def _share_table(told: ShareTable) -> Table:
+    rows = [
+        [Cell(name), *(Cell("-") if x is None else Cell(f"{x:.0%}", x, heat=x) for x in shares)]
+        for name, shares in zip(told.rows, told.shares, strict=True)
+    ]
+    return Table(told.title, [told.corner, *told.columns], rows, is_heat=True)
 
 
 # ---- moves of other games ------------------------------------------------------------------------------

@@ -42,9 +42,15 @@ def test_what_config_prints_for_a_protocol_trains(protocol: str) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["nip"], "nip: expected a scenario after the protocol (witness, or package.module:Class), got none\n"),
-        (["nip", "x=1"], "nip: expected a scenario after the protocol (witness, or package.module:Class), got none\n"),
-        (["adp", "nim"], "adp: expected a scenario after the protocol (witness, or package.module:Class), got 'nim'\n"),
+        (["nip"], "nip: expected a scenario after the protocol (witness, rows, or package.module:Class), got none\n"),
+        (
+            ["nip", "x=1"],
+            "nip: expected a scenario after the protocol (witness, rows, or package.module:Class), got none\n",
+        ),
+        (
+            ["adp", "nim"],
+            "adp: expected a scenario after the protocol (witness, rows, or package.module:Class), got 'nim'\n",
+        ),
     ],
 )
 def test_a_protocol_without_a_scenario_is_told(words: list[str], message: str) -> None:
@@ -70,3 +76,63 @@ def test_a_prover_by_dqn_plays_beside_a_verifier_by_ppo(trainer: str) -> None:
     last = [record for record in read_records(Path("run/records.jsonl")) if record["kind"] == "training"][-1]
     assert last["players"]["prover"]["opt_steps"] >= 5 * 2  # at first there may be too few rows
     assert last["players"]["verifier"]["opt_steps"] > 0
+
+
+# ---- rows ----------------------------------------------------------------------------------------------
+
+
+def write_table(label: str = "label") -> None:
+    """A column of every kind: numbers, texts, many texts, one that lacks a value."""
+    rows = [[i / 3, "ab"[i % 2], f"name {i}", "" if i == 5 else i, i % 2] for i in range(40)]
+    lines = [["size", "colour", "name", "age", label], *rows]
+    Path("data.csv").write_text("".join(",".join(map(str, line)) + "\n" for line in lines))
+
+
+def test_config_for_rows_is_completed_from_the_file_and_trains() -> None:
+    write_table()
+    few = [*FEW, "num_worlds=8"]
+    printed = CliRunner().invoke(app, ["config", "ppo", "nip", "rows", "game.scenario.file=data.csv", *few])
+    assert printed.exit_code == 0, printed.output
+    Path("run.yml").write_text(printed.stdout)
+    scenario = load_yaml(Path("run.yml"))["game"]["scenario"]
+    assert scenario["label"] == "label"
+    assert scenario["sees"] == {"prover": ["size", "colour"], "verifier": []}
+    assert scenario["categorical"] == ["colour"]
+    assert CliRunner().invoke(app, ["train", "run.yml", "--run", "run", "--quiet"]).exit_code == 0
+
+
+def test_a_lone_verifier_is_suggested_to_see_all_columns_and_overrides_count() -> None:
+    write_table("sick")
+    words = ["game.scenario.file=data.csv", "game.scenario.label=sick", "game.scenario.num_tokens=3"]
+    printed = CliRunner().invoke(app, ["config", "ppo", "solo_verifier", "rows", *words])
+    assert printed.exit_code == 0, printed.output
+    Path("run.yml").write_text(printed.stdout)
+    scenario = load_yaml(Path("run.yml"))["game"]["scenario"]
+    assert scenario["sees"] == {"verifier": ["size", "colour"]}
+    assert (scenario["label"], scenario["num_tokens"]) == ("sick", 3)
+    chosen = ["game.scenario.sees={verifier: [size]}", "game.scenario.categorical=[]"]
+    assert CliRunner().invoke(app, ["config", "ppo", "solo_verifier", "rows", *words, *chosen]).exit_code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ([], "game.scenario.file: expected a path, but the key is missing; give it, as game.scenario.file=data.csv"),
+        (["game.scenario.file=none.csv"], "game.scenario.file: expected a file at 'none.csv', got none (looked in "),
+        (
+            ["game.scenario.file=data.csv"],
+            "game.scenario.label: expected one of the columns (size, colour, name, age, sick), but the key is missing; "
+            "give it, as game.scenario.label=sick",
+        ),
+        (
+            ["game.scenario.file=data.csv", "game.scenario.label=sick", "game.protocol.first=me"],
+            "game.protocol.first: expected one of 'verifier', 'prover', got 'me'",
+        ),
+    ],
+)
+def test_what_config_for_rows_lacks_is_told(words: list[str], line: str) -> None:
+    write_table("sick")
+    result = CliRunner().invoke(app, ["config", "ppo", "nip", "rows", *words])
+    assert result.exit_code == 2
+    assert result.stderr.startswith(line), result.stderr
+    assert result.stderr.count("\n") == 1

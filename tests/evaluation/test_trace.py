@@ -7,7 +7,7 @@ import torch
 
 from palestra.config import Config
 from palestra.evaluation.evaluator import play_games
-from palestra.evaluation.trace import NUM_CANDIDATES, trace_game
+from palestra.evaluation.trace import NUM_TRACED, trace_games, typical
 from palestra.games.game import TensorGame
 from palestra.games.nim import NimConfig
 from palestra.games.normalization import UNCHANGED
@@ -24,9 +24,9 @@ def tensor_game(config: Config) -> TensorGame:
 def test_a_traced_game_is_the_one_of_middle_length_and_its_moves_lead_from_board_to_board() -> None:
     game = tensor_game(polyhedra_config())
     policies = {role: make_script("random", game, role) for role in game.roles}
-    trace = trace_game(game, policies, 50, seed=3)
+    trace = typical(trace_games(game, policies, 50, seed=3))
     assert trace is not None
-    lengths = sorted(play_games(game, policies, NUM_CANDIDATES, 50, seed=3).lengths.tolist())
+    lengths = sorted(play_games(game, policies, NUM_TRACED, 50, seed=3).lengths.tolist())
     assert trace.length == lengths[len(lengths) // 2]
     assert [choice.role for choice in trace.choices] == ["host", "agent"] * trace.length
     states = [choice.state for choice in trace.choices] + [trace.end]
@@ -40,7 +40,7 @@ def test_a_traced_game_is_the_one_of_middle_length_and_its_moves_lead_from_board
 
 def test_in_a_game_turn_by_turn_only_who_decides_is_told() -> None:
     game = tensor_game(NimConfig(name="nim", num_heaps=3, max_stones=4, observation=UNCHANGED))
-    trace = trace_game(game, {role: make_script("random", game, role) for role in game.roles}, 50, seed=0)
+    trace = typical(trace_games(game, {role: make_script("random", game, role) for role in game.roles}, 50, seed=0))
     assert trace is not None
     expected = ("first", "second") * trace.length
     assert tuple(choice.role for choice in trace.choices) == expected[: len(trace.choices)]
@@ -50,4 +50,15 @@ def test_in_a_game_turn_by_turn_only_who_decides_is_told() -> None:
 def test_games_that_are_over_at_their_start_are_no_trace() -> None:
     game = tensor_game(polyhedra_config(initial_points=[[[1, 2, 3]]]))
     policies = {role: make_script("random", game, role) for role in game.roles}
-    assert trace_game(game, policies, 50, seed=0) is None
+    assert trace_games(game, policies, 50, seed=0) == []
+    assert typical([]) is None
+
+
+def test_traces_have_the_returns_of_the_games_that_are_played() -> None:
+    game = tensor_game(NimConfig(name="nim", num_heaps=3, max_stones=4, observation=UNCHANGED))
+    policies = {role: make_script("random", game, role) for role in game.roles}
+    traces = trace_games(game, policies, 50, seed=4)
+    games = play_games(game, policies, NUM_TRACED, 50, seed=4)
+    assert [trace.length for trace in traces] == games.lengths.tolist()
+    for role in game.roles:
+        assert [trace.returns[role] for trace in traces] == games.returns[role].tolist()

@@ -10,6 +10,7 @@ import palestra
 from palestra.report.page import write_report
 from palestra.storage.records_file import read_records
 from tests.report.browser import CHROMIUM, Page, browser
+from tests.report.dialogues import train_dialogue
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine")
 
@@ -63,16 +64,19 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 
 @pytest.fixture(scope="module")
-def reports(runs: list[Path]) -> list[Path]:
-    """Of one run, and of both; with some of the metrics."""
+def reports(runs: list[Path], tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Of one run, of both, and of a dialogue of three in which one is frozen at times; with some of the metrics."""
+    frozen = "players.prover1.updates={name: alternating_periodic, period: 2, phase: 1}"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("palestra.report.learning.MOST_FIGURES", 3)
-        return [write_report(runs[:1], None), write_report(runs, runs[0] / "both.html")]
+        patch.setattr("palestra.runs.output.plot_scores", lambda records: None)
+        debate = train_dialogue(tmp_path_factory.mktemp("debate") / "debate", "debate", [frozen])
+        return [write_report(runs[:1], None), write_report(runs, runs[0] / "both.html"), write_report([debate], None)]
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 360])
-@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize("number", [0, 1, 2])
 def test_a_report_is_whole_in_a_browser(page: Page, reports: list[Path], number: int, width: int, scheme: str) -> None:
     page.open(reports[number], width, scheme)
     page.ask("document.querySelectorAll('details').forEach(each => each.open = true)")

@@ -15,6 +15,8 @@ from palestra.commands.suggest_config import shipped_configs
 from palestra.config import load_yaml
 from palestra.games.polyhedra.words import board_points, chosen_axes
 from palestra.report.page import write_report
+from palestra.storage.records_file import read_records
+from tests.report.dialogues import train_dialogue
 from tests.report.parsing import Parsed
 
 pytestmark = pytest.mark.usefixtures("no_plots", "few_figures")
@@ -68,6 +70,41 @@ def test_moves_of_another_game_are_a_table(tmp_path: Path) -> None:
     (table,) = (table for label, table in page.tables.items() if "A game of middle length" in label)
     assert [text for text, _ in table.rows[0]][:3] == ["move", "role", "action"]
     assert table.column("heaps")[-1][0] == "0 0 0"
+
+
+def test_dialogues_are_told_in_words_for_every_pairing(tmp_path: Path) -> None:
+    run = train_dialogue(tmp_path / "nip", "nip", ["game.protocol.max_rounds=3", "evaluations.0.max_rounds=50"])
+    page = Parsed(write_report([run], None))
+    for pairing in ("prover* vs random", "random vs verifier*", "prover* vs verifier*"):
+        assert f"<h3>{pairing}</h3>" in page.html
+    articles = re.findall(r"<article>(.*?)</article>", page.html, re.S)
+    titles = [re.findall(r"<h4>(.*?)</h4>", article)[0] for article in articles]
+    assert len(titles) == 12
+    assert [title[-7:] for title in titles] == ["label 0", "label 0", "label 1", "label 1"] * 3
+    assert titles[:4] == titles[4:8] == titles[8:], "the same instances in every pairing"
+    for article in articles:
+        texts = [re.sub(r"<.*?>", " ", line).split() for line in re.findall(r"<li.*?</li>", article, re.S)]
+        assert all(each[0] == "round" and each[2] in ("prover", "verifier") for each in texts)
+        assert texts[0][:3] == ["round", "0,", "verifier"]
+        verdict = re.search(r"verifier (accepts|rejects|never decides)(?:, which is (right|wrong))?", article)
+        assert verdict
+        label = int(re.findall(r"label (\d)", article)[0])
+        if verdict[2]:
+            assert (verdict[2] == "right") == ((verdict[1] == "accepts") == (label == 1))
+    shares = [table for name, table in page.tables.items() if re.fullmatch(r"round \d: \d\.\d\d bits", name)]
+    assert shares
+    for table in shares:
+        for column in ("label 0", "label 1"):
+            assert sum(value or 0.0 for _, value in table.column(column)) == pytest.approx(1.0, abs=1e-6)
+
+
+def test_bits_of_messages_are_those_of_the_record(tmp_path: Path) -> None:
+    """Where the checkpoint is that of the last evaluation, the same games are played again."""
+    run = train_dialogue(tmp_path / "adp", "adp", ["best=null"])
+    page = Parsed(write_report([run], None))
+    last = [record for record in read_records(run / "records.jsonl") if record["kind"] == "evaluation"][-1]
+    bits = last["pairs"][0]["measures"]["information/main/0"]
+    assert f"round 0: {bits:.2f} bits" in page.tables
 
 
 def test_points_and_choices_are_read_from_a_state() -> None:

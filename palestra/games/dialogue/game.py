@@ -14,23 +14,23 @@ from torch.nn.functional import one_hot
 
 from palestra.config import ByName, ConfigError, ConfigErrorItem, UnreadConfig, UserConfig, below
 from palestra.games.config import GameConfig, TensorGameConfig
-from palestra.games.dialogue.loops import CHANGING, GO_ON, Loops
+from palestra.games.dialogue.loops import CHANGING, Loops
 from palestra.games.dialogue.measures import NAMES, mutual_information, verdict_measures
-from palestra.games.dialogue.protocol import VERDICTS, Protocol
+from palestra.games.dialogue.protocol import DECISIONS, GO_ON, VERDICTS, Protocol
 from palestra.games.dialogue.protocols import AnyProtocolConfig, NipConfig
 from palestra.games.dialogue.rows import RowsConfig
-from palestra.games.dialogue.scenario import Scenario
+from palestra.games.dialogue.scenario import INSTANCE, Scenario, instance_of
+from palestra.games.dialogue.transcripts import message_tables, transcript_of
 from palestra.games.dialogue.trial import make_protocol, make_scenario
 from palestra.games.dialogue.turns import turns_in_words
 from palestra.games.dialogue.witness import WitnessConfig
 from palestra.games.game import Kernel, Observation, State, TensorGame
 from palestra.games.normalization import make_transform
 from palestra.games.spaces import Discrete, MultiDiscrete, Space
+from palestra.games.trace import ShareTable, Trace, Transcript
 from palestra.randomness import fold, random_integers, runs_on_cpu
 
-INSTANCE = "instance."
 CRITIC = "critic/"  # before the names of what critics alone are shown
-DECISIONS = ("reject", "accept", "go on")
 
 AnyScenarioConfig = Annotated[WitnessConfig | RowsConfig | UserConfig, ByName(user_class=Scenario)]
 
@@ -283,8 +283,7 @@ class DialogueGame(TensorGame):
 
     def _view(self, state: State, role: str) -> dict[str, Tensor]:
         """What the scenario shows a role."""
-        instances = {name[len(INSTANCE) :]: value for name, value in state.items() if name.startswith(INSTANCE)}
-        return dict(self.scenario.view(instances, role, state["messages"][:, :, self.seen_channels[role]]))
+        return dict(self.scenario.view(instance_of(state), role, state["messages"][:, :, self.seen_channels[role]]))
 
     def legal(self, state: State, role: str) -> Tensor:
         if (loops := self._loops(state["round"])) is not None:
@@ -368,9 +367,18 @@ class DialogueGame(TensorGame):
         return ", ".join(says + decisions) or "says nothing"
 
     def describe_board(self, state: State) -> str:
-        instance = {name[len(INSTANCE) :]: value for name, value in state.items() if name.startswith(INSTANCE)}
-        lines = [f"{self.scenario.describe(instance)}; label {int(state['label'])}; round {int(state['round'])}"]
+        lines = [
+            f"{self.scenario.describe(instance_of(state))}; label {int(state['label'])}; round {int(state['round'])}"
+        ]
         for t, c in state["messages"].ge(0).nonzero().tolist():
             token = self.scenario.describe_token(int(state["messages"][t, c]))
             lines.append(f"round {t}, {self.channels[c]}: {token}")
         return "\n".join(lines)
+
+    def transcript(self, trace: Trace) -> Transcript:
+        spoken = {role: [self.channels[c] for c in own] for role, own in self.spoken_channels.items()}
+        return transcript_of(self.protocol, self.scenario, spoken, trace)
+
+    def tables(self, outcomes: State) -> list[ShareTable]:
+        slots = message_slots(self.protocol)
+        return list(message_tables(self.scenario, slots, self.channels, outcomes["label"], outcomes["messages"]))

@@ -11,13 +11,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from palestra.games.dialogue.protocol import GO_ON
 from palestra.games.dialogue.protocol import Protocol as DialogueProtocol
 from palestra.games.game import State
 from palestra.runtime.compiling import njit
 
 Array = np.ndarray[Any, Any]
 
-GO_ON = 2  # the action; 0 and 1 are the verdicts
 CHANGING = ("round", "messages", "verdicts", "right", "undecided")  # what a round changes of a state
 
 _compiled = njit()

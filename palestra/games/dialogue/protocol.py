@@ -11,6 +11,8 @@ from palestra.config import Config
 REJECT, ACCEPT = 0, 1
 Verdict = Literal[0, 1] | None  # None: no decision before the dialogue was over
 VERDICTS: tuple[Verdict, ...] = (0, 1, None)
+DECISIONS = ("reject", "accept", "go on")  # a verifier's choices; the first two are verdicts
+GO_ON = 2
 
 
 class RewardsConfig(Config):

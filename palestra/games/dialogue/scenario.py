@@ -14,6 +14,12 @@ from palestra.games.dialogue.protocol import Protocol
 from palestra.games.spaces import Space
 
 Instances = dict[str, Tensor]
+INSTANCE = "instance."  # before the name of an instance's tensor in a state of the game
+
+
+def instance_of(state: Mapping[str, Tensor]) -> Instances:
+    """The tensors of the scenario in a state of the game."""
+    return {name[len(INSTANCE) :]: value for name, value in state.items() if name.startswith(INSTANCE)}
 
 
 class Scenario(ABC):

@@ -1,6 +1,6 @@
 """`rows`: what is drawn, what players see, and what does not fit in a file.
 
-Covers palestra.games.dialogue.columns, palestra.games.dialogue.rows.
+Covers palestra.games.dialogue.columns.
 """
 
 import csv
@@ -24,6 +24,7 @@ from palestra.config import ConfigError, check, load_yaml
 from palestra.games import OneGame, make_game
 from palestra.games.dialogue.columns import read_columns
 from palestra.games.dialogue.game import DialogueGame
+from palestra.games.trees import are_same
 from palestra.games.trial import try_game
 from palestra.randomness import base_key, fold, world_keys
 from palestra.storage.records_file import read_records
@@ -600,14 +601,17 @@ def test_a_run_does_not_go_on_once_its_file_has_changed() -> None:
         [line] = [line for line in result.stderr.splitlines() if line.startswith("game")]
         assert line.startswith("game.scenario: expected 'data.csv' as it was when the run began (SHA-256 "), line
         assert line.endswith("; put that file back, or begin a new run")
+    assert not Path("runs").exists(), "of the branch nothing is left"
     Path("data.csv").unlink()
     result = CliRunner().invoke(app, ["evaluate", "run"])
     assert result.exit_code == 2
     assert "game.scenario.file: expected a file at 'data.csv', got none (looked in " in result.stderr
     Path("data.csv").write_bytes(before)
     assert CliRunner().invoke(app, ["resume", "run"]).exit_code == 0
-    last = [record for record in read_records(Path("run/records.jsonl")) if record["kind"] == "training"][-1]
-    assert last["opt_steps"] == 16
+    palestra.make_trainer(config(stop={"after": 16, "unit": "opt_steps"}), run="at once").fit()
+    resumed, straight = (palestra.load_player(run, "prover", "latest").weights() for run in ("run", "at once"))
+    assert resumed["opt_steps"] == straight["opt_steps"] > 0
+    assert are_same(resumed["nets"], straight["nets"])
 
 
 def test_an_evaluation_with_rows_that_players_would_see_otherwise_is_refused() -> None:

@@ -1,0 +1,63 @@
+"""The measures of games in a report are those of the records."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from palestra.report.page import write_report
+from palestra.storage.records_file import read_records
+from tests.report.dialogues import train_dialogue
+from tests.report.parsing import Parsed
+
+pytestmark = pytest.mark.usefixtures("no_plots", "few_figures")
+
+
+@pytest.fixture
+def few_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("palestra.report.learning.MOST_FIGURES", 1)
+
+
+def measured(run: Path, place: int) -> list[dict[str, Any]]:
+    evaluations = [record for record in read_records(run / "records.jsonl") if record["kind"] == "evaluation"]
+    return [record["pairs"][place]["measures"] for record in evaluations]
+
+
+def test_measures_over_training_are_those_of_the_records(tmp_path: Path) -> None:
+    run = train_dialogue(tmp_path / "nip", "nip", ["game.protocol.max_rounds=3"])
+    page = Parsed(write_report([run], None))
+    assert "measures" in page.ids
+    for place, pairing in enumerate(("prover* vs random", "random vs verifier*", "prover* vs verifier*")):
+        table = page.tables[f"{pairing}: measures over epochs."]
+        found = measured(run, place)
+        assert [text for text, _ in table.rows[0]] == ["measure", "0", "3", "6", "9", "12"]
+        named = [name for name in found[0] if any(each[name] is not None for each in found)]
+        assert [row[0][0] for row in table.rows[1:]] == named
+        assert "information/main/1" in named
+        for row in table.rows[1:]:
+            assert [value for _, value in row[1:]] == [each[row[0][0]] for each in found]
+            assert all((text == "-") == (value is None) for text, value in row[1:])
+    heats = [attrs["style"] for tag, attrs in page.tags if tag == "td" and "style" in attrs]
+    assert all(0.0 <= float(str(style).removeprefix("--heat: ")) <= 1.0 for style in heats)
+
+
+def test_several_runs_share_a_table_of_means(tmp_path: Path) -> None:
+    runs = [train_dialogue(tmp_path / f"adp-{seed}", "adp", [f"seed={seed}"]) for seed in (0, 1)]
+    page = Parsed(write_report(runs, tmp_path / "both.html"))
+    table = page.tables["prover* vs verifier*: measures over epochs, means over 2 runs."]
+    found = [measured(run, 2) for run in runs]
+    means = [(one["accuracy"] + other["accuracy"]) / 2 for one, other in zip(*found, strict=True)]
+    assert [value for _, value in table.rows[1][1:]] == pytest.approx(means)
+
+
+def test_damaged_measures_and_games_without_any_are_left_out(tmp_path: Path, make_config: Any) -> None:
+    run = train_dialogue(tmp_path / "solo", "solo_verifier")
+    lines = (run / "records.jsonl").read_text().splitlines()
+    records = [json.loads(line) for line in lines]
+    for record in records:
+        for pair in record.get("pairs", []):
+            pair["measures"] = ["nothing"]
+    (run / "records.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
+    page = Parsed(write_report([run], None))
+    assert "measures" not in page.ids
