@@ -130,6 +130,14 @@ def test_floats_are_uniform_multiples_of_the_step_below_one() -> None:
     assert chisquare(torch.histc(floats, 50, 0.0, 1.0)).pvalue > 1e-4
 
 
+@pytest.mark.parametrize("num", [1, 4])
+def test_bits_of_loops_are_those_of_tensor_operations(num: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys = fold(torch.arange(1000), 3).view(10, 100).T
+    by_loops = random_bits(keys, num)
+    monkeypatch.setattr("palestra.randomness.runs_on_cpu", lambda tensor: False)
+    assert torch.equal(random_bits(keys, num), by_loops)
+
+
 @pytest.mark.parametrize("num", [1, 2, 7])
 def test_normals_of_loops_are_those_of_tensor_operations(num: int, monkeypatch: pytest.MonkeyPatch) -> None:
     keys = fold(torch.arange(50_000), 3)

@@ -24,6 +24,7 @@ from benchmarks.peers.script import Stopwatch, Work, answer, versions_of
 
 REJECT, ACCEPT, GO_ON = 0, 1, 2  # the verifier's decisions
 AGENTS = ("prover", "verifier")
+ACTIVATIONS = {"relu": nn.ReLU, "tanh": nn.Tanh}
 
 
 class NipOnWitness(EnvBase):
@@ -116,6 +117,7 @@ class NipOnWitness(EnvBase):
         tokens = [tensordict[agent, "action"][:, 0] for agent in AGENTS]
         is_verifiers = self.round % 2 == 0
         token = torch.where(is_verifiers, tokens[1], tokens[0])
+        token = torch.where(token < self.num_bits, token, -1)  # silence, which no mask allows here
         self.messages.scatter_(1, self.round.unsqueeze(1), token.unsqueeze(1))
         decision = torch.where(is_verifiers, tensordict["verifier", "action"][:, 1], GO_ON)
         self.round = self.round + 1
@@ -161,7 +163,7 @@ class Agent:
     def __init__(self, name: str, env: NipOnWitness, work: Work) -> None:
         num_inputs = env.observation_spec[name, "observation"].shape[-1]
         nums = env.choices[name]
-        arch = {"num_cells": list(work["net_arch"]), "activation_class": nn.Tanh}
+        arch = {"num_cells": list(work["net_arch"]), "activation_class": ACTIVATIONS[work["activation"]]}
         self.name = name
         self.policy = ProbabilisticActor(
             TensorDictModule(
@@ -187,7 +189,7 @@ class Agent:
             entropy_coeff=work["entropy_coefficient"],
             critic_coeff=work["value_coefficient"],
             loss_critic_type="l2",
-            normalize_advantage=True,
+            normalize_advantage=work["normalize_advantages"],
         )
         self.loss.set_keys(**keys, action=(name, "action"), sample_log_prob=(name, "log_prob"))
         num_rows = work["num_worlds"] * work["rollout_length"]
@@ -197,7 +199,7 @@ class Agent:
             batch_size=num_rows // work["num_minibatches"],
         )
         self.parameters = list(self.loss.parameters())
-        self.optimizer = torch.optim.Adam(self.parameters, lr=work["learning_rate"], eps=1e-5)
+        self.optimizer = torch.optim.Adam(self.parameters, lr=work["learning_rate"], eps=work["adam_eps"])
         self.num_passes, self.max_grad_norm = work["num_passes"], work["max_grad_norm"]
 
     def learn(self, data: TensorDictBase) -> None:
@@ -229,7 +231,9 @@ def train(work: Work) -> dict[str, Any]:
     num_steps = work["num_worlds"] * work["rollout_length"]
     policy = TensorDictSequential(*(agent.policy for agent in agents))
     env_steps = 0
-    for data in Collector(env, policy, frames_per_batch=num_steps, total_frames=-1, device="cpu"):
+    for data in Collector(
+        env, policy, frames_per_batch=num_steps, total_frames=-1, auto_register_policy_transforms=False
+    ):
         env_steps += num_steps
         for agent in agents:
             agent.learn(data)

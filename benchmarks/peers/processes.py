@@ -21,7 +21,7 @@ class Failed(Exception):
 
 @dataclass(frozen=True)
 class Script:
-    """A script in benchmarks/peers, and the interpreter that runs it."""
+    """A script of the benchmarks, by the name of its module, and the interpreter that runs it."""
 
     module: str
     python: Path
@@ -30,7 +30,7 @@ class Script:
         """What the script answers. Raises Failed where it cannot be started, fails, or takes too long."""
         if not self.python.exists():
             raise Failed(f"{self.python.relative_to(ROOT)} is missing: `make peers` builds it")
-        command = [str(self.python), "-m", f"benchmarks.peers.{self.module}"]
+        command = [str(self.python), "-m", self.module]
         names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUM_THREADS")
         environ = os.environ | dict.fromkeys(names, str(num_threads)) | {"PYTHONPATH": str(ROOT)}
         try:

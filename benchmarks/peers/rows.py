@@ -9,17 +9,17 @@ from benchmarks.peers.processes import OWN_PYTHON, PEERS_PYTHON, Script
 PALESTRA, SB3 = "palestra", "stable-baselines3"
 PEERS = (SB3, "skrl", "tianshou", "torchrl", "sbx")
 SCRIPTS = {
-    PALESTRA: Script("ours", OWN_PYTHON),
-    "bare script": Script("bare", OWN_PYTHON),
-    "palestra train": Script("start", OWN_PYTHON),
-    "script of stable-baselines3": Script("start", OWN_PYTHON),  # which lies in both environments
-    "matrix products alone": Script("floor", PEERS_PYTHON),
-    "convolutions alone": Script("floor", PEERS_PYTHON),
-    SB3: Script("sb3", PEERS_PYTHON),
-    "skrl": Script("skrl", PEERS_PYTHON),
-    "tianshou": Script("tianshou", PEERS_PYTHON),
-    "torchrl": Script("torchrl", PEERS_PYTHON),
-    "sbx": Script("sbx", PEERS_PYTHON),
+    PALESTRA: Script("benchmarks.peers.ours", OWN_PYTHON),
+    "bare script": Script("benchmarks.peers.bare", OWN_PYTHON),
+    "palestra train": Script("benchmarks.peers.start", OWN_PYTHON),
+    "script of stable-baselines3": Script("benchmarks.peers.start", OWN_PYTHON),  # which lies in both environments
+    "matrix products alone": Script("benchmarks.peers.floor", PEERS_PYTHON),
+    "convolutions alone": Script("benchmarks.peers.floor", PEERS_PYTHON),
+    SB3: Script("benchmarks.peers.sb3", PEERS_PYTHON),
+    "skrl": Script("benchmarks.peers.skrl", PEERS_PYTHON),
+    "tianshou": Script("benchmarks.peers.tianshou", PEERS_PYTHON),
+    "torchrl": Script("benchmarks.peers.torchrl", PEERS_PYTHON),
+    "sbx": Script("benchmarks.peers.sbx", PEERS_PYTHON),
 }
 Unit = Literal["env steps/s", "us per batch", "s to solved", "s to first opt step"]
 

@@ -90,8 +90,8 @@ class PlayExecutionConfig(Config):
     num_threads: Annotated[int, Field(ge=1, le=1024)]
     """threads on a CPU, of PyTorch and of BLAS"""
     kernel: Literal["numba", "torch"]
-    """how the polyhedra game and classic control are computed; numba: fast on a CPU; torch: on any device; the results
-    are the same"""
+    """how the polyhedra game, dialogues and classic control are computed; numba: fast on a CPU; torch: on any device;
+    the results are the same"""
 
 
 class ExecutionConfig(PlayExecutionConfig):

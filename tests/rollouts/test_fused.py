@@ -371,6 +371,20 @@ def test_loops_and_tensors_keep_the_same_statistics(
     assert equal(worlds.state_dict(), others.state_dict())
 
 
+@pytest.mark.parametrize("shape", [(), (3,), (2, 2), (0,)])
+def test_rows_are_chosen_as_torch_chooses_them(shape: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where one row stands for all, as legal actions often do."""
+    mask = torch.arange(7) % 3 == 0
+    for dtype in (torch.float32, torch.int64, torch.bool):
+        yes, no = (torch.randint(2, (num, *shape)).to(dtype).expand(7, *shape) for num in (1, 7))
+        found = fused._choose(mask, yes, no), fused._choose(mask, no, yes)
+        with monkeypatch.context() as patch:
+            patch.setattr(fused, "runs_on_cpu", lambda tensor: False)
+            expected = fused._choose(mask, yes, no), fused._choose(mask, no, yes)
+        assert all(map(torch.equal, found, expected))
+        assert found[0].dtype == dtype
+
+
 @every_case
 def test_play_goes_on_from_a_saved_state_to_the_bit(name: str, roles: tuple[str, ...]) -> None:
     fused_game, worlds = start(name, 30)

@@ -136,6 +136,9 @@ class PPOGradient:
         )
         sums = np.zeros((len(self.roles), len(METRICS)))
         self.by_log_std[:] = 0.0
+        index = index[arrays.rows.weight[index] > 0.0]  # in games of turns half of the rows do not count
+        if not len(index):
+            self.by_weights[:] = 0.0
         for start in range(0, len(index), ROWS_AT_ONCE):
             part = index[start : start + ROWS_AT_ONCE]
             inputs = [x[part] for x in arrays.inputs]
@@ -223,9 +226,6 @@ def _discrete_grads(
     log_probs, entropies = np.zeros(logits.shape[1], dtype=np.float32), np.zeros(len(nums), dtype=np.float32)
     actions = rows.action.reshape(len(rows.weight), len(nums))
     for i, row in enumerate(index):
-        if rows.weight[row] == 0.0:
-            by_logits[i], by_values[i] = 0.0, 0.0
-            continue
         log_prob, entropy, start = np.float32(0.0), np.float32(0.0), 0
         for k, num in enumerate(nums):
             top, total, entropies[k] = np.float32(-np.inf), np.float32(0.0), 0.0
@@ -275,9 +275,6 @@ def _box_grads(
     empty."""
     std, is_squashed = np.exp(log_std), len(half_width) > 0
     for i, row in enumerate(index):
-        if rows.weight[row] == 0.0:
-            by_means[i], by_values[i] = 0.0, 0.0
-            continue
         log_prob, entropy = 0.0, 0.0
         by_entropy = -terms.entropy_coefficient * rows.weight[row] / terms.total_weight
         for k in range(len(log_std)):

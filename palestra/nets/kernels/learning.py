@@ -91,7 +91,7 @@ class LearningMLP(LearningNet):
 
     def forward(self, x: Array) -> tuple[Array, Array]:
         size = len(x) * self.workspace_size
-        workspace = self.free if len(self.free) == size else np.empty(size, np.float32)
+        workspace = self.free[:size] if len(self.free) >= size else np.empty(size, np.float32)
         self.free = NO_WORKSPACE
         return mlp.forward(x, self.weights, self.widths, self.is_tanh, workspace), workspace
 
@@ -102,7 +102,7 @@ class LearningMLP(LearningNet):
         return mlp.backward_to_inputs(output_grads, self.weights, self.widths, self.is_tanh, workspace)
 
     def release(self, workspace: Array) -> None:
-        self.free = workspace
+        self.free = workspace if workspace.base is None else workspace.base  # all of it, for a larger batch
 
 
 class LearningSets(LearningNet):
