@@ -52,6 +52,7 @@ from palestra.algorithms.parts.advantages import (
     values,
 )
 from palestra.algorithms.parts.estimators import AnyEstimatorConfig, Estimator
+from palestra.algorithms.parts.torchrl_classes import usual_config
 from palestra.algorithms.parts.whole_games import WholeGames
 from palestra.config import ByName, ConfigError, ConfigErrorItem, PositiveFloat, PositiveInt, UserConfig, below
 from palestra.games.game import Observation
@@ -71,7 +72,8 @@ from palestra.schedules import ScheduleConfig
 # Letters: M rows of a roll-out or of a minibatch of it; T decisions of each of W sequences.
 
 AnyOnPolicyLoss = Annotated[
-    PPOLossConfig | ReinforceConfig | TorchRLLossConfig | UserConfig, ByName(user_class=OnPolicyLoss)
+    PPOLossConfig | ReinforceConfig | TorchRLLossConfig | UserConfig,
+    ByName(user_class=OnPolicyLoss, of_text=usual_config),
 ]
 
 # ---- what a run must say -----------------------------------------------------------------------------
