@@ -50,6 +50,7 @@ from palestra.algorithms.parts.replay import (
     replay_errors,
 )
 from palestra.algorithms.parts.return_distributions import QValues
+from palestra.algorithms.parts.torchrl_classes import usual_config
 from palestra.buffers.prioritized import PrioritizedReplay
 from palestra.config import (
     ByName,
@@ -76,7 +77,10 @@ from palestra.rollouts.transitions import Transitions
 from palestra.runtime.guard import kernel_property
 from palestra.schedules import ScheduleConfig
 
-AnyOffPolicyLoss = Annotated[QLearningConfig | TorchRLReplayLossConfig | UserConfig, ByName(user_class=OffPolicyLoss)]
+AnyOffPolicyLoss = Annotated[
+    QLearningConfig | TorchRLReplayLossConfig | UserConfig,
+    ByName(user_class=OffPolicyLoss, of_text=usual_config),
+]
 
 # ---- what a run must say -----------------------------------------------------------------------------
 

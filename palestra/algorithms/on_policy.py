@@ -54,6 +54,7 @@ from palestra.algorithms.parts.advantages import (
     values,
 )
 from palestra.algorithms.parts.estimators import AnyEstimatorConfig, Estimator
+from palestra.algorithms.parts.torchrl_classes import usual_config
 from palestra.algorithms.parts.whole_games import WholeGames
 from palestra.config import (
     ByName,
@@ -84,7 +85,8 @@ from palestra.schedules import ScheduleConfig
 ROLE = "role"  # among the extras of a row: in which role it was decided, its place among the player's roles
 
 AnyOnPolicyLoss = Annotated[
-    PPOLossConfig | ReinforceConfig | TorchRLLossConfig | UserConfig, ByName(user_class=OnPolicyLoss)
+    PPOLossConfig | ReinforceConfig | TorchRLLossConfig | UserConfig,
+    ByName(user_class=OnPolicyLoss, of_text=usual_config),
 ]
 
 # ---- what a run must say -----------------------------------------------------------------------------

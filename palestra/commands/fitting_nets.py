@@ -32,7 +32,7 @@ def with_fitting_nets(data: Any, spaces: dict[str, Space], is_box: bool, sets_ne
     if data.get("name") in NETS:
         is_flat = not any(space.is_image or space.padded for space in spaces.values())
         return data if data["name"] == "mlp" and is_flat else _fitting_net(spaces, sets_net)
-    inputs = {key: spaces | ACTION if key == "critic_net" and is_box else spaces for key in data}
+    inputs = {key: spaces | ACTION if key.startswith("critic_") and is_box else spaces for key in data}
     return {key: with_fitting_nets(value, inputs[key], is_box, sets_net) for key, value in data.items()}
 
 

@@ -11,6 +11,7 @@ import torch
 
 from palestra.commands.fitting_nets import with_fitting_nets
 from palestra.commands.suggest_tensor_game import DISCRETE_ENTROPY, tensor_game_config, with_overrides_of_game
+from palestra.commands.suggest_torchrl import with_loss
 from palestra.config import ConfigError, ConfigErrorItem, check, checking, load_yaml
 from palestra.config.errors import nearest
 from palestra.config.variants import members_of, names_of
@@ -77,13 +78,14 @@ def _suggested(name: str, game: str | None, overrides: Sequence[str]) -> RunConf
         raise _error(name, f"expected one of the algorithms {', '.join(known_algorithms())}, got {name!r}{own}")
     if _is_batched(game):
         data = {stem: load_yaml(path) for stem, path in shipped.items()}
+        data |= {stem: with_loss(each, overrides) for stem, each in data.items() if stem.split("-")[0] == name}
         for stem in (f"{name}-{game}", f"{name}-{game}-batched"):
             if stem in data and data[stem]["game"]["name"] == game:
                 return read_config(data[stem], overrides)
         bases = {stem: each for stem, each in data.items() if not is_atari(each["game"].get("id", ""))}
         return read_config(tensor_game_config(name, game, overrides, bases), overrides)
     if f"{name}-{game}" in shipped:
-        return read_config(shipped[f"{name}-{game}"], overrides)
+        return read_config(with_loss(load_yaml(shipped[f"{name}-{game}"]), overrides), overrides)
     if "-" not in game:
         raise _error(f"{name} {game}", _expected_game(name, repr(game), shipped))
     return read_config(fitted_config(name, game, list(shipped.values()), overrides), overrides)
@@ -132,12 +134,13 @@ def _expected_game(algorithm: str, got: str, shipped: Mapping[str, Path]) -> str
 def fitted_config(algorithm: str, env_id: str, shipped: Sequence[Path], overrides: Sequence[str]) -> RunConfig:
     """A config for an environment: the first shipped Gymnasium config of that algorithm that fits its actions, with its
     usual arguments and with networks that fit its observations. If a config for this environment is shipped, it is
-    given unchanged. Atari games only use configs of Atari games, and other environments only those of others.
+    given, unchanged but for a loss of TorchRL that an override names. Atari games only use configs of Atari games, and
+    other environments only those of others.
 
     shipped: the shipped config files. overrides: those of keys of the game count before it is made. Raises ConfigError
     if the environment cannot be made, or if the algorithm cannot play it.
     """
-    bases = [load_yaml(path) for path in shipped if path.stem.split("-")[0] == algorithm]
+    bases = [with_loss(load_yaml(path), overrides) for path in shipped if path.stem.split("-")[0] == algorithm]
     bases = [base for base in bases if base["game"]["name"] == "gymnasium"]
     own = [base for base in bases if base["game"]["id"] == env_id]
     if own:

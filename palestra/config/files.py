@@ -15,6 +15,7 @@ import yaml
 
 from palestra.config.base import Config
 from palestra.config.errors import GLUED, ConfigError, ConfigErrorItem, likeness, shown, typed
+from palestra.config.parts import below
 from palestra.config.places import Place
 
 INTEGER = re.compile(r"[-+]?(0|[1-9][0-9]*(_[0-9]+)*)")
@@ -190,7 +191,8 @@ def _replace(data: Any, path: str, value: Any, model: type[Config] | None) -> No
         slot: str | int = int(key) if isinstance(here, list) else key
         place = place.below_or_any(slot, here)
         container, here = here, here[slot]
-    container[slot] = place.in_full(value)
+    with below(path):
+        container[slot] = place.in_full(value)
 
 
 def _value_at(data: Any, path: str) -> Any:

@@ -128,21 +128,26 @@ class Variants(ABC):
 class ByName(Variants):
     """Chooses by `name: Literal[...]`. With `user_class`, a name may also be `package.module:Class`: a subclass of
     `user_class`, but not of `but_not`. With `of_number`, a number in an override stands for the member of that name
-    with the number as its `value`."""
+    with the number as its `value`; with `of_text`, a text stands for what that makes of it."""
 
     user_class: type | None = None
     but_not: type | None = None
     of_number: str | None = None
+    of_text: Callable[[str], Any] | None = None
 
     def in_full(self, value: Any) -> Any:
-        is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        return {"name": self.of_number, "value": value} if is_number and self.of_number is not None else value
+        if isinstance(value, str) and self.of_text is not None:
+            return self.of_text(value)
+        return {"name": self.of_number, "value": value} if self._stands_for_member(value) else value
 
     def hint(self, value: Any) -> str:
         if self.of_number is not None and (comma := comma_hint(value)):
             return comma
-        full = self.in_full(value)
-        return super().hint(value) if full is value else f"; write {{name: {self.of_number}, value: {value}}}"
+        is_short = self._stands_for_member(value)
+        return f"; write {{name: {self.of_number}, value: {value}}}" if is_short else super().hint(value)
+
+    def _stands_for_member(self, value: Any) -> bool:
+        return self.of_number is not None and isinstance(value, int | float) and not isinstance(value, bool)
 
     def choose(self, members: tuple[type[Config], ...], value: dict[str, Any]) -> type[Config]:
         by_name = names_of(members)

@@ -41,6 +41,18 @@ REFUSED = {  # what an algorithm cannot play, and why
     ("td3", "mountain_car"): "expected Box actions for 'td3', got Discrete",
     ("td3", "CartPole-v1"): "expected Box actions for 'td3', got Discrete",
     ("dqn", "Pendulum-v1"): "expected Discrete actions for 'dqn', got Box",
+    (
+        "off_policy",
+        "pendulum",
+    ): "expected Discrete actions for the loss 'q_learning', which values each of them, got Box",
+    (
+        "off_policy",
+        "Pendulum-v1",
+    ): "expected Discrete actions for the loss 'q_learning', which values each of them, got",
+    (
+        "off_policy",
+        "dialogue",
+    ): "Discrete actions for the loss 'q_learning', which values each of them, got MultiDiscrete",
 }
 
 pytestmark = pytest.mark.usefixtures("no_plots", "in_tmp_path")
@@ -96,7 +108,7 @@ def test_a_game_of_ones_own_may_say_what_is_usual() -> None:
 def test_an_algorithm_alone_is_told_its_games(algorithm: str) -> None:
     error = palestra("config", algorithm, code=2).stderr
     assert f"{algorithm}: expected a game after {algorithm} (one of {', '.join(GAMES)}, the id of a " in error
-    assert f"{algorithm}-{'cartpole' if algorithm == 'dqn' else 'pendulum'}" in error
+    assert f"{algorithm}-{'cartpole' if algorithm in ('dqn', 'off_policy') else 'pendulum'}" in error
     assert palestra("train", algorithm, code=2).stderr == error
 
 
@@ -130,6 +142,48 @@ def test_config_takes_overrides() -> None:
     for words in (("dqn-nim",), ("dqn", "nim"), ("ppo", "nim")):
         printed = load_yaml(palestra("config", *words, "seed=7", "game.num_heaps=4").stdout)
         assert (printed["seed"], printed["game"]["num_heaps"]) == (7, 4)
+
+
+@pytest.mark.parametrize(
+    ("words", "heads"),
+    [
+        (("on_policy", "CartPole-v1", "ClipPPOLoss"), ["policy", "value"]),
+        (("on_policy", "pendulum", "KLPENPPOLoss"), ["policy", "value"]),
+        (("on_policy", "nim", "A2CLoss"), ["policy", "value"]),
+        (("off_policy", "nim", "DQNLoss"), ["q"]),
+        (("off_policy", "CartPole-v1", "DiscreteSACLoss"), ["policy", "critic_0", "critic_1"]),
+        (("off_policy", "pendulum", "SACLoss"), ["policy", "critic_0", "critic_1"]),
+        (("off_policy", "Pendulum-v1", "SACLoss"), ["policy", "critic_0", "critic_1"]),
+    ],
+)
+def test_a_loss_of_torchrl_is_printed_with_all_arguments_and_what_goes_with_it(
+    words: tuple[str, str, str], heads: list[str]
+) -> None:
+    pytest.importorskip("torchrl")
+    algorithm, game, loss = words
+    Path("printed.yml").write_text(palestra("config", algorithm, game, f"loss=torchrl.objectives:{loss}").stdout)
+    palestra("check", "printed.yml")
+    (player,) = load_yaml(Path("printed.yml"))["players"].values()
+    printed = player["algorithm"]
+    assert printed["loss"]["module"] == f"torchrl.objectives:{loss}"
+    assert printed["loss"]["arguments"]["reduction"] == "mean"
+    assert [key for key in printed["body"] if key != "name"] == heads
+
+
+def test_an_estimator_of_torchrl_by_override_stands_for_all_of_its_keys() -> None:
+    pytest.importorskip("torchrl")
+    gae = "estimator=torchrl.objectives.value:GAE"
+    (player,) = load_yaml(palestra("config", "on_policy-cartpole", gae).stdout)["players"].values()
+    arguments = {"gamma": 0.99, "lmbda": 0.95, "average_gae": False, "vectorized": None}
+    found = {"name": "torchrl", "module": "torchrl.objectives.value:GAE", "arguments": arguments}
+    assert player["algorithm"]["estimator"] == found
+    error = palestra("check", "on_policy-cartpole", "loss=torchrl.objectives:ClipPPO", code=2).stderr
+    assert error == (
+        "players.agent.algorithm.loss.module: expected a class of torchrl.objectives that derives from LossModule, got "
+        "'ClipPPO'; did you mean 'ClipPPOLoss'?\n"
+    )
+    error = palestra("config", "off_policy", "pendulum", "loss=torchrl.objectives:A2CLoss", code=2).stderr
+    assert error.startswith("loss.module: expected torchrl.objectives:DQNLoss, SACLoss, DiscreteSACLoss, a class of")
 
 
 # ---- by name -------------------------------------------------------------------------------------------

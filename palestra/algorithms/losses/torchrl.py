@@ -14,6 +14,7 @@ from palestra.algorithms.losses.loss import ActionValues, AnyHead, Critic, LossB
 from palestra.algorithms.losses.off_policy_loss import OffPolicyLoss, ReplayBatch
 from palestra.algorithms.parts.actor_critic import POLICY, VALUE, HeadedNet
 from palestra.algorithms.parts.torchrl_classes import (
+    LOSS_MODULE,
     TorchRLConfig,
     checked_arguments,
     is_of_torchrl,
@@ -28,7 +29,6 @@ from palestra.players.player import Player
 from palestra.randomness import base_key, seeded_global_state
 
 OBJECTIVES = "torchrl.objectives"
-LOSS_MODULE = f"{OBJECTIVES}:LossModule"
 REPLAY_LOSSES: tuple[Any, ...] = ("DQNLoss", "SACLoss", "DiscreteSACLoss")
 HALF = 0.5  # discounts are powers of it
 

@@ -11,7 +11,14 @@ import torch
 from torch import Tensor
 
 from palestra.algorithms.parts.advantages import Sequences, generalized_advantages
-from palestra.algorithms.parts.torchrl_classes import OF_CALLS, TorchRLConfig, checked_arguments, torchrl_class
+from palestra.algorithms.parts.torchrl_classes import (
+    OF_CALLS,
+    VALUE_ESTIMATOR,
+    TorchRLConfig,
+    checked_arguments,
+    torchrl_class,
+    usual_config,
+)
 from palestra.config import (
     ByName,
     Config,
@@ -23,8 +30,6 @@ from palestra.config import (
     below,
     failure,
 )
-
-VALUE_ESTIMATOR = "torchrl.objectives.value:ValueEstimatorBase"
 
 
 class Estimator(ABC):
@@ -200,5 +205,5 @@ class TorchRLEstimatorConfig(TorchRLConfig, EstimatorConfig):
 
 AnyEstimatorConfig = Annotated[
     GAEConfig | TDLambdaConfig | RewardToGoConfig | NoEstimatorConfig | TorchRLEstimatorConfig | UserConfig,
-    ByName(user_class=Estimator),
+    ByName(user_class=Estimator, of_text=usual_config),
 ]

@@ -11,6 +11,8 @@ from palestra.config import IMPORT_PATH, Config, ConfigError, ConfigErrorItem, M
 from palestra.config.errors import listed, nearest, shown
 
 LIBRARY = "torchrl"
+LOSS_MODULE = f"{LIBRARY}.objectives:LossModule"
+VALUE_ESTIMATOR = f"{LIBRARY}.objectives.value:ValueEstimatorBase"
 NETWORKS = ("actor_network", "critic_network", "value_network", "qvalue_network", "actor", "critic")
 KNOWN_BY_THE_RUN = ("device", "functional", "action_spec", "action_space", "num_actions", "bounds")
 OF_CALLS = (  # how a value estimator calls networks and reads its input: ours finds all values there
@@ -78,6 +80,24 @@ def torchrl_class(name: str, base: str) -> Any:
 
 
 # ---- arguments -----------------------------------------------------------------------------------------
+
+# What `palestra config` writes where TorchRL has no value or one that does not fit here: its networks cannot be called
+# by vmap, and rows hold no outputs of the policy before.
+INSTEAD = {"gamma": 0.99, "lmbda": 0.95, "reduction": "mean", "deactivate_vmap": True}
+
+
+def usual_config(text: str) -> Any:
+    """What the name of a loss module or a value estimator of TorchRL stands for in an override: the config with all of
+    its arguments, which have TorchRL's own values. Any other text stands for itself. Raises ConfigError."""
+    if not (is_of_torchrl(text) and IMPORT_PATH.fullmatch(text)):
+        return text
+    is_estimator = text.startswith(f"{LIBRARY}.objectives.value")
+    cls = torchrl_class(text, VALUE_ESTIMATOR if is_estimator else LOSS_MODULE)
+    arguments = usual_arguments(cls, OF_CALLS if is_estimator else ())
+    arguments |= {name: value for name, value in INSTEAD.items() if name in arguments}
+    if "dtarg" in arguments:  # KLPENPPOLoss
+        arguments["delay_actor"] = True
+    return {"name": "torchrl", "module": text, "arguments": arguments}
 
 
 def usual_arguments(cls: type, left_out: tuple[str, ...] = ()) -> dict[str, Any]:
