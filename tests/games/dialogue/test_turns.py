@@ -82,7 +82,7 @@ class Chorus(Protocol):
     num_variants = 3
 
     def __init__(self) -> None:
-        super().__init__(NipConfig(name="nip", **NipConfig.usual), min_rounds=1, max_rounds=7)
+        super().__init__(NipConfig(name="nip", **NipConfig.usual), min_rounds=1, max_rounds=9)
 
     def speaks(self, role: str, channel: str, round: int, variant: int) -> bool:
         if round in (0, 1, 4):
@@ -99,11 +99,11 @@ def test_the_turns_of_a_protocol_in_words(name: str) -> None:
 
 def test_variants_that_are_alike_share_a_line() -> None:
     assert turns_in_words("mine:Chorus", Chorus()) == [
-        "dialogue mine:Chorus: at most 7 rounds, in 3 variants, one of which is drawn for every game",
+        "dialogue mine:Chorus: at most 9 rounds, in 3 variants, one of which is drawn for every game",
         "  channel air: seen by a, b and judge",
         "  rounds 0, 1 and 4, variants 0 and 2: b speaks in air",
         "  rounds 0, 1 and 4, variant 1: a speaks in air",
-        "  rounds 2, 3 and 5: nobody speaks",
+        "  rounds 2, 3, 5, 7 and 8: nobody speaks",
         "  round 6: judge speaks in air, may decide",
     ]
 
