@@ -5,6 +5,9 @@ from typing import Any
 
 from palestra.algorithms.on_policy import AnyOnPolicyLoss
 from palestra.algorithms.parts.estimators import AnyEstimatorConfig
+from palestra.algorithms.off_policy import AnyOffPolicyLoss
+from palestra.algorithms.on_policy import AnyOnPolicyLoss
+from palestra.algorithms.parts.estimators import AnyEstimatorConfig
 from palestra.algorithms.parts.exploration import ExplorationConfig
 from palestra.algorithms.parts.return_distributions import ValueConfig
 from palestra.callbacks import AnyCallbackConfig
@@ -39,6 +42,9 @@ def catalogue() -> dict[str, dict[str, str]]:
         "schedules": _variants(ScheduleConfig),
         "rewards (polyhedra)": _variants(RewardConfig),
         "optimizers": _variants(OptimizerConfig),
+        "losses (on_policy)": _variants(AnyOnPolicyLoss),
+        "losses (off_policy)": _variants(AnyOffPolicyLoss),
+        "estimators (on_policy)": _variants(AnyEstimatorConfig),
         "values (dqn)": _variants(ValueConfig),
         "transitions (dqn)": _variants(AnyTransitionsConfig),
         "exploration (dqn)": _variants(ExplorationConfig),

@@ -124,6 +124,15 @@ def set_flat(trainer: Trainer, names: Data) -> None:
 
 EXAMPLES = {
     "reinforce": Example("own-algorithm.md", "class Reinforce", "reinforce", None),
+    "loss on roll-outs": Example("own-loss.md", "class AdvantageWeighted", "advantage", None),
+    "loss from replay": Example("own-loss.md", "class Regret", "regret", None),
+    "loss module of TorchRL": Example(
+        "own-loss.md",
+        "class HigherClip",
+        "higher",
+        "on_policy-cartpole",
+        lambda config: agent(config, loss={"name": "higher:HigherClip", "low": 0.2, "high": 0.28}),
+    ),
     "SARSA": Example("sarsa.md", "class Sarsa", "sarsa", None),
     "A2C": Example("a2c.md", "class A2C", "a2c", None),
     "small": Example(

@@ -48,6 +48,8 @@ SHORT = {
     "alarms": ["stop.after=40", "players.player.algorithm.warmup_env_steps=256"],
     "reinforce": ["stop.after=10", "num_worlds=16"],
     "a2c": ["stop.after=20"],
+    "advantage": ["stop.after=64"],
+    "regret": ["stop.after=40", "players.player.algorithm.warmup_env_steps=256"],
     "sarsa": ["stop.after=20"],
     "alternating": ["stop.after=40", "trainer.num_turns=2"],
     "visits": ["stop.after=40", "players.player.algorithm.warmup_env_steps=256"],
@@ -244,6 +246,23 @@ def test_players_alternate_and_go_on_alternating_from_the_shell(place: Path) -> 
     ]
     turns = 30 * 2 * 256  # of two rounds each, in 256 worlds
     assert steps == [(turns, 0), (turns, turns), (2 * turns, turns)]
+
+
+# ---- losses ------------------------------------------------------------------------------------------------
+
+
+def test_decisions_weighted_by_their_advantage_balance_the_pole(place: Path) -> None:
+    train("advantage", "evaluations.0.interval=null", "best=null")
+    *_, evaluation = (record for record in read_records(Path("run/records.jsonl")) if record["kind"] == "evaluation")
+    learned, of_random = (pair["returns"]["agent"] for pair in evaluation["pairs"])
+    assert learned > 450 > 100 > of_random
+
+
+def test_who_pays_for_regret_wins_at_nim_from_both_seats(place: Path) -> None:
+    train("regret", "evaluations.0.interval=null", "best=null")
+    *_, evaluation = (record for record in read_records(Path("run/records.jsonl")) if record["kind"] == "evaluation")
+    first, second, _, of_random = (pair["returns"] for pair in evaluation["pairs"])
+    assert min(first["first"], second["second"]) > 0.6 > 0.2 > abs(of_random["first"])
 
 
 # ---- A2C -------------------------------------------------------------------------------------------------
