@@ -131,6 +131,7 @@ OFF_POLICY: Data = {name: value for name, value in DQN.items() if name not in OF
     "initialization": {"name": "stock"},
     "box_actions": None,
     "evaluation": "deterministic",
+    "learning_rate_factors": {},
 }
 TORCHRL_SAC: Data = {
     "loss": {

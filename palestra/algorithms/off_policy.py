@@ -57,6 +57,7 @@ from palestra.config import (
     ConfigError,
     ConfigErrorItem,
     Discount,
+    NonNegativeFloat,
     NonNegativeInt,
     PositiveFloat,
     PositiveInt,
@@ -69,7 +70,7 @@ from palestra.games.spaces import Box, Discrete, Space
 from palestra.nets.recurrent import Part
 from palestra.nets.user_nets import RecurrentNet
 from palestra.nets.weights import evaluation_view, flatten_buffers, flatten_weights
-from palestra.optimizers import OptimizerConfig
+from palestra.optimizers import OptimizerConfig, learning_rate_factors
 from palestra.players.player import Metrics, Player
 from palestra.randomness import base_key, fold
 from palestra.rollouts.n_step import AnyTransitionsConfig
@@ -123,6 +124,9 @@ class OffPolicyConfig(AlgorithmConfig):
     """how gradients become steps"""
     learning_rate: ScheduleConfig
     """a function of the player's opt steps"""
+    learning_rate_factors: dict[str, NonNegativeFloat]
+    """by which the steps of some weights are multiplied, by their names, as heads.q.layers.0.weight; * stands for
+    anything, as in heads.q.*; {}: all steps are whole"""
     replay_buffer: AnyReplayConfig
     """memory"""
 
@@ -223,6 +227,9 @@ class OffPolicy(Algorithm):
                 flatten_buffers(self.target_net),
             )
         self.optimizer = config.optimizer.build(self.weights)
+        with below(f"{place}.learning_rate_factors"):
+            named = dict(learned.named_parameters())
+            self.optimizer.factors = learning_rate_factors(config.learning_rate_factors, named)
         self.buffer = make_buffer(config.replay_buffer, player)
         self.transition_builder = make_transition_builder(
             config.transitions, config.gamma, config.rollout_length, player

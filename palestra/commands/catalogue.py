@@ -3,8 +3,6 @@ classes."""
 
 from typing import Any
 
-from palestra.algorithms.on_policy import AnyOnPolicyLoss
-from palestra.algorithms.parts.estimators import AnyEstimatorConfig
 from palestra.algorithms.off_policy import AnyOffPolicyLoss
 from palestra.algorithms.on_policy import AnyOnPolicyLoss
 from palestra.algorithms.parts.estimators import AnyEstimatorConfig
@@ -34,6 +32,7 @@ def catalogue() -> dict[str, dict[str, str]]:
         "algorithms": _variants(AnyAlgorithm),
         "trainers": _variants(AnyTrainerConfig),
         "losses (on_policy)": _variants(AnyOnPolicyLoss),
+        "losses (off_policy)": _variants(AnyOffPolicyLoss),
         "estimators (on_policy)": _variants(AnyEstimatorConfig),
         "nets": _variants(AnyNetConfig),
         "players": {name: _first_paragraph(policy) for name, policy in SCRIPTED.items()},
@@ -42,9 +41,6 @@ def catalogue() -> dict[str, dict[str, str]]:
         "schedules": _variants(ScheduleConfig),
         "rewards (polyhedra)": _variants(RewardConfig),
         "optimizers": _variants(OptimizerConfig),
-        "losses (on_policy)": _variants(AnyOnPolicyLoss),
-        "losses (off_policy)": _variants(AnyOffPolicyLoss),
-        "estimators (on_policy)": _variants(AnyEstimatorConfig),
         "values (dqn)": _variants(ValueConfig),
         "transitions (dqn)": _variants(AnyTransitionsConfig),
         "exploration (dqn)": _variants(ExplorationConfig),

@@ -102,6 +102,18 @@ def test_the_index_names_every_example_and_its_number_of_lines() -> None:
     assert all(file == f"{name}.py" for name, file, *_ in ROWS)
 
 
+def test_every_path_of_the_choice_is_a_complete_example_of_fewer_than_60_lines() -> None:
+    text = (ROOT / "docs" / "choose.md").read_text()
+    paths = re.findall(
+        r"^\| [^|]+ \| [^|]+ \| \[(\w+)\]\(examples/\w+\.py\) \| (\d+) \| \[(\S+)\]\(\S+\) \|$", text, flags=re.M
+    )
+    assert len(paths) == sum(line.startswith("| ") for line in text.splitlines()) - 1 == 8
+    indexed = {name: (lines, page) for name, _, lines, page, _ in ROWS}
+    for name, lines, page in paths:
+        assert (lines, page) == indexed[name]
+        assert int(lines) < 60
+
+
 @pytest.mark.parametrize(("name", "test"), [(row[0], row[4]) for row in ROWS])
 def test_the_index_names_a_test_that_is_there(name: str, test: str) -> None:
     assert any(f"def {test}(" in path.read_text() for path in Path(__file__).parent.glob("test_*.py")), name
