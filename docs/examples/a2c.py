@@ -60,7 +60,7 @@ class A2C(Algorithm):
         player.lr_schedule = config.learning_rate
 
     def policy(self, explore):
-        return ActorCriticPolicy(self.actor, None, self.head, is_shared=False, draws=explore, kernel=None)
+        return ActorCriticPolicy(self.actor, None, self.head, gives_value=False, draws=explore, kernel=None)
 
     def learn(self, turn):
         for _ in turn.once("update"):

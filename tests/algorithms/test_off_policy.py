@@ -257,6 +257,7 @@ def test_probe_games_are_learnt_to_their_known_values(kind: Kind) -> None:
         "batch_size": 64,
         "body": {"name": "shared", "net": {"name": "mlp", "net_arch": [32, 32], "activation": "relu"}},
         "learning_rate": falling(5e-3, 600),
+        "learning_rate_factors": {},
         "exploration": {"name": "epsilon_greedy", "epsilon": constant(0.5)},
         "replay_buffer": OFF_POLICY["replay_buffer"] | {"capacity": 10_000},
     }
@@ -281,6 +282,7 @@ def test_what_is_cut_off_is_not_taken_for_an_end(mode: str, tmp_path: Path) -> N
         "evaluation": "deterministic",
         "optimizer": common["critic_optimizer"],
         "learning_rate": falling(0.03),
+        "learning_rate_factors": {},
     }
     player = trained(algorithm, "TwoStates", mode, tmp_path / "run")
     q = torch.zeros(2, 2).numpy()
