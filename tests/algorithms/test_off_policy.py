@@ -281,6 +281,7 @@ def test_what_is_cut_off_is_not_taken_for_an_end(mode: str, tmp_path: Path) -> N
         "evaluation": "deterministic",
         "optimizer": common["critic_optimizer"],
         "learning_rate": falling(0.03),
+        "learning_rate_factors": {},
     }
     player = trained(algorithm, "TwoStates", mode, tmp_path / "run")
     q = torch.zeros(2, 2).numpy()
