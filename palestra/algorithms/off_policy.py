@@ -125,8 +125,8 @@ class OffPolicyConfig(AlgorithmConfig):
     learning_rate: ScheduleConfig
     """a function of the player's opt steps"""
     learning_rate_factors: dict[str, NonNegativeFloat]
-    """by which the steps of some weights are multiplied, by their names, as heads.q.layers.0.weight; * stands for
-    anything, as in heads.q.*; {}: all steps are whole"""
+    """by which the steps of some weights are multiplied, by their names, as q.layers.0.weight; * stands for anything,
+    as in critic_*; {}: all steps are whole"""
     replay_buffer: AnyReplayConfig
     """memory"""
 
@@ -228,7 +228,8 @@ class OffPolicy(Algorithm):
             )
         self.optimizer = config.optimizer.build(self.weights)
         with below(f"{place}.learning_rate_factors"):
-            named = dict(learned.named_parameters())
+            own = {} if self.loss.weights is None else dict(self.loss.weights.named_parameters(prefix="loss"))
+            named = {**dict(self.net.named_parameters()), **own}
             self.optimizer.factors = learning_rate_factors(config.learning_rate_factors, named)
         self.buffer = make_buffer(config.replay_buffer, player)
         self.transition_builder = make_transition_builder(

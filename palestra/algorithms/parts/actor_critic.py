@@ -227,6 +227,10 @@ class StateDependentHead(nn.Module):
         """What goes into the game of a value that was drawn."""
         return self.half_widths.inverse(self.family.action(sampled))
 
+    def output_weights(self) -> list[str]:
+        """Those that heads have besides what a network puts out."""
+        return OWN_WEIGHTS
+
 
 class HalfWidths:
     """Measures actions of a Box in half-widths from its centre; those without bounds stay as they are."""
