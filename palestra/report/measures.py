@@ -12,7 +12,7 @@ from palestra.report.evaluations import evaluation_names, pairing_text, pairings
 from palestra.report.figures import Figures, paint_curves, thinned
 from palestra.report.groups import Curve, Group, Point, over_runs, step_unit, steps_in
 from palestra.report.learning import legend
-from palestra.report.reading import RunData, under
+from palestra.report.reading import RunData
 
 MOST_COLUMNS = 10  # moments of a table
 
@@ -52,9 +52,8 @@ def _measured(
         if found.evaluation.name != evaluation:
             continue
         for pair, raw in zip(found.evaluation.pairs, found.record["pairs"], strict=True):
-            measured = under(raw, "measures")
-            if pair.seats == seats and isinstance(measured, Mapping):
-                yield found.record, {name: as_float(value) for name, value in measured.items()}
+            if pair.seats == seats and "measures" in raw:
+                yield found.record, {name: as_float(value) for name, value in raw["measures"].items()}
 
 
 def _curve(group: Group, evaluation: str, seats: tuple[Seat, ...], measure: str, unit: str) -> Curve:

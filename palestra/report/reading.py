@@ -212,6 +212,7 @@ class _Pair(BaseModel):
     high: float | None
     returns: dict[str, float | None]
     return_intervals: dict[str, Annotated[list[float | None], Field(min_length=2, max_length=2)]]
+    measures: dict[str, float | None] = {}
 
     @model_validator(mode="after")
     def _check_roles(self) -> Self:

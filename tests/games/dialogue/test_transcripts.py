@@ -10,11 +10,12 @@ from palestra.games.trace import Choice, Trace
 
 REWARDS: dict[str, Any] = {"right": 1.0, "wrong": -1.0, "out_of_time": -0.5, "go_on": 0.0, "prover": 1.0}
 WITNESS = {"name": "witness", "num_bits": 3, "num_seen": 0}
+PLAIN = {"normalize": None, "clip": None}
 
 
 def dialogue(**protocol: Any) -> DialogueGame:
-    rules = {"name": "dialogue", "protocol": protocol | {"rewards": REWARDS | {"shared": False}}, "scenario": WITNESS}
-    game = make_game(rules)
+    rules = {"name": "dialogue", "observation": PLAIN, "scenario": WITNESS}
+    game = make_game(rules | {"protocol": protocol | {"rewards": REWARDS | {"shared": False}}})
     assert isinstance(game, DialogueGame)
     return game
 
