@@ -31,8 +31,9 @@ def tensor_game_config(algorithm: str, game: str, overrides: Sequence[str], ship
     """A config in which every role of a batched game learns by that algorithm.
 
     game: its name, or package.module:Class. overrides: those of keys of the game count before it is made, so that they
-    can say what no config says yet. shipped: the shipped configs by name, without those of Atari games. Raises
-    ConfigError if the game cannot be made or the algorithm cannot play it.
+    can say what no config says yet, and those of `centralized_critic` before networks are chosen. shipped: the shipped
+    configs by name, without those of Atari games. Raises ConfigError if the game cannot be made or the algorithm cannot
+    play it.
     """
     same_game = [data for data in shipped.values() if data["game"]["name"] == game]
     rules = _rules(game, same_game, overrides)
@@ -47,6 +48,7 @@ def tensor_game_config(algorithm: str, game: str, overrides: Sequence[str], ship
         data |= {"evaluations": [evaluation | seats["evaluation"]], "best": seats["best"]}
         data["trainer"] = trainer
         data["output"] = base["output"] | {"info": []}
+        data = _with_nets_of_critics(data, made, overrides)
         try:
             make_trainer(data)
             return read_config(data)
@@ -150,6 +152,18 @@ def _players(base: Data, roles: Mapping[str, str], game: Game, name: str) -> Dat
             algorithm |= {"log_std": None, "entropy_coefficient": DISCRETE_ENTROPY}
         players.setdefault(player, {"algorithm": algorithm, "warm_start": None, "updates": {"name": "constant"}})
     return {"roles": dict(roles), "players": players}
+
+
+def _with_nets_of_critics(data: Data, game: Game, overrides: Sequence[str]) -> Data:
+    """With networks of values that fit what the game shows critics, too, where overrides ask for it."""
+    asking = [each for each in overrides if each.partition("=")[0].strip().endswith("centralized_critic")]
+    data = apply_overrides(data, asking)
+    for role, player in data["roles"].items():
+        algorithm = data["players"][player]["algorithm"]
+        if algorithm.get("centralized_critic") is True and "value" in algorithm["body"]:
+            spaces = {**game.spaces[role], **game.critic_spaces.get(role, {})}
+            algorithm["body"]["value"] = with_fitting_nets(algorithm["body"]["value"], spaces, is_box=False)
+    return data
 
 
 def _bases(algorithm: str, game: str, num_roles: int, shipped: Mapping[str, Data]) -> list[Data]:

@@ -31,7 +31,7 @@ class HarvestConfig(TensorGameConfig):
     luck: NonNegativeFloat
     """a round brings between -luck and luck, whatever is sown, and 1 more if all farmers sow what is right"""
 
-    usual: ClassVar[dict[str, Any]] = {"num_farmers": 3, "num_kinds": 3, "num_rounds": 2, "luck": 5.0}
+    usual: ClassVar[dict[str, Any]] = {"num_farmers": 2, "num_kinds": 4, "num_rounds": 2, "luck": 20.0}
     usual_trainer = "together"
 
     def build(self, device: torch.device, kernel: Kernel) -> "HarvestGame":

@@ -39,6 +39,21 @@ def test_what_config_prints_for_a_protocol_trains(protocol: str) -> None:
     assert 0.0 <= learned["measures"]["accuracy"] <= 1.0
 
 
+def test_a_centralized_critic_that_is_asked_for_has_networks_for_all_that_it_observes() -> None:
+    asked = "players.prover.algorithm.centralized_critic=true"
+    printed = CliRunner().invoke(app, ["config", "ppo", "nip", "witness", *FEW, asked])
+    assert printed.exit_code == 0, printed.output
+    Path("run.yml").write_text(printed.stdout)
+    prover, verifier = (load_yaml(Path("run.yml"))["players"][name]["algorithm"] for name in ("prover", "verifier"))
+    shown = ["label", "variant", "messages", "prover/bits", "verifier/bits"]
+    own = ["bits", "messages", "round"]
+    assert list(prover["body"]["value"]["entries"]) == [*own, *(f"critic/{name}" for name in shown)]
+    assert list(prover["body"]["policy"]["entries"]) == list(verifier["body"]["value"]["entries"]) == own
+    assert verifier["centralized_critic"] is False
+    trained = CliRunner().invoke(app, ["train", "run.yml", "--run", "run", "--quiet"])
+    assert trained.exit_code == 0, trained.output
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
