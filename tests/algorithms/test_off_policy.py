@@ -338,6 +338,22 @@ def test_a_warm_start_takes_the_heads_and_targets_begin_as_copies() -> None:
         other.warm_start({"q": {}})
 
 
+def test_factors_go_by_the_names_of_weights_those_of_the_loss_too(tmp_path: Path) -> None:
+    config = PLAIN_SAC | {"learning_rate_factors": {"critic_*": 0.0, "loss.log_alpha": 0.0}}
+    trainer = palestra.Trainer(run_config(config, PENDULUM), run=tmp_path / "run")
+    player = trainer.players["one"]
+    before = {name: copy.deepcopy(net.state_dict()) for name, net in player.nets.items()}
+    trainer.fit()
+    changed = {
+        ".".join(change.path)
+        for change in tree_differences(before, {n: net.state_dict() for n, net in player.nets.items()})
+    }
+    assert changed
+    assert all(name.startswith(("heads.policy", "target.policy")) for name in changed)
+    with pytest.raises(ConfigError, match=r"learning_rate_factors.value\.\*: expected weights among .*loss.log_alpha"):
+        palestra.Trainer(run_config(PLAIN_SAC | {"learning_rate_factors": {"value.*": 1.0}}, PENDULUM))
+
+
 def test_loss_trainer_trains_players_that_learn_by_a_loss_alone(tmp_path: Path) -> None:
     palestra.LossTrainer(run_config(OFF_POLICY), run=tmp_path / "run").fit()
     with pytest.raises(ConfigError, match="expected 'on_policy' or 'off_policy', got 'dqn'"):

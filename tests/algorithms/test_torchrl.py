@@ -20,7 +20,7 @@ import palestra
 from palestra.algorithms.dqn import DQNConfig
 from palestra.algorithms.losses.loss import Critic, LossBatch
 from palestra.algorithms.losses.torchrl import TorchRLLoss, TorchRLReplayLoss
-from palestra.algorithms.off_policy import OffPolicy
+from palestra.algorithms.off_policy import OffPolicy, OffPolicyConfig
 from palestra.algorithms.on_policy import OnPolicy, OnPolicyConfig
 from palestra.algorithms.parts.advantages import Sequences
 from palestra.algorithms.parts.estimators import GAEConfig, TDLambdaConfig, TorchRLEstimatorConfig
@@ -32,7 +32,7 @@ from palestra.randomness import base_key, seeded_global_state
 from palestra.storage.records_file import read_records
 from palestra.storage.states import encode
 from palestra.testing import check_algorithm
-from tests.algorithms.probing import CPU, seat
+from tests.algorithms.probing import CPU, best_action, learn, make_probe, seat, seen
 from tests.algorithms.test_off_policy import (
     BOX,
     CARTPOLE,
@@ -47,6 +47,7 @@ from tests.algorithms.test_ppo import ACTIONS, SPACES, each_action, prepared
 from tests.algorithms.test_ppo import BASE as PPO_BASE
 from tests.algorithms.test_sac import SPACES as SAC_SPACES
 from tests.algorithms.test_sac import batch_of
+from tests.algorithms.test_two_states import falling
 
 objectives = pytest.importorskip("torchrl.objectives")
 pytestmark = pytest.mark.usefixtures("no_plots")
@@ -260,8 +261,8 @@ def test_it_goes_on_from_every_safe_point_and_equal_seeds_give_equal_bits(cls: s
 
 
 def test_every_loss_on_roll_outs_is_trained(tmp_path: Path) -> None:
-    for cls in ("PPOLoss", "A2CLoss", "ReinforceLoss"):
-        trainer = palestra.Trainer(run_config(ON_POLICY | loss_of(cls) | SEPARATE), run=tmp_path / cls)
+    for cls, game in (("PPOLoss", CARTPOLE), ("A2CLoss", NIM), ("ReinforceLoss", CARTPOLE)):
+        trainer = palestra.Trainer(run_config(ON_POLICY | loss_of(cls) | SEPARATE, game), run=tmp_path / cls)
         trainer.fit()
         records = [
             record["players"]["one"] for record in read_records(tmp_path / cls / "records.jsonl") if "players" in record
@@ -348,6 +349,14 @@ class TooManyCritics(OwnSAC):
         return objectives.SACLoss(networks["policy"], networks["critic_0"], num_qvalue_nets=2, target_entropy=-1.0)
 
 
+class Half(objectives.ClipPPOLoss):  # type: ignore[name-defined, misc]
+    """A loss module of the user's own, named in a file."""
+
+    def loss_critic(self, tensordict: Any) -> Any:
+        loss, *rest = super().loss_critic(tensordict)
+        return 0.5 * loss, *rest
+
+
 class NoModule(OwnClip):
     def make(self, networks: Mapping[str, Any]) -> Any:
         return networks["policy"]
@@ -367,6 +376,14 @@ def test_a_subclass_makes_the_loss_module_itself(name: str, tmp_path: Path) -> N
     trainer = palestra.Trainer(config, run=tmp_path / "run")
     trainer.fit()
     assert trainer.opt_steps == 24
+
+
+def test_a_file_may_name_a_loss_module_of_the_users_own_which_the_run_keeps_the_hash_of(tmp_path: Path) -> None:
+    usual = usual_arguments(Half)
+    assert usual == usual_arguments(objectives.ClipPPOLoss)
+    loss = {"loss": {"name": "torchrl", "module": f"{HERE}:Half", "arguments": usual}}
+    palestra.Trainer(run_config(ON_POLICY | SEPARATE | loss), run=tmp_path / "run").fit()
+    assert list(json.loads((tmp_path / "run" / "run.json").read_text())["user_classes"]) == [f"{HERE}:Half"]
 
 
 # ---- bad input --------------------------------------------------------------------------------------------
@@ -578,6 +595,36 @@ def test_clip_ppo_loss_balances_the_pole(tmp_path: Path) -> None:
     }
     game = CARTPOLE | {"max_rounds": 500, "initial_low": -0.05, "initial_high": 0.05}
     assert final_return(algorithm, game, tmp_path, 960, num_worlds=32) > 400
+
+
+@pytest.mark.parametrize("kind", ["policy", "both"])
+def test_sac_loss_finds_the_best_numbers(kind: Any) -> None:
+    probe = make_probe(kind, continuous=True)
+    relu = {"name": "mlp", "net_arch": [32, 32], "activation": "relu"}
+    arguments = TORCHRL_SAC["loss"]["arguments"] | {"alpha_init": 1e-4, "fixed_alpha": True}
+    config = (
+        OFF_POLICY
+        | TORCHRL_SAC
+        | {
+            "loss": TORCHRL_SAC["loss"] | {"arguments": arguments},
+            "body": {"name": "separate"} | dict.fromkeys(("policy", "critic_0", "critic_1"), relu),
+            "evaluation": "deterministic",
+            "updates_per_turn": 2,
+            "warmup_env_steps": 200,
+            "batch_size": 64,
+            "max_grad_norm": None,
+            "learning_rate": falling(5e-3, 600),
+            "replay_buffer": OFF_POLICY["replay_buffer"] | {"capacity": 10_000},
+        }
+    )
+    made = seat(check(config, OffPolicyConfig), probe.spaces["agent"], probe.action_spaces["agent"])
+    algorithm = learn(made, probe, 600)
+    assert best_action(algorithm, 1, 0) > 0
+    if kind == "both":
+        assert best_action(algorithm, -1, 0) < 0
+    observation = seen(1, 0) | {"action": torch.tensor([[best_action(algorithm, 1, 0)]])}
+    value = float(algorithm.net.net_of("critic_0")(observation).detach())
+    assert value == pytest.approx(1.0, abs=5e-2)
 
 
 @pytest.mark.slow

@@ -2,7 +2,7 @@
 
 From an installed wheel: tests/doors.
 
-Covers palestra.commands.suggest_tensor_game, palestra.commands.fitting_nets.
+Covers palestra.commands.suggest_tensor_game, palestra.commands.suggest_torchrl, palestra.commands.fitting_nets.
 """
 
 import json

@@ -1,0 +1,53 @@
+"""Mistakes in losses as plug-ins."""
+
+from tests.mutants.mutant import mutants
+
+OFF_POLICY = "algorithms/test_off_policy.py"
+TORCHRL = "algorithms/test_torchrl.py"
+
+LOSSES = [
+    *mutants(
+        "algorithms/off_policy.py",
+        OFF_POLICY,
+        ("(opt_steps + 1) % config.target.interval == 0", "opt_steps % config.target.interval == 0"),
+        ("self.target_weights.lerp_(self.weights[: len(self.target_weights)], share)", "pass"),
+        ("old.lerp_(new, share) if old.is_floating_point() else old.copy_(new)", "old.copy_(new)"),
+        ("        self.net.eval()\n", ""),
+        ("fold(self.key, opt_steps), self.config.gamma", "self.key, self.config.gamma"),
+        ('explore or self.config.evaluation == "sampled"', "explore"),
+        ("        if self.config.target is not None:\n            self.follow(1.0)\n", ""),
+    ),
+    *mutants(
+        "algorithms/losses/off_policy_loss.py",
+        OFF_POLICY,
+        ("rows.next_legal | rows.terminated.unsqueeze(1)", "rows.next_legal"),
+        ("~rows.terminated * rows.extras", "rows.extras"),
+        ("rows.extras.get(SAMPLED, rows.action), rows.reward", "rows.action, rows.reward"),
+        ("weights = {name: weight.detach() for", "weights = {name: weight for"),
+        ("        self._num_draws += 1\n", ""),
+        ("    loss.load_state_dict(state)\n", ""),
+        ("torch.enable_grad(), seeded_global_state(0)", "torch.enable_grad()"),
+    ),
+    *mutants(
+        "algorithms/losses/torchrl.py",
+        TORCHRL,
+        ("        with seeded_global_state(key):\n            outputs", "        if True:\n            outputs"),
+        ("        counts = batch.weight > 0", "        counts = batch.weight >= 0"),
+        ("torch.where(is_empty, 0.0, term)", "term"),
+        (
+            "    def before_turn(self) -> None:\n        self.follow(1.0)",
+            "    def before_turn(self) -> None:\n        pass",
+        ),
+        ("                place.copy_(weight.data)\n", ""),
+        ("        self.follow(1.0)\n        leaves", "        leaves"),
+        ("old.lerp_(new, share)", "old.lerp_(new, 1.0)"),
+        ("if not _is_of_networks(name)}", 'if "target" not in name}'),
+        ('"steps_to_next_obs": (-batch.discount.log2()).unsqueeze(1),', ""),
+    ),
+    *mutants(
+        "algorithms/parts/torchrl_classes.py",
+        TORCHRL,
+        ("for base in cls.__mro__:", "for base in cls.__mro__[:1]:"),
+        ("    for name in usual.keys() - arguments.keys():", "    for name in ():"),
+    ),
+]
