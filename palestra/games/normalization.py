@@ -64,7 +64,7 @@ class RunningMoments:
         squares = (rows - mean).masked_fill(left_out, 0.0).square().sum(dim=0)
         total = self.count + num
         share = num / total.clamp(min=1).to(torch.float64)
-        delta = (mean - self.mean) * (num > 0)  # without rows there is no mean to move to
+        delta = mean - self.mean
         self.mean = self.mean + delta * share
         self.squares = self.squares + squares + delta.square() * (self.count * share)
         self.count = total

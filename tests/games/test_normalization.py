@@ -175,6 +175,16 @@ def test_a_description_says_what_is_done() -> None:
     assert set(said["mean"]) == {"numbers", "grid", "set"}
 
 
+def test_no_number_is_read_from_the_device() -> None:
+    """On the device meta there are no numbers: whoever asked for one, as a wait for a GPU does, would fail."""
+    transform = make_transform(config_of(EPS, 2.0), SPACES, torch.device("meta"))
+    assert transform is not None
+    observation = {name: value.to("meta") for name, value in observation_of(4, 11).items()}
+    new = transform("one", observation, torch.ones(4, dtype=torch.bool, device="meta"))
+    assert new["set"].shape == observation["set"].shape
+    assert transform.moments["one"]["set"].mean.is_meta
+
+
 # ---- what cannot be done -------------------------------------------------------------------------------
 
 

@@ -67,6 +67,8 @@ LEARNING = [
             "passed.backward(output_grads, self.by_weights)",
         ),
         ("        self.by_log_std[:] = 0.0\n", ""),
+        ("index = index[arrays.rows.weight[index] > 0.0]", "index = index[arrays.rows.weight[index] >= 0.0]"),
+        ("            self.by_weights[:] = 0.0\n", "            pass\n"),
     ),
     *mutants(
         "algorithms/kernels/categorical.py",

@@ -7,6 +7,8 @@ SOLO = "rollouts/test_solo.py"
 FUSED = "rollouts/test_fused.py"
 GYM = "games/gymnasium/test_gym_worlds.py games/gymnasium/test_gym_sync.py games/gymnasium/test_gym_oddities.py"
 NORMALIZATION = "games/gymnasium/test_gym_normalization.py"
+NORMALIZED = "games/test_normalization.py rollouts/test_normalized_play.py"
+DIALOGUE_LOOPS = "games/dialogue/test_loops.py"
 
 ROLLOUTS = [
     *mutants(
@@ -180,5 +182,48 @@ ROLLOUTS = [
             "rewards = rewards.clip(-game.config.reward.clip, game.config.reward.clip)",
             "rewards = rewards.clip(0.0, game.config.reward.clip)",
         ),
+    ),
+    *mutants(
+        "games/normalization.py",
+        NORMALIZED,
+        ("share = num / total.clamp(min=1).to(torch.float64)", "share = num / (total + 1).to(torch.float64)"),
+        ("delta.square() * (self.count * share)", "delta.square() * share"),
+        ("squares = (rows - mean).masked_fill(left_out, 0.0)", "squares = (rows - mean)"),
+        ("not space.padded, device)", "True, device)"),
+        ("(present & counted.unsqueeze(1)).flatten()", "present.flatten()"),
+        ("(self.variance + eps).sqrt()", "self.variance.sqrt()"),
+        ("new[name] = new[name].clamp(-clip, clip)", "new[name] = new[name].clamp(max=clip)"),
+    ),
+    *mutants(
+        "rollouts/fused.py",
+        NORMALIZED,
+        (
+            "counted = deciding[:, game.roles.index(role)] if role in collected else None",
+            "counted = deciding.any(dim=1) if role in collected else None",
+        ),
+        (
+            "counted = deciding[:, game.roles.index(role)] if role in collected else None",
+            "counted = deciding[:, game.roles.index(role)]",
+        ),
+    ),
+    *mutants(
+        "games/world.py",
+        NORMALIZED,
+        ("first = self.game.transformed(self.role, begun, begins)", "first = self.game.transformed(self.role, begun)"),
+        (
+            'self.observation = {name: value.to(device) for name, value in state["observation"].items()}',
+            "self.observation = self.game.transformed(self.role, self.game.observe(self.state, self.role))",
+        ),
+    ),
+    *mutants(
+        "games/dialogue/loops.py",
+        DIALOGUE_LOOPS,
+        ("has_turn = (has_turn | active[t, k, v]) and verdicts[world, v] < 0", "has_turn = has_turn | active[t, k, v]"),
+        ("        if verifier >= 0 and verdicts[world, verifier] >= 0:\n            t = len(flags) - 1\n", ""),
+        ("            if v >= 0 and verdicts[world, v] >= 0:\n                continue\n", ""),
+        ("                    reward += go_on * np.float32(goes_on)", "                    reward += go_on"),
+        ("if paid_for[v, r]:", "if v == r:"),
+        ("number = 3 * number + (2 if verdict < 0 else verdict)", "number = 3 * number + max(verdict, 0)"),
+        ("rewards[world, r] = reward * ran", "rewards[world, r] = reward"),
     ),
 ]

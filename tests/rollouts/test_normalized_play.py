@@ -170,17 +170,19 @@ def test_a_lone_role_counts_every_observation_once_those_that_begin_games_too(ke
 
 
 def test_a_loaded_world_shows_what_it_showed_and_counts_nothing_again() -> None:
+    """At every step, of which some have ended games: their worlds were normalised later than the others."""
     game, other = make(CARTPOLE, NORMALIZE), make(CARTPOLE, NORMALIZE)
     keys = world_keys(base_key(0, "starts"), 5, CPU)
     world, loaded = TensorWorld(game, keys), TensorWorld(other, fold(keys, 9))
-    for step in range(9):
-        world.step(torch.full((5,), step % 2), fold(keys, step))
-    other.load_state_dict(game.state_dict())
-    loaded.load_state_dict(world.state_dict())
-    assert torch.equal(loaded.observation["observation"], world.observation["observation"])
-    assert str(other.state_dict()) == str(game.state_dict())
-    one, two = (each.step(torch.ones(5, dtype=torch.int64), fold(keys, 10)) for each in (world, loaded))
-    assert torch.equal(one.observation["observation"], two.observation["observation"])
+    for step in range(20):
+        other.load_state_dict(game.state_dict())
+        loaded.load_state_dict(world.state_dict())
+        assert torch.equal(loaded.observation["observation"], world.observation["observation"])
+        assert str(other.state_dict()) == str(game.state_dict())
+        action = torch.full((5,), step % 2)
+        one, two = (each.step(action, fold(keys, step)) for each in (world, loaded))
+        assert torch.equal(one.observation["observation"], two.observation["observation"])
+        assert torch.equal(world.observation["observation"], loaded.observation["observation"])
 
 
 # ---- who observes --------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 Covers palestra.games.dialogue.loops.
 """
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,16 +12,41 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from palestra.games.dialogue.game import DialogueGame
+from palestra.games.dialogue.protocol import Protocol, RewardsConfig
 from palestra.randomness import base_key, fold, world_keys
 from tests.games.dialogue.test_game import PROTOCOLS, dialogue, random_actions
 
 NUM_WORLDS = 24
 
 
+class TwoJudges(Protocol):
+    """Two verifiers, who decide by themselves; each speaks in a channel of its own until then."""
+
+    roles = ("prover", "first", "second")
+    verifiers = ("first", "second")
+    channels = {"air": roles, "one": roles, "two": roles}  # noqa: RUF012
+    sides = {"prover": 1}  # noqa: RUF012
+    num_variants = 2
+
+    def __init__(self, rewards: RewardsConfig) -> None:
+        super().__init__(SimpleNamespace(rewards=rewards), min_rounds=1, max_rounds=5)
+
+    def speaks(self, role: str, channel: str, round: int, variant: int) -> bool:
+        return (role, channel) == ("prover", "air") or (role, channel, round % 2) == ("first", "one", variant)
+
+    def is_active(self, verifier: str, round: int, variant: int) -> bool:
+        return verifier == "second" or round % 2 == variant
+
+
 def both(name: str, **rewards: Any) -> tuple[DialogueGame, DialogueGame]:
     """The game by loops and by torch."""
-    by_loops = dialogue(PROTOCOLS[name], **rewards)
-    by_torch = DialogueGame(by_loops.config, by_loops.device, "torch")
+    config: Any = dialogue(PROTOCOLS.get(name, PROTOCOLS["nip"]), **rewards).config
+    if name == "two judges":
+        protocol = TwoJudges(config.protocol.rewards)
+        config = SimpleNamespace(
+            protocol=SimpleNamespace(build=lambda: protocol), scenario=config.scenario, observation=config.observation
+        )
+    by_loops, by_torch = (DialogueGame(config, torch.device("cpu"), kernel) for kernel in ("numba", "torch"))
     assert by_loops.loops is not None
     assert by_torch.loops is None
     return by_loops, by_torch
@@ -37,7 +63,7 @@ def same(one: Any, other: Any) -> bool:
     return not one.is_floating_point() or torch.equal(one.signbit(), other.signbit())
 
 
-@pytest.mark.parametrize("name", PROTOCOLS)
+@pytest.mark.parametrize("name", [*PROTOCOLS, "two judges"])
 @settings(max_examples=10, deadline=None)
 @given(seed=st.integers(0, 10**6), shared=st.booleans(), prover=st.sampled_from([-2.0, 0.0, 1.5]))
 def test_loops_play_as_torch_does(name: str, seed: int, shared: bool, prover: float) -> None:
