@@ -357,7 +357,7 @@ def config_of(algorithm: str, combination: Combination) -> Data:
     learns = learner.algorithm | learner.actions[actions]
     for factor, levels in learner.choices.items():
         learns = learns | levels[combination[factor]]
-    if game_name == "harvest" and learns.get("body", {}).get("name") == "separate":
+    if game_name == "harvest" and "centralized_critic" in learns and learns["body"]["name"] == "separate":
         learns |= {"centralized_critic": True}
     if game_name == "images":
         learns = _with_image_nets(learns)

@@ -35,7 +35,7 @@ REFUSED = {  # what an algorithm cannot play, and why
     ("td3", "harvest"): "expected Box actions for 'td3', got Discrete",
     ("dqn", "dialogue"): "expected Discrete actions for 'dqn', got MultiDiscrete",
     ("sac", "dialogue"): "for 'sac', got MultiDiscrete",
-    ("td3", "dialogue"): "expected Box actions for 'td3', got MultiDiscrete",
+    ("td3", "dialogue"): "expected Box actions for 'td3', got Discrete",
     ("td3", "cartpole"): "expected Box actions for 'td3', got Discrete",
     ("td3", "acrobot"): "expected Box actions for 'td3', got Discrete",
     ("td3", "mountain_car"): "expected Box actions for 'td3', got Discrete",

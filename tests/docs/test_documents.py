@@ -272,10 +272,10 @@ def test_the_games_of_the_document_are_complete_and_its_code_runs() -> None:
     text = (ROOT / "docs" / "games.md").read_text()
     [configs] = [block for block in re.findall(r"```yaml\n(.*?)```", text, re.S) if "cartpole" in block]
     [code] = [block for block in re.findall(r"```python\n(.*?)```", text, re.S) if "as_gymnasium" in block]
-    lines = configs.splitlines()
-    assert len(lines) == 4
-    for line in lines:
-        make_game(yaml.safe_load(line)["game"])
+    games = re.findall(r"^game: .*(?:\n .*)*", configs, re.M)
+    assert len(games) == 4
+    for game in games:
+        make_game(yaml.safe_load(game)["game"])
     names: dict[str, Any] = {}
     exec(code, names)
     assert names["reward"] in (0.0, -1.0)  # the opponent plays perfectly, but one may still run into the end

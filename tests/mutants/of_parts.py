@@ -66,12 +66,12 @@ PARTS = [
         "optimizers.py",
         OPTIMIZERS,
         (
-            "vector.copy_(torch.where(self.frozen, old, vector))\n\n    def clip(",
-            "vector.copy_(torch.where(self.frozen, vector, old))\n\n    def clip(",
+            "vector.copy_(torch.where(self.frozen, old, vector))\n\n    def _scale_step(",
+            "vector.copy_(torch.where(self.frozen, vector, old))\n\n    def _scale_step(",
         ),
         (
-            "vectors = [self.weights, *(value for value in self.state.values() if value.shape == self.weights.shape)]",
-            "vectors = [self.weights]",
+            "vectors += [value for value in self.state.values() if value.shape == self.weights.shape]",
+            "vectors += []",
         ),
         (
             "return gradient.masked_fill(self.frozen, 0.0) if is_masked else gradient",

@@ -605,7 +605,8 @@ class Nine(NimGame):
 @pytest.mark.parametrize("place", ["game", "evaluations.0.game"])
 def test_a_broken_game_is_refused_before_training(make_config: MakeConfig, in_tmp_path: Path, place: str) -> None:
     (in_tmp_path / "nine.py").write_text(NINE)
-    nim = {"name": "nim", "num_heaps": 2, "max_stones": 3, "observation": PLAIN}
+    own = {"name": "nine:Nine", "num_heaps": 2, "max_stones": 3}
+    nim = own | {"name": "nim", "observation": PLAIN}
     pairing = {"first": "player", "second": "random"}
     config = make_config({"game": nim, "roles": {"first": "player", "second": "player"}, "best": None})
     config["players"] = {"player": config["players"]["host"]}
@@ -615,7 +616,7 @@ def test_a_broken_game_is_refused_before_training(make_config: MakeConfig, in_tm
         "legal": f"{place}: Nine.legal: expected for 'first' bool (5, 6) on cpu, got bool (5, 5) on cpu",
         "init": f"{place}: 'nine:Nine' cannot be made: ValueError: no heaps (nine.py, line 14)",
     }.items():
-        at["game"] = nim | {"name": "nine:Nine", "fault": fault}
+        at["game"] = own | {"fault": fault}
         with pytest.raises(ConfigError) as caught:
             palestra.Trainer(config, run=in_tmp_path / "run")
         assert line in str(caught.value).splitlines()
@@ -623,5 +624,5 @@ def test_a_broken_game_is_refused_before_training(make_config: MakeConfig, in_tm
     (in_tmp_path / "run.yml").write_text(str(config).replace("None", "null"))
     result = CliRunner().invoke(app, ["train", "run.yml"])
     assert result.exit_code == 2
-    at["game"] = nim | {"name": "nine:Nine", "fault": "none"}
+    at["game"] = own | {"fault": "none"}
     palestra.Trainer(config, run=in_tmp_path / "run")
