@@ -582,13 +582,14 @@ def test_what_is_no_tensor_game_is_refused() -> None:
 
 NINE = """
 import torch
-from palestra.games import UserGameConfig
+from palestra.games import ObservationConfig, UserGameConfig
 from palestra.games.nim import NimGame
 
 class Nine(NimGame):
     class Config(UserGameConfig):
         num_heaps: int
         max_stones: int
+        observation: ObservationConfig
         fault: str
 
     def __init__(self, config, device):
@@ -605,8 +606,8 @@ class Nine(NimGame):
 @pytest.mark.parametrize("place", ["game", "evaluations.0.game"])
 def test_a_broken_game_is_refused_before_training(make_config: MakeConfig, in_tmp_path: Path, place: str) -> None:
     (in_tmp_path / "nine.py").write_text(NINE)
-    own = {"name": "nine:Nine", "num_heaps": 2, "max_stones": 3}
-    nim = own | {"name": "nim", "observation": PLAIN}
+    nim = {"name": "nim", "num_heaps": 2, "max_stones": 3, "observation": PLAIN}
+    own = nim | {"name": "nine:Nine"}
     pairing = {"first": "player", "second": "random"}
     config = make_config({"game": nim, "roles": {"first": "player", "second": "player"}, "best": None})
     config["players"] = {"player": config["players"]["host"]}
@@ -614,7 +615,7 @@ def test_a_broken_game_is_refused_before_training(make_config: MakeConfig, in_tm
     at: dict[str, Any] = config if place == "game" else config["evaluations"][0]
     for fault, line in {
         "legal": f"{place}: Nine.legal: expected for 'first' bool (5, 6) on cpu, got bool (5, 5) on cpu",
-        "init": f"{place}: 'nine:Nine' cannot be made: ValueError: no heaps (nine.py, line 14)",
+        "init": f"{place}: 'nine:Nine' cannot be made: ValueError: no heaps (nine.py, line 15)",
     }.items():
         at["game"] = own | {"fault": fault}
         with pytest.raises(ConfigError) as caught:
