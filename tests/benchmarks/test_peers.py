@@ -132,7 +132,7 @@ def test_a_missing_interpreter_is_named_with_what_builds_it() -> None:
 
 def test_a_failing_script_tells_its_last_line() -> None:
     with pytest.raises(Failed, match="the bare script is PPO on CartPole"):
-        Script("bare", OWN_PYTHON).run({"kind": "replay"}, 1, 60.0)
+        Script("benchmarks.peers.bare", OWN_PYTHON).run({"kind": "replay"}, 1, 60.0)
 
 
 def test_a_script_answers_on_stdout_alone_whatever_a_library_prints() -> None:

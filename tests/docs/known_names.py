@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from palestra.algorithms.algorithm import AlgorithmConfig
 from palestra.cli import app
 from palestra.commands.suggest_config import shipped_configs
-from palestra.config.places import _models_in, fields_under
+from palestra.config.places import _models_in, fields_under, kind_of_extras
 from palestra.runs.config import RunConfig
 
 Model = type[BaseModel]
@@ -42,6 +42,8 @@ def _leads(path: list[str], start: Iterable[Model]) -> bool:
             is_free = False
             continue
         annotations = [model.model_fields[key].annotation for model in here if key in model.model_fields]
+        extras = [] if annotations else [kind_of_extras(model) for model in here]  # as the networks of body, by head
+        annotations += [kind for kind in extras if kind is not Any]
         if not annotations:
             return False
         is_free = any(_is_container(annotation) for annotation in annotations)
