@@ -16,7 +16,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import asdict, dataclass, field
@@ -182,6 +182,16 @@ def admit(module_name: str) -> bool:
         return False
     _admitted.update(sources)
     return True
+
+
+def admitted() -> frozenset[Source]:
+    """The sources that this process may import, for a process that it starts."""
+    return frozenset(_admitted)
+
+
+def admit_sources(sources: Iterable[Source]) -> None:
+    """Let this process import the sources that the one that started it may import."""
+    _admitted.update(sources)
 
 
 def _untrusted(sources: Sequence[Source]) -> list[str]:

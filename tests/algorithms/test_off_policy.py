@@ -344,10 +344,8 @@ def test_factors_go_by_the_names_of_weights_those_of_the_loss_too(tmp_path: Path
     player = trainer.players["one"]
     before = {name: copy.deepcopy(net.state_dict()) for name, net in player.nets.items()}
     trainer.fit()
-    changed = {
-        ".".join(change.path)
-        for change in tree_differences(before, {n: net.state_dict() for n, net in player.nets.items()})
-    }
+    after = {name: net.state_dict() for name, net in player.nets.items()}
+    changed = {change.key for change in tree_differences(before, after)}
     assert changed
     assert all(name.startswith(("heads.policy", "target.policy")) for name in changed)
     with pytest.raises(ConfigError, match=r"learning_rate_factors.value\.\*: expected weights among .*loss.log_alpha"):

@@ -8,6 +8,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from palestra.algorithms.off_policy import OffPolicy, OffPolicyConfig
 from palestra.algorithms.on_policy import OnPolicy, OnPolicyConfig
 from palestra.algorithms.parts.advantages import Sequences
 from palestra.algorithms.parts.estimators import GAEConfig, TDLambdaConfig, TorchRLEstimatorConfig
-from palestra.algorithms.parts.torchrl_classes import usual_arguments
+from palestra.algorithms.parts.torchrl_classes import torchrl_module, usual_arguments
 from palestra.config import ConfigError, PositiveFloat, UserConfig, check
 from palestra.games.spaces import Discrete
 from palestra.players.player import Player
@@ -49,7 +50,9 @@ from tests.algorithms.test_sac import SPACES as SAC_SPACES
 from tests.algorithms.test_sac import batch_of
 from tests.algorithms.test_two_states import falling
 
-objectives = pytest.importorskip("torchrl.objectives")
+if find_spec("torchrl") is None:
+    pytest.skip("torchrl is not installed", allow_module_level=True)
+objectives = torchrl_module("torchrl.objectives")
 pytestmark = pytest.mark.usefixtures("no_plots")
 Data = dict[str, Any]
 HERE = __name__
@@ -575,6 +578,15 @@ def test_nothing_else_imports_tensordict_and_check_needs_no_torchrl(tmp_path: Pa
     assert trained.startswith("2 players.one.algorithm.")
     assert trained.endswith(needs)
     assert [line[:2] for line in of_replay] == ["0 ", "2 "]
+
+
+def test_importing_torchrl_leaves_how_processes_are_started() -> None:
+    program = (
+        "import multiprocessing; from palestra.algorithms.parts.torchrl_classes import torchrl_module\n"
+        "torchrl_module('torchrl.objectives'); print(multiprocessing.get_start_method(allow_none=True))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "None\n"
 
 
 # ---- it learns --------------------------------------------------------------------------------------------

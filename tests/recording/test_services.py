@@ -96,7 +96,7 @@ def wandb_messages(path: Path) -> Iterator[Any]:
             place += left
             continue
         length, kind = int.from_bytes(data[place + 4 : place + 6], "little"), data[place + 6]
-        if kind == 0:
+        if kind == 0 or place + 7 + length > len(data):  # the rest is being written
             return
         whole += data[place + 7 : place + 7 + length]
         place += 7 + length

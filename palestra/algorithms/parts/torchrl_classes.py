@@ -1,6 +1,7 @@
 """Classes of TorchRL that a file names (extra: torchrl): imported where they are used, with all of their arguments."""
 
 import inspect
+import multiprocessing
 from importlib import import_module
 from types import ModuleType
 from typing import Annotated, Any
@@ -47,11 +48,14 @@ class TorchRLConfig(Config):
 
 def torchrl_module(name: str) -> ModuleType:
     """A module of TorchRL. Raises MissingExtra, at the key `module`, where TorchRL is not installed."""
+    start_method = multiprocessing.get_start_method(allow_none=True)
     try:
         return import_module(name)
     except ImportError as error:
         message = f"{error}; it needs an extra: pip install 'palestra[torchrl]'"
         raise MissingExtra([ConfigErrorItem("module", message)]) from error
+    finally:  # importing TorchRL sets it to "spawn", for every process that the program starts from then on
+        multiprocessing.set_start_method(start_method, force=True)
 
 
 def torchrl_class(name: str, base: str) -> Any:

@@ -13,6 +13,7 @@ from gymnasium.vector import AsyncVectorEnv
 from gymnasium.vector.async_vector_env import _async_worker
 
 from palestra.config import failure
+from palestra.config.own_modules import admit_sources, admitted
 from palestra.games.gymnasium.faults import fault_of_step, raise_for
 from palestra.games.world import EnvironmentFailed
 from palestra.runtime.signals import exit_text
@@ -118,17 +119,19 @@ class CheckedSteps(gymnasium.Wrapper):
 
 
 class WorkerSignals:
-    """Makes an environment. In a process of its own it first ignores SIGINT (Ctrl-C), which the owner handles, and lets
-    SIGTERM end the process.
+    """Makes an environment. In a process of its own it first ignores SIGINT (Ctrl-C), which the owner handles, lets
+    SIGTERM end the process, and admits the modules that its owner may import.
 
-    A forked process would otherwise keep the handlers of its owner, which wait for a safe point that never comes.
+    A forked process would otherwise keep the handlers of its owner, which wait for a safe point that never comes; a
+    spawned one would not know what its owner admitted.
     """
 
     def __init__(self, make: Any, *arguments: Any) -> None:
-        self.make, self.arguments, self.owner = make, arguments, os.getpid()
+        self.make, self.arguments, self.owner, self.admitted = make, arguments, os.getpid(), admitted()
 
     def __call__(self) -> gymnasium.Env:
         if os.getpid() != self.owner:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            admit_sources(self.admitted)
         return self.make(*self.arguments)

@@ -4,6 +4,7 @@ Covers palestra.games.gymnasium.faults, palestra.games.gymnasium.seeding, palest
 palestra.games.gymnasium.workers, palestra.games.world.
 """
 
+import multiprocessing
 import re
 from collections.abc import Callable
 from functools import partial
@@ -116,6 +117,19 @@ def test_an_environment_that_cannot_be_made_in_its_process_is_told(capfd: pytest
     world = game.make_world(2, 3, training=True)
     with pytest.raises(EnvironmentFailed, match=r"^tests\S+, world 0, when it is made: .* not in a process of my own"):
         _ = world.observation
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_spawned_process_imports_what_its_owner_may(capfd: pytest.CaptureFixture[str]) -> None:
+    """Spawned, as everywhere but on Linux, it starts without what its owner has read."""
+    start_method = multiprocessing.get_start_method(allow_none=True)
+    multiprocessing.set_start_method("spawn", force=True)
+    try:
+        world = gym_game("async").make_world(2, 3, training=True)
+        assert step(world).valid.all()
+        world.close()
+    finally:
+        multiprocessing.set_start_method(start_method, force=True)
     assert capfd.readouterr() == ("", "")
 
 
