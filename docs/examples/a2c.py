@@ -8,7 +8,8 @@ from typing import Annotated
 import torch
 
 from palestra.algorithms.algorithm import Algorithm, metrics_of, total_loss
-from palestra.algorithms.parts.actor_critic import SAMPLED, ActorCriticPolicy, BoxActionsConfig, make_head
+from palestra.algorithms.parts.action_heads import SAMPLED, BoxActionsConfig, make_head
+from palestra.algorithms.parts.actor_critic import ActorCriticPolicy
 from palestra.algorithms.parts.advantages import Sequences, generalized_advantages, rows_of_sequences, values
 from palestra.config import ByName, Discount, Fraction, NonNegativeFloat, PositiveFloat, PositiveInt, UserConfig
 from palestra.nets import NetConfig, make_net

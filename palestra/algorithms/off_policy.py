@@ -28,18 +28,16 @@ from palestra.algorithms.losses.loss import ActionValues, Critic, Q, head_names,
 from palestra.algorithms.losses.off_policy_loss import ACTION, ActingHeads, OffPolicyLoss, ReplayBatch, try_loss
 from palestra.algorithms.losses.q_learning import QLearningConfig
 from palestra.algorithms.losses.torchrl import TorchRLReplayLossConfig
+from palestra.algorithms.parts.action_heads import AnyBoxActionsConfig, DiscreteHead, make_head
 from palestra.algorithms.parts.actor_critic import (
     POLICY,
     ActorCriticPolicy,
     AnyBody,
-    AnyBoxActionsConfig,
-    DiscreteHead,
     HeadedNet,
     OrthogonalConfig,
     SharedConfig,
     StockConfig,
     check_heads,
-    make_head,
 )
 from palestra.algorithms.parts.exploration import EpsilonGreedyConfig, ExplorationConfig, best_legal, choose_best
 from palestra.algorithms.parts.replay import (

@@ -29,20 +29,17 @@ from palestra.algorithms.losses.loss import LossBatch, Now, OnPolicyLoss, head_n
 from palestra.algorithms.losses.ppo import PPOLossConfig
 from palestra.algorithms.losses.reinforce import ReinforceConfig
 from palestra.algorithms.losses.torchrl import TorchRLLossConfig
+from palestra.algorithms.parts.action_heads import SAMPLED, AnyBoxActionsConfig, DiscreteHead, make_head
 from palestra.algorithms.parts.actor_critic import (
     POLICY,
-    SAMPLED,
     VALUE,
     ActorCriticPolicy,
     AnyBody,
-    AnyBoxActionsConfig,
-    DiscreteHead,
     HeadedNet,
     OrthogonalConfig,
     StockConfig,
     check_critic,
     check_heads,
-    make_head,
     spaces_of_critic,
 )
 from palestra.algorithms.parts.advantages import (

@@ -31,20 +31,17 @@ from palestra.algorithms.algorithm import (
 )
 from palestra.algorithms.kernels import advantages, categorical
 from palestra.algorithms.kernels import ppo as kernels
+from palestra.algorithms.parts.action_heads import SAMPLED, BoxActionsConfig, DiscreteHead, make_head
 from palestra.algorithms.parts.actor_critic import (
     POLICY,
-    SAMPLED,
     VALUE,
     ActorCritic,
     ActorCriticPolicy,
     AnyBody,
-    BoxActionsConfig,
-    DiscreteHead,
     OrthogonalConfig,
     StockConfig,
     check_critic,
     check_heads,
-    make_head,
     spaces_of_critic,
 )
 from palestra.algorithms.parts.advantages import (

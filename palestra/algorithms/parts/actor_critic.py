@@ -1,32 +1,24 @@
-"""Networks of an actor-critic: what a config says of them, the heads that draw actions, all weights in one module, and
-the policy that plays with them."""
+"""Networks of an actor-critic: what a config says of them, all weights in one module, and the policy that plays with
+them."""
 
-import math
 from collections.abc import Callable, Collection, Mapping
 from typing import Annotated, Any, Literal
 
-import torch
 from pydantic import ConfigDict
 from torch import Tensor, nn
 
+from palestra.algorithms.parts.action_heads import AnyHead
 from palestra.algorithms.parts.advantages import REMEMBERED, Experience
-from palestra.algorithms.parts.distributions import (
-    Categorical,
-    ClippedGaussian,
-    Distribution,
-    GaussianDistribution,
-    SquashedGaussian,
-)
-from palestra.algorithms.parts.sampled_actions import LogStdConfig
+from palestra.algorithms.parts.distributions import Distribution
 from palestra.config import ByName, Config, ConfigError, ConfigErrorItem, PositiveFloat
 from palestra.games.policy import Decision, Memory, Observes
-from palestra.games.spaces import Box, Discrete, MultiDiscrete, Space
+from palestra.games.spaces import Space
 from palestra.nets import AnyNetConfig, UserNets, make_net
 from palestra.nets.initialisation import initialize_orthogonal
 from palestra.nets.recurrent import Part
 from palestra.nets.weights import output_weights
 from palestra.players.player import Player
-from palestra.randomness import base_key, random_normals
+from palestra.randomness import base_key
 
 # Letters: B rows of any batch; A numbers that a policy puts out; T decisions of each of W sequences.
 
@@ -97,178 +89,6 @@ class OrthogonalConfig(Config):
     """scale of the policy's outputs; 0.01 makes all actions equally likely at the start"""
     value_gain: PositiveFloat
     """scale of the value's output, and of those of all other heads but the policy"""
-
-
-class ClippedGaussianConfig(Config):
-    name: Literal["clipped_gaussian"]
-    """normal numbers, clipped to their bounds on their way into the game; log-probabilities are those before"""
-    initial_log_std: float
-    """logarithm of the standard deviation at the start; it is learned, the same in every state"""
-
-
-class SquashedGaussianConfig(Config):
-    name: Literal["squashed_gaussian"]
-    """the tanh of normal numbers, scaled to their bounds"""
-    initial_log_std: float
-    """logarithm of the standard deviation before the tanh at the start; it is learned, the same in every state"""
-
-
-class StateDependentGaussianConfig(Config):
-    name: Literal["state_dependent_gaussian"]
-    """the tanh of normal numbers, scaled to their bounds; the policy puts out their means and, after these, the
-    logarithms of their standard deviations, as in SAC. Log-probabilities are those of actions in half-widths"""
-    log_std: LogStdConfig
-    """bounds of the logarithms of standard deviations"""
-
-
-BoxActionsConfig = ClippedGaussianConfig | SquashedGaussianConfig
-AnyBoxActionsConfig = Annotated[ClippedGaussianConfig | SquashedGaussianConfig | StateDependentGaussianConfig, ByName()]
-
-OWN_WEIGHTS = ["log_std"]  # of heads, one or the other
-SAMPLED = "sampled_action"  # among the extras of a decision: what the policy drew, where the action is not just that
-
-# ---- heads ---------------------------------------------------------------------------------------------
-
-
-class DiscreteHead(nn.Module):
-    """Draws discrete and multi-discrete actions; the policy puts out logits."""
-
-    def __init__(self, space: Discrete | MultiDiscrete) -> None:
-        super().__init__()
-        self.num_outputs = space.num_flags
-        is_single = isinstance(space, Discrete)
-        self.family = Categorical((space.num,) if isinstance(space, Discrete) else space.nums, is_single)
-
-    def draw(self, outputs: Tensor, legal: Tensor, keys: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Actions, and the extras that learning from them needs."""
-        action, log_prob = self.family.sample(outputs, legal, keys)
-        return action, {"log_prob": log_prob}
-
-    def mode(self, outputs: Tensor, legal: Tensor) -> Tensor:
-        """The most likely actions."""
-        return self.family.mode(outputs, legal)
-
-    def distribution(self, outputs: Tensor, legal: Tensor) -> Distribution:
-        """That of the actions at some observations, by what the policy puts out there."""
-        return self.family.distribution(outputs, legal)
-
-    def output_weights(self) -> list[str]:
-        """Those that heads have besides what a network puts out."""
-        return OWN_WEIGHTS
-
-    def probabilities(self, outputs: Tensor, legal: Tensor) -> Tensor:
-        """Those of all actions, of several choices one after the other: (B, A)."""
-        return torch.cat(self.family.distribution(outputs, legal).log_probs, dim=1).exp()
-
-
-class BoxHead(nn.Module):
-    """Draws vectors of numbers; the policy puts out means."""
-
-    def __init__(self, space: Box, config: BoxActionsConfig, device: torch.device) -> None:
-        super().__init__()
-        self.num_outputs = len(space.low)
-        self.log_std = nn.Parameter(torch.full((self.num_outputs,), float(config.initial_log_std)))
-        bounds = torch.tensor(space.low, device=device), torch.tensor(space.high, device=device)
-        is_clipped = isinstance(config, ClippedGaussianConfig)
-        self.family = ClippedGaussian(*bounds) if is_clipped else SquashedGaussian.within(*bounds)
-
-    def draw(self, outputs: Tensor, legal: Tensor, keys: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Actions, and the extras that learning from them needs."""
-        noise = random_normals(keys, self.num_outputs)
-        sampled, log_prob = self.family.draw(outputs, self.log_std.detach(), noise)
-        return self.family.action(sampled), {"log_prob": log_prob, SAMPLED: sampled}
-
-    def mode(self, outputs: Tensor, legal: Tensor) -> Tensor:
-        """The actions of the means: the likeliest ones but for the tanh, which moves the mode."""
-        return self.family.action(outputs)
-
-    def distribution(self, outputs: Tensor, legal: Tensor) -> GaussianDistribution:
-        """That of the values before they are clipped or squashed, by what the policy puts out at some observations."""
-        return self.family.distribution(outputs, self.log_std)
-
-    def action(self, sampled: Tensor) -> Tensor:
-        """What goes into the game of a value that was drawn."""
-        return self.family.action(sampled)
-
-    def output_weights(self) -> list[str]:
-        """Those that heads have besides what a network puts out."""
-        return OWN_WEIGHTS
-
-
-class StateDependentHead(nn.Module):
-    """Draws vectors of numbers; the policy puts out means and log standard deviations, of normal numbers before a tanh.
-    Log-probabilities are densities of actions in half-widths of the Box from its centre: what the bounds are changes no
-    entropy."""
-
-    def __init__(self, space: Box, config: StateDependentGaussianConfig, device: torch.device) -> None:
-        super().__init__()
-        self.num_numbers = len(space.low)
-        self.num_outputs = 2 * self.num_numbers
-        self.log_std_bounds = config.log_std.min, config.log_std.max
-        self.half_widths = HalfWidths(space, device)
-        zeros = torch.zeros(self.num_numbers, device=device)
-        self.family = SquashedGaussian(zeros, torch.ones_like(zeros))
-
-    def draw(self, outputs: Tensor, legal: Tensor, keys: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Actions, and the extras that learning from them needs."""
-        sampled, log_prob = self.distribution(outputs, legal).draw(random_normals(keys, self.num_numbers))
-        return self.action(sampled), {"log_prob": log_prob, SAMPLED: sampled}
-
-    def mode(self, outputs: Tensor, legal: Tensor) -> Tensor:
-        """The actions of the means: the likeliest ones but for the tanh, which moves the mode."""
-        return self.action(outputs[:, : self.num_numbers])
-
-    def distribution(self, outputs: Tensor, legal: Tensor) -> GaussianDistribution:
-        """That of the values before they are squashed, by what the policy puts out at some observations."""
-        mean, log_std = outputs.chunk(2, dim=1)
-        return self.family.distribution(mean, log_std.clamp(*self.log_std_bounds))
-
-    def action(self, sampled: Tensor) -> Tensor:
-        """What goes into the game of a value that was drawn."""
-        return self.half_widths.inverse(self.family.action(sampled))
-
-    def output_weights(self) -> list[str]:
-        """Those that heads have besides what a network puts out."""
-        return OWN_WEIGHTS
-
-
-class HalfWidths:
-    """Measures actions of a Box in half-widths from its centre; those without bounds stay as they are."""
-
-    def __init__(self, space: Box, device: torch.device) -> None:
-        low, high = torch.tensor(space.low, device=device), torch.tensor(space.high, device=device)
-        is_bounded = low.isfinite() & high.isfinite()
-        self.center = torch.where(is_bounded, (high + low) / 2, 0.0)
-        self.half_width = torch.where(is_bounded, (high - low) / 2, 1.0)
-
-    def __call__(self, action: Tensor) -> Tensor:
-        return (action - self.center) / self.half_width
-
-    def inverse(self, measured: Tensor) -> Tensor:
-        return self.center + self.half_width * measured
-
-
-AnyHead = DiscreteHead | BoxHead | StateDependentHead
-
-
-def make_head(config: BoxActionsConfig | StateDependentGaussianConfig | None, player: Player) -> AnyHead:
-    """What draws the player's actions. Raises ConfigError where `box_actions` does not fit them."""
-    space, path = player.action_space, f"players.{player.name}.algorithm.box_actions"
-    if not isinstance(space, Box):
-        if config is not None:
-            message = f"expected null (the actions are {space}, not a Box), got {config.name}"
-            raise ConfigError([ConfigErrorItem(path, message)])
-        return DiscreteHead(space)
-    if config is None:
-        message = f"expected clipped_gaussian or squashed_gaussian (the actions are {space}), got null"
-        raise ConfigError([ConfigErrorItem(path, message)])
-    is_bounded = all(map(math.isfinite, (*space.low, *space.high)))
-    if not isinstance(config, ClippedGaussianConfig) and not is_bounded:
-        message = f"expected clipped_gaussian ({space} has no bounds), got {config.name}"
-        raise ConfigError([ConfigErrorItem(f"{path}.name", message)])
-    if isinstance(config, StateDependentGaussianConfig):
-        return StateDependentHead(space, config, player.device)
-    return BoxHead(space, config, player.device)
 
 
 # ---- what the critic observes --------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import torch
 
 from palestra.algorithms.kernels import advantages, categorical
 from palestra.algorithms.kernels import ppo as kernels
-from palestra.algorithms.parts.actor_critic import SAMPLED
+from palestra.algorithms.parts.action_heads import SAMPLED
 from palestra.algorithms.parts.advantages import Experience, Sequences
 from palestra.algorithms.ppo import PPO, PPOConfig
 from palestra.config import check

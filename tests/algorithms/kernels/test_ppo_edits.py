@@ -1,7 +1,8 @@
 """What one reads of PPO is what runs: whatever is edited, overridden or replaced in its loss, its distributions and its
 draws is learned, recorded and played, and the kernel steps aside.
 
-Covers palestra.algorithms.parts.actor_critic, palestra.algorithms.parts.advantages.
+Covers palestra.algorithms.parts.action_heads, palestra.algorithms.parts.actor_critic,
+palestra.algorithms.parts.advantages.
 """
 
 from typing import Any
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 
 import palestra
-from palestra.algorithms.parts.actor_critic import DiscreteHead
+from palestra.algorithms.parts.action_heads import DiscreteHead
 from palestra.algorithms.parts.advantages import Experience, Sequences, generalized_advantages
 from palestra.algorithms.parts.distributions import Categorical, CategoricalDistribution
 from palestra.algorithms.ppo import PPO
