@@ -65,6 +65,7 @@ from palestra.config import (
 from palestra.games.game import Observation
 from palestra.games.policy import Memory, Policy
 from palestra.games.spaces import Box, Discrete, Space
+from palestra.nets.modes import evaluation_mode
 from palestra.nets.recurrent import Part
 from palestra.nets.user_nets import RecurrentNet
 from palestra.nets.weights import evaluation_view, flatten_buffers, flatten_weights
@@ -268,9 +269,8 @@ class OffPolicy(Algorithm):
     def try_loss(self, leaves: Mapping[str, Tensor]) -> None:
         """In evaluation mode, so that the statistics of batch norm stay."""
         is_prioritized = isinstance(self.buffer, PrioritizedReplay)
-        self.net.eval()
-        try_loss(self.loss, self.config.loss, lambda rows: self.batch(rows, 0), leaves, self.player, is_prioritized)
-        self.net.train()
+        with evaluation_mode([self.net]):
+            try_loss(self.loss, self.config.loss, lambda rows: self.batch(rows, 0), leaves, self.player, is_prioritized)
 
     # ---- what it learns --------------------------------------------------------------------------------
 

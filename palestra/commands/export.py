@@ -56,10 +56,12 @@ def export_player(
     """Write `policy.pt2` (torch.export), `policy.json` and, with `onnx`, `policy.onnx` into a new folder.
 
     Gives for each file the number of decisions in which it was compared with the player. tell: called with a line
-    before what takes long. Raises ExportError, FileExistsError if the folder exists, NotImplementedError for an
-    algorithm whose policy cannot be exported.
+    before what takes long. Raises ExportError, also if the folder exists, NotImplementedError for an algorithm whose
+    policy cannot be exported.
     """
     assert player.algorithm is not None
+    if folder.exists():
+        raise ExportError(f"{folder} exists already; move it away or delete it, to export the player again")
     module = player.algorithm.module()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's exporters warn about their internals

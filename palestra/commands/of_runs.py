@@ -423,7 +423,7 @@ def export(
             loaded = palestra.load_player(run, player, checkpoint, trust)
             folder = run / "export" / f"{loaded.name}-{loaded.opt_steps}"
             checked = export_player(loaded, folder, onnx, lambda line: console.print(line, soft_wrap=True))
-        except (ExportError, NotImplementedError, FileExistsError, ValueError) as error:
+        except (ExportError, NotImplementedError, ValueError) as error:
             errors.print(str(error))
             raise typer.Exit(2) from None
         for name, decisions in checked.items():

@@ -19,6 +19,7 @@ import palestra
 from palestra.algorithms.dqn import DQN
 from palestra.cli import app
 from palestra.commands.export import ExportError, export_player
+from palestra.commands.suggest_config import suggested_config
 from palestra.config import load_yaml
 from tests.conftest import TINY
 
@@ -53,7 +54,10 @@ def test_exported_files_act_as_the_player(role: str, run: Path, tmp_path: Path) 
     assert description["outputs"] == ["action", "q_values_or_logits"]
 
 
-@pytest.mark.parametrize("name", ["ppo-cartpole", "sac-pendulum", "td3-pendulum"])
+@pytest.mark.parametrize(
+    "name",
+    ["ppo-cartpole", "sac-pendulum", "td3-pendulum", "on_policy-cartpole", "on_policy-pendulum", "off_policy-cartpole"],
+)
 def test_players_of_every_algorithm_can_be_exported(name: str, tmp_path: Path) -> None:
     config = load_yaml(ROOT / "configs" / f"{name}.yml")
     config |= {"stop": {"after": 0.5, "unit": "epochs"}, "evaluations": [], "best": None}
@@ -160,6 +164,27 @@ def test_files_that_act_otherwise_are_refused_and_removed(
     ):
         export_player(player, tmp_path / "export", onnx=False)
     assert not (tmp_path / "export").exists()
+
+
+def test_a_folder_that_exists_is_left_alone(run: Path) -> None:
+    folder = run / "export" / f"host-{palestra.load_player(run, 'host').opt_steps}"
+    folder.mkdir(parents=True)
+    result = CliRunner().invoke(app, ["export", str(run), "--player", "host"])
+    assert result.exit_code == 2
+    message = f"{folder} exists already; move it away or delete it, to export the player again"
+    assert " ".join(result.stderr.split()) == message
+    assert list(folder.iterdir()) == []
+
+
+def test_what_a_centralized_critic_observes_is_no_input(tmp_path: Path) -> None:
+    changes = ["stop.after=4", "output.display=quiet", "output.recorders=[]", "best=null", "evaluations=[]"]
+    changes += [f"players.farmer_{role}.algorithm.centralized_critic=true" for role in range(2)]
+    config = suggested_config("ppo", "harvest", changes)
+    palestra.make_trainer(config, run=tmp_path / "run").fit()
+    player = palestra.load_player(tmp_path / "run", "farmer_1")
+    assert export_player(player, tmp_path / "export", onnx=False) == {"policy.pt2": 512}
+    description = json.loads((tmp_path / "export/policy.json").read_text())
+    assert description["observation"].keys() == player.spaces.keys() == {"seen"}
 
 
 @pytest.mark.parametrize("is_recurrent", [False, True])
