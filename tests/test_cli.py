@@ -89,7 +89,9 @@ def test_the_resolved_config_is_complete_and_says_what_was_overridden(file: Path
 def test_a_folder_that_exists_is_refused(file: Path) -> None:
     Path("there").mkdir()
     result = palestra("train", "tiny.yml", "--run", "there", code=2)
-    assert result.stderr == "there exists already; a new run needs a folder that does not exist\n"
+    assert result.stderr == (
+        "there exists already; a new run needs a folder that does not exist (palestra resume goes on with a run)\n"
+    )
     assert list(Path("there").iterdir()) == []
 
 

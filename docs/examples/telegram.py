@@ -59,5 +59,5 @@ class Cups(Scenario):
         cups = instances["cups"].float()
         if role not in self.protocol.verifiers:
             return {"cups": cups}
-        lifted = torch.nn.functional.one_hot(messages.flatten(1) + 1, self.num_tokens + 1)[:, :, 1:].amax(dim=1)
-        return {"cups": cups * lifted}
+        said = torch.nn.functional.one_hot(messages.flatten(1) + 1, self.num_tokens + 1)[:, :, 1:]
+        return {"cups": cups * (said.sum(dim=1) > 0)}

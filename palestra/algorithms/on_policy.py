@@ -63,6 +63,7 @@ from palestra.config import (
     UserConfig,
     below,
 )
+from palestra.config.variants import members_of, names_of
 from palestra.games.game import Observation
 from palestra.games.policy import Memory
 from palestra.nets import is_recurrent_config
@@ -132,7 +133,7 @@ class OnPolicyConfig(AlgorithmConfig):
     def _check_body(self) -> Self:
         loss = loss_of(self.loss)
         if loss is not None:
-            check_heads(self.body, head_names(loss))
+            check_loss(loss, self)
         check_critic(self.body, self.centralized_critic)
         return self
 
@@ -151,6 +152,22 @@ class OnPolicyConfig(AlgorithmConfig):
 
 
 # ---- what it is made of ------------------------------------------------------------------------------
+
+
+def check_loss(loss: OnPolicyLoss, config: OnPolicyConfig) -> None:
+    """Raise ConfigError, with paths below the algorithm's config, unless the player can act by the loss's heads, the
+    body has them, and estimators of the names that the loss gives exist."""
+    names, fault = head_names(loss), None
+    known = names_of(members_of(AnyEstimatorConfig))
+    unknown = [name for name in loss.estimators or () if name not in known and ":" not in name]
+    if POLICY not in names:
+        fault = f"expected the head 'policy', by which the player acts, got {', '.join(names)}"
+    elif unknown:
+        listed = ", ".join(known)
+        fault = f"{config.loss.name!r} has the estimators {unknown[0]!r}; expected those among {listed}, or your own"
+    if fault is not None:
+        raise ConfigError([ConfigErrorItem("loss.name", fault)])
+    check_heads(config.body, names)
 
 
 def check_estimator(loss: OnPolicyLoss, estimator: Estimator, config: OnPolicyConfig, player: Player) -> None:
@@ -184,9 +201,6 @@ class OnPolicy(Algorithm):
             self.loss: OnPolicyLoss = loss_of(config.loss)
             self.estimator: Estimator = config.estimator.build()
             heads = head_sizes(self.loss, config.loss, {POLICY: head.num_outputs})
-            if POLICY not in heads:
-                message = f"expected the head 'policy', by which the player acts, got {', '.join(heads)}"
-                raise ConfigError([ConfigErrorItem("loss.name", message)])
             check_estimator(self.loss, self.estimator, config, player)
         spaces = spaces_of_critic(config.centralized_critic, player)
         others = {VALUE: spaces}

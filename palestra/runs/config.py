@@ -326,7 +326,7 @@ class RunConfig(BaseRunConfig):
         for name, length in told.items():
             first = next(iter(told))
             if length != told[first]:
-                expected = f"expected {told[first]}, as of {first!r}, with trainer 'together'"
+                expected = f"expected {told[first]}, as of {first!r}, with trainer 'together' ('in_turn' allows any)"
                 yield ConfigErrorItem(f"players.{name}.algorithm.rollout_length", f"{expected}, got {length}")
 
     def _updates_errors(self) -> Iterator[ConfigErrorItem]:
@@ -336,6 +336,8 @@ class RunConfig(BaseRunConfig):
         if updates and (epoch := idle_epoch(updates, end)) is not None:
             key = f"players.{next(iter(updates))}.updates" if len(updates) == 1 else "players"
             message = f"expected `updates` by which somebody learns in every epoch, but in epoch {epoch} nobody does"
+            schedules = ", ".join(f"{name} {each.in_words()}" for name, each in updates.items())
+            message += f" ({schedules}); as {{name: constant}} somebody always does"
             yield ConfigErrorItem(key, message)
 
     def _role_errors(self, roles: Sequence[str]) -> list[ConfigErrorItem]:

@@ -101,7 +101,10 @@ class RunFolder:
             path.parent.mkdir(parents=True, exist_ok=True)
             return cls._make(path)
         except FileExistsError:
-            raise RunFolderError(f"{path} exists already; a new run needs a folder that does not exist") from None
+            raise RunFolderError(
+                f"{path} exists already; a new run needs a folder that does not exist "
+                "(palestra resume goes on with a run)"
+            ) from None
         except OSError as error:
             raise RunFolderError(f"{path} cannot be made: {error.strerror}") from None
 

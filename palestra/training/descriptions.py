@@ -1,5 +1,8 @@
 """What the stages of a training of players do, in words and numbers, from the config alone."""
 
+import math
+from itertools import count
+
 from palestra.config.errors import enumerated
 from palestra.evaluation.config import EvaluationConfig, UserEvaluationConfig
 from palestra.recording.results import Stage
@@ -40,7 +43,13 @@ def updates_in_words(config: RunConfig) -> str:
     updates = {name: config.players[name].updates for name in config.learners()}  # type: ignore[union-attr]
     if all(each.cycle == 1 for each in updates.values()):
         return ""
-    return "; " + ", ".join(f"{name} learns {each.in_words()}" for name, each in updates.items())
+    num_epochs = config.stop.after if config.stop.unit == "epochs" else math.inf
+    told = []
+    for name, each in updates.items():
+        first = next(epoch for epoch in count() if each.learns(epoch))
+        never = f", first in epoch {first}: never in this run" if first >= num_epochs else ""
+        told.append(f"{name} learns {each.in_words()}{never}")
+    return "; " + ", ".join(told)
 
 
 def final_evaluations(config: RunConfig) -> Stage:

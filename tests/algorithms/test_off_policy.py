@@ -425,6 +425,20 @@ class TooFew(Own):
     acts_by = "skill"
 
 
+class ActsByNothing(OffPolicyLoss):
+    heads = ("q",)
+
+    class Config(UserConfig):
+        pass
+
+    def terms(self, batch: ReplayBatch) -> dict[str, Tensor]:
+        return {"loss_q": batch.mean(batch.outputs["q"].sum(dim=1) - batch.advantage)}
+
+
+class WantsAdvantages(ActsByNothing):
+    acts_by = "q"
+
+
 class RowsOfPriorities(Own):
     def priorities(self, batch: ReplayBatch) -> Tensor:
         return batch.outputs["q"]
@@ -462,6 +476,16 @@ BAD: dict[str, tuple[Data, Data, str]] = {
         {"loss": {"name": f"{HERE}:TooFew"}, "body": {"name": "shared", "net": MLP}},
         CARTPOLE,
         "loss.name: expected a value for each of 2 actions of the head 'skill', by which the player acts, got 3",
+    ),
+    "nothing to act by": (
+        {"loss": {"name": f"{HERE}:ActsByNothing"}},
+        CARTPOLE,
+        "loss.name: .* has no acts_by; expected the name of the head by which the player acts",
+    ),
+    "what a batch does not have": (
+        {"loss": {"name": f"{HERE}:WantsAdvantages"}},
+        CARTPOLE,
+        "loss.name: .* a batch has no 'advantage'; it has observation, .* reward, ",
     ),
     "priorities that it has not": (
         {"loss": {"name": f"{HERE}:Own"}, "replay_buffer": PRIORITIZED},

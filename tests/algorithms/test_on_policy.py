@@ -474,6 +474,38 @@ class Fails(Own):
         raise KeyError("colour")
 
 
+class NoTensor(Own):
+    def terms(self, batch: LossBatch) -> dict[str, Any]:
+        return {"loss_entropy": 1.0}
+
+
+class NamesGradNorm(Own):
+    def terms(self, batch: LossBatch) -> dict[str, Tensor]:
+        return {**super().terms(batch), "grad_norm": batch.mean(batch.entropy)}
+
+
+class WantsRewards(Own):
+    def terms(self, batch: LossBatch) -> dict[str, Tensor]:
+        return {"loss_reward": batch.mean(batch.reward)}
+
+
+class HeadsOfPairs(Own):
+    heads: Any = ("policy", "value", ("skill", 3))
+
+
+class HeadsTwice(Own):
+    heads = ("policy", "value", Head("value", 2))
+
+
+class MisspelledEstimator(Own):
+    estimators = ("gea",)
+
+
+class KeepsAndForgets(Own):
+    def state_dict(self) -> dict[str, Any]:
+        return {"steps": 1}
+
+
 class NotForGAE(Own):
     estimators = ("td_lambda",)
 
@@ -528,6 +560,41 @@ BAD: dict[str, tuple[Data, Data, str]] = {
         r"loss.name: .* of shape \(3,\); expected a number",
     ),
     "a loss that fails": ({"loss": {"name": f"{HERE}:Fails"}}, CARTPOLE, "loss.name: .* fails: KeyError: 'colour'"),
+    "a term that is no tensor": (
+        {"loss": {"name": f"{HERE}:NoTensor"}},
+        CARTPOLE,
+        "loss.name: .* gives 'loss_entropy' as float; expected a tensor",
+    ),
+    "a term named as something else is": (
+        {"loss": {"name": f"{HERE}:NamesGradNorm"}},
+        CARTPOLE,
+        "loss.name: .* names a term 'grad_norm'; expected another name",
+    ),
+    "what a batch does not have": (
+        {"loss": {"name": f"{HERE}:WantsRewards"}},
+        CARTPOLE,
+        "loss.name: .* a batch has no 'reward'; it has observation, .*; rewards reach an estimator",
+    ),
+    "heads that are no heads": (
+        {"loss": {"name": f"{HERE}:HeadsOfPairs"}},
+        CARTPOLE,
+        r"loss.name: .* has the heads .*\('skill', 3\)\); expected different names, or Head\(name, num_outputs\)",
+    ),
+    "two heads of a name": (
+        {"loss": {"name": f"{HERE}:HeadsTwice"}},
+        CARTPOLE,
+        "loss.name: .* has the heads .*; expected different names",
+    ),
+    "an estimator that does not exist": (
+        {"loss": {"name": f"{HERE}:MisspelledEstimator"}},
+        CARTPOLE,
+        "loss.name: .* has the estimators 'gea'; expected those among gae, td_lambda, ",
+    ),
+    "a state that is not loaded": (
+        {"loss": {"name": f"{HERE}:KeepsAndForgets"}},
+        CARTPOLE,
+        "loss.name: .* has state_dict alone of state_dict and load_state_dict; expected both or none",
+    ),
     "the wrong estimator": (
         {"loss": {"name": f"{HERE}:NotForGAE"}},
         CARTPOLE,

@@ -217,12 +217,16 @@ def test_a_frozen_player_is_given_no_turn(make_config: MakeConfig, tmp_path: Pat
         (
             {"name": "alternating_periodic", "period": 4, "phase": 1},
             {"name": "alternating_periodic", "period": 4, "phase": 1},
-            "players: expected `updates` by which somebody learns in every epoch, but in epoch 0 nobody does",
+            "players: expected `updates` by which somebody learns in every epoch, but in epoch 0 nobody does "
+            "(host in epochs 4 to 7 of every 8, agent in epochs 4 to 7 of every 8); as {name: constant} somebody "
+            "always does",
         ),
         (
             {"name": "contiguous_periodic", "period": 10, "first": 2, "last": 10},
             {"name": "contiguous_periodic", "period": 7, "first": 0, "last": 2},
-            "players: expected `updates` by which somebody learns in every epoch, but in epoch 10 nobody does",
+            "players: expected `updates` by which somebody learns in every epoch, but in epoch 10 nobody does "
+            "(host in epochs 2 to 9 of every 10, agent in epochs 0 to 1 of every 7); as {name: constant} somebody "
+            "always does",
         ),
         (
             {"name": "contiguous_periodic", "period": 4, "first": 2, "last": 2},

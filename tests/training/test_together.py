@@ -231,7 +231,8 @@ def test_roll_outs_of_other_lengths_and_worlds_of_ones_own_are_refused(make_conf
     changes = {"players": {"host": HOST, "agent": other}, "num_worlds": {"host": 8, "agent": 8}}
     assert faults(make_config(TOGETHER | changes)) == [
         "num_worlds: expected one number with trainer 'together', whose players share their worlds, got a mapping",
-        "players.agent.algorithm.rollout_length: expected 3, as of 'host', with trainer 'together', got 2",
+        "players.agent.algorithm.rollout_length: expected 3, as of 'host', with trainer 'together' ('in_turn' allows "
+        "any), got 2",
     ]
 
 

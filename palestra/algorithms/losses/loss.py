@@ -25,6 +25,10 @@ from palestra.players.player import Player
 from palestra.randomness import seeded_global_state
 
 NUM_TRIED = 3  # rows
+RECORDED = (  # of a player beside the terms of its loss
+    *("loss", "grad_norm", "learning_rate", "exploration", "explained_variance"),
+    *("env_steps", "opt_steps", "episodes", "actions", "inexact"),
+)
 Q = "q"  # the head with a value for each discrete action
 
 
@@ -59,6 +63,12 @@ class LossFault(Exception):
     """What a loss asks for and cannot have."""
 
 
+BATCH_HAS = (
+    "it has observation, legal, action, weight, old_log_prob, old_value, advantage, value_target, log_prob, entropy, "
+    "value, distribution, outputs, opt_steps and mean; rewards reach an estimator, in its sequences"
+)
+
+
 class LossBatch:
     """The rows of a minibatch, as a loss sees them.
 
@@ -82,6 +92,9 @@ class LossBatch:
         self.now = Now(net, rows) if now is None else now
         self.observation, self.legal, self.action, self.weight = rows.observation, rows.legal, rows.action, rows.weight
         self.old_log_prob = rows.log_prob
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"a batch has no {name!r}; {BATCH_HAS}")
 
     def mean(self, column: Tensor) -> Tensor:
         """The mean over the rows that count. column: float32 (M,)."""
@@ -217,16 +230,33 @@ class LossConfig(Config):
 
 def loss_of(config: Any) -> Any:
     """The loss that a config names; None where its module may not be imported here. Raises ConfigError, with the path
-    below the algorithm's config, for a class that cannot be made."""
+    below the algorithm's config, for a class that cannot be made, or whose attributes are no sound ones."""
     if isinstance(config, UnreadConfig):
         return None
     try:
-        return config.build()
+        loss = config.build()
+        fault = _class_fault(loss)
     except ConfigError:
         raise
     except Exception as error:
-        message = f"{config.name!r} fails: {failure(error)}"
-        raise ConfigError([ConfigErrorItem("loss.name", message)]) from error
+        fault = f"fails: {failure(error)}"
+    if fault is not None:
+        raise ConfigError([ConfigErrorItem("loss.name", f"{config.name!r} {fault}")])
+    return loss
+
+
+def _class_fault(loss: Any) -> str | None:
+    heads = loss.heads
+    is_sound = isinstance(heads, tuple | list) and all(isinstance(head, AnyHead) for head in heads)
+    if not is_sound or not heads or len(set(head_names(loss))) < len(heads):
+        return f"has the heads {heads!r:.80}; expected different names, or Head(name, num_outputs), in a tuple"
+    base: Any = next(each for each in type(loss).__mro__ if ABC in each.__bases__)
+    if "acts_by" in base.__annotations__ and not isinstance(getattr(loss, "acts_by", None), str):
+        return "has no acts_by; expected the name of the head by which the player acts"
+    keeps = [name for name in ("state_dict", "load_state_dict") if getattr(type(loss), name) is not getattr(base, name)]
+    if len(keeps) == 1:
+        return f"has {keeps[0]} alone of state_dict and load_state_dict; expected both or none"
+    return None
 
 
 def head_names(loss: Any) -> list[str]:
@@ -283,9 +313,13 @@ def check_terms(compute: Callable[[], Any], config: Any, weights: Mapping[str, T
 
 
 def _fault_of(terms: Any, weights: Mapping[str, Tensor]) -> str | None:
-    if not isinstance(terms, Mapping) or not all(isinstance(term, Tensor) for term in terms.values()):
+    if not isinstance(terms, Mapping):
         return f"gives {type(terms).__name__}; expected a dict of tensors, terms by name"
     for name, term in terms.items():
+        if not isinstance(term, Tensor):
+            return f"gives {name!r} as {type(term).__name__}; expected a tensor, a number without axes"
+        if name in RECORDED:
+            return f"names a term {name!r}; expected another name, because records have something else under it"
         if term.shape != () or not term.is_floating_point():
             return f"gives {name!r} as {term.dtype} of shape {tuple(term.shape)}; expected a number without axes"
     if not any(name.startswith("loss_") for name in terms):

@@ -52,6 +52,13 @@ class ActingHeads:
         return net
 
 
+BATCH_HAS = (
+    "it has observation, legal, next_observation, next_legal, action, reward, terminated, discount, extras, weight, "
+    "outputs, next_outputs, target_outputs, distribution, next_distribution, opt_steps, sample(), next_sample(), mean "
+    "and the values of critics"
+)
+
+
 class ReplayBatch:
     """Rows of a replay buffer, as a loss sees them. What networks put out is computed when it is first asked for.
 
@@ -90,6 +97,9 @@ class ReplayBatch:
         self.outputs = _Outputs(net, self._outputs)
         self.next_outputs = _Outputs(net, lambda head: self._online(head, self.next_observation))
         self.target_outputs = _Outputs(net, self._target_outputs)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"a batch has no {name!r}; {BATCH_HAS}")
 
     @property
     def weight(self) -> Tensor:

@@ -28,6 +28,7 @@ from palestra.games.game import Kernel, Observation, State, TensorGame
 from palestra.games.normalization import make_transform
 from palestra.games.spaces import Discrete, MultiDiscrete, Space
 from palestra.games.trace import ShareTable, Trace, Transcript
+from palestra.games.world import EnvironmentFailed
 from palestra.randomness import fold, random_integers, runs_on_cpu
 
 CRITIC = "critic/"  # before the names of what critics alone are shown
@@ -117,6 +118,7 @@ class DialogueGame(TensorGame):
         protocol = self.protocol
         self.roles, self.moves = protocol.roles, (protocol.roles,)
         self.held_out_instances = False
+        self.labels_are_checked = isinstance(config.scenario, UserConfig) and device.type == "cpu"  # a GPU would wait
         self.outcome_entries = ("verdicts", "label", "messages")
         self.channels = list(protocol.channels)
         self.seen_channels = {
@@ -216,6 +218,8 @@ class DialogueGame(TensorGame):
 
     def reset(self, keys: Tensor) -> State:
         instances, label = self.scenario.draw(fold(keys, 0), self.held_out_instances)
+        if self.labels_are_checked:
+            self._check_labels(label)
         B, T, C = len(keys), self.protocol.max_rounds, len(self.channels)
         verdicts = torch.full((B, len(self.protocol.verifiers)), -1, device=self.device)
         none = torch.zeros(B, dtype=torch.bool, device=self.device)
@@ -229,6 +233,13 @@ class DialogueGame(TensorGame):
             "right": none,
             "undecided": none.clone(),
         }
+
+    def _check_labels(self, label: Tensor) -> None:
+        """Whether a scenario of a user's own draws others than 0 and 1, too rarely for its trial."""
+        wrong = label[(label != 0) & (label != 1)]
+        if len(wrong):
+            place = f"game.scenario: {type(self.scenario).__name__}.draw"
+            raise EnvironmentFailed(f"expected the labels to be 0 or 1, got {int(wrong[0])}", place=place)
 
     def _is_running(self, state: State) -> Tensor:
         return (state["round"] < self.protocol.max_rounds) & (state["verdicts"] < 0).any(dim=1)

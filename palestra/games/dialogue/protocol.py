@@ -90,29 +90,34 @@ class Protocol(ABC):
         return product(range(self.max_rounds), range(self.num_variants))
 
 
-def protocol_faults(protocol: Protocol) -> list[str]:
-    """What is wrong with a protocol, in a line each; [] for a sound one."""
-    faults = []
-    named = {
-        *protocol.verifiers,
-        *protocol.sides,
-        *(role for seen_by in protocol.channels.values() for role in seen_by),
-    }
-    for role in sorted(named - set(protocol.roles)):
-        faults.append(f"expected one of the roles {', '.join(protocol.roles)}, got {role!r}")
+def faults_of_names(protocol: Protocol) -> list[str]:
+    """What is wrong with the roles, channels, sides and rounds of a protocol, in a line each."""
+    named = [
+        *(("verifiers", role) for role in protocol.verifiers),
+        *(("sides", role) for role in protocol.sides),
+        *((f"channels: {channel!r}", role) for channel, seen_by in protocol.channels.items() for role in seen_by),
+    ]
+    faults = [
+        f"{place}: expected one of the roles {', '.join(protocol.roles)}, got {role!r}"
+        for place, role in named
+        if role not in protocol.roles
+    ]
+    for place, names in (("roles", protocol.roles), ("channels", protocol.channels)):
+        faults += [f"{place}: expected names without '/', got {name!r}" for name in names if "/" in name]
     if not protocol.verifiers:
-        faults.append("expected at least one verifier, because somebody must decide, got none")
+        faults.append("verifiers: expected at least one, because somebody must decide, got none")
     if not 1 <= protocol.min_rounds <= protocol.max_rounds:
-        rounds = f"{protocol.min_rounds} to {protocol.max_rounds}"
-        faults.append(f"expected at least one round, and no more fewest rounds than most rounds, got {rounds}")
-    provers = [role for role in protocol.roles if role not in protocol.verifiers]
-    for role in provers:
-        if protocol.sides.get(role) not in (REJECT, ACCEPT):
-            faults.append(f"expected a side, 0 (reject) or 1 (accept), of the prover {role!r}, got none")
-    return faults or [*_faults_of_turns(protocol, provers)]
+        got = f"min_rounds {protocol.min_rounds} and max_rounds {protocol.max_rounds}"
+        faults.append(f"expected 1 <= min_rounds <= max_rounds, got {got}")
+    for role in protocol.roles:
+        if role not in protocol.verifiers and (side := protocol.sides.get(role)) not in (REJECT, ACCEPT):
+            got = "none" if side is None else repr(side)
+            faults.append(f"sides: expected 0 (reject) or 1 (accept) of the prover {role!r}, got {got}")
+    return faults
 
 
-def _faults_of_turns(protocol: Protocol, provers: list[str]) -> Iterator[str]:
+def faults_of_turns(protocol: Protocol) -> Iterator[str]:
+    """What is wrong with who speaks and decides when, in a line each."""
     for channel, seen_by in protocol.channels.items():
         speakers = protocol.speakers(channel)
         for role in speakers:
@@ -128,9 +133,13 @@ def _faults_of_turns(protocol: Protocol, provers: list[str]) -> Iterator[str]:
         for variant in range(protocol.num_variants):
             if not any(protocol.may_decide(verifier, round, variant) for round in range(protocol.max_rounds)):
                 where = f" in variant {variant}" if protocol.num_variants > 1 else ""
-                rounds = f"{protocol.min_rounds} to {protocol.max_rounds} rounds"
-                yield f"expected a round in which {verifier!r} can decide{where}, got none in {rounds}"
+                when = f"from round {protocol.min_rounds - 1} on, wherever `is_active` is true: where it speaks, unless overridden"
+                yield (
+                    f"expected a round in which {verifier!r} can decide{where} ({when}), "
+                    f"got none in {protocol.max_rounds} rounds"
+                )
                 break
+    provers = [role for role in protocol.roles if role not in protocol.verifiers]
     for role in provers:
         if not any(role in protocol.speakers(channel) for channel in protocol.channels):
             yield f"expected the prover {role!r} to speak in some channel, got none"

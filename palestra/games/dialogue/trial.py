@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from palestra.config import ConfigError, ConfigErrorItem, UserConfig, failure
-from palestra.games.dialogue.protocol import VERDICTS, Protocol, RewardsConfig, protocol_faults
+from palestra.games.dialogue.protocol import VERDICTS, Protocol, RewardsConfig, faults_of_names, faults_of_turns
 from palestra.games.dialogue.scenario import Scenario
 from palestra.games.spaces import Space
 from palestra.games.trees import memory_of
@@ -30,8 +30,11 @@ def make_protocol(config: Any) -> Protocol:
     """The protocol of a config. Raises ConfigError, with paths relative to it, for one that cannot be played."""
     try:
         protocol: Protocol = config.build()
-        faults = _answer_faults(protocol) if isinstance(config, UserConfig) else []
-        faults = faults or protocol_faults(protocol)
+        is_own = isinstance(config, UserConfig)
+        faults = _told(protocol, _attribute_faults(protocol)) if is_own else []
+        faults = faults or faults_of_names(protocol)
+        faults = faults or (_told(protocol, _method_faults(protocol)) if is_own else [])
+        faults = faults or list(faults_of_turns(protocol))
     except ConfigError:
         raise
     except Exception as error:
@@ -66,12 +69,10 @@ def make_scenario(config: Any, protocol: Protocol, device: torch.device) -> Scen
 # ---- protocols -----------------------------------------------------------------------------------------
 
 
-def _answer_faults(protocol: Protocol) -> list[str]:
-    """What is wrong with the attributes of a protocol, or else with what its methods answer: one line for each."""
+def _told(protocol: Protocol, faults: Iterator[tuple[str, str]]) -> list[str]:
+    """One line for each attribute or method: its first fault."""
     found: dict[str, str] = {}
-    for name, fault in _attribute_faults(protocol):
-        found[name] = fault
-    for name, fault in () if found else _method_faults(protocol):
+    for name, fault in faults:
         found.setdefault(name, fault)
     return [f"{type(protocol).__name__}.{name}: {fault}" for name, fault in found.items()]
 

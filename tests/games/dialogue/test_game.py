@@ -16,7 +16,7 @@ from plain_dialogue import PlainDialogue
 from palestra.config import ConfigError, check
 from palestra.games import OneGame, make_game
 from palestra.games.dialogue.game import DialogueGame
-from palestra.games.dialogue.protocol import protocol_faults
+from palestra.games.dialogue.protocol import faults_of_names, faults_of_turns
 from palestra.games.dialogue.protocols import Nip, NipConfig
 from palestra.games.spaces import Discrete, MultiDiscrete
 from palestra.games.trial import try_game
@@ -257,12 +257,13 @@ def test_with_a_prover_who_wants_it_a_verifier_is_always_right(name: str) -> Non
         (
             {"name": "nip", "first": "prover", "min_rounds": 1, "max_rounds": 1},
             "protocol",
-            "expected a round in which 'verifier' can decide, got none in 1 to 1 rounds",
+            "expected a round in which 'verifier' can decide (from round 0 on, wherever `is_active` is true: where it "
+            "speaks, unless overridden), got none in 1 rounds",
         ),
         (
             {"name": "nip", "first": "prover", "min_rounds": 5, "max_rounds": 4},
             "protocol",
-            "expected at least one round, and no more fewest rounds than most rounds, got 5 to 4",
+            "expected 1 <= min_rounds <= max_rounds, got min_rounds 5 and max_rounds 4",
         ),
         (
             {"name": "mnip", **TWO_PROVERS, "first_prover": "prover0"},
@@ -306,6 +307,16 @@ class Odd(Nip):
             self.channels = {"main": ("prover",)}
         if how == "no side":
             self.sides = {}
+        if how == "other side":
+            self.sides = {"prover": 3}
+        if how == "stranger":
+            self.verifiers = ("verifier", "judge")
+        if how == "nobody":
+            self.verifiers, self.sides = (), {"prover": 1, "verifier": 1}
+        if how == "slash":
+            self.channels = {"left/1": self.roles}
+        if how == "late":
+            self.min_rounds = 5
 
     def speaks(self, role: str, channel: str, round: int, variant: int) -> bool:
         return self.how == "at once" or super().speaks(role, channel, round, variant)
@@ -320,9 +331,20 @@ class Odd(Nip):
         ("as it is", []),
         ("blind", ["expected 'verifier', which speaks in the channel 'main', to see it, got only prover"]),
         ("at once", ["expected one role to speak in 'main' in round 0, got prover and verifier"]),
-        ("never", ["expected a round in which 'verifier' can decide, got none in 2 to 4 rounds"]),
-        ("no side", ["expected a side, 0 (reject) or 1 (accept), of the prover 'prover', got none"]),
+        (
+            "never",
+            [
+                "expected a round in which 'verifier' can decide (from round 1 on, wherever `is_active` is "
+                "true: where it speaks, unless overridden), got none in 4 rounds"
+            ],
+        ),
+        ("no side", ["sides: expected 0 (reject) or 1 (accept) of the prover 'prover', got none"]),
+        ("other side", ["sides: expected 0 (reject) or 1 (accept) of the prover 'prover', got 3"]),
+        ("stranger", ["verifiers: expected one of the roles prover, verifier, got 'judge'"]),
+        ("nobody", ["verifiers: expected at least one, because somebody must decide, got none"]),
+        ("slash", ["channels: expected names without '/', got 'left/1'"]),
+        ("late", ["expected 1 <= min_rounds <= max_rounds, got min_rounds 5 and max_rounds 4"]),
     ],
 )
 def test_what_is_wrong_with_a_protocol_is_told(how: str, faults: list[str]) -> None:
-    assert protocol_faults(Odd(how)) == faults
+    assert (faults_of_names(Odd(how)) or list(faults_of_turns(Odd(how)))) == faults

@@ -130,6 +130,11 @@ def test_a_broken_protocol_is_told(changes: dict[str, Any], line: str) -> None:
     assert len({each.partition(":")[0] for each in lines}) == len(lines), "one line for each method"
 
 
+def test_a_verifier_that_is_no_role_is_told_before_its_rewards_are_asked_for() -> None:
+    [line] = told(lambda: make_protocol(protocol(verifiers=("verifier", "judge"))))
+    assert line == "verifiers: expected one of the roles prover, verifier, got 'judge'"
+
+
 def test_a_sound_protocol_passes() -> None:
     assert make_protocol(protocol()).roles == ("prover", "verifier")
 
@@ -249,8 +254,8 @@ def test_a_sound_scenario_passes() -> None:
         ),
         (
             "dtype",
-            '{"cups": cups * lifted}',
-            '{"cups": (cups * lifted).long()}',
+            '{"cups": cups * (said.sum(dim=1) > 0)}',
+            '{"cups": (cups * (said.sum(dim=1) > 0)).long()}',
             "game.scenario: Cups.view: expected entry 'cups' of 'verifier' to be float32 (5, 6) on cpu, got int64 "
             "(5, 6) on cpu",
         ),
@@ -273,3 +278,19 @@ def test_before_a_training_it_is_one_line(command: str, name: str, old: str, new
     result = CliRunner().invoke(app, [command, "run.yml"])
     assert (result.exit_code, result.stderr) == (2, f"{line}\n")
     assert not Path("runs").exists()
+
+
+@pytest.mark.usefixtures("in_tmp_path")
+def test_a_label_that_is_too_rare_for_the_trial_ends_a_training_in_one_line() -> None:
+    old, rare = (
+        "unsqueeze(1)}, is_red",
+        "unsqueeze(1)}, torch.where(random_integers(keys, 1, 4000)[:, 0] == 7, 2, is_red)",
+    )
+    text = (EXAMPLES / "telegram.py").read_text()
+    assert text.count(old) == 1
+    Path("rare.py").write_text(text.replace(old, rare))
+    Path("run.yml").write_text((EXAMPLES / "telegram.yml").read_text().replace("telegram:", "rare:"))
+    result = CliRunner().invoke(app, ["train", "run.yml", "--run", "run", "output.recorders=[]"])
+    line, *_ = result.stderr.splitlines()
+    assert (result.exit_code, "Traceback" in result.stderr) == (1, False)
+    assert "game.scenario: Cups.draw: expected the labels to be 0 or 1, got 2" in line
