@@ -16,7 +16,7 @@ from typer.testing import CliRunner, Result
 
 import palestra
 from palestra.cli import app
-from palestra.config import UntrustedError, importing_nothing, load_stored_config, load_yaml
+from palestra.config import UntrustedError, importing_no_others, load_stored_config, load_yaml
 from palestra.config.own_modules import read_trusted
 from palestra.report.page import write_report
 from palestra.runs.config import RunConfig
@@ -124,9 +124,9 @@ def test_what_a_stored_config_names_is_refused_before_it_is_imported(place: str,
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_a_section_of_their_own_stays_a_mapping_where_nothing_is_imported(place: str, strangers: Path) -> None:
+def test_a_section_of_their_own_stays_a_mapping_where_no_others_are_imported(place: str, strangers: Path) -> None:
     names(strangers / "run", PLACES[place])
-    with importing_nothing():
+    with importing_no_others():
         config = load_stored_config(strangers / "run" / "config.yml", (), RunConfig)
     assert config.model_dump() == load_yaml(strangers / "run" / "config.yml")
 
@@ -164,7 +164,7 @@ def test_python_refuses_as_the_commands_do(strangers: Path) -> None:
 
 
 @pytest.mark.parametrize("place", [place for place in PLACES if place != "callbacks"])
-def test_a_report_imports_nothing_and_says_what_it_left_out(
+def test_a_report_imports_nothing_of_theirs_and_says_what_it_left_out(
     place: str, strangers: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("palestra.report.learning.MOST_FIGURES", 1)
@@ -182,13 +182,15 @@ def test_a_report_plays_where_only_callbacks_are_their_own(strangers: Path, monk
     assert "A game of middle length" in write_report([Path("run")], None).read_text()
 
 
-def test_what_is_trusted_is_not_imported_by_a_report_either(strangers: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_environment_is_not_built_by_a_report_if_it_is_trusted_either(
+    strangers: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from palestra.config.own_modules import enter_trusted, find_sources
 
     monkeypatch.setattr("palestra.report.learning.MOST_FIGURES", 1)
     enter_trusted(find_sources("theirs"))
     names(strangers / "run", PLACES["game.id"])
-    assert "No game is shown: " in write_report([Path("run")], None).read_text()
+    assert "No game is shown: game is the environment theirs:" in write_report([Path("run")], None).read_text()
 
 
 def test_a_player_of_a_strangers_run_is_refused_in_training(

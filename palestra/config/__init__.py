@@ -22,7 +22,7 @@ from palestra.config.own_modules import (
     admit,
     checking,
     import_own,
-    importing_nothing,
+    importing_no_others,
     trusting,
 )
 from palestra.config.parts import PartError, below, replaced, walk
@@ -79,7 +79,7 @@ __all__ = [
     "find_undescribed",
     "import_own",
     "import_path",
-    "importing_nothing",
+    "importing_no_others",
     "load_class",
     "load_config",
     "load_function",

@@ -101,10 +101,10 @@ class Imports:
 
     all: they are imported, because the config is the user's own. trust: they are imported, and trusted from now on.
     check: they are imported, and not trusted by that: the config is only checked.
-    trusted: the trusted ones are imported, the others noted in `refused`. none: none is imported.
+    trusted: the trusted ones are imported, the others noted in `refused`. no_others: the trusted ones are imported.
     """
 
-    kind: Literal["all", "trust", "check", "trusted", "none"]
+    kind: Literal["all", "trust", "check", "trusted", "no_others"]
     refused: list[str] = field(default_factory=list)
 
 
@@ -135,9 +135,9 @@ def checking() -> Iterator[None]:
 
 
 @contextmanager
-def importing_nothing() -> Iterator[None]:
-    """Inside, no module of the user's own is imported: the sections of its classes stay plain mappings."""
-    token = _imports.set(Imports("none"))
+def importing_no_others() -> Iterator[None]:
+    """Inside, no module is imported that the user does not trust: the sections of its classes stay plain mappings."""
+    token = _imports.set(Imports("no_others"))
     try:
         yield
     finally:
@@ -169,12 +169,12 @@ def admit(module_name: str) -> bool:
     """Whether a module that a config names may be imported. True for a module that does not exist: importing it fails
     with a message."""
     imports = _imports.get()
-    if imports.kind == "none":
-        return False
     try:
         sources = find_sources(module_name)
     except (ImportError, ValueError):
-        return True
+        return imports.kind != "no_others"
+    if imports.kind == "no_others":
+        return not _untrusted(sources)
     if imports.kind == "trust":
         enter_trusted(sources)
     if imports.kind == "trusted" and (untrusted := _untrusted(sources)):
@@ -255,8 +255,6 @@ def _find(name: str, path: list[str] | None) -> tuple[str | None, list[str] | No
 def import_own(module_name: str) -> ModuleType:
     """Import a module of the user's own from the current directory or Python's path: exactly the source that was
     admitted or is trusted. Raises ValueError if the import fails, UntrustedError if it is not allowed."""
-    if _imports.get().kind == "none":
-        raise UntrustedError(f"module {module_name!r} belongs to the run's author, and was not imported")
     if module_name in sys.modules:
         return sys.modules[module_name]
     here = os.getcwd()

@@ -50,7 +50,7 @@ class UserConfig(Config):
     """values of its keys that `palestra config` prints; a config that is read must have every key all the same"""
 
     name: str
-    """The user's class, as package.module:Class."""
+    """a class of your own, as package.module:Class"""
 
     def user_names(self) -> list[str]:
         return [self.name]

@@ -1,14 +1,14 @@
 """Sample games: the players of a checkpoint play on the CPU, and the report shows the boards or moves of one game, or
 what was said in some.
 
-The run may come from another person: no module that it names is imported, and no environment is built. Runs that need
-either have no sample games.
+The run may come from another person: of the modules that it names those are imported that the user trusts, and no
+environment is built. Runs that need others, or an environment, have no sample games.
 """
 
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from palestra.config import Config, importing_nothing
+from palestra.config import Config, admits, importing_no_others
 from palestra.evaluation.evaluations import Evaluations
 from palestra.evaluation.trace import typical
 from palestra.games.config import GameConfig
@@ -53,7 +53,7 @@ def samples_section(groups: Sequence[Group], figures: Figures) -> Section:
         run = group.runs[0]
         section.blocks += [Heading(run.name)] if len(groups) > 1 or len(group.runs) > 1 else []
         try:
-            with importing_nothing():
+            with importing_no_others():
                 section.blocks += _samples(run, figures)
         except Exception as error:  # a damaged checkpoint, a missing player of another run, or anything else
             section.blocks.append(Note(f"No game can be shown: {error}"))
@@ -95,8 +95,9 @@ def _samples(run: RunData, figures: Figures) -> list[Block]:
 
 def _left_out(value: Any, path: str) -> Iterator[tuple[str, str]]:
     """The parts of games and players for which a report cannot play this run: their paths, and what they are."""
-    if isinstance(value, Config) and (names := value.user_names()):
-        yield path, f"{', '.join(dict.fromkeys(names))}, a class of the run's own, which a report does not import"
+    if isinstance(value, Config) and (names := [name for name in value.user_names() if not admits(name)]):
+        what = "of a module that is not here or that you do not trust (palestra evaluate --trust trusts it)"
+        yield path, f"{', '.join(dict.fromkeys(names))}, {what}"
         return
     if isinstance(value, GameConfig) and (environment := value.environment_id()):
         yield path, f"the environment {environment}, which a report does not build"

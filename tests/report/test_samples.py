@@ -4,6 +4,7 @@ Covers palestra.games.polyhedra.pictures.
 """
 
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -96,6 +97,19 @@ def test_dialogues_are_told_in_words_for_every_pairing(tmp_path: Path) -> None:
     for table in shares:
         for column in ("label 0", "label 1"):
             assert sum(value or 0.0 for _, value in table.column(column)) == pytest.approx(1.0, abs=1e-6)
+
+
+def test_a_dialogue_of_ones_own_is_told_once_it_is_trusted(in_tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    examples = Path(__file__).parents[2] / "docs" / "examples"
+    (in_tmp_path / "telegram.py").write_text((examples / "telegram.py").read_text())
+    config = load_yaml(examples / "telegram.yml") | {"stop": {"after": 2, "unit": "epochs"}, "num_worlds": 8}
+    palestra.make_trainer(config, run="run", overrides=["output.recorders=[]", "output.display=quiet"]).fit()
+    assert len(re.findall("<article>", write_report([Path("run")], None).read_text())) >= 4
+    monkeypatch.setattr("palestra.config.own_modules.read_trusted", set)
+    monkeypatch.delitem(sys.modules, "telegram")
+    text = write_report([Path("run")], None).read_text()
+    assert "<article>" not in text
+    assert "game.protocol is telegram:Telegram, of a module that is not here or that you do not trust" in text
 
 
 def test_bits_of_messages_are_those_of_the_record(tmp_path: Path) -> None:

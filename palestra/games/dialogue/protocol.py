@@ -133,11 +133,11 @@ def faults_of_turns(protocol: Protocol) -> Iterator[str]:
         for variant in range(protocol.num_variants):
             if not any(protocol.may_decide(verifier, round, variant) for round in range(protocol.max_rounds)):
                 where = f" in variant {variant}" if protocol.num_variants > 1 else ""
-                when = f"from round {protocol.min_rounds - 1} on, wherever `is_active` is true: where it speaks, unless overridden"
-                yield (
-                    f"expected a round in which {verifier!r} can decide{where} ({when}), "
-                    f"got none in {protocol.max_rounds} rounds"
+                when = (
+                    f"(from round {protocol.min_rounds - 1} on, wherever `is_active` is true: where it speaks, unless"
                 )
+                expected = f"expected a round in which {verifier!r} can decide{where} {when} overridden)"
+                yield f"{expected}, got none in {protocol.max_rounds} rounds"
                 break
     provers = [role for role in protocol.roles if role not in protocol.verifiers]
     for role in provers:
