@@ -165,7 +165,8 @@ def _evaluate(stored: Any, names: Sequence[str], games: int | None) -> dict[str,
         found = {name: shown.play(name) for name in names}
     for name, (path, record) in found.items():
         console.print(score_table([Evaluation.from_record(record)], console.width, 1000))
-        where = f"evaluation {name}, {len(record['pairs'])} pairings at opt step {record['opt_steps']}"
+        num = len(record["pairs"])
+        where = f"evaluation {name}, {num} pairing{'s' * (num != 1)} at opt step {record['opt_steps']}"
         console.print(f"{where}: {path}", soft_wrap=True)
     return {name: path for name, (path, _) in found.items()}
 

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from palestra.commands.fitting_nets import with_fitting_nets
+from palestra.commands.suggest_loss import with_loss
 from palestra.commands.suggest_tensor_game import DISCRETE_ENTROPY, tensor_game_config, with_overrides_of_game
-from palestra.commands.suggest_torchrl import with_loss
 from palestra.config import ConfigError, ConfigErrorItem, check, checking, load_yaml
 from palestra.config.errors import nearest
 from palestra.config.variants import members_of, names_of

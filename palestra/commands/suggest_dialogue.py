@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from palestra.commands.suggest_tensor_game import with_overrides_of_game
-from palestra.config import Config, ConfigError, ConfigErrorItem, admitted_class, below, check
-from palestra.config.variants import members_of, names_of
+from palestra.config import Config, ConfigError, ConfigErrorItem, below, check
+from palestra.config.variants import members_of, names_of, usual_keys
 from palestra.games.dialogue.game import AnyScenarioConfig
 from palestra.games.dialogue.protocol import Protocol
 from palestra.games.dialogue.protocols import AnyProtocolConfig
@@ -55,10 +55,4 @@ def _protocol(data: dict[str, Any]) -> Protocol:
 
 
 def _usual(name: str, known: dict[str, Any], base: Any) -> dict[str, Any]:
-    if ":" not in name:
-        return dict(known[name].usual)
-    try:
-        made = admitted_class(name, base)
-    except ValueError as error:
-        raise ConfigError([ConfigErrorItem(name, str(error))]) from error
-    return dict(getattr(getattr(made, "Config", None), "usual", {}))
+    return usual_keys(name, base) if ":" in name else dict(known[name].usual)

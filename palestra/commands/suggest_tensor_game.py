@@ -22,6 +22,7 @@ DISCRETE_ENTROPY = {  # of SAC (Christodoulou 2019)
     "optimizer": {"name": "adam", "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0},
     "learning_rate": {"name": "constant", "value": 3e-4},
 }
+MANY_GAMES = {"num_games": 500, "final_num_games": 3000}
 MAX_ROUNDS = 1000  # of an evaluation where the game has no limit
 
 Data = dict[str, Any]
@@ -39,12 +40,16 @@ def tensor_game_config(algorithm: str, game: str, overrides: Sequence[str], ship
     rules = _rules(game, same_game, overrides)
     made = _made(rules)
     declared = check({"game": rules}, OneGame).game
-    seats = _seats_of(same_game[0]) if same_game else _seats(rules, made, declared.declared_measures())
+    measures = declared.declared_measures()
+    seats = _seats_of(same_game[0]) if same_game else _seats(rules, made, measures)
     trainer = same_game[0]["trainer"] if same_game else {"name": declared.usual_trainer}
     errors: list[ConfigErrorItem] = []
-    for base in _bases(algorithm, game, len(made.roles), shipped):
+    has_many_games = len(made.roles) > 1 or bool(measures)  # in evaluations: shares of games want them
+    for base in _bases(algorithm, game, has_many_games, shipped):
         data = base | {"game": rules} | _players(base, seats["roles"], made, game)
         [evaluation, *_] = base["evaluations"]
+        if has_many_games:
+            evaluation = evaluation | {key: max(evaluation[key], num) for key, num in MANY_GAMES.items()}
         data |= {"evaluations": [evaluation | seats["evaluation"]], "best": seats["best"]}
         data["trainer"] = trainer
         data["output"] = base["output"] | {"info": []}
@@ -166,13 +171,13 @@ def _with_nets_of_critics(data: Data, game: Game, overrides: Sequence[str]) -> D
     return data
 
 
-def _bases(algorithm: str, game: str, num_roles: int, shipped: Mapping[str, Data]) -> list[Data]:
+def _bases(algorithm: str, game: str, has_many_games: bool, shipped: Mapping[str, Data]) -> list[Data]:
     """The shipped configs of that algorithm, the most similar first: that of the environment of the same name, then
-    those with as many roles, short runs first."""
+    those of several roles, whose evaluations play many games, or of one role, short runs first."""
 
     def distance(stem: str) -> tuple[bool, bool, float]:
         base = shipped[stem]
-        return stem != f"{algorithm}-{game}", (len(base["roles"]) > 1) != (num_roles > 1), base["stop"]["after"]
+        return stem != f"{algorithm}-{game}", (len(base["roles"]) > 1) != has_many_games, base["stop"]["after"]
 
     stems = [stem for stem in shipped if stem.split("-")[0] == algorithm]
     return [shipped[stem] for stem in sorted(stems, key=distance)]

@@ -46,4 +46,5 @@ def play_tournament(
     if record["ratings"] is not None:
         console.print(ratings_table(record["ratings"]))
     path = tournament.folder.path
-    console.print(f"{len(record['pairs'])} pairings: {write_report([path], None)}", soft_wrap=True)
+    num = len(record["pairs"])
+    console.print(f"{num} pairing{'s' * (num != 1)}: {write_report([path], None)}", soft_wrap=True)

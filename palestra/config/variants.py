@@ -127,8 +127,9 @@ class Variants(ABC):
 @dataclass(frozen=True)
 class ByName(Variants):
     """Chooses by `name: Literal[...]`. With `user_class`, a name may also be `package.module:Class`: a subclass of
-    `user_class`, but not of `but_not`. With `of_number`, a number in an override stands for the member of that name
-    with the number as its `value`; with `of_text`, a text stands for what that makes of it."""
+    `user_class`, but not of `but_not`; in an override such a name alone stands for the class with its `usual` keys.
+    With `of_number`, a number stands there for the member of that name with the number as its `value`; with `of_text`,
+    a text stands for what that makes of it."""
 
     user_class: type | None = None
     but_not: type | None = None
@@ -137,7 +138,9 @@ class ByName(Variants):
 
     def in_full(self, value: Any) -> Any:
         if isinstance(value, str) and self.of_text is not None:
-            return self.of_text(value)
+            value = self.of_text(value)
+        if isinstance(value, str) and self.user_class is not None and IMPORT_PATH.fullmatch(value):
+            return {"name": value, **usual_keys(value, self.user_class)}
         return {"name": self.of_number, "value": value} if self._stands_for_member(value) else value
 
     def hint(self, value: Any) -> str:
@@ -274,6 +277,16 @@ def admits(name: str) -> bool:
 def admitted_class(name: str, base: type[T]) -> type[T] | None:
     """As `load_class`; None for a class whose module may not be imported here."""
     return load_class(name, base) if admits(name) else None
+
+
+def usual_keys(name: str, base: type) -> dict[str, Any]:
+    """The keys that the `Config` of a class of the user's own finds usual. Raises ConfigError if there is no such
+    class."""
+    try:
+        made: type | None = admitted_class(name, base)
+    except ValueError as error:
+        raise ConfigError([ConfigErrorItem(name, str(error))]) from error
+    return dict(getattr(getattr(made, "Config", None), "usual", {}))
 
 
 def load_named(name: str) -> Any:

@@ -18,6 +18,7 @@ from conftest import TINY
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from torch.nn.functional import cross_entropy
 
 import palestra
 from palestra.algorithms.algorithm import total_loss
@@ -26,6 +27,8 @@ from palestra.algorithms.on_policy import OnPolicy, OnPolicyConfig
 from palestra.algorithms.parts.advantages import Experience, Sequences
 from palestra.algorithms.parts.estimators import Estimator, GAEConfig, RewardToGoConfig, TDLambdaConfig
 from palestra.algorithms.parts.whole_games import WholeGames
+from palestra.commands.suggest_config import suggested_config
+from palestra.commands.suggest_dialogue import game_and_overrides
 from palestra.config import ConfigError, UserConfig, check
 from palestra.games import make_game
 from palestra.games.game import State, TensorGame
@@ -661,6 +664,33 @@ def test_a_loss_with_a_head_of_its_own_learns_it(body: str, tmp_path: Path) -> N
     assert list(tree_differences(before, net.net_of("skill").state_dict()))
     records = [record for record in read_records(tmp_path / "run" / "records.jsonl") if "players" in record]
     assert "spread" in records[-1]["players"]["one"]
+
+
+class Labelled(Own):
+    """Learns the label of a dialogue, which the batch shows beside what critics observe."""
+
+    heads = ("policy", "label", "value")
+
+    def terms(self, batch: LossBatch) -> dict[str, Tensor]:
+        label, logits = batch.observation["critic/label"][:, 0].long(), batch.outputs["label"]
+        return super().terms(batch) | {
+            "loss_label": batch.mean(cross_entropy(logits, label, reduction="none")),
+            "label_accuracy": batch.mean((logits.argmax(dim=1) == label).float()),
+        }
+
+
+def test_the_head_label_learns_what_critics_alone_are_shown(tmp_path: Path) -> None:
+    words = ["solo_verifier", "witness", "game.scenario.num_bits=3", "game.scenario.num_seen=3"]
+    game, overrides = game_and_overrides(words)
+    assert game is not None
+    where = "players.verifier.algorithm"
+    changes = ["stop={after: 60, unit: epochs}", "evaluations=[]", "best=null", "output.recorders=[]"]
+    changes += [f"{where}.centralized_critic=true", f"{where}.num_passes=4", f"loss={HERE}:Labelled", "num_worlds=16"]
+    config = suggested_config("on_policy", game, [*overrides, *changes])
+    assert list(config.players["verifier"].algorithm.body.nets) == ["policy", "label", "value"]  # type: ignore[union-attr]
+    palestra.make_trainer(config, run=tmp_path / "run", overrides=["output.display=quiet"]).fit()
+    *_, last = (r for r in read_records(tmp_path / "run/records.jsonl") if r["kind"] == "training")
+    assert last["players"]["verifier"]["label_accuracy"] > 0.99
 
 
 def test_loss_trainer_trains_players_that_learn_by_a_loss_alone(tmp_path: Path) -> None:

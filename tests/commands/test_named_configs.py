@@ -2,7 +2,7 @@
 
 From an installed wheel: tests/doors.
 
-Covers palestra.commands.suggest_tensor_game, palestra.commands.suggest_torchrl, palestra.commands.fitting_nets.
+Covers palestra.commands.suggest_tensor_game, palestra.commands.suggest_loss, palestra.commands.fitting_nets.
 """
 
 import json
@@ -10,6 +10,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+import yaml
 from typer.testing import CliRunner, Result
 
 from palestra.cli import app
@@ -54,6 +55,26 @@ REFUSED = {  # what an algorithm cannot play, and why
         "dialogue",
     ): "Discrete actions for the loss 'q_learning', which values each of them, got MultiDiscrete",
 }
+
+SKILLED = """
+from typing import ClassVar
+
+from palestra.algorithms.losses.loss import Head, OnPolicyLoss
+from palestra.config import PositiveInt, UserConfig
+
+
+class Skilled(OnPolicyLoss):
+    heads = ("policy", Head("skill", 3), "value")
+
+    class Config(UserConfig):
+        usual: ClassVar = {"skills": 2}
+        skills: PositiveInt
+        \"\"\"how many\"\"\"
+
+    def terms(self, batch):
+        both = batch.outputs["skill"].sum(dim=1) + batch.value - batch.log_prob * batch.advantage
+        return {"loss_all": batch.mean(both)}
+"""
 
 pytestmark = pytest.mark.usefixtures("no_plots", "in_tmp_path")
 
@@ -167,6 +188,25 @@ def test_a_loss_of_torchrl_is_printed_with_all_arguments_and_what_goes_with_it(
     printed = player["algorithm"]
     assert printed["loss"]["module"] == f"torchrl.objectives:{loss}"
     assert printed["loss"]["arguments"]["reduction"] == "mean"
+    assert [key for key in printed["body"] if key != "name"] == heads
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "game", "loss", "heads"),
+    [
+        ("on_policy", "CartPole-v1", "{name: skilled:Skilled, skills: 3}", ["policy", "skill", "value"]),
+        ("on_policy", "nim", "skilled:Skilled", ["policy", "skill", "value"]),
+        ("off_policy", "nim", "{name: regret:Regret, share: 0.5}", ["q"]),
+    ],
+)
+def test_a_loss_of_ones_own_is_printed_with_its_heads(algorithm: str, game: str, loss: str, heads: list[str]) -> None:
+    shutil.copy(ROOT / "docs" / "examples" / "regret.py", ".")
+    Path("skilled.py").write_text(SKILLED)
+    Path("printed.yml").write_text(palestra("config", algorithm, game, f"loss={loss}").stdout)
+    palestra("check", "printed.yml")
+    (player,) = load_yaml(Path("printed.yml"))["players"].values()
+    printed = player["algorithm"]
+    assert printed["loss"] == ({"name": loss, "skills": 2} if loss[0] != "{" else yaml.safe_load(loss))
     assert [key for key in printed["body"] if key != "name"] == heads
 
 

@@ -26,7 +26,7 @@ from palestra.randomness import seeded_global_state
 
 NUM_TRIED = 3  # rows
 RECORDED = (  # of a player beside the terms of its loss
-    *("loss", "grad_norm", "learning_rate", "exploration", "explained_variance"),
+    *("loss", "grad_norm", "learning_rate", "exploration"),
     *("env_steps", "opt_steps", "episodes", "actions", "inexact"),
 )
 Q = "q"  # the head with a value for each discrete action
