@@ -3,6 +3,7 @@
 from tests.mutants.mutant import mutants
 
 OFF_POLICY = "algorithms/test_off_policy.py"
+ON_POLICY = "algorithms/test_on_policy.py"
 TORCHRL = "algorithms/test_torchrl.py"
 
 LOSSES = [
@@ -12,7 +13,7 @@ LOSSES = [
         ("(opt_steps + 1) % config.target.interval == 0", "opt_steps % config.target.interval == 0"),
         ("self.target_weights.lerp_(self.weights[: len(self.target_weights)], share)", "pass"),
         ("old.lerp_(new, share) if old.is_floating_point() else old.copy_(new)", "old.copy_(new)"),
-        ("        self.net.eval()\n", ""),
+        ("with evaluation_mode([self.net]):", "if True:"),
         ("fold(self.key, opt_steps), self.config.gamma", "self.key, self.config.gamma"),
         ('explore or self.config.evaluation == "sampled"', "explore"),
         ("        if self.config.target is not None:\n            self.follow(1.0)\n", ""),
@@ -49,5 +50,26 @@ LOSSES = [
         TORCHRL,
         ("for base in cls.__mro__:", "for base in cls.__mro__[:1]:"),
         ("    for name in usual.keys() - arguments.keys():", "    for name in ():"),
+        ("multiprocessing.set_start_method(start_method, force=True)", "pass"),
+    ),
+    *mutants(
+        "algorithms/losses/loss.py",
+        f"{ON_POLICY} {OFF_POLICY}",
+        ("len(set(head_names(loss))) < len(heads)", "False"),
+        ("    if len(keeps) == 1:", "    if False:"),
+        ("        if name in RECORDED:", "        if False:"),
+        ('    if "acts_by" in base.__annotations__ and', "    if False and"),
+    ),
+    *mutants(
+        "algorithms/on_policy.py",
+        ON_POLICY,
+        ("    if POLICY not in names:", "    if False:"),
+        ("    elif unknown:", "    elif False:"),
+    ),
+    *mutants(
+        "commands/suggest_loss.py",
+        "commands/test_named_configs.py",
+        ("{head: nets.get(head, first) for head in head_names(loss)}", "nets"),
+        ('config = given if isinstance(given, dict) else {"name": name, **usual_keys(name, base)}', "config = given"),
     ),
 ]

@@ -7,7 +7,45 @@ MODES = "nets/test_modes.py"
 PENDING = "runs/test_evaluator_processes.py"
 TURNS = "games/dialogue/test_turns.py"
 
+PROTOCOLS = "games/dialogue/test_game.py games/dialogue/test_trial.py"
+
 TRAINING = [
+    *mutants(
+        "games/dialogue/protocol.py",
+        PROTOCOLS,
+        ("        if role not in protocol.roles\n", "        if False\n"),
+        ('for name in names if "/" in name]', "for name in names if False]"),
+        ("    if not 1 <= protocol.min_rounds <= protocol.max_rounds:", "    if False:"),
+        ("    if not protocol.verifiers:", "    if False:"),
+    ),
+    *mutants(
+        "games/dialogue/trial.py",
+        PROTOCOLS,
+        ("        faults = faults or faults_of_names(protocol)\n", ""),
+        ("        faults = faults or list(faults_of_turns(protocol))\n", ""),
+    ),
+    *mutants(
+        "games/dialogue/game.py",
+        PROTOCOLS,
+        ("        if self.labels_are_checked:\n", "        if False:\n"),
+        ("wrong = label[(label != 0) & (label != 1)]", "wrong = label[label < 0]"),
+    ),
+    *mutants(
+        "games/gymnasium/workers.py",
+        "games/gymnasium/test_gym_faults.py",
+        ("            admit_sources(self.admitted)\n", ""),
+    ),
+    *mutants(
+        "config/own_modules.py",
+        "test_strangers_runs.py report/test_samples.py",
+        ("        return not _untrusted(sources)", "        return True"),
+        ("        return not _untrusted(sources)", "        return False"),
+    ),
+    *mutants(
+        "training/descriptions.py",
+        "players/test_updates.py training/test_stages.py",
+        ('never in this run" if first >= num_epochs', 'never in this run" if False'),
+    ),
     *mutants(
         "training/stages.py",
         STAGES,

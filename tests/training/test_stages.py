@@ -188,6 +188,16 @@ def test_a_trainer_that_declares_nothing_is_described_by_its_docstrings(make_con
     assert Joint.test_stage(config) == Trainer.test_stage(config)
 
 
+def test_a_player_that_never_learns_in_a_run_is_told(make_config: MakeConfig) -> None:
+    late = {"name": "contiguous_periodic", "period": 6, "first": 4, "last": 6}
+    for after, cut in ((4.0, ", first in epoch 4: never in this run"), (4.5, "")):
+        config = read_config(
+            make_config({"players.agent": learning(**late), "stop": {"after": after, "unit": "epochs"}})
+        )
+        told = Trainer.train_stage(config).description
+        assert told.endswith(f"; host learns in every epoch, agent learns in epochs 4 to 5 of every 6{cut}")
+
+
 # ---- the test ------------------------------------------------------------------------------------------
 
 
