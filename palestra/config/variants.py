@@ -139,7 +139,8 @@ class ByName(Variants):
     def in_full(self, value: Any) -> Any:
         if isinstance(value, str) and self.of_text is not None:
             value = self.of_text(value)
-        if isinstance(value, str) and self.user_class is not None and IMPORT_PATH.fullmatch(value):
+        is_name = isinstance(value, str) and IMPORT_PATH.fullmatch(value) and not value.startswith("name:")
+        if is_name and self.user_class is not None:
             return {"name": value, **usual_keys(value, self.user_class)}
         return {"name": self.of_number, "value": value} if self._stands_for_member(value) else value
 
