@@ -381,6 +381,22 @@ class Own(OffPolicyLoss):
         return {"loss_td": batch.mean((of_action(batch.outputs["q"], batch.action) - target).square())}
 
 
+class Counting(Own):
+    """Counts its calls, and draws a number in each."""
+
+    calls = 0
+
+    def terms(self, batch: ReplayBatch) -> dict[str, Tensor]:
+        self.calls += 1
+        return {**super().terms(batch), "drawn": torch.rand(())}
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"calls": self.calls}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.calls = state["calls"]
+
+
 class Cloning(OffPolicyLoss):
     """Behaviour cloning, with a value of what was earned at once."""
 
@@ -573,8 +589,9 @@ def test_a_trial_leaves_no_trace() -> None:
     assert all(int(norm.num_batches_tracked) == 0 for norm in norms)  # type: ignore[arg-type]
     assert ours.net.training
     before = torch.get_rng_state()
-    off_policy(Discrete(4))
+    counting = off_policy(Discrete(4), loss={"name": f"{HERE}:Counting"})
     assert torch.equal(before, torch.get_rng_state())
+    assert counting.loss.state_dict() == {"calls": 0}
 
 
 def test_a_policy_may_learn_from_memory_what_it_did(tmp_path: Path) -> None:

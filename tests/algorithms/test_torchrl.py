@@ -5,6 +5,7 @@ palestra.algorithms.parts.torchrl_classes.
 """
 
 import json
+import math
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -294,6 +295,39 @@ def test_target_networks_are_in_the_state_and_follow_at_their_interval() -> None
             expected = before[name] if step == 0 else before[name].lerp(new, 0.25)
             assert torch.equal(ours.state_dict()["loss"][name], expected)
             assert not torch.equal(new, before[name])
+
+
+def test_targets_begin_as_copies_of_the_player_s_own_networks() -> None:
+    ours: Any = off_policy(BOX, **TORCHRL_SAC)
+    targets = ours.loss.module.target_qvalue_network_params
+    for place, weight in ours.net.net_of("critic_0").named_parameters():
+        other = ours.net.net_of("critic_1").get_parameter(place)
+        key = ("module", "outputs", "net", *place.split("."))
+        assert torch.equal(targets.get(key), torch.stack([weight.data, other.data]))
+
+
+def test_the_target_of_delay_actor_is_the_policy_that_collected() -> None:
+    config = ON_POLICY | loss_of("KLPENPPOLoss", delay_actor=True) | SEPARATE
+    player = Player("player", ("agent",), SPACES, Discrete(3), CPU, seed=1, compile=False, by_hand=False)
+    ours: Any = OnPolicy(check(config, OnPolicyConfig), player)
+    module = ours.loss.module
+    with torch.no_grad():
+        ours.weights.add_(0.5)
+    pairs = [
+        (old, module.actor_network_params.get(key)) for key, old in module.target_actor_network_params.items(True, True)
+    ]
+    assert pairs
+    assert not any(torch.equal(old, new) for old, new in pairs)
+    ours.loss.before_turn()
+    assert all(torch.equal(old, new) for old, new in pairs)
+
+
+def test_a_temperature_beyond_its_bounds_comes_back_into_the_player_s_weights() -> None:
+    _, config, _ = EVERY["DiscreteSACLoss"]
+    ours = off_policy(Discrete(4), **{key: value for key, value in config.items() if key in DISCRETE_SAC})
+    ours.weights.data[-1] = 1.0  # the logarithm of the temperature
+    ours.gradient(batch_of(8, Discrete(4)))
+    assert ours.weights[-1].item() == pytest.approx(math.log(0.55))
 
 
 def test_a_warm_start_moves_the_targets_along() -> None:
