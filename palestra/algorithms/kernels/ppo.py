@@ -122,8 +122,7 @@ class PPOGradient:
     ) -> tuple[Tensor, dict[str, float]]:
         """The gradient by all weights of one minibatch, the rows `index`, which the next call overwrites; and
         metrics."""
-        totals, mean, scale = _normalization(arrays.rows, index, len(self.roles), normalize_advantages)
-        total = max(float(totals.sum()), 1.0)
+        index, total, totals, mean, scale = _normalization(arrays.rows, index, len(self.roles), normalize_advantages)
         terms = Terms(
             clip_range,
             kl_coefficient,
@@ -136,7 +135,6 @@ class PPOGradient:
         )
         sums = np.zeros((len(self.roles), len(METRICS)))
         self.by_log_std[:] = 0.0
-        index = index[arrays.rows.weight[index] > 0.0]  # in games of turns half of the rows do not count
         if not len(index):
             self.by_weights[:] = 0.0
         for start in range(0, len(index), ROWS_AT_ONCE):
@@ -151,7 +149,8 @@ class PPOGradient:
                 _box_grads(arrays.rows, terms, self.log_std, self.half_width, self.by_log_std, *ends)
             passed.backward(output_grads, self.by_weights, adds=start > 0)
             passed.release()
-        metrics = dict(zip(METRICS, sums.sum(axis=0).tolist(), strict=True))
+        of_all = sums[0] if len(sums) == 1 else sums.sum(axis=0)
+        metrics = dict(zip(METRICS, of_all.tolist(), strict=True))
         if len(self.roles) > 1:
             means = sums * (total / np.maximum(totals, 1.0))[:, np.newaxis]
             for role, own in zip(self.roles, means.tolist(), strict=True):
@@ -160,19 +159,27 @@ class PPOGradient:
 
 
 @njit()
-def _normalization(rows: Rows, index: Array, num_roles: int, normalize_advantages: bool) -> tuple[Array, Array, Array]:
-    """Of the rows of each role in a minibatch: the sum of their weights, the mean of their advantages, and what these
-    are scaled with, float64 (roles,)."""
-    total, mean, square = np.zeros(num_roles), np.zeros(num_roles), np.zeros(num_roles)
+def _normalization(
+    rows: Rows, index: Array, num_roles: int, normalize_advantages: bool
+) -> tuple[Array, float, Array, Array, Array]:
+    """The rows of a minibatch that count (in games of turns half of them do not), and the sum of their weights, at
+    least 1; and for each role the sum of the weights, the mean of the advantages, and what these are scaled with,
+    float64 (roles,)."""
+    totals, mean, square = np.zeros(num_roles), np.zeros(num_roles), np.zeros(num_roles)
+    counted, num = np.empty_like(index), 0
     for row in index:
-        total[rows.role[row]] += rows.weight[row]
+        if rows.weight[row] > 0.0:
+            counted[num] = row
+            num += 1
+        totals[rows.role[row]] += rows.weight[row]
         mean[rows.role[row]] += rows.weight[row] * rows.advantage[row]
+    counted, total = counted[:num], max(totals.sum(), 1.0)
     if not normalize_advantages:
-        return total, np.zeros(num_roles), np.ones(num_roles)
-    mean /= np.maximum(total, 1.0)
-    for row in index:
+        return counted, total, totals, np.zeros(num_roles), np.ones(num_roles)
+    mean /= np.maximum(totals, 1.0)
+    for row in counted:
         square[rows.role[row]] += rows.weight[row] * (rows.advantage[row] - mean[rows.role[row]]) ** 2
-    return total, mean, 1.0 / (np.sqrt(square / np.maximum(total, 1.0)) + 1e-8)
+    return counted, total, totals, mean, 1.0 / (np.sqrt(square / np.maximum(totals, 1.0)) + 1e-8)
 
 
 @njit()
