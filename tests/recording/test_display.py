@@ -511,6 +511,13 @@ def test_summary_without_evaluation_says_so() -> None:
     assert "so it is unknown what was learned" in summary_text(progress(evaluations=[]))
 
 
+def test_summary_says_where_no_opt_step_was_made() -> None:
+    told = "nothing was learned: the run's `stop` came before the first opt step"
+    for opt_steps, fraction in ((0, 1.0), (1, 1.0), (0, 0.5)):
+        text = summary_text(progress(fraction=fraction, counters={"env_steps": 20, "opt_steps": opt_steps}))
+        assert (told in text) == (opt_steps == 0 and fraction == 1.0)
+
+
 def test_mean_over_seeds_has_the_t_interval_of_scipy() -> None:
     for values in ([0.1, 0.3], [0.21, 0.25, 0.22, 0.28, 0.24]):
         low, high = stats.t.interval(0.95, len(values) - 1, sum(values) / len(values), stats.sem(values))
