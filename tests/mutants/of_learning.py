@@ -67,7 +67,10 @@ LEARNING = [
             "passed.backward(output_grads, self.by_weights)",
         ),
         ("        self.by_log_std[:] = 0.0\n", ""),
-        ("index = index[arrays.rows.weight[index] > 0.0]", "index = index[arrays.rows.weight[index] >= 0.0]"),
+        (
+            "        if rows.weight[row] > 0.0:\n            counted",
+            "        if rows.weight[row] >= 0.0:\n            counted",
+        ),
         ("            self.by_weights[:] = 0.0\n", "            pass\n"),
     ),
     *mutants(
