@@ -9,6 +9,7 @@ ORDER = (
     ("__main__",),
     ("cli",),
     ("commands", "report", "testing"),
+    ("sweeps",),
     ("training",),
     ("runs",),
     ("callbacks",),

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from palestra.commands.failures import errors, one_line_errors
-from palestra.commands.shell import Run, Trust, console
+from palestra.commands.shell import Run, Trust, console, with_runs_of_sweeps
 
 commands = typer.Typer()
 
@@ -172,7 +172,10 @@ def _evaluate(stored: Any, names: Sequence[str], games: int | None) -> dict[str,
 
 
 Runs = Annotated[
-    list[str], typer.Argument(help="the folders of one run or more, or their mirrors' URLs", show_default=False)
+    list[str],
+    typer.Argument(
+        help="the folders of one run or more, of a sweep or its trials, or URLs of mirrors", show_default=False
+    ),
 ]
 Checkpoint = Annotated[str, typer.Option(help="latest, best, or a number")]
 
@@ -252,7 +255,9 @@ def _say(text: str, end: str = "\n") -> None:
 
 @commands.command()
 def report(
-    runs: Annotated[list[Path], typer.Argument(help="the folders of one run or more", show_default=False)],
+    runs: Annotated[
+        list[Path], typer.Argument(help="the folders of one run or more, or of a sweep", show_default=False)
+    ],
     out: Annotated[
         Path | None, typer.Option(help="the page [RUN/report.html; of several runs: ./report.html]", show_default=False)
     ] = None,
@@ -261,13 +266,18 @@ def report(
     with one_line_errors():
         from palestra.report.page import write_report
 
-        console.print(str(write_report(runs, out)), soft_wrap=True)
+        found = [Path(run) for run in with_runs_of_sweeps(map(str, runs))]
+        is_sweep = len(runs) == 1 and found != runs
+        console.print(str(write_report(found, out or (runs[0] / "report.html" if is_sweep else None))), soft_wrap=True)
 
 
 @commands.command()
 def compare(
     runs: Annotated[
-        list[str], typer.Argument(help="folders of runs or checkpoints, URLs of mirrors", show_default=False)
+        list[str],
+        typer.Argument(
+            help="folders of runs, checkpoints, sweeps or their trials, URLs of mirrors", show_default=False
+        ),
     ],
     checkpoint: Annotated[
         str | None, typer.Option(help="best, latest or a number [the last evaluation]", show_default=False)
@@ -291,13 +301,15 @@ def compare(
         from palestra.storage.facts import to_json
         from palestra.storage.fetching import local_folders
 
-        with local_folders(runs) as folders:
+        with local_folders(with_runs_of_sweeps(runs)) as folders:
             moments = read_moments(folders, checkpoint)
             found = [run for run, _ in moments] if games is None else play_afresh(moments, games, errors.print)
         comparison = compare_groups(group_runs(found))
         render_comparison(console, comparison)
         if json is not None:
-            write_page(json, to_json(plain(as_data(comparison, dict(zip(folders, runs, strict=True))))))
+            write_page(
+                json, to_json(plain(as_data(comparison, dict(zip(folders, with_runs_of_sweeps(runs), strict=True)))))
+            )
         if csv is not None:
             write_page(csv, to_csv(comparison))
 
@@ -316,7 +328,7 @@ def table(
         from palestra.runs.frames import rows_of_runs, to_csv, to_parquet, write_csv
         from palestra.storage.fetching import local_folders
 
-        with local_folders(runs) as folders:
+        with local_folders(with_runs_of_sweeps(runs)) as folders:
             rows = rows_of_runs(folders, errors.print)
             if csv is None and parquet is None:
                 write_csv(rows, sys.stdout)
@@ -363,7 +375,7 @@ def plot(
             raise mistake("--checkpoint", f"expected it with --kind {' or '.join(KINDS)}, got curves")
         if kind != "curves" and (metrics or single or x != "env_steps"):
             raise mistake("--kind", f"expected curves with --metrics, --single or --x, got {kind!r}")
-        with local_folders(runs) as folders:
+        with local_folders(with_runs_of_sweeps(runs)) as folders:
             if kind == "curves":
                 drawn = plot_runs(folders, x, out.suffix[1:], metrics or (), single, errors.print)
             else:

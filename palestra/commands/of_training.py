@@ -1,6 +1,5 @@
 """The commands that train: train, resume, extend, branch."""
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -35,7 +34,9 @@ def train(
         if seeds is None:
             _fit(_make_trainer(found, run, (), shown))
         else:
-            _train_seeds(found, run, _parse_seeds(seeds), shown)
+            from palestra.commands.seeds import parse_seeds
+
+            _train_seeds(found, run, parse_seeds(seeds), shown)
 
 
 def _make_trainer(found: "NamedConfig", run: Path | None, overrides: Sequence[str], shown: Console) -> Any:
@@ -64,16 +65,25 @@ def _train_seeds(found: "NamedConfig", run: Path | None, seeds: Sequence[int], s
 
 @commands.command()
 def resume(
-    run: Annotated[str, typer.Argument(help="the folder of a run, or the URL of its mirror", show_default=False)],
+    run: Annotated[
+        str, typer.Argument(help="the folder of a run or of a sweep, or the URL of a run's mirror", show_default=False)
+    ],
     into: Annotated[
         Path | None, typer.Option("--run", help="for a mirror: the new folder of the run [runs/NAME]")
     ] = None,
     trust: Trust = False,
     quiet: Quiet = False,
 ) -> None:
-    """Go on with a run from its last checkpoint, to the same bits as if it had never stopped."""
+    """Go on with a run from its last checkpoint, to the same bits as if it had never stopped; or with a sweep."""
     with one_line_errors(quiet):
         import palestra
+        from palestra.sweeps.folder import is_sweep_folder
+
+        if is_sweep_folder(Path(run)):
+            from palestra.commands.sweep import open_sweep, work_on
+
+            work_on(open_sweep(run, [], into, None, None, trust, silent if quiet else console), quiet)
+            return
 
         _fit(palestra.Trainer.load(run, console=silent if quiet else console, into=into, trust=trust))
 
@@ -128,18 +138,6 @@ def _fit(trainer: Any) -> None:
     trainer.fit()
     if trainer.signals.received is not None:
         raise typer.Exit(128 + trainer.signals.received)
-
-
-def _parse_seeds(text: str) -> list[int]:
-    from palestra.config import ConfigError, ConfigErrorItem
-
-    if match := re.fullmatch(r"(\d+)\.\.(\d+)", text):
-        first, last = int(match[1]), int(match[2])
-        if first <= last:
-            return list(range(first, last + 1))
-    elif re.fullmatch(r"\d+(,\d+)*", text):
-        return [int(seed) for seed in text.split(",")]
-    raise ConfigError([ConfigErrorItem("--seeds", f"expected seeds as 0..4 or 0,3,7, got {text!r}")])
 
 
 def _parse_replacements(options: Sequence[str]) -> dict[str, str]:

@@ -7,7 +7,7 @@ duplicate keys raise ConfigError.
 
 import copy
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -167,6 +167,15 @@ def apply_overrides(
     return data
 
 
+def replace_values(data: dict[str, Any], values: Mapping[str, Any], model: type[Config] | None) -> dict[str, Any]:
+    """A copy of `data` with values replaced, by dotted paths that exist. As in an override, a number may stand for a
+    constant schedule. Raises ConfigError."""
+    data = copy.deepcopy(data)
+    for path, value in values.items():
+        _replace(data, full_key(data, path), copy.deepcopy(value), model)
+    return data
+
+
 def full_key(data: Any, path: str) -> str:
     """The dotted key that a path means: itself, or the one key that ends in it. Raises ConfigError if there is none, or
     if several end so, also as the last word of a name: `learning_rate` ends `policy_learning_rate` too."""
@@ -175,7 +184,7 @@ def full_key(data: Any, path: str) -> str:
         return path
     if not any(key.endswith(f".{path}") for key in known):
         above = path.rpartition(".")[0]
-        if above in known and not isinstance(value := _value_at(data, above), dict | list):
+        if above in known and not isinstance(value := value_at(data, above), dict | list):
             raise _error(path, f"no such key; did you mean {above!r}, which is {shown(value)} here and no mapping?")
         raise _error(path, f"no such key; did you mean {_nearest_path(known, path)!r}?")
     candidates = [key for key in known if key.endswith((f".{path}", f"_{path}"))]
@@ -195,7 +204,8 @@ def _replace(data: Any, path: str, value: Any, model: type[Config] | None) -> No
         container[slot] = place.in_full(value)
 
 
-def _value_at(data: Any, path: str) -> Any:
+def value_at(data: Any, path: str) -> Any:
+    """The value at a dotted path, as `full_key` gives it."""
     for key in path.split("."):
         data = data[int(key) if isinstance(data, list) else key]
     return data

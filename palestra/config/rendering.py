@@ -78,6 +78,15 @@ def inline(value: Any) -> str | None:
     return scalar(value)
 
 
+def inline_flow(value: Any) -> str:
+    """Any value in one line, mappings in braces."""
+    if isinstance(value, dict):
+        return f"{{{', '.join(f'{scalar(key)}: {inline_flow(inner)}' for key, inner in value.items())}}}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(inline_flow, value))}]"
+    return scalar(value)
+
+
 def scalar(value: Any) -> str:
     """A scalar as YAML text that every YAML reader reads back equal."""
     if value is None or isinstance(value, bool):

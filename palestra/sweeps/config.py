@@ -1,0 +1,133 @@
+"""What a sweep must say: the runs it is made of, the space in which it searches, and who decides."""
+
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from palestra.config import (
+    ByName,
+    Config,
+    ConfigError,
+    ConfigErrorItem,
+    NonEmptyStr,
+    NonNegativeInt,
+    PositiveFloat,
+    PositiveInt,
+    UserConfig,
+)
+from palestra.evaluation.measures import MeasureName
+from palestra.sweeps.places import LocalConfig, Place
+from palestra.sweeps.pruning import AnyPruningConfig, WilcoxonConfig
+from palestra.sweeps.search import AnySearchConfig, GridConfig
+from palestra.sweeps.space import AnyDimensionConfig, DimensionConfig, LogConfig, UniformConfig
+from palestra.sweeps.storages import AnyStorageConfig
+
+AnyPlaceConfig = Annotated[LocalConfig | UserConfig, ByName(user_class=Place)]
+
+
+class ObjectiveConfig(Config):
+    evaluation: NonEmptyStr
+    """which of the base's evaluations, by name"""
+    pairing: NonNegativeInt | None
+    """which of its pairings, counted from 0; null: as in `best` of a run"""
+    measure: MeasureName
+    """as in `best` of a run: rho, return/ROLE, length, ..., or a function of your own, package.module:function"""
+    goal: Literal["max", "min"]
+    """whether a higher (max) or a lower (min) value is better"""
+    of: Literal["last", "best"]
+    """the value of a run: at its last evaluation, or the best of all; the value of a trial is the interquartile mean
+    over its seeds"""
+
+    def user_names(self) -> list[str]:
+        return [self.measure] if ":" in self.measure else []
+
+
+class BudgetConfig(Config):
+    trials: PositiveInt | None
+    """how many trials, besides those that a constraint excludes; null: as many as the rest allows, for a grid all"""
+    env_steps: PositiveInt | None
+    """no trial begins once all runs together have played so many; null: no limit"""
+    minutes: PositiveFloat | None
+    """no trial begins once `palestra sweep` or `resume` has worked so long; null: no limit"""
+
+
+class SweepConfig(Config):
+    """A sweep: many runs of one config, or of several, that differ in some keys. Each point of the space is a trial,
+    and a trial is a run for each seed."""
+
+    seed: NonNegativeInt
+    """determines what is drawn for each trial; the runs have seeds of their own"""
+    base: Annotated[list[NonEmptyStr], Field(min_length=1)]
+    """config files, by path from this file or by the name of a shipped config; of several, each trial takes one"""
+    space: dict[str, AnyDimensionConfig]
+    """what is searched, by the dotted keys of the base; a key that only some bases have is drawn with these alone"""
+    constraints: list[NonEmptyStr]
+    """what a point must fulfil, as "batch_size <= 4 * num_worlds" over any keys of the base, or a function of your own,
+    package.module:function, which gets a trial's config as a mapping; []: none"""
+    seeds: Annotated[list[NonNegativeInt], Field(min_length=1)]
+    """the seeds of each trial's runs"""
+    objective: ObjectiveConfig
+    """what is optimised"""
+    search: AnySearchConfig
+    """how points are chosen: by name, or a class of your own"""
+    pruning: AnyPruningConfig | None
+    """how trials without prospects are ended early; null: none is"""
+    budget: BudgetConfig
+    """when the sweep is done"""
+    max_restarts: NonNegativeInt
+    """how often a run that a signal has killed goes on from its checkpoint before its trial counts as failed"""
+    place: AnyPlaceConfig
+    """where runs are computed: by name, or a class of your own; it changes no bit of a run"""
+    storage: AnyStorageConfig
+    """where Optuna keeps the study"""
+
+    @model_validator(mode="after")
+    def _check_sweep(self) -> Self:
+        errors = [*self._grid_errors(), *self._seed_errors()]
+        is_endless = all(limit is None for limit in dict(self.budget).values())
+        if is_endless and not isinstance(self.search, GridConfig):
+            message = f"expected a limit with search {self.search.name!r}, which never ends, got null everywhere"
+            errors.append(ConfigErrorItem("budget", message))
+        for number, file in enumerate(self.base):
+            if file in self.base[:number]:
+                errors.append(ConfigErrorItem(f"base.{number}", f"expected each file once, got {file!r} again"))
+        if not self.space and len(self.base) == 1:
+            errors.append(ConfigErrorItem("space", "expected a key, or several files in base, got neither"))
+        if errors:
+            raise ConfigError(errors)
+        return self
+
+    def _grid_errors(self) -> list[ConfigErrorItem]:
+        if not isinstance(self.search, GridConfig):
+            return []
+        return [
+            ConfigErrorItem(f"space.{key}", f"expected values that can be listed with search 'grid', got {what}")
+            for key, dimension in self.space.items()
+            if (what := _endless(dimension))
+        ]
+
+    def _seed_errors(self) -> list[ConfigErrorItem]:
+        errors = []
+        for number, seed in enumerate(self.seeds):
+            if seed in self.seeds[:number]:
+                errors.append(ConfigErrorItem(f"seeds.{number}", f"expected each seed once, got {seed} again"))
+        key = "startup_seeds" if isinstance(self.pruning, WilcoxonConfig) else "num_seeds"
+        wanted: int = getattr(self.pruning, key, 1)
+        if wanted > len(self.seeds):
+            message = f"expected at most {len(self.seeds)}, the number of seeds, got {wanted}"
+            errors.append(ConfigErrorItem(f"pruning.{key}", message))
+        return errors
+
+
+def _endless(dimension: DimensionConfig) -> str:
+    """What keeps a dimension from being listed, in words; empty if nothing does."""
+    if isinstance(dimension, LogConfig):
+        return "'log'; write a choice of values"
+    if isinstance(dimension, UniformConfig) and dimension.step is None:
+        return "'uniform' without a step"
+    return ""
+
+
+def is_sweep(data: Any) -> bool:
+    """Whether plain data describe a sweep."""
+    return isinstance(data, dict) and "space" in data and "trainer" not in data

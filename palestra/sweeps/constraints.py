@@ -1,0 +1,142 @@
+"""Constraints between keys of a config: comparisons such as `batch_size <= 4 * num_worlds`, or functions of the user's
+own.
+
+An expression has numbers, texts, true, false, null, dotted keys, + - * / // % **, comparisons, in, and, or, not, lists
+and parentheses. It is read with Python's parser, and computed here: nothing else can be called.
+"""
+
+import ast
+import itertools
+import operator
+import re
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from palestra.config import IMPORT_PATH, ConfigError, ConfigErrorItem, load_function
+from palestra.config.errors import shown
+from palestra.config.files import full_key, value_at
+
+WORD = re.compile(r"""'[^']*'|"[^"]*"|(?<![\w.])[A-Za-z_]\w*(?:\.\w+)*""")  # a text, or a key
+WORDS = {"and", "or", "not", "in", "true", "false", "null"}
+CONSTANTS = {"true": True, "false": False, "null": None}
+BINARY: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.Pow: operator.pow,
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.In: lambda a, b: a in b,
+    ast.NotIn: lambda a, b: a not in b,
+}
+UNARY: dict[type[ast.AST], Callable[[Any], Any]] = {
+    ast.USub: operator.neg,
+    ast.UAdd: operator.pos,
+    ast.Not: operator.not_,
+}
+KNOWN = {
+    *(ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.Constant, ast.Name, ast.List, ast.Tuple, ast.Load),
+    *(ast.And, ast.Or, *BINARY, *UNARY),
+}
+LARGEST_POWER = 64  # so that no constraint computes for hours
+
+
+class Constraint:
+    """A constraint as a sweep's file has it. Raises ConfigError, with an empty path, for one that cannot be read."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.keys: dict[str, str] = {}  # by the name that stands for each in the parsed expression
+        self.function = self.expression = None
+        if IMPORT_PATH.fullmatch(text):
+            try:
+                self.function = load_function(text)
+            except ValueError as error:
+                raise _error(str(error)) from error
+        else:
+            self.expression = self._parse()
+
+    def _parse(self) -> ast.expr:
+        try:
+            expression = ast.parse(WORD.sub(self._name_of, self.text), mode="eval").body
+        except (SyntaxError, ValueError):
+            example = "expected a comparison such as 'batch_size <= 4 * num_worlds', or package.module:function"
+            raise _error(f"{example}, got {self.text!r}") from None
+        for node in ast.walk(expression):
+            if type(node) not in KNOWN:
+                what = ast.unparse(node) if isinstance(node, ast.expr) else type(node).__name__.lower()
+                raise _error(f"expected keys, numbers, texts, lists and operators alone, got {what!r} in {self.text!r}")
+        return expression
+
+    def _name_of(self, match: re.Match[str]) -> str:
+        word = match[0]
+        if word[0] in "'\"":
+            return word
+        if word in CONSTANTS:
+            return repr(CONSTANTS[word])
+        if word in WORDS:
+            return word
+        name = f"key_{len(self.keys)}_"
+        self.keys[name] = word
+        return name
+
+    def missing(self, data: Mapping[str, Any]) -> Iterator[str]:
+        """What is wrong with its keys in a config, in words."""
+        for key in self.keys.values():
+            try:
+                full_key(data, key)
+            except ConfigError as error:
+                yield from map(str, error.errors)
+
+    def holds(self, data: Mapping[str, Any]) -> bool:
+        """Whether a config, as plain data, fulfils it. Raises ConfigError if it cannot be computed there."""
+        if self.function is not None:
+            return bool(self.function(data))
+        assert self.expression is not None
+        try:
+            values = {name: value_at(data, full_key(data, key)) for name, key in self.keys.items()}
+            return bool(_compute(self.expression, values))
+        except (TypeError, ArithmeticError, ValueError) as error:
+            raise _error(f"{self.text!r} cannot be computed: {error}") from error
+
+
+def _compute(node: ast.expr, values: Mapping[str, Any]) -> Any:
+    match node:
+        case ast.Constant(value=value):
+            return value
+        case ast.Name(id=name):
+            return values[name]
+        case ast.List(elts=items) | ast.Tuple(elts=items):
+            return [_compute(item, values) for item in items]
+        case ast.UnaryOp(op=op, operand=operand):
+            return UNARY[type(op)](_compute(operand, values))
+        case ast.BoolOp(op=ast.And(), values=parts):
+            return all(_compute(part, values) for part in parts)
+        case ast.BoolOp(values=parts):
+            return any(_compute(part, values) for part in parts)
+        case ast.BinOp(left=left, op=op, right=right):
+            one, other = _number(_compute(left, values)), _number(_compute(right, values))
+            if isinstance(op, ast.Pow) and abs(other) > LARGEST_POWER:
+                raise ValueError(f"expected a power of at most {LARGEST_POWER}, got {other}")
+            return BINARY[type(op)](one, other)
+        case ast.Compare(left=left, ops=ops, comparators=others):
+            terms = [_compute(term, values) for term in (left, *others)]
+            return all(BINARY[type(op)](*pair) for op, pair in zip(ops, itertools.pairwise(terms), strict=True))
+    raise TypeError(f"expected a comparison, got {ast.unparse(node)}")
+
+
+def _number(value: Any) -> Any:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"expected a number, got {shown(value)}")
+    return value
+
+
+def _error(message: str) -> ConfigError:
+    return ConfigError([ConfigErrorItem("", message)])

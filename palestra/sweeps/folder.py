@@ -1,0 +1,151 @@
+"""The folder of a sweep: its paths and locks.
+
+sweep.yml        the resolved config
+sweep.json       id, versions, machine, command
+base/NAME.yml    the configs from which trials differ
+study.db         Optuna's study, unless it lies elsewhere
+trials/0003/     config.yml, and for each seed seed-N/ (a run) and seed-N.log
+best.yml         the config of the best trial so far
+"""
+
+import fcntl
+import json
+import re
+import shutil
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from palestra.storage.disk import Folder, OpenFile, RunFolderError
+from palestra.storage.facts import run_facts, to_json
+
+FORMAT = 1
+
+
+class Lock:
+    """A locked file. The kernel frees the lock however the process ends."""
+
+    def __init__(self, file: OpenFile) -> None:
+        self.file = file
+
+    @classmethod
+    def take(cls, folder: Folder, name: str, wait: bool = False) -> "Lock | None":
+        """None if another process holds it, unless `wait`."""
+        file = folder.append(name)
+        try:
+            fcntl.flock(file.descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+        except BlockingIOError:
+            file.close()
+            return None
+        return cls(file)
+
+    def free(self) -> None:
+        fcntl.flock(self.file.descriptor, fcntl.LOCK_UN)
+        self.file.close()
+
+
+class SweepFolder:
+    """Made by `create` or `open`. id: by which the study knows which trials lie here."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.root = Folder(path)
+        self.config = path / "sweep.yml"
+        self.best = path / "best.yml"
+        self.bases = self.root.below("base")
+        self.trials = self.root.below("trials")
+
+    @classmethod
+    def create(cls, path: Path, sweep: str, bases: dict[str, str]) -> "SweepFolder":
+        """Make the folder. sweep: the text of sweep.yml. bases: the texts of the configs by name. Raises
+        RunFolderError if it exists."""
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.mkdir()
+            folder = cls(path)
+            folder.trials.make()
+            folder.bases.make()
+            for name, text in bases.items():
+                folder.bases.write(f"{name}.yml", text.encode())
+            facts = {"format": FORMAT, "id": uuid.uuid4().hex, **run_facts()}
+            folder.root.write("sweep.json", to_json(facts).encode())
+            folder.root.write("sweep.yml", sweep.encode())  # last: a folder with it is a sweep
+        except FileExistsError:
+            raise RunFolderError(f"{path} exists already, and is no sweep of this file") from None
+        except OSError as error:
+            raise RunFolderError(f"{path} cannot be made: {error.strerror or error}") from error
+        return folder
+
+    @classmethod
+    def open(cls, path: Path) -> "SweepFolder":
+        folder = cls(path)
+        if not is_sweep_folder(path):
+            raise RunFolderError(f"{path} is not a sweep: {folder.config} is missing")
+        return folder
+
+    @property
+    def id(self) -> str:
+        return str(self.facts()["id"])
+
+    def facts(self) -> dict[str, Any]:
+        """Raises RunFolderError if sweep.json is damaged, or of another format."""
+        try:
+            facts = json.loads(self.root.read("sweep.json"))
+            if facts["format"] == FORMAT and re.fullmatch("[0-9a-f]{32}", facts["id"]):
+                return dict(facts)
+            fault = f"expected format {FORMAT}, got {facts['format']}"
+        except (OSError, ValueError, LookupError, TypeError, RecursionError) as error:
+            fault = str(error)
+        raise RunFolderError(f"{self.path / 'sweep.json'} is damaged: {fault}")
+
+    def trial(self, number: int) -> Folder:
+        return self.trials.below(f"{number:04d}")
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """A context that one process at a time is in."""
+        lock = Lock.take(self.root, "lock", wait=True)
+        assert lock is not None
+        try:
+            yield
+        finally:
+            lock.free()
+
+
+def default_path(name: str) -> Path:
+    """runs/NAME-N with the smallest N that is free."""
+    number = 1
+    while (path := Path("runs") / f"{name}-{number}").exists():
+        number += 1
+    return path
+
+
+def is_sweep_folder(path: Path) -> bool:
+    with suppress(OSError):
+        return Folder(path).kind("sweep.yml") == "file"
+    return False
+
+
+def runs_in(path: Path) -> list[Path]:
+    """The folders of the runs of a sweep, or of one of its trials (SWEEP/trials/0003); [path] for anything else."""
+    if is_sweep_folder(path):
+        trials = SweepFolder(path).trials
+        return [run for name in trials.names() for run in _runs_of(trials.below(name))]
+    above = path.absolute().parent.parent
+    if path.absolute().parent.name == "trials" and is_sweep_folder(above):
+        return _runs_of(SweepFolder(above).trials.below(path.absolute().name))
+    return [path]
+
+
+def _runs_of(trial: Folder) -> list[Path]:
+    names = [name for name in trial.names() if re.fullmatch(r"seed-\d+", name)]
+    found = [trial.below(name) for name in sorted(names, key=lambda name: int(name[5:]))]
+    return [folder.path for folder in found if folder.kind("config.yml") == "file"]
+
+
+def remove_begun(trial: Folder, name: str) -> None:
+    """Remove the folder of a run that was killed before it was one."""
+    if trial.kind(name) == "folder" and trial.below(name).kind("config.yml") is None:
+        shutil.rmtree(trial.path / name)

@@ -1,0 +1,146 @@
+"""Where the runs of a sweep are computed: a place starts commands of palestra, looks at them, and signals them.
+
+A place of your own is a subclass of `Place`, named in a sweep's file as package.module:Class.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from palestra.config import Config, ConfigError, ConfigErrorItem, NonEmptyStr, PositiveInt
+from palestra.storage.disk import Folder
+
+COMMAND = [sys.executable, "-P", "-m", "palestra.sweeps.leashed"]
+
+
+class Job(ABC):
+    """A command that a place has started."""
+
+    @abstractmethod
+    def poll(self) -> int | None:
+        """Its exit code, or -n if signal n ended it; None while it runs. Does not wait."""
+
+    @abstractmethod
+    def signal(self, number: int) -> None:
+        """Send a signal: SIGTERM lets a run save and leave, SIGKILL ends it at once. Nothing happens if it is over."""
+
+
+class Place(ABC):
+    """config: the section of the sweep's file. Raises ConfigError for more than there is."""
+
+    def __init__(self, config: Any) -> None:
+        self.config = config
+
+    @property
+    @abstractmethod
+    def num_runs(self) -> int:
+        """How many runs fit at the same time."""
+
+    @abstractmethod
+    def start(self, arguments: Sequence[str], log: Path) -> Job:
+        """Start `palestra ARGUMENTS` in the present working directory. What it prints is added to the file `log`.
+
+        Only called while fewer than `num_runs` jobs run. The job must not outlive this process.
+        """
+
+
+class LocalConfig(Config):
+    """Processes of this machine."""
+
+    name: Literal["local"]
+    cores: PositiveInt
+    """how many cores all runs together may use"""
+    cores_per_run: PositiveInt
+    """how many of them one run uses, at least its execution.num_threads; so cores / cores_per_run runs fit at once"""
+    gpus: list[NonEmptyStr]
+    """the GPUs as CUDA_VISIBLE_DEVICES numbers them, as ["0", "1"]; each run sees one, as its `cuda`; []: none"""
+    runs_per_gpu: Annotated[int, Field(ge=1)]
+    """how many runs share a GPU"""
+
+    @model_validator(mode="after")
+    def _check_cores(self) -> Self:
+        if self.cores_per_run > self.cores:
+            message = f"expected at most cores = {self.cores}, got {self.cores_per_run}"
+            raise ConfigError([ConfigErrorItem("cores_per_run", message)])
+        return self
+
+    def build(self) -> "LocalPlace":
+        return LocalPlace(self)
+
+
+def available_cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class LocalPlace(Place):
+    def __init__(self, config: LocalConfig) -> None:
+        super().__init__(config)
+        if config.cores > (available := available_cores()):
+            message = f"expected at most {available}, the cores that this process may use, got {config.cores}"
+            raise ConfigError([ConfigErrorItem("place.cores", message)])
+        self.shares: dict[int, LocalJob | None] = dict.fromkeys(range(self.num_runs))
+
+    @property
+    def num_runs(self) -> int:
+        by_cores = self.config.cores // self.config.cores_per_run
+        return min(by_cores, len(self.config.gpus) * self.config.runs_per_gpu) if self.config.gpus else by_cores
+
+    def start(self, arguments: Sequence[str], log: Path) -> "LocalJob":
+        share = next(share for share, job in self.shares.items() if job is None or job.poll() is not None)
+        gpus = self.config.gpus
+        environment = {"CUDA_VISIBLE_DEVICES": gpus[share % len(gpus)]} if gpus else {}
+        job = LocalJob(arguments, log, environment)
+        self.shares[share] = job
+        return job
+
+
+class LocalJob(Job):
+    """A process in a session of its own: signals of a terminal do not reach it. It holds the reading end of a pipe, and
+    is killed with its children when this process ends, even by kill -9 (palestra.sweeps.leashed)."""
+
+    def __init__(self, arguments: Sequence[str], log: Path, environment: dict[str, str]) -> None:
+        watched, self._life = os.pipe()
+        path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)  # where the user's own classes are found
+        file = Folder(log.parent).append(log.name)
+        try:
+            os.lseek(file.descriptor, 0, os.SEEK_END)
+            self._process = subprocess.Popen(
+                [*COMMAND, str(watched), *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=file.descriptor,
+                stderr=file.descriptor,
+                pass_fds=(watched,),
+                start_new_session=True,
+                env=os.environ | {"PYTHONPATH": path} | environment,
+            )
+        except OSError:
+            os.close(self._life)
+            raise
+        finally:
+            os.close(watched)
+            file.close()
+        self._is_closed = False
+
+    def poll(self) -> int | None:
+        code = self._process.poll()
+        if code is not None and not self._is_closed:
+            self._is_closed = True
+            os.close(self._life)
+        return code
+
+    def signal(self, number: int) -> None:
+        if self._process.poll() is None:
+            with suppress(ProcessLookupError):
+                if number == signal.SIGKILL:
+                    os.killpg(self._process.pid, number)
+                else:
+                    self._process.send_signal(number)

@@ -1,0 +1,93 @@
+"""How a sweep chooses points: grid, random, TPE, or a search of the user's own. Optuna's samplers do it."""
+
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+
+from pydantic import model_validator
+
+from palestra.config import ByName, Config, ConfigError, ConfigErrorItem, NonNegativeInt, PositiveInt, UserConfig
+
+if TYPE_CHECKING:
+    from optuna.samplers import BaseSampler
+
+
+class Search:
+    """Base of a search of your own: `sampler` makes a sampler of Optuna, for instance
+
+    class Gaussian(Search):
+        Config = UserConfig
+
+        def sampler(self, seed):
+            return optuna.samplers.GPSampler(seed=seed, deterministic_objective=True)
+    """
+
+    def __init__(self, config: Any) -> None:
+        self.config = config
+
+    def sampler(self, seed: int) -> "BaseSampler":
+        """A sampler whose draws `seed` determines. Each trial has one of its own, so it may keep no state."""
+        raise NotImplementedError
+
+
+class GridConfig(Config):
+    """All combinations of values, in the order of the space, the last key fastest."""
+
+    name: Literal["grid"]
+
+
+class RandomConfig(Config):
+    """Independent draws."""
+
+    name: Literal["random"]
+
+    def build(self) -> Search:
+        return _Random(self)
+
+
+class TPEConfig(Config):
+    """Tree-structured Parzen estimator (Bergstra et al. 2011; Watanabe 2023)."""
+
+    name: Literal["tpe"]
+    startup_trials: NonNegativeInt
+    """so many trials are drawn at random first"""
+    ei_candidates: PositiveInt
+    """how many candidates are drawn for each key, of which the one with the best expected improvement is taken"""
+    multivariate: bool
+    """whether keys are drawn together, and not each on its own"""
+    group: bool
+    """with multivariate: whether keys that only some trials have are drawn in groups"""
+    constant_liar: bool
+    """whether trials that still run count as bad ones, so that trials side by side differ"""
+
+    @model_validator(mode="after")
+    def _check_group(self) -> Self:
+        if self.group and not self.multivariate:
+            raise ConfigError([ConfigErrorItem("group", "expected false without multivariate, got true")])
+        return self
+
+    def build(self) -> Search:
+        return _TPE(self)
+
+
+AnySearchConfig = Annotated[GridConfig | RandomConfig | TPEConfig | UserConfig, ByName(user_class=Search)]
+
+
+class _Random(Search):
+    def sampler(self, seed: int) -> "BaseSampler":
+        from optuna.samplers import RandomSampler
+
+        return RandomSampler(seed=seed)
+
+
+class _TPE(Search):
+    def sampler(self, seed: int) -> "BaseSampler":
+        from optuna.samplers import TPESampler
+
+        return TPESampler(
+            seed=seed,
+            n_startup_trials=self.config.startup_trials,
+            n_ei_candidates=self.config.ei_candidates,
+            multivariate=self.config.multivariate,
+            group=self.config.group,
+            constant_liar=self.config.constant_liar,
+            warn_independent_sampling=False,
+        )

@@ -1,0 +1,258 @@
+"""The space in which a sweep searches: a dimension for each key, and its points.
+
+A point is a mapping from names to values as Optuna stores them: `base` where there are several bases, and the keys of
+the space that its base has. Values that are lists or mappings stand there as text.
+"""
+
+import itertools
+import math
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+
+from pydantic import Field, model_validator
+
+from palestra.config import ByName, Config, ConfigError, ConfigErrorItem, PositiveFloat, PositiveInt
+from palestra.config.files import full_key, replace_values
+from palestra.config.rendering import inline_flow
+
+if TYPE_CHECKING:
+    from optuna.trial import Trial
+
+BASE = "base"  # the name of the choice among several bases, in the study
+Point = Mapping[str, Any]
+
+# ---- dimensions ----------------------------------------------------------------------------------------
+
+
+class ChoiceConfig(Config):
+    """One of some values."""
+
+    name: Literal["choice"]
+    values: Annotated[list[Any], Field(min_length=1)]
+    """numbers, texts, lists or mappings; a single one is the same in every trial"""
+
+    @model_validator(mode="after")
+    def _check_distinct(self) -> Self:
+        for number, value in enumerate(self.values):
+            if value in self.values[:number]:  # for Optuna, 1 and 1.0 are one value
+                raise ConfigError([ConfigErrorItem(f"values.{number}", f"expected each value once, got {value!r}")])
+        return self
+
+    def suggest(self, trial: "Trial", key: str) -> Any:
+        return trial.suggest_categorical(key, self.stored())
+
+    def stored(self) -> list[Any]:
+        """The values as Optuna stores them."""
+        return [value if _is_scalar(value) else inline_flow(value) for value in self.values]
+
+    def meant(self, stored: Any) -> Any:
+        """The value that a stored one stands for."""
+        return next(value for value, text in zip(self.values, self.stored(), strict=True) if text == stored)
+
+    def ends(self) -> list[Any]:
+        return self.stored()
+
+
+class _Numbers(Config):
+    def meant(self, stored: Any) -> Any:
+        return stored
+
+    def ends(self) -> list[Any]:
+        """Its smallest and its largest value; for a choice all."""
+        low, high = self.low, self.high  # type: ignore[attr-defined]
+        return [low] if low == high else [low, high]
+
+    def stored(self) -> list[Any]:
+        """All values, in their order. Raises ValueError if there are too many to be listed."""
+        raise ValueError
+
+
+def _check_order(config: Any) -> None:
+    if config.low > config.high:
+        raise ConfigError([ConfigErrorItem("high", f"expected a number >= low = {config.low}, got {config.high}")])
+
+
+class UniformConfig(_Numbers):
+    """A number between two others, all of them equally likely."""
+
+    name: Literal["uniform"]
+    low: float
+    """the smallest value"""
+    high: float
+    """the largest value"""
+    step: PositiveFloat | None
+    """the distance between two possible values, counted from `low`; null: every number is possible"""
+
+    @model_validator(mode="after")
+    def _check_bounds(self) -> Self:
+        _check_order(self)
+        if self.step is not None:
+            steps = (self.high - self.low) / self.step
+            if not math.isclose(steps, round(steps), abs_tol=1e-9):
+                message = f"expected low + n * step, as {self.low + math.floor(steps) * self.step:g}, got {self.high:g}"
+                raise ConfigError([ConfigErrorItem("high", message)])
+        return self
+
+    def suggest(self, trial: "Trial", key: str) -> Any:
+        return trial.suggest_float(key, self.low, self.high, step=self.step)
+
+    def stored(self) -> list[Any]:
+        if self.step is None:
+            return super().stored()
+        return [self.low + n * self.step for n in range(round((self.high - self.low) / self.step) + 1)]
+
+
+class LogConfig(_Numbers):
+    """A number between two others, whose logarithm is uniform."""
+
+    name: Literal["log"]
+    low: PositiveFloat
+    """the smallest value"""
+    high: PositiveFloat
+    """the largest value"""
+
+    @model_validator(mode="after")
+    def _check_bounds(self) -> Self:
+        _check_order(self)
+        return self
+
+    def suggest(self, trial: "Trial", key: str) -> Any:
+        return trial.suggest_float(key, self.low, self.high, log=True)
+
+
+class IntegerConfig(_Numbers):
+    """An integer between two others."""
+
+    name: Literal["integer"]
+    low: int
+    """the smallest value"""
+    high: int
+    """the largest value"""
+    step: PositiveInt
+    """the distance between two possible values, counted from `low`; 1 with log"""
+    log: bool
+    """whether the logarithm is uniform, and not the value"""
+
+    @model_validator(mode="after")
+    def _check_bounds(self) -> Self:
+        _check_order(self)
+        if self.log and (self.low < 1 or self.step != 1):
+            key, expected = ("low", "an integer >= 1") if self.low < 1 else ("step", "1")
+            message = f"expected {expected} with log: true, got {getattr(self, key)}"
+            raise ConfigError([ConfigErrorItem(key, message)])
+        if (self.high - self.low) % self.step:
+            nearest = self.high - (self.high - self.low) % self.step
+            raise ConfigError([ConfigErrorItem("high", f"expected low + n * step, as {nearest}, got {self.high}")])
+        return self
+
+    def suggest(self, trial: "Trial", key: str) -> Any:
+        return trial.suggest_int(key, self.low, self.high, step=self.step, log=self.log)
+
+    def stored(self) -> list[Any]:
+        return list(range(self.low, self.high + 1, self.step))
+
+
+DimensionConfig = ChoiceConfig | UniformConfig | LogConfig | IntegerConfig
+AnyDimensionConfig = Annotated[DimensionConfig, ByName()]
+
+
+def _is_scalar(value: Any) -> bool:
+    return value is None or isinstance(value, bool | int | float | str)
+
+
+# ---- the space -----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Base:
+    """A config from which trials differ in the keys of the space. name: of its file, without its ending. data: the
+    config as plain data. model: its kind."""
+
+    name: str
+    data: dict[str, Any]
+    model: type[Config]
+
+    def has(self, key: str) -> bool:
+        try:
+            return full_key(self.data, key) == key
+        except ConfigError:
+            return False
+
+
+class Space:
+    """The dimensions of a sweep over its bases. All keys are dotted and in full."""
+
+    def __init__(self, bases: Sequence[Base], dimensions: Mapping[str, DimensionConfig]) -> None:
+        self.bases = {base.name: base for base in bases}
+        self.dimensions = dict(dimensions)
+        self.keys = {name: [key for key in dimensions if base.has(key)] for name, base in self.bases.items()}
+
+    def base_of(self, point: Point) -> Base:
+        return self.bases[point[BASE]] if len(self.bases) > 1 else next(iter(self.bases.values()))
+
+    def config_at(self, point: Point) -> dict[str, Any]:
+        """The config of a trial at a point, as plain data. Raises ConfigError if a value does not fit its place."""
+        base = self.base_of(point)
+        values = {key: self.dimensions[key].meant(point[key]) for key in self.keys[base.name]}
+        return replace_values(base.data, values, base.model)
+
+    def suggest(self, trial: "Trial") -> dict[str, Any]:
+        """Let Optuna choose a trial's point."""
+        point: dict[str, Any] = {}
+        if len(self.bases) > 1:
+            point[BASE] = trial.suggest_categorical(BASE, list(self.bases))
+        for key in self.keys[self.base_of(point).name]:
+            point[key] = self.dimensions[key].suggest(trial, key)
+        return point
+
+    def points(self) -> list[Point]:
+        """All points, in the order of the bases and the space, the last key fastest."""
+        return list(self._products(lambda dimension: dimension.stored()))
+
+    def corners(self, most: int) -> list[Point]:
+        """The points at which every number is at one of its ends, and every choice takes each of its values; of more
+        than `most` a selection in which each end occurs."""
+        sizes = {name: math.prod(len(self.dimensions[key].ends()) for key in keys) for name, keys in self.keys.items()}
+        if sum(sizes.values()) <= most:
+            return list(self._products(lambda dimension: dimension.ends()))
+        return [point for name in self.bases for point in self._some_corners(name, most // len(self.bases))]
+
+    def _some_corners(self, name: str, most: int) -> Iterator[Point]:
+        draw = random.Random(0)
+        ends = {key: self.dimensions[key].ends() for key in self.keys[name]}
+        for number in range(max(most, *(len(values) for values in ends.values()))):
+            point = {
+                key: values[number] if number < len(values) else draw.choice(values) for key, values in ends.items()
+            }
+            yield self._with_base(name, point)
+
+    def samples(self, number: int) -> Iterator[Point]:
+        """Points drawn at random, always the same."""
+        draw = random.Random(0)
+        for _ in range(number):
+            name = draw.choice(list(self.bases))
+            yield self._with_base(name, {key: _drawn(self.dimensions[key], draw) for key in self.keys[name]})
+
+    def _products(self, values_of: Any) -> Iterator[Point]:
+        for name, keys in self.keys.items():
+            for values in itertools.product(*(values_of(self.dimensions[key]) for key in keys)):
+                yield self._with_base(name, dict(zip(keys, values, strict=True)))
+
+    def _with_base(self, name: str, point: dict[str, Any]) -> Point:
+        return {BASE: name, **point} if len(self.bases) > 1 else point
+
+
+def _drawn(dimension: DimensionConfig, draw: random.Random) -> Any:
+    match dimension:
+        case ChoiceConfig():
+            return draw.choice(dimension.stored())
+        case LogConfig():
+            return math.exp(draw.uniform(math.log(dimension.low), math.log(dimension.high)))
+        case IntegerConfig():
+            return draw.randrange(dimension.low, dimension.high + 1, dimension.step)
+        case UniformConfig(step=float()):
+            return draw.choice(dimension.stored())
+        case _:
+            return draw.uniform(dimension.low, dimension.high)

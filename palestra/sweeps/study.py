@@ -1,0 +1,142 @@
+"""The study of a sweep: its trials as Optuna keeps them, and how processes share them.
+
+A trial is claimed with the sweep's id in one write, so that whoever finds it running, and its lock free, knows that its
+process is dead.
+"""
+
+import math
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import optuna
+from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
+
+from palestra.config import ConfigError, ConfigErrorItem
+from palestra.config.errors import shown
+from palestra.runs.branching import tree_differences
+from palestra.sweeps.config import SweepConfig
+from palestra.sweeps.folder import SweepFolder
+from palestra.sweeps.pruning import decide
+from palestra.sweeps.samplers import SamplerOfGrid, SamplerOfTrials
+from palestra.sweeps.search import GridConfig
+from palestra.sweeps.space import Space
+
+SKIPPED = "skipped"  # user attribute: why a trial was not run
+DEFINITION = "sweep"
+# what may differ between the processes of one study
+FREE = ("place", "storage", "budget", "max_restarts", "base")
+
+
+class SweepStudy:
+    """The open study. Raises ConfigError if it cannot be reached, or is that of another sweep."""
+
+    def __init__(self, folder: SweepFolder, config: SweepConfig, space: Space) -> None:
+        optuna.logging.set_verbosity(optuna.logging.ERROR)
+        self.id, self.config, self.space = folder.id, config, space
+        self.pruning = None if config.pruning is None else config.pruning.build()
+        self.pruner = optuna.pruners.NopPruner() if self.pruning is None else self.pruning.pruner()
+        self.study = optuna.create_study(
+            storage=config.storage.open(folder.root),
+            sampler=self._sampler(),
+            pruner=self.pruner,
+            study_name=config.storage.study,
+            direction="maximize" if config.objective.goal == "max" else "minimize",
+            load_if_exists=True,
+        )
+        self._require_same()
+
+    def _sampler(self) -> Any:
+        if isinstance(self.config.search, GridConfig):
+            return SamplerOfGrid(self.space.points())
+        return SamplerOfTrials(self.config.search.build().sampler, self.config.seed)
+
+    def _definition(self) -> dict[str, Any]:
+        data = {key: value for key, value in self.config.model_dump().items() if key not in FREE}
+        return data | {"base": {name: base.data for name, base in self.space.bases.items()}}
+
+    def _require_same(self) -> None:
+        """Raise ConfigError if the study holds another sweep."""
+        ours, theirs = self._definition(), self.study.user_attrs.get(DEFINITION)
+        where = f"study {self.config.storage.study!r}"
+        if theirs is None and not self.study.get_trials(deepcopy=False):
+            self.study.set_user_attr(DEFINITION, ours)
+        elif theirs is None:
+            message = f"expected a new study, got {where}, which palestra did not make"
+            raise ConfigError([ConfigErrorItem("storage.study", message)])
+        elif changes := list(tree_differences(theirs, ours)):
+            first = changes[0]
+            message = f"expected a new study or that of this sweep, got {where}, in which {first.key} is"
+            raise ConfigError(
+                [ConfigErrorItem("storage.study", f"{message} {shown(first.before)}, not {shown(first.after)}")]
+            )
+
+    def trials(self) -> list[FrozenTrial]:
+        return self.study.get_trials(deepcopy=False)
+
+    def is_ours(self, trial: FrozenTrial) -> bool:
+        return trial.user_attrs.get("folder") == self.id
+
+    def running(self) -> list[FrozenTrial]:
+        """The trials that nobody has ended."""
+        return self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
+
+    def claim(self) -> FrozenTrial:
+        """A new trial, without a point yet."""
+        token = uuid.uuid4().hex
+        attributes = {"folder": self.id, "claim": token}
+        self.study.add_trial(create_trial(state=TrialState.RUNNING, user_attrs=attributes))
+        return next(trial for trial in self.running() if trial.user_attrs.get("claim") == token)
+
+    def point(self, trial: FrozenTrial) -> dict[str, Any]:
+        """The trial's point; what was drawn before a kill is kept."""
+        return self.space.suggest(Trial(self.study, trial._trial_id))
+
+    def report(self, number: int, step: int, value: float) -> bool:
+        """Report a trial's value at a step, once, and say whether the pruner ends the trial there."""
+        trial = self._trial(number)
+        if step not in trial.intermediate_values:
+            self.study._storage.set_trial_intermediate_value(trial._trial_id, step, value)
+            trial = self._trial(number)
+        return trial.last_step == step and decide(self.study, self.pruner, trial)
+
+    def note(self, number: int, facts: Mapping[str, Any]) -> None:
+        trial = self._trial(number)
+        for name, value in facts.items():
+            if trial.user_attrs.get(name) != value:
+                self.study._storage.set_trial_user_attr(trial._trial_id, name, value)
+
+    def _trial(self, number: int) -> FrozenTrial:
+        storage = self.study._storage
+        trial_id = storage.get_trial_id_from_study_id_trial_number(self.study._study_id, number)
+        return storage.get_trial(trial_id)
+
+    def complete(self, number: int, value: float) -> None:
+        self.study.tell(number, value, skip_if_finished=True)
+
+    def prune(self, number: int) -> None:
+        self.study.tell(number, state=TrialState.PRUNED, skip_if_finished=True)
+
+    def fail(self, number: int, why: str, attribute: str = "failure") -> None:
+        self.note(number, {attribute: why})
+        self.study.tell(number, state=TrialState.FAIL, skip_if_finished=True)
+
+
+def best_of(trials: Sequence[FrozenTrial], goal: str) -> FrozenTrial | None:
+    """The best complete trial, of equal ones the first."""
+    done = [trial for trial in trials if trial.state == TrialState.COMPLETE]
+    sign = 1.0 if goal == "max" else -1.0
+    return max(done, key=lambda trial: (sign * (trial.value or 0.0), -trial.number), default=None)
+
+
+def state_of(trial: FrozenTrial) -> str:
+    """succeeded, failed, pruned, skipped or running."""
+    if SKIPPED in trial.user_attrs:
+        return "skipped"
+    names = {TrialState.COMPLETE: "succeeded", TrialState.PRUNED: "pruned", TrialState.FAIL: "failed"}
+    return names.get(trial.state, "running")
+
+
+def env_steps_of(trial: FrozenTrial) -> float:
+    steps = trial.user_attrs.get("env_steps", 0)
+    return steps if isinstance(steps, int | float) and math.isfinite(steps) else 0

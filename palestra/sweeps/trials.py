@@ -1,0 +1,191 @@
+"""A trial that this process works on: a run for each seed, started, watched, resumed after kills, and pruned."""
+
+import math
+import re
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from palestra.config import render
+from palestra.runs.config import read_config
+from palestra.runtime.signals import exit_text
+from palestra.runtime.statistics import interquartile_mean
+from palestra.sweeps.config import SweepConfig
+from palestra.sweeps.folder import Lock, SweepFolder, remove_begun
+from palestra.sweeps.places import Job, Place
+from palestra.sweeps.study import SweepStudy
+from palestra.sweeps.watching import Watched
+
+
+class TrialRun:
+    """The run of one seed. value: the objective at its end; None until then."""
+
+    def __init__(self, seed: int, path: Path, watched: Watched) -> None:
+        self.seed, self.path, self.watched = seed, path, watched
+        self.job: Job | None = None
+        self.restarts = 0
+        self.value: float | None = None
+
+    @property
+    def log(self) -> Path:
+        return self.path.with_name(f"{self.path.name}.log")
+
+
+class OwnedTrial:
+    """lock: that of its folder, which this process holds. config: of its runs, as plain data. failure: why it fails.
+    Raises ConfigError if the config does not pass the check."""
+
+    def __init__(
+        self,
+        study: SweepStudy,
+        folder: SweepFolder,
+        sweep: SweepConfig,
+        number: int,
+        config: Mapping[str, Any],
+        lock: Lock,
+    ) -> None:
+        self.study, self.sweep, self.number, self.lock = study, sweep, number, lock
+        self.folder = folder.trial(number)
+        checked = read_config(dict(config) | {"seed": sweep.seeds[0]})
+        self.config = self.folder.path / "config.yml"
+        if self.folder.kind(self.config.name) is None:
+            self.folder.write(self.config.name, render(checked, type(checked)).encode())
+        self.runs = [
+            TrialRun(seed, path, Watched(path, checked, sweep.objective))
+            for seed in sweep.seeds
+            for path in [self.folder.path / f"seed-{seed}"]
+        ]
+        self.failure: str | None = None
+        self.is_pruned = False
+        self._reported: set[int] = set()
+
+    # ---- what it wants ------------------------------------------------------------------------------------
+
+    @property
+    def deciding(self) -> list[TrialRun]:
+        """The runs by which the pruner decides; all if nothing is pruned."""
+        pruning = self.study.pruning
+        return self.runs if pruning is None or pruning.over_seeds else self.runs[: pruning.num_seeds]
+
+    def waiting(self) -> TrialRun | None:
+        """The next run to be started; None: none now."""
+        if self.failure is not None or self.is_pruned:
+            return None
+        pruning = self.study.pruning
+        if pruning is not None and pruning.over_seeds:
+            unfinished = [run for run in self.runs if run.value is None]
+            return unfinished[0] if unfinished and unfinished[0].job is None else None
+        first = self.deciding
+        candidates = self.runs if all(run.value is not None for run in first) else first
+        return next((run for run in candidates if run.value is None and run.job is None), None)
+
+    def start(self, run: TrialRun, place: Place) -> None:
+        """Begin a run, or go on with it if it has begun."""
+        remove_begun(self.folder, run.path.name)
+        if self.folder.kind(run.path.name) is None:
+            arguments = ["train", str(self.config), f"seed={run.seed}", "--run", str(run.path), "--quiet"]
+        else:
+            arguments = ["resume", str(run.path), "--quiet"]
+        run.job = place.start(arguments, run.log)
+
+    def is_free(self, run: TrialRun) -> bool:
+        """Whether no process trains the run: one whose sweep was killed may end a moment later."""
+        if self.folder.kind(run.path.name) != "folder" or self.folder.below(run.path.name).kind("lock") is None:
+            return True
+        lock = Lock.take(self.folder.below(run.path.name), "lock")
+        if lock is not None:
+            lock.free()
+        return lock is not None
+
+    # ---- how it goes --------------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Read what the runs have recorded, report it, and see which have ended."""
+        for run in self.runs:
+            if run.job is not None:
+                self._look_at(run)
+        if self.study.pruning is not None and not self.is_pruned and self.failure is None:
+            self._report()
+        if (self.is_pruned or self.failure is not None) and self.num_running:
+            self.signal(signal.SIGTERM)
+
+    def _look_at(self, run: TrialRun) -> None:
+        assert run.job is not None
+        code = run.job.poll()
+        run.watched.look()
+        if code is None:
+            return
+        run.job = None
+        if code == 0:
+            run.value = run.watched.final()
+            if math.isnan(run.value):
+                self.failure = f"seed {run.seed}: the objective is not a number at the end of {run.path}"
+        elif (code < 0 or code > 128) and run.restarts < self.sweep.max_restarts:
+            run.restarts += 1
+        elif not self.is_pruned and self.failure is None:
+            self.failure = f"seed {run.seed}: {_last_line(run.log) or 'its process ' + exit_text(code)}"
+
+    def _report(self) -> None:
+        for step, value in self._reports():
+            if step not in self._reported:
+                self._reported.add(step)
+                if self.study.report(self.number, step, value):
+                    self.is_pruned = True
+                    return
+
+    def _reports(self) -> list[tuple[int, float]]:
+        """The steps that are due, in their order, each with the trial's value there."""
+        assert self.study.pruning is not None
+        if self.study.pruning.over_seeds:
+            values = [run.value for run in self.runs]
+            known = values[: values.index(None)] if None in values else values
+            return [(step, float(value)) for step, value in enumerate(known) if value is not None]
+        runs = [run.watched for run in self.deciding]
+        steps = set.intersection(*(set(run.values) for run in runs))
+        return [(step, mean([run.value_at(step) for run in runs])) for step in sorted(steps) if step > 0]
+
+    @property
+    def num_running(self) -> int:
+        return sum(run.job is not None for run in self.runs)
+
+    @property
+    def share(self) -> float:
+        return sum(1.0 if run.value is not None else run.watched.share for run in self.runs) / len(self.runs)
+
+    def signal(self, number: int) -> None:
+        for run in self.runs:
+            if run.job is not None:
+                run.job.signal(number)
+
+    def end_if_over(self) -> bool:
+        """Tell Optuna how the trial has ended, once; gives whether it has."""
+        is_done = all(run.value is not None for run in self.runs)
+        if self.num_running or not (is_done or self.is_pruned or self.failure is not None):
+            return False
+        steps = sum(int(run.watched.counters["env_steps"]) for run in self.runs)
+        values = {str(run.seed): run.value for run in self.runs if run.value is not None}
+        self.study.note(self.number, {"env_steps": steps, "values": values})
+        if self.failure is not None:
+            self.study.fail(self.number, self.failure)
+        elif self.is_pruned:
+            self.study.prune(self.number)
+        else:
+            self.study.complete(self.number, mean([run.value for run in self.runs if run.value is not None]))
+        self.lock.free()
+        return True
+
+
+def mean(values: list[float]) -> float:
+    """The interquartile mean."""
+    return float(interquartile_mean(torch.tensor(values, dtype=torch.float64)))
+
+
+def _last_line(log: Path) -> str:
+    try:
+        lines = log.read_text(errors="replace").split("\n")
+    except OSError:
+        return ""
+    return next((re.sub(r"\s+", " ", line).strip()[:500] for line in reversed(lines) if line.strip()), "")

@@ -1,0 +1,82 @@
+"""A run of a trial as it grows: its records, read as far as they have come."""
+
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from palestra.evaluation.measures import Measure
+from palestra.runtime.intervals import Limit
+from palestra.storage.disk import open_plain
+from palestra.sweeps.config import ObjectiveConfig
+
+COUNTERS = ("env_steps", "opt_steps", "epochs")
+
+
+class Watched:
+    """values: the objective by step, in the unit of the evaluation's interval, rounded down to a multiple of it, so
+    that runs that count differently have the same steps. After a kill the records are cut and come again, equal to the
+    bit, so what was read stays true. counters: the largest so far."""
+
+    def __init__(self, run: Path, config: Any, objective: ObjectiveConfig) -> None:
+        self.path, self.objective = run / "records.jsonl", objective
+        self.measure = Measure(objective, config.evaluations, config.measures_of_games())
+        [evaluation] = [each for each in config.evaluations if each.name == objective.evaluation]
+        self.interval = evaluation.interval
+        self.stop: Limit = config.stop
+        self.values: dict[int, float] = {}
+        self.counters: dict[str, float] = dict.fromkeys(COUNTERS, 0)
+        self.minutes = 0.0
+        self._offset = 0
+
+    @property
+    def share(self) -> float:
+        return self.stop.share({**self.counters, "minutes": self.minutes})
+
+    def look(self) -> None:
+        """Read what is new."""
+        try:
+            file = open_plain(self.path)
+        except OSError:
+            return
+        try:
+            if file.size < self._offset:
+                self._offset = 0  # it was cut back to a checkpoint
+            content = b"".join(file.pieces(file.size))[self._offset :]
+        finally:
+            file.close()
+        whole, newline, _ = content.rpartition(b"\n")
+        self._offset += len(whole) + len(newline)
+        for line in whole.splitlines():
+            try:
+                record = json.loads(line)
+            except ValueError:
+                self._offset = 0  # it was cut back, and has grown since: read it again the next time
+                return
+            self._take(record)
+
+    def _take(self, record: Mapping[str, Any]) -> None:
+        for name in COUNTERS:
+            self.counters[name] = max(self.counters[name], record.get(name) or 0)
+        self.minutes = max(self.minutes, (record.get("clock") or {}).get("train_seconds", 0.0) / 60)
+        if record.get("kind") == "evaluation" and (value := self.measure.of(record)) is not None:
+            self.values[self._step(record)] = value
+
+    def _step(self, record: Mapping[str, Any]) -> int:
+        if self.interval is None or self.interval.unit == "minutes":
+            return int(record.get("opt_steps") or 0)
+        return int((record.get(self.interval.unit) or 0) // self.interval.every * self.interval.every)
+
+    def value_at(self, step: int) -> float:
+        """The objective as it stood at a step."""
+        known = [value for at, value in sorted(self.values.items()) if at <= step]
+        if self.objective.of == "last":
+            return known[-1]
+        finite = [value for value in known if not math.isnan(value)]
+        best = max if self.objective.goal == "max" else min
+        return best(finite, default=math.nan)
+
+    def final(self) -> float:
+        """The objective at the run's end; nan if there is no evaluation."""
+        return self.value_at(max(self.values)) if self.values else math.nan

@@ -1,0 +1,46 @@
+"""Constraints between keys: what they mean, and what they refuse."""
+
+import pytest
+
+from palestra.config import ConfigError
+from palestra.sweeps.constraints import Constraint
+
+DATA = {"num_worlds": 8, "a": {"batch_size": 32, "gamma": 0.9, "optimizer": {"name": "adam"}}, "b": {"gamma": 0.5}}
+
+
+@pytest.mark.parametrize(
+    ("text", "holds"),
+    [
+        ("batch_size <= 4 * num_worlds", True),
+        ("batch_size < 4 * num_worlds", False),
+        ("a.gamma > b.gamma and not num_worlds == 7", True),
+        ("optimizer.name == 'sgd' or batch_size % 16 == 0", True),
+        ("optimizer.name in ['sgd', 'rmsprop']", False),
+        ("0.4 < b.gamma < 0.6", True),
+        ("num_worlds ** 2 // 3 - -1 >= 22", True),
+        ("a.gamma != null", True),
+    ],
+)
+def test_an_expression_means_what_python_would_say(text: str, holds: bool) -> None:
+    assert Constraint(text).holds(DATA) is holds
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["__import__('os').getcwd()", "len(a) > 1", "batch_size <=", "a[0] > 1", "(lambda: 1)() == 1", "a := 2", "a is b"],
+)
+def test_anything_but_a_comparison_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="expected"):
+        Constraint(text)
+
+
+def test_what_cannot_be_computed_is_said() -> None:
+    with pytest.raises(ConfigError, match="cannot be computed"):
+        Constraint("optimizer.name + 1 > 2").holds(DATA)
+    with pytest.raises(ConfigError, match="cannot be computed"):
+        Constraint("batch_size ** batch_size ** batch_size > 2").holds(DATA)
+    with pytest.raises(ConfigError, match="cannot be computed"):
+        Constraint("batch_size / (num_worlds - 8) > 2").holds(DATA)
+    assert list(Constraint("gamma > 0").missing(DATA)) == [
+        "gamma: expected a key in full, for several end so: a.gamma, b.gamma"
+    ]

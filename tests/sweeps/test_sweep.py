@@ -1,0 +1,200 @@
+"""Sweeps: what they run, that kills change nothing, and what they refuse before anything starts.
+
+Covers palestra.commands.of_sweeps, palestra.commands.seeds, palestra.commands.sweep, palestra.sweeps.config,
+palestra.sweeps.folder, palestra.sweeps.leashed, palestra.sweeps.places, palestra.sweeps.pruning,
+palestra.sweeps.samplers, palestra.sweeps.search, palestra.sweeps.space, palestra.sweeps.storages,
+palestra.sweeps.study, palestra.sweeps.trials, palestra.sweeps.watching.
+"""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+
+from palestra.config import ConfigError, load_yaml, render
+from palestra.runs.config import read_config
+from palestra.sweeps.config import SweepConfig
+from palestra.sweeps.folder import SweepFolder, runs_in
+from palestra.sweeps.space import Base, Space
+from palestra.sweeps.study import state_of
+from palestra.sweeps.sweep import Plan, read_sweep
+
+ROOT = Path(__file__).parent.parent.parent
+BASE = ROOT / "configs/ppo-cartpole.yml"
+SMALL = ["num_worlds=4", "rollout_length=16", "num_minibatches=2", "stop.after=1024", "output.save.every=256"]
+SMALL += ["evaluations.0.interval.every=256", "evaluations.0.num_games=2", "final_num_games=4", "recorders=[]"]
+PALESTRA = [sys.executable, "-m", "palestra"]
+
+SWEEP: dict[str, Any] = {
+    "seed": 3,
+    "base": ["base.yml"],
+    "space": {
+        "learning_rate": {"name": "log", "low": 1e-4, "high": 1e-1},
+        "gamma": {"name": "choice", "values": [0.9, 0.99]},
+    },
+    "constraints": [],
+    "seeds": [0],
+    "objective": {"evaluation": "main", "pairing": 0, "measure": "return/agent", "goal": "max", "of": "last"},
+    "search": {"name": "random"},
+    "pruning": None,
+    "budget": {"trials": 4, "env_steps": None, "minutes": None},
+    "max_restarts": 30,
+    "place": {"name": "local", "cores": 1, "cores_per_run": 1, "gpus": [], "runs_per_gpu": 1},
+    "storage": {"name": "sqlite"},
+}
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    file = tmp_path / "base.yml"
+    config = read_config(BASE, SMALL)
+    file.write_text(render(config, type(config)))
+    return file
+
+
+def write(tmp_path: Path, **changes: Any) -> Path:
+    file = tmp_path / "sweep.yml"
+    file.write_text(render(read_sweep(SWEEP | changes, []), SweepConfig))
+    return file
+
+
+def palestra(*arguments: object, cwd: Path) -> "subprocess.Popen[str]":
+    command = [*PALESTRA, *map(str, arguments)]
+    return subprocess.Popen(command, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def done(*arguments: object, cwd: Path, code: int = 0) -> str:
+    process = palestra(*arguments, cwd=cwd)
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == code, output
+    return output
+
+
+def told(sweep: Path) -> list[tuple[Any, ...]]:
+    """What Optuna's own tools read of the study."""
+    study = optuna.load_study(study_name="sweep", storage=f"sqlite:///{sweep / 'study.db'}")
+    return [
+        (
+            trial.number,
+            state_of(trial),
+            trial.params,
+            trial.value,
+            trial.intermediate_values,
+            trial.user_attrs["values"],
+        )
+        for trial in study.trials
+    ]
+
+
+def processes_of(sweep: Path) -> list[str]:
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            line = path.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        if str(sweep) in line:
+            found.append(line)
+    return found
+
+
+def test_a_sweep_killed_at_random_ends_as_one_that_was_not(base: Path, tmp_path: Path) -> None:
+    halving = {"name": "successive_halving", "num_seeds": 1, "min_resource": 256, "reduction_factor": 2}
+    tpe = {"name": "tpe", "startup_trials": 2, "ei_candidates": 8, "multivariate": False, "group": False}
+    file = write(tmp_path, search=tpe | {"constant_liar": False}, pruning=halving)
+    done("sweep", file, "--run", "whole", cwd=tmp_path)
+    draw, killed, command = random.Random(5), tmp_path / "killed", ("sweep", file, "--run", "killed")
+    for _ in range(12):
+        process = palestra(*command, cwd=tmp_path)
+        command = ("resume", "killed")
+        try:
+            process.wait(draw.uniform(3.0, 6.0))
+            break
+        except subprocess.TimeoutExpired:
+            process.send_signal(draw.choice([signal.SIGKILL, signal.SIGKILL, signal.SIGTERM]))
+            process.communicate(timeout=60)
+        if not killed.exists():
+            command = ("sweep", file, "--run", "killed")
+    done("resume", "killed", cwd=tmp_path)
+    assert told(killed) == told(tmp_path / "whole")
+    assert (killed / "best.yml").read_bytes() == (tmp_path / "whole" / "best.yml").read_bytes()
+    end = time.monotonic() + 10
+    while processes_of(killed) and time.monotonic() < end:
+        time.sleep(0.1)
+    assert processes_of(killed) == []
+
+
+def test_a_run_that_is_killed_goes_on_and_two_processes_share_a_sweep(base: Path, tmp_path: Path) -> None:
+    file = write(tmp_path)
+    done("sweep", file, "--run", "whole", cwd=tmp_path)
+    first = palestra("sweep", file, "--run", "shared", cwd=tmp_path)
+    while not (tmp_path / "shared/trials/0000/seed-0/checkpoints/latest").exists():
+        time.sleep(0.05)
+        assert first.poll() is None
+    second = palestra("resume", "shared", cwd=tmp_path)
+    lock = tmp_path / "shared/trials/0000/seed-0/lock"
+    os.kill(int(lock.read_text()), signal.SIGKILL)
+    output = [process.communicate(timeout=300)[0] for process in (first, second)]
+    assert first.returncode == second.returncode == 0, output
+    assert told(tmp_path / "shared") == told(tmp_path / "whole")
+
+
+def test_a_trial_is_to_the_bit_what_train_gives(base: Path, tmp_path: Path) -> None:
+    done("sweep", write(tmp_path, budget=SWEEP["budget"] | {"trials": 1}), "--run", "s", cwd=tmp_path)
+    done("train", "s/best.yml", "--run", "alone", "--quiet", cwd=tmp_path)
+    runs = [tmp_path / "s/trials/0000/seed-0", tmp_path / "alone"]
+    records = [[json.loads(line) for line in (run / "records.jsonl").read_text().splitlines()] for run in runs]
+    for record in (record for lines in records for record in lines):
+        record.pop("clock", None)
+    assert records[0] == records[1]
+    states = [(run / "checkpoints" / (run / "checkpoints/latest").read_text().strip()) for run in runs]
+    names = sorted(path.name for path in states[0].glob("*.safetensors"))
+    assert names
+    assert [(states[0] / name).read_bytes() for name in names] == [(states[1] / name).read_bytes() for name in names]
+    assert runs_in(tmp_path / "s") == [runs[0]] == runs_in(tmp_path / "s/trials/0000")
+
+
+def test_a_grid_by_hand_writes_its_file_and_excluded_points_are_skipped(base: Path, tmp_path: Path) -> None:
+    output = done("sweep", "base.yml", "gamma=0.9,0.99", "--run", "g", cwd=tmp_path)
+    assert "2 trials, 2 succeeded" in output
+    written = load_yaml(tmp_path / "g/sweep.yml")
+    assert written["space"] == {"players.agent.algorithm.gamma": {"name": "choice", "values": [0.9, 0.99]}}
+    again = written | {"constraints": ["gamma > 0.95"], "base": ["base.yml"]}
+    (tmp_path / "again.yml").write_text(render(read_sweep(again, []), SweepConfig))
+    assert "2 trials, 1 succeeded, 1 skipped" in done("sweep", "again.yml", "--run", "h", cwd=tmp_path)
+    assert "expected a new folder" in done("sweep", "again.yml", "--run", "g", cwd=tmp_path, code=2)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"space": {"gama": SWEEP["space"]["gamma"]}}, "space.gama: no such key; did you mean"),
+        (
+            {"space": {"gamma": {"name": "uniform", "low": 0.5, "high": 1.5, "step": None}}},
+            "gamma: expected a discount",
+        ),
+        ({"constraints": ["gamma > 1"]}, "none of 2000 random points fulfils"),
+        ({"objective": SWEEP["objective"] | {"evaluation": "other"}}, "objective.evaluation: expected one of main"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_anything_starts(base: Path, changes: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        Plan(read_sweep(SWEEP | changes, []), {"base": read_config(base)})
+
+
+def test_keys_of_one_base_alone_are_drawn_with_it_alone() -> None:
+    bases = [Base("a", {"x": 1, "y": 2}, SweepConfig), Base("b", {"x": 1}, SweepConfig)]
+    sweep = read_sweep(SWEEP | {"space": {k: {"name": "choice", "values": [1, [2]]} for k in "xy"}}, [])
+    points = Space(bases, sweep.space).points()
+    assert len(points) == 4 + 2
+    assert points[1] == {"base": "a", "x": 1, "y": "[2]"}
+    assert points[-1] == {"base": "b", "x": "[2]"}
+    assert SweepFolder(Path("s")).trial(3).path == Path("s/trials/0003")
