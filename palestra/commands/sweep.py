@@ -2,7 +2,7 @@
 
 import importlib.util
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,7 @@ from rich.console import Console
 from palestra.commands.named_configs import find_config
 from palestra.commands.seeds import parse_seeds
 from palestra.commands.suggest_config import shipped_configs
-from palestra.config import ConfigError, ConfigErrorItem, MissingExtra, load_yaml
+from palestra.config import ConfigError, ConfigErrorItem, MissingExtra, load_yaml, trusting
 from palestra.config.files import full_key
 from palestra.runs.config import RunConfig, read_config
 from palestra.sweeps.config import SweepConfig, is_sweep
@@ -38,7 +38,7 @@ def open_sweep(
 ) -> Any:
     """The sweep of a file or a folder, or a grid by hand over a config. Raises ConfigError, RunFolderError."""
     require_optuna()
-    from palestra.sweeps.sweep import Sweep, read_sweep
+    from palestra.sweeps.sweep import Sweep
 
     def tell(line: str) -> None:
         shown.print(line, soft_wrap=True, markup=False)
@@ -48,6 +48,22 @@ def open_sweep(
         if run is not None or seeds is not None or at is not None:
             raise _error("--run, --seeds, --at", f"expected none, because {path} is a sweep already, got one of them")
         return Sweep.open(path, overrides, tell, trust)
+    with trusting():  # the file is the user's own
+        return _open_new(file, overrides, run, seeds, at, tell)
+
+
+def _open_new(
+    file: str,
+    overrides: Sequence[str],
+    run: Path | None,
+    seeds: str | None,
+    at: int | None,
+    tell: Callable[[str], None],
+) -> Any:
+    """A new sweep of a file, or the one in the folder `run` if it is of the same file."""
+    from palestra.sweeps.sweep import Sweep, read_sweep
+
+    path = Path(file)
     data = load_yaml(path) if path.is_file() else None
     if data is not None and is_sweep(data):
         if seeds is not None or at is not None:
@@ -63,7 +79,7 @@ def open_sweep(
     if is_sweep_folder(folder):
         if (there := _differing_key(SweepFolder.open(folder), config, bases)) is not None:
             raise _error("--run", f"expected a new folder, got {folder}, a sweep with another value of {there}")
-        return Sweep.open(folder, [], tell, trust)
+        return Sweep.open(folder, [], tell, trust=False)
     return Sweep.create(folder, config, bases, tell)
 
 

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from palestra.config import IMPORT_PATH, ConfigError, ConfigErrorItem, load_function
+from palestra.config import IMPORT_PATH, ConfigError, ConfigErrorItem, admitted_function
 from palestra.config.errors import shown
 from palestra.config.files import full_key, value_at
 
@@ -57,9 +57,11 @@ class Constraint:
         self.function = self.expression = None
         if IMPORT_PATH.fullmatch(text):
             try:
-                self.function = load_function(text)
+                self.function = admitted_function(text)
             except ValueError as error:
                 raise _error(str(error)) from error
+            if self.function is None:
+                raise _error(f"{text!r} may not be imported here")
         else:
             self.expression = self._parse()
 

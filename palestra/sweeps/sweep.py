@@ -8,6 +8,7 @@ from typing import Any, Self
 
 from palestra.config import ConfigError, ConfigErrorItem, check, check_overridden, load_yaml, render, trusting
 from palestra.config.files import full_key
+from palestra.config.own_modules import reading_stored
 from palestra.evaluation.measures import measure_errors
 from palestra.runs.config import RunConfig, read_config
 from palestra.runtime.signals import StopSignals
@@ -132,12 +133,14 @@ class Sweep:
 
     @classmethod
     def open(cls, path: Path, overrides: Sequence[str], tell: Callable[[str], None], trust: bool) -> Self:
-        """A stored sweep, to go on with it. overrides: of keys that change no trial, as place.cores=4."""
+        """A stored sweep, to go on with it; another person may have written it. overrides: of keys that change no
+        trial, as place.cores=4. Raises UntrustedError if it names modules that are not trusted."""
         folder = SweepFolder.open(path)
-        with trusting(trust):
+        with trusting(trust), reading_stored(folder.config):
             config = check_overridden(load_yaml(folder.config), overrides, SweepConfig)
-            bases = {Path(name).stem: read_config(folder.path / name) for name in config.base}
-            return cls(folder, Plan(config, bases), tell)
+            bases = {Path(name).stem: read_config(folder.bases.path / Path(name).name) for name in config.base}
+            plan = Plan(config, bases)  # reads the config at each value of the space, too
+        return cls(folder, plan, tell)
 
     # ---- the loop ---------------------------------------------------------------------------------------
 

@@ -198,3 +198,18 @@ def test_keys_of_one_base_alone_are_drawn_with_it_alone() -> None:
     assert points[1] == {"base": "a", "x": 1, "y": "[2]"}
     assert points[-1] == {"base": "b", "x": "[2]"}
     assert SweepFolder(Path("s")).trial(3).path == Path("s/trials/0003")
+
+
+def test_a_stored_sweep_imports_no_module_that_is_not_trusted(base: Path, tmp_path: Path) -> None:
+    done("sweep", "base.yml", "gamma=0.9,0.99", "--run", "g", cwd=tmp_path)
+    (tmp_path / "stranger.py").write_text("open('harmed', 'w')\ndef fits(config):\n    return True\n")
+    written = load_yaml(tmp_path / "g/sweep.yml") | {"base": ["base.yml"]}
+    own = written | {"constraints": ["own:fits"]}
+    (tmp_path / "own.py").write_text("def fits(config):\n    return config['num_worlds'] > 4\n")
+    (tmp_path / "own.yml").write_text(render(read_sweep(own, []), SweepConfig))
+    assert "constraints: expected some that can be fulfilled" in done("sweep", "own.yml", cwd=tmp_path, code=2)
+    stored = written | {"constraints": ["stranger:fits"]}
+    file = tmp_path / "g/sweep.yml"
+    file.write_text(file.read_text().replace("constraints: []", f"constraints: {json.dumps(stored['constraints'])}"))
+    assert "is not trusted" in done("resume", "g", cwd=tmp_path, code=2)
+    assert not (tmp_path / "harmed").exists()
