@@ -24,8 +24,9 @@ from torch import Tensor
 
 from benchmarks.measuring import status_kib
 from palestra.buffers.replay import Layout, ReplayBuffer, UniformReplayConfig
-from palestra.storage import Checkpoints, RunFolder
+from palestra.storage.checkpoints import Checkpoints
 from palestra.storage.records_file import RecordsThen
+from palestra.storage.run_folder import RunFolder
 
 CPU = torch.device("cpu")
 MIB = 1 << 20

@@ -28,7 +28,8 @@ from combinations import LEARNERS, Combination, combinations_of, config_of
 from resuming import assert_same_bits
 
 import palestra.runs.output
-from palestra.storage import Checkpoints, RunFolder
+from palestra.storage.checkpoints import Checkpoints
+from palestra.storage.run_folder import RunFolder
 from palestra.training.trainer import Trainer
 
 SAVE_INTERVAL = 4  # opt steps

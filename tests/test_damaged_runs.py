@@ -21,11 +21,12 @@ from rich.console import Console
 from palestra.cli import main
 from palestra.commands.verify import verify
 from palestra.config import ConfigError
-from palestra.storage import CheckpointError, Checkpoints, RunFolder, RunFolderError
-from palestra.storage.disk import write_text
+from palestra.storage.checkpoints import Checkpoints
+from palestra.storage.disk import RunFolderError, write_text
 from palestra.storage.facts import to_json
 from palestra.storage.records_file import RecordsThen, part_of
-from palestra.storage.segments import StoredFile
+from palestra.storage.run_folder import RunFolder
+from palestra.storage.segments import CheckpointError, StoredFile
 from palestra.training.trainer import Trainer
 
 Told = (ConfigError, RunFolderError, CheckpointError)

@@ -18,7 +18,8 @@ from palestra.recording import feed
 from palestra.recording.recorders import JsonlRecorder, Recorder, RunCard, RunEnd
 from palestra.recording.to_csv import CsvConfig, CsvRecorder
 from palestra.recording.to_tensorboard import TensorBoardConfig, TensorBoardRecorder
-from palestra.storage import CheckpointError, RunFolderError
+from palestra.storage.disk import RunFolderError
+from palestra.storage.segments import CheckpointError
 from palestra.training.trainer import Trainer
 
 MakeConfig = Callable[..., dict[str, Any]]

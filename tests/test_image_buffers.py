@@ -15,8 +15,11 @@ from palestra.commands.suggest_config import shipped_configs
 from palestra.config import load_yaml
 from palestra.recording.recorders import without_clock
 from palestra.runs.branching import tree_differences
-from palestra.storage import Checkpoints, LoadedCheckpoint, RunFolder, segments
+from palestra.storage import segments
+from palestra.storage.checkpoints import Checkpoints
+from palestra.storage.loaded_checkpoint import LoadedCheckpoint
 from palestra.storage.records_file import read_records
+from palestra.storage.run_folder import RunFolder
 
 pytest.importorskip("ale_py")
 pytestmark = pytest.mark.usefixtures("no_plots")

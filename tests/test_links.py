@@ -15,8 +15,9 @@ from resuming import assert_same_bits, fit, stopping_at
 
 from palestra.cli import main
 from palestra.recording.values import values_of
-from palestra.storage import Checkpoints, Folder, RefusedPathError, RunFolder, RunFolderError
-from palestra.storage.run_folder import OUR_FILES, OUR_FOLDERS
+from palestra.storage.checkpoints import Checkpoints
+from palestra.storage.disk import Folder, RefusedPathError, RunFolderError
+from palestra.storage.run_folder import OUR_FILES, OUR_FOLDERS, RunFolder
 
 MakeConfig = Callable[..., dict[str, Any]]
 Tree = dict[str, tuple[bytes, int]]

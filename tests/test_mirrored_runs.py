@@ -23,8 +23,8 @@ from palestra.cli import main
 from palestra.commands.verify import verify
 from palestra.config import ConfigError
 from palestra.runs.stored import StoredRun
-from palestra.storage import RunFolder
 from palestra.storage.remote import Remote, RemoteError
+from palestra.storage.run_folder import RunFolder
 from palestra.training.trainer import Trainer
 
 MakeConfig = Callable[..., dict[str, Any]]

@@ -22,7 +22,7 @@ from palestra.config import ConfigError, render
 from palestra.recording import feed
 from palestra.recording.recorders import Recorder, RunCard, RunEnd, numbers_of, without_clock
 from palestra.runs.config import RunConfig, read_config
-from palestra.storage import Folder
+from palestra.storage.disk import Folder
 from palestra.storage.records_file import read_records
 from palestra.training.checks import TrainingFailed
 from palestra.training.trainer import Trainer

@@ -31,9 +31,9 @@ from typer.testing import CliRunner
 import palestra
 from palestra.cli import app
 from palestra.evaluation import evaluator
-from palestra.storage import RunFolder
 from palestra.storage.records_file import read_records
 from palestra.storage.replay_file import load_replay, save_replay
+from palestra.storage.run_folder import RunFolder
 from palestra.training import DQNTrainer
 from palestra.training.progress import ProgressReporter
 from palestra.training.trainer import Trainer

@@ -75,14 +75,16 @@ def _print_note(note: str | None) -> None:
 def config(
     name: Annotated[
         str,
-        typer.Argument(help="a shipped config, such as ppo-cartpole, or an algorithm, such as ppo", show_default=False),
+        typer.Argument(
+            help="a shipped config, such as ppo-cartpole, an algorithm, such as ppo, or sweep", show_default=False
+        ),
     ],
     words: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="[GAME] [KEY=VALUE]...",
             help="a game: polyhedra, a Gymnasium environment such as LunarLander-v3, or package.module:Class; or a "
-            "protocol and a scenario, such as nip witness; and overrides, as of train",
+            "protocol and a scenario, such as nip witness; of a sweep its configs; and overrides, as of train",
         ),
     ] = None,
 ) -> None:
@@ -95,6 +97,12 @@ def config(
         from palestra.runs.config import RunConfig
         from palestra.runs.tournament import TournamentConfig, read_tournament
 
+        if name == "sweep":
+            from palestra.commands.suggest_sweep import suggested_sweep
+            from palestra.sweeps.config import SweepConfig
+
+            print(render(suggested_sweep(words or []), SweepConfig), end="")
+            return
         if (tournament := shipped_tournaments().get(name)) is not None:
             print(render(read_tournament(tournament, words or []), TournamentConfig), end="")
             return

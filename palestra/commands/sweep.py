@@ -11,13 +11,12 @@ from rich.console import Console
 
 from palestra.commands.named_configs import find_config
 from palestra.commands.seeds import parse_seeds
-from palestra.commands.suggest_config import shipped_configs
+from palestra.commands.suggest_sweep import read_bases, usual_sweep
 from palestra.config import ConfigError, ConfigErrorItem, MissingExtra, load_yaml, trusting
 from palestra.config.files import full_key
 from palestra.runs.config import RunConfig, read_config
-from palestra.sweeps.config import SweepConfig, is_sweep
+from palestra.sweeps.config import SweepConfig, is_sweep, read_sweep
 from palestra.sweeps.folder import SweepFolder, default_path, is_sweep_folder
-from palestra.sweeps.places import available_cores
 
 
 def require_optuna() -> None:
@@ -61,7 +60,7 @@ def _open_new(
     tell: Callable[[str], None],
 ) -> Any:
     """A new sweep of a file, or the one in the folder `run` if it is of the same file."""
-    from palestra.sweeps.sweep import Sweep, read_sweep
+    from palestra.sweeps.sweep import Sweep
 
     path = Path(file)
     data = load_yaml(path) if path.is_file() else None
@@ -71,7 +70,7 @@ def _open_new(
                 "--seeds, --at", f"expected none, because {path} says both (seeds=[0,1], place.cores=2), got one"
             )
         config = read_sweep(data, overrides)
-        bases = _read_bases(config.base, path.parent)
+        bases = read_bases(config.base, path.parent)
         name = path.stem
     else:
         config, bases, name = _grid_by_hand(file, overrides, seeds, at)
@@ -85,39 +84,16 @@ def _open_new(
 
 def _differing_key(folder: SweepFolder, config: SweepConfig, bases: dict[str, RunConfig]) -> str | None:
     """The first key in which the sweep of a folder differs from another one, as far as that changes its trials."""
-    from palestra.sweeps.sweep import Plan
+    from palestra.sweeps.plan import Plan
 
     ours = Plan(config, bases).config.model_dump()
     theirs = load_yaml(folder.config)
     for key in ours.keys() - {"base", "place", "storage"}:
         if ours[key] != theirs.get(key):
             return key
-    for name, base in bases.items():
-        if not (path := folder.bases.path / f"{name}.yml").is_file() or read_config(path) != base:
-            return "base"
-    return None
-
-
-def _read_bases(files: Sequence[str], beside: Path) -> dict[str, RunConfig]:
-    """The bases of a sweep by name. Raises ConfigError with the errors of all."""
-    shipped = {path.stem: path for path in shipped_configs()}
-    found, errors = {}, []
-    for number, file in enumerate(files):
-        path = beside / file
-        if not path.is_file():
-            path = shipped.get(file, path)
-        try:
-            base = read_config(path)
-            if not isinstance(base, RunConfig):
-                raise _error("", f"expected a run in which players play, got {file}")
-            if path.stem in found:
-                raise _error("", f"expected files of different names, got {path.stem} twice")
-            found[path.stem] = base
-        except ConfigError as error:
-            errors += [ConfigErrorItem(f"base.{number}: {item.path}", item.message) for item in error.errors]
-    if errors:
-        raise ConfigError(errors)
-    return found
+    there = {name: folder.bases.path / f"{name}.yml" for name in (Path(file).stem for file in theirs["base"])}
+    is_same = there.keys() == bases.keys() and all(read_config(there[name]) == base for name, base in bases.items())
+    return None if is_same else "base"
 
 
 def _grid_by_hand(
@@ -136,9 +112,7 @@ def _grid_by_hand(
         if not isinstance(base, RunConfig):
             raise _error(name, "expected a run in which players play, got another")
         bases[found.name] = base
-    first = next(iter(bases.values()))
-    if first.best is None:
-        raise _error("best", f"expected a mapping in {names[0]}, which says what a grid by hand compares, got null")
+    usual, first = usual_sweep(bases, at), next(iter(bases.values()))
     space = {}
     for key, texts in listed.items():
         if len(texts) > 1:
@@ -146,30 +120,8 @@ def _grid_by_hand(
             space[key] = {"name": "choice", "values": [load_yaml(f"value: {text}")["value"] for text in texts]}
     if not space and len(bases) == 1:
         raise _error(file, "expected a key with several values, as gamma=0.9,0.99, or several configs, got neither")
-    threads = max(base.execution.num_threads for base in bases.values())
-    config = {
-        "seed": 0,
-        "base": list(bases),
-        "space": space,
-        "constraints": [],
-        "seeds": [first.seed] if seeds is None else parse_seeds(seeds),
-        "objective": {**first.best.model_dump(), "of": "last"},
-        "search": {"name": "grid"},
-        "pruning": None,
-        "budget": {"trials": None, "env_steps": None, "minutes": None},
-        "max_restarts": 3,
-        "place": {
-            "name": "local",
-            "cores": max(available_cores(), threads) if at is None else at * threads,
-            "cores_per_run": threads,
-            "gpus": [],
-            "runs_per_gpu": 1,
-        },
-        "storage": {"name": "sqlite"},
-    }
-    from palestra.sweeps.sweep import read_sweep
-
-    return read_sweep(config, []), bases, f"{'-'.join(bases)}-sweep"
+    chosen = {} if seeds is None else {"seeds": parse_seeds(seeds)}
+    return read_sweep(usual | {"space": space} | chosen, []), bases, f"{'-'.join(bases)}-sweep"
 
 
 def _values(text: str) -> list[str]:

@@ -184,6 +184,18 @@ def admit(module_name: str) -> bool:
     return True
 
 
+def admit_outside(place: str, why: str) -> bool:
+    """Whether a config may make palestra use a place outside its own folder, such as a database. why: what it is used
+    for. A stored run or sweep may only if the user trusts it, by the same list and the same option as modules."""
+    imports, source = _imports.get(), Source(why, place, "")
+    if imports.kind == "trust":
+        enter_trusted([source])
+    if imports.kind not in ("trusted", "no_others") or source in read_trusted():
+        return True
+    imports.refused.append(f"{place} is not trusted, and was not used {why}; if you know it, trust it by --trust")
+    return False
+
+
 def admitted() -> frozenset[Source]:
     """The sources that this process may import, for a process that it starts."""
     return frozenset(_admitted)

@@ -1,5 +1,6 @@
 """What a sweep must say: the runs it is made of, the space in which it searches, and who decides."""
 
+from collections.abc import Sequence
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
@@ -14,6 +15,8 @@ from palestra.config import (
     PositiveFloat,
     PositiveInt,
     UserConfig,
+    check,
+    check_overridden,
 )
 from palestra.evaluation.measures import MeasureName
 from palestra.sweeps.places import LocalConfig, Place
@@ -131,3 +134,8 @@ def _endless(dimension: DimensionConfig) -> str:
 def is_sweep(data: Any) -> bool:
     """Whether plain data describe a sweep."""
     return isinstance(data, dict) and "space" in data and "trainer" not in data
+
+
+def read_sweep(data: dict[str, Any], overrides: Sequence[str]) -> SweepConfig:
+    """A sweep's config from plain data. Raises ConfigError."""
+    return check_overridden(data, overrides, SweepConfig) if overrides else check(data, SweepConfig)

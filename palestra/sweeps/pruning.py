@@ -49,7 +49,7 @@ class MedianConfig(Config):
 
 
 class SuccessiveHalvingConfig(Config):
-    """Asynchronous successive halving (Li et al. 2020): at the steps min_resource, min_resource * reduction_factor, ...
+    """Asynchronous successive halving (Li et al. 2020). At the steps min_resource, min_resource * reduction_factor, ...
     only the best 1 / reduction_factor of the trials that came so far go on."""
 
     name: Literal["successive_halving"]

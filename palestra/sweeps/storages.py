@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, Self
 from pydantic import model_validator
 
 from palestra.config import ByName, Config, ConfigError, ConfigErrorItem, NonEmptyStr
+from palestra.config.own_modules import admit_outside
 from palestra.storage.disk import Folder
 from palestra.storage.secrets import may_hold_secret
 
@@ -42,6 +43,12 @@ class JournalConfig(Config):
     study: NonEmptyStr
     """the study's name in it"""
 
+    @model_validator(mode="after")
+    def _check_trusted(self) -> Self:
+        if self.path is not None:
+            _require_trusted("path", str(Path(self.path).absolute()))
+        return self
+
     def open(self, folder: Folder) -> "BaseStorage":
         from optuna.storages import JournalStorage
         from optuna.storages.journal import JournalFileBackend
@@ -72,6 +79,8 @@ class DatabaseConfig(Config):
                 f"expected a URL without a password or options, which would be stored in the sweep's folder; {where}"
             )
             raise ConfigError([ConfigErrorItem("url", message)])
+        secret = "" if self.password_from is None else f", which gets the secret in {self.password_from}"
+        _require_trusted("url", self.url + secret)
         return self
 
     def open(self, folder: Folder) -> "BaseStorage":
@@ -98,6 +107,12 @@ class DatabaseConfig(Config):
 
 
 AnyStorageConfig = Annotated[SQLiteConfig | JournalConfig | DatabaseConfig, ByName()]
+
+
+def _require_trusted(key: str, place: str) -> None:
+    """A stranger's sweep must not send a secret to its author, nor write to a file of the user's."""
+    if not admit_outside(place, "to keep the study of a sweep"):
+        raise ConfigError([ConfigErrorItem(key, f"expected a place that is trusted, got {place}")])
 
 
 def _own_file(folder: Folder, name: str) -> Path:

@@ -4,110 +4,22 @@ import signal
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
-from palestra.config import ConfigError, ConfigErrorItem, check, check_overridden, load_yaml, render, trusting
-from palestra.config.files import full_key
+from palestra.config import ConfigError, check_overridden, load_yaml, render, trusting
 from palestra.config.own_modules import reading_stored
-from palestra.evaluation.measures import measure_errors
 from palestra.runs.config import RunConfig, read_config
 from palestra.runtime.signals import StopSignals
 from palestra.sweeps.config import SweepConfig
-from palestra.sweeps.constraints import Constraint
 from palestra.sweeps.folder import Lock, SweepFolder
+from palestra.sweeps.plan import Plan
 from palestra.sweeps.search import GridConfig
-from palestra.sweeps.space import Base, Space
 from palestra.sweeps.study import SKIPPED, SweepStudy, best_of, env_steps_of, state_of
 from palestra.sweeps.trials import OwnedTrial
 
 POLL_S = 0.1
-MOST_CORNERS = 256
-SAMPLES = 2000  # points that are tried to find one that the constraints allow
+LOOK_S = 1.0  # how often the study is asked for work, besides when a trial of ours has ended
 LEAVE_S = 60.0  # for runs to save after a signal
-
-
-class Plan:
-    """A sweep's config with its bases, checked. All errors of both are raised at once, as ConfigError."""
-
-    def __init__(self, config: SweepConfig, bases: dict[str, RunConfig]) -> None:
-        data = {name: base.model_dump() for name, base in bases.items()}
-        config, errors = _with_full_keys(config, data)
-        self.config = config
-        self.space = Space([Base(name, data[name], RunConfig) for name in bases], config.space)
-        self.constraints = []
-        for number, text in enumerate(config.constraints):
-            try:
-                constraint = Constraint(text)
-                self.constraints.append(constraint)
-                missing = next((line for each in data.values() for line in constraint.missing(each)), None)
-                errors += [ConfigErrorItem(f"constraints.{number}", missing)] if missing else []
-            except ConfigError as error:
-                errors += [ConfigErrorItem(f"constraints.{number}", item.message) for item in error.errors]
-        for name, base in bases.items():
-            found = measure_errors(
-                config.objective,
-                base.evaluations,
-                base.game.declared_roles(),
-                base.measures_of_games(),
-                base.learners(),
-            )
-            where = f" in {name}" if len(bases) > 1 else ""
-            errors += [ConfigErrorItem(f"objective.{item.path}", f"{item.message}{where}") for item in found]
-        if errors:
-            raise ConfigError(errors)
-        self._require_points()
-        self._check_corners()
-
-    def excluded_by(self, config: dict[str, Any]) -> str | None:
-        """The first constraint that a trial's config does not fulfil."""
-        return next((each.text for each in self.constraints if not each.holds(config)), None)
-
-    def _require_points(self) -> None:
-        is_grid = isinstance(self.config.search, GridConfig)
-        points = self.space.points() if is_grid else self.space.samples(SAMPLES)
-        if self.constraints and all(self.excluded_by(self.space.config_at(point)) for point in points):
-            what = "no point of the grid fulfils" if is_grid else f"none of {SAMPLES} random points fulfils"
-            raise ConfigError([ConfigErrorItem("constraints", f"expected some that can be fulfilled, but {what} them")])
-
-    def _check_corners(self) -> None:
-        """Raise ConfigError with what the check says of the corners of the space, each error once."""
-        found: dict[tuple[str, str], ConfigErrorItem] = {}
-        for point in self.space.corners(MOST_CORNERS):
-            try:
-                config = self.space.config_at(point)
-                if self.excluded_by(config) is None:
-                    read_config(config)
-            except ConfigError as error:
-                at = ", ".join(f"{name.rpartition('.')[2]}={value}" for name, value in point.items())
-                for item in error.errors:
-                    key = f"space: {item.path}"
-                    found.setdefault((key, item.message), ConfigErrorItem(key, f"{item.message} (at {at})"))
-        if found:
-            raise ConfigError(list(found.values()))
-
-
-def _with_full_keys(config: SweepConfig, bases: dict[str, dict[str, Any]]) -> tuple[SweepConfig, list[ConfigErrorItem]]:
-    """The config with the keys of its space in full, and what is wrong with them."""
-    errors, space = [], {}
-    for key, dimension in config.space.items():
-        found, faults = set(), []
-        for data in bases.values():
-            try:
-                found.add(full_key(data, key))
-            except ConfigError as error:
-                faults += [item.message for item in error.errors]
-        if len(found) > 1:
-            faults = [f"expected a key in full, for it means {' and '.join(sorted(found))}"]
-        if len(found) == 1:
-            space[found.pop()] = dimension
-        elif faults:
-            errors.append(ConfigErrorItem(f"space.{key}", faults[0]))
-    for key in ("seed", *(key for key in space if key.startswith("output."))):
-        if key in space:
-            errors.append(
-                ConfigErrorItem(f"space.{key}", "expected a key that changes what is learned; seeds lists seeds")
-            )
-    return config.model_copy(update={"space": space}), errors
 
 
 class Sweep:
@@ -119,7 +31,9 @@ class Sweep:
         self.study = SweepStudy(folder, self.config, plan.space)
         self.owned: list[OwnedTrial] = []
         self.signals = StopSignals()
+        self._num_points = len(plan.space.points()) if isinstance(self.config.search, GridConfig) else None
         self._began = time.monotonic()
+        self._look_again, self._is_over = self._began, False
 
     @classmethod
     def create(cls, path: Path, config: SweepConfig, bases: dict[str, RunConfig], tell: Callable[[str], None]) -> Self:
@@ -159,21 +73,29 @@ class Sweep:
             if trial.end_if_over():
                 self.owned.remove(trial)
                 self._ended(trial.number)
-        self._fill()
-        return bool(self.owned or self.study.running() or self._may_begin())
+                self._look_again = time.monotonic()
+        while self._has_room() and (self._start() or self._find_work()):
+            pass
+        return bool(self.owned) or not self._is_over
 
-    def _fill(self) -> None:
-        """Start runs while there is room."""
-        while self._has_room():
-            for trial in self.owned:
-                run = trial.waiting()
-                if run is not None and trial.is_free(run):
-                    trial.start(run, self.place)
-                    break
-            else:
-                if not any(trial.waiting() for trial in self.owned) and (self._adopt() or self._begin()):
-                    continue
-                return
+    def _start(self) -> bool:
+        """Start a run that waits, if there is one."""
+        for trial in self.owned:
+            run = trial.waiting()
+            if run is not None and trial.is_free(run):
+                trial.start(run, self.place)
+                return True
+        return False
+
+    def _find_work(self) -> bool:
+        """Take over a trial, or begin one, if there is any and none of ours waits."""
+        if any(trial.waiting() for trial in self.owned) or time.monotonic() < self._look_again:
+            return False
+        if self._adopt() or self._begin():
+            return True
+        self._look_again = time.monotonic() + LOOK_S
+        self._is_over = not self.study.running()
+        return False
 
     def _has_room(self) -> bool:
         return sum(trial.num_running for trial in self.owned) < self.place.num_runs
@@ -181,8 +103,7 @@ class Sweep:
     def _may_begin(self) -> bool:
         """Whether the budget allows another trial."""
         budget, trials = self.config.budget, self.study.trials()
-        num_points = len(self.plan.space.points()) if isinstance(self.config.search, GridConfig) else None
-        if num_points is not None and len(trials) >= num_points:
+        if self._num_points is not None and len(trials) >= self._num_points:
             return False
         if budget.trials is not None and sum(state_of(trial) != "skipped" for trial in trials) >= budget.trials:
             return False
@@ -254,8 +175,3 @@ class Sweep:
     def _kill(self) -> None:
         for trial in self.owned:
             trial.signal(signal.SIGKILL)
-
-
-def read_sweep(data: dict[str, Any], overrides: Sequence[str]) -> SweepConfig:
-    """A sweep's config from plain data. Raises ConfigError."""
-    return check_overridden(data, overrides, SweepConfig) if overrides else check(data, SweepConfig)

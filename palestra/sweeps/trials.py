@@ -59,7 +59,7 @@ class OwnedTrial:
             for path in [self.folder.path / f"seed-{seed}"]
         ]
         self.failure: str | None = None
-        self.is_pruned = False
+        self.pruned_at: int | None = None
         self._reported: set[int] = set()
 
     # ---- what it wants ------------------------------------------------------------------------------------
@@ -69,6 +69,10 @@ class OwnedTrial:
         """The runs by which the pruner decides; all if nothing is pruned."""
         pruning = self.study.pruning
         return self.runs if pruning is None or pruning.over_seeds else self.runs[: pruning.num_seeds]
+
+    @property
+    def is_pruned(self) -> bool:
+        return self.pruned_at is not None
 
     def waiting(self) -> TrialRun | None:
         """The next run to be started; None: none now."""
@@ -133,7 +137,7 @@ class OwnedTrial:
             if step not in self._reported:
                 self._reported.add(step)
                 if self.study.report(self.number, step, value):
-                    self.is_pruned = True
+                    self.pruned_at = step
                     return
 
     def _reports(self) -> list[tuple[int, float]]:
@@ -146,6 +150,14 @@ class OwnedTrial:
         runs = [run.watched for run in self.deciding]
         steps = set.intersection(*(set(run.values) for run in runs))
         return [(step, mean([run.value_at(step) for run in runs])) for step in sorted(steps) if step > 0]
+
+    def _env_steps(self) -> int:
+        """How many env steps its runs have played; of a pruned trial, up to the evaluation at which it was pruned, so
+        that the number does not depend on how fast the runs were stopped."""
+        over_seeds = self.study.pruning is not None and self.study.pruning.over_seeds
+        if self.pruned_at is not None and not over_seeds:
+            return sum(run.watched.env_steps_at[self.pruned_at] for run in self.deciding)
+        return sum(int(run.watched.counters["env_steps"]) for run in self.runs)
 
     @property
     def num_running(self) -> int:
@@ -165,9 +177,8 @@ class OwnedTrial:
         is_done = all(run.value is not None for run in self.runs)
         if self.num_running or not (is_done or self.is_pruned or self.failure is not None):
             return False
-        steps = sum(int(run.watched.counters["env_steps"]) for run in self.runs)
         values = {str(run.seed): run.value for run in self.runs if run.value is not None}
-        self.study.note(self.number, {"env_steps": steps, "values": values})
+        self.study.note(self.number, {"env_steps": self._env_steps(), "values": values})
         if self.failure is not None:
             self.study.fail(self.number, self.failure)
         elif self.is_pruned:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,18 +15,14 @@ from palestra.sweeps.config import ObjectiveConfig
 COUNTERS = ("env_steps", "opt_steps", "epochs")
 
 
-class Watched:
-    """values: the objective by step, in the unit of the evaluation's interval, rounded down to a multiple of it, so
-    that runs that count differently have the same steps. After a kill the records are cut and come again, equal to the
-    bit, so what was read stays true. counters: the largest so far."""
+class Growing:
+    """The records of a run, read as far as they have come. counters: the largest so far. share: of its `stop`.
 
-    def __init__(self, run: Path, config: Any, objective: ObjectiveConfig) -> None:
-        self.path, self.objective = run / "records.jsonl", objective
-        self.measure = Measure(objective, config.evaluations, config.measures_of_games())
-        [evaluation] = [each for each in config.evaluations if each.name == objective.evaluation]
-        self.interval = evaluation.interval
-        self.stop: Limit = config.stop
-        self.values: dict[int, float] = {}
+    After a kill the records are cut back to a checkpoint and come again, equal to the bit, so what was read stays true.
+    """
+
+    def __init__(self, run: Path, stop: Limit) -> None:
+        self.path, self.stop = run / "records.jsonl", stop
         self.counters: dict[str, float] = dict.fromkeys(COUNTERS, 0)
         self.minutes = 0.0
         self._offset = 0
@@ -42,26 +39,44 @@ class Watched:
             return
         try:
             if file.size < self._offset:
-                self._offset = 0  # it was cut back to a checkpoint
-            content = b"".join(file.pieces(file.size))[self._offset :]
+                self._offset = 0
+            content = os.pread(file.descriptor, file.size - self._offset, self._offset)
         finally:
             file.close()
         whole, newline, _ = content.rpartition(b"\n")
         self._offset += len(whole) + len(newline)
         for line in whole.splitlines():
             try:
-                record = json.loads(line)
+                self._take(json.loads(line))
             except ValueError:
                 self._offset = 0  # it was cut back, and has grown since: read it again the next time
                 return
-            self._take(record)
 
     def _take(self, record: Mapping[str, Any]) -> None:
         for name in COUNTERS:
             self.counters[name] = max(self.counters[name], record.get(name) or 0)
         self.minutes = max(self.minutes, (record.get("clock") or {}).get("train_seconds", 0.0) / 60)
+
+
+class Watched(Growing):
+    """A run of a trial. values: the objective by step, in the unit of the evaluation's interval, rounded down to a
+    multiple of it, so that runs that count differently have the same steps. env_steps_at: by step, how many the run had
+    played."""
+
+    def __init__(self, run: Path, config: Any, objective: ObjectiveConfig) -> None:
+        super().__init__(run, config.stop)
+        self.objective = objective
+        self.measure = Measure(objective, config.evaluations, config.measures_of_games())
+        [evaluation] = [each for each in config.evaluations if each.name == objective.evaluation]
+        self.interval = evaluation.interval
+        self.values: dict[int, float] = {}
+        self.env_steps_at: dict[int, int] = {}
+
+    def _take(self, record: Mapping[str, Any]) -> None:
+        super()._take(record)
         if record.get("kind") == "evaluation" and (value := self.measure.of(record)) is not None:
-            self.values[self._step(record)] = value
+            step = self._step(record)
+            self.values[step], self.env_steps_at[step] = value, int(record.get("env_steps") or 0)
 
     def _step(self, record: Mapping[str, Any]) -> int:
         if self.interval is None or self.interval.unit == "minutes":

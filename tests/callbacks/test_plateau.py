@@ -18,8 +18,9 @@ from palestra.callbacks.callback import Callback
 from palestra.callbacks.plateau import EarlyStoppingConfig, Plateau
 from palestra.config import ConfigError, check
 from palestra.runs.branching import extend
-from palestra.storage import Checkpoints, RunFolder
+from palestra.storage.checkpoints import Checkpoints
 from palestra.storage.records_file import read_records
+from palestra.storage.run_folder import RunFolder
 from palestra.training.trainer import Trainer
 
 MakeConfig = Callable[..., dict[str, Any]]

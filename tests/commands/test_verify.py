@@ -17,8 +17,10 @@ from typer.testing import CliRunner
 from palestra.cli import app
 from palestra.commands.verify import verify
 from palestra.runtime.clock import TrainingClock
-from palestra.storage import Checkpoints, RunFolder, RunFolderError
+from palestra.storage.checkpoints import Checkpoints
+from palestra.storage.disk import RunFolderError
 from palestra.storage.facts import to_json
+from palestra.storage.run_folder import RunFolder
 from palestra.storage.segments import StoredFile, tensors_in, tensors_to_bytes
 from palestra.training.trainer import Trainer
 

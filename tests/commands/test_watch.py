@@ -15,7 +15,8 @@ from palestra.commands import watch as watching
 from palestra.commands.watch import watch
 from palestra.evaluation.evaluations import Evaluations
 from palestra.runs.stored import StoredRun
-from palestra.storage import Checkpoints, RunFolder
+from palestra.storage.checkpoints import Checkpoints
+from palestra.storage.run_folder import RunFolder
 
 MakeConfig = Callable[..., dict[str, Any]]
 

@@ -16,10 +16,11 @@ from palestra.config import ConfigError, check
 from palestra.players.player import Metrics, Player
 from palestra.runs.branching import Change, differences, extend
 from palestra.runs.config import RunConfig
-from palestra.storage import CheckpointError, Checkpoints, RunFolder, RunFolderError
-from palestra.storage.disk import Folder
+from palestra.storage.checkpoints import Checkpoints
+from palestra.storage.disk import Folder, RunFolderError
 from palestra.storage.records_file import read_records
-from palestra.storage.segments import MissingCheckpointError
+from palestra.storage.run_folder import RunFolder
+from palestra.storage.segments import CheckpointError, MissingCheckpointError
 from palestra.training.trainer import Trainer
 
 MakeConfig = Callable[..., dict[str, Any]]

@@ -37,8 +37,9 @@ from rich.console import Console
 
 from palestra.commands.verify import verify
 from palestra.runs import async_evaluations, evaluator_processes
-from palestra.storage import Checkpoints, RunFolder
+from palestra.storage.checkpoints import Checkpoints
 from palestra.storage.records_file import read_records
+from palestra.storage.run_folder import RunFolder
 from palestra.training.trainer import Trainer
 from tests.training.test_stages import Twice
 
@@ -473,7 +474,7 @@ def test_an_evaluator_that_hangs_and_its_children_end_with_the_process_that_star
         "import pathlib, sys\n"
         "from palestra.runs import evaluator_processes\n"
         f"evaluator_processes.COMMAND = [sys.executable, '-c', {evaluator!r}]\n"
-        "from palestra.storage import Folder\n"
+        "from palestra.storage.disk import Folder\n"
         f"log = evaluator_processes.LogFile(Folder(pathlib.Path({str(tmp_path)!r})), 'log')\n"
         "started = evaluator_processes.EvaluatorProcess(pathlib.Path('run'), log, 600.0)\n"
         "started._process.stdout.readline()\n"

@@ -27,7 +27,7 @@ from palestra.config import ConfigError, load_yaml
 from palestra.recording.recorders import Recorder, RunCard, RunEnd
 from palestra.runs.branching import extend
 from palestra.runs.stored import StoredRun
-from palestra.storage import RunFolderError
+from palestra.storage.disk import RunFolderError
 from palestra.storage.records_file import read_records
 from palestra.training.trainer import Trainer
 

@@ -9,12 +9,15 @@ import fsspec
 import pytest
 import torch
 
-from palestra.storage import Checkpoints, LoadedCheckpoint, RunFacts, RunFolder
+from palestra.storage.checkpoints import Checkpoints
 from palestra.storage.contents import Contents
+from palestra.storage.facts import RunFacts
 from palestra.storage.fetching import fetch
+from palestra.storage.loaded_checkpoint import LoadedCheckpoint
 from palestra.storage.mirror import Mirror, MirrorConfig
 from palestra.storage.records_file import RecordsThen
 from palestra.storage.remote import Remote
+from palestra.storage.run_folder import RunFolder
 from palestra.storage.segments import DamagedError
 from tests.storage.ring import Ring
 

@@ -14,7 +14,9 @@ from typing import Any
 
 import torch
 
-from palestra.storage import Checkpoints, LoadedCheckpoint, RunFolder
+from palestra.storage.checkpoints import Checkpoints
+from palestra.storage.loaded_checkpoint import LoadedCheckpoint
+from palestra.storage.run_folder import RunFolder
 from tests.storage.ring import NONE, Ring
 
 NUM_KILLS = 60

@@ -22,10 +22,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from palestra.storage import CheckpointError, Checkpoints, RunFolder
+from palestra.storage.checkpoints import Checkpoints
 from palestra.storage.disk import DISK
 from palestra.storage.records_file import RecordsThen
-from palestra.storage.segments import StoredFile
+from palestra.storage.run_folder import RunFolder
+from palestra.storage.segments import CheckpointError, StoredFile
 from tests.storage.ring import NONE, Ring
 
 

@@ -21,9 +21,10 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 
 from palestra.runs.branching import tree_differences
-from palestra.storage import CheckpointError, Checkpoints, RunFolder
+from palestra.storage.checkpoints import Checkpoints
 from palestra.storage.facts import to_json
-from palestra.storage.segments import StoredFile
+from palestra.storage.run_folder import RunFolder
+from palestra.storage.segments import CheckpointError, StoredFile
 from tests.storage.ring import NONE, Ring
 
 CAPACITY = 14

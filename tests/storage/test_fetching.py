@@ -12,12 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from palestra.storage import CheckpointError, Checkpoints, RunFolderError, fetching
+from palestra.storage import fetching
+from palestra.storage.checkpoints import Checkpoints
 from palestra.storage.contents import RUN_FILES, Contents
+from palestra.storage.disk import RunFolderError
 from palestra.storage.fetching import fetch, fetch_new_checkpoints
 from palestra.storage.manifest import Manifest
 from palestra.storage.remote import RemoteError
-from palestra.storage.segments import CheckpointPlace, DamagedError, StoredFile
+from palestra.storage.segments import CheckpointError, CheckpointPlace, DamagedError, StoredFile
 from tests.storage.mirroring import (
     PLACE,
     URL,

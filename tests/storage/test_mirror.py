@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from palestra.storage import CheckpointError, RunFolderError
+from palestra.storage.disk import RunFolderError
 from palestra.storage.fetching import fetch
 from palestra.storage.remote import Remote, RemoteError
+from palestra.storage.segments import CheckpointError
 from tests.storage.mirroring import (
     PLACE,
     URL,

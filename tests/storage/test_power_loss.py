@@ -9,10 +9,14 @@ import pytest
 from resuming import fit, records
 
 from palestra.recording.recorders import JsonlRecorder
-from palestra.storage import CheckpointError, Checkpoints, RunFolder, RunFolderError, disk
 from palestra.storage import checkpoints as checkpoints_module
+from palestra.storage import disk
+from palestra.storage.checkpoints import Checkpoints
+from palestra.storage.disk import RunFolderError
 from palestra.storage.manifest import Manifest
 from palestra.storage.records_file import measured
+from palestra.storage.run_folder import RunFolder
+from palestra.storage.segments import CheckpointError
 from tests.storage.power_loss import RecordingDisk, Sync, states_after_power_loss
 
 MakeConfig = Callable[..., dict[str, Any]]

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from palestra.buffers.prioritized import PrioritizedReplay
 from palestra.buffers.replay import ReplayBuffer
-from palestra.storage import RunFolderError
+from palestra.storage.disk import RunFolderError
 from palestra.storage.replay_file import load_replay, save_replay
 from palestra.storage.segments import DamagedError
 from palestra.training.trainer import Trainer

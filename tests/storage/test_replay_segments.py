@@ -9,8 +9,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from palestra.buffers.replay import ReplayBuffer, UniformReplayConfig
-from palestra.storage import CheckpointError, Checkpoints, RunFolder
+from palestra.storage.checkpoints import Checkpoints
 from palestra.storage.disk import DISK
+from palestra.storage.run_folder import RunFolder
+from palestra.storage.segments import CheckpointError
 from tests.storage.ring import NONE, Ring
 
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from palestra.storage import Checkpoints, RunFolder
-from palestra.storage.checkpoints import kept_numbers
+from palestra.storage.checkpoints import Checkpoints, kept_numbers
 from palestra.storage.disk import DISK
+from palestra.storage.run_folder import RunFolder
 from tests.storage.mirroring import CAPACITY, ROWS_PER_SAVE, SEGMENT_ROWS, assert_sound, state_at
 from tests.storage.ring import NONE, Ring
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from palestra.storage import RunFolder, RunFolderError
-from palestra.storage.disk import write_text
+from palestra.storage.disk import RunFolderError, write_text
 from palestra.storage.facts import run_facts, to_json
+from palestra.storage.run_folder import RunFolder
 
 
 def test_a_new_run_gets_the_number_after_the_largest(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_run_facts_name_versions_machine_and_command_but_no_environment(monkeypa
 HOLD_LOCK = """
 import sys, time
 from pathlib import Path
-from palestra.storage import RunFolder
+from palestra.storage.run_folder import RunFolder
 with RunFolder.open(Path(sys.argv[1])).lock():
     print("locked", flush=True)
     time.sleep(60)

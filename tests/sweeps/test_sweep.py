@@ -1,7 +1,7 @@
 """Sweeps: what they run, that kills change nothing, and what they refuse before anything starts.
 
 Covers palestra.commands.of_sweeps, palestra.commands.seeds, palestra.commands.sweep, palestra.sweeps.config,
-palestra.sweeps.folder, palestra.sweeps.leashed, palestra.sweeps.places, palestra.sweeps.pruning,
+palestra.sweeps.folder, palestra.sweeps.leashed, palestra.sweeps.places, palestra.sweeps.plan, palestra.sweeps.pruning,
 palestra.sweeps.samplers, palestra.sweeps.search, palestra.sweeps.space, palestra.sweeps.storages,
 palestra.sweeps.study, palestra.sweeps.trials, palestra.sweeps.watching.
 """
@@ -21,11 +21,11 @@ import pytest
 
 from palestra.config import ConfigError, load_yaml, render
 from palestra.runs.config import read_config
-from palestra.sweeps.config import SweepConfig
+from palestra.sweeps.config import SweepConfig, read_sweep
 from palestra.sweeps.folder import SweepFolder, runs_in
+from palestra.sweeps.plan import Plan
 from palestra.sweeps.space import Base, Space
 from palestra.sweeps.study import state_of
-from palestra.sweeps.sweep import Plan, read_sweep
 
 ROOT = Path(__file__).parent.parent.parent
 BASE = ROOT / "configs/ppo-cartpole.yml"

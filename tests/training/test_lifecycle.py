@@ -17,8 +17,10 @@ from typer.testing import CliRunner
 import palestra
 from palestra.cli import app
 from palestra.config import ConfigError
-from palestra.storage import Checkpoints, RunFolder, RunFolderError
+from palestra.storage.checkpoints import Checkpoints
+from palestra.storage.disk import RunFolderError
 from palestra.storage.records_file import read_records
+from palestra.storage.run_folder import RunFolder
 from palestra.storage.states import encode
 from palestra.training import make_trainer
 from palestra.training.lifecycle import Lifecycle

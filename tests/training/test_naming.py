@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 import palestra
 from palestra.cli import app
 from palestra.config import ConfigError
-from palestra.storage import RunFolderError
+from palestra.storage.disk import RunFolderError
 from palestra.training import TRAINERS, make_trainer
 from palestra.training.trainer import Trainer
 

@@ -38,8 +38,11 @@ from palestra.recording.recorders import without_clock
 from palestra.runtime.clock import TrainingClock
 from palestra.runtime.intervals import Interval
 from palestra.runtime.timing import PHASES
-from palestra.storage import CheckpointError, Checkpoints, Folder, RunFolder
+from palestra.storage.checkpoints import Checkpoints
+from palestra.storage.disk import Folder
 from palestra.storage.records_file import read_records
+from palestra.storage.run_folder import RunFolder
+from palestra.storage.segments import CheckpointError
 from palestra.training.checks import TrainingFailed
 from palestra.training.trainer import Trainer
 

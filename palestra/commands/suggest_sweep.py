@@ -1,0 +1,131 @@
+"""What `palestra config sweep` prints, and the sweep of a grid by hand: complete sweeps over given configs."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from palestra.commands.suggest_config import shipped_configs
+from palestra.config import ConfigError, ConfigErrorItem
+from palestra.runs.config import RunConfig, read_config
+from palestra.sweeps.config import SweepConfig, read_sweep
+from palestra.sweeps.places import available_cores
+from palestra.sweeps.plan import Plan
+
+USUAL_BASE = "ppo-cartpole"
+GAMMAS = [0.9, 0.95, 0.98, 0.99, 0.995, 0.999]
+
+
+def suggested_sweep(words: Sequence[str]) -> SweepConfig:
+    """A sweep over learning rates, discounts and entropy coefficients of a config, with TPE and successive halving.
+    words: the config, by file or name, and overrides of the sweep. Raises ConfigError."""
+    files = [word for word in words if "=" not in word] or [USUAL_BASE]
+    bases = read_bases(files, Path())
+    data = {name: base.model_dump() for name, base in bases.items()}
+    first = next(iter(bases.values()))
+    space = {key: dimension for each in data.values() for key, dimension in _dimensions(each, first.learners())}
+    changes = {"base": files, "seeds": [0, 1, 2], "space": space, "pruning": _pruning(list(bases.values()))}
+    changes["search"] = {
+        "name": "tpe",
+        "startup_trials": 10,
+        "ei_candidates": 24,
+        "multivariate": True,
+        "group": len(bases) > 1,
+        "constant_liar": True,
+    }
+    changes["budget"] = {"trials": 30, "env_steps": None, "minutes": None}
+    config = read_sweep(usual_sweep(bases, None) | changes, [word for word in words if "=" in word])
+    Plan(config, bases)
+    return config
+
+
+def usual_sweep(bases: Mapping[str, RunConfig], at: int | None) -> dict[str, Any]:
+    """What a sweep over some configs has where nobody said anything else: all points of a space that is still empty,
+    on all cores. at: how many runs at a time; None: as many as there are cores."""
+    name, first = next(iter(bases.items()))
+    if first.best is None:
+        raise _error("best", f"expected a mapping in {name}, which says what a sweep compares, got null")
+    threads = max(base.execution.num_threads for base in bases.values())
+    return {
+        "seed": 0,
+        "base": list(bases),
+        "space": {},
+        "constraints": [],
+        "seeds": [first.seed],
+        "objective": {**first.best.model_dump(), "of": "last"},
+        "search": {"name": "grid"},
+        "pruning": None,
+        "budget": {"trials": None, "env_steps": None, "minutes": None},
+        "max_restarts": 3,
+        "place": {
+            "name": "local",
+            "cores": max(available_cores(), threads) if at is None else at * threads,
+            "cores_per_run": threads,
+            "gpus": [],
+            "runs_per_gpu": 1,
+        },
+        "storage": {"name": "sqlite"},
+    }
+
+
+def read_bases(files: Sequence[str], beside: Path) -> dict[str, RunConfig]:
+    """The bases of a sweep by name. beside: the folder in which their files are looked for before the shipped ones.
+    Raises ConfigError with the errors of all."""
+    shipped = {path.stem: path for path in shipped_configs()}
+    found, errors = {}, []
+    for number, file in enumerate(files):
+        path = beside / file
+        if not path.is_file():
+            path = shipped.get(file, path)
+        try:
+            base = read_config(path)
+            if not isinstance(base, RunConfig):
+                raise _error("", f"expected a run in which players play, got {file}")
+            if path.stem in found:
+                raise _error("", f"expected files of different names, got {path.stem} twice")
+            found[path.stem] = base
+        except ConfigError as error:
+            errors += [ConfigErrorItem(f"base.{number}: {item.path}", item.message) for item in error.errors]
+    if errors:
+        raise ConfigError(errors)
+    return found
+
+
+def _dimensions(data: Mapping[str, Any], learners: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    for player in learners:
+        for key, value in _numbers(data["players"][player], f"players.{player}"):
+            parent, _, last = key.rpartition(".")
+            what = parent.rpartition(".")[2] if last in ("value", "initial") else last
+            if what in ("learning_rate", "entropy_coefficient") and value > 0:
+                yield key, {"name": "log", "low": _round(value / 10), "high": _round(value * 10)}
+            elif what == "gamma" and 0 < value < 1:
+                yield key, {"name": "choice", "values": sorted({value, *GAMMAS})}
+
+
+def _numbers(data: Any, path: str) -> Iterator[tuple[str, float]]:
+    """The numbers in plain data, by dotted key."""
+    if isinstance(data, dict):
+        for key, value in data.items():
+            yield from _numbers(value, f"{path}.{key}")
+    elif isinstance(data, int | float) and not isinstance(data, bool):
+        yield path, data
+
+
+def _round(value: float) -> float:
+    return float(f"{value:.3g}")
+
+
+def _pruning(bases: Sequence[RunConfig]) -> dict[str, Any] | None:
+    """Successive halving from the first evaluation on; None if the evaluations do not come by steps."""
+    first = []
+    for base in bases:
+        assert base.best is not None
+        [evaluation] = [each for each in base.evaluations if each.name == base.best.evaluation]
+        if evaluation.interval is None or evaluation.interval.unit == "minutes":
+            return None
+        first.append(math.ceil(evaluation.interval.every))
+    return {"name": "successive_halving", "num_seeds": 1, "min_resource": max(first), "reduction_factor": 3}
+
+
+def _error(path: str, message: str) -> ConfigError:
+    return ConfigError([ConfigErrorItem(path, message)])

@@ -1,0 +1,129 @@
+"""The plan of a sweep: its config and its bases, with everything that can be checked before anything starts."""
+
+import math
+from typing import Any
+
+from palestra.config import ConfigError, ConfigErrorItem
+from palestra.config.files import full_key
+from palestra.evaluation.measures import measure_errors
+from palestra.runs.config import RunConfig, read_config
+from palestra.sweeps.config import SweepConfig
+from palestra.sweeps.constraints import Constraint
+from palestra.sweeps.places import LocalConfig
+from palestra.sweeps.search import GridConfig
+from palestra.sweeps.space import Base, Space
+
+MOST_CORNERS = 256
+SAMPLES = 2000  # points that are tried to find one that the constraints allow
+
+
+class Plan:
+    """A sweep's config with its bases, checked. All errors of both are raised at once, as ConfigError."""
+
+    def __init__(self, config: SweepConfig, bases: dict[str, RunConfig]) -> None:
+        data = {name: base.model_dump() for name, base in bases.items()}
+        config, errors = _with_full_keys(config, data)
+        self.config = config
+        self.space = Space([Base(name, data[name], RunConfig) for name in bases], config.space)
+        self.constraints = []
+        for number, text in enumerate(config.constraints):
+            try:
+                constraint = Constraint(text)
+                self.constraints.append(constraint)
+                missing = next((line for each in data.values() for line in constraint.missing(each)), None)
+                errors += [ConfigErrorItem(f"constraints.{number}", missing)] if missing else []
+            except ConfigError as error:
+                errors += [ConfigErrorItem(f"constraints.{number}", item.message) for item in error.errors]
+        for name, base in bases.items():
+            found = measure_errors(
+                config.objective,
+                base.evaluations,
+                base.game.declared_roles(),
+                base.measures_of_games(),
+                base.learners(),
+            )
+            where = f" in {name}" if len(bases) > 1 else ""
+            errors += [ConfigErrorItem(f"objective.{item.path}", f"{item.message}{where}") for item in found]
+            if not found:
+                errors += [
+                    ConfigErrorItem(item.path, f"{item.message}{where}") for item in _errors_of_parts(config, base)
+                ]
+        if errors:
+            raise ConfigError(errors)
+        self._require_points()
+        self._check_corners()
+
+    def excluded_by(self, config: dict[str, Any]) -> str | None:
+        """The first constraint that a trial's config does not fulfil."""
+        return next((each.text for each in self.constraints if not each.holds(config)), None)
+
+    def _require_points(self) -> None:
+        is_grid = isinstance(self.config.search, GridConfig)
+        points = self.space.points() if is_grid else self.space.samples(SAMPLES)
+        if self.constraints and all(self.excluded_by(self.space.config_at(point)) for point in points):
+            what = "no point of the grid fulfils" if is_grid else f"none of {SAMPLES} random points fulfils"
+            raise ConfigError([ConfigErrorItem("constraints", f"expected some that can be fulfilled, but {what} them")])
+
+    def _check_corners(self) -> None:
+        """Raise ConfigError with what the check says of the corners of the space, each error once, or if the budget is
+        smaller than any trial."""
+        found: dict[tuple[str, str], ConfigErrorItem] = {}
+        least = math.inf
+        for point in self.space.corners(MOST_CORNERS):
+            try:
+                config = self.space.config_at(point)
+                if self.excluded_by(config) is None:
+                    stop = read_config(config).stop
+                    steps = stop.after if stop.unit == "env_steps" else 1
+                    least = min(least, len(self.config.seeds) * steps)
+            except ConfigError as error:
+                at = ", ".join(f"{name.rpartition('.')[2]}={value}" for name, value in point.items())
+                for item in error.errors:
+                    key = f"space: {item.path}"
+                    found.setdefault((key, item.message), ConfigErrorItem(key, f"{item.message} (at {at})"))
+        budget = self.config.budget.env_steps
+        if budget is not None and budget < least < math.inf:
+            message = f"expected at least {least:.0f}, the env steps of one trial, got {budget}"
+            found["budget", ""] = ConfigErrorItem("budget.env_steps", message)
+        if found:
+            raise ConfigError(list(found.values()))
+
+
+def _errors_of_parts(config: SweepConfig, base: RunConfig) -> list[ConfigErrorItem]:
+    """What of the pruning and of the place does not go with a base."""
+    errors = []
+    [evaluation] = [each for each in base.evaluations if each.name == config.objective.evaluation]
+    decides_by_steps = config.pruning is not None and not config.pruning.build().over_seeds
+    if decides_by_steps and (evaluation.interval is None or evaluation.interval.unit == "minutes"):
+        got = "none" if evaluation.interval is None else "minutes"
+        message = f"expected evaluation {evaluation.name!r} with an interval in steps, by which it decides, got {got}"
+        errors.append(ConfigErrorItem("pruning", message))
+    threads = base.execution.num_threads
+    if isinstance(config.place, LocalConfig) and config.place.cores_per_run < threads:
+        message = f"expected at least execution.num_threads = {threads}, got {config.place.cores_per_run}"
+        errors.append(ConfigErrorItem("place.cores_per_run", message))
+    return errors
+
+
+def _with_full_keys(config: SweepConfig, bases: dict[str, dict[str, Any]]) -> tuple[SweepConfig, list[ConfigErrorItem]]:
+    """The config with the keys of its space in full, and what is wrong with them."""
+    errors, space = [], {}
+    for key, dimension in config.space.items():
+        found, faults = set(), []
+        for data in bases.values():
+            try:
+                found.add(full_key(data, key))
+            except ConfigError as error:
+                faults += [item.message for item in error.errors]
+        if len(found) > 1:
+            faults = [f"expected a key in full, for it means {' and '.join(sorted(found))}"]
+        if len(found) == 1:
+            space[found.pop()] = dimension
+        elif faults:
+            errors.append(ConfigErrorItem(f"space.{key}", faults[0]))
+    for key in ("seed", *(key for key in space if key.startswith("output."))):
+        if key in space:
+            errors.append(
+                ConfigErrorItem(f"space.{key}", "expected a key that changes what is learned; seeds lists seeds")
+            )
+    return config.model_copy(update={"space": space}), errors
