@@ -22,6 +22,10 @@ def train(
     overrides: Overrides = None,
     run: Annotated[Path | None, typer.Option(help="the run's folder, which must not exist [runs/NAME-N]")] = None,
     seeds: Annotated[str | None, typer.Option(help="several runs, one per seed: 0..4 or 0,3,7")] = None,
+    at: Annotated[
+        int | None,
+        typer.Option(help="with --seeds: so many at a time, each in a process of its own [one after the other]", min=1),
+    ] = None,
     quiet: Quiet = False,
 ) -> None:
     """Train the players of a config."""
@@ -32,11 +36,18 @@ def train(
         if found.note is not None:
             shown.print(found.note, markup=False, soft_wrap=True)
         if seeds is None:
-            _fit(_make_trainer(found, run, (), shown))
-        else:
-            from palestra.commands.seeds import parse_seeds
+            if at is not None:
+                from palestra.commands.match import mistake
 
+                raise mistake("--at", "expected it together with --seeds, got it alone")
+            _fit(_make_trainer(found, run, (), shown))
+            return
+        from palestra.commands.seeds import parse_seeds
+
+        if at is None:
             _train_seeds(found, run, parse_seeds(seeds), shown)
+        else:
+            _train_side_by_side(found, run, parse_seeds(seeds), at, shown)
 
 
 def _make_trainer(found: "NamedConfig", run: Path | None, overrides: Sequence[str], shown: Console) -> Any:
@@ -61,6 +72,17 @@ def _train_seeds(found: "NamedConfig", run: Path | None, seeds: Sequence[int], s
         assert trainer.output is not None
         evaluations[seed] = trainer.output.evaluations
     render_seeds_summary(shown, evaluations)
+
+
+def _train_side_by_side(found: "NamedConfig", run: Path | None, seeds: Sequence[int], at: int, shown: Console) -> None:
+    from palestra.commands.named_configs import naming_remedies
+    from palestra.commands.side_by_side import train_side_by_side
+    from palestra.config import trusting
+    from palestra.runs.config import read_config
+
+    with naming_remedies(found), trusting():  # the file is the user's own
+        config = read_config(found.config, found.overrides)
+    train_side_by_side(config, found.name, run, seeds, at, shown)
 
 
 @commands.command()

@@ -96,7 +96,7 @@ def _dimensions(data: Mapping[str, Any], learners: Sequence[str]) -> Iterator[tu
         for key, value in _numbers(data["players"][player], f"players.{player}"):
             parent, _, last = key.rpartition(".")
             what = parent.rpartition(".")[2] if last in ("value", "initial") else last
-            if what in ("learning_rate", "entropy_coefficient") and value > 0:
+            if what.endswith(("learning_rate", "entropy_coefficient")) and value > 0:
                 yield key, {"name": "log", "low": _round(value / 10), "high": _round(value * 10)}
             elif what == "gamma" and 0 < value < 1:
                 yield key, {"name": "choice", "values": sorted({value, *GAMMAS})}

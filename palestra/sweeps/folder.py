@@ -129,13 +129,18 @@ def is_sweep_folder(path: Path) -> bool:
 
 
 def runs_in(path: Path) -> list[Path]:
-    """The folders of the runs of a sweep, or of one of its trials (SWEEP/trials/0003); [path] for anything else."""
+    """The folders of the runs of a sweep, or of one of its trials (SWEEP/trials/0003), or of the runs that `palestra
+    train --seeds --run` put into one folder; [path] for anything else."""
     if is_sweep_folder(path):
         trials = SweepFolder(path).trials
         return [run for name in trials.names() for run in _runs_of(trials.below(name))]
     above = path.absolute().parent.parent
     if path.absolute().parent.name == "trials" and is_sweep_folder(above):
         return _runs_of(SweepFolder(above).trials.below(path.absolute().name))
+    folder = Folder(path)
+    with suppress(OSError):
+        if folder.kind("config.yml") is None and (runs := _runs_of(folder)):
+            return runs
     return [path]
 
 

@@ -4,6 +4,7 @@ A place of your own is a subclass of `Place`, named in a sweep's file as package
 """
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -144,3 +145,12 @@ class LocalJob(Job):
                     os.killpg(self._process.pid, number)
                 else:
                     self._process.send_signal(number)
+
+
+def last_line(log: Path) -> str:
+    """The last line that a job printed; empty if there is none."""
+    try:
+        lines = log.read_text(errors="replace").split("\n")
+    except OSError:
+        return ""
+    return next((re.sub(r"\s+", " ", line).strip()[:500] for line in reversed(lines) if line.strip()), "")

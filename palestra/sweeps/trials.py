@@ -1,7 +1,6 @@
 """A trial that this process works on: a run for each seed, started, watched, resumed after kills, and pruned."""
 
 import math
-import re
 import signal
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,7 +14,7 @@ from palestra.runtime.signals import exit_text
 from palestra.runtime.statistics import interquartile_mean
 from palestra.sweeps.config import SweepConfig
 from palestra.sweeps.folder import Lock, SweepFolder, remove_begun
-from palestra.sweeps.places import Job, Place
+from palestra.sweeps.places import Job, Place, last_line
 from palestra.sweeps.study import SweepStudy
 from palestra.sweeps.watching import Watched
 
@@ -130,7 +129,7 @@ class OwnedTrial:
         elif (code < 0 or code > 128) and run.restarts < self.sweep.max_restarts:
             run.restarts += 1
         elif not self.is_pruned and self.failure is None:
-            self.failure = f"seed {run.seed}: {_last_line(run.log) or 'its process ' + exit_text(code)}"
+            self.failure = f"seed {run.seed}: {last_line(run.log) or 'its process ' + exit_text(code)}"
 
     def _report(self) -> None:
         for step, value in self._reports():
@@ -192,11 +191,3 @@ class OwnedTrial:
 def mean(values: list[float]) -> float:
     """The interquartile mean."""
     return float(interquartile_mean(torch.tensor(values, dtype=torch.float64)))
-
-
-def _last_line(log: Path) -> str:
-    try:
-        lines = log.read_text(errors="replace").split("\n")
-    except OSError:
-        return ""
-    return next((re.sub(r"\s+", " ", line).strip()[:500] for line in reversed(lines) if line.strip()), "")

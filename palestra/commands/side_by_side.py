@@ -1,0 +1,148 @@
+"""What `palestra train FILE --seeds 0..4 --at 2` does: runs that differ in their seed, some at a time, each a process
+of its own."""
+
+import shlex
+import signal
+import time
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
+
+from palestra.commands.match import mistake
+from palestra.config import load_yaml, render
+from palestra.recording.results import Evaluation
+from palestra.recording.summary import render_seeds_summary
+from palestra.runs.config import RunConfig
+from palestra.runtime.signals import StopSignals, exit_text
+from palestra.storage.disk import Folder, RunFolderError
+from palestra.storage.records_file import read_records
+from palestra.sweeps.folder import default_path
+from palestra.sweeps.places import Job, LocalConfig, available_cores, last_line
+from palestra.sweeps.watching import Growing
+
+POLL_S = 0.1
+BASE = "base.yml"  # the config of all runs
+
+
+class SeedRun:
+    """The run of one seed: begun if its folder does not exist, else gone on with."""
+
+    def __init__(self, folder: Path, seed: int, config: RunConfig) -> None:
+        self.seed, self.path, self.log = seed, folder / f"seed-{seed}", folder / f"seed-{seed}.log"
+        self.records = Growing(self.path, config.stop)
+        self.job: Job | None = None
+        self.code: int | None = None
+
+    def arguments(self) -> list[str]:
+        if (self.path / "config.yml").is_file():
+            return ["resume", str(self.path), "--quiet"]
+        return ["train", str(self.path.parent / BASE), f"seed={self.seed}", "--run", str(self.path), "--quiet"]
+
+
+def train_side_by_side(
+    config: RunConfig, name: str, folder: Path | None, seeds: Sequence[int], at: int, shown: Console
+) -> None:
+    """Train, show how far the runs are, and print the summary over the seeds. A folder of the same config and seeds is
+    gone on with. Raises ConfigError, RunFolderError; leaves with 1 if a run has failed, 128 + n at signal n."""
+    threads = config.execution.num_threads
+    if at * threads > (available := available_cores()):
+        most = max(1, available // threads)
+        what = f"{threads} thread{'s' * (threads != 1)} each on {available} cores (execution.num_threads)"
+        raise mistake("--at", f"expected at most {most}, because the runs use {what}, got {at}")
+    folder = _prepared(folder or default_path(name), config)
+    place = LocalConfig(name="local", cores=at * threads, cores_per_run=threads, gpus=[], runs_per_gpu=1).build()
+    runs, signals = [SeedRun(folder, seed, config) for seed in seeds], StopSignals()
+    with (
+        signals.caught(config.output.stop_within_s, lambda why: _signal(runs, signal.SIGKILL)),
+        _shown(runs, shown) as show,
+    ):
+        while signals.received is None and any(run.code is None for run in runs):
+            for run in runs:
+                if run.job is None and sum(_is_running(each) for each in runs) < at:
+                    run.job = place.start(run.arguments(), run.log)
+                _look(run, shown)
+            show()
+            time.sleep(POLL_S)
+        if signals.received is not None:
+            shown.print("saving the runs")
+            _signal(runs, signal.SIGTERM)
+        while any(_is_running(run) for run in runs):
+            time.sleep(POLL_S)
+    if signals.received is not None:
+        again = f"palestra train {shlex.quote(str(folder / BASE))} --seeds {','.join(map(str, seeds))}"
+        shown.print(f"stopped; to go on: {again} --at {at} --run {shlex.quote(str(folder))}", soft_wrap=True)
+        raise typer.Exit(128 + signals.received)
+    done = {run.seed: _evaluations(run.path) for run in runs if run.code == 0}
+    if done:
+        render_seeds_summary(shown, done)
+    if len(done) < len(runs):
+        raise typer.Exit(1)
+
+
+def _prepared(path: Path, config: RunConfig) -> Path:
+    """The folder of the runs. Raises RunFolderError if it exists and is not that of this config."""
+    folder = Folder(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.mkdir()
+    except FileExistsError:
+        if folder.kind(BASE) == "file" and load_yaml(path / BASE) == load_yaml(render(config, RunConfig)):
+            return path
+        raise RunFolderError(f"{path} exists already, and does not hold runs of this config") from None
+    except OSError as error:
+        raise RunFolderError(f"{path} cannot be made: {error.strerror or error}") from error
+    folder.write(BASE, render(config, RunConfig).encode())
+    return path
+
+
+def _is_running(run: SeedRun) -> bool:
+    return run.job is not None and run.job.poll() is None
+
+
+def _look(run: SeedRun, shown: Console) -> None:
+    if run.job is None or run.code is not None:
+        return
+    run.records.look()
+    run.code = run.job.poll()
+    if run.code is not None:
+        end = "finished" if run.code == 0 else f"failed: {last_line(run.log) or 'its process ' + exit_text(run.code)}"
+        shown.print(f"seed {run.seed}: {end}", soft_wrap=True, markup=False)
+
+
+def _signal(runs: Sequence[SeedRun], number: int) -> None:
+    for run in runs:
+        if run.job is not None:
+            run.job.signal(number)
+
+
+def _evaluations(run: Path) -> list[Evaluation]:
+    records = read_records(run / "records.jsonl")
+    return [Evaluation.from_record(record) for record in records if record.get("kind") == "evaluation"]
+
+
+class _Bars:
+    """A bar for each run, on a terminal."""
+
+    def __init__(self, runs: Sequence[SeedRun], console: Console) -> None:
+        columns = TextColumn("seed {task.fields[seed]}"), BarColumn(), TextColumn("{task.percentage:3.0f}%")
+        self.progress = Progress(*columns, console=console)
+        self.tasks: dict[TaskID, SeedRun] = {self.progress.add_task("", total=1.0, seed=run.seed): run for run in runs}
+
+    def __enter__(self) -> Callable[[], None]:
+        self.progress.start()
+        return self.show
+
+    def __exit__(self, *error: object) -> None:
+        self.progress.stop()
+
+    def show(self) -> None:
+        for task, run in self.tasks.items():
+            self.progress.update(task, completed=1.0 if run.code == 0 else run.records.share)
+
+
+def _shown(runs: Sequence[SeedRun], console: Console) -> "_Bars | nullcontext[Callable[[], None]]":
+    return _Bars(runs, console) if console.is_terminal and not console.quiet else nullcontext(lambda: None)

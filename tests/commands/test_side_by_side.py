@@ -1,0 +1,89 @@
+"""`palestra train FILE --seeds 0..4 --at 2`: the same runs as one after the other, and stopped ones go on."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from palestra.config import render
+from palestra.runs.config import read_config
+from palestra.sweeps.folder import runs_in
+from palestra.sweeps.places import available_cores
+
+BASE = Path(__file__).parent.parent.parent / "configs/ppo-cartpole.yml"
+SMALL = ["num_worlds=4", "rollout_length=16", "num_minibatches=2", "stop.after=1024", "output.save.every=256"]
+SMALL += ["evaluations.0.interval.every=256", "evaluations.0.num_games=2", "final_num_games=4", "recorders=[]"]
+PALESTRA = [sys.executable, "-m", "palestra"]
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    file, config = tmp_path / "base.yml", read_config(BASE, SMALL)
+    file.write_text(render(config, type(config)))
+    return file
+
+
+def palestra(*arguments: object, cwd: Path) -> "subprocess.Popen[str]":
+    command = [*PALESTRA, *map(str, arguments)]
+    return subprocess.Popen(command, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def done(*arguments: object, cwd: Path, code: int = 0) -> str:
+    process = palestra(*arguments, cwd=cwd)
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == code, output
+    return output
+
+
+def records(run: Path) -> list[dict[str, Any]]:
+    found = [json.loads(line) for line in (run / "records.jsonl").read_text().splitlines()]
+    return [{key: value for key, value in record.items() if key != "clock"} for record in found]
+
+
+def test_runs_side_by_side_are_those_in_sequence_and_go_on_after_a_signal(base: Path, tmp_path: Path) -> None:
+    at = min(2, available_cores())
+    command = ("train", base, "--seeds", "3,5", "--run", "side", "--at", at)
+    process = palestra(*command, cwd=tmp_path)
+    while not (tmp_path / "side/seed-3/checkpoints/latest").exists():
+        time.sleep(0.02)
+        assert process.poll() is None
+    process.send_signal(signal.SIGTERM)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 128 + signal.SIGTERM
+    again = f"to go on: palestra train side/base.yml --seeds 3,5 --at {at} --run side"
+    assert again in output
+    output = done(*again.split()[4:], cwd=tmp_path)
+    assert "seed 3: finished" in output
+    assert "Over 2 seeds (3, 5)" in output
+    done("train", base, "--seeds", "3,5", "--run", "one", "--quiet", cwd=tmp_path)
+    for seed in (3, 5):
+        assert records(tmp_path / f"side/seed-{seed}") == records(tmp_path / f"one/seed-{seed}")
+    assert runs_in(tmp_path / "side") == [tmp_path / "side/seed-3", tmp_path / "side/seed-5"]
+    other = done(*command, "gamma=0.5", cwd=tmp_path, code=2)
+    assert "side exists already, and does not hold runs of this config" in other
+
+
+def test_a_run_that_is_killed_is_named_and_the_others_end(base: Path, tmp_path: Path) -> None:
+    process = palestra("train", base, "--seeds", "0,1", "--run", "side", "--at", 1, cwd=tmp_path)
+    while not (tmp_path / "side/seed-0/lock").exists() or not (tmp_path / "side/seed-0/lock").read_text():
+        time.sleep(0.02)
+        assert process.poll() is None
+    os.kill(int((tmp_path / "side/seed-0/lock").read_text()), signal.SIGKILL)
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 1
+    assert "seed 0: failed: its process ended with SIGKILL" in output
+    assert "seed 1: finished" in output
+
+
+def test_more_runs_than_cores_and_no_seeds_are_refused(base: Path, tmp_path: Path) -> None:
+    most = available_cores()
+    output = done("train", base, "--seeds", "0..9", "--at", most + 1, cwd=tmp_path, code=2)
+    assert f"--at: expected at most {most}" in output
+    assert "--at: expected it together with --seeds" in done("train", base, "--at", 1, cwd=tmp_path, code=2)
+    assert [path.name for path in tmp_path.iterdir()] == ["base.yml"]

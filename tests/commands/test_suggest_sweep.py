@@ -1,0 +1,40 @@
+"""`palestra config sweep`: the sweeps that it prints are complete, and pass every check of a sweep."""
+
+from pathlib import Path
+
+import pytest
+
+from palestra.commands.suggest_config import shipped_configs
+from palestra.commands.suggest_sweep import read_bases, suggested_sweep
+from palestra.config import ConfigError, load_yaml, render
+from palestra.sweeps.config import SweepConfig, read_sweep
+from palestra.sweeps.plan import Plan
+
+
+@pytest.mark.parametrize("name", [path.stem for path in shipped_configs()])
+def test_a_sweep_of_every_shipped_config_passes_all_checks(name: str) -> None:
+    sweep = suggested_sweep([name])
+    assert read_sweep(load_yaml(render(sweep, SweepConfig)), []) == sweep
+    assert any(key.split(".")[-2].endswith("learning_rate") for key in sweep.space)
+    Plan(sweep, read_bases(sweep.base, Path()))
+
+
+def test_the_space_is_around_the_values_of_the_base() -> None:
+    sweep = suggested_sweep(["ppo-cartpole", "budget.trials=7"])
+    assert sweep.budget.trials == 7
+    assert sweep.space["players.agent.algorithm.learning_rate.initial"].model_dump() == {
+        "name": "log",
+        "low": 0.0002,
+        "high": 0.02,
+    }
+    assert 0.98 in sweep.space["players.agent.algorithm.gamma"].stored()
+    assert sweep.pruning is not None
+    assert sweep.pruning.model_dump()["min_resource"] == 20000
+
+
+def test_several_configs_are_compared_and_wrong_ones_are_named_together() -> None:
+    sweep = suggested_sweep(["ppo-cartpole", "dqn-cartpole"])
+    assert sweep.base == ["ppo-cartpole", "dqn-cartpole"]
+    with pytest.raises(ConfigError) as raised:
+        suggested_sweep(["ppo-cartpol", "nowhere.yml"])
+    assert [item.path.split(":")[0] for item in raised.value.errors] == ["base.0", "base.1"]
