@@ -81,7 +81,8 @@ def _train_side_by_side(found: "NamedConfig", run: Path | None, seeds: Sequence[
     from palestra.runs.config import read_config
 
     with naming_remedies(found), trusting():  # the file is the user's own
-        config = read_config(found.config, found.overrides)
+        source = found.config
+        config = read_config(source, found.overrides)
     train_side_by_side(config, found.name, run, seeds, at, shown)
 
 

@@ -20,7 +20,7 @@ from palestra.runs.config import RunConfig
 from palestra.runtime.signals import StopSignals, exit_text
 from palestra.storage.disk import Folder, RunFolderError
 from palestra.storage.records_file import read_records
-from palestra.sweeps.folder import default_path
+from palestra.sweeps.folder import default_path, make_new
 from palestra.sweeps.places import Job, LocalConfig, available_cores, last_line
 from palestra.sweeps.watching import Growing
 
@@ -85,17 +85,11 @@ def train_side_by_side(
 
 def _prepared(path: Path, config: RunConfig) -> Path:
     """The folder of the runs. Raises RunFolderError if it exists and is not that of this config."""
-    folder = Folder(path)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.mkdir()
-    except FileExistsError:
-        if folder.kind(BASE) == "file" and load_yaml(path / BASE) == load_yaml(render(config, RunConfig)):
-            return path
-        raise RunFolderError(f"{path} exists already, and does not hold runs of this config") from None
-    except OSError as error:
-        raise RunFolderError(f"{path} cannot be made: {error.strerror or error}") from error
-    folder.write(BASE, render(config, RunConfig).encode())
+    folder, text = Folder(path), render(config, RunConfig)
+    if make_new(path):
+        folder.write(BASE, text.encode())
+    elif folder.kind(BASE) != "file" or load_yaml(path / BASE) != load_yaml(text):
+        raise RunFolderError(f"{path} exists already, and does not hold runs of this config")
     return path
 
 

@@ -61,21 +61,16 @@ class SweepFolder:
     def create(cls, path: Path, sweep: str, bases: dict[str, str]) -> "SweepFolder":
         """Make the folder. sweep: the text of sweep.yml. bases: the texts of the configs by name. Raises
         RunFolderError if it exists."""
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.mkdir()
-            folder = cls(path)
-            folder.trials.make()
-            folder.bases.make()
-            for name, text in bases.items():
-                folder.bases.write(f"{name}.yml", text.encode())
-            facts = {"format": FORMAT, "id": uuid.uuid4().hex, **run_facts()}
-            folder.root.write("sweep.json", to_json(facts).encode())
-            folder.root.write("sweep.yml", sweep.encode())  # last: a folder with it is a sweep
-        except FileExistsError:
-            raise RunFolderError(f"{path} exists already, and is no sweep of this file") from None
-        except OSError as error:
-            raise RunFolderError(f"{path} cannot be made: {error.strerror or error}") from error
+        if not make_new(path):
+            raise RunFolderError(f"{path} exists already, and is no sweep of this file")
+        folder = cls(path)
+        folder.trials.make()
+        folder.bases.make()
+        for name, text in bases.items():
+            folder.bases.write(f"{name}.yml", text.encode())
+        facts = {"format": FORMAT, "id": uuid.uuid4().hex, **run_facts()}
+        folder.root.write("sweep.json", to_json(facts).encode())
+        folder.root.write("sweep.yml", sweep.encode())  # last: a folder with it is a sweep
         return folder
 
     @classmethod
@@ -112,6 +107,18 @@ class SweepFolder:
             yield
         finally:
             lock.free()
+
+
+def make_new(path: Path) -> bool:
+    """Make a folder, and those above it; False if it exists. Raises RunFolderError if it cannot be made."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.mkdir()
+    except FileExistsError:
+        return False
+    except OSError as error:
+        raise RunFolderError(f"{path} cannot be made: {error.strerror or error}") from error
+    return True
 
 
 def default_path(name: str) -> Path:
