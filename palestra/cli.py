@@ -12,7 +12,7 @@ from typing import Annotated
 
 import typer
 
-from palestra.commands import of_configs, of_runs, of_sweeps, of_training
+from palestra.commands import of_configs, of_players, of_runs, of_sweeps, of_training
 from palestra.runtime.signals import exiting_on_signals
 
 
@@ -39,7 +39,7 @@ def options(
     """palestra: one reinforcement-learning trainer for players of every kind."""
 
 
-for module in (of_training, of_sweeps, of_runs, of_configs):
+for module in (of_training, of_sweeps, of_players, of_runs, of_configs):
     app.add_typer(module.commands)
 
 

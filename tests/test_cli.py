@@ -1,7 +1,7 @@
 """The command line: what it prints, what it leaves, and its exit codes.
 
 Covers palestra.__main__, palestra.commands.catalogue, palestra.commands.failures, palestra.commands.of_configs,
-palestra.commands.of_runs, palestra.commands.of_training, palestra.commands.shell.
+palestra.commands.of_players, palestra.commands.of_runs, palestra.commands.of_training, palestra.commands.shell.
 """
 
 import contextlib

@@ -26,14 +26,30 @@ def one_line_errors(quiet: bool = True) -> Iterator[None]:
     """
     with importing(silent if quiet else errors):
         import palestra.training  # noqa: F401 (it imports nearly all that the commands do)
-        from palestra.config import ConfigError, UntrustedError
         from palestra.games.world import EnvironmentFailed
         from palestra.runs.stored import EvaluationFailed
         from palestra.storage.checkpoints import CheckpointError
-        from palestra.storage.disk import RunFolderError
         from palestra.storage.secrets import redacted
         from palestra.storage.segments import MissingCheckpointError
         from palestra.training.checks import TrainingFailed
+
+    with one_line_errors_of_reading():
+        try:
+            yield
+        except MissingCheckpointError as error:
+            errors.print(redacted(str(error)))
+            raise typer.Exit(2) from None
+        except (TrainingFailed, EvaluationFailed, EnvironmentFailed, CheckpointError) as error:
+            errors.print(redacted(str(error)))
+            raise typer.Exit(1) from None
+
+
+@contextmanager
+def one_line_errors_of_reading() -> Iterator[None]:
+    """The same for commands that only read configs and folders; it does not import torch."""
+    from palestra.config import ConfigError, UntrustedError
+    from palestra.storage.disk import RunFolderError
+    from palestra.storage.secrets import redacted
 
     try:
         yield
@@ -41,12 +57,9 @@ def one_line_errors(quiet: bool = True) -> Iterator[None]:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # else the interpreter's last flush fails
         raise typer.Exit(CLOSED_PIPE) from None
-    except (ConfigError, RunFolderError, MissingCheckpointError, UntrustedError) as error:
+    except (ConfigError, RunFolderError, UntrustedError) as error:
         errors.print(redacted(str(error)))
         raise typer.Exit(2) from None
-    except (TrainingFailed, EvaluationFailed, EnvironmentFailed, CheckpointError) as error:
-        errors.print(redacted(str(error)))
-        raise typer.Exit(1) from None
     except OSError as error:
         if error.errno not in REFUSALS:
             raise

@@ -1,11 +1,11 @@
-"""The command that searches for hyperparameters: sweep."""
+"""The commands for sweeps: sweep, trials."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from palestra.commands.failures import one_line_errors, silent
+from palestra.commands.failures import one_line_errors, one_line_errors_of_reading, silent
 from palestra.commands.shell import Quiet, Trust, console
 
 commands = typer.Typer()
@@ -30,6 +30,9 @@ def sweep(
         str | None, typer.Option(help="of a grid by hand: the seeds of each point, as 0..4 or 0,3,7")
     ] = None,
     at: Annotated[int | None, typer.Option(help="of a grid by hand: so many runs at a time [the cores]", min=1)] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="only say how many runs it is, and about how long, from a short run")
+    ] = False,
     trust: Trust = False,
     quiet: Quiet = False,
 ) -> None:
@@ -37,4 +40,54 @@ def sweep(
     with one_line_errors(quiet):
         from palestra.commands.sweep import open_sweep, work_on
 
+        if dry_run:
+            _dry_run(file, overrides or [], seeds, at)
+            return
         work_on(open_sweep(file, overrides or [], run, seeds, at, trust, silent if quiet else console), quiet)
+
+
+def _dry_run(file: str, overrides: list[str], seeds: str | None, at: int | None) -> None:
+    from palestra.commands.dry_sweep import dry_run
+    from palestra.commands.sweep import read_new
+    from palestra.config import ConfigError, ConfigErrorItem, checking
+    from palestra.sweeps.folder import is_sweep_folder
+
+    if is_sweep_folder(Path(file)):
+        message = f"expected a sweep's file or a config, got {file}, a sweep that has begun"
+        raise ConfigError([ConfigErrorItem("--dry-run", message)])
+    with checking():
+        config, bases, _ = read_new(file, overrides, seeds, at)
+        for line in dry_run(config, bases):
+            console.print(line, soft_wrap=True, markup=False)
+
+
+@commands.command()
+def trials(
+    folder: Annotated[Path, typer.Argument(metavar="SWEEP", help="the folder of a sweep", show_default=False)],
+    state: Annotated[
+        str | None, typer.Option(help="only succeeded, failed, pruned, skipped or running ones [all]")
+    ] = None,
+    top: Annotated[int | None, typer.Option(help="so many lines [all]", min=1)] = None,
+    csv: Annotated[Path | None, typer.Option(help="also write them into this file", show_default=False)] = None,
+    trust: Trust = False,
+) -> None:
+    """List the trials of a sweep, the best first: state, value, point, and why one failed."""
+    with one_line_errors_of_reading():
+        from palestra.config import ConfigError, ConfigErrorItem
+        from palestra.sweeps.extra import require_optuna
+
+        require_optuna()
+        from palestra.commands.trials import counts, ranked, to_csv, trial_lines
+        from palestra.sweeps.outcomes import STATES
+        from palestra.sweeps.stored import StoredSweep
+
+        if state is not None and state not in STATES:
+            raise ConfigError([ConfigErrorItem("--state", f"expected one of {', '.join(STATES)}, got {state!r}")])
+        sweep = StoredSweep.open(folder, trust)
+        shown = ranked(sweep, state)[:top]
+        console.print(trial_lines(sweep, shown), soft_wrap=True)
+        console.print(counts(sweep.trials))
+        if csv is not None:
+            from palestra.report.page import write_page
+
+            write_page(csv, to_csv(sweep, shown))

@@ -1,8 +1,7 @@
 """What `palestra sweep` does: finds the sweep that its arguments mean, works on it, and says what was found."""
 
-import importlib.util
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +11,12 @@ from rich.console import Console
 from palestra.commands.named_configs import find_config
 from palestra.commands.seeds import parse_seeds
 from palestra.commands.suggest_sweep import read_bases, usual_sweep
-from palestra.config import ConfigError, ConfigErrorItem, MissingExtra, load_yaml, trusting
+from palestra.config import ConfigError, ConfigErrorItem, load_yaml, trusting
 from palestra.config.files import full_key
 from palestra.runs.config import RunConfig, read_config
 from palestra.sweeps.config import SweepConfig, is_sweep, read_sweep
+from palestra.sweeps.extra import require_optuna
 from palestra.sweeps.folder import SweepFolder, default_path, is_sweep_folder
-
-
-def require_optuna() -> None:
-    """Raises MissingExtra."""
-    if importlib.util.find_spec("optuna") is None:
-        message = "the extra 'optuna' is missing; install it by: pip install 'palestra[optuna]'"
-        raise MissingExtra([ConfigErrorItem("sweep", message)])
 
 
 def open_sweep(
@@ -48,38 +41,27 @@ def open_sweep(
             raise _error("--run, --seeds, --at", f"expected none, because {path} is a sweep already, got one of them")
         return Sweep.open(path, overrides, tell, trust)
     with trusting():  # the file is the user's own
-        return _open_new(file, overrides, run, seeds, at, tell)
-
-
-def _open_new(
-    file: str,
-    overrides: Sequence[str],
-    run: Path | None,
-    seeds: str | None,
-    at: int | None,
-    tell: Callable[[str], None],
-) -> Any:
-    """A new sweep of a file, or the one in the folder `run` if it is of the same file."""
-    from palestra.sweeps.sweep import Sweep
-
-    path = Path(file)
-    data = load_yaml(path) if path.is_file() else None
-    if data is not None and is_sweep(data):
-        if seeds is not None or at is not None:
-            raise _error(
-                "--seeds, --at", f"expected none, because {path} says both (seeds=[0,1], place.cores=2), got one"
-            )
-        config = read_sweep(data, overrides)
-        bases = read_bases(config.base, path.parent)
-        name = path.stem
-    else:
-        config, bases, name = _grid_by_hand(file, overrides, seeds, at)
-    folder = run or default_path(name)
-    if is_sweep_folder(folder):
+        config, bases, name = read_new(file, overrides, seeds, at)
+        folder = run or default_path(name)
+        if not is_sweep_folder(folder):
+            return Sweep.create(folder, config, bases, tell)
         if (there := _differing_key(SweepFolder.open(folder), config, bases)) is not None:
             raise _error("--run", f"expected a new folder, got {folder}, a sweep with another value of {there}")
         return Sweep.open(folder, [], tell, trust=False)
-    return Sweep.create(folder, config, bases, tell)
+
+
+def read_new(
+    file: str, overrides: Sequence[str], seeds: str | None, at: int | None
+) -> tuple[SweepConfig, dict[str, RunConfig], str]:
+    """The sweep of a file, or a grid by hand over a config; its bases by name; and its own name."""
+    path = Path(file)
+    data = load_yaml(path) if path.is_file() else None
+    if data is None or not is_sweep(data):
+        return _grid_by_hand(file, overrides, seeds, at)
+    if seeds is not None or at is not None:
+        raise _error("--seeds, --at", f"expected none, because {path} says both (seeds=[0,1], place.cores=2), got one")
+    config = read_sweep(data, overrides)
+    return config, read_bases(config.base, path.parent), path.stem
 
 
 def _differing_key(folder: SweepFolder, config: SweepConfig, bases: dict[str, RunConfig]) -> str | None:
@@ -148,15 +130,11 @@ def work_on(sweep: Any, quiet: bool) -> None:
 
 def summary(sweep: Any) -> str:
     """How many trials ended how, and the best one."""
-    from palestra.sweeps.study import best_of, state_of
+    from palestra.sweeps.outcomes import STATES, best_of, state_of
 
     trials = sweep.study.trials()
     states = [state_of(trial) for trial in trials]
-    counts = ", ".join(
-        f"{states.count(name)} {name}"
-        for name in ("succeeded", "failed", "pruned", "skipped", "running")
-        if name in states
-    )
+    counts = ", ".join(f"{states.count(name)} {name}" for name in STATES if name in states)
     lines = [f"{sweep.folder.path}: {len(trials)} trials, {counts}"]
     best = best_of(trials, sweep.config.objective.goal)
     if best is not None:

@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 from palestra.storage.disk import Folder, OpenFile, RunFolderError
-from palestra.storage.facts import run_facts, to_json
 
 FORMAT = 1
 
@@ -61,6 +60,8 @@ class SweepFolder:
     def create(cls, path: Path, sweep: str, bases: dict[str, str]) -> "SweepFolder":
         """Make the folder. sweep: the text of sweep.yml. bases: the texts of the configs by name. Raises
         RunFolderError if it exists."""
+        from palestra.storage.facts import run_facts, to_json  # imports torch, which takes a second
+
         if not make_new(path):
             raise RunFolderError(f"{path} exists already, and is no sweep of this file")
         folder = cls(path)

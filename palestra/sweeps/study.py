@@ -4,9 +4,8 @@ A trial is claimed with the sweep's id in one write, so that whoever finds it ru
 process is dead.
 """
 
-import math
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import optuna
@@ -17,12 +16,12 @@ from palestra.config.errors import shown
 from palestra.runs.branching import tree_differences
 from palestra.sweeps.config import SweepConfig
 from palestra.sweeps.folder import SweepFolder
+from palestra.sweeps.outcomes import FAILURE
 from palestra.sweeps.pruning import decide
 from palestra.sweeps.samplers import SamplerOfGrid, SamplerOfTrials
 from palestra.sweeps.search import GridConfig
 from palestra.sweeps.space import Space
 
-SKIPPED = "skipped"  # user attribute: why a trial was not run
 DEFINITION = "sweep"
 # what may differ between the processes of one study
 FREE = ("place", "storage", "budget", "max_restarts", "base")
@@ -117,26 +116,6 @@ class SweepStudy:
     def prune(self, number: int) -> None:
         self.study.tell(number, state=TrialState.PRUNED, skip_if_finished=True)
 
-    def fail(self, number: int, why: str, attribute: str = "failure") -> None:
+    def fail(self, number: int, why: str, attribute: str = FAILURE) -> None:
         self.note(number, {attribute: why})
         self.study.tell(number, state=TrialState.FAIL, skip_if_finished=True)
-
-
-def best_of(trials: Sequence[FrozenTrial], goal: str) -> FrozenTrial | None:
-    """The best complete trial, of equal ones the first."""
-    done = [trial for trial in trials if trial.state == TrialState.COMPLETE]
-    sign = 1.0 if goal == "max" else -1.0
-    return max(done, key=lambda trial: (sign * (trial.value or 0.0), -trial.number), default=None)
-
-
-def state_of(trial: FrozenTrial) -> str:
-    """succeeded, failed, pruned, skipped or running."""
-    if SKIPPED in trial.user_attrs:
-        return "skipped"
-    names = {TrialState.COMPLETE: "succeeded", TrialState.PRUNED: "pruned", TrialState.FAIL: "failed"}
-    return names.get(trial.state, "running")
-
-
-def env_steps_of(trial: FrozenTrial) -> float:
-    steps = trial.user_attrs.get("env_steps", 0)
-    return steps if isinstance(steps, int | float) and math.isfinite(steps) else 0

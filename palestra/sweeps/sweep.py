@@ -12,9 +12,10 @@ from palestra.runs.config import RunConfig, read_config
 from palestra.runtime.signals import StopSignals
 from palestra.sweeps.config import SweepConfig
 from palestra.sweeps.folder import Lock, SweepFolder
+from palestra.sweeps.outcomes import FAILURE, SKIPPED, best_of, env_steps_of, state_of
 from palestra.sweeps.plan import Plan
 from palestra.sweeps.search import GridConfig
-from palestra.sweeps.study import SKIPPED, SweepStudy, best_of, env_steps_of, state_of
+from palestra.sweeps.study import SweepStudy
 from palestra.sweeps.trials import OwnedTrial
 
 POLL_S = 0.1
@@ -153,7 +154,7 @@ class Sweep:
         best = best_of(trials, self.config.objective.goal)
         state = state_of(trial)
         value = "" if trial.value is None else f", {self.config.objective.measure} {trial.value:.6g}"
-        why = trial.user_attrs.get("failure")
+        why = trial.user_attrs.get(FAILURE)
         is_best = best is not None and best.number == number
         self.tell(f"trial {number}: {state}{value}{' (best so far)' if is_best else ''}{f': {why}' if why else ''}")
         if best is not None:

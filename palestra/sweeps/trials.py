@@ -14,6 +14,7 @@ from palestra.runtime.signals import exit_text
 from palestra.runtime.statistics import interquartile_mean
 from palestra.sweeps.config import SweepConfig
 from palestra.sweeps.folder import Lock, SweepFolder, remove_begun
+from palestra.sweeps.outcomes import ENV_STEPS, VALUES
 from palestra.sweeps.places import Job, Place, last_line
 from palestra.sweeps.study import SweepStudy
 from palestra.sweeps.watching import Watched
@@ -177,7 +178,7 @@ class OwnedTrial:
         if self.num_running or not (is_done or self.is_pruned or self.failure is not None):
             return False
         values = {str(run.seed): run.value for run in self.runs if run.value is not None}
-        self.study.note(self.number, {"env_steps": self._env_steps(), "values": values})
+        self.study.note(self.number, {ENV_STEPS: self._env_steps(), VALUES: values})
         if self.failure is not None:
             self.study.fail(self.number, self.failure)
         elif self.is_pruned:

@@ -23,9 +23,9 @@ from palestra.config import ConfigError, load_yaml, render
 from palestra.runs.config import read_config
 from palestra.sweeps.config import SweepConfig, read_sweep
 from palestra.sweeps.folder import SweepFolder, runs_in
+from palestra.sweeps.outcomes import state_of
 from palestra.sweeps.plan import Plan
 from palestra.sweeps.space import Base, Space
-from palestra.sweeps.study import state_of
 
 ROOT = Path(__file__).parent.parent.parent
 BASE = ROOT / "configs/ppo-cartpole.yml"

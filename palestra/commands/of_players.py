@@ -1,0 +1,274 @@
+"""The commands in which the players of a run act: evaluate, ask, play."""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from palestra.commands.failures import one_line_errors
+from palestra.commands.shell import Run, Trust, console, with_runs_of_sweeps
+
+commands = typer.Typer()
+
+Checkpoint = Annotated[str, typer.Option(help="latest, best, or a number")]
+
+
+@commands.command()
+def evaluate(
+    run: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN|URL|FILE",
+            help="the folder of a run or a sweep, a mirror, palestra:polyhedra, or the config of a tournament",
+            show_default=False,
+        ),
+    ],
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(help="dotted.key=value in place of what a run says of evaluations and game, or a file of all"),
+    ] = None,
+    pairing: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="play this one in place of those of the config: host=zeillinger,agent=agent; may be repeated"
+        ),
+    ] = None,
+    checkpoint: Annotated[str | None, typer.Option(help="latest, best, or a number [latest]")] = None,
+    evaluation: Annotated[str | None, typer.Option(help="the name of one of the run's evaluations [all]")] = None,
+    games: Annotated[int | None, typer.Option(help="games per pairing [evaluation.final_num_games]", min=1)] = None,
+    video: Annotated[bool, typer.Option("--video", help="film three episodes of a Gymnasium environment")] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="evaluate every checkpoint as it is written, until the run ends")
+    ] = False,
+    folder: Annotated[
+        Path | None,
+        typer.Option(
+            "--run",
+            help="of a tournament or a shipped run: the new folder for its results [runs/NAME-N]; "
+            "of a mirror: that for a copy of its players, and the results [runs/NAME-copy]",
+        ),
+    ] = None,
+    trust: Trust = False,
+) -> None:
+    """Play the evaluations of a run's config with the players of a checkpoint; results go to RUN/evaluations/.
+
+    Or play a tournament, a config in which nobody learns; results go to a folder of its own, as those of a run that
+    comes with palestra."""
+    with one_line_errors():
+        from palestra.commands.match import mistake
+        from palestra.commands.play import read_pairing
+        from palestra.commands.tournament import play_tournament, tournament_file
+        from palestra.runs.changed_evaluations import Changes
+        from palestra.runs.output import default_folder
+        from palestra.runs.shipped_runs import find_run, is_shipped
+        from palestra.storage.fetching import fetch_new_checkpoints, is_url
+
+        if (inside := with_runs_of_sweeps([run])) != [run]:
+            if watch or folder is not None:
+                raise mistake("--watch, --run", f"expected none for several runs, got one of them for {run}")
+            changes = Changes(overrides or [], [read_pairing([text]) for text in pairing or []])
+            for path in inside:
+                console.print(path, style="bold", soft_wrap=True)
+                _evaluate_one_of_several(path, changes, checkpoint or "latest", evaluation, games, trust, video)
+            return
+        pairings, file = [read_pairing([text]) for text in pairing or []], tournament_file(run)
+        if file is not None:
+            if checkpoint is not None or evaluation is not None or video or watch:
+                raise mistake("--checkpoint, --evaluation, --video, --watch", "expected none for a tournament, got one")
+            count = [] if games is None else [f"num_games={games}"]
+            play_tournament(file, [*(overrides or []), *count], pairings, folder, console)
+            return
+        if folder is not None and not (is_shipped(run) or is_url(run)):
+            place = f"{run}, whose folder takes the results"
+            raise mistake("--run", f"expected it for a tournament, a mirror or a shipped run alone, got it for {place}")
+        stored = _open(run, folder, trust)
+        changes = Changes(overrides or [], pairings)
+        if changes.overrides or changes.pairings:
+            stored.change_evaluations(changes)
+        names = _names_of_evaluations(stored, evaluation)
+        _print_asked(stored, games)
+        if watch:
+            if checkpoint is not None or video:
+                raise mistake(
+                    "--watch", "expected no --checkpoint and no --video together with --watch, got one of them"
+                )
+            if is_shipped(run):
+                raise mistake("--watch", f"expected a run of your own, got {run}, which trains no more")
+            look = partial(fetch_new_checkpoints, run, stored.folder) if is_url(run) else lambda: None
+            _watch(stored, names, games, look)
+            return
+        stored.load(checkpoint or "latest")
+        if is_shipped(run):
+            stored.file_into(default_folder(folder, f"palestra-{find_run(run).folder.name}"))
+        _evaluate_and_film(stored, names, games, video)
+
+
+def _evaluate_one_of_several(
+    run: str, changes: Any, checkpoint: str, evaluation: str | None, games: int | None, trust: bool, video: bool
+) -> None:
+    """Evaluate a run of a sweep; one without the checkpoint, as of a trial that failed early, is named."""
+    from palestra.storage.checkpoints import CheckpointError
+
+    stored = _open(run, None, trust)
+    if changes.overrides or changes.pairings:
+        stored.change_evaluations(changes)
+    try:
+        stored.load(checkpoint)
+    except CheckpointError as error:
+        console.print(f"not evaluated: {error}", markup=False, soft_wrap=True)
+        return
+    _evaluate_and_film(stored, _names_of_evaluations(stored, evaluation), games, video)
+
+
+def _evaluate_and_film(stored: Any, names: Sequence[str], games: int | None, video: bool) -> None:
+    for name, path in _evaluate(stored, names, games).items():
+        if video:
+            _film(stored, name, path)
+
+
+def _names_of_evaluations(stored: Any, chosen: str | None) -> list[str]:
+    from palestra.commands.match import mistake
+
+    known = list(stored.evaluations.configs)
+    if not known:
+        remedy = f"--pairing {','.join(f'{role}={name}' for role, name in stored.config.roles.items())} plays one"
+        raise mistake("evaluations", f"expected at least one in the run's config, got []; {remedy}")
+    if chosen is not None and chosen not in known:
+        raise mistake("--evaluation", f"expected one of {', '.join(known)}, got {chosen!r}")
+    return known if chosen is None else [chosen]
+
+
+def _print_asked(stored: Any, games: int | None) -> None:
+    """What is played where the run's config has no evaluation, but a pairing is asked for."""
+    from palestra.runs.changed_evaluations import ASKED
+
+    asked = stored.evaluations.configs.get(ASKED["name"])
+    if not stored.config.evaluations and asked is not None:
+        limits = f"{games or asked.final_num_games} games (--games), each of at most {asked.max_rounds} rounds"
+        console.print(f"the run has no evaluations: {limits} (evaluations.0.max_rounds=...)", soft_wrap=True)
+
+
+def _open(run: str, folder: Path | None, trust: bool) -> Any:
+    """The run that is evaluated: in its folder, in a copy of its mirror, or a shipped one."""
+    from palestra.runs.shipped_runs import is_shipped
+    from palestra.runs.stored import StoredRun, open_to_play
+    from palestra.storage.fetching import fetch, is_url, name_of
+
+    if is_shipped(run):
+        return open_to_play(run, trust)
+    if not is_url(run):
+        return StoredRun.open(run, trust=trust)
+    copy, damaged = fetch(run, folder or Path("runs") / f"{name_of(run)}-copy", with_rows=False)
+    for line in damaged:
+        console.print(line, soft_wrap=True)
+    return StoredRun.open(copy.path, trust=trust)
+
+
+def _film(stored: Any, name: str, path: Path) -> None:
+    console.print("filming; without a graphics card this may take minutes")
+    film, found = stored.film(name, path.with_suffix(".mp4").name)
+    returns = ", ".join(f"{value:g}" for value in found)
+    console.print(f"a film of episodes with returns {returns}: {film}", soft_wrap=True)
+
+
+def _watch(stored: Any, names: Sequence[str], games: int | None, look: Callable[[], None]) -> None:
+    from palestra.commands.watch import watch
+    from palestra.recording.display.plain import evaluation_line
+    from palestra.recording.results import Evaluation
+
+    for number, found in watch(stored, names, games, look):
+        line = found if isinstance(found, str) else evaluation_line(Evaluation.from_record(found))
+        console.print(f"checkpoint {number:08d}: {line}", soft_wrap=True)
+    console.print(f"{stored.folder.path} is finished", soft_wrap=True)
+
+
+def _evaluate(stored: Any, names: Sequence[str], games: int | None) -> dict[str, Path]:
+    from palestra.commands.evaluate import ShownEvaluations
+    from palestra.recording.display import make_display
+    from palestra.recording.display.scores import score_table
+    from palestra.recording.results import Evaluation
+
+    with make_display("auto", console) as display:
+        shown = ShownEvaluations(stored, names, games, display)
+        found = {name: shown.play(name) for name in names}
+    for name, (path, record) in found.items():
+        console.print(score_table([Evaluation.from_record(record)], console.width, 1000))
+        num = len(record["pairs"])
+        where = f"evaluation {name}, {num} pairing{'s' * (num != 1)} at opt step {record['opt_steps']}"
+        console.print(f"{where}: {path}", soft_wrap=True)
+    return {name: path for name, (path, _) in found.items()}
+
+
+@commands.command()
+def ask(
+    run: Run,
+    board: Annotated[
+        str | None, typer.Option(help="a board of the game: '[[0,3],[2,2]]' in polyhedra, '[1,2,3]' in Nim")
+    ] = None,
+    observation: Annotated[str | None, typer.Option(help="in place of a board, as JSON: '[0.1,0,0,0]'")] = None,
+    move: Annotated[
+        list[str] | None, typer.Option(help="what is played on the board first: 'x1 x2'; may be repeated")
+    ] = None,
+    role: Annotated[str | None, typer.Option(help="ask this role alone [all]")] = None,
+    checkpoint: Checkpoint = "latest",
+    trust: Trust = False,
+) -> None:
+    """Ask the players what they would do on a board: each role's choice, the values of all, and scripted players'."""
+    with one_line_errors():
+        from palestra.commands.ask import ask_at_observation, ask_on_board
+        from palestra.commands.match import mistake
+        from palestra.runs.stored import open_to_play
+
+        stored = open_to_play(run, trust)
+        stored.load(checkpoint)
+        if board is not None and observation is None:
+            lines = ask_on_board(stored, board, move or [], role)
+        elif observation is not None and board is None and not move:
+            lines = ask_at_observation(stored, observation, role)
+        else:
+            raise mistake("--board", "expected either --board, perhaps with --move, or --observation alone")
+        _say("\n".join(lines))
+
+
+@commands.command()
+def play(
+    run: Run,
+    person: Annotated[str | None, typer.Option("--as", help="the role in which you sit [none: you watch]")] = None,
+    against: Annotated[
+        str | None, typer.Option(help="who sits in the other roles: a player of the run, or a scripted one")
+    ] = None,
+    pairing: Annotated[
+        list[str] | None, typer.Option(help="the same by role: host=zeillinger,agent=agent; may be repeated")
+    ] = None,
+    board: Annotated[str | None, typer.Option(help="the first board, as in ask [drawn by the seed]")] = None,
+    seed: Annotated[int | None, typer.Option(help="of the board and of players that draw [another each time]")] = None,
+    checkpoint: Checkpoint = "latest",
+    trust: Trust = False,
+) -> None:
+    """Play one game in the terminal against the players of a run, or watch them play."""
+    with one_line_errors():
+        import secrets
+        import sys
+
+        from palestra.commands.play import Person, choose_seats, new_match, read_pairing, seat
+        from palestra.commands.play import play as play_match
+        from palestra.runs.stored import open_to_play
+
+        stored = open_to_play(run, trust)
+        stored.load(checkpoint)
+        names = choose_seats(stored, person, against, read_pairing(pairing or []))
+        seats: dict[str, Any] = {role: seat(stored, name, role) for role, name in names.items()}
+        number = secrets.randbelow(10**6) if seed is None else seed
+        match = new_match(stored, board, number)
+        if person is not None:
+            answers = iter(sys.stdin.readline, "")
+            seats[person] = Person(match.game, stored, answers, _say, lambda text: _say(text, end=""))
+        if seed is None:
+            _say(f"for the same game again: --seed {number}")
+        play_match(match, seats, _say)
+
+
+def _say(text: str, end: str = "\n") -> None:
+    console.print(text, end=end, markup=False, soft_wrap=True)

@@ -1,0 +1,51 @@
+"""A stored sweep, to look at: nothing is written, and neither torch nor a module that the sweep names is imported."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from palestra.config import Config, ConfigError, ConfigErrorItem, check, load_yaml
+from palestra.config.own_modules import reading_stored, trusting
+from palestra.runtime.starting import without_garbage_collection
+from palestra.storage.disk import RunFolderError
+from palestra.sweeps.folder import SweepFolder
+from palestra.sweeps.storages import AnyStorageConfig
+
+if TYPE_CHECKING:
+    from optuna.trial import FrozenTrial
+
+
+class _Storage(Config):
+    storage: AnyStorageConfig
+
+
+@dataclass(frozen=True)
+class StoredSweep:
+    """data: of sweep.yml, as plain data, unchecked. trials: in the order of their numbers."""
+
+    path: Path
+    data: Mapping[str, Any]
+    trials: Sequence["FrozenTrial"]
+
+    @classmethod
+    def open(cls, path: Path, trust: bool = False) -> "StoredSweep":
+        """trust: whether places outside of its folder, as a database, are trusted from now on. Raises RunFolderError if
+        there is no sweep, ConfigError, UntrustedError for such a place that is not trusted."""
+        folder = SweepFolder.open(path)
+        with trusting(trust), reading_stored(folder.config):
+            data = load_yaml(folder.config)
+            storage = check({"storage": data.get("storage")}, _Storage).storage
+        if not isinstance(data.get("objective"), dict):
+            raise ConfigError([ConfigErrorItem(str(folder.config), "expected a sweep, but objective is missing")])
+        if storage.name == "sqlite" and folder.root.kind("study.db") is None:
+            return cls(path, data, [])  # it was killed before it had a study
+        from optuna import load_study, logging
+
+        logging.set_verbosity(logging.ERROR)
+        with without_garbage_collection():  # a thousand trials are read in half the time
+            try:
+                study = load_study(study_name=storage.study, storage=storage.open(folder.root))
+            except KeyError:
+                raise RunFolderError(f"{path}: there is no study {storage.study!r} in its storage") from None
+            return cls(path, data, study.get_trials(deepcopy=False))

@@ -1,0 +1,134 @@
+"""`palestra trials`, `palestra sweep --dry-run` and `palestra evaluate SWEEP`.
+
+Covers palestra.commands.dry_sweep, palestra.sweeps.extra, palestra.sweeps.naming,
+palestra.sweeps.outcomes, palestra.sweeps.stored.
+"""
+
+import csv
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+from optuna.distributions import CategoricalDistribution, FloatDistribution
+from optuna.trial import TrialState, create_trial
+
+from palestra.commands.suggest_sweep import read_bases, suggested_sweep
+from palestra.config import render
+from palestra.sweeps.config import SweepConfig
+from palestra.sweeps.folder import SweepFolder
+from palestra.sweeps.naming import short_keys
+
+PALESTRA = [sys.executable, "-m", "palestra"]
+GAMMA, RATE = "players.agent.algorithm.gamma", "players.agent.algorithm.learning_rate.initial"
+SMALL = ["num_worlds=4", "rollout_length=16", "num_minibatches=2", "stop.after=1024", "output.save.every=256"]
+SMALL += ["evaluations.0.interval.every=256", "evaluations.0.num_games=2", "final_num_games=4", "recorders=[]"]
+
+
+def palestra(*arguments: object, cwd: Path, code: int = 0) -> str:
+    command = [*PALESTRA, *map(str, arguments)]
+    found = subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=300)
+    assert found.returncode == code, found.stdout + found.stderr
+    return found.stdout if code == 0 else found.stderr
+
+
+def stored_sweep(path: Path, *trials: dict[str, Any]) -> Path:
+    """The folder of a sweep with these trials, as if they had been run."""
+    config = suggested_sweep(["ppo-cartpole"])
+    base = read_bases(config.base, Path())["ppo-cartpole"]
+    SweepFolder.create(path, render(config, SweepConfig), {"ppo-cartpole": render(base, type(base))})
+    study = optuna.create_study(storage=f"sqlite:///{path / 'study.db'}", study_name="sweep", direction="maximize")
+    distributions = {GAMMA: CategoricalDistribution([0.9, 0.99]), RATE: FloatDistribution(1e-4, 1.0, log=True)}
+    study.add_trials([create_trial(**trial, distributions=distributions) for trial in trials])
+    return path
+
+
+def trial(rate: float, value: float | None, state: Any = TrialState.COMPLETE, **attributes: Any) -> dict[str, Any]:
+    return {"params": {GAMMA: 0.9, RATE: rate}, "value": value, "state": state, "user_attrs": attributes}
+
+
+def test_trials_are_listed_best_first_and_failures_say_why(tmp_path: Path) -> None:
+    failed = trial(1.0, None, TrialState.FAIL, failure="seed 0: the loss is not a number")
+    skipped = trial(0.5, None, TrialState.FAIL, skipped="gamma > 0.95")
+    pruned = trial(0.2, None, TrialState.PRUNED, env_steps=20000)
+    done = [trial(0.01, 71.5, values={"0": 70.0, "1": 73.0}), trial(0.02, 480.25, env_steps=200000)]
+    sweep = stored_sweep(tmp_path / "s", failed, done[0], pruned, skipped, done[1])
+    lines = palestra("trials", sweep, "--csv", "t.csv", cwd=tmp_path).splitlines()
+    assert [line.split()[:2] for line in lines[1:6]] == [
+        ["4", "succeeded"],
+        ["1", "succeeded"],
+        ["0", "failed"],
+        ["2", "pruned"],
+        ["3", "skipped"],
+    ]
+    assert lines[0].split()[-5:] == ["gamma", "learning_rate.initial", "env", "steps", "why"]
+    assert lines[2].split()[2:5] == ["71.5", "70", "73"]
+    assert lines[3].endswith("seed 0: the loss is not a number")
+    assert lines[5].endswith("excluded by gamma > 0.95")
+    assert lines[6] == "5 trials: 2 succeeded, 1 failed, 1 pruned, 1 skipped"
+    rows = list(csv.DictReader((tmp_path / "t.csv").read_text().splitlines()))
+    assert [row["trial"] for row in rows] == ["4", "1", "0", "2", "3"]
+    assert rows[1]["seed-1"] == "73.0"
+    assert rows[0][RATE] == "0.02"
+    only = palestra("trials", sweep, "--state", "pruned", cwd=tmp_path).splitlines()
+    assert [line.split()[0] for line in only] == ["trial", "2", "5"]
+    wrong = palestra("trials", sweep, "--state", "lost", cwd=tmp_path, code=2)
+    assert wrong == "--state: expected one of succeeded, failed, pruned, skipped, running, got 'lost'\n"
+    assert palestra("trials", tmp_path, cwd=tmp_path, code=2).startswith(f"{tmp_path} is not a sweep")
+
+
+def test_the_table_imports_no_torch(tmp_path: Path) -> None:
+    sweep = stored_sweep(tmp_path / "s", trial(0.01, 1.0))
+    code = f"import sys\nfrom palestra.cli import main\ntry:\n    main(['trials', {str(sweep)!r}])\nfinally:\n"
+    found = subprocess.run(
+        [sys.executable, "-c", code + "    print('torch' in sys.modules)"], capture_output=True, text=True
+    )
+    assert found.stdout.splitlines()[-1] == "False", found.stderr
+
+
+def test_a_database_that_a_strangers_sweep_names_is_not_contacted(tmp_path: Path) -> None:
+    sweep = stored_sweep(tmp_path / "s")
+    file, url = sweep / "sweep.yml", "postgresql+psycopg://me@localhost:1/x"
+    text = file.read_text()
+    stranger = f"storage:\n  name: database\n  url: {url}\n  password_from: HOME\n  study: x\n"
+    file.write_text(text[: text.index("storage:")] + stranger)
+    for command in (["trials", sweep], ["resume", sweep]):
+        message = palestra(*command, cwd=tmp_path, code=2)
+        assert "@localhost:1/x, which gets the secret in HOME is not trusted" in message
+    file.write_text(text[: text.index("storage:")] + "storage: {name: journal, path: ../own.txt, study: x}\n")
+    assert "own.txt is not trusted" in palestra("resume", sweep, cwd=tmp_path, code=2)
+    assert not (tmp_path / "own.txt").exists()
+
+
+def test_a_dry_run_counts_and_times_and_leaves_nothing(tmp_path: Path) -> None:
+    grid = ["ppo-cartpole", *SMALL, "gamma=0.9,0.95,0.99", "--seeds", "0..1", "--at", "1"]
+    lines = palestra("sweep", *grid, "--dry-run", cwd=tmp_path).splitlines()
+    assert lines[:3] == ["3 trials, each with 2 seeds; 1 run at a time", "6 runs", "6,144 env steps"]
+    assert lines[3].startswith("a run of ppo-cartpole as it is takes about 0:00:")
+    assert lines[4].startswith("the sweep takes about 0:00:")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_runs_of_a_trial_are_evaluated_and_listed(tmp_path: Path) -> None:
+    palestra("sweep", "ppo-cartpole", *SMALL, "gamma=0.9,0.99", "--run", "s", "--quiet", cwd=tmp_path)
+    output = palestra("evaluate", "s", "--games", "2", "evaluations.0.max_rounds=20", cwd=tmp_path)
+    assert output.count("evaluation main, 2 pairings at opt step") == 2
+    found = [list((tmp_path / f"s/trials/000{n}/seed-0/evaluations").iterdir()) for n in (0, 1)]
+    assert [len(files) for files in found] == [1, 1]
+    assert "expected none for several runs" in palestra("evaluate", "s", "--watch", cwd=tmp_path, code=2)
+    assert "expected a sweep's file" in palestra("sweep", "s", "--dry-run", cwd=tmp_path, code=2)
+    assert "2 trials: 2 succeeded" in palestra("trials", "s", cwd=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("keys", "short"),
+    [
+        (["a.gamma", "b.learning_rate.value"], ["gamma", "learning_rate.value"]),
+        (["players.host.gamma", "players.agent.gamma"], ["host.gamma", "agent.gamma"]),
+        (["x", "y.x"], ["x", "y.x"]),
+    ],
+)
+def test_short_keys_mean_one_key_alone(keys: list[str], short: list[str]) -> None:
+    assert list(short_keys(keys).values()) == short
