@@ -9,9 +9,10 @@ from palestra.evaluation.measures import measure_errors
 from palestra.runs.config import RunConfig, read_config
 from palestra.sweeps.config import SweepConfig
 from palestra.sweeps.constraints import Constraint
+from palestra.sweeps.naming import short_keys
 from palestra.sweeps.places import LocalConfig
 from palestra.sweeps.search import GridConfig
-from palestra.sweeps.space import Base, Space
+from palestra.sweeps.space import BASE, Base, Space
 
 MOST_CORNERS = 256
 SAMPLES = 2000  # points that are tried to find one that the constraints allow
@@ -69,6 +70,8 @@ class Plan:
         smaller than any trial."""
         found: dict[tuple[str, str], ConfigErrorItem] = {}
         least = math.inf
+        varied = [key for key, dimension in self.space.dimensions.items() if len(dimension.ends()) > 1]
+        names = short_keys([BASE, *varied] if len(self.space.bases) > 1 else varied)
         for point in self.space.corners(MOST_CORNERS):
             try:
                 config = self.space.config_at(point)
@@ -77,7 +80,7 @@ class Plan:
                     steps = stop.after if stop.unit == "env_steps" else 1
                     least = min(least, len(self.config.seeds) * steps)
             except ConfigError as error:
-                at = ", ".join(f"{name.rpartition('.')[2]}={value}" for name, value in point.items())
+                at = ", ".join(f"{names[key]}={value}" for key, value in point.items() if key in names)
                 for item in error.errors:
                     key = f"space: {item.path}"
                     found.setdefault((key, item.message), ConfigErrorItem(key, f"{item.message} (at {at})"))
