@@ -1,7 +1,6 @@
 """How a sweep ends trials without prospects. Optuna's pruners decide; their terms are kept."""
 
 import copy
-import warnings
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
@@ -112,12 +111,9 @@ class _Wilcoxon(Pruning):
     over_seeds = True
 
     def pruner(self) -> "BasePruner":
-        from optuna.exceptions import ExperimentalWarning
         from optuna.pruners import WilcoxonPruner
 
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", ExperimentalWarning)
-            return WilcoxonPruner(p_threshold=self.config.p_threshold, n_startup_steps=self.config.startup_seeds)
+        return WilcoxonPruner(p_threshold=self.config.p_threshold, n_startup_steps=self.config.startup_seeds)
 
 
 # ---- decisions that a kill cannot change ------------------------------------------------------------------

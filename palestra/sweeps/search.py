@@ -89,5 +89,4 @@ class _TPE(Search):
             multivariate=self.config.multivariate,
             group=self.config.group,
             constant_liar=self.config.constant_liar,
-            warn_independent_sampling=False,
         )

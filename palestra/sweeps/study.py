@@ -5,6 +5,7 @@ process is dead.
 """
 
 import uuid
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -32,6 +33,7 @@ class SweepStudy:
 
     def __init__(self, folder: SweepFolder, config: SweepConfig, space: Space) -> None:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
+        warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)  # the user chose them
         self.id, self.config, self.space = folder.id, config, space
         self.pruning = None if config.pruning is None else config.pruning.build()
         self.pruner = optuna.pruners.NopPruner() if self.pruning is None else self.pruning.pruner()
