@@ -133,6 +133,10 @@ class Sweep:
         return self._own(trial.number, lock)
 
     def _own(self, number: int, lock: Lock) -> bool:
+        if self._num_points is not None and number >= self._num_points:  # somebody in another folder was faster
+            self.study.fail(number, "no point of the grid is left", SKIPPED)
+            lock.free()
+            return True
         trial = next(each for each in self.study.running() if each.number == number)
         try:
             config = self.plan.space.config_at(self.study.point(trial))

@@ -111,7 +111,8 @@ def test_a_sweep_killed_at_random_ends_as_one_that_was_not(base: Path, tmp_path:
     tpe = {"name": "tpe", "startup_trials": 2, "ei_candidates": 8, "multivariate": False, "group": False}
     file = write(tmp_path, search=tpe | {"constant_liar": False}, pruning=halving)
     done("sweep", file, "--run", "whole", cwd=tmp_path)
-    draw, killed, command = random.Random(5), tmp_path / "killed", ("sweep", file, "--run", "killed")
+    draw, killed = random.Random(5), tmp_path / "killed"
+    command: tuple[object, ...] = ("sweep", file, "--run", "killed")
     for _ in range(12):
         process = palestra(*command, cwd=tmp_path)
         command = ("resume", "killed")
