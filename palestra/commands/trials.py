@@ -36,7 +36,7 @@ def ranked(sweep: "StoredSweep", state: str | None) -> "list[FrozenTrial]":
 def trial_lines(sweep: "StoredSweep", trials: "Sequence[FrozenTrial]") -> Text:
     """A line per trial: number, state, value and those of its seeds, its point, env steps, and why it ended so. (A
     table of rich takes half a second for a thousand.)"""
-    keys = short_keys(list(dict.fromkeys(key for trial in sweep.trials for key in trial.params)))
+    keys = short_keys(_varied(sweep))
     measure = str(sweep.data["objective"].get("measure"))
     rows = [["trial", "state", measure, "of its seeds", *keys.values(), "env steps", "why"]]
     for trial in trials:
@@ -82,6 +82,12 @@ def to_csv(sweep: "StoredSweep", trials: "Sequence[FrozenTrial]") -> str:
         ended = [trial.user_attrs.get(ENV_STEPS), _why(trial)]
         writer.writerow([trial.number, state_of(trial), trial.value, *of_seeds, *point, *ended])
     return file.getvalue()
+
+
+def _varied(sweep: "StoredSweep") -> list[str]:
+    """The keys of the points that can have more than one value."""
+    distributions = [item for trial in sweep.trials for item in trial.distributions.items()]
+    return list(dict.fromkeys(key for key, distribution in distributions if not distribution.single()))
 
 
 def _values(trial: "FrozenTrial") -> dict[str, Any]:

@@ -18,9 +18,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from palestra.config import load_yaml
 from palestra.storage.disk import Folder, OpenFile, RunFolderError
 
 FORMAT = 1
+BEGUN = re.compile(r"base|trials|lock|sweep\.json|\..+\.tmp|sweep\.yml")  # what a sweep has before its first trial
 
 
 class Lock:
@@ -58,20 +60,26 @@ class SweepFolder:
 
     @classmethod
     def create(cls, path: Path, sweep: str, bases: dict[str, str]) -> "SweepFolder":
-        """Make the folder. sweep: the text of sweep.yml. bases: the texts of the configs by name. Raises
-        RunFolderError if it exists."""
+        """Make the folder, or end what a killed process has begun of it; nothing is changed if another process was
+        faster with the same sweep. sweep: the text of sweep.yml. bases: the texts of the configs by name. Raises
+        RunFolderError if it exists with anything else."""
         from palestra.storage.facts import run_facts, to_json  # imports torch, which takes a second
 
-        if not make_new(path):
-            raise RunFolderError(f"{path} exists already, and is no sweep of this file")
         folder = cls(path)
-        folder.trials.make()
-        folder.bases.make()
-        for name, text in bases.items():
-            folder.bases.write(f"{name}.yml", text.encode())
-        facts = {"format": FORMAT, "id": uuid.uuid4().hex, **run_facts()}
-        folder.root.write("sweep.json", to_json(facts).encode())
-        folder.root.write("sweep.yml", sweep.encode())  # last: a folder with it is a sweep
+        if not make_new(path) and not all(map(BEGUN.fullmatch, folder.root.names())):
+            raise RunFolderError(f"{path} exists already, and is no sweep of this file")
+        with folder.alone():
+            if is_sweep_folder(path):
+                if load_yaml(folder.config) != load_yaml(sweep):
+                    raise RunFolderError(f"{path} has just become another sweep")
+                return folder
+            folder.trials.make()
+            folder.bases.make()
+            for name, text in bases.items():
+                folder.bases.write(f"{name}.yml", text.encode())
+            facts = {"format": FORMAT, "id": uuid.uuid4().hex, **run_facts()}
+            folder.root.write("sweep.json", to_json(facts).encode())
+            folder.root.write("sweep.yml", sweep.encode())  # last: a folder with it is a sweep
         return folder
 
     @classmethod

@@ -29,7 +29,8 @@ class Sweep:
     def __init__(self, folder: SweepFolder, plan: Plan, tell: Callable[[str], None]) -> None:
         self.folder, self.plan, self.config, self.tell = folder, plan, plan.config, tell
         self.place = self.config.place.build()
-        self.study = SweepStudy(folder, self.config, plan.space)
+        with folder.alone():  # else two processes may make the study at the same time
+            self.study = SweepStudy(folder, self.config, plan.space)
         self.owned: list[OwnedTrial] = []
         self.signals = StopSignals()
         self._num_points = len(plan.space.points()) if isinstance(self.config.search, GridConfig) else None

@@ -21,6 +21,7 @@ import pytest
 
 from palestra.config import ConfigError, load_yaml, render
 from palestra.runs.config import read_config
+from palestra.storage.disk import RunFolderError
 from palestra.sweeps.config import SweepConfig, read_sweep
 from palestra.sweeps.folder import SweepFolder, runs_in
 from palestra.sweeps.outcomes import state_of
@@ -214,3 +215,19 @@ def test_a_stored_sweep_imports_no_module_that_is_not_trusted(base: Path, tmp_pa
     file.write_text(file.read_text().replace("constraints: []", f"constraints: {json.dumps(stored['constraints'])}"))
     assert "is not trusted" in done("resume", "g", cwd=tmp_path, code=2)
     assert not (tmp_path / "harmed").exists()
+
+
+def test_a_sweep_that_was_killed_while_it_began_begins_again_and_other_folders_are_left_alone(tmp_path: Path) -> None:
+    path, bases = tmp_path / "s", {"base": BASE.read_text()}
+    text = render(read_sweep(SWEEP, []), SweepConfig)
+    (path / "base").mkdir(parents=True)
+    (path / ".sweep.json.17.tmp").write_text("{")
+    first = SweepFolder.create(path, text, bases)
+    assert SweepFolder.create(path, text, bases).id == first.id, "another process was faster"
+    with pytest.raises(RunFolderError, match="has just become another sweep"):
+        SweepFolder.create(path, text.replace("seed: 3", "seed: 4"), bases)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/thesis.tex").write_text("")
+    with pytest.raises(RunFolderError, match="exists already, and is no sweep"):
+        SweepFolder.create(tmp_path / "mine", text, bases)
+    assert [file.name for file in (tmp_path / "mine").iterdir()] == ["thesis.tex"]
