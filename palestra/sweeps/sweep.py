@@ -61,8 +61,8 @@ class Sweep:
     # ---- the loop ---------------------------------------------------------------------------------------
 
     def work(self) -> int | None:
-        """Work until the budget is used up and no trial runs, here or in another process. Gives the signal that has
-        stopped it, or None."""
+        """Work until the budget is used up and no trial of this folder runs, here or in another process. Gives the
+        signal that has stopped it, or None."""
         with self.signals.caught(LEAVE_S, lambda why: self._kill()):
             while self.signals.received is None and self._step():
                 time.sleep(POLL_S)
@@ -96,7 +96,7 @@ class Sweep:
         if self._adopt() or self._begin():
             return True
         self._look_again = time.monotonic() + LOOK_S
-        self._is_over = not self.study.running()
+        self._is_over = not any(map(self.study.is_ours, self.study.running()))
         return False
 
     def _has_room(self) -> bool:
