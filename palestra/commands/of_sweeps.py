@@ -37,4 +37,5 @@ def sweep(
     with one_line_errors(quiet):
         from palestra.commands.sweep import open_sweep, work_on
 
-        work_on(open_sweep(file, overrides or [], run, seeds, at, trust, silent if quiet else console), quiet)
+        shown = silent if quiet else console
+        work_on(open_sweep(file, overrides or [], run, seeds, at, trust, shown), shown)

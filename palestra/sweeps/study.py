@@ -140,3 +140,9 @@ def state_of(trial: FrozenTrial) -> str:
 def env_steps_of(trial: FrozenTrial) -> float:
     steps = trial.user_attrs.get("env_steps", 0)
     return steps if isinstance(steps, int | float) and math.isfinite(steps) else 0
+
+
+def seconds_of(trial: FrozenTrial) -> float | None:
+    """How long its runs have worked, all together; None if nobody has measured it."""
+    seconds = trial.user_attrs.get("seconds")
+    return seconds if isinstance(seconds, int | float) and 0 <= seconds < math.inf else None
