@@ -22,6 +22,7 @@ from palestra.sweeps.texts import (
 
 LEAST_WIDTH, LEAST_HEIGHT = 40, 10
 NARROW = 72
+LEAST_ENDED = 4  # lines that come before blank ones
 VALUE_WIDTH = 9
 STYLES = {"succeeded": "green", "failed": "red", "pruned": "yellow", "skipped": "dim", "running": "cyan"}
 
@@ -37,7 +38,8 @@ def frame_lines(progress: SweepProgress, age_s: float, now: datetime, width: int
     failures = _failures(progress, inside, left // 4)
     runs = _runs(progress, age_s, inside, max((left - len(failures)) * 2 // 3, 1))
     left -= len(failures) + len(runs)
-    ended = _ended(progress, inside, left)
+    num_gaps = sum(map(bool, (best, runs, progress.ended, failures)))
+    ended = _ended(progress, inside, left - num_gaps if left - num_gaps >= LEAST_ENDED else left)
     sections = [section for section in (head, best, runs, ended, failures) if section]
     num_blanks = max(0, left - len(ended))
     body: list[Line] = []
@@ -73,7 +75,7 @@ def _head(progress: SweepProgress, age_s: float, now: datetime, width: int) -> l
     lines = [[part(f"{done} ", "bold"), *line, part(f"  {end}" if end else "", style)]]
     counts = [[part(f"{count:,} ", STYLES[state]), part(state, "dim")] for state, count in progress.counts.items()]
     amounts = [[part(env_steps_text(progress))], [part(worked_text(progress, age_s))]]
-    if width >= NARROW:
+    if sum(segment.cell_length + 3 for text in [*counts, *amounts] for segment in text) <= width:
         return [*lines, joined([*counts, *amounts], width)]
     return [*lines, joined(counts, width), joined(amounts, width)]
 
@@ -85,7 +87,13 @@ def _best(progress: SweepProgress, width: int) -> list[Line]:
     seeds = seeds_text(best)
     value = f"{progress.measure} {value_text(best.value)}"
     line = [part("best so far  ", "bold"), part(f"trial {best.number}  "), part(value, "bold green")]
-    return [[*line, part(f"  {seeds}", "dim")], [part(f"             {shortened(point_text(best.point), width - 13)}")]]
+    room = width - sum(segment.cell_length for segment in line) - 2
+    below = [point_text(best.point)]
+    if len(seeds) > room:
+        below.insert(0, seeds)
+    else:
+        line.append(part(f"  {seeds}", "dim"))
+    return [line, *([part(" " * 13 + shortened(text, width - 13))] for text in below)]
 
 
 # ---- what runs ---------------------------------------------------------------------------------------------

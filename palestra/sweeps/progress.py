@@ -56,9 +56,9 @@ class EndedTrial:
 class SweepProgress:
     """counts: how many trials have each state, of those that occur. total: how many there will be, without those that
     are skipped; None: the budget does not say it. done: of those, in whole trials and shares of the running ones.
-    ended, failures: the last ones, the newest first. first_failures: the first ones by number. num_elsewhere: trials
-    that have begun and that this process does not work on. seconds_left: until the end; nan if it cannot be known. max_s: after which no trial begins; inf: never.
-    stopped_by: the signal on which the runs save and end; None: none."""
+    max_s: after which no trial begins; inf: never. seconds_left: until the end; nan if it cannot be known.
+    num_elsewhere: trials that have begun and that this process does not work on. ended, failures: the last ones, the
+    newest first. first_failures: by number. stopped_by: the signal on which the runs save and end; None: none."""
 
     path: Path
     measure: str
@@ -190,14 +190,17 @@ def _outlook(
     num_places: int,
     now_s: float,
 ) -> Outlook:
-    """Other processes are taken to work as fast as this one, and have no more to do of a trial than is usual."""
+    """A further trial takes the mean of those that ended, in whatever way, and of those that run, as they would end at
+    their pace: the first that end are the short ones. Other processes are taken to work as fast as this one."""
     is_in_turn = study.pruning is not None and study.pruning.over_seeds
     num_seeds = len(study.config.seeds)
     counted = [trial for trial in ended if state_of(trial) != "skipped"]
-    trial_s = _mean(seconds for trial in counted if (seconds := seconds_of(trial)) is not None)
-    trial_env_steps = _mean(map(env_steps_of, counted))
-    if math.isnan(trial_s):
-        trial_s, trial_env_steps = _projected(owned, num_seeds, now_s)
+    whole = [whole for trial in owned if (whole := _projected(trial, now_s)) is not None]
+    known = [(seconds, env_steps_of(trial)) for trial in counted if (seconds := seconds_of(trial)) is not None]
+    trial_s, trial_env_steps = (
+        _mean(seconds for seconds, _ in known + whole),
+        _mean(steps for _, steps in known + whole),
+    )
     running, waiting = [], []
     for trial in owned:
         for run in trial.runs:
@@ -237,12 +240,13 @@ def _run_left(run: TrialRun, usual_s: float, now_s: float) -> float:
     return left
 
 
-def _projected(owned: Sequence[OwnedTrial], num_seeds: int, now_s: float) -> tuple[float, float]:
-    """The seconds and env steps of a trial at the pace of the runs so far; nan before any run has gone on."""
+def _projected(trial: OwnedTrial, now_s: float) -> tuple[float, float] | None:
+    """The seconds and env steps of all of a trial's runs, if it is not ended early; None before any has gone on."""
     seconds, env_steps = [], []
-    for run in (run for trial in owned for run in trial.runs):
+    for run in trial.runs:
+        share = 1.0 if run.value is not None else run.watched.share
         left = 0.0 if run.value is not None else run.pace.seconds_left(now_s)
         if not math.isnan(left):
             seconds.append(run.pace.seconds(now_s) + left)
-            env_steps.append(run.watched.counters["env_steps"] / (1.0 if run.value is not None else run.watched.share))
-    return num_seeds * _mean(seconds), num_seeds * _mean(env_steps)
+            env_steps.append(run.watched.counters["env_steps"] / share)
+    return (len(trial.runs) * fmean(seconds), len(trial.runs) * fmean(env_steps)) if seconds else None

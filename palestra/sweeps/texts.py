@@ -9,18 +9,30 @@ from palestra.recording.results import count_text, duration_text, printable
 from palestra.sweeps.progress import EndedTrial, SweepProgress
 
 MOST_SEEDS = 3  # whose values are shown one by one
+VAGUE = {"name", "value", "initial", "final", "num_steps"}  # parts of keys that say nothing alone
 MOST_RUNS = 4  # that a line names
 
 
 def short_keys(keys: Iterable[str]) -> dict[str, str]:
-    """By dotted key its last part, or as many of its last parts as make it the only one."""
+    """By dotted key its last part that says what it is, or as many of its last parts as make it the only one."""
     listed = list(keys)
+    told = {key: _without_vague_end(key) for key in listed}
+    if len(set(told.values())) < len(listed):
+        told = {key: key for key in listed}
     found = {}
-    for key in listed:
-        parts = key.split(".")
+    for key, text in told.items():
+        parts = text.split(".")
         endings = [".".join(parts[-num:]) for num in range(1, len(parts) + 1)]
-        found[key] = next((e for e in endings if sum(f".{k}".endswith(f".{e}") for k in listed) == 1), key)
+        others = [f".{other}" for other in told.values() if other != text]
+        found[key] = next((e for e in endings if not any(other.endswith(f".{e}") for other in others)), text)
     return found
+
+
+def _without_vague_end(key: str) -> str:
+    parts = key.split(".")
+    while len(parts) > 1 and (parts[-1] in VAGUE or parts[-1].isdigit()):
+        parts.pop()
+    return ".".join(parts)
 
 
 def point_text(point: Mapping[str, Any]) -> str:
