@@ -33,12 +33,12 @@ class Outlook:
 
 def seconds_left(outlook: Outlook) -> float:
     """Until the last run ends; nan if that cannot be known."""
+    if any(math.isnan(seconds) for _, seconds in outlook.runs):
+        return math.nan
     places = [0.0] * outlook.num_places  # when each is free: a heap
     ends: dict[int, float] = {}
     for trial, seconds in outlook.runs:
         ends[trial] = max(ends.get(trial, 0.0), _occupy(places, seconds))
-    if any(map(math.isnan, ends.values())):
-        return math.nan
     if not _may_begin(outlook, outlook.env_steps, 0.0, 0):
         return max(ends.values(), default=0.0)
     num_trials = _num_trials(outlook)

@@ -24,7 +24,7 @@ LEAST_WIDTH, LEAST_HEIGHT = 40, 10
 NARROW = 72
 LEAST_ENDED = 4  # lines that come before blank ones
 VALUE_WIDTH = 9
-STYLES = {"succeeded": "green", "failed": "red", "pruned": "yellow", "skipped": "dim", "running": "cyan"}
+STYLES = {"running": "cyan", "succeeded": "green", "failed": "red", "pruned": "yellow", "skipped": "dim"}
 
 
 def frame_lines(progress: SweepProgress, age_s: float, now: datetime, width: int, height: int) -> list[Line]:
@@ -73,7 +73,8 @@ def _head(progress: SweepProgress, age_s: float, now: datetime, width: int) -> l
     style = "yellow" if progress.stopped_by is not None else "bold"
     line = bar(fraction_of_one(progress.share), bar_width, "green")
     lines = [[part(f"{done} ", "bold"), *line, part(f"  {end}" if end else "", style)]]
-    counts = [[part(f"{count:,} ", STYLES[state]), part(state, "dim")] for state, count in progress.counts.items()]
+    states = [state for state in STYLES if state in progress.counts]
+    counts = [[part(f"{progress.counts[state]:,} ", STYLES[state]), part(state, "dim")] for state in states]
     amounts = [[part(env_steps_text(progress))], [part(worked_text(progress, age_s))]]
     if sum(segment.cell_length + 3 for text in [*counts, *amounts] for segment in text) <= width:
         return [*lines, joined([*counts, *amounts], width)]
@@ -100,7 +101,7 @@ def _best(progress: SweepProgress, width: int) -> list[Line]:
 
 
 def _runs(progress: SweepProgress, age_s: float, width: int, height: int) -> list[Line]:
-    elsewhere = elsewhere_text(progress)
+    elsewhere = elsewhere_text(progress) if height > 3 or not progress.runs else ""
     room = height - bool(elsewhere)
     shown = progress.runs if len(progress.runs) <= room else progress.runs[: max(room - 1, 0)]
     lines = [_run_line(run, progress, age_s, width) for run in shown]
@@ -120,7 +121,7 @@ def _run_line(run: RunProgress, progress: SweepProgress, age_s: float, width: in
         (part(restarts, "yellow"), -11),
     ]
     if width < NARROW:
-        cells = [cells[0], cells[3] if restarts else cells[1]]
+        cells = [cells[0], (cells[3 if restarts else 1][0], -11)]
     names = [part(f"trial {run.trial}", "cyan"), part(f"seed {run.seed}")]
     name_widths = [max(9, len(names[0].text)), max(7, len(names[1].text))]
     used = sum(name_widths) + sum(-cell_width for _, cell_width in cells) + len(cells) + 2 + 5

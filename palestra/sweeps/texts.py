@@ -121,8 +121,8 @@ def failures_text(progress: SweepProgress) -> list[str]:
     shown = progress.first_failures
     lines = [f"{num:,} trial{'' if num == 1 else 's'} failed{', the first of them' if num > len(shown) else ''}:"]
     for trial in shown:
-        log = "" if trial.log is None else f" (its log: {trial.log})"
-        lines.append(printable(f"  trial {trial.number}: {trial.reason}{log}"))
+        lines.append(printable(f"  trial {trial.number}: {trial.reason}"))
+        lines += [] if trial.log is None else [printable(f"    its log: {trial.log}")]
     return lines
 
 
