@@ -121,6 +121,7 @@ class Sweep:
         self.study = SweepStudy(folder, self.config, plan.space)
         self.owned: list[OwnedTrial] = []
         self.signals = StopSignals()
+        self._num_points = len(plan.space.points()) if isinstance(self.config.search, GridConfig) else None
         self._began = time.monotonic()
 
     @classmethod
@@ -163,7 +164,7 @@ class Sweep:
             self.study,
             self.owned,
             self.place.num_runs,
-            len(self.plan.space.points()) if isinstance(self.config.search, GridConfig) else None,
+            self._num_points,
             time.monotonic() - self._began,
             self.signals.received,
         )

@@ -1,7 +1,7 @@
 """The display of a sweep: what it says of a study, when it says the sweep will end, and that it fits any screen.
 
-Covers palestra.sweeps.display, palestra.sweeps.estimate, palestra.sweeps.frame, palestra.sweeps.pace,
-palestra.sweeps.progress, palestra.sweeps.texts.
+Covers palestra.sweeps.estimate, palestra.sweeps.frame, palestra.sweeps.pace, palestra.sweeps.progress,
+palestra.sweeps.texts.
 """
 
 import io
