@@ -43,7 +43,8 @@ def sweep(
         if dry_run:
             _dry_run(file, overrides or [], seeds, at)
             return
-        work_on(open_sweep(file, overrides or [], run, seeds, at, trust, silent if quiet else console), quiet)
+        shown = silent if quiet else console
+        work_on(open_sweep(file, overrides or [], run, seeds, at, trust, shown), shown)
 
 
 def _dry_run(file: str, overrides: list[str], seeds: str | None, at: int | None) -> None:

@@ -105,7 +105,8 @@ def resume(
         if is_sweep_folder(Path(run)):
             from palestra.commands.sweep import open_sweep, work_on
 
-            work_on(open_sweep(run, [], into, None, None, trust, silent if quiet else console), quiet)
+            shown = silent if quiet else console
+            work_on(open_sweep(run, [], into, None, None, trust, shown), shown)
             return
 
         _fit(palestra.Trainer.load(run, console=silent if quiet else console, into=into, trust=trust))

@@ -30,24 +30,23 @@ def open_sweep(
 ) -> Any:
     """The sweep of a file or a folder, or a grid by hand over a config. Raises ConfigError, RunFolderError."""
     require_optuna()
+    from palestra.sweeps.display import make_sweep_display
     from palestra.sweeps.sweep import Sweep
 
-    def tell(line: str) -> None:
-        shown.print(line, soft_wrap=True, markup=False)
-
+    display = make_sweep_display(shown)
     path = Path(file)
     if is_sweep_folder(path):
         if run is not None or seeds is not None or at is not None:
             raise _error("--run, --seeds, --at", f"expected none, because {path} is a sweep already, got one of them")
-        return Sweep.open(path, overrides, tell, trust)
+        return Sweep.open(path, overrides, display, trust)
     with trusting():  # the file is the user's own
         config, bases, name = read_new(file, overrides, seeds, at)
         folder = run or default_path(name)
         if not is_sweep_folder(folder):
-            return Sweep.create(folder, config, bases, tell)
+            return Sweep.create(folder, config, bases, display)
         if (there := _differing_key(SweepFolder.open(folder), config, bases)) is not None:
             raise _error("--run", f"expected a new folder, got {folder}, a sweep with another value of {there}")
-        return Sweep.open(folder, [], tell, trust=False)
+        return Sweep.open(folder, [], display, trust=False)
 
 
 def read_new(
@@ -118,30 +117,27 @@ def _values(text: str) -> list[str]:
     return values
 
 
-def work_on(sweep: Any, quiet: bool) -> None:
+def work_on(sweep: Any, shown: Console) -> None:
     """Work on a sweep, and leave the process with 128 + n if signal n stopped it."""
     received = sweep.work()
     path = shlex.quote(str(sweep.folder.path))
     if received is not None:
-        sweep.tell(f"stopped; to go on: palestra resume {path}")
+        shown.print(f"stopped; to go on: palestra resume {path}", soft_wrap=True, markup=False)
         raise typer.Exit(128 + received)
-    sweep.tell(summary(sweep))
+    shown.print(summary(sweep), soft_wrap=True, markup=False)
 
 
 def summary(sweep: Any) -> str:
-    """How many trials ended how, and the best one."""
-    from palestra.sweeps.outcomes import STATES, best_of, state_of
+    """How many trials ended how, the best one, and why the first ones failed."""
+    from palestra.sweeps.texts import counts_text, failures_text, point_text, seeds_text
 
-    trials = sweep.study.trials()
-    states = [state_of(trial) for trial in trials]
-    counts = ", ".join(f"{states.count(name)} {name}" for name in STATES if name in states)
-    lines = [f"{sweep.folder.path}: {len(trials)} trials, {counts}"]
-    best = best_of(trials, sweep.config.objective.goal)
-    if best is not None:
-        point = ", ".join(f"{key}={value}" for key, value in best.params.items())
-        lines.append(f"best: trial {best.number}, {sweep.config.objective.measure} {best.value:.6g}, {point}")
+    progress = sweep.progress()
+    lines = [f"{progress.path}: {sum(progress.counts.values())} trials, {counts_text(progress)}"]
+    if (best := progress.best) is not None:
+        seeds = f" ({seeds})" if (seeds := seeds_text(best)) else ""
+        lines.append(f"best: trial {best.number}, {progress.measure} {best.value:.6g}{seeds}, {point_text(best.point)}")
         lines.append(f"its config: {sweep.folder.best}")
-    return "\n".join(lines)
+    return "\n".join([*lines, *failures_text(progress)])
 
 
 def _error(path: str, message: str) -> ConfigError:

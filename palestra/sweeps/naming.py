@@ -1,18 +1,27 @@
 """Short names for the keys of a space, where there is little room."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
-OF_SCHEDULES = ("value", "initial", "final")  # they say nothing without the key above them
+VAGUE = {"name", "value", "initial", "final", "num_steps"}  # parts of keys that say nothing alone
 
 
-def short_keys(keys: Sequence[str]) -> dict[str, str]:
-    """For each dotted key the shortest end that means it alone: `gamma`, `learning_rate.initial`, `host.updates`."""
+def short_keys(keys: Iterable[str]) -> dict[str, str]:
+    """By dotted key its last part that says what it is, or as many of its last parts as make it the only one."""
+    listed = list(keys)
+    told = {key: _without_vague_end(key) for key in listed}
+    if len(set(told.values())) < len(listed):
+        told = {key: key for key in listed}
+    found = {}
+    for key, text in told.items():
+        parts = text.split(".")
+        endings = [".".join(parts[-num:]) for num in range(1, len(parts) + 1)]
+        others = [f".{other}" for other in told.values() if other != text]
+        found[key] = next((e for e in endings if not any(other.endswith(f".{e}") for other in others)), text)
+    return found
 
-    def ends(key: str) -> list[str]:
-        parts = key.split(".")
-        return [".".join(parts[place:]) for place in reversed(range(len(parts)))]
 
-    others = {key: {end for other in keys if other != key for end in ends(other)} for key in keys}
-    return {
-        key: next((end for end in ends(key) if end not in others[key] and end not in OF_SCHEDULES), key) for key in keys
-    }
+def _without_vague_end(key: str) -> str:
+    parts = key.split(".")
+    while len(parts) > 1 and (parts[-1] in VAGUE or parts[-1].isdigit()):
+        parts.pop()
+    return ".".join(parts)

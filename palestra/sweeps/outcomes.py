@@ -10,6 +10,7 @@ SKIPPED = "skipped"  # user attribute: why a trial was not run
 FAILURE = "failure"  # user attribute: why it failed
 VALUES = "values"  # user attribute: the objective of the run of each seed that ended, by seed
 ENV_STEPS = "env_steps"  # user attribute: how many its runs have played
+SECONDS = "seconds"  # user attribute: how long its runs have worked, all together
 
 
 def best_of(trials: Sequence[FrozenTrial], goal: str) -> FrozenTrial | None:
@@ -30,3 +31,9 @@ def state_of(trial: FrozenTrial) -> str:
 def env_steps_of(trial: FrozenTrial) -> float:
     steps = trial.user_attrs.get(ENV_STEPS, 0)
     return steps if isinstance(steps, int | float) and math.isfinite(steps) else 0
+
+
+def seconds_of(trial: FrozenTrial) -> float | None:
+    """How long its runs have worked, all together; None if nobody has measured it."""
+    seconds = trial.user_attrs.get(SECONDS)
+    return seconds if isinstance(seconds, int | float) and 0 <= seconds < math.inf else None

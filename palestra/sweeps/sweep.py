@@ -2,7 +2,7 @@
 
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
@@ -11,9 +11,11 @@ from palestra.config.own_modules import reading_stored
 from palestra.runs.config import RunConfig, read_config
 from palestra.runtime.signals import StopSignals
 from palestra.sweeps.config import SweepConfig
+from palestra.sweeps.display import SweepDisplay
 from palestra.sweeps.folder import Lock, SweepFolder
 from palestra.sweeps.outcomes import FAILURE, SKIPPED, best_of, env_steps_of, state_of
 from palestra.sweeps.plan import Plan
+from palestra.sweeps.progress import SweepProgress, progress_of
 from palestra.sweeps.search import GridConfig
 from palestra.sweeps.study import SweepStudy
 from palestra.sweeps.trials import OwnedTrial
@@ -26,8 +28,8 @@ LEAVE_S = 60.0  # for runs to save after a signal
 class Sweep:
     """A stored sweep, open for work. First `work`."""
 
-    def __init__(self, folder: SweepFolder, plan: Plan, tell: Callable[[str], None]) -> None:
-        self.folder, self.plan, self.config, self.tell = folder, plan, plan.config, tell
+    def __init__(self, folder: SweepFolder, plan: Plan, display: SweepDisplay) -> None:
+        self.folder, self.plan, self.config, self.display = folder, plan, plan.config, display
         self.place = self.config.place.build()
         with folder.alone():  # else two processes may make the study at the same time
             self.study = SweepStudy(folder, self.config, plan.space)
@@ -38,17 +40,17 @@ class Sweep:
         self._look_again, self._is_over = self._began, False
 
     @classmethod
-    def create(cls, path: Path, config: SweepConfig, bases: dict[str, RunConfig], tell: Callable[[str], None]) -> Self:
+    def create(cls, path: Path, config: SweepConfig, bases: dict[str, RunConfig], display: SweepDisplay) -> Self:
         """A new sweep in a folder that does not exist. Raises ConfigError, RunFolderError."""
         plan = Plan(config, bases)
         plan.config.place.build()
         stored = plan.config.model_copy(update={"base": [f"base/{name}.yml" for name in bases]})
         texts = {name: render(base, type(base)) for name, base in bases.items()}
         folder = SweepFolder.create(path, render(stored, SweepConfig), texts)
-        return cls(folder, plan, tell)
+        return cls(folder, plan, display)
 
     @classmethod
-    def open(cls, path: Path, overrides: Sequence[str], tell: Callable[[str], None], trust: bool) -> Self:
+    def open(cls, path: Path, overrides: Sequence[str], display: SweepDisplay, trust: bool) -> Self:
         """A stored sweep, to go on with it; another person may have written it. overrides: of keys that change no
         trial, as place.cores=4. Raises UntrustedError if it names modules that are not trusted."""
         folder = SweepFolder.open(path)
@@ -56,18 +58,31 @@ class Sweep:
             config = check_overridden(load_yaml(folder.config), overrides, SweepConfig)
             bases = {Path(name).stem: read_config(folder.bases.path / Path(name).name) for name in config.base}
             plan = Plan(config, bases)  # reads the config at each value of the space, too
-        return cls(folder, plan, tell)
+        return cls(folder, plan, display)
 
     # ---- the loop ---------------------------------------------------------------------------------------
 
     def work(self) -> int | None:
         """Work until the budget is used up and no trial of this folder runs, here or in another process. Gives the
         signal that has stopped it, or None."""
-        with self.signals.caught(LEAVE_S, lambda why: self._kill()):
+        with self.signals.caught(LEAVE_S, lambda why: self._kill()), self.display:
             while self.signals.received is None and self._step():
+                self.display.update(self.progress)
                 time.sleep(POLL_S)
             self._leave()
         return self.signals.received
+
+    def progress(self) -> SweepProgress:
+        """How it stands."""
+        return progress_of(
+            self.folder,
+            self.study,
+            self.owned,
+            self.place.num_runs,
+            self._num_points,
+            time.monotonic() - self._began,
+            self.signals.received,
+        )
 
     def _step(self) -> bool:
         for trial in list(self.owned):
@@ -161,7 +176,8 @@ class Sweep:
         value = "" if trial.value is None else f", {self.config.objective.measure} {trial.value:.6g}"
         why = trial.user_attrs.get(FAILURE)
         is_best = best is not None and best.number == number
-        self.tell(f"trial {number}: {state}{value}{' (best so far)' if is_best else ''}{f': {why}' if why else ''}")
+        line = f"trial {number}: {state}{value}{' (best so far)' if is_best else ''}{f': {why}' if why else ''}"
+        self.display.ended(line)
         if best is not None:
             with self.folder.alone():
                 newest = best_of(self.study.trials(), self.config.objective.goal)
@@ -171,10 +187,13 @@ class Sweep:
     def _leave(self) -> None:
         """Let the runs save and end."""
         if self.signals.received is not None:
+            self.display.stopping(self.signals.received, self.progress)
             for trial in self.owned:
                 trial.signal(signal.SIGTERM)
             while any(run.job is not None and run.job.poll() is None for trial in self.owned for run in trial.runs):
+                self.display.update(self.progress)
                 time.sleep(POLL_S)
+        self.display.update(self.progress, is_last=True)
         for trial in self.owned:
             trial.lock.free()
 

@@ -2,6 +2,7 @@
 
 import math
 import signal
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,8 @@ from palestra.runtime.signals import exit_text
 from palestra.runtime.statistics import interquartile_mean
 from palestra.sweeps.config import SweepConfig
 from palestra.sweeps.folder import Lock, SweepFolder, remove_begun
-from palestra.sweeps.outcomes import ENV_STEPS, VALUES
+from palestra.sweeps.outcomes import ENV_STEPS, SECONDS, VALUES
+from palestra.sweeps.pace import Pace
 from palestra.sweeps.places import Job, Place, last_line
 from palestra.sweeps.study import SweepStudy
 from palestra.sweeps.watching import Watched
@@ -26,12 +28,22 @@ class TrialRun:
     def __init__(self, seed: int, path: Path, watched: Watched) -> None:
         self.seed, self.path, self.watched = seed, path, watched
         self.job: Job | None = None
+        self.pace = Pace()
         self.restarts = 0
         self.value: float | None = None
 
     @property
     def log(self) -> Path:
         return self.path.with_name(f"{self.path.name}.log")
+
+    @property
+    def is_running(self) -> bool:
+        return self.job is not None and self.job.poll() is None
+
+    def facts(self) -> tuple[float, float, float, float]:
+        """The time, the share of its training, its env steps, and its seconds of training."""
+        watched = self.watched
+        return time.monotonic(), watched.share, watched.counters["env_steps"], 60 * watched.minutes
 
 
 class OwnedTrial:
@@ -93,6 +105,8 @@ class OwnedTrial:
             arguments = ["train", str(self.config), f"seed={run.seed}", "--run", str(run.path), "--quiet"]
         else:
             arguments = ["resume", str(run.path), "--quiet"]
+            run.watched.look()
+        run.pace.begin(*run.facts())
         run.job = place.start(arguments, run.log)
 
     def is_free(self, run: TrialRun) -> bool:
@@ -120,9 +134,12 @@ class OwnedTrial:
         assert run.job is not None
         code = run.job.poll()
         run.watched.look()
+        run.pace.note(*run.facts())
         if code is None:
             return
         run.job = None
+        run.pace.end(time.monotonic())
+        self._note_seconds()
         if code == 0:
             run.value = run.watched.final()
             if math.isnan(run.value):
@@ -131,6 +148,11 @@ class OwnedTrial:
             run.restarts += 1
         elif not self.is_pruned and self.failure is None:
             self.failure = f"seed {run.seed}: {last_line(run.log) or 'its process ' + exit_text(code)}"
+
+    def _note_seconds(self) -> None:
+        """Keep how long its runs have worked, by which the end of the sweep is estimated."""
+        now_s = time.monotonic()
+        self.study.note(self.number, {SECONDS: sum(run.pace.seconds(now_s) for run in self.runs)})
 
     def _report(self) -> None:
         for step, value in self._reports():

@@ -63,7 +63,7 @@ def test_trials_are_listed_best_first_and_failures_say_why(tmp_path: Path) -> No
         ["2", "pruned"],
         ["3", "skipped"],
     ]
-    assert lines[0].split()[-5:] == ["gamma", "learning_rate.initial", "env", "steps", "why"]
+    assert lines[0].split()[-5:] == ["gamma", "learning_rate", "env", "steps", "why"]
     assert lines[2].split()[2:5] == ["71.5", "70", "73"]
     assert lines[3].endswith("seed 0: the loss is not a number")
     assert lines[5].endswith("excluded by gamma > 0.95")
@@ -125,7 +125,7 @@ def test_the_runs_of_a_trial_are_evaluated_and_listed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("keys", "short"),
     [
-        (["a.gamma", "b.learning_rate.value"], ["gamma", "learning_rate.value"]),
+        (["a.gamma", "b.learning_rate.value"], ["gamma", "learning_rate"]),
         (["players.host.gamma", "players.agent.gamma"], ["host.gamma", "agent.gamma"]),
         (["x", "y.x"], ["x", "y.x"]),
     ],

@@ -235,7 +235,5 @@ def test_an_evaluation_by_minutes_cannot_decide_a_pruning(tmp_path: Path) -> Non
     changes = [*SMALL, "evaluations.0.interval={every: 1, unit: minutes}"]
     base = read_config(ROOT / "configs/ppo-cartpole.yml", changes)
     pruning = {"name": "median", "num_seeds": 1, "startup_trials": 1, "warmup_steps": 0}
-    with pytest.raises(
-        ConfigError, match="pruning: expected evaluation 'main' with an interval in steps.* got minutes"
-    ):
+    with pytest.raises(ConfigError, match=r"pruning: expected evaluation .main. with .* got minutes"):
         Plan(read_sweep(SWEEP | {"pruning": pruning}, []), {"base": base})

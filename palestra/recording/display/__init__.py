@@ -18,8 +18,17 @@ def make_display(mode: Literal["auto", "plain", "quiet"], console: Console) -> D
     """`auto`: live on a terminal that can draw it, plain lines elsewhere. A quiet console shows nothing but errors."""
     if mode == "quiet" or console.quiet:
         return QuietDisplay(console)
-    can_draw = console.is_terminal and not console.is_dumb_terminal and not console.legacy_windows
-    if mode == "plain" or not can_draw:
+    if mode == "plain" or not can_draw(console):
         return PlainDisplay(console)
+    return LiveDisplay(console, needs_ascii(console))
+
+
+def can_draw(console: Console) -> bool:
+    """Whether it is a terminal on which lines can be drawn in place."""
+    return console.is_terminal and not console.is_dumb_terminal and not console.legacy_windows
+
+
+def needs_ascii(console: Console) -> bool:
+    """Whether a terminal may lack the characters of lines and bars."""
     locale = os.environ.get("LC_ALL") or os.environ.get("LANG")
-    return LiveDisplay(console, is_ascii=locale in ("C", "POSIX") or not console.encoding.startswith("utf"))
+    return locale in ("C", "POSIX") or not console.encoding.startswith("utf")

@@ -1,14 +1,15 @@
-"""A frame on a terminal, drawn in place by a thread of its own."""
+"""Lines on a terminal, drawn in place by a thread of its own: the frame of a run."""
 
 import logging
 import threading
 import time
+from types import TracebackType
 from typing import Self
 
 from rich.console import Console
 
 from palestra.recording.display.frame import Frame, Warnings
-from palestra.recording.display.lines import in_ascii
+from palestra.recording.display.lines import Line, in_ascii
 from palestra.recording.display.quiet import QuietDisplay
 from palestra.recording.display.terminal import Region
 from palestra.recording.results import Progress, plain_ascii, printable
@@ -21,22 +22,26 @@ NUM_KEPT = 3  # warnings in sight
 logger = logging.getLogger(__name__)
 
 
-class LiveDisplay(QuietDisplay):
-    """A frame that is alive between two updates: its clock, phase and tasks move, and it follows the terminal's size.
+class LiveLines:
+    """Lines in place on a terminal, alive between two updates: a thread of its own draws them, and follows the
+    terminal's size. A subclass says which lines.
 
     is_ascii: draw with characters that every terminal knows. cpu_s: what drawing has cost so far.
     """
 
+    fault = "the display could not show how the work goes, which goes on"
+
     def __init__(self, console: Console, is_ascii: bool) -> None:
-        super().__init__(console)
-        self.is_ascii = is_ascii
+        self._console, self.is_ascii = console, is_ascii
         self.cpu_s = 0.0
-        self._region, self._frame = Region(console), Frame()
-        self._latest: tuple[Progress, float] | None = None  # and when it came
-        self._warnings = Warnings(0, ())
+        self._region = Region(console)
         self._failed = False
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._work, name="display", daemon=True)
+
+    def _lines(self, width: int, height: int) -> list[Line] | None:
+        """At most `height` lines, each `width` wide; None: none are to be drawn yet."""
+        raise NotImplementedError
 
     def __enter__(self) -> Self:
         self._ended.clear()
@@ -44,6 +49,53 @@ class LiveDisplay(QuietDisplay):
         self._thread = threading.Thread(target=self._work, name="display", daemon=True)
         self._thread.start()
         return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Draw the last lines, which stay, and let go of the terminal; again is no error."""
+        if not self._ended.is_set():
+            self._ended.set()
+            self._thread.join()
+            self._draw()
+            self._region.release()
+
+    def _work(self) -> None:
+        size, due_s = self._console.size, 0.0
+        while not self._ended.wait(INTERVAL_S):
+            if time.monotonic() >= due_s or self._console.size != size:
+                size, before = self._console.size, self.cpu_s
+                self._draw()
+                due_s = time.monotonic() + (self.cpu_s - before) / MOST_SHARE
+
+    def _draw(self) -> None:
+        started = time.thread_time()
+        try:
+            width, height = self._console.size
+            lines = self._lines(width, height - 1)
+            if lines is None:
+                return
+            self._region.draw([in_ascii(line) for line in lines] if self.is_ascii else lines, width)
+        except Exception:  # a display is not worth a run
+            if not self._failed:
+                self._failed = True
+                logger.warning(self.fault, exc_info=True)
+        self.cpu_s += time.thread_time() - started
+
+
+class LiveDisplay(LiveLines, QuietDisplay):
+    """The frame of a run: its clock, phase and tasks move between two updates."""
+
+    fault = "the display could not show a run's progress; training goes on"
+
+    def __init__(self, console: Console, is_ascii: bool) -> None:
+        super().__init__(console, is_ascii)
+        self._frame = Frame()
+        self._latest: tuple[Progress, float] | None = None  # and when it came
+        self._warnings = Warnings(0, ())
 
     def update(self, progress: Progress) -> None:
         self._latest = progress, time.monotonic()
@@ -57,13 +109,6 @@ class LiveDisplay(QuietDisplay):
     def error(self, line: str) -> None:
         self._keep(f"error: {redacted(line)}")
 
-    def close(self) -> None:
-        if not self._ended.is_set():
-            self._ended.set()
-            self._thread.join()
-            self._draw()
-            self._region.release()
-
     def _known(self, text: str) -> str:
         return plain_ascii(text) if self.is_ascii else printable(text)
 
@@ -71,24 +116,8 @@ class LiveDisplay(QuietDisplay):
         self.log(line)
         self._warnings = Warnings(self._warnings.number + 1, (*self._warnings.last, line)[-NUM_KEPT:])
 
-    def _work(self) -> None:
-        size, due_s = self._console.size, 0.0
-        while not self._ended.wait(INTERVAL_S):
-            if time.monotonic() >= due_s or self._console.size != size:
-                size, before = self._console.size, self.cpu_s
-                self._draw()
-                due_s = time.monotonic() + (self.cpu_s - before) / MOST_SHARE
-
-    def _draw(self) -> None:
+    def _lines(self, width: int, height: int) -> list[Line] | None:
         if self._latest is None:
-            return
-        started = time.thread_time()
-        try:
-            (progress, at_s), (width, height) = self._latest, self._console.size
-            lines = self._frame.lines(progress, self._warnings, time.monotonic() - at_s, width, height - 1)
-            self._region.draw([in_ascii(line) for line in lines] if self.is_ascii else lines, width)
-        except Exception:  # a display is not worth a run
-            if not self._failed:
-                self._failed = True
-                logger.warning("the display could not show a run's progress; training goes on", exc_info=True)
-        self.cpu_s += time.thread_time() - started
+            return None
+        progress, at_s = self._latest
+        return self._frame.lines(progress, self._warnings, time.monotonic() - at_s, width, height)

@@ -1,0 +1,92 @@
+"""When a sweep will end: its runs are given to its places in turn until the budget is used up, as the sweep does it."""
+
+import heapq
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+MOST_TRIALS = 1000  # that are followed one by one; of more, several are taken for one
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """num_places: so many runs are computed side by side.
+    runs: of trials that have begun, the trial's number and the seconds that the run still takes; those that wait for a
+    place come last.
+    trial_s, trial_env_steps: what one more trial takes, over all its runs; nan if it is not known. num_parts: its runs
+    that are computed side by side.
+    env_steps: played by the trials that have ended.
+    num_trials, max_env_steps, begin_s: so many trials may still begin; none once trials that have ended played so many
+    env steps, nor after so many seconds. inf: no limit.
+    """
+
+    num_places: int
+    runs: Sequence[tuple[int, float]]
+    trial_s: float
+    trial_env_steps: float
+    num_parts: int
+    env_steps: float
+    num_trials: float
+    max_env_steps: float
+    begin_s: float
+
+
+def seconds_left(outlook: Outlook) -> float:
+    """Until the last run ends; nan if that cannot be known."""
+    if any(math.isnan(seconds) for _, seconds in outlook.runs):
+        return math.nan
+    places = [0.0] * outlook.num_places  # when each is free: a heap
+    ends: dict[int, float] = {}
+    for trial, seconds in outlook.runs:
+        ends[trial] = max(ends.get(trial, 0.0), _occupy(places, seconds))
+    if not _may_begin(outlook, outlook.env_steps, 0.0, 0):
+        return max(ends.values(), default=0.0)
+    num_trials = _num_trials(outlook)
+    if not math.isfinite(num_trials):
+        return math.nan
+    outlook = _bundled(outlook, math.ceil(num_trials / MOST_TRIALS))
+    ended = [(end, outlook.trial_env_steps) for end in ends.values()]  # a heap of what will have ended, and when
+    heapq.heapify(ended)
+    last, env_steps, num_begun = max(ends.values(), default=0.0), outlook.env_steps, 0
+    while True:
+        while ended and ended[0][0] <= places[0]:
+            env_steps += heapq.heappop(ended)[1]
+        if not _may_begin(outlook, env_steps, places[0], num_begun):
+            return last
+        end = max(_occupy(places, outlook.trial_s / outlook.num_parts) for _ in range(outlook.num_parts))
+        heapq.heappush(ended, (end, outlook.trial_env_steps))
+        last, num_begun = max(last, end), num_begun + 1
+
+
+def _occupy(places: list[float], seconds: float) -> float:
+    """Give a run to the first place that is free; gives when it ends."""
+    end = places[0] + seconds
+    heapq.heapreplace(places, end)
+    return end
+
+
+def _may_begin(outlook: Outlook, env_steps: float, at_s: float, num_begun: int) -> bool:
+    return num_begun < outlook.num_trials and not env_steps >= outlook.max_env_steps and at_s < outlook.begin_s
+
+
+def _num_trials(outlook: Outlook) -> float:
+    """About how many trials will begin; nan or inf if that cannot be known."""
+    if not outlook.trial_s > 0.0:
+        return math.nan
+    nums = [outlook.num_trials, outlook.begin_s * outlook.num_places / outlook.trial_s]
+    if outlook.max_env_steps < math.inf:
+        if math.isnan(outlook.trial_env_steps):
+            return math.nan
+        left = outlook.max_env_steps - outlook.env_steps
+        nums.append(left / outlook.trial_env_steps if outlook.trial_env_steps else math.inf)
+    return min(nums)
+
+
+def _bundled(outlook: Outlook, size: int) -> Outlook:
+    """With so many trials in the place of one."""
+    return replace(
+        outlook,
+        trial_s=outlook.trial_s * size,
+        trial_env_steps=outlook.trial_env_steps * size,
+        num_trials=outlook.num_trials / size,
+    )

@@ -1,0 +1,253 @@
+"""How a sweep stands, as plain data: what its display and its summary show."""
+
+import math
+import re
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from optuna.trial import FrozenTrial
+
+from palestra.sweeps.estimate import Outlook, seconds_left
+from palestra.sweeps.folder import SweepFolder
+from palestra.sweeps.outcomes import best_of, env_steps_of, seconds_of, state_of
+from palestra.sweeps.study import SweepStudy
+from palestra.sweeps.trials import OwnedTrial, TrialRun
+
+STATES = ("succeeded", "failed", "pruned", "skipped", "running")
+NUM_ENDED = 20  # so many trials that ended last are kept, and so many of those that failed
+
+NUM_FIRST = 3  # failures that the summary names
+
+
+@dataclass(frozen=True)
+class RunProgress:
+    """A run that this process works on. share: of its training. value: the objective at its last evaluation; None
+    before. seconds: how long it has worked. env_steps_per_s: nan if it is not known yet."""
+
+    trial: int
+    seed: int
+    share: float
+    value: float | None
+    seconds: float
+    env_steps: float
+    env_steps_per_s: float
+    restarts: int
+
+
+@dataclass(frozen=True)
+class EndedTrial:
+    """values: of its seeds. point: by the dotted keys. reason: why it failed or was skipped, else "". log: that of the
+    run that failed."""
+
+    number: int
+    state: str
+    value: float | None
+    values: Sequence[float]
+    point: Mapping[str, Any]
+    reason: str
+    log: Path | None
+
+
+@dataclass(frozen=True)
+class SweepProgress:
+    """counts: how many trials have each state, of those that occur. total: how many there will be, without those that
+    are skipped; None: the budget does not say it. done: of those, in whole trials and shares of the running ones.
+    max_s: after which no trial begins; inf: never. seconds_left: until the end; nan if it cannot be known.
+    num_elsewhere: trials that have begun and that this process does not work on. ended, failures: the last ones, the
+    newest first. first_failures: by number. stopped_by: the signal on which the runs save and end; None: none."""
+
+    path: Path
+    measure: str
+    counts: Mapping[str, int]
+    total: int | None
+    done: float
+    env_steps: float
+    max_env_steps: float
+    worked_s: float
+    max_s: float
+    seconds_left: float
+    best: EndedTrial | None
+    runs: Sequence[RunProgress]
+    num_elsewhere: int
+    ended: Sequence[EndedTrial]
+    failures: Sequence[EndedTrial]
+    first_failures: Sequence[EndedTrial]
+    stopped_by: int | None
+
+    @property
+    def num_ended(self) -> int:
+        return sum(count for state, count in self.counts.items() if state not in ("running", "skipped"))
+
+    @property
+    def share(self) -> float:
+        """Of the limit of the budget that is nearest, 0 to 1."""
+        shares = [self.env_steps / self.max_env_steps, self.worked_s / self.max_s]
+        shares += [] if self.total is None else [self.done / max(self.total, 1)]
+        return min(max(shares), 1.0)
+
+
+def progress_of(
+    folder: SweepFolder,
+    study: SweepStudy,
+    owned: Sequence[OwnedTrial],
+    num_places: int,
+    num_points: int | None,
+    worked_s: float,
+    stopped_by: int | None = None,
+) -> SweepProgress:
+    """owned: the trials that this process works on. num_points: of a grid."""
+    config, trials = study.config, study.trials()
+    states = [state_of(trial) for trial in trials]
+    counts = {state: states.count(state) for state in STATES if state in states}
+    mine = {trial.number for trial in owned}
+    elsewhere = [t for t, state in zip(trials, states, strict=True) if state == "running" and t.number not in mine]
+    ended = [trial for trial, state in zip(trials, states, strict=True) if state != "running"]
+    ended.sort(key=lambda trial: (_timestamp(trial.datetime_complete), trial.number), reverse=True)
+    failed = [trial for trial in ended if state_of(trial) == "failed"]
+    best = best_of(trials, config.objective.goal)
+    budget, num_skipped = config.budget, counts.get("skipped", 0)
+    limits = [] if budget.trials is None else [budget.trials]
+    limits += [] if num_points is None else [num_points - num_skipped]
+    total = min(limits, default=None)
+    now_s = time.monotonic()
+    progress = SweepProgress(
+        path=folder.path,
+        measure=config.objective.measure,
+        counts=counts,
+        total=total,
+        done=len(ended) - num_skipped + sum(trial.share for trial in owned),
+        env_steps=sum(map(env_steps_of, ended)) + sum(_env_steps(trial) for trial in owned),
+        max_env_steps=math.inf if budget.env_steps is None else budget.env_steps,
+        worked_s=worked_s,
+        max_s=math.inf if budget.minutes is None else 60 * budget.minutes,
+        seconds_left=math.nan,
+        best=None if best is None else _ended_trial(folder, best),
+        runs=[_run_progress(trial, run, now_s) for trial in owned for run in trial.runs if run.is_running],
+        num_elsewhere=len(elsewhere),
+        ended=[_ended_trial(folder, trial) for trial in ended[:NUM_ENDED]],
+        failures=[_ended_trial(folder, trial) for trial in failed[:NUM_ENDED]],
+        first_failures=[_ended_trial(folder, trial) for trial in sorted(failed, key=lambda t: t.number)[:NUM_FIRST]],
+        stopped_by=stopped_by,
+    )
+    if stopped_by is None:
+        left = seconds_left(_outlook(progress, study, ended, owned, elsewhere, num_places, now_s))
+        progress = replace(progress, seconds_left=left)
+    return progress
+
+
+def _timestamp(moment: datetime | None) -> float:
+    return 0.0 if moment is None else moment.timestamp()
+
+
+def _env_steps(trial: OwnedTrial) -> float:
+    return sum(run.watched.counters["env_steps"] for run in trial.runs)
+
+
+def _run_progress(trial: OwnedTrial, run: TrialRun, now_s: float) -> RunProgress:
+    values = run.watched.values
+    return RunProgress(
+        trial=trial.number,
+        seed=run.seed,
+        share=run.watched.share,
+        value=values[max(values)] if values else None,
+        seconds=run.pace.seconds(now_s),
+        env_steps=run.watched.counters["env_steps"],
+        env_steps_per_s=run.pace.env_steps_per_s(),
+        restarts=run.restarts,
+    )
+
+
+def _ended_trial(folder: SweepFolder, trial: FrozenTrial) -> EndedTrial:
+    facts = trial.user_attrs
+    reason = str(facts.get("skipped") or facts.get("failure") or "")
+    seed = re.match(r"seed (\d+): ", reason) if state_of(trial) == "failed" else None
+    log = None if seed is None else folder.trial(trial.number).path / f"seed-{seed[1]}.log"
+    values = facts.get("values") or {}
+    return EndedTrial(
+        number=trial.number,
+        state=state_of(trial),
+        value=trial.value,
+        values=list(values.values()),
+        point=trial.params,
+        reason=reason,
+        log=log,
+    )
+
+
+# ---- when it will end ------------------------------------------------------------------------------------
+
+
+def _outlook(
+    progress: SweepProgress,
+    study: SweepStudy,
+    ended: Sequence[FrozenTrial],
+    owned: Sequence[OwnedTrial],
+    elsewhere: Sequence[FrozenTrial],
+    num_places: int,
+    now_s: float,
+) -> Outlook:
+    """A further trial takes the mean of those that ended, in whatever way, and of those that run, as they would end at
+    their pace: the first that end are the short ones. Other processes are taken to work as fast as this one."""
+    is_in_turn = study.pruning is not None and study.pruning.over_seeds
+    num_seeds = len(study.config.seeds)
+    counted = [trial for trial in ended if state_of(trial) != "skipped"]
+    whole = [whole for trial in owned if (whole := _projected(trial, now_s)) is not None]
+    known = [(seconds, env_steps_of(trial)) for trial in counted if (seconds := seconds_of(trial)) is not None]
+    trial_s, trial_env_steps = (
+        _mean(seconds for seconds, _ in known + whole),
+        _mean(steps for _, steps in known + whole),
+    )
+    running, waiting = [], []
+    for trial in owned:
+        for run in trial.runs:
+            if run.is_running:
+                running.append((trial.number, _run_left(run, trial_s / num_seeds, now_s)))
+            elif run.value is None:
+                waiting.append((trial.number, trial_s / num_seeds))
+    places_of_trial = max(1, round(num_places / len(owned))) if owned else min(num_places, num_seeds)
+    for frozen in elsewhere:
+        gone_s = max(time.time() - _timestamp(frozen.datetime_start), 0.0)
+        left = max(trial_s / places_of_trial - gone_s, 0.0)
+        running += [(frozen.number, left)] * places_of_trial
+        num_places += places_of_trial
+    begun = len(counted) + len(owned) + len(elsewhere)
+    return Outlook(
+        num_places=num_places,
+        runs=running + waiting,
+        trial_s=trial_s,
+        trial_env_steps=trial_env_steps,
+        num_parts=1 if is_in_turn else num_seeds,
+        env_steps=sum(map(env_steps_of, ended)),
+        num_trials=math.inf if progress.total is None else max(progress.total - begun, 0),
+        max_env_steps=progress.max_env_steps,
+        begin_s=progress.max_s - progress.worked_s,
+    )
+
+
+def _mean(values: Iterable[float]) -> float:
+    listed = list(values)
+    return fmean(listed) if listed else math.nan
+
+
+def _run_left(run: TrialRun, usual_s: float, now_s: float) -> float:
+    left = run.pace.seconds_left(now_s)
+    if math.isnan(left) and not math.isnan(usual_s):
+        return max(usual_s - run.pace.seconds(now_s), 0.0)
+    return left
+
+
+def _projected(trial: OwnedTrial, now_s: float) -> tuple[float, float] | None:
+    """The seconds and env steps of all of a trial's runs, if it is not ended early; None before any has gone on."""
+    seconds, env_steps = [], []
+    for run in trial.runs:
+        share = 1.0 if run.value is not None else run.watched.share
+        left = 0.0 if run.value is not None else run.pace.seconds_left(now_s)
+        if not math.isnan(left):
+            seconds.append(run.pace.seconds(now_s) + left)
+            env_steps.append(run.watched.counters["env_steps"] / share)
+    return (len(trial.runs) * fmean(seconds), len(trial.runs) * fmean(env_steps)) if seconds else None
