@@ -1,6 +1,5 @@
 """What `palestra sweep` does: finds the sweep that its arguments mean, works on it, and says what was found."""
 
-import importlib.util
 import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -12,19 +11,13 @@ from rich.console import Console
 from palestra.commands.named_configs import find_config
 from palestra.commands.seeds import parse_seeds
 from palestra.commands.suggest_config import shipped_configs
-from palestra.config import ConfigError, ConfigErrorItem, MissingExtra, load_yaml, trusting
+from palestra.config import ConfigError, ConfigErrorItem, load_yaml, trusting
 from palestra.config.files import full_key
 from palestra.runs.config import RunConfig, read_config
 from palestra.sweeps.config import SweepConfig, is_sweep
 from palestra.sweeps.folder import SweepFolder, default_path, is_sweep_folder
 from palestra.sweeps.places import available_cores
-
-
-def require_optuna() -> None:
-    """Raises MissingExtra."""
-    if importlib.util.find_spec("optuna") is None:
-        message = "the extra 'optuna' is missing; install it by: pip install 'palestra[optuna]'"
-        raise MissingExtra([ConfigErrorItem("sweep", message)])
+from palestra.sweeps.storages import require_optuna
 
 
 def open_sweep(

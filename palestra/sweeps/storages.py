@@ -1,20 +1,32 @@
-"""Where Optuna keeps the study of a sweep."""
+"""Where Optuna keeps the study of a sweep. `open` is for work on it; `open_to_read` changes and makes nothing."""
 
+import importlib.util
+import json
 import os
 import re
+import sqlite3
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from urllib.parse import quote
 
 from pydantic import model_validator
 
-from palestra.config import ByName, Config, ConfigError, ConfigErrorItem, NonEmptyStr
-from palestra.storage.disk import Folder
+from palestra.config import ByName, Config, ConfigError, ConfigErrorItem, MissingExtra, NonEmptyStr
+from palestra.storage.disk import Folder, open_plain
 from palestra.storage.secrets import may_hold_secret
 
 if TYPE_CHECKING:
     from optuna.storages import BaseStorage
 
 WAIT_S = 120.0  # for another process that writes to the SQLite file
+
+
+def require_optuna() -> None:
+    """Raises MissingExtra."""
+    if importlib.util.find_spec("optuna") is None:
+        message = "the extra 'optuna' is missing; install it by: pip install 'palestra[optuna]'"
+        raise MissingExtra([ConfigErrorItem("sweep", message)])
 
 
 class SQLiteConfig(Config):
@@ -32,6 +44,16 @@ class SQLiteConfig(Config):
         file = _own_file(folder, "study.db")
         return RDBStorage(f"sqlite:///{file}", engine_kwargs={"connect_args": {"timeout": WAIT_S}})
 
+    def open_to_read(self, folder: Folder) -> "BaseStorage":
+        from optuna.storages import RDBStorage
+
+        address = f"file:{quote(str(_own_file(folder, 'study.db')))}?mode=ro"
+
+        def connect() -> sqlite3.Connection:
+            return sqlite3.connect(address, uri=True, timeout=WAIT_S, check_same_thread=False)
+
+        return RDBStorage("sqlite://", engine_kwargs={"creator": connect}, skip_table_creation=True)
+
 
 class JournalConfig(Config):
     """A file to which lines are added; several machines may share it."""
@@ -46,11 +68,19 @@ class JournalConfig(Config):
         from optuna.storages import JournalStorage
         from optuna.storages.journal import JournalFileBackend
 
-        file = _own_file(folder, "study.journal") if self.path is None else Path(self.path).absolute()
+        file = self._file(folder)
         try:
             return JournalStorage(JournalFileBackend(str(file)))
         except OSError as error:
             raise _error("path", f"{file} cannot be used: {error.strerror}") from error
+
+    def open_to_read(self, folder: Folder) -> "BaseStorage":
+        from optuna.storages import JournalStorage
+
+        return JournalStorage(_StoredJournal(self._file(folder)))  # type: ignore[arg-type]
+
+    def _file(self, folder: Folder) -> Path:
+        return _own_file(folder, "study.journal") if self.path is None else Path(self.path).absolute()
 
 
 class DatabaseConfig(Config):
@@ -75,6 +105,12 @@ class DatabaseConfig(Config):
         return self
 
     def open(self, folder: Folder) -> "BaseStorage":
+        return self._connect(makes_tables=True)
+
+    def open_to_read(self, folder: Folder) -> "BaseStorage":
+        return self._connect(makes_tables=False)
+
+    def _connect(self, makes_tables: bool) -> "BaseStorage":
         from optuna.storages import RDBStorage
         from sqlalchemy import make_url
         from sqlalchemy.exc import SQLAlchemyError
@@ -89,7 +125,11 @@ class DatabaseConfig(Config):
             url = make_url(self.url)
             if password is not None:
                 url = url.set(password=password)
-            return RDBStorage(url.render_as_string(hide_password=False), engine_kwargs={"pool_pre_ping": True})
+            return RDBStorage(
+                url.render_as_string(hide_password=False),
+                engine_kwargs={"pool_pre_ping": True},
+                skip_table_creation=not makes_tables,
+            )
         except (SQLAlchemyError, ImportError, ValueError) as error:
             why = " ".join(str(getattr(error, "orig", None) or error).split())
             if password:
@@ -98,6 +138,22 @@ class DatabaseConfig(Config):
 
 
 AnyStorageConfig = Annotated[SQLiteConfig | JournalConfig | DatabaseConfig, ByName()]
+
+
+class _StoredJournal:
+    """The lines of a journal, for Optuna's storage, which cannot add to them. The last one may be unfinished."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def read_logs(self, log_number_from: int) -> Iterator[dict[str, Any]]:
+        file = open_plain(self.file)
+        try:
+            content = b"".join(file.pieces(file.size))
+        finally:
+            file.close()
+        whole = content[: content.rfind(b"\n") + 1]
+        yield from map(json.loads, whole.splitlines()[log_number_from:])
 
 
 def _own_file(folder: Folder, name: str) -> Path:
