@@ -260,7 +260,9 @@ def report(
     ],
     out: Annotated[
         Path | None,
-        typer.Option(help="the page [RUN/report.html, SWEEP/report.html; of several: ./report.html]", show_default=False),
+        typer.Option(
+            help="the page [RUN/report.html, SWEEP/report.html; of several: ./report.html]", show_default=False
+        ),
     ] = None,
     connect: Annotated[
         bool, typer.Option("--connect", help="of a sweep whose study lies in a database: connect to it")

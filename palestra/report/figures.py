@@ -23,11 +23,12 @@ from palestra.report.groups import FEWEST_OF_A_BAND, Curve
 
 T = TypeVar("T")
 NUM_SERIES = 8  # colours for lines, told apart by colour-blind eyes; --series-0 ... of the style
-INK, GRID = "#0a0b01", "#0a0b02"
+INK, GRID, CARD = "#0a0b01", "#0a0b02", "#0a0b03"
 SERIES = tuple(f"#0a0c{number:02x}" for number in range(NUM_SERIES))
 NUM_LEVELS = 6  # from weak to strong, for values in their order; --level-0 ... of the style
 LEVELS = tuple(f"#0a0d{number:02x}" for number in range(NUM_LEVELS))
-VARIABLES = {INK: "--ink-soft", GRID: "--line"} | {colour: f"--series-{n}" for n, colour in enumerate(SERIES)}
+VARIABLES = {INK: "--ink-soft", GRID: "--line", CARD: "--card"}
+VARIABLES |= {colour: f"--series-{n}" for n, colour in enumerate(SERIES)}
 VARIABLES |= {colour: f"--level-{n}" for n, colour in enumerate(LEVELS)}
 MARKS = "osD^vPX*"
 MOST_POINTS = 200  # of a line

@@ -49,7 +49,9 @@ def trial_curves(data: SweepData) -> TrialCurves:
         return TrialCurves(tuple(curves), _unit(data), source, len(reported))
     begun = [trial for trial in data.trials if trial.is_here and trial.state != "skipped"]
     checked = {name: _checked(base) for name, base in data.bases.items()}
-    curves = [TrialCurve(trial, _recorded(data, trial, checked.get(data.base_of(trial)))) for trial in _chosen(data, begun)]
+    curves = [
+        TrialCurve(trial, _recorded(data, trial, checked.get(data.base_of(trial)))) for trial in _chosen(data, begun)
+    ]
     source = "The values are the interquartile means over the seeds, at the steps that all of them have."
     if None in checked.values():
         source = "The records of some trials cannot be read here: their config names what is not trusted or known."

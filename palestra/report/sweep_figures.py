@@ -7,9 +7,9 @@ from typing import Any, Self
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter, FixedLocator, LogFormatterSciNotation, MaxNLocator, NullFormatter
+from matplotlib.ticker import EngFormatter, FixedLocator, MaxNLocator, NullLocator
 
-from palestra.report.figures import GRID, INK, NUM_SERIES, NUM_LEVELS, SERIES, LEVELS, short
+from palestra.report.figures import CARD, GRID, INK, LEVELS, NUM_LEVELS, NUM_SERIES, SERIES, short
 from palestra.report.sweep_curves import TrialCurve, finite
 from palestra.report.sweep_reading import Axis, SweepData, TrialData, value_text
 from palestra.sweeps.trials import mean
@@ -18,6 +18,7 @@ BEST = SERIES[1]  # the colour of the best trial
 FURTHEST = 10  # times the distance from the best to the median: worse values are drawn at the edge
 MOST_LABELS = 12  # of the choices of an axis
 LONGEST_CHOICE = 14
+ABSENT = -0.11  # the height of trials that do not have a key
 GOLDEN = (math.sqrt(5) - 1) / 2  # its multiples lie evenly in 0..1: dots beside each other do not hide each other
 BAR_HEIGHT = 0.3  # inches
 
@@ -52,6 +53,9 @@ class ValueRange:
     def share(self, value: float) -> float:
         return (self.shown(value) - self.low) / (self.high - self.low)
 
+    def ticks(self) -> list[float]:
+        return [tick for tick in MaxNLocator(5).tick_values(self.low, self.high) if self.low <= tick <= self.high]
+
     def fit(self, axes: Axes, room_below: float = 0.05) -> None:
         """Set the limits of the vertical axis."""
         size = self.high - self.low
@@ -78,7 +82,8 @@ def paint_values(figure: Figure, data: SweepData, trials: Sequence[TrialData], v
     if steps:
         line = [values.shown(height) for height in heights]
         axes.step(steps, line, where="post", color=BEST, linewidth=1.6, label="best so far", zorder=3)
-    bottom = values.low - 0.09 * (values.high - values.low)
+    size = values.high - values.low
+    bottom = values.low - 0.15 * size
     marks = {"succeeded": ("o", 0), "pruned": ("v", 7), "failed": ("x", 3), "skipped": ("|", 4), "running": ("D", 2)}
     for state, (mark, number) in marks.items():
         mine = [trial for trial in trials if trial.state == state]
@@ -95,7 +100,11 @@ def paint_values(figure: Figure, data: SweepData, trials: Sequence[TrialData], v
                 alpha=0.75,
                 label=state,
             )
-    values.fit(axes, room_below=0.14)
+    values.fit(axes)
+    if any(math.isnan(_last_value(trial)) for trial in trials):
+        values.fit(axes, room_below=0.22)
+        axes.axhline(values.low - 0.08 * size, color=INK, linewidth=0.7, linestyle=(0, (2, 3)))
+        axes.yaxis.set_major_locator(FixedLocator(values.ticks()))
     axes.set_xlabel("trial")
     axes.set_ylabel(short(data.config.objective.measure))
     axes.xaxis.set_major_locator(MaxNLocator(8, integer=True))
@@ -106,7 +115,7 @@ def _last_value(trial: TrialData) -> float:
     """Its value; of one that did not succeed the last that it has reported, if there is one."""
     if trial.state in ("succeeded", "failed", "skipped"):
         return trial.value
-    return next((value for _, value in reversed(trial.reported.items()) if math.isfinite(value)), math.nan)
+    return next((value for _, value in reversed([*trial.reported.items()]) if math.isfinite(value)), math.nan)
 
 
 def _best_so_far(data: SweepData) -> tuple[list[int], list[float]]:
@@ -148,7 +157,7 @@ def paint_importance(figure: Figure, shares: Mapping[str, float]) -> None:
 
 
 def parallel_size(num_axes: int) -> tuple[float, float]:
-    return max(5.4, min(1.3 * (num_axes + 1), 14.0)), 3.4
+    return max(7.2, 1.25 * (num_axes + 1)), 3.4
 
 
 def paint_parallel(
@@ -168,21 +177,27 @@ def paint_parallel(
             alpha=1.0 if is_best else 0.85,
         )
     for place, axis in enumerate(axes_shown):
-        _draw_axis(axes, place, axis.label, [(axis.share(tick), text) for tick, text in _ticks(axis)])
-    ticks = [tick for tick in MaxNLocator(5).tick_values(values.low, values.high) if values.shown(tick) == tick]
-    texts = [(values.share(tick), f"{tick:g}") for tick in ticks]
+        ticks = [(_height(axis, tick), text) for tick, text in _ticks(axis)]
+        is_everywhere = all(axis.key in trial.point for trial in trials)
+        _draw_axis(axes, place, axis.label, ticks if is_everywhere else [(ABSENT, "absent"), *ticks])
+    texts = [(values.share(tick), f"{tick:g}") for tick in values.ticks()]
     _draw_axis(axes, len(axes_shown), data.config.objective.measure, texts)
     axes.set_xlim(-0.15, len(axes_shown) + 0.4)
-    axes.set_ylim(-0.05, 1.14)
+    axes.set_ylim(-0.15, 1.14)
     axes.axis("off")
 
 
 def _parallel_height(axis: Axis, trial: TrialData) -> float:
     """Choices are spread a little, so that lines through the same one do not hide each other."""
     if axis.key not in trial.point:
-        return math.nan
-    spread = 0.3 / max(1, len(axis.choices) - 1) * (_jitter(trial) - 0.5) if axis.choices else 0.0
-    return axis.share(trial.point[axis.key]) + min(0.06, max(-0.06, spread))
+        return ABSENT
+    spread = min(0.1, 0.6 / len(axis.choices)) * (_jitter(trial) - 0.5) if axis.choices else 0.0
+    return _height(axis, trial.point[axis.key]) + spread
+
+
+def _height(axis: Axis, value: Any) -> float:
+    """The height of a value, 0..1; choices leave room for their spread at the ends."""
+    return 0.06 + 0.88 * axis.share(value) if axis.choices else axis.share(value)
 
 
 def _draw_axis(axes: Axes, place: int, name: str, ticks: Sequence[tuple[float, str]]) -> None:
@@ -190,7 +205,8 @@ def _draw_axis(axes: Axes, place: int, name: str, ticks: Sequence[tuple[float, s
     axes.text(place, 1.1 if place % 2 == 0 else 1.04, short(name), ha="center", va="bottom", fontsize=8.5)
     for height, text in ticks:
         axes.plot([place, place + 0.03], [height, height], color=INK, linewidth=1, zorder=4)
-        axes.text(place + 0.05, height, text, va="center", fontsize=8, zorder=5)
+        behind = {"facecolor": CARD, "alpha": 0.75, "edgecolor": "none", "pad": 0.6}
+        axes.text(place + 0.05, height, text, va="center", fontsize=8, zorder=5, bbox=behind)
 
 
 def _ticks(axis: Axis) -> list[tuple[Any, str]]:
@@ -236,12 +252,12 @@ def paint_slice(figure: Figure, data: SweepData, axis: Axis, trials: Sequence[Tr
         height = values.shown(trial.value)
         axes.plot(place, height, "o", color=colour, markersize=3.8, alpha=0.6, markeredgewidth=0)
         if is_best:
-            axes.plot(place, height, "*", color=BEST, markersize=11, markeredgewidth=0, zorder=4)
+            star = BEST if len(bases) == 1 else colour
+            axes.plot(place, height, "*", color=star, markersize=12, markeredgewidth=0.8, markeredgecolor=INK, zorder=4)
     if axis.choices:
         _paint_columns(axes, data, axis, values)
     elif axis.is_log:
         axes.set_xscale("log")
-        axes.xaxis.set_major_formatter(LogFormatterSciNotation())
     values.fit(axes)
     _fit_slice(axes, axis)
     axes.set_ylabel(short(data.config.objective.measure))
@@ -267,11 +283,9 @@ def _fit_slice(axes: Axes, axis: Axis) -> None:
     elif axis.is_log:
         room = (axis.high / axis.low) ** 0.04
         axes.set_xlim(axis.low / room, axis.high * room)
-        ticks = [tick for tick, _ in _ticks(axis)] if axis.high / axis.low < 100 else None
-        if ticks is not None:
-            axes.xaxis.set_major_locator(FixedLocator(ticks))
-            axes.xaxis.set_major_formatter(lambda value, _: f"{value:.3g}")
-        axes.xaxis.set_minor_formatter(NullFormatter())
+        ticks = _ticks(axis)
+        axes.set_xticks([place for place, _ in ticks], [text for _, text in ticks])
+        axes.xaxis.set_minor_locator(NullLocator())
     else:
         room = 0.04 * (axis.high - axis.low)
         axes.set_xlim(axis.low - room, axis.high + room)

@@ -12,38 +12,43 @@ from optuna.trial import TrialState, create_trial
 from palestra.report.sweep_reading import SweepData, TrialData
 
 FEWEST_TRIALS = 5
+FEW_TRIALS = 50  # of which importance is a hint at most
 BEST_SHARE = 0.1  # of the trials, which are compared with all
 
 
 @dataclass(frozen=True)
 class Importance:
-    """shares: of each key, the largest first; they add up to 1. Empty if there is nothing to say. text: what they rest
-    on, or why there are none."""
+    """shares: of each key, the largest first; they add up to 1. why_not: why there are none. num_trials: on which they
+    rest."""
 
     shares: Mapping[str, float]
-    text: str
+    why_not: str
+    num_trials: int
 
 
 def importance_of(data: SweepData, trials: Sequence[TrialData]) -> Importance:
-    """Of the trials that succeeded; a key that only some of them have counts where it occurs."""
+    """Of the trials that succeeded; a key that only some of them have counts where it occurs, and one that has the same
+    value in all of them does not."""
     usable = [trial for trial in trials if trial.state == "succeeded" and math.isfinite(trial.value)]
-    if len(usable) < FEWEST_TRIALS:
-        return Importance({}, f"The importance of keys needs {FEWEST_TRIALS} trials that succeeded; {len(usable)} have.")
+    num = len(usable)
+    if num < FEWEST_TRIALS:
+        return Importance(
+            {}, f"it needs {FEWEST_TRIALS} trials that succeeded with a finite value, and {num} have", num
+        )
     if len({trial.value for trial in usable}) == 1:
-        return Importance({}, f"The importance of keys is unknown: all {len(usable)} trials have the same value.")
-    searched = {axis.key for axis in data.axes}
+        return Importance({}, f"all {num:,} trials have the same value", num)
+    varied = {
+        axis.key for axis in data.axes if len({axis.at(t.point[axis.key]) for t in usable if axis.key in t.point}) > 1
+    }
     try:
         found = _shares(data, usable)
     except (ValueError, RuntimeError, ArithmeticError, LookupError) as error:
-        return Importance({}, f"Optuna cannot compute the importance of keys: {error!s:.200}")
-    found = {key: share for key, share in found.items() if key in searched and math.isfinite(share)}
+        return Importance({}, f"Optuna cannot compute it: {error!s:.200}", num)
+    found = {key: share for key, share in found.items() if key in varied and math.isfinite(share)}
     total = sum(found.values())
     if total <= 0:
-        return Importance({}, f"The importance of keys is unknown: none tells the best of {len(usable)} trials apart.")
-    shares = {key: share / total for key, share in sorted(found.items(), key=lambda item: -item[1])}
-    num_best = max(2, math.ceil(BEST_SHARE * len(usable)))
-    few = ", which is few: take it as a hint" if num_best < 5 else ""
-    return Importance(shares, f"By PED-ANOVA: the best {num_best} of {len(usable):,} trials against all{few}.")
+        return Importance({}, f"no key tells the best of {num:,} trials from the others", num)
+    return Importance({key: found[key] / total for key in sorted(found, key=lambda key: -found[key])}, "", num)
 
 
 def _shares(data: SweepData, trials: Sequence[TrialData]) -> dict[str, float]:

@@ -3,7 +3,7 @@ names is imported unless the user trusts it."""
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -20,7 +20,7 @@ from palestra.recording.results import as_float, score_text
 from palestra.report.overview import pairs_text
 from palestra.runs.branching import Change, tree_differences
 from palestra.runs.config import RunConfig
-from palestra.storage.disk import RunFolderError
+from palestra.storage.disk import Folder, RunFolderError
 from palestra.sweeps.config import SweepConfig
 from palestra.sweeps.folder import SweepFolder
 from palestra.sweeps.space import BASE, Base, ChoiceConfig, DimensionConfig, IntegerConfig, LogConfig
@@ -28,7 +28,6 @@ from palestra.sweeps.storages import DatabaseConfig
 from palestra.sweeps.study import SKIPPED, best_of, env_steps_of, state_of
 
 STATES = ("succeeded", "failed", "pruned", "skipped", "running")
-VAGUE = {"name", "value"}  # last words of keys that say nothing alone
 
 
 @dataclass(frozen=True)
@@ -129,7 +128,7 @@ class SweepData:
         facts, faults = folder.facts(), list[str]()
         with importing_no_others():
             try:
-                config = check(load_yaml(_text(folder, "sweep.yml")), SweepConfig)
+                config = check(load_yaml(folder.root.read("sweep.yml").decode(errors="replace")), SweepConfig)
             except ConfigError as error:
                 raise RunFolderError(f"{folder.config} differs from what was written:\n{error}") from error
         trials = _read_study(folder, config, may_connect)
@@ -140,10 +139,10 @@ class SweepData:
             path=path,
             config=config,
             facts=facts,
-            bases={name: _mapping(lambda name=name: folder.bases.read(f"{name}.yml"), faults) for name in names},
+            bases={name: _mapping(folder.bases, f"{name}.yml", faults) for name in names},
             trials=tuple(read),
             best=next((trial for trial in read if best is not None and trial.number == best.number), None),
-            best_config={} if best is None else _mapping(lambda: folder.root.read("best.yml"), faults),
+            best_config={} if best is None else _mapping(folder.root, "best.yml", faults),
             faults=tuple(faults),
         )
 
@@ -152,10 +151,15 @@ class SweepData:
     @cached_property
     def axes(self) -> tuple[Axis, ...]:
         """The dimensions, first that of the bases if there are several. Those with a single value are left out."""
-        labels = short_labels(list(self.config.space))
         bases = [Axis.of_choices(BASE, BASE, list(self.bases))] if len(self.bases) > 1 else []
-        found = [Axis.of(key, labels[key], dimension) for key, dimension in self.config.space.items()]
+        found = [Axis.of(key, self.labels[key], dimension) for key, dimension in self.config.space.items()]
         return tuple(axis for axis in (*bases, *found) if axis.low < axis.high)
+
+    @cached_property
+    def labels(self) -> dict[str, str]:
+        """The labels of the keys, in the order of the space; that of the base first, if there are several."""
+        labels = short_labels(list(self.config.space))
+        return {BASE: BASE, **labels} if len(self.bases) > 1 else labels
 
     def has_key(self, base: str, key: str) -> bool:
         """Whether the config of a base has a key in full."""
@@ -182,7 +186,7 @@ class SweepData:
         return [change for change in changes if change.key != "seed"]
 
 
-def read_setting(data: SweepData) -> list[tuple[str, str]]:
+def setting_entries(data: SweepData) -> list[tuple[str, str]]:
     """Where the sweep lies, and which versions and machine began it."""
     entries = {
         "folder": str(data.path.resolve()),
@@ -206,8 +210,16 @@ def value_text(value: Any) -> str:
 
 def point_text(data: SweepData, trial: TrialData) -> str:
     """learning_rate 0.0003, gamma 0.99"""
-    labels = short_labels([key for key in trial.point if key != BASE]) | {BASE: BASE}
-    return ", ".join(f"{labels[key]} {value_text(value)}" for key, value in trial.point.items()) or "nothing searched"
+    texts = [f"{data.labels.get(key, key)} {value_text(value)}" for key, value in trial.point.items()]
+    return ", ".join(texts) or "nothing searched"
+
+
+def best_text(data: SweepData) -> str:
+    """The best trial as a sentence."""
+    if data.best is None:
+        return "No trial has succeeded so far."
+    value, point = objective_text(data.best.value), point_text(data, data.best)
+    return f"The best trial so far is {data.best.number} with {value}: {point}."
 
 
 def objective_text(value: float) -> str:
@@ -216,18 +228,19 @@ def objective_text(value: float) -> str:
 
 
 def short_labels(keys: Sequence[str]) -> dict[str, str]:
-    """The last words of each dotted key, as many as tell it from the others and say something."""
+    """The last words of each dotted key, as many as tell it from the others and say something. The value of a schedule
+    has the name of the schedule."""
 
     def tail(key: str, count: int) -> str:
-        return ".".join(key.split(".")[-count:])
+        return ".".join(key.removesuffix(".value").split(".")[-count:])
 
     found = {}
     for key in keys:
         count = 1
-        while count < key.count(".") + 1 and (
+        while count <= key.count(".") and (
             sum(tail(other, count) == tail(key, count) for other in keys) > 1
             or (first := tail(key, count).partition(".")[0]).isdigit()
-            or first in VAGUE
+            or first == "name"
         ):
             count += 1
         found[key] = tail(key, count)
@@ -240,7 +253,9 @@ def short_labels(keys: Sequence[str]) -> dict[str, str]:
 def _read_study(folder: SweepFolder, config: SweepConfig, may_connect: bool) -> list[FrozenTrial]:
     storage = config.storage
     if isinstance(storage, DatabaseConfig) and not may_connect:
-        message = f"the study lies in the database {storage.url}; another person may have named it: to connect, --connect"
+        message = (
+            f"the study lies in the database {storage.url}; another person may have named it: to connect, --connect"
+        )
         raise ConfigError([ConfigErrorItem("storage.url", message)])
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     try:
@@ -254,13 +269,9 @@ def _read_study(folder: SweepFolder, config: SweepConfig, may_connect: bool) -> 
         raise RunFolderError(f"{where}: {type(error).__name__}: {why:.300}") from error
 
 
-def _text(folder: SweepFolder, name: str) -> str:
-    return folder.root.read(name).decode(errors="replace")
-
-
-def _mapping(read: Callable[[], bytes], faults: list[str]) -> Mapping[str, Any]:
+def _mapping(folder: Folder, name: str, faults: list[str]) -> Mapping[str, Any]:
     try:
-        return load_yaml(read().decode(errors="replace"))
+        return load_yaml(folder.read(name).decode(errors="replace"))
     except (OSError, RunFolderError, ConfigError) as error:
-        faults.append(str(error))
+        faults.append(f"{folder.path / name} cannot be read: {error}")
         return {}
