@@ -15,7 +15,8 @@ from palestra.report.sweep_reading import Axis, SweepData, TrialData, value_text
 from palestra.sweeps.trials import mean
 
 BEST = SERIES[1]  # the colour of the best trial
-FURTHEST = 10  # times the distance from the best to the median: worse values are drawn at the edge
+FURTHEST = 3  # times the distance from the best to that which three quarters reach: the edge of what is drawn
+FEW_LINES = 60  # that do not hide each other
 MOST_LABELS = 12  # of the choices of an axis
 LONGEST_CHOICE = 14
 ABSENT = -0.11  # the height of trials that do not have a key
@@ -37,11 +38,11 @@ class ValueRange:
         known = sorted(value for value in values if math.isfinite(value))
         if not known:
             return cls(0.0, 1.0)
-        low, high, median = known[0], known[-1], known[len(known) // 2]
-        if goal == "max" and median < high:
-            low = max(low, high - FURTHEST * (high - median))
-        elif goal == "min" and median > low:
-            high = min(high, low + FURTHEST * (median - low))
+        low, high, quarter = known[0], known[-1], len(known) // 4
+        if goal == "max" and known[quarter] < high:
+            low = next(value for value in known if value >= high - FURTHEST * (high - known[quarter]))
+        elif goal == "min" and known[-1 - quarter] > low:
+            high = next(value for value in known[::-1] if value <= low + FURTHEST * (known[-1 - quarter] - low))
         return cls(low, high) if low < high else cls(low - 0.5 * max(1.0, abs(low)), low + 0.5 * max(1.0, abs(low)))
 
     def shown(self, value: float) -> float:
@@ -173,8 +174,8 @@ def paint_parallel(
             range(len(heights)),
             heights,
             color=BEST if is_best else colours[trial.number],
-            linewidth=2.2 if is_best else 1.0,
-            alpha=1.0 if is_best else 0.85,
+            linewidth=2.2 if is_best else 1.0 if len(trials) <= FEW_LINES else 0.7,
+            alpha=1.0 if is_best else 0.85 if len(trials) <= FEW_LINES else 0.6,
         )
     for place, axis in enumerate(axes_shown):
         ticks = [(_height(axis, tick), text) for tick, text in _ticks(axis)]
@@ -223,7 +224,7 @@ def _ticks(axis: Axis) -> list[tuple[Any, str]]:
     kept: list[tuple[float, str]] = []
     for number in numbers:
         if not kept or axis.share(number) - axis.share(kept[-1][0]) > 0.06:
-            kept.append((number, f"{number:.3g}"))
+            kept.append((number, f"{number:.4g}"))
     return kept
 
 
@@ -240,20 +241,22 @@ def _jitter(trial: TrialData) -> float:
 
 
 def paint_slice(figure: Figure, data: SweepData, axis: Axis, trials: Sequence[TrialData], values: ValueRange) -> None:
-    """The value of each of the trials over one key; of a choice with the interquartile mean of all trials as a mark."""
+    """The value of each of the trials over one key; of a choice with the interquartile mean of all trials as a mark.
+    trials: the best first."""
     axes = figure.subplots()
-    bases = list(data.bases)
-    for trial in reversed(trials):
-        if axis.key not in trial.point:
-            continue
-        is_best = data.best is not None and trial.number == data.best.number
-        colour = SERIES[bases.index(data.base_of(trial)) % NUM_SERIES] if data.base_of(trial) in bases else INK
-        place = axis.at(trial.point[axis.key]) + (0.5 * (_jitter(trial) - 0.5) if axis.choices else 0.0)
-        height = values.shown(trial.value)
-        axes.plot(place, height, "o", color=colour, markersize=3.8, alpha=0.6, markeredgewidth=0)
-        if is_best:
-            star = BEST if len(bases) == 1 else colour
-            axes.plot(place, height, "*", color=star, markersize=12, markeredgewidth=0.8, markeredgecolor=INK, zorder=4)
+    names = list(data.bases)
+    for number, name in enumerate(names):
+        mine = [trial for trial in trials if axis.key in trial.point and data.base_of(trial) == name]
+        colour, heights = SERIES[number % NUM_SERIES], [values.shown(trial.value) for trial in mine]
+        places = [_slice_place(axis, trial) for trial in mine]
+        axes.plot(places, heights, "o", color=colour, markersize=3.8, alpha=0.6, markeredgewidth=0)
+        if mine and mine[0] is data.best:
+            star: dict[str, Any] = {
+                "color": BEST if len(names) == 1 else colour,
+                "markeredgecolor": INK,
+                "markeredgewidth": 0.8,
+            }
+            axes.plot(places[:1], heights[:1], "*", markersize=12, zorder=4, **star)
     if axis.choices:
         _paint_columns(axes, data, axis, values)
     elif axis.is_log:
@@ -261,6 +264,10 @@ def paint_slice(figure: Figure, data: SweepData, axis: Axis, trials: Sequence[Tr
     values.fit(axes)
     _fit_slice(axes, axis)
     axes.set_ylabel(short(data.config.objective.measure))
+
+
+def _slice_place(axis: Axis, trial: TrialData) -> float:
+    return axis.at(trial.point[axis.key]) + (0.5 * (_jitter(trial) - 0.5) if axis.choices else 0.0)
 
 
 def _paint_columns(axes: Axes, data: SweepData, axis: Axis, values: ValueRange) -> None:

@@ -4,7 +4,6 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
-from palestra.config import render
 from palestra.report.blocks import (
     Block,
     Cell,
@@ -180,7 +179,7 @@ def _trials_section(data: SweepData) -> Section:
     ]
     caption = "The trials, the best ones first."
     if len(trials) > MOST_TRIALS:
-        caption = f"The first {MOST_TRIALS} of {len(trials):,} trials, the best ones first; study.db has all."
+        caption = f"The first {MOST_TRIALS} of {len(trials):,} trials, the best ones first; the study has all."
     head = [
         "trial",
         "state",
@@ -205,5 +204,5 @@ def _setting_section(data: SweepData) -> Section:
         blocks.append(Note("No constraint excludes points."))
     else:
         blocks += [Heading("Constraints"), *(Note(text) for text in data.config.constraints)]
-    blocks.append(Code("sweep.yml", render(data.config, SweepConfig)))
+    blocks.append(Code("sweep.yml", data.config_text))
     return Section("setting", "What was run", blocks)

@@ -107,12 +107,13 @@ class TrialData:
 
 @dataclass(frozen=True)
 class SweepData:
-    """Everything that a report needs of a sweep. bases: the configs from which trials differ, by name; empty ones
-    cannot be read. best: the best trial; None if none has succeeded. best_config: the mapping in best.yml, if it can be
-    read. faults: a line for each damaged or missing part."""
+    """Everything that a report needs of a sweep. config_text: the text of sweep.yml. bases: the configs from which
+    trials differ, by name; empty ones cannot be read. best: the best trial; None if none has succeeded. best_config:
+    the mapping in best.yml, if it can be read. faults: a line for each damaged or missing part."""
 
     path: Path
     config: SweepConfig
+    config_text: str
     facts: Mapping[str, Any]
     bases: Mapping[str, Mapping[str, Any]]
     trials: tuple[TrialData, ...]
@@ -126,9 +127,10 @@ class SweepData:
         RunFolderError, ConfigError."""
         folder = SweepFolder.open(path)
         facts, faults = folder.facts(), list[str]()
+        text = folder.root.read("sweep.yml").decode(errors="replace")
         with importing_no_others():
             try:
-                config = check(load_yaml(folder.root.read("sweep.yml").decode(errors="replace")), SweepConfig)
+                config = check(load_yaml(text), SweepConfig)
             except ConfigError as error:
                 raise RunFolderError(f"{folder.config} differs from what was written:\n{error}") from error
         trials = _read_study(folder, config, may_connect)
@@ -138,6 +140,7 @@ class SweepData:
         return cls(
             path=path,
             config=config,
+            config_text=text,
             facts=facts,
             bases={name: _mapping(folder.bases, f"{name}.yml", faults) for name in names},
             trials=tuple(read),
@@ -264,9 +267,9 @@ def _read_study(folder: SweepFolder, config: SweepConfig, may_connect: bool) -> 
     except (ConfigError, RunFolderError):
         raise
     except Exception as error:  # of Optuna, SQLAlchemy, SQLite, or of what a damaged file makes them do
-        why = re.sub(r"\s+", " ", str(error))
-        where = f"{folder.path}: the study cannot be read"
-        raise RunFolderError(f"{where}: {type(error).__name__}: {why:.300}") from error
+        cause = error.__cause__ or error  # Optuna says only that something was raised
+        why = re.sub(r"\s+", " ", f"{type(cause).__name__}: {cause}")
+        raise RunFolderError(f"{folder.path}: the study cannot be read: {why:.300}") from error
 
 
 def _mapping(folder: Folder, name: str, faults: list[str]) -> Mapping[str, Any]:

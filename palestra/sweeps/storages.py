@@ -4,7 +4,6 @@ import importlib.util
 import json
 import os
 import re
-import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
@@ -39,20 +38,20 @@ class SQLiteConfig(Config):
         return "sweep"
 
     def open(self, folder: Folder) -> "BaseStorage":
-        from optuna.storages import RDBStorage
-
-        file = _own_file(folder, "study.db")
-        return RDBStorage(f"sqlite:///{file}", engine_kwargs={"connect_args": {"timeout": WAIT_S}})
+        return self._open(folder, "rwc")
 
     def open_to_read(self, folder: Folder) -> "BaseStorage":
+        return self._open(folder, "ro")
+
+    def _open(self, folder: Folder, mode: str) -> "BaseStorage":
         from optuna.storages import RDBStorage
 
-        address = f"file:{quote(str(_own_file(folder, 'study.db')))}?mode=ro"
-
-        def connect() -> sqlite3.Connection:
-            return sqlite3.connect(address, uri=True, timeout=WAIT_S, check_same_thread=False)
-
-        return RDBStorage("sqlite://", engine_kwargs={"creator": connect}, skip_table_creation=True)
+        path = quote(str(_own_file(folder, "study.db")))  # else a ? or a brace in it would be taken for more than that
+        return RDBStorage(
+            f"sqlite:///file:{path}?mode={mode}&uri=true",
+            engine_kwargs={"connect_args": {"timeout": WAIT_S}},
+            skip_table_creation=mode == "ro",
+        )
 
 
 class JournalConfig(Config):
