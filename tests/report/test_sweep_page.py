@@ -6,6 +6,8 @@ palestra.report.sweep_reading, palestra.report.sweep_sections.
 
 import math
 import random
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from palestra.cli import app
 from palestra.report.sweep_figures import ValueRange
 from palestra.report.sweep_page import write_sweep_report
 from palestra.report.sweep_reading import SweepData, short_labels
+from palestra.storage.records_file import read_records
 from tests.report.parsing import Parsed
 from tests.report.sweeps import GAMMA, INTERVAL, LAMBDA, RATE, SWEEP, MadeSweep
 
@@ -178,6 +181,25 @@ def test_without_a_pruner_curves_come_from_the_records_of_all_seeds(tmp_path: Pa
     mine = [row for row in table.rows[1:] if row[1][0] == "0"]
     assert [(step, value) for (_, step), _, (_, value) in mine] == [(0, 1), (INTERVAL, 3), (2 * INTERVAL, 6)]
     assert "the interquartile means over the seeds" in page.text
+
+
+def test_a_real_sweep_is_shown_and_its_trials_stay_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("palestra.report.learning.MOST_FIGURES", 1)
+    words = ["ppo-cartpole", "gamma=0.9,0.99", "num_worlds=4", "rollout_length=16", "num_minibatches=2"]
+    words += ["stop.after=512", "evaluations.0.interval.every=256", "evaluations.0.num_games=2", "final_num_games=2"]
+    sweep = tmp_path / "s"
+    command = [sys.executable, "-m", "palestra", "sweep", *words, "recorders=[]", "--run", str(sweep), "--quiet"]
+    subprocess.run(command, check=True, timeout=120)
+    palestra_report(sweep)
+    page = Parsed(sweep / "report.html")
+    best = page.tables[ALL].column("trial")[0][0]
+    records = read_records(sweep / f"trials/000{best}/seed-0/records.jsonl")
+    returns = [record["pairs"][0]["returns"]["agent"] for record in records if record["kind"] == "evaluation"]
+    table = page.tables["return/agent over env steps"]
+    assert [row[2][1] for row in table.rows[1:] if row[1][0] == best] == returns
+    assert page.tables[ALL].column("return/agent")[0][1] == returns[-1]
+    palestra_report(sweep / "trials/0000")
+    assert "Learning curves" in Parsed(sweep / "trials/0000/report.html").text
 
 
 # ---- strangers, damage, and what is left alone ---------------------------------------------------------
