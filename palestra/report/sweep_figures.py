@@ -220,7 +220,8 @@ def _ticks(axis: Axis) -> list[tuple[Any, str]]:
         powers = [10.0**exponent for exponent in range(first, last + 1)]
         numbers = [axis.low, *(power for power in powers if axis.low < power < axis.high), axis.high]
     else:
-        numbers = [axis.low + share * (axis.high - axis.low) for share in (0, 0.25, 0.5, 0.75, 1)]
+        inside = MaxNLocator(5, integer=isinstance(axis.low, int)).tick_values(axis.low, axis.high)
+        numbers = [axis.low, *(tick for tick in inside if 0.06 < axis.share(tick) < 0.94), axis.high]
     kept: list[tuple[float, str]] = []
     for number in numbers:
         if not kept or axis.share(number) - axis.share(kept[-1][0]) > 0.06:

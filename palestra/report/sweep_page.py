@@ -1,5 +1,6 @@
 """The report of a sweep: one HTML page on what was searched, what was found, and how each trial went."""
 
+import math
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -107,7 +108,8 @@ def _state_notes(data: SweepData) -> Iterator[Note]:
         path = shlex.quote(str(data.path))
         yield Note(f"Trials run, or were left by a process that was killed: palestra resume {path} goes on with them.")
     if "failed" in states:
-        yield Note(f"{states.count('failed'):,} trials failed; the table of trials says why.", is_warning=True)
+        count = states.count("failed")
+        yield Note(f"{count:,} trial{'' if count == 1 else 's'} failed; the table of trials says why.", is_warning=True)
 
 
 def _space_table(data: SweepData) -> Block:
@@ -169,7 +171,7 @@ def _trials_section(data: SweepData) -> Section:
         [
             Cell(str(trial.number)),
             Cell(trial.state),
-            Cell("-") if trial.value != trial.value else Cell(objective_text(trial.value), trial.value),
+            Cell("-") if math.isnan(trial.value) else Cell(objective_text(trial.value), trial.value),
             *([Cell(_by_seed_text(data, trial) if trial.by_seed else "-")] if has_seeds else []),
             *(Cell(value_text(trial.point[key]) if key in trial.point else "-") for key in keys),
             Cell(f"{trial.env_steps:,.0f}", trial.env_steps) if trial.env_steps else Cell("-"),

@@ -32,8 +32,8 @@ STATES = ("succeeded", "failed", "pruned", "skipped", "running")
 
 @dataclass(frozen=True)
 class Axis:
-    """A dimension of the space as figures show it. choices: the values of a choice, as the study stores them; none for
-    a number."""
+    """A dimension of the space as figures show it. low, high: its ends, integers where its values are. choices: the
+    values of a choice, as the study stores them; none for a number."""
 
     key: str
     label: str
