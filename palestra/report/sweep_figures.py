@@ -15,7 +15,7 @@ from palestra.report.sweep_reading import Axis, SweepData, TrialData, value_text
 from palestra.sweeps.trials import mean
 
 BEST = SERIES[1]  # the colour of the best trial
-FURTHEST = 3  # times the distance from the best to that which three quarters reach: the edge of what is drawn
+FURTHEST = 6  # times the distance from the best to that which three quarters reach: the edge of what is drawn
 FEW_LINES = 60  # that do not hide each other
 MOST_LABELS = 12  # of the choices of an axis
 LONGEST_CHOICE = 14
@@ -88,7 +88,7 @@ def paint_values(figure: Figure, data: SweepData, trials: Sequence[TrialData], v
     marks = {"succeeded": ("o", 0), "pruned": ("v", 7), "failed": ("x", 3), "skipped": ("|", 4), "running": ("D", 2)}
     for state, (mark, number) in marks.items():
         mine = [trial for trial in trials if trial.state == state]
-        at = [_last_value(trial) for trial in mine]
+        at = [last_value(trial) for trial in mine]
         heights = [bottom if math.isnan(value) else values.shown(value) for value in at]
         if mine:
             axes.plot(
@@ -102,7 +102,7 @@ def paint_values(figure: Figure, data: SweepData, trials: Sequence[TrialData], v
                 label=state,
             )
     values.fit(axes)
-    if any(math.isnan(_last_value(trial)) for trial in trials):
+    if any(math.isnan(last_value(trial)) for trial in trials):
         values.fit(axes, room_below=0.22)
         axes.axhline(values.low - 0.08 * size, color=INK, linewidth=0.7, linestyle=(0, (2, 3)))
         axes.yaxis.set_major_locator(FixedLocator(values.ticks()))
@@ -112,7 +112,7 @@ def paint_values(figure: Figure, data: SweepData, trials: Sequence[TrialData], v
     figure.legend(loc="outside upper left", ncols=6, frameon=False, handletextpad=0.3, columnspacing=1.2)
 
 
-def _last_value(trial: TrialData) -> float:
+def last_value(trial: TrialData) -> float:
     """Its value; of one that did not succeed the last that it has reported, if there is one."""
     if trial.state in ("succeeded", "failed", "skipped"):
         return trial.value

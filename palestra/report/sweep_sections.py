@@ -10,6 +10,7 @@ from palestra.report.sweep_curves import TrialCurve, finite, trial_curves
 from palestra.report.sweep_figures import (
     ValueRange,
     importance_size,
+    last_value,
     paint_importance,
     paint_parallel,
     paint_slice,
@@ -37,7 +38,7 @@ def figure_sections(data: SweepData, figures: Figures) -> list[Section]:
     axes = sorted(data.axes, key=lambda axis: -importance.shares.get(axis.key, 0.0))
     values = ValueRange.of([trial.value for trial in data.ranked], data.config.objective.goal)
     return [
-        _values_section(data, values, figures),
+        _values_section(data, figures),
         _importance_section(data, importance, figures),
         _parallel_section(data, axes[:MOST_AXES], values, figures),
         _slices_section(data, axes, values, figures),
@@ -45,12 +46,14 @@ def figure_sections(data: SweepData, figures: Figures) -> list[Section]:
     ]
 
 
-def _values_section(data: SweepData, values: ValueRange, figures: Figures) -> Section:
+def _values_section(data: SweepData, figures: Figures) -> Section:
     section = Section("values", "Value over trials")
     if not data.trials:
         section.blocks.append(Note("There is no trial yet."))
         return section
-    chosen = {trial.number for trial in _chosen(data, data.ranked, MOST_DOTS)}
+    heights = [last_value(trial) for trial in data.trials]
+    values = ValueRange.of(heights, data.config.objective.goal)
+    chosen = {trial.number for trial in _chosen(data.ranked, MOST_DOTS)}
     others = [trial for trial in data.trials if trial.state != "succeeded"]
     chosen |= {trial.number for trial in thinned(others, MOST_DOTS)}
     shown = [trial for trial in data.trials if trial.number in chosen]
@@ -62,7 +65,7 @@ def _values_section(data: SweepData, values: ValueRange, figures: Figures) -> Se
     )
     section.blocks.append(FigureGrid([Captioned(drawn, None)], is_wide=True))
     parts = ["Trials without a value stand at the bottom."] if any(t.state != "succeeded" for t in shown) else []
-    section.blocks += _notes([*parts, _beyond_text(data, values), _left_out_text(len(shown), len(data.trials))])
+    section.blocks += _notes([*parts, _beyond_text(values, heights), _left_out_text(len(shown), len(data.trials))])
     return section
 
 
@@ -101,7 +104,7 @@ def _parallel_section(data: SweepData, axes: Sequence[Axis], values: ValueRange,
     if not data.ranked or not axes:
         section.blocks.append(Note("There is nothing to draw: no key has several values, or no trial has succeeded."))
         return section
-    shown = _chosen(data, data.ranked, MOST_LINES)
+    shown = _chosen(data.ranked, MOST_LINES)
     text = f"A line for each trial across {', '.join(axis.label for axis in axes)}, to its value. {best_text(data)}"
     drawn = figures.draw(
         "Trials across the space",
@@ -115,7 +118,13 @@ def _parallel_section(data: SweepData, axes: Sequence[Axis], values: ValueRange,
         parts.append("Where its base does not have a key, a line passes below the axis.")
     if len(data.axes) > len(axes):
         parts.append(f"Of {len(data.axes)} keys the {len(axes)} most important ones are drawn.")
-    section.blocks += _notes([*parts, _left_out_text(len(shown), len(data.ranked)), _beyond_text(data, values)])
+    section.blocks += _notes(
+        [
+            *parts,
+            _left_out_text(len(shown), len(data.ranked)),
+            _beyond_text(values, [trial.value for trial in data.ranked]),
+        ]
+    )
     return section
 
 
@@ -124,7 +133,7 @@ def _slices_section(data: SweepData, axes: Sequence[Axis], values: ValueRange, f
     if not data.ranked or not axes:
         section.blocks.append(Note("There is nothing to draw: no key has several values, or no trial has succeeded."))
         return section
-    shown = _chosen(data, data.ranked, MOST_DOTS)
+    shown = _chosen(data.ranked, MOST_DOTS)
     if len(data.bases) > 1:
         section.blocks.append(Legend(list(enumerate(data.bases))))
     grid = []
@@ -138,7 +147,13 @@ def _slices_section(data: SweepData, axes: Sequence[Axis], values: ValueRange, f
         parts.append("The bars of choices are interquartile means of the finite values.")
     if len(axes) > MOST_SLICES:
         parts.append(f"Not drawn, because less important: {', '.join(axis.label for axis in axes[MOST_SLICES:])}.")
-    section.blocks += _notes([*parts, _left_out_text(len(shown), len(data.ranked)), _beyond_text(data, values)])
+    section.blocks += _notes(
+        [
+            *parts,
+            _left_out_text(len(shown), len(data.ranked)),
+            _beyond_text(values, [trial.value for trial in data.ranked]),
+        ]
+    )
     return section
 
 
@@ -190,9 +205,15 @@ def _curve_table(data: SweepData, curves: Sequence[TrialCurve], unit: str) -> Ta
 # ---- what several sections say ---------------------------------------------------------------------------
 
 
-def _chosen(data: SweepData, trials: Sequence[TrialData], most: int) -> list[TrialData]:
+def _chosen(trials: Sequence[TrialData], most: int) -> list[TrialData]:
     """At most so many of the trials, which begin with the best: NUM_BEST of these, and others evenly chosen."""
     return [*trials[:NUM_BEST], *thinned(trials[NUM_BEST:], most - NUM_BEST)]
+
+
+def _limits(data: SweepData, values: ValueRange, num_shown: int) -> list[str]:
+    """What figures of the trials that succeeded do not show."""
+    beyond = _beyond_text(values, [trial.value for trial in data.ranked])
+    return [_left_out_text(num_shown, len(data.ranked)), beyond]
 
 
 def _left_out_text(num_shown: int, num_trials: int) -> str:
@@ -200,8 +221,8 @@ def _left_out_text(num_shown: int, num_trials: int) -> str:
     return what if num_shown < num_trials else ""
 
 
-def _beyond_text(data: SweepData, values: ValueRange) -> str:
-    beyond = values.num_beyond([trial.value for trial in data.ranked])
+def _beyond_text(values: ValueRange, of_trials: Sequence[float]) -> str:
+    beyond = values.num_beyond(of_trials)
     if beyond == 0:
         return ""
     return f"{beyond:,} trial{' is' if beyond == 1 else 's are'} far beyond the range drawn, and stand at its edge."
