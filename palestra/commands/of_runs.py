@@ -26,16 +26,28 @@ def report(
         list[Path], typer.Argument(help="the folders of one run or more, or of a sweep", show_default=False)
     ],
     out: Annotated[
-        Path | None, typer.Option(help="the page [RUN/report.html; of several runs: ./report.html]", show_default=False)
+        Path | None,
+        typer.Option(
+            help="the page [RUN/report.html, SWEEP/report.html; of several: ./report.html]", show_default=False
+        ),
     ] = None,
 ) -> None:
-    """Write one page of HTML on runs: curves, evaluations, time, checkpoints, configs. A run may train meanwhile."""
+    """Write one page of HTML on runs: curves, evaluations, time, checkpoints, configs; or on a sweep: its trials, and
+    which keys matter. What it is about may go on meanwhile."""
     with one_line_errors():
         from palestra.report.page import write_report
+        from palestra.sweeps.extra import require_optuna
+        from palestra.sweeps.folder import is_sweep_folder
 
-        found = [Path(run) for run in with_runs_of_sweeps(map(str, runs))]
-        is_sweep = len(runs) == 1 and found != runs
-        console.print(str(write_report(found, out or (runs[0] / "report.html" if is_sweep else None))), soft_wrap=True)
+        if len(runs) == 1 and is_sweep_folder(runs[0]):
+            require_optuna()
+            from palestra.report.sweep_page import write_sweep_report
+
+            page = write_sweep_report(runs[0], out)
+        else:
+            found = [Path(run) for run in with_runs_of_sweeps(map(str, runs))]
+            page = write_report(found, out or (runs[0] / "report.html" if len(runs) == 1 else None))
+        console.print(str(page), soft_wrap=True)
 
 
 @commands.command()

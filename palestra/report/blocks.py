@@ -63,10 +63,11 @@ class Captioned:
 
 @dataclass(frozen=True)
 class FigureGrid:
-    """Figures side by side; with is_wide one below the other, in the full width."""
+    """Figures side by side; with is_wide one below the other; with is_full so in the whole width of the section."""
 
     figures: Sequence[Captioned]
     is_wide: bool = False
+    is_full: bool = False
     kind: str = "figures"
 
 

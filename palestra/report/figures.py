@@ -23,9 +23,13 @@ from palestra.report.groups import FEWEST_OF_A_BAND, Curve
 
 T = TypeVar("T")
 NUM_SERIES = 8  # colours for lines, told apart by colour-blind eyes; --series-0 ... of the style
-INK, GRID = "#0a0b01", "#0a0b02"
+INK, GRID, CARD = "#0a0b01", "#0a0b02", "#0a0b03"
 SERIES = tuple(f"#0a0c{number:02x}" for number in range(NUM_SERIES))
-VARIABLES = {INK: "--ink-soft", GRID: "--line"} | {colour: f"--series-{n}" for n, colour in enumerate(SERIES)}
+NUM_LEVELS = 6  # from weak to strong, for values in their order; --level-0 ... of the style
+LEVELS = tuple(f"#0a0d{number:02x}" for number in range(NUM_LEVELS))
+VARIABLES = {INK: "--ink-soft", GRID: "--line", CARD: "--card"}
+VARIABLES |= {colour: f"--series-{n}" for n, colour in enumerate(SERIES)}
+VARIABLES |= {colour: f"--level-{n}" for n, colour in enumerate(LEVELS)}
 MARKS = "osD^vPX*"
 MOST_POINTS = 200  # of a line
 LONGEST_NAME = 24
@@ -87,7 +91,7 @@ def _for_page(svg: str, name: str, title: str, description: str) -> Markup:
     svg = re.sub(r"<metadata>.*?</metadata>|<style.*?</style>", "", svg, flags=re.DOTALL)
     svg = re.sub(r' id="', f' id="{name}-', svg)
     svg = re.sub(r'(url\(|xlink:href=")#', rf"\1#{name}-", svg)
-    svg = re.sub(r"#0a0[bc]\d\d", lambda match: f"var({VARIABLES[match[0]]})", svg)
+    svg = re.sub(r"#0a0[bcd]\d\d", lambda match: f"var({VARIABLES[match[0]]})", svg)
     svg = re.sub(r"(font: [^;\"]*?px) [^;\"]*", r"\1 system-ui, sans-serif", svg)
     head, _, body = svg.partition(">")
     head = re.sub(r' (width|height|version|xmlns:xlink|xmlns)="[^"]*"', "", head)

@@ -188,9 +188,9 @@ def _setting(run: RunData) -> Iterator[Block]:
         "branched from": facts.get("branched_from"),
         "mirror": facts.get("mirror"),
         "id": facts.get("id"),
-        "versions": _pairs(facts.get("versions")),
-        "machine": _pairs(facts.get("machine")),
-        "execution": _pairs(run.config.get("execution")),
+        "versions": pairs_text(facts.get("versions")),
+        "machine": pairs_text(facts.get("machine")),
+        "execution": pairs_text(run.config.get("execution")),
     }
     yield Facts([(name, str(value)) for name, value in entries.items() if value])
     if run.changes:
@@ -199,7 +199,7 @@ def _setting(run: RunData) -> Iterator[Block]:
                 Cell(str(change.get("key"))),
                 Cell(_text(change.get("before"))),
                 Cell(_text(change.get("after"))),
-                Cell(_pairs(change.get("counters"))),
+                Cell(pairs_text(change.get("counters"))),
             ]
             for change in run.changes[:MOST_ROWS]
         ]
@@ -207,7 +207,7 @@ def _setting(run: RunData) -> Iterator[Block]:
     yield Code(f"config.yml of {run.name}", run.config_text)
 
 
-def _pairs(value: Any) -> str:
+def pairs_text(value: Any) -> str:
     """name value, name value, without entries that are null."""
     if not isinstance(value, Mapping):
         return ""

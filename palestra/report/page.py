@@ -55,12 +55,18 @@ def render_page(groups: Sequence[Group]) -> str:
     sections = (
         _sections_of_training(groups, figures) if trained else [evaluations_section(groups), setting_section(groups)]
     )
+    lead = list(dict.fromkeys(_lead(group) for group in groups))
+    return render_sections(", ".join(group.label for group in groups), lead, sections)
+
+
+def render_sections(title: str, lead: Sequence[str], sections: Sequence[Section]) -> str:
+    """A page of sections, as HTML. lead: lines below the title."""
     environment = Environment(
         loader=FileSystemLoader(HERE), autoescape=True, undefined=StrictUndefined, finalize=_shown, trim_blocks=True
     )
     return environment.get_template("page.html").render(
-        title=", ".join(group.label for group in groups),
-        lead=list(dict.fromkeys(_lead(group) for group in groups)),
+        title=title,
+        lead=lead,
         sections=sections,
         style=Markup((HERE / "style.css").read_text()),
         written=f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC",

@@ -1,15 +1,19 @@
-"""Where Optuna keeps the study of a sweep."""
+"""Where Optuna keeps the study of a sweep. `open` is for work on it; `open_to_read` changes and makes nothing."""
 
+import json
 import os
 import re
+import sqlite3
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from urllib.parse import quote
 
 from pydantic import model_validator
 
 from palestra.config import ByName, Config, ConfigError, ConfigErrorItem, NonEmptyStr
 from palestra.config.own_modules import admit_outside
-from palestra.storage.disk import Folder
+from palestra.storage.disk import Folder, open_plain
 from palestra.storage.secrets import may_hold_secret
 
 if TYPE_CHECKING:
@@ -28,10 +32,20 @@ class SQLiteConfig(Config):
         return "sweep"
 
     def open(self, folder: Folder) -> "BaseStorage":
+        return self._open(folder, "rwc")
+
+    def open_to_read(self, folder: Folder) -> "BaseStorage":
+        return self._open(folder, "ro")
+
+    def _open(self, folder: Folder, mode: str) -> "BaseStorage":
         from optuna.storages import RDBStorage
 
-        file = _own_file(folder, "study.db")
-        return RDBStorage(f"sqlite:///{file}", engine_kwargs={"connect_args": {"timeout": WAIT_S}})
+        file = f"file:{quote(str(_own_file(folder, 'study.db')))}?mode={mode}"
+
+        def connect() -> sqlite3.Connection:  # a path in a URL would be read as more than a path if it has ? or {
+            return sqlite3.connect(file, timeout=WAIT_S, uri=True, check_same_thread=False)
+
+        return RDBStorage("sqlite:///study.db", engine_kwargs={"creator": connect}, skip_table_creation=mode == "ro")
 
 
 class JournalConfig(Config):
@@ -53,11 +67,19 @@ class JournalConfig(Config):
         from optuna.storages import JournalStorage
         from optuna.storages.journal import JournalFileBackend
 
-        file = _own_file(folder, "study.journal") if self.path is None else Path(self.path).absolute()
+        file = self._file(folder)
         try:
             return JournalStorage(JournalFileBackend(str(file)))
         except OSError as error:
             raise _error("path", f"{file} cannot be used: {error.strerror}") from error
+
+    def open_to_read(self, folder: Folder) -> "BaseStorage":
+        from optuna.storages import JournalStorage
+
+        return JournalStorage(_StoredJournal(self._file(folder)))  # type: ignore[arg-type]
+
+    def _file(self, folder: Folder) -> Path:
+        return _own_file(folder, "study.journal") if self.path is None else Path(self.path).absolute()
 
 
 class DatabaseConfig(Config):
@@ -84,6 +106,12 @@ class DatabaseConfig(Config):
         return self
 
     def open(self, folder: Folder) -> "BaseStorage":
+        return self._connect(makes_tables=True)
+
+    def open_to_read(self, folder: Folder) -> "BaseStorage":
+        return self._connect(makes_tables=False)
+
+    def _connect(self, makes_tables: bool) -> "BaseStorage":
         from optuna.storages import RDBStorage
         from sqlalchemy import make_url
         from sqlalchemy.exc import SQLAlchemyError
@@ -98,7 +126,11 @@ class DatabaseConfig(Config):
             url = make_url(self.url)
             if password is not None:
                 url = url.set(password=password)
-            return RDBStorage(url.render_as_string(hide_password=False), engine_kwargs={"pool_pre_ping": True})
+            return RDBStorage(
+                url.render_as_string(hide_password=False),
+                engine_kwargs={"pool_pre_ping": True},
+                skip_table_creation=not makes_tables,
+            )
         except (SQLAlchemyError, ImportError, ValueError) as error:
             why = " ".join(str(getattr(error, "orig", None) or error).split())
             if password:
@@ -112,7 +144,25 @@ AnyStorageConfig = Annotated[SQLiteConfig | JournalConfig | DatabaseConfig, ByNa
 def _require_trusted(key: str, place: str) -> None:
     """A stranger's sweep must not send a secret to its author, nor write to a file of the user's."""
     if not admit_outside(place, "to keep the study of a sweep"):
-        raise ConfigError([ConfigErrorItem(key, f"expected a place that is trusted, got {place}")])
+        raise ConfigError(
+            [ConfigErrorItem(key, f"expected a place that is trusted (palestra trials SWEEP --trust), got {place}")]
+        )
+
+
+class _StoredJournal:
+    """The lines of a journal, for Optuna's storage, which cannot add to them. The last one may be unfinished."""
+
+    def __init__(self, file: Path) -> None:
+        self.file = file
+
+    def read_logs(self, log_number_from: int) -> Iterator[dict[str, Any]]:
+        file = open_plain(self.file)
+        try:
+            content = b"".join(file.pieces(file.size))
+        finally:
+            file.close()
+        whole = content[: content.rfind(b"\n") + 1]
+        yield from map(json.loads, whole.splitlines()[log_number_from:])
 
 
 def _own_file(folder: Folder, name: str) -> Path:

@@ -1,5 +1,6 @@
 """A stored sweep, to look at: nothing is written, and neither torch nor a module that the sweep names is imported."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,14 +39,23 @@ class StoredSweep:
             storage = check({"storage": data.get("storage")}, _Storage).storage
         if not isinstance(data.get("objective"), dict):
             raise ConfigError([ConfigErrorItem(str(folder.config), "expected a sweep, but objective is missing")])
-        if storage.name == "sqlite" and folder.root.kind("study.db") is None:
-            return cls(path, data, [])  # it was killed before it had a study
-        from optuna import load_study, logging
+        return cls(path, data, read_trials(folder, storage))
 
-        logging.set_verbosity(logging.ERROR)
-        with without_garbage_collection():  # a thousand trials are read in half the time
-            try:
-                study = load_study(study_name=storage.study, storage=storage.open(folder.root))
-            except KeyError:
-                raise RunFolderError(f"{path}: there is no study {storage.study!r} in its storage") from None
-            return cls(path, data, study.get_trials(deepcopy=False))
+
+def read_trials(folder: SweepFolder, storage: AnyStorageConfig) -> "list[FrozenTrial]":
+    """The trials of a sweep; none if it was killed before it had a study. Raises RunFolderError."""
+    from optuna import load_study, logging
+
+    if storage.name == "sqlite" and folder.root.kind("study.db") is None:
+        return []
+    logging.set_verbosity(logging.ERROR)
+    with without_garbage_collection():  # a thousand trials are read in half the time
+        try:
+            study = load_study(study_name=storage.study, storage=storage.open_to_read(folder.root))
+            return study.get_trials(deepcopy=False)
+        except (ConfigError, RunFolderError):
+            raise
+        except Exception as error:  # of Optuna, SQLAlchemy, SQLite, or of what a damaged file makes them do
+            cause = error.__cause__ or error  # Optuna says only that something was raised
+            why = re.sub(r"\s+", " ", f"{type(cause).__name__}: {cause}")
+            raise RunFolderError(f"{folder.path}: the study cannot be read: {why:.300}") from error

@@ -5,12 +5,15 @@ from pathlib import Path
 
 import pytest
 from conftest import TINY
+from optuna.trial import TrialState
 
 import palestra
 from palestra.report.page import write_report
+from palestra.report.sweep_page import write_sweep_report
 from palestra.storage.records_file import read_records
 from tests.report.browser import CHROMIUM, Page, browser
 from tests.report.dialogues import train_dialogue
+from tests.report.sweeps import MadeSweep
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no Chromium on this machine")
 
@@ -65,18 +68,29 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 @pytest.fixture(scope="module")
 def reports(runs: list[Path], tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
-    """Of one run, of both, and of a dialogue of three in which one is frozen at times; with some of the metrics."""
+    """Of one run, of both, of a dialogue of three in which one is frozen at times, and of a sweep; with some of the
+    metrics."""
     frozen = "players.prover1.updates={name: alternating_periodic, period: 2, phase: 1}"
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("palestra.report.learning.MOST_FIGURES", 3)
         patch.setattr("palestra.runs.output.plot_scores", lambda records: None)
         debate = train_dialogue(tmp_path_factory.mktemp("debate") / "debate", "debate", [frozen])
-        return [write_report(runs[:1], None), write_report(runs, runs[0] / "both.html"), write_report([debate], None)]
+        of_runs = [
+            write_report(runs[:1], None),
+            write_report(runs, runs[0] / "both.html"),
+            write_report([debate], None),
+        ]
+    sweep = MadeSweep(tmp_path_factory.mktemp("sweep") / "sweep", base=["ppo-cartpole", "dqn-cartpole"])
+    for number in range(30):
+        sweep.add(float(number), values={"0": float(number)})
+        sweep.add(None, TrialState.PRUNED, reported=[0.1 * number, 0.2 * number])
+        sweep.add(None, TrialState.FAIL, failure="seed 0: " + "w" * 120)
+    return [*of_runs, write_sweep_report(sweep.end(0), None)]
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 360])
-@pytest.mark.parametrize("number", [0, 1, 2])
+@pytest.mark.parametrize("number", [0, 1, 2, 3])
 def test_a_report_is_whole_in_a_browser(page: Page, reports: list[Path], number: int, width: int, scheme: str) -> None:
     page.open(reports[number], width, scheme)
     page.ask("document.querySelectorAll('details').forEach(each => each.open = true)")

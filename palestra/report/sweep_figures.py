@@ -1,0 +1,339 @@
+"""The figures of a sweep: the values of trials in their order, over the space, and over training."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter, FixedLocator, MaxNLocator, NullLocator
+
+from palestra.report.figures import CARD, GRID, INK, LEVELS, NUM_LEVELS, NUM_SERIES, SERIES, short
+from palestra.report.sweep_curves import TrialCurve, finite
+from palestra.report.sweep_reading import Axis, SweepData, TrialData, value_text
+from palestra.sweeps.trials import mean
+
+BEST = SERIES[1]  # the colour of the best trial
+FURTHEST = 6  # times the distance from the best to that which three quarters reach: the edge of what is drawn
+FEW_LINES = 60  # that do not hide each other
+MOST_LABELS = 12  # of the choices of an axis
+LONGEST_CHOICE = 14
+ABSENT = -0.11  # the height of trials that do not have a key
+GOLDEN = (math.sqrt(5) - 1) / 2  # its multiples lie evenly in 0..1: dots beside each other do not hide each other
+BAR_HEIGHT = 0.3  # inches
+
+# ---- the axis of values --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ValueRange:
+    """The part of the objective's values that is drawn. Values beyond it, also infinite ones, are drawn at its edge."""
+
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, values: Sequence[float], goal: str) -> Self:
+        known = sorted(value for value in values if math.isfinite(value))
+        if not known:
+            return cls(0.0, 1.0)
+        low, high, quarter = known[0], known[-1], len(known) // 4
+        if goal == "max" and known[quarter] < high:
+            low = next(value for value in known if value >= high - FURTHEST * (high - known[quarter]))
+        elif goal == "min" and known[-1 - quarter] > low:
+            high = next(value for value in known[::-1] if value <= low + FURTHEST * (known[-1 - quarter] - low))
+        return cls(low, high) if low < high else cls(low - 0.5 * max(1.0, abs(low)), low + 0.5 * max(1.0, abs(low)))
+
+    def shown(self, value: float) -> float:
+        return value if math.isnan(value) else min(max(value, self.low), self.high)
+
+    def num_beyond(self, values: Sequence[float]) -> int:
+        return sum(not math.isnan(value) and value != self.shown(value) for value in values)
+
+    def share(self, value: float) -> float:
+        return (self.shown(value) - self.low) / (self.high - self.low)
+
+    def ticks(self) -> list[float]:
+        return [tick for tick in MaxNLocator(5).tick_values(self.low, self.high) if self.low <= tick <= self.high]
+
+    def fit(self, axes: Axes, room_below: float = 0.05) -> None:
+        """Set the limits of the vertical axis."""
+        size = self.high - self.low
+        axes.set_ylim(self.low - room_below * size, self.high + 0.05 * size)
+
+
+def shades(data: SweepData) -> dict[int, str]:
+    """The colour of each trial that succeeded, by its number: the better its rank, the stronger."""
+    last = max(1, len(data.ranked) - 1)
+    return {
+        trial.number: LEVELS[NUM_LEVELS - 1 - min(NUM_LEVELS - 1, rank * NUM_LEVELS // (last + 1))]
+        for rank, trial in enumerate(data.ranked)
+    }
+
+
+# ---- values over trials --------------------------------------------------------------------------------
+
+
+def paint_values(figure: Figure, data: SweepData, trials: Sequence[TrialData], values: ValueRange) -> None:
+    """A mark for each of the trials; the best value so far, of all trials, as a line. What has no value stands at the
+    bottom."""
+    axes = figure.subplots()
+    steps, heights = _best_so_far(data)
+    if steps:
+        line = [values.shown(height) for height in heights]
+        axes.step(steps, line, where="post", color=BEST, linewidth=1.6, label="best so far", zorder=3)
+    size = values.high - values.low
+    bottom = values.low - 0.15 * size
+    marks = {"succeeded": ("o", 0), "pruned": ("v", 7), "failed": ("x", 3), "skipped": ("|", 4), "running": ("D", 2)}
+    for state, (mark, number) in marks.items():
+        mine = [trial for trial in trials if trial.state == state]
+        at = [last_value(trial) for trial in mine]
+        heights = [bottom if math.isnan(value) else values.shown(value) for value in at]
+        if mine:
+            axes.plot(
+                [trial.number for trial in mine],
+                heights,
+                mark,
+                color=SERIES[number],
+                markersize=4 if state == "succeeded" else 5,
+                fillstyle="none" if state in ("pruned", "running") else "full",
+                alpha=0.75,
+                label=state,
+            )
+    values.fit(axes)
+    if any(math.isnan(last_value(trial)) for trial in trials):
+        values.fit(axes, room_below=0.22)
+        axes.axhline(values.low - 0.08 * size, color=INK, linewidth=0.7, linestyle=(0, (2, 3)))
+        axes.yaxis.set_major_locator(FixedLocator(values.ticks()))
+    axes.set_xlabel("trial")
+    axes.set_ylabel(short(data.config.objective.measure))
+    axes.xaxis.set_major_locator(MaxNLocator(8, integer=True))
+    figure.legend(loc="outside upper left", ncols=6, frameon=False, handletextpad=0.3, columnspacing=1.2)
+
+
+def last_value(trial: TrialData) -> float:
+    """Its value; of one that did not succeed the last that it has reported, if there is one."""
+    if trial.state in ("succeeded", "failed", "skipped"):
+        return trial.value
+    return next((value for _, value in reversed([*trial.reported.items()]) if math.isfinite(value)), math.nan)
+
+
+def _best_so_far(data: SweepData) -> tuple[list[int], list[float]]:
+    """The trials at which the best value changes, and the value from there on; the last one again at the end."""
+    is_better: Callable[[float, float], bool] = float.__gt__ if data.config.objective.goal == "max" else float.__lt__
+    steps, values = list[int](), list[float]()
+    for trial in data.trials:
+        if trial.state == "succeeded" and (not values or is_better(trial.value, values[-1])):
+            steps.append(trial.number)
+            values.append(trial.value)
+    if steps:
+        steps.append(data.trials[-1].number)
+        values.append(values[-1])
+    return steps, values
+
+
+# ---- importance ----------------------------------------------------------------------------------------
+
+
+def importance_size(num_keys: int) -> tuple[float, float]:
+    return 4.4, 0.55 + BAR_HEIGHT * num_keys
+
+
+def paint_importance(figure: Figure, shares: Mapping[str, float]) -> None:
+    """A bar for each key. shares: by the labels of keys, the largest first."""
+    axes = figure.subplots()
+    names = list(shares)
+    bars = axes.barh(range(len(names)), [100 * shares[name] for name in names], color=SERIES[0], height=0.65)
+    axes.bar_label(bars, [f"{shares[name]:.0%}" for name in names], padding=3)
+    axes.set_yticks(range(len(names)), [short(name) for name in names])
+    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.set_xlim(0, 118 * max(shares.values()))
+    axes.xaxis.set_major_locator(MaxNLocator(5))
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}%")
+    axes.grid(axis="y", visible=False)
+
+
+# ---- parallel coordinates ------------------------------------------------------------------------------
+
+
+def parallel_size(num_axes: int) -> tuple[float, float]:
+    return max(7.2, 1.25 * (num_axes + 1)), 3.4
+
+
+def paint_parallel(
+    figure: Figure, data: SweepData, axes_shown: Sequence[Axis], trials: Sequence[TrialData], values: ValueRange
+) -> None:
+    """A line for each of the trials across the axes of the space, to its value at the right. trials: the best first."""
+    axes = figure.subplots()
+    colours = shades(data)
+    for trial in reversed(trials):
+        heights = [_parallel_height(axis, trial) for axis in axes_shown] + [values.share(trial.value)]
+        is_best = data.best is not None and trial.number == data.best.number
+        axes.plot(
+            range(len(heights)),
+            heights,
+            color=BEST if is_best else colours[trial.number],
+            linewidth=2.2 if is_best else 1.0 if len(trials) <= FEW_LINES else 0.7,
+            alpha=1.0 if is_best else 0.85 if len(trials) <= FEW_LINES else 0.6,
+        )
+    for place, axis in enumerate(axes_shown):
+        ticks = [(_height(axis, tick), text) for tick, text in _ticks(axis)]
+        is_everywhere = all(axis.key in trial.point for trial in trials)
+        _draw_axis(axes, place, axis.label, ticks if is_everywhere else [(ABSENT, "absent"), *ticks])
+    texts = [(values.share(tick), f"{tick:g}") for tick in values.ticks()]
+    _draw_axis(axes, len(axes_shown), data.config.objective.measure, texts)
+    axes.set_xlim(-0.15, len(axes_shown) + 0.4)
+    axes.set_ylim(-0.15, 1.14)
+    axes.axis("off")
+
+
+def _parallel_height(axis: Axis, trial: TrialData) -> float:
+    """Choices are spread a little, so that lines through the same one do not hide each other."""
+    if axis.key not in trial.point:
+        return ABSENT
+    spread = min(0.1, 0.6 / len(axis.choices)) * (_jitter(trial) - 0.5) if axis.choices else 0.0
+    return _height(axis, trial.point[axis.key]) + spread
+
+
+def _height(axis: Axis, value: Any) -> float:
+    """The height of a value, 0..1; choices leave room for their spread at the ends."""
+    return 0.06 + 0.88 * axis.share(value) if axis.choices else axis.share(value)
+
+
+def _draw_axis(axes: Axes, place: int, name: str, ticks: Sequence[tuple[float, str]]) -> None:
+    axes.vlines(place, 0, 1, color=INK, linewidth=1, zorder=4)
+    axes.text(place, 1.1 if place % 2 == 0 else 1.04, short(name), ha="center", va="bottom", fontsize=8.5)
+    for height, text in ticks:
+        axes.plot([place, place + 0.03], [height, height], color=INK, linewidth=1, zorder=4)
+        behind = {"facecolor": CARD, "alpha": 0.75, "edgecolor": "none", "pad": 0.6}
+        axes.text(place + 0.05, height, text, va="center", fontsize=8, zorder=5, bbox=behind)
+
+
+def _ticks(axis: Axis) -> list[tuple[Any, str]]:
+    """Values of an axis with their texts: its choices, or some numbers with both ends."""
+    if axis.choices:
+        step = math.ceil(len(axis.choices) / MOST_LABELS)
+        return [(choice, _choice_text(choice)) for choice in axis.choices[::step]]
+    if axis.is_log:
+        first, last = math.ceil(math.log10(axis.low) - 1e-9), math.floor(math.log10(axis.high) + 1e-9)
+        powers = [10.0**exponent for exponent in range(first, last + 1)]
+        numbers = [axis.low, *(power for power in powers if axis.low < power < axis.high), axis.high]
+    else:
+        inside = MaxNLocator(5, integer=isinstance(axis.low, int)).tick_values(axis.low, axis.high)
+        numbers = [axis.low, *(tick for tick in inside if 0.06 < axis.share(tick) < 0.94), axis.high]
+    kept: list[tuple[float, str]] = []
+    for number in numbers:
+        if not kept or axis.share(number) - axis.share(kept[-1][0]) > 0.06:
+            kept.append((number, f"{number:.4g}"))
+    return kept
+
+
+def _choice_text(choice: Any) -> str:
+    text = short(value_text(choice))
+    return text if len(text) <= LONGEST_CHOICE else f"{text[: LONGEST_CHOICE - 1]}\N{HORIZONTAL ELLIPSIS}"
+
+
+def _jitter(trial: TrialData) -> float:
+    return trial.number * GOLDEN % 1.0
+
+
+# ---- slices --------------------------------------------------------------------------------------------
+
+
+def paint_slice(figure: Figure, data: SweepData, axis: Axis, trials: Sequence[TrialData], values: ValueRange) -> None:
+    """The value of each of the trials over one key; of a choice with the interquartile mean of all trials as a mark.
+    trials: the best first."""
+    axes = figure.subplots()
+    names = list(data.bases)
+    for number, name in enumerate(names):
+        mine = [trial for trial in trials if axis.key in trial.point and data.base_of(trial) == name]
+        colour, heights = SERIES[number % NUM_SERIES], [values.shown(trial.value) for trial in mine]
+        places = [_slice_place(axis, trial) for trial in mine]
+        axes.plot(places, heights, "o", color=colour, markersize=3.8, alpha=0.6, markeredgewidth=0)
+        if mine and mine[0] is data.best:
+            star: dict[str, Any] = {
+                "color": BEST if len(names) == 1 else colour,
+                "markeredgecolor": INK,
+                "markeredgewidth": 0.8,
+            }
+            axes.plot(places[:1], heights[:1], "*", markersize=12, zorder=4, **star)
+    if axis.choices:
+        _paint_columns(axes, data, axis, values)
+    elif axis.is_log:
+        axes.set_xscale("log")
+    values.fit(axes)
+    _fit_slice(axes, axis)
+    axes.set_ylabel(short(data.config.objective.measure))
+
+
+def _slice_place(axis: Axis, trial: TrialData) -> float:
+    return axis.at(trial.point[axis.key]) + (0.5 * (_jitter(trial) - 0.5) if axis.choices else 0.0)
+
+
+def _paint_columns(axes: Axes, data: SweepData, axis: Axis, values: ValueRange) -> None:
+    for place, choice in enumerate(axis.choices):
+        mine = [trial.value for trial in data.ranked if trial.point.get(axis.key, axis) == choice]
+        known = [value for value in mine if math.isfinite(value)]
+        if known:
+            axes.hlines(values.shown(mean(known)), place - 0.32, place + 0.32, color=INK, linewidth=2.2, zorder=3)
+
+
+def _fit_slice(axes: Axes, axis: Axis) -> None:
+    if axis.choices:
+        axes.set_xlim(-0.6, len(axis.choices) - 0.4)
+        step = math.ceil(len(axis.choices) / MOST_LABELS)
+        places = range(0, len(axis.choices), step)
+        texts = [_choice_text(axis.choices[place]) for place in places]
+        is_tight = sum(map(len, texts)) > 40
+        axes.set_xticks(places, texts, rotation=30 if is_tight else 0, ha="right" if is_tight else "center")
+        axes.grid(axis="x", visible=False)
+    elif axis.is_log:
+        room = (axis.high / axis.low) ** 0.04
+        axes.set_xlim(axis.low / room, axis.high * room)
+        ticks = _ticks(axis)
+        axes.set_xticks([place for place, _ in ticks], [text for _, text in ticks])
+        axes.xaxis.set_minor_locator(NullLocator())
+    else:
+        room = 0.04 * (axis.high - axis.low)
+        axes.set_xlim(axis.low - room, axis.high + room)
+        axes.xaxis.set_major_locator(MaxNLocator(5))
+
+
+# ---- curves --------------------------------------------------------------------------------------------
+
+
+def paint_trial_curves(
+    figure: Figure, data: SweepData, curves: Sequence[TrialCurve], unit: str, values: ValueRange, num_named: int
+) -> None:
+    """The objective over training. The best trials, which stand first, have colours and names; the others are thin, and
+    end with a mark where they were pruned."""
+    axes = figure.subplots()
+    named = [curve for curve in curves[:num_named] if curve.trial.state == "succeeded"]
+    for curve in curves:
+        points = [(step, values.shown(value)) for step, value in finite(curve.points)]
+        if not points or curve in named:
+            continue
+        steps, heights = [step for step, _ in points], [value for _, value in points]
+        is_pruned = curve.trial.state == "pruned"
+        axes.plot(steps, heights, color=SERIES[7] if is_pruned else INK, linewidth=0.8, alpha=0.5)
+        if is_pruned:
+            axes.plot(steps[-1:], heights[-1:], "x", color=SERIES[7], markersize=4.5, alpha=0.8)
+    order = (1, 0, 2, 3, 4)
+    for rank, curve in reversed(list(enumerate(named))):
+        points = [(step, values.shown(value)) for step, value in finite(curve.points)]
+        axes.plot(
+            [step for step, _ in points],
+            [value for _, value in points],
+            color=SERIES[order[rank % len(order)]],
+            linewidth=2.4 if rank == 0 else 1.5,
+            label=f"trial {curve.trial.number}",
+        )
+    axes.set_xlabel(unit.replace("_", " "))
+    axes.set_ylabel(short(data.config.objective.measure))
+    axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+    axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    axes.grid(color=GRID)
+    if named:
+        handles, labels = axes.get_legend_handles_labels()
+        figure.legend(handles[::-1], labels[::-1], loc="outside upper left", ncols=5, frameon=False)

@@ -1,0 +1,210 @@
+"""The report of a sweep: one HTML page on what was searched, what was found, and how each trial went."""
+
+import math
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+from palestra.report.blocks import (
+    Block,
+    Cell,
+    Code,
+    Facts,
+    Heading,
+    Note,
+    Section,
+    Table,
+)
+from palestra.report.figures import Figures
+from palestra.report.overview import MOST_ROWS
+from palestra.report.page import render_sections, write_page
+from palestra.report.sweep_reading import (
+    SweepData,
+    TrialData,
+    best_text,
+    objective_text,
+    point_text,
+    setting_entries,
+    value_text,
+)
+from palestra.report.sweep_sections import figure_sections
+from palestra.sweeps.config import SweepConfig
+from palestra.sweeps.outcomes import STATES
+from palestra.sweeps.space import ChoiceConfig, DimensionConfig, IntegerConfig, LogConfig, UniformConfig
+
+MOST_TRIALS = 300  # of the table
+
+
+def write_sweep_report(path: Path, out: Path | None) -> Path:
+    """Write the report of a sweep atomically, and give its path. out: the file; None: report.html in the sweep's
+    folder. Raises RunFolderError, ConfigError."""
+    data = SweepData.read(path)
+    page = out or path / "report.html"
+    write_page(page, render_sweep(data))
+    return page
+
+
+def render_sweep(data: SweepData) -> str:
+    """The page, as HTML."""
+    sections = [_overview(data), *figure_sections(data, Figures()), _trials_section(data), _setting_section(data)]
+    return render_sections(data.path.resolve().name, _lead(data), sections)
+
+
+# ---- what was searched, and what was found -------------------------------------------------------------
+
+
+def _lead(data: SweepData) -> list[str]:
+    objective = data.config.objective
+    wanted = "highest" if objective.goal == "max" else "lowest"
+    lines = [f"A sweep over {', '.join(data.bases)} for the {wanted} {objective.measure}: {_counts_text(data)}."]
+    return [*lines, best_text(data)]
+
+
+def _counts_text(data: SweepData) -> str:
+    """22 trials, 9 succeeded, 12 pruned, 1 skipped"""
+    states = [trial.state for trial in data.trials]
+    counts = [f"{states.count(state):,} {state}" for state in STATES if state in states]
+    return ", ".join([f"{len(states):,} trial{'' if len(states) == 1 else 's'}", *counts])
+
+
+def _overview(data: SweepData) -> Section:
+    section = Section("overview", "The sweep")
+    entries = {
+        "objective": _objective_text(data.config),
+        "trials": _counts_text(data),
+        "points": f"chosen by {data.config.search.name}, {_pruning_text(data.config)}",
+        "env steps": f"{sum(trial.env_steps for trial in data.trials):,.0f} in all trials that have ended",
+    }
+    if data.best is not None:
+        best, file = data.best, data.path / "best.yml"
+        entries["best trial"] = f"{best.number}, with {data.config.objective.measure} {objective_text(best.value)}"
+        entries["its point"] = point_text(data, best)
+        entries["to train it"] = f"palestra train {shlex.quote(str(file))}"
+    section.blocks.append(Facts(list(entries.items())))
+    section.blocks += [Note(fault, is_warning=True) for fault in data.faults]
+    section.blocks += _state_notes(data)
+    section.blocks.append(_space_table(data))
+    section.blocks += _best_table(data)
+    return section
+
+
+def _objective_text(config: SweepConfig) -> str:
+    """The highest return/agent of evaluation main (pairing 0), at the last evaluation; ..."""
+    objective, num_seeds = config.objective, len(config.seeds)
+    pairing = "" if objective.pairing is None else f", pairing {objective.pairing}"
+    wanted = "highest" if objective.goal == "max" else "lowest"
+    when = "at the last evaluation of a run" if objective.of == "last" else "at the best evaluation of a run"
+    seeds = f"the interquartile mean over {num_seeds} seeds" if num_seeds > 1 else "one seed"
+    return f"the {wanted} {objective.measure} of evaluation {objective.evaluation}{pairing}, {when}; {seeds}"
+
+
+def _pruning_text(config: SweepConfig) -> str:
+    return "no trial is ended early" if config.pruning is None else f"trials are ended early by {config.pruning.name}"
+
+
+def _state_notes(data: SweepData) -> Iterator[Note]:
+    states = [trial.state for trial in data.trials]
+    if "running" in states:
+        path = shlex.quote(str(data.path))
+        yield Note(f"Trials run, or were left by a process that was killed: palestra resume {path} goes on with them.")
+    if "failed" in states:
+        count = states.count("failed")
+        yield Note(f"{count:,} trial{'' if count == 1 else 's'} failed; the table of trials says why.", is_warning=True)
+
+
+def _space_table(data: SweepData) -> Block:
+    if not data.config.space:
+        return Note("Nothing but the base is searched.")
+    rows = [[Cell(key), Cell(_dimension_text(dimension))] for key, dimension in data.config.space.items()]
+    if len(data.bases) > 1:
+        for row, key in zip(rows, data.config.space, strict=True):
+            row.append(Cell(", ".join(name for name in data.bases if data.has_key(name, key)) or "-"))
+    head = ["key", "values", *(["bases that have it"] if len(data.bases) > 1 else [])]
+    return Table("What was searched.", head, rows)
+
+
+def _dimension_text(dimension: DimensionConfig) -> str:
+    match dimension:
+        case ChoiceConfig():
+            return f"one of {', '.join(map(value_text, dimension.stored()))}"
+        case LogConfig():
+            return f"{dimension.low:g} to {dimension.high:g}, logarithmic"
+        case UniformConfig():
+            step = "" if dimension.step is None else f" in steps of {dimension.step:g}"
+            return f"{dimension.low:g} to {dimension.high:g}{step}"
+        case IntegerConfig():
+            how = ", logarithmic" if dimension.log else "" if dimension.step == 1 else f" in steps of {dimension.step}"
+            return f"integers {dimension.low} to {dimension.high}{how}"
+
+
+def _best_table(data: SweepData) -> Iterator[Block]:
+    if data.best is None:
+        yield Note("No trial has succeeded so far.")
+    elif data.best_differences:
+        rows = [
+            [Cell(change.key), Cell(value_text(change.before)), Cell(value_text(change.after))]
+            for change in data.best_differences[:MOST_ROWS]
+        ]
+        yield Table(
+            "The keys in which best.yml differs from its base, besides the seed.", ["key", "base", "best"], rows
+        )
+    elif data.best_config:
+        yield Note("best.yml is equal to its base, besides the seed.")
+
+
+# ---- the trials, and how it was run --------------------------------------------------------------------
+
+
+def _trials_section(data: SweepData) -> Section:
+    section = Section("trials", "Trials")
+    order = {"running": 0, "pruned": 1, "failed": 2, "skipped": 3}
+    others = [trial for trial in data.trials if trial.state in order]
+    trials = [*data.ranked, *sorted(others, key=lambda trial: (order[trial.state], trial.number))]
+    if not trials:
+        section.blocks.append(Note("There is no trial yet."))
+        return section
+    labels = data.labels
+    keys = [key for key in labels if any(key in trial.point for trial in trials)]
+    has_seeds = len(data.config.seeds) > 1
+    has_why = any(trial.why for trial in trials[:MOST_TRIALS])
+    rows = [
+        [
+            Cell(str(trial.number)),
+            Cell(trial.state),
+            Cell("-") if math.isnan(trial.value) else Cell(objective_text(trial.value), trial.value),
+            *([Cell(_by_seed_text(data, trial) if trial.by_seed else "-")] if has_seeds else []),
+            *(Cell(value_text(trial.point[key]) if key in trial.point else "-") for key in keys),
+            Cell(f"{trial.env_steps:,.0f}", trial.env_steps) if trial.env_steps else Cell("-"),
+            *([Cell(trial.why[:500])] if has_why else []),
+        ]
+        for trial in trials[:MOST_TRIALS]
+    ]
+    caption = "The trials, the best ones first."
+    if len(trials) > MOST_TRIALS:
+        caption = f"The first {MOST_TRIALS} of {len(trials):,} trials, the best ones first; the study has all."
+    head = [
+        "trial",
+        "state",
+        data.config.objective.measure,
+        *(["by seed"] if has_seeds else []),
+        *(labels[key] for key in keys),
+        "env steps",
+    ]
+    section.blocks.append(Table(caption, [*head, *(["why"] if has_why else [])], rows))
+    return section
+
+
+def _by_seed_text(data: SweepData, trial: TrialData) -> str:
+    """475.2, 500.0: in the order of the seeds; "-" for one without a value."""
+    values = [trial.by_seed.get(str(seed)) for seed in data.config.seeds]
+    return ", ".join("-" if value is None else objective_text(value) for value in values)
+
+
+def _setting_section(data: SweepData) -> Section:
+    blocks: list[Block] = [Facts(setting_entries(data))]
+    if not data.config.constraints:
+        blocks.append(Note("No constraint excludes points."))
+    else:
+        blocks += [Heading("Constraints"), *(Note(text) for text in data.config.constraints)]
+    blocks.append(Code("sweep.yml", data.config_text))
+    return Section("setting", "What was run", blocks)

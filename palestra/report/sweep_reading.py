@@ -1,0 +1,237 @@
+"""Reads the folder of a sweep for its report. Nothing is written, so the sweep may go on meanwhile; nothing that it
+names is imported unless the user trusts it."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Self
+
+from optuna.distributions import BaseDistribution
+from optuna.trial import FrozenTrial
+
+from palestra.config import ConfigError, check, load_yaml
+from palestra.config.own_modules import importing_no_others
+from palestra.config.rendering import inline_flow
+from palestra.recording.results import as_float, score_text
+from palestra.report.overview import pairs_text
+from palestra.runs.branching import Change, tree_differences
+from palestra.runs.config import RunConfig
+from palestra.storage.disk import Folder, RunFolderError
+from palestra.sweeps.config import SweepConfig
+from palestra.sweeps.folder import SweepFolder
+from palestra.sweeps.naming import short_keys
+from palestra.sweeps.outcomes import FAILURE, SKIPPED, VALUES, best_of, env_steps_of, state_of
+from palestra.sweeps.space import BASE, Base, ChoiceConfig, DimensionConfig, IntegerConfig, LogConfig
+from palestra.sweeps.stored import read_trials
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A dimension of the space as figures show it. low, high: its ends, integers where its values are. choices: the
+    values of a choice, as the study stores them; none for a number."""
+
+    key: str
+    label: str
+    low: float
+    high: float
+    is_log: bool
+    choices: tuple[Any, ...] = ()
+
+    @classmethod
+    def of(cls, key: str, label: str, dimension: DimensionConfig) -> Self:
+        if isinstance(dimension, ChoiceConfig):
+            return cls.of_choices(key, label, dimension.stored())
+        is_log = isinstance(dimension, LogConfig) or (isinstance(dimension, IntegerConfig) and dimension.log)
+        return cls(key, label, dimension.low, dimension.high, is_log)
+
+    @classmethod
+    def of_choices(cls, key: str, label: str, choices: Sequence[Any]) -> Self:
+        return cls(key, label, 0, len(choices) - 1, False, tuple(choices))
+
+    def at(self, value: Any) -> float:
+        """A value's place on the axis: itself, or the number of a choice; NaN if it is none of the axis."""
+        if self.choices:
+            return float(self.choices.index(value)) if value in self.choices else math.nan
+        number = as_float(value)
+        return number if self.low <= number <= self.high else math.nan
+
+    def share(self, value: Any) -> float:
+        """A value's place between the axis's ends, 0..1."""
+        place, low, high = self.at(value), self.low, self.high
+        if low == high:
+            return math.nan if math.isnan(place) else 0.5
+        if self.is_log:
+            place, low, high = math.log(place), math.log(low), math.log(high)
+        return (place - low) / (high - low)
+
+
+@dataclass(frozen=True)
+class TrialData:
+    """A trial of the study. point: the values by key, as the study stores them. value: NaN unless it succeeded.
+    reported: what the pruner was told, by step. by_seed: the value of each seed. why: why it failed or was skipped.
+    is_here: whether its runs lie in the sweep's folder; another machine may have the others."""
+
+    number: int
+    state: str
+    point: Mapping[str, Any]
+    distributions: Mapping[str, BaseDistribution]
+    value: float
+    reported: Mapping[int, float]
+    by_seed: Mapping[str, float]
+    env_steps: float
+    why: str
+    is_here: bool
+
+    @classmethod
+    def of(cls, trial: FrozenTrial, folder_id: str) -> Self:
+        state, by_seed = state_of(trial), trial.user_attrs.get(VALUES)
+        why = trial.user_attrs.get(SKIPPED if state == "skipped" else FAILURE, "")
+        return cls(
+            number=trial.number,
+            state=state,
+            point=trial.params,
+            distributions=trial.distributions,
+            value=as_float(trial.value) if state == "succeeded" else math.nan,
+            reported=dict(sorted(trial.intermediate_values.items())),
+            by_seed={seed: as_float(x) for seed, x in by_seed.items()} if isinstance(by_seed, dict) else {},
+            env_steps=env_steps_of(trial),
+            why=str(why),
+            is_here=trial.user_attrs.get("folder") == folder_id,
+        )
+
+
+@dataclass(frozen=True)
+class SweepData:
+    """Everything that a report needs of a sweep. config_text: the text of sweep.yml. bases: the configs from which
+    trials differ, by name; empty ones cannot be read. best: the best trial; None if none has succeeded. best_config:
+    the mapping in best.yml, if it can be read. faults: a line for each damaged or missing part."""
+
+    path: Path
+    config: SweepConfig
+    config_text: str
+    facts: Mapping[str, Any]
+    bases: Mapping[str, Mapping[str, Any]]
+    trials: tuple[TrialData, ...]
+    best: TrialData | None
+    best_config: Mapping[str, Any]
+    faults: tuple[str, ...]
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read the sweep in a folder. Raises RunFolderError, ConfigError."""
+        folder = SweepFolder.open(path)
+        facts, faults = folder.facts(), list[str]()
+        text = folder.root.read("sweep.yml").decode(errors="replace")
+        with importing_no_others():
+            try:
+                config = check(load_yaml(text), SweepConfig)
+            except ConfigError as error:
+                raise RunFolderError(f"{folder.config} differs from what was written:\n{error}") from error
+        trials = read_trials(folder, config.storage)
+        best = best_of(trials, config.objective.goal)
+        read = [TrialData.of(trial, folder.id) for trial in trials]
+        names = [Path(name).stem for name in config.base]
+        return cls(
+            path=path,
+            config=config,
+            config_text=text,
+            facts=facts,
+            bases={name: _mapping(folder.bases, f"{name}.yml", faults) for name in names},
+            trials=tuple(read),
+            best=next((trial for trial in read if best is not None and trial.number == best.number), None),
+            best_config={} if best is None else _mapping(folder.root, "best.yml", faults),
+            faults=tuple(faults),
+        )
+
+    # ---- what it searches ----------------------------------------------------------------------------------
+
+    @cached_property
+    def axes(self) -> tuple[Axis, ...]:
+        """The dimensions, first that of the bases if there are several. Those with a single value are left out."""
+        bases = [Axis.of_choices(BASE, BASE, list(self.bases))] if len(self.bases) > 1 else []
+        found = [Axis.of(key, self.labels[key], dimension) for key, dimension in self.config.space.items()]
+        return tuple(axis for axis in (*bases, *found) if axis.low < axis.high)
+
+    @cached_property
+    def labels(self) -> dict[str, str]:
+        """The labels of the keys, in the order of the space; that of the base first, if there are several."""
+        labels = short_keys(list(self.config.space))
+        return {BASE: BASE, **labels} if len(self.bases) > 1 else labels
+
+    def has_key(self, base: str, key: str) -> bool:
+        """Whether the config of a base has a key in full."""
+        return Base(base, dict(self.bases[base]), RunConfig).has(key)
+
+    def base_of(self, trial: TrialData) -> str:
+        """The name of the base of a trial."""
+        return str(trial.point.get(BASE)) if len(self.bases) > 1 else next(iter(self.bases))
+
+    # ---- what it has found ---------------------------------------------------------------------------------
+
+    @cached_property
+    def ranked(self) -> tuple[TrialData, ...]:
+        """The trials that succeeded, the best first."""
+        sign = -1.0 if self.config.objective.goal == "max" else 1.0
+        done = [trial for trial in self.trials if trial.state == "succeeded"]
+        return tuple(sorted(done, key=lambda trial: (sign * trial.value, trial.number)))
+
+    @cached_property
+    def best_differences(self) -> list[Change]:
+        """The keys in which best.yml differs from its base, apart from the seed."""
+        base = {} if self.best is None else self.bases.get(self.base_of(self.best), {})
+        changes = tree_differences(base, self.best_config) if base and self.best_config else ()
+        return [change for change in changes if change.key != "seed"]
+
+
+def setting_entries(data: SweepData) -> list[tuple[str, str]]:
+    """Where the sweep lies, and which versions and machine began it."""
+    entries = {
+        "folder": str(data.path.resolve()),
+        "command": data.facts.get("command"),
+        "commit": data.facts.get("commit"),
+        "id": data.facts.get("id"),
+        "versions": pairs_text(data.facts.get("versions")),
+        "machine": pairs_text(data.facts.get("machine")),
+        "storage": data.config.storage.name,
+        "seeds": ", ".join(map(str, data.config.seeds)),
+    }
+    return [(name, str(value)) for name, value in entries.items() if value]
+
+
+def value_text(value: Any) -> str:
+    """A value of a point, or of a config, as YAML would write it; floats rounded."""
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return value if isinstance(value, str) else inline_flow(value)
+
+
+def point_text(data: SweepData, trial: TrialData) -> str:
+    """learning_rate 0.0003, gamma 0.99"""
+    texts = [f"{data.labels.get(key, key)} {value_text(value)}" for key, value in trial.point.items()]
+    return ", ".join(texts) or "nothing searched"
+
+
+def best_text(data: SweepData) -> str:
+    """The best trial as a sentence."""
+    if data.best is None:
+        return "No trial has succeeded so far."
+    value, point = objective_text(data.best.value), point_text(data, data.best)
+    return f"The best trial so far is {data.best.number} with {value}: {point}."
+
+
+def objective_text(value: float) -> str:
+    """A value of the objective, as in a table; infinite ones in full."""
+    return str(value) if math.isinf(value) else score_text(value)
+
+
+# ---- parts of the folder -------------------------------------------------------------------------------
+
+
+def _mapping(folder: Folder, name: str, faults: list[str]) -> Mapping[str, Any]:
+    try:
+        return load_yaml(folder.read(name).decode(errors="replace"))
+    except (OSError, RunFolderError, ConfigError) as error:
+        faults.append(f"{folder.path / name} cannot be read: {error}")
+        return {}
