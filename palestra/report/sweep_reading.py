@@ -84,6 +84,11 @@ class TrialData:
     why: str
     is_here: bool
 
+    @property
+    def varied(self) -> Mapping[str, Any]:
+        """The point without keys that have the same value in all trials."""
+        return {key: value for key, value in self.point.items() if not self.distributions[key].single()}
+
     @classmethod
     def of(cls, trial: FrozenTrial, folder_id: str) -> Self:
         state, by_seed = state_of(trial), trial.user_attrs.get(VALUES)
@@ -209,7 +214,7 @@ def value_text(value: Any) -> str:
 
 def point_text(data: SweepData, trial: TrialData) -> str:
     """learning_rate 0.0003, gamma 0.99"""
-    texts = [f"{data.labels.get(key, key)} {value_text(value)}" for key, value in trial.point.items()]
+    texts = [f"{data.labels.get(key, key)} {value_text(value)}" for key, value in trial.varied.items()]
     return ", ".join(texts) or "nothing searched"
 
 

@@ -173,7 +173,7 @@ def _ended_trial(folder: SweepFolder, trial: FrozenTrial) -> EndedTrial:
         state=state_of(trial),
         value=trial.value,
         values=list(values.values()),
-        point=trial.params,
+        point={key: value for key, value in trial.params.items() if not trial.distributions[key].single()},
         reason=reason,
         log=log,
     )

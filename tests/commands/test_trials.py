@@ -128,6 +128,8 @@ def test_the_runs_of_a_trial_are_evaluated_and_listed(tmp_path: Path) -> None:
         (["a.gamma", "b.learning_rate.value"], ["gamma", "learning_rate"]),
         (["players.host.gamma", "players.agent.gamma"], ["host.gamma", "agent.gamma"]),
         (["x", "y.x"], ["x", "y.x"]),
+        (["p.rate.initial", "a.width", "b.width"], ["rate", "a.width", "b.width"]),
+        (["b.rate.initial", "b.rate.num_steps", "c.hidden.0"], ["rate.initial", "rate.num_steps", "hidden"]),
     ],
 )
 def test_short_keys_mean_one_key_alone(keys: list[str], short: list[str]) -> None:

@@ -31,7 +31,7 @@ from palestra.sweeps.pace import Pace
 from palestra.sweeps.progress import EndedTrial, RunProgress, SweepProgress, progress_of
 from palestra.sweeps.space import Base, Space
 from palestra.sweeps.study import SweepStudy
-from palestra.sweeps.texts import end_text, failures_text, progress_line, short_keys
+from palestra.sweeps.texts import end_text, failures_text, progress_line
 from palestra.sweeps.trials import OwnedTrial
 from tests.recording.test_display import pipe, terminal, written
 from tests.sweeps.test_sweep import BASE, SWEEP
@@ -210,12 +210,6 @@ def test_the_end_of_a_study_is_estimated_from_what_ended_and_what_runs(make_stud
 def test_nothing_is_estimated_before_anything_is_known(make_study: Study) -> None:
     folder, study = make_study()
     assert math.isnan(progress_of(folder, study, [], 2, None, worked_s=0.0).seconds_left)
-
-
-def test_keys_are_as_short_as_they_can_be() -> None:
-    keys = ["players.agent.algorithm.gamma", "players.agent.algorithm.learning_rate.initial", "a.width", "b.width"]
-    assert list(short_keys(keys).values()) == ["gamma", "learning_rate", "a.width", "b.width"]
-    assert list(short_keys(["a.rate.initial", "a.rate.final"]).values()) == ["initial", "final"]
 
 
 # ---- how it looks --------------------------------------------------------------------------------------
