@@ -23,6 +23,9 @@ from palestra.recording import RecorderConfig
 from palestra.rollouts.n_step import AnyTransitionsConfig
 from palestra.runs.config import AnyAlgorithm, AnyTrainerConfig
 from palestra.schedules import ScheduleConfig
+from palestra.sweeps.config import AnyPlaceConfig
+from palestra.sweeps.pruning import AnyPruningConfig
+from palestra.sweeps.search import AnySearchConfig
 
 
 def catalogue() -> dict[str, dict[str, str]]:
@@ -46,6 +49,9 @@ def catalogue() -> dict[str, dict[str, str]]:
         "exploration (dqn)": _variants(ExplorationConfig),
         "callbacks": _variants(AnyCallbackConfig),
         "recorders": _variants(RecorderConfig),
+        "searches (sweep)": _variants(AnySearchConfig),
+        "pruning (sweep)": _variants(AnyPruningConfig),
+        "places (sweep)": _variants(AnyPlaceConfig),
     }
 
 

@@ -112,7 +112,7 @@ def config(
 
 @commands.command(name="list")
 def list_parts() -> None:
-    """List games, algorithms, trainers, nets, players, schedules, rewards and optimizers, one line each."""
+    """List the parts that a config may name, by kind, one line each."""
     with one_line_errors():
         from palestra.commands.catalogue import catalogue
 

@@ -130,8 +130,14 @@ def _compute(node: ast.expr, values: Mapping[str, Any]) -> Any:
             return BINARY[type(op)](one, other)
         case ast.Compare(left=left, ops=ops, comparators=others):
             terms = [_compute(term, values) for term in (left, *others)]
-            return all(BINARY[type(op)](*pair) for op, pair in zip(ops, itertools.pairwise(terms), strict=True))
+            return all(_is_so(op, *pair) for op, pair in zip(ops, itertools.pairwise(terms), strict=True))
     raise TypeError(f"expected a comparison, got {ast.unparse(node)}")
+
+
+def _is_so(op: ast.cmpop, one: Any, other: Any) -> bool:
+    if isinstance(op, ast.Lt | ast.LtE | ast.Gt | ast.GtE):
+        one, other = _number(one), _number(other)
+    return bool(BINARY[type(op)](one, other))
 
 
 def _number(value: Any) -> Any:

@@ -22,7 +22,7 @@ from palestra.config import load_yaml
 from palestra.storage.disk import Folder, OpenFile, RunFolderError
 
 FORMAT = 1
-BEGUN = re.compile(r"base|trials|lock|sweep\.json|\..+\.tmp|sweep\.yml")  # what a sweep has before its first trial
+BEGUN = re.compile(r"base|trials|lock|sweep\.json|\..+\.tmp")  # what a sweep has before its first trial
 
 
 class Lock:
@@ -66,7 +66,7 @@ class SweepFolder:
         from palestra.storage.facts import run_facts, to_json  # imports torch, which takes a second
 
         folder = cls(path)
-        if not make_new(path) and not all(map(BEGUN.fullmatch, folder.root.names())):
+        if not (make_new(path) or is_sweep_folder(path) or all(map(BEGUN.fullmatch, folder.root.names()))):
             raise RunFolderError(f"{path} exists already, and is no sweep of this file")
         with folder.alone():
             if is_sweep_folder(path):

@@ -56,7 +56,15 @@ class Plan:
 
     def excluded_by(self, config: dict[str, Any]) -> str | None:
         """The first constraint that a trial's config does not fulfil."""
-        return next((each.text for each in self.constraints if not each.holds(config)), None)
+        for number, constraint in enumerate(self.constraints):
+            try:
+                if not constraint.holds(config):
+                    return constraint.text
+            except ConfigError as error:
+                raise ConfigError(
+                    [ConfigErrorItem(f"constraints.{number}", item.message) for item in error.errors]
+                ) from error
+        return None
 
     def _require_points(self) -> None:
         is_grid = isinstance(self.config.search, GridConfig)
@@ -82,7 +90,7 @@ class Plan:
             except ConfigError as error:
                 at = ", ".join(f"{names[key]}={value}" for key, value in point.items() if key in names)
                 for item in error.errors:
-                    key = f"space: {item.path}"
+                    key = item.path if item.path.startswith("constraints.") else f"space: {item.path}"
                     found.setdefault((key, item.message), ConfigErrorItem(key, f"{item.message} (at {at})"))
         budget = self.config.budget.env_steps
         if budget is not None and budget < least < math.inf:

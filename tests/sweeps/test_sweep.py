@@ -3,7 +3,7 @@
 Covers palestra.commands.of_sweeps, palestra.commands.seeds, palestra.commands.sweep, palestra.sweeps.config,
 palestra.sweeps.folder, palestra.sweeps.leashed, palestra.sweeps.places, palestra.sweeps.plan, palestra.sweeps.pruning,
 palestra.sweeps.samplers, palestra.sweeps.search, palestra.sweeps.space, palestra.sweeps.storages,
-palestra.sweeps.study, palestra.sweeps.trials, palestra.sweeps.watching.
+palestra.sweeps.trials, palestra.sweeps.watching.
 """
 
 import json

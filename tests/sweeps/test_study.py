@@ -1,0 +1,211 @@
+"""The study of a sweep without any run: draws, claims, what is told once, what a pruner decides, and records as they
+grow."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from palestra.config import ConfigError, check, render
+from palestra.runs.config import read_config
+from palestra.sweeps.config import ObjectiveConfig, SweepConfig, read_sweep
+from palestra.sweeps.folder import Lock, SweepFolder
+from palestra.sweeps.outcomes import best_of, state_of
+from palestra.sweeps.plan import Plan
+from palestra.sweeps.space import Base, DimensionConfig, IntegerConfig, LogConfig, Space, UniformConfig
+from palestra.sweeps.study import SweepStudy
+from palestra.sweeps.watching import Watched
+
+BASE = Path(__file__).parent.parent.parent / "configs/ppo-cartpole.yml"
+TPE = {"name": "tpe", "startup_trials": 2, "ei_candidates": 4, "multivariate": True, "group": False}
+HALVING = {"name": "successive_halving", "num_seeds": 1, "min_resource": 10, "reduction_factor": 2}
+SWEEP: dict[str, Any] = {
+    "seed": 3,
+    "base": ["ppo-cartpole"],
+    "space": {
+        "learning_rate.initial": {"name": "log", "low": 1e-4, "high": 1e-1},
+        "gamma": {"name": "choice", "values": [0.9, 0.99]},
+    },
+    "constraints": [],
+    "seeds": [0],
+    "objective": {"evaluation": "main", "pairing": 0, "measure": "return/agent", "goal": "max", "of": "last"},
+    "search": TPE | {"constant_liar": False},
+    "pruning": HALVING,
+    "budget": {"trials": 4, "env_steps": None, "minutes": None},
+    "max_restarts": 3,
+    "place": {"name": "local", "cores": 1, "cores_per_run": 1, "gpus": [], "runs_per_gpu": 1},
+    "storage": {"name": "sqlite"},
+}
+
+
+def opened(path: Path, **changes: Any) -> SweepStudy:
+    """The study in a folder, as a new process opens it."""
+    plan = Plan(read_sweep(SWEEP | changes, []), {"ppo-cartpole": read_config(BASE)})
+    folder = SweepFolder.create(path, render(plan.config, SweepConfig), {})
+    return SweepStudy(folder, plan.config, plan.space)
+
+
+def values_of(path: Path, reopen: bool) -> list[tuple[Any, ...]]:
+    """Four trials of made values, one after the other. reopen: by a new process at every step, asked twice."""
+    study = opened(path)
+    found = []
+    for number in range(4):
+        claimed = study.claim()
+        if reopen:
+            study = opened(path)
+        point = study.point(claimed)
+        if reopen:
+            study = opened(path)
+            [claimed] = study.running()
+            assert study.point(claimed) == point, "what was drawn is kept"
+        pruned_at = None
+        for step in (10, 20, 40):
+            value = math.log(point["players.agent.algorithm.learning_rate.initial"]) * step
+            is_over = study.report(number, step, value)
+            if reopen:
+                study = opened(path)
+                assert study.report(number, step, -1e9) == is_over, "the first value counts, and the first decision"
+            if is_over:
+                pruned_at = step
+                study.prune(number)
+                break
+        else:
+            study.complete(number, value)
+        study.complete(number, 12345.0)  # told again, it changes nothing
+        found.append((point, pruned_at, study.trials()[number].value, state_of(study.trials()[number])))
+    return found
+
+
+def test_draws_and_decisions_do_not_depend_on_who_asks_and_how_often(tmp_path: Path) -> None:
+    once, often = values_of(tmp_path / "a", reopen=False), values_of(tmp_path / "b", reopen=True)
+    assert once == often
+    assert {state for *_, state in once} == {"succeeded", "pruned"}
+    other = opened(tmp_path / "c", seed=4)
+    assert other.point(other.claim()) != once[0][0]
+
+
+def test_a_study_of_another_sweep_is_refused(tmp_path: Path) -> None:
+    journal = {"name": "journal", "path": str(tmp_path / "j"), "study": "x"}
+    first = opened(tmp_path / "a", storage=journal)
+    first.claim()
+    second = opened(tmp_path / "b", storage=journal)
+    [trial] = second.running()
+    assert not second.is_ours(trial)
+    with pytest.raises(ConfigError, match=r"storage\.study: .*in which seed is 3, not 4"):
+        opened(tmp_path / "c", storage=journal, seed=4)
+    optuna.create_study(study_name="y", storage=journal_storage(tmp_path / "j")).ask()
+    with pytest.raises(ConfigError, match="which palestra did not make"):
+        opened(tmp_path / "d", storage=journal | {"study": "y"})
+
+
+def journal_storage(path: Path) -> Any:
+    return optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(str(path)))
+
+
+def test_a_lock_is_held_by_one_process_at_a_time(tmp_path: Path) -> None:
+    folder = SweepFolder(tmp_path).root
+    lock = Lock.take(folder, "lock")
+    assert lock is not None
+    assert Lock.take(folder, "lock") is None
+    lock.free()
+    assert Lock.take(folder, "lock") is not None
+
+
+def test_the_best_of_equal_trials_is_the_first_and_failed_ones_do_not_count() -> None:
+    def trial(number: int, value: float | None, state: Any) -> Any:
+        made = optuna.trial.create_trial(value=value, state=state)
+        made.number = number
+        return made
+
+    complete, failed = optuna.trial.TrialState.COMPLETE, optuna.trial.TrialState.FAIL
+    trials = [trial(0, None, failed), trial(1, 2.0, complete), trial(2, 2.0, complete), trial(3, 1.0, complete)]
+    assert [best_of(trials, goal).number for goal in ("max", "min")] == [1, 3]  # type: ignore[union-attr]
+    assert best_of(trials[:1], "max") is None
+
+
+# ---- the space -----------------------------------------------------------------------------------------
+
+
+@given(st.integers(1, 50), st.integers(0, 60), st.integers(1, 7))
+def test_listed_integers_are_those_that_may_be_drawn(low: int, steps: int, step: int) -> None:
+    high = low + steps * step
+    dimension = check({"name": "integer", "low": low, "high": high, "step": step, "log": False}, IntegerConfig)
+    assert dimension.stored() == [low + number * step for number in range(steps + 1)]
+    distribution = optuna.distributions.IntDistribution(low, high, step=step)
+    assert all(distribution._contains(value) for value in dimension.stored())
+
+
+@given(st.floats(-5, 5), st.integers(1, 40), st.sampled_from([0.1, 0.25, 1.0]))
+def test_listed_numbers_end_at_the_ends(low: float, steps: int, step: float) -> None:
+    dimension = check({"name": "uniform", "low": low, "high": low + steps * step, "step": step}, UniformConfig)
+    assert len(dimension.stored()) == steps + 1
+    assert dimension.stored()[-1] == pytest.approx(low + steps * step)
+
+
+def test_drawn_points_lie_in_the_space_and_corners_have_every_end() -> None:
+    dimensions: dict[str, DimensionConfig] = {
+        "a": check({"name": "log", "low": 1e-3, "high": 1.0}, LogConfig),
+        "b": check({"name": "integer", "low": 2, "high": 8, "step": 3, "log": False}, IntegerConfig),
+    }
+    space = Space([Base("x", {"a": 1.0, "b": 2}, SweepConfig)], dimensions)
+    drawn = list(space.samples(200))
+    assert all(1e-3 <= point["a"] <= 1.0 and point["b"] in (2, 5, 8) for point in drawn)
+    assert sum(point["a"] < 0.03 for point in drawn) > 60, "half of them, for a logarithm"
+    assert len(space.corners(256)) == 4
+    some = space.corners(3)
+    assert {point["a"] for point in some} == {1e-3, 1.0}
+    assert {point["b"] for point in some} == {2, 8}
+
+
+# ---- records as they grow --------------------------------------------------------------------------------
+
+
+def evaluation(env_steps: int, value: float) -> str:
+    pair = {"players": {"agent": "agent"}, "learned": ["agent"], "returns": {"agent": value}}
+    record = {"kind": "evaluation", "evaluation": "main", "env_steps": env_steps, "opt_steps": env_steps // 8}
+    return json.dumps(record | {"pairs": [pair]}) + "\n"
+
+
+def watched(run: Path, of: str = "last") -> Watched:
+    config = read_config(BASE, ["evaluations.0.interval.every=100", "stop.after=1000"])
+    return Watched(run, config, check(SWEEP["objective"] | {"of": of}, ObjectiveConfig))
+
+
+def test_records_are_read_as_they_come_and_steps_are_those_of_the_interval(tmp_path: Path) -> None:
+    file, seen = tmp_path / "records.jsonl", watched(tmp_path)
+    seen.look()
+    assert seen.values == {}
+    whole = evaluation(0, 1.0) + evaluation(128, 5.0) + evaluation(256, 3.0)
+    file.write_text(whole[:-20])
+    seen.look()
+    assert seen.values == {0: 1.0, 100: 5.0}
+    file.write_text(whole)
+    seen.look()
+    assert seen.values == {0: 1.0, 100: 5.0, 200: 3.0}
+    assert seen.env_steps_at == {0: 0, 100: 128, 200: 256}
+    assert seen.share == 0.256
+    assert [seen.value_at(step) for step in (0, 150, 200)] == [1.0, 5.0, 3.0]
+    best = watched(tmp_path, "best")
+    best.look()
+    assert (best.final(), seen.final()) == (5.0, 3.0)
+
+
+def test_records_that_were_cut_back_and_come_again_change_nothing(tmp_path: Path) -> None:
+    file, seen = tmp_path / "records.jsonl", watched(tmp_path)
+    lines = [evaluation(128 * number, float(number)) for number in range(6)]
+    file.write_text("".join(lines))
+    seen.look()
+    before = dict(seen.values)
+    file.write_text("".join(lines[:2]))
+    seen.look()
+    file.write_text("".join(lines[:4]))
+    seen.look()
+    assert seen.values == before
+    file.write_text("".join([*lines, evaluation(900, 9.0)]))
+    seen.look()
+    assert seen.values == before | {900: 9.0}
