@@ -1,0 +1,143 @@
+"""Mistakes in sweeps."""
+
+from tests.mutants.mutant import mutants
+
+STUDY = "sweeps/test_study.py"
+CONSTRAINTS = "sweeps/test_constraints.py"
+OWN = "sweeps/test_own_classes.py"
+REFUSED = f"{OWN}::test_what_cannot_work_is_one_line_before_anything_starts"
+WHOLE = "sweeps/test_sweep.py"
+TABLE = "commands/test_trials.py"
+SIDE = "commands/test_side_by_side.py"
+
+SWEEPS = [
+    *mutants(
+        "sweeps/samplers.py",
+        STUDY,
+        ('f"{self.seed}/{trial.number}/{name}"', 'f"{trial.number}/{name}"'),
+        ('return self.make(int.from_bytes(digest[:4], "little"))', "return self.make(None)  # type: ignore[arg-type]"),
+    ),
+    *mutants(
+        "sweeps/pruning.py",
+        STUDY,
+        (
+            'stored = {"prune": bool(pruner.prune(view, trial)), "notes": notes.held}',
+            'stored = {"prune": bool(pruner.prune(study, trial)), "notes": {}}',
+        ),
+    ),
+    *mutants(
+        "sweeps/study.py",
+        STUDY,
+        ("if step not in trial.intermediate_values:", "if True:"),
+        (
+            "elif changes := list(tree_differences(theirs, ours)):",
+            "elif changes := list(tree_differences(theirs, theirs)):",
+        ),
+        ('attributes = {"folder": self.id, "claim": token}', 'attributes = {"folder": "", "claim": token}'),
+    ),
+    *mutants(
+        "sweeps/outcomes.py",
+        STUDY,
+        ("(sign * (trial.value or 0.0), -trial.number)", "(sign * (trial.value or 0.0), trial.number)"),
+        ('sign = 1.0 if goal == "max" else -1.0', "sign = 1.0"),
+    ),
+    *mutants(
+        "sweeps/watching.py",
+        STUDY,
+        (
+            "if file.size < self._offset:\n                self._offset = 0",
+            "if file.size < 0:\n                self._offset = 0",
+        ),
+        ("self._offset += len(whole) + len(newline)", "self._offset += len(content)"),
+        ("// self.interval.every * self.interval.every", "* 1"),
+        ("return known[-1]", "return known[0]"),
+    ),
+    *mutants(
+        "sweeps/space.py",
+        STUDY,
+        (
+            "return list(range(self.low, self.high + 1, self.step))",
+            "return list(range(self.low, self.high, self.step))",
+        ),
+        (
+            "for n in range(round((self.high - self.low) / self.step) + 1)]",
+            "for n in range(int((self.high - self.low) / self.step) + 1)]",
+        ),
+        (
+            "return math.exp(draw.uniform(math.log(dimension.low), math.log(dimension.high)))",
+            "return draw.uniform(dimension.low, dimension.high)",
+        ),
+    ),
+    *mutants(
+        "sweeps/folder.py",
+        STUDY,
+        ("fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB)", "fcntl.LOCK_SH | (0 if wait else fcntl.LOCK_NB)"),
+    ),
+    *mutants(
+        "sweeps/constraints.py",
+        CONSTRAINTS,
+        (
+            "one, other = _number(_compute(left, values)), _number(_compute(right, values))",
+            "one, other = _compute(left, values), _compute(right, values)",
+        ),
+        (
+            "if isinstance(op, ast.Pow) and abs(other) > LARGEST_POWER:",
+            "if isinstance(op, ast.Pow) and abs(other) > 1e9:",
+        ),
+    ),
+    *mutants(
+        "sweeps/places.py",
+        f"{OWN}::test_each_run_sees_its_gpu",
+        ("gpus[share % len(gpus)]", "gpus[0]"),
+        ("min(by_cores, len(self.config.gpus) * self.config.runs_per_gpu)", "min(by_cores, len(self.config.gpus))"),
+    ),
+    *mutants(
+        "sweeps/places.py",
+        REFUSED,
+        ("if config.cores > (available := available_cores()):", "if config.cores > (available := 10**9):"),
+    ),
+    *mutants(
+        "sweeps/plan.py",
+        REFUSED,
+        ("if budget is not None and budget < least < math.inf:", "if False:"),
+    ),
+    *mutants(
+        "sweeps/plan.py",
+        f"{OWN}::test_an_evaluation_by_minutes_cannot_decide_a_pruning",
+        ('(evaluation.interval is None or evaluation.interval.unit == "minutes")', "evaluation.interval is None"),
+    ),
+    *mutants(
+        "sweeps/trials.py",
+        f"{OWN}::test_wilcoxon_ends_a_trial_after_some_of_its_seeds",
+        (
+            "known = values[: values.index(None)] if None in values else values",
+            "known = values if None not in values else []",
+        ),
+    ),
+    *mutants(
+        "sweeps/trials.py",
+        f"{WHOLE}::test_a_run_that_is_killed_goes_on_and_two_processes_share_a_sweep",
+        ("elif (code < 0 or code > 128) and run.restarts < self.sweep.max_restarts:", "elif False:"),
+    ),
+    *mutants(
+        "sweeps/naming.py",
+        TABLE,
+        ("return part in VAGUE or part.isdigit()", "return part in VAGUE"),
+    ),
+    *mutants(
+        "config/own_modules.py",
+        f"{TABLE}::test_a_database_that_a_strangers_sweep_names_is_not_contacted",
+        ('if imports.kind not in ("trusted", "no_others") or source in read_trusted():', "if True:"),
+    ),
+    *mutants(
+        "commands/trials.py",
+        TABLE,
+        ('sign = -1.0 if sweep.data["objective"].get("goal") == "max" else 1.0', "sign = 1.0"),
+    ),
+    *mutants(
+        "commands/side_by_side.py",
+        SIDE,
+        ('if (self.path / "config.yml").is_file():', "if False:"),
+        ("if len(done) < len(runs):", "if not done:"),
+    ),
+]
