@@ -37,6 +37,12 @@ def test_anything_but_a_comparison_is_refused(text: str) -> None:
 def test_what_cannot_be_computed_is_said() -> None:
     with pytest.raises(ConfigError, match="cannot be computed"):
         Constraint("optimizer.name + 1 > 2").holds(DATA)
+    with pytest.raises(ConfigError, match="expected a number, got 'adam'"):
+        Constraint("optimizer.name * 2 == 'adamadam'").holds(DATA)
+    with pytest.raises(ConfigError, match="expected a number, got a mapping"):
+        Constraint("optimizer < 2").holds(DATA)
+    with pytest.raises(ConfigError, match="expected a power of at most 64, got 65"):
+        Constraint("num_worlds ** 65 > 2").holds(DATA)
     with pytest.raises(ConfigError, match="cannot be computed"):
         Constraint("batch_size ** batch_size ** batch_size > 2").holds(DATA)
     with pytest.raises(ConfigError, match="cannot be computed"):

@@ -95,6 +95,7 @@ def test_a_study_of_another_sweep_is_refused(tmp_path: Path) -> None:
     first.claim()
     second = opened(tmp_path / "b", storage=journal)
     [trial] = second.running()
+    assert first.is_ours(trial)
     assert not second.is_ours(trial)
     with pytest.raises(ConfigError, match=r"storage\.study: .*in which seed is 3, not 4"):
         opened(tmp_path / "c", storage=journal, seed=4)
