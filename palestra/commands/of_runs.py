@@ -80,15 +80,14 @@ def compare(
         from palestra.storage.facts import to_json
         from palestra.storage.fetching import local_folders
 
-        with local_folders(with_runs_of_sweeps(runs)) as folders:
+        named = with_runs_of_sweeps(runs)
+        with local_folders(named) as folders:
             moments = read_moments(folders, checkpoint)
             found = [run for run, _ in moments] if games is None else play_afresh(moments, games, errors.print)
         comparison = compare_groups(group_runs(found))
         render_comparison(console, comparison)
         if json is not None:
-            write_page(
-                json, to_json(plain(as_data(comparison, dict(zip(folders, with_runs_of_sweeps(runs), strict=True)))))
-            )
+            write_page(json, to_json(plain(as_data(comparison, dict(zip(folders, named, strict=True))))))
         if csv is not None:
             write_page(csv, to_csv(comparison))
 

@@ -18,7 +18,7 @@ from palestra.sweeps.plan import Plan
 from palestra.sweeps.progress import SweepProgress, progress_of
 from palestra.sweeps.search import GridConfig
 from palestra.sweeps.study import SweepStudy
-from palestra.sweeps.trials import OwnedTrial
+from palestra.sweeps.trials import OwnedTrial, config_of_runs
 
 POLL_S = 0.1
 LOOK_S = 1.0  # how often the study is asked for work, besides when a trial of ours has ended
@@ -178,11 +178,15 @@ class Sweep:
         is_best = best is not None and best.number == number
         line = f"trial {number}: {state}{value}{' (best so far)' if is_best else ''}{f': {why}' if why else ''}"
         self.display.ended(line)
-        if best is not None:
-            with self.folder.alone():
-                newest = best_of(self.study.trials(), self.config.objective.goal)
-                assert newest is not None
-                self.folder.root.write("best.yml", self.folder.trial(newest.number).read("config.yml"))
+        self._keep_best()
+
+    def _keep_best(self) -> None:
+        """Write best.yml. The best trial may lie in the folder of another process that shares the study."""
+        with self.folder.alone():
+            best = best_of(self.study.trials(), self.config.objective.goal)
+            if best is not None:
+                config = config_of_runs(self.plan.space.config_at(best.params), self.config)
+                self.folder.root.write("best.yml", render(config, RunConfig).encode())
 
     def _leave(self) -> None:
         """Let the runs save and end."""
@@ -193,6 +197,7 @@ class Sweep:
             while any(run.job is not None and run.job.poll() is None for trial in self.owned for run in trial.runs):
                 self.display.update(self.progress)
                 time.sleep(POLL_S)
+        self._keep_best()  # a process that was killed may have told a value and not come to this
         self.display.update(self.progress, is_last=True)
         for trial in self.owned:
             trial.lock.free()

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from palestra.config import render
-from palestra.runs.config import read_config
+from palestra.runs.config import RunConfig, read_config
 from palestra.runtime.signals import exit_text
 from palestra.runtime.statistics import interquartile_mean
 from palestra.sweeps.config import SweepConfig
@@ -61,10 +61,10 @@ class OwnedTrial:
     ) -> None:
         self.study, self.sweep, self.number, self.lock = study, sweep, number, lock
         self.folder = folder.trial(number)
-        checked = read_config(dict(config) | {"seed": sweep.seeds[0]})
+        checked = config_of_runs(config, sweep)
         self.config = self.folder.path / "config.yml"
         if self.folder.kind(self.config.name) is None:
-            self.folder.write(self.config.name, render(checked, type(checked)).encode())
+            self.folder.write(self.config.name, render(checked, RunConfig).encode())
         self.runs = [
             TrialRun(seed, path, Watched(path, checked, sweep.objective))
             for seed in sweep.seeds
@@ -209,6 +209,11 @@ class OwnedTrial:
             self.study.complete(self.number, mean([run.value for run in self.runs if run.value is not None]))
         self.lock.free()
         return True
+
+
+def config_of_runs(config: Mapping[str, Any], sweep: SweepConfig) -> RunConfig:
+    """The config of a trial's runs but for their seeds: it has the first one. Raises ConfigError."""
+    return read_config(dict(config) | {"seed": sweep.seeds[0]})
 
 
 def mean(values: list[float]) -> float:

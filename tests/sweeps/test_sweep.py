@@ -231,3 +231,25 @@ def test_a_sweep_that_was_killed_while_it_began_begins_again_and_other_folders_a
     with pytest.raises(RunFolderError, match="exists already, and is no sweep"):
         SweepFolder.create(tmp_path / "mine", text, bases)
     assert [file.name for file in (tmp_path / "mine").iterdir()] == ["thesis.tex"]
+
+
+def test_two_folders_share_a_study_and_both_know_the_best(base: Path, tmp_path: Path) -> None:
+    journal = {"name": "journal", "path": str(tmp_path / "shared.journal"), "study": "both"}
+    file = write(tmp_path, storage=journal, budget=SWEEP["budget"] | {"trials": 3})
+    first = palestra("sweep", file, "--run", "a", cwd=tmp_path)
+    second = palestra("sweep", file, "--run", "b", cwd=tmp_path)
+    output = [process.communicate(timeout=300)[0] for process in (first, second)]
+    assert first.returncode == second.returncode == 0, output
+    backend = optuna.storages.JournalStorage(optuna.storages.journal.JournalFileBackend(journal["path"]))
+    trials = optuna.load_study(study_name="both", storage=backend).trials
+    assert {state_of(trial) for trial in trials} == {"succeeded"}
+    assert len(trials) in (3, 4), "both may begin the last one at the same time"
+    assert len({trial.user_attrs["folder"] for trial in trials}) == 2
+    for folder in "ab":
+        (tmp_path / folder / "best.yml").unlink()  # as if it had been killed before it was written
+        done("resume", folder, cwd=tmp_path)
+    assert (tmp_path / "a/best.yml").read_bytes() == (tmp_path / "b/best.yml").read_bytes()
+    best = max(trials, key=lambda trial: (trial.value, -trial.number))
+    assert load_yaml(tmp_path / "a/best.yml")["players"]["agent"]["algorithm"]["gamma"] == pytest.approx(
+        best.params["players.agent.algorithm.gamma"]
+    )
