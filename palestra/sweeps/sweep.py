@@ -20,7 +20,7 @@ from palestra.sweeps.search import GridConfig
 from palestra.sweeps.study import SweepStudy
 from palestra.sweeps.trials import OwnedTrial, config_of_runs
 
-POLL_S = 0.1
+POLL_S = 0.05
 LOOK_S = 1.0  # how often the study is asked for work, besides when a trial of ours has ended
 LEAVE_S = 60.0  # for runs to save after a signal
 
