@@ -3,22 +3,17 @@ environment or importing an extra."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from palestra.algorithms.algorithm import Seat
-from palestra.config import ConfigError, MissingExtra, checking
-from palestra.games.config import GameConfig, NotDeclared, without_environments
-from palestra.players import FromRunConfig
-from palestra.players.torch_modules import TorchModuleConfig
+from palestra.config import ConfigError, checking
+from palestra.games.config import GameConfig
 from palestra.recording import make_recorders
 from palestra.recording.results import stage_text
 from palestra.runs.config import BaseRunConfig, RunConfig, read_config
-from palestra.runs.parts import check_seat
 from palestra.runs.tournament import Tournament, read_tournament
-from palestra.runtime.device import find_device
 from palestra.training import make_trainer
-from palestra.training.checks import check_checkpoint_folder, check_scratch_folders
 from palestra.training.naming import named_class
+from palestra.training.trainable import check_trainable
 
 
 class Checked(NamedTuple):
@@ -36,18 +31,11 @@ def dry_run(config: str | Path | BaseRunConfig, overrides: Sequence[str]) -> Che
         with checking():
             make_trainer(read).require_ready()
         return Checked(_plan(read), [*_missing_extras(read)])
-    fit, missing = "", []
-    with checking(), without_environments():
-        try:
-            if not _needs_no_environment(read):
-                raise NotDeclared
-            make_trainer(read).require_ready()
-        except NotDeclared:
-            _check_apart_from_environment(read)
-            fit = ", and whether actions, networks, wrappers, callbacks and players of other runs fit it"
-        except MissingExtra as error:
-            _check_apart_from_environment(read)
-            missing = [f"{each}, so that nothing was checked beside the file" for each in error.errors]
+    unchecked = check_trainable(read)
+    fit = (
+        ", and whether actions, networks, wrappers, callbacks and players of other runs fit it" if unchecked.fit else ""
+    )
+    missing = [f"{each}, so that nothing was checked beside the file" for each in unchecked.missing]
     return Checked(_plan(read), [*_unmade_environments(read, fit), *_missing_extras(read), *missing])
 
 
@@ -67,23 +55,6 @@ def dry_tournament(file: Path, overrides: Sequence[str]) -> Checked:
     with checking():
         Tournament(config)
     return Checked(config.game.describe_turns(), [])
-
-
-def _needs_no_environment(config: RunConfig) -> bool:
-    """Whether the config can be checked without its environment. Networks of other runs need its exact actions."""
-    players: list[Any] = list(config.players.values())
-    fixed = FromRunConfig | TorchModuleConfig
-    has_nets = any(isinstance(player, fixed) or getattr(player, "warm_start", None) for player in players)
-    return config.game.declares_actions() or not has_nets
-
-
-def _check_apart_from_environment(config: RunConfig) -> None:
-    """Make those checks of a Trainer that need no spaces."""
-    find_device(config.execution.device)
-    for name in config.learners():  # a lone agent's environment has one move
-        check_seat(config.players[name].algorithm, name, Seat(config.worlds_of(name), 1, 1))  # type: ignore[union-attr]
-    check_scratch_folders(config)
-    check_checkpoint_folder(config)
 
 
 def _unmade_environments(config: RunConfig, fit: str) -> Iterator[str]:

@@ -25,6 +25,7 @@ POLL_S = 0.05
 def dry_run(config: SweepConfig, bases: dict[str, RunConfig]) -> Iterator[str]:
     """The lines, each as soon as it is known. Raises ConfigError for what `sweep` would refuse."""
     plan = Plan(config, bases)
+    yield from plan.notes()
     num_at_once = plan.config.place.build().num_runs
     num_trials, limit = _num_trials(plan)
     yield f"{limit}, each with {_plural(len(config.seeds), 'seed')}; {_plural(num_at_once, 'run')} at a time"

@@ -18,6 +18,7 @@ from palestra.commands.suggest_config import (
 from palestra.commands.suggest_dialogue import game_and_overrides
 from palestra.config import ConfigError, ConfigErrorItem, apply_overrides, load_yaml
 from palestra.runs.config import RunConfig
+from palestra.sweeps.config import is_sweep
 
 FILE_ENDINGS = (".yml", ".yaml", ".json")
 
@@ -88,6 +89,10 @@ def find_config(file: str, words: Sequence[str]) -> NamedConfig:
     with_ending = Path(f"{file}.yml")
     for path in (Path(file), with_ending):
         if path.is_file() and (path != with_ending or file in shipped):
+            if is_sweep(load_yaml(path)):
+                raise ConfigError(
+                    [ConfigErrorItem(str(path), f"this is a sweep; to work on it: palestra sweep {path}")]
+                )
             note = f"{path}: this file is used, not the config {file} that palestra ships" if file in shipped else None
             return NamedConfig(str(path), path.stem, path, list(words), note)
     if file in shipped:

@@ -44,8 +44,9 @@ def open_sweep(
         folder = run or default_path(name)
         if not is_sweep_folder(folder):
             return Sweep.create(folder, config, bases, display)
+        change = f"palestra sweep {folder} KEY=VALUE changes a budget or a place"
         if (there := _differing_key(SweepFolder.open(folder), config, bases)) is not None:
-            raise _error("--run", f"expected a new folder, got {folder}, a sweep with another value of {there}")
+            raise _error("--run", f"expected a new folder, got {folder}, a sweep with another {there}; {change}")
         return Sweep.open(folder, [], display, trust=False)
 
 
@@ -69,7 +70,7 @@ def _differing_key(folder: SweepFolder, config: SweepConfig, bases: dict[str, Ru
 
     ours = Plan(config, bases).config.model_dump()
     theirs = load_yaml(folder.config)
-    for key in ours.keys() - {"base", "place", "storage"}:
+    for key in ours.keys() - {"base", "place"}:
         if ours[key] != theirs.get(key):
             return key
     there = {name: folder.bases.path / f"{name}.yml" for name in (Path(file).stem for file in theirs["base"])}
@@ -119,6 +120,8 @@ def _values(text: str) -> list[str]:
 
 def work_on(sweep: Any, shown: Console) -> None:
     """Work on a sweep, and leave the process with 128 + n if signal n stopped it."""
+    for note in sweep.plan.notes():
+        shown.print(note, soft_wrap=True, markup=False)
     received = sweep.work()
     path = shlex.quote(str(sweep.folder.path))
     if received is not None:

@@ -196,8 +196,7 @@ def full_key(data: Any, path: str) -> str:
 def _replace(data: Any, path: str, value: Any, model: type[Config] | None) -> None:
     place = Place(Any if model is None else model)
     here = data
-    for key in path.split("."):
-        slot: str | int = int(key) if isinstance(here, list) else key
+    for slot in _steps(data, path):
         place = place.below_or_any(slot, here)
         container, here = here, here[slot]
     with below(path):
@@ -206,9 +205,22 @@ def _replace(data: Any, path: str, value: Any, model: type[Config] | None) -> No
 
 def value_at(data: Any, path: str) -> Any:
     """The value at a dotted path, as `full_key` gives it."""
-    for key in path.split("."):
-        data = data[int(key) if isinstance(data, list) else key]
+    for slot in _steps(data, path):
+        data = data[slot]
     return data
+
+
+def _steps(data: Any, path: str) -> Iterator[str | int]:
+    """The keys and places on the way to a dotted path that exists. A key may have dots, as in a sweep's space."""
+    while path:
+        if isinstance(data, list):
+            name, _, path = path.partition(".")
+            slot: str | int = int(name)
+        else:
+            key = max((key for key in data if f"{path}.".startswith(f"{key}.")), key=len)
+            slot, path = key, path[len(key) + 1 :]
+        yield slot
+        data = data[slot]
 
 
 def _nearest_path(paths: Iterable[str], path: str) -> str:

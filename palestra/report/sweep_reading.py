@@ -134,7 +134,7 @@ class SweepData:
                 config = check(load_yaml(text), SweepConfig)
             except ConfigError as error:
                 raise RunFolderError(f"{folder.config} differs from what was written:\n{error}") from error
-        trials = read_trials(folder, config.storage)
+        trials = read_trials(folder, config.storage, load_yaml(text))
         best = best_of(trials, config.objective.goal)
         read = [TrialData.of(trial, folder.id) for trial in trials]
         names = [Path(name).stem for name in config.base]

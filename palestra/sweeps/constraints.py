@@ -75,6 +75,8 @@ class Constraint:
             if type(node) not in KNOWN:
                 what = ast.unparse(node) if isinstance(node, ast.expr) else type(node).__name__.lower()
                 raise _error(f"expected keys, numbers, texts, lists and operators alone, got {what!r} in {self.text!r}")
+        if not self.keys:
+            raise _error(f"expected a comparison between keys, got {self.text!r}, which has none")
         return expression
 
     def _name_of(self, match: re.Match[str]) -> str:
@@ -104,7 +106,7 @@ class Constraint:
         assert self.expression is not None
         try:
             values = {name: value_at(data, full_key(data, key)) for name, key in self.keys.items()}
-            return bool(_compute(self.expression, values))
+            return _truth(_compute(self.expression, values))
         except (TypeError, ArithmeticError, ValueError) as error:
             raise _error(f"{self.text!r} cannot be computed: {error}") from error
 
@@ -117,12 +119,14 @@ def _compute(node: ast.expr, values: Mapping[str, Any]) -> Any:
             return values[name]
         case ast.List(elts=items) | ast.Tuple(elts=items):
             return [_compute(item, values) for item in items]
+        case ast.UnaryOp(op=ast.Not(), operand=operand):
+            return not _truth(_compute(operand, values))
         case ast.UnaryOp(op=op, operand=operand):
             return UNARY[type(op)](_compute(operand, values))
         case ast.BoolOp(op=ast.And(), values=parts):
-            return all(_compute(part, values) for part in parts)
+            return all(_truth(_compute(part, values)) for part in parts)
         case ast.BoolOp(values=parts):
-            return any(_compute(part, values) for part in parts)
+            return any(_truth(_compute(part, values)) for part in parts)
         case ast.BinOp(left=left, op=op, right=right):
             one, other = _number(_compute(left, values)), _number(_compute(right, values))
             if isinstance(op, ast.Pow) and abs(other) > LARGEST_POWER:
@@ -138,6 +142,12 @@ def _is_so(op: ast.cmpop, one: Any, other: Any) -> bool:
     if isinstance(op, ast.Lt | ast.LtE | ast.Gt | ast.GtE):
         one, other = _number(one), _number(other)
     return bool(BINARY[type(op)](one, other))
+
+
+def _truth(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(f"expected a comparison, or a key that is true or false, got {shown(value)}")
+    return value
 
 
 def _number(value: Any) -> Any:

@@ -89,6 +89,11 @@ class SweepFolder:
             raise RunFolderError(f"{path} is not a sweep: {folder.config} is missing")
         return folder
 
+    def remove_unused(self) -> None:
+        """Remove the folder if it has no trial, for its sweep could not begin."""
+        if not self.trials.names():
+            shutil.rmtree(self.path)
+
     @property
     def id(self) -> str:
         return str(self.facts()["id"])

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from optuna.trial import FrozenTrial, TrialState
 
 STATES = ("succeeded", "failed", "pruned", "skipped", "running")
+DEFINITION = "sweep"  # user attribute of the study: the sweep without what may differ between its processes
 SKIPPED = "skipped"  # user attribute: why a trial was not run
 FAILURE = "failure"  # user attribute: why it failed
 VALUES = "values"  # user attribute: the objective of the run of each seed that ended, by seed

@@ -13,8 +13,9 @@ from palestra.sweeps.naming import short_keys
 from palestra.sweeps.places import LocalConfig
 from palestra.sweeps.search import GridConfig
 from palestra.sweeps.space import BASE, Base, Space
+from palestra.training.trainable import check_trainable
 
-MOST_CORNERS = 256
+MOST_CORNERS = 64
 SAMPLES = 2000  # points that are tried to find one that the constraints allow
 
 
@@ -54,6 +55,14 @@ class Plan:
         self._require_points()
         self._check_corners()
 
+    def notes(self) -> list[str]:
+        """What a user should know before it starts: whether bases train for different times."""
+        stops = {name: base.data["stop"] for name, base in self.space.bases.items()}
+        if any(stop != next(iter(stops.values())) for stop in stops.values()):
+            each = ", ".join(f"{name} {stop['after']:g} {stop['unit']}" for name, stop in stops.items())
+            return [f"the bases do not train for the same time (stop): {each}"]
+        return []
+
     def excluded_by(self, config: dict[str, Any]) -> str | None:
         """The first constraint that a trial's config does not fulfil."""
         for number, constraint in enumerate(self.constraints):
@@ -84,7 +93,9 @@ class Plan:
             try:
                 config = self.space.config_at(point)
                 if self.excluded_by(config) is None:
-                    stop = read_config(config).stop
+                    checked = read_config(config)
+                    check_trainable(checked)
+                    stop = checked.stop
                     steps = stop.after if stop.unit == "env_steps" else 1
                     least = min(least, len(self.config.seeds) * steps)
             except ConfigError as error:

@@ -11,6 +11,7 @@ from palestra.config.own_modules import reading_stored, trusting
 from palestra.runtime.starting import without_garbage_collection
 from palestra.storage.disk import RunFolderError
 from palestra.sweeps.folder import SweepFolder
+from palestra.sweeps.outcomes import DEFINITION
 from palestra.sweeps.storages import AnyStorageConfig
 
 if TYPE_CHECKING:
@@ -39,11 +40,12 @@ class StoredSweep:
             storage = check({"storage": data.get("storage")}, _Storage).storage
         if not isinstance(data.get("objective"), dict):
             raise ConfigError([ConfigErrorItem(str(folder.config), "expected a sweep, but objective is missing")])
-        return cls(path, data, read_trials(folder, storage))
+        return cls(path, data, read_trials(folder, storage, data))
 
 
-def read_trials(folder: SweepFolder, storage: AnyStorageConfig) -> "list[FrozenTrial]":
-    """The trials of a sweep; none if it was killed before it had a study. Raises RunFolderError."""
+def read_trials(folder: SweepFolder, storage: AnyStorageConfig, data: Mapping[str, Any]) -> "list[FrozenTrial]":
+    """The trials of a sweep; none if it was killed before it had a study. data: of sweep.yml. Raises RunFolderError,
+    also if the study is that of another sweep."""
     from optuna import load_study, logging
 
     if storage.name == "sqlite" and folder.root.kind("study.db") is None:
@@ -52,6 +54,11 @@ def read_trials(folder: SweepFolder, storage: AnyStorageConfig) -> "list[FrozenT
     with without_garbage_collection():  # a thousand trials are read in half the time
         try:
             study = load_study(study_name=storage.study, storage=storage.open_to_read(folder.root))
+            theirs = study.user_attrs.get(DEFINITION) or {}
+            if other := [key for key in theirs if key != "base" and theirs[key] != data.get(key)]:
+                raise RunFolderError(
+                    f"{folder.path}: study {storage.study!r} is that of a sweep with another {other[0]}"
+                )
             return study.get_trials(deepcopy=False)
         except (ConfigError, RunFolderError):
             raise

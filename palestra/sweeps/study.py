@@ -13,17 +13,16 @@ import optuna
 from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
 from palestra.config import ConfigError, ConfigErrorItem
-from palestra.config.errors import shown
+from palestra.config.rendering import inline_flow
 from palestra.runs.branching import tree_differences
 from palestra.sweeps.config import SweepConfig
 from palestra.sweeps.folder import SweepFolder
-from palestra.sweeps.outcomes import FAILURE
+from palestra.sweeps.outcomes import DEFINITION, FAILURE
 from palestra.sweeps.pruning import decide
 from palestra.sweeps.samplers import SamplerOfGrid, SamplerOfTrials
 from palestra.sweeps.search import GridConfig
 from palestra.sweeps.space import Space
 
-DEFINITION = "sweep"
 # what may differ between the processes of one study
 FREE = ("place", "storage", "budget", "max_restarts", "base")
 
@@ -69,7 +68,11 @@ class SweepStudy:
             first = changes[0]
             message = f"expected a new study or that of this sweep, got {where}, in which {first.key} is"
             raise ConfigError(
-                [ConfigErrorItem("storage.study", f"{message} {shown(first.before)}, not {shown(first.after)}")]
+                [
+                    ConfigErrorItem(
+                        "storage.study", f"{message} {inline_flow(first.before)}, not {inline_flow(first.after)}"
+                    )
+                ]
             )
 
     def trials(self) -> list[FrozenTrial]:

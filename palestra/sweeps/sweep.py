@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Self
 
-from palestra.config import ConfigError, check_overridden, load_yaml, render, trusting
+from palestra.config import ConfigError, ConfigErrorItem, check_overridden, load_yaml, render, trusting
 from palestra.config.own_modules import reading_stored
 from palestra.runs.config import RunConfig, read_config
 from palestra.runtime.signals import StopSignals
@@ -22,6 +22,7 @@ from palestra.sweeps.trials import OwnedTrial, config_of_runs
 
 POLL_S = 0.05
 LOOK_S = 1.0  # how often the study is asked for work, besides when a trial of ours has ended
+FIXED = sorted(SweepConfig.model_fields.keys() - {"budget", "place", "max_restarts"})  # of a stored sweep
 LEAVE_S = 60.0  # for runs to save after a signal
 
 
@@ -47,7 +48,11 @@ class Sweep:
         stored = plan.config.model_copy(update={"base": [f"base/{name}.yml" for name in bases]})
         texts = {name: render(base, type(base)) for name, base in bases.items()}
         folder = SweepFolder.create(path, render(stored, SweepConfig), texts)
-        return cls(folder, plan, display)
+        try:
+            return cls(folder, plan, display)
+        except ConfigError:  # the storage holds another sweep, or does not answer
+            folder.remove_unused()
+            raise
 
     @classmethod
     def open(cls, path: Path, overrides: Sequence[str], display: SweepDisplay, trust: bool) -> Self:
@@ -55,10 +60,18 @@ class Sweep:
         trial, as place.cores=4. Raises UntrustedError if it names modules that are not trusted."""
         folder = SweepFolder.open(path)
         with trusting(trust), reading_stored(folder.config):
-            config = check_overridden(load_yaml(folder.config), overrides, SweepConfig)
+            stored = load_yaml(folder.config)
+            config = check_overridden(stored, overrides, SweepConfig)
+            if changed := [key for key in FIXED if config.model_dump()[key] != stored[key]]:
+                message = "expected the value with which the sweep began; of a stored sweep budget, place and "
+                raise ConfigError([ConfigErrorItem(key, f"{message}max_restarts may change") for key in changed])
             bases = {Path(name).stem: read_config(folder.bases.path / Path(name).name) for name in config.base}
             plan = Plan(config, bases)  # reads the config at each value of the space, too
-        return cls(folder, plan, display)
+        sweep = cls(folder, plan, display)
+        if overrides:
+            with folder.alone():
+                folder.root.write(folder.config.name, render(config, SweepConfig).encode())
+        return sweep
 
     # ---- the loop ---------------------------------------------------------------------------------------
 

@@ -1,6 +1,7 @@
 """`palestra check` refuses what `palestra train` would refuse before its first step, in the same words.
 
-Covers palestra.games.config, palestra.games.gymnasium.known_spaces, palestra.runtime.device.
+Covers palestra.games.config, palestra.games.gymnasium.known_spaces, palestra.runtime.device,
+palestra.training.trainable.
 """
 
 import copy

@@ -13,11 +13,13 @@ from hypothesis import strategies as st
 
 from palestra.config import ConfigError, check, render
 from palestra.runs.config import read_config
+from palestra.storage.disk import RunFolderError
 from palestra.sweeps.config import ObjectiveConfig, SweepConfig, read_sweep
 from palestra.sweeps.folder import Lock, SweepFolder
 from palestra.sweeps.outcomes import best_of, state_of
 from palestra.sweeps.plan import Plan
 from palestra.sweeps.space import Base, DimensionConfig, IntegerConfig, LogConfig, Space, UniformConfig
+from palestra.sweeps.stored import StoredSweep
 from palestra.sweeps.study import SweepStudy
 from palestra.sweeps.watching import Watched
 
@@ -99,6 +101,8 @@ def test_a_study_of_another_sweep_is_refused(tmp_path: Path) -> None:
     assert not second.is_ours(trial)
     with pytest.raises(ConfigError, match=r"storage\.study: .*in which seed is 3, not 4"):
         opened(tmp_path / "c", storage=journal, seed=4)
+    with pytest.raises(RunFolderError, match="is that of a sweep with another seed"):
+        StoredSweep.open(tmp_path / "c", trust=True)
     optuna.create_study(study_name="y", storage=journal_storage(tmp_path / "j")).ask()
     with pytest.raises(ConfigError, match="which palestra did not make"):
         opened(tmp_path / "d", storage=journal | {"study": "y"})

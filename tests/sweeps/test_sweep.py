@@ -173,6 +173,26 @@ def test_a_grid_by_hand_writes_its_file_and_excluded_points_are_skipped(base: Pa
     (tmp_path / "again.yml").write_text(render(read_sweep(again, []), SweepConfig))
     assert "2 trials, 1 succeeded, 1 skipped" in done("sweep", "again.yml", "--run", "h", cwd=tmp_path)
     assert "expected a new folder" in done("sweep", "again.yml", "--run", "g", cwd=tmp_path, code=2)
+    assert "palestra sweep again.yml" in done("train", "again.yml", cwd=tmp_path, code=2)
+
+
+def test_of_a_stored_sweep_the_budget_may_change_and_what_its_trials_are_may_not(base: Path, tmp_path: Path) -> None:
+    done("sweep", write(tmp_path, budget=SWEEP["budget"] | {"trials": 1}), "--run", "s", cwd=tmp_path)
+    assert "2 trials, 2 succeeded" in done("sweep", "s", "budget.trials=2", cwd=tmp_path)
+    assert load_yaml(tmp_path / "s/sweep.yml")["budget"]["trials"] == 2
+    before = (tmp_path / "s/sweep.yml").read_bytes()
+    for change in ("seed=4", "learning_rate.high=0.5", "algorithm.gamma={name: choice, values: [0.5]}"):
+        assert "expected the value with which the sweep began" in done("sweep", "s", change, cwd=tmp_path, code=2)
+    journal = "storage={name: journal, path: null, study: x}"
+    assert "storage: expected the value" in done("sweep", "s", journal, cwd=tmp_path, code=2)
+    assert (tmp_path / "s/sweep.yml").read_bytes() == before
+
+
+def test_bases_that_train_for_different_times_are_named(base: Path) -> None:
+    bases = {"ppo": read_config(base), "dqn": read_config(ROOT / "configs/dqn-cartpole.yml")}
+    space = {"gamma": {"name": "choice", "values": [0.9, 0.99]}}
+    [note] = Plan(read_sweep(SWEEP | {"base": ["ppo", "dqn"], "space": space}, []), bases).notes()
+    assert note == "the bases do not train for the same time (stop): ppo 1024 env_steps, dqn 24704 opt_steps"
 
 
 @pytest.mark.parametrize(
