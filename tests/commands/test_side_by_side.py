@@ -3,42 +3,20 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from palestra.config import render
-from palestra.runs.config import read_config
 from palestra.sweeps.folder import runs_in
 from palestra.sweeps.places import available_cores
-
-BASE = Path(__file__).parent.parent.parent / "configs/ppo-cartpole.yml"
-SMALL = ["num_worlds=4", "rollout_length=16", "num_minibatches=2", "stop.after=1024", "output.save.every=256"]
-SMALL += ["evaluations.0.interval.every=256", "evaluations.0.num_games=2", "final_num_games=4", "recorders=[]"]
-PALESTRA = [sys.executable, "-m", "palestra"]
+from tests.sweeps.small_runs import done, palestra, write_base
 
 
 @pytest.fixture
 def base(tmp_path: Path) -> Path:
-    file, config = tmp_path / "base.yml", read_config(BASE, SMALL)
-    file.write_text(render(config, type(config)))
-    return file
-
-
-def palestra(*arguments: object, cwd: Path) -> "subprocess.Popen[str]":
-    command = [*PALESTRA, *map(str, arguments)]
-    return subprocess.Popen(command, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-
-
-def done(*arguments: object, cwd: Path, code: int = 0) -> str:
-    process = palestra(*arguments, cwd=cwd)
-    output, _ = process.communicate(timeout=300)
-    assert process.returncode == code, output
-    return output
+    return write_base(tmp_path)
 
 
 def records(run: Path) -> list[dict[str, Any]]:

@@ -11,7 +11,6 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -27,12 +26,9 @@ from palestra.sweeps.folder import SweepFolder, runs_in
 from palestra.sweeps.outcomes import state_of
 from palestra.sweeps.plan import Plan
 from palestra.sweeps.space import Base, Space
+from tests.sweeps.small_runs import ROOT, done, palestra, write_base
 
-ROOT = Path(__file__).parent.parent.parent
 BASE = ROOT / "configs/ppo-cartpole.yml"
-SMALL = ["num_worlds=4", "rollout_length=16", "num_minibatches=2", "stop.after=1024", "output.save.every=256"]
-SMALL += ["evaluations.0.interval.every=256", "evaluations.0.num_games=2", "final_num_games=4", "recorders=[]"]
-PALESTRA = [sys.executable, "-m", "palestra"]
 
 SWEEP: dict[str, Any] = {
     "seed": 3,
@@ -55,28 +51,13 @@ SWEEP: dict[str, Any] = {
 
 @pytest.fixture
 def base(tmp_path: Path) -> Path:
-    file = tmp_path / "base.yml"
-    config = read_config(BASE, SMALL)
-    file.write_text(render(config, type(config)))
-    return file
+    return write_base(tmp_path)
 
 
 def write(tmp_path: Path, **changes: Any) -> Path:
     file = tmp_path / "sweep.yml"
     file.write_text(render(read_sweep(SWEEP | changes, []), SweepConfig))
     return file
-
-
-def palestra(*arguments: object, cwd: Path) -> "subprocess.Popen[str]":
-    command = [*PALESTRA, *map(str, arguments)]
-    return subprocess.Popen(command, cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-
-
-def done(*arguments: object, cwd: Path, code: int = 0) -> str:
-    process = palestra(*arguments, cwd=cwd)
-    output, _ = process.communicate(timeout=300)
-    assert process.returncode == code, output
-    return output
 
 
 def told(sweep: Path) -> list[tuple[Any, ...]]:
