@@ -637,10 +637,10 @@ def test_clip_ppo_loss_balances_the_pole(tmp_path: Path) -> None:
         "body": {"name": "separate"} | dict.fromkeys(("policy", "value"), MLP | {"net_arch": [64, 64]}),
         "initialization": PPO_BASE["initialization"],
         "optimizer": PPO_BASE["optimizer"],
-        "learning_rate": {"name": "linear", "initial": 2e-3, "final": 0.0, "num_steps": 960},
+        "learning_rate": {"name": "linear", "initial": 2e-3, "final": 0.0, "num_steps": 1600},
     }
     game = CARTPOLE | {"max_rounds": 500, "initial_low": -0.05, "initial_high": 0.05}
-    assert final_return(algorithm, game, tmp_path, 960, num_worlds=32) > 400
+    assert final_return(algorithm, game, tmp_path, 1600, num_worlds=32) > 400
 
 
 @pytest.mark.parametrize("kind", ["policy", "both"])
