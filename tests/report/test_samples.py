@@ -100,13 +100,14 @@ def test_dialogues_are_told_in_words_for_every_pairing(tmp_path: Path) -> None:
 
 
 def test_a_dialogue_of_ones_own_is_told_once_it_is_trusted(in_tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "telegram", raising=False)  # another test may have imported the example itself
     examples = Path(__file__).parents[2] / "docs" / "examples"
     (in_tmp_path / "telegram.py").write_text((examples / "telegram.py").read_text())
     config = load_yaml(examples / "telegram.yml") | {"stop": {"after": 2, "unit": "epochs"}, "num_worlds": 8}
     palestra.make_trainer(config, run="run", overrides=["output.recorders=[]", "output.display=quiet"]).fit()
     assert len(re.findall("<article>", write_report([Path("run")], None).read_text())) >= 4
     monkeypatch.setattr("palestra.config.own_modules.read_trusted", set)
-    monkeypatch.delitem(sys.modules, "telegram")
+    del sys.modules["telegram"]
     text = write_report([Path("run")], None).read_text()
     assert "<article>" not in text
     [told] = re.findall(r"<p[^>]*>(No game[^<]*)", text)
