@@ -20,7 +20,7 @@ from palestra.runs.config import RunConfig
 from palestra.runtime.signals import StopSignals, exit_text
 from palestra.storage.disk import Folder, RunFolderError
 from palestra.storage.records_file import read_records
-from palestra.sweeps.folder import default_path, make_new
+from palestra.sweeps.folder import default_path, make_new, remove_begun
 from palestra.sweeps.places import Job, LocalConfig, available_cores, last_line
 from palestra.sweeps.watching import Growing
 
@@ -63,6 +63,7 @@ def train_side_by_side(
         while signals.received is None and any(run.code is None for run in runs):
             for run in runs:
                 if run.job is None and sum(_is_running(each) for each in runs) < at:
+                    remove_begun(Folder(folder), run.path.name)
                     run.job = place.start(run.arguments(), run.log)
                 _look(run, shown)
             show()

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -36,6 +37,8 @@ def test_runs_side_by_side_are_those_in_sequence_and_go_on_after_a_signal(base: 
     assert process.returncode == 128 + signal.SIGTERM
     again = f"to go on: palestra train side/base.yml --seeds 3,5 --at {at} --run side"
     assert again in output
+    shutil.rmtree(tmp_path / "side/seed-5", ignore_errors=True)
+    (tmp_path / "side/seed-5/checkpoints").mkdir(parents=True)  # as if it had been stopped before it was a run
     output = done(*again.split()[4:], cwd=tmp_path)
     assert "seed 3: finished" in output
     assert "Over 2 seeds (3, 5)" in output
