@@ -89,7 +89,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--runs", type=int, default=8)
-    parser.add_argument("--steps", type=int, default=300_000)
+    parser.add_argument("--steps", type=int, default=1_000_000)
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:
         runs = Runs(Path(name), options.runs, options.steps)

@@ -14,7 +14,6 @@ from palestra.storage.disk import Folder
 from palestra.sweeps.config import SweepConfig
 from palestra.sweeps.places import LocalConfig, last_line
 from palestra.sweeps.plan import MOST_CORNERS, Plan
-from palestra.sweeps.search import GridConfig
 from palestra.sweeps.watching import Growing
 
 MEASURE_S = 10.0  # how long the run goes on after its first record
@@ -25,10 +24,11 @@ POLL_S = 0.05
 def dry_run(config: SweepConfig, bases: dict[str, RunConfig]) -> Iterator[str]:
     """The lines, each as soon as it is known. Raises ConfigError for what `sweep` would refuse."""
     plan = Plan(config, bases)
+    plan.config.storage.require()
     yield from plan.notes()
     num_at_once = plan.config.place.build().num_runs
-    num_trials, limit = _num_trials(plan)
-    yield f"{limit}, each with {_plural(len(config.seeds), 'seed')}; {_plural(num_at_once, 'run')} at a time"
+    num_trials = plan.num_trials()
+    yield plan.extent_text(num_at_once)
     if num_trials is not None:
         yield f"{count_text(num_trials * len(config.seeds))} runs{_unless_pruned(config)}"
     stops = [plan.space.config_at(point)["stop"] for point in plan.space.corners(MOST_CORNERS)]
@@ -48,30 +48,8 @@ def dry_run(config: SweepConfig, bases: dict[str, RunConfig]) -> Iterator[str]:
         yield f"the sweep takes about {duration_text(rounds * sum(seconds) / len(seconds))}{_unless_pruned(config)}"
 
 
-def _num_trials(plan: Plan) -> tuple[int | None, str]:
-    """How many trials there will be, None if that depends on the time, and the same in words."""
-    budget, numbers = plan.config.budget, []
-    if isinstance(plan.config.search, GridConfig):
-        points = plan.space.points()
-        numbers.append(sum(plan.excluded_by(plan.space.config_at(point)) is None for point in points))
-    if budget.trials is not None:
-        numbers.append(budget.trials)
-    others = []
-    if budget.env_steps is not None:
-        others.append(f"until {count_text(budget.env_steps)} env steps are played")
-    if budget.minutes is not None:
-        others.append(f"for {budget.minutes:g} minutes")
-    if not numbers:
-        return None, f"trials {' or '.join(others)}"
-    return min(numbers), ", or ".join([_plural(min(numbers), "trial"), *others])
-
-
 def _unless_pruned(config: SweepConfig) -> str:
     return "" if config.pruning is None else " at most, for trials are pruned"
-
-
-def _plural(number: int, noun: str) -> str:
-    return f"{count_text(number)} {noun}{'s' * (number != 1)}"
 
 
 def run_seconds(config: RunConfig, seed: int) -> float | str:

@@ -104,9 +104,13 @@ def find_config(file: str, words: Sequence[str]) -> NamedConfig:
     return NamedConfig(file, Path(file).stem, Path(file), list(words), None)  # a folder
 
 
+def is_path(file: str) -> bool:
+    """Whether a text is written as the path of a file, not as the name of a config."""
+    return "/" in file or file.endswith(FILE_ENDINGS)
+
+
 def _why_unknown(file: str, with_ending: Path, shipped: Mapping[str, Path]) -> str:
-    is_path = "/" in file or file.endswith(FILE_ENDINGS)
-    if not is_path and not with_ending.is_file():
+    if not is_path(file) and not with_ending.is_file():
         return expected_name(file, shipped)
     missing = f"there is no such file in {Path(file).parent.absolute()}"
     if with_ending.is_file():

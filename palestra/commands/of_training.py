@@ -1,5 +1,6 @@
 """The commands that train: train, resume, extend, branch."""
 
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,7 +21,10 @@ commands = typer.Typer()
 def train(
     file: File,
     overrides: Overrides = None,
-    run: Annotated[Path | None, typer.Option(help="the run's folder, which must not exist [runs/NAME-N]")] = None,
+    run: Annotated[
+        Path | None,
+        typer.Option(help="the run's folder, which must not exist; with --seeds that of all runs [runs/NAME-N]"),
+    ] = None,
     seeds: Annotated[str | None, typer.Option(help="several runs, one per seed: 0..4 or 0,3,7")] = None,
     at: Annotated[
         int | None,
@@ -89,7 +93,11 @@ def _train_side_by_side(found: "NamedConfig", run: Path | None, seeds: Sequence[
 @commands.command()
 def resume(
     run: Annotated[
-        str, typer.Argument(help="the folder of a run or of a sweep, or the URL of a run's mirror", show_default=False)
+        str,
+        typer.Argument(
+            help="the folder of a run, a sweep or the runs of several seeds, or the URL of a run's mirror",
+            show_default=False,
+        ),
     ],
     into: Annotated[
         Path | None, typer.Option("--run", help="for a mirror: the new folder of the run [runs/NAME]")
@@ -97,19 +105,27 @@ def resume(
     trust: Trust = False,
     quiet: Quiet = False,
 ) -> None:
-    """Go on with a run from its last checkpoint, to the same bits as if it had never stopped; or with a sweep."""
+    """Go on with a run from its last checkpoint, to the same bits as if it had never stopped; or with a sweep, or with
+    the runs of `train --seeds --at`."""
     with one_line_errors(quiet):
         import palestra
-        from palestra.sweeps.folder import is_sweep_folder
+        from palestra.storage.disk import RunFolderError
+        from palestra.sweeps.folder import is_folder_of_seeds, is_sweep_folder, runs_in
 
-        if is_sweep_folder(Path(run)):
+        shown, path = silent if quiet else console, Path(run)
+        if is_sweep_folder(path):
             from palestra.commands.sweep import open_sweep, work_on
 
-            shown = silent if quiet else console
             work_on(open_sweep(run, [], into, None, None, trust, shown), shown)
-            return
+        elif is_folder_of_seeds(path) and into is None:
+            from palestra.commands.side_by_side import resume_side_by_side
 
-        _fit(palestra.Trainer.load(run, console=silent if quiet else console, into=into, trust=trust))
+            resume_side_by_side(path, trust, shown)
+        elif (inside := runs_in(path)) != [path]:
+            one = f"; to go on with one: palestra resume {shlex.quote(str(inside[0]))}" if inside else ""
+            raise RunFolderError(f"{run} holds {len(inside)} runs{one}")
+        else:
+            _fit(palestra.Trainer.load(run, console=shown, into=into, trust=trust))
 
 
 @commands.command()

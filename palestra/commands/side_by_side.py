@@ -7,25 +7,33 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Annotated
 
 import typer
+from pydantic import Field
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from palestra.commands.match import mistake
-from palestra.config import load_yaml, render
+from palestra.config import Config, NonNegativeInt, PositiveInt, check, load_yaml, render, trusting
+from palestra.config.own_modules import reading_stored
 from palestra.recording.results import Evaluation
 from palestra.recording.summary import render_seeds_summary
-from palestra.runs.config import RunConfig
+from palestra.runs.config import RunConfig, read_config
 from palestra.runtime.signals import StopSignals, exit_text
 from palestra.storage.disk import Folder, RunFolderError
 from palestra.storage.records_file import read_records
-from palestra.sweeps.folder import default_path, make_new, remove_begun
+from palestra.sweeps.folder import SEEDS, default_path, make_new, remove_begun
 from palestra.sweeps.places import Job, LocalConfig, available_cores, last_line
 from palestra.sweeps.watching import Growing
 
 POLL_S = 0.1
 BASE = "base.yml"  # the config of all runs
+
+
+class _Seeds(Config):
+    seeds: Annotated[list[NonNegativeInt], Field(min_length=1)]
+    at: PositiveInt
 
 
 class SeedRun:
@@ -46,14 +54,14 @@ class SeedRun:
 def train_side_by_side(
     config: RunConfig, name: str, folder: Path | None, seeds: Sequence[int], at: int, shown: Console
 ) -> None:
-    """Train, show how far the runs are, and print the summary over the seeds. A folder of the same config and seeds is
-    gone on with. Raises ConfigError, RunFolderError; leaves with 1 if a run has failed, 128 + n at signal n."""
+    """Train, show how far the runs are, and print the summary over the seeds. A folder of the same config is gone on
+    with. Raises ConfigError, RunFolderError; leaves with 1 if a run has failed, 128 + n at signal n."""
     threads = config.execution.num_threads
     if at * threads > (available := available_cores()):
         most = max(1, available // threads)
         what = f"{threads} thread{'s' * (threads != 1)} each on {available} cores (execution.num_threads)"
         raise mistake("--at", f"expected at most {most}, because the runs use {what}, got {at}")
-    folder = _prepared(folder or default_path(name), config)
+    folder = _prepared(folder or default_path(name), config, _Seeds(seeds=list(seeds), at=at))
     place = LocalConfig(name="local", cores=at * threads, cores_per_run=threads, gpus=[], runs_per_gpu=1).build()
     runs, signals = [SeedRun(folder, seed, config) for seed in seeds], StopSignals()
     with (
@@ -74,8 +82,7 @@ def train_side_by_side(
         while any(_is_running(run) for run in runs):
             time.sleep(POLL_S)
     if signals.received is not None:
-        again = f"palestra train {shlex.quote(str(folder / BASE))} --seeds {','.join(map(str, seeds))}"
-        shown.print(f"stopped; to go on: {again} --at {at} --run {shlex.quote(str(folder))}", soft_wrap=True)
+        shown.print(f"stopped; to go on: palestra resume {shlex.quote(str(folder))}", soft_wrap=True, markup=False)
         raise typer.Exit(128 + signals.received)
     done = {run.seed: _evaluations(run.path) for run in runs if run.code == 0}
     if done:
@@ -84,13 +91,23 @@ def train_side_by_side(
         raise typer.Exit(1)
 
 
-def _prepared(path: Path, config: RunConfig) -> Path:
+def resume_side_by_side(folder: Path, trust: bool, shown: Console) -> None:
+    """Go on with the runs of a folder, which another person may have made. Raises ConfigError, RunFolderError,
+    UntrustedError."""
+    stored = check(load_yaml(folder / SEEDS), _Seeds)
+    with trusting(trust), reading_stored(folder / BASE):
+        config = read_config(folder / BASE)
+    train_side_by_side(config, folder.name, folder, stored.seeds, stored.at, shown)
+
+
+def _prepared(path: Path, config: RunConfig, seeds: _Seeds) -> Path:
     """The folder of the runs. Raises RunFolderError if it exists and is not that of this config."""
     folder, text = Folder(path), render(config, RunConfig)
     if make_new(path):
         folder.write(BASE, text.encode())
     elif folder.kind(BASE) != "file" or load_yaml(path / BASE) != load_yaml(text):
         raise RunFolderError(f"{path} exists already, and does not hold runs of this config")
+    folder.write(SEEDS, render(seeds, _Seeds).encode())
     return path
 
 

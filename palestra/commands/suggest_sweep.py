@@ -5,8 +5,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from palestra.commands.named_configs import is_path
 from palestra.commands.suggest_config import shipped_configs
 from palestra.config import ConfigError, ConfigErrorItem
+from palestra.config.errors import nearest
 from palestra.runs.config import RunConfig, read_config
 from palestra.sweeps.config import SweepConfig, read_sweep
 from palestra.sweeps.places import available_cores
@@ -14,27 +16,43 @@ from palestra.sweeps.plan import Plan
 
 USUAL_BASE = "ppo-cartpole"
 GAMMAS = [0.9, 0.95, 0.98, 0.99, 0.995, 0.999]
+SEARCHES: dict[str, dict[str, Any]] = {
+    "grid": {},
+    "random": {},
+    "tpe": {"startup_trials": 10, "ei_candidates": 24, "multivariate": True, "group": False, "constant_liar": True},
+}
+STORAGES: dict[str, dict[str, Any]] = {
+    "sqlite": {},
+    "journal": {"path": None, "study": "sweep"},
+    "database": {"password_from": None, "study": "sweep"},
+}
 
 
 def suggested_sweep(words: Sequence[str]) -> SweepConfig:
     """A sweep over learning rates, discounts and entropy coefficients of a config, with TPE and successive halving.
-    words: the config, by file or name, and overrides of the sweep. Raises ConfigError."""
+    words: the config, by file or name, and overrides of the sweep; search.name, pruning.name and storage.name bring the
+    usual keys of these. Raises ConfigError."""
     files = [word for word in words if "=" not in word] or [USUAL_BASE]
     bases = read_bases(files, Path())
     data = {name: base.model_dump() for name, base in bases.items()}
     first = next(iter(bases.values()))
-    space = {key: dimension for each in data.values() for key, dimension in _dimensions(each, first.learners())}
-    changes = {"base": files, "seeds": [0, 1, 2], "space": space, "pruning": _pruning(list(bases.values()))}
-    changes["search"] = {
-        "name": "tpe",
-        "startup_trials": 10,
-        "ei_candidates": 24,
-        "multivariate": True,
-        "group": len(bases) > 1,
-        "constant_liar": True,
+    overrides = [word for word in words if "=" in word]
+    named = dict(word.split("=", 1) for word in overrides)
+    search = named.get("search.name", "tpe")
+    is_grid = search == "grid"
+    space = {
+        key: dimension for each in data.values() for key, dimension in _dimensions(each, first.learners(), is_grid)
     }
-    changes["budget"] = {"trials": 30, "env_steps": None, "minutes": None}
-    config = read_sweep(usual_sweep(bases, None) | changes, [word for word in words if "=" in word])
+    changes: dict[str, Any] = {"base": files, "seeds": [0, 1, 2], "space": space}
+    changes["search"] = {"name": search, **SEARCHES.get(search, {})}
+    if search == "tpe":
+        changes["search"]["group"] = len(bases) > 1  # which have different keys
+    if (pruning := _pruning(named.get("pruning.name"), list(bases.values()))) is not None:
+        changes["pruning"] = pruning
+    if (storage := named.get("storage.name")) is not None:
+        changes["storage"] = {"name": storage, **STORAGES.get(storage, {})}
+    changes["budget"] = {"trials": None if is_grid else 30, "env_steps": None, "minutes": None}
+    config = read_sweep(usual_sweep(bases, None) | changes, overrides)
     Plan(config, bases)
     return config
 
@@ -78,6 +96,10 @@ def read_bases(files: Sequence[str], beside: Path) -> dict[str, RunConfig]:
         if not path.is_file():
             path = shipped.get(file, path)
         try:
+            if not path.is_file() and not is_path(file):
+                near = nearest(file, shipped)
+                hint = f"; did you mean {near}?" if near else ""
+                raise _error("", f"expected a file or one of the shipped configs, got {file!r}{hint}")
             base = read_config(path)
             if not isinstance(base, RunConfig):
                 raise _error("", f"expected a run in which players play, got {file}")
@@ -85,19 +107,26 @@ def read_bases(files: Sequence[str], beside: Path) -> dict[str, RunConfig]:
                 raise _error("", f"expected files of different names, got {path.stem} twice")
             found[path.stem] = base
         except ConfigError as error:
-            errors += [ConfigErrorItem(f"base.{number}: {item.path}", item.message) for item in error.errors]
+            errors += [
+                ConfigErrorItem(f"base.{number}{': ' * bool(item.path)}{item.path}", item.message)
+                for item in error.errors
+            ]
     if errors:
         raise ConfigError(errors)
     return found
 
 
-def _dimensions(data: Mapping[str, Any], learners: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+def _dimensions(
+    data: Mapping[str, Any], learners: Sequence[str], is_grid: bool
+) -> Iterator[tuple[str, dict[str, Any]]]:
     for player in learners:
         for key, value in _numbers(data["players"][player], f"players.{player}"):
             parent, _, last = key.rpartition(".")
             what = parent.rpartition(".")[2] if last in ("value", "initial") else last
             if what.endswith(("learning_rate", "entropy_coefficient")) and value > 0:
-                yield key, {"name": "log", "low": _round(value / 10), "high": _round(value * 10)}
+                low, high = _round(value / 10), _round(value * 10)
+                choice = {"name": "choice", "values": [low, value, high]}
+                yield key, choice if is_grid else {"name": "log", "low": low, "high": high}
             elif what == "gamma" and 0 < value < 1:
                 yield key, {"name": "choice", "values": sorted({value, *GAMMAS})}
 
@@ -115,16 +144,24 @@ def _round(value: float) -> float:
     return float(f"{value:.3g}")
 
 
-def _pruning(bases: Sequence[RunConfig]) -> dict[str, Any] | None:
-    """Successive halving from the first evaluation on; None if the evaluations do not come by steps."""
+def _pruning(name: str | None, bases: Sequence[RunConfig]) -> dict[str, Any] | None:
+    """The usual section of a pruner; None without a name: successive halving from the first evaluation on, or null if
+    the evaluations do not come by steps."""
+    if name == "wilcoxon":
+        return {"name": name, "p_threshold": 0.1, "startup_seeds": 2}
     first = []
     for base in bases:
         assert base.best is not None
         [evaluation] = [each for each in base.evaluations if each.name == base.best.evaluation]
         if evaluation.interval is None or evaluation.interval.unit == "minutes":
-            return None
+            return None if name is None else {"name": name}
         first.append(math.ceil(evaluation.interval.every))
-    return {"name": "successive_halving", "num_seeds": 1, "min_resource": max(first), "reduction_factor": 3}
+    keys: dict[str, dict[str, Any]] = {
+        "median": {"num_seeds": 1, "startup_trials": 5, "warmup_steps": max(first)},
+        "successive_halving": {"num_seeds": 1, "min_resource": max(first), "reduction_factor": 3},
+    }
+    name = name or "successive_halving"
+    return {"name": name, **keys.get(name, {})}
 
 
 def _error(path: str, message: str) -> ConfigError:

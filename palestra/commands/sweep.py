@@ -1,9 +1,9 @@
 """What `palestra sweep` does: finds the sweep that its arguments mean, works on it, and says what was found."""
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
@@ -17,6 +17,9 @@ from palestra.runs.config import RunConfig, read_config
 from palestra.sweeps.config import SweepConfig, is_sweep, read_sweep
 from palestra.sweeps.extra import require_optuna
 from palestra.sweeps.folder import SweepFolder, default_path, is_sweep_folder
+
+if TYPE_CHECKING:
+    from palestra.sweeps.progress import SweepProgress
 
 
 def open_sweep(
@@ -36,8 +39,7 @@ def open_sweep(
     display = make_sweep_display(shown)
     path = Path(file)
     if is_sweep_folder(path):
-        if run is not None or seeds is not None or at is not None:
-            raise _error("--run, --seeds, --at", f"expected none, because {path} is a sweep already, got one of them")
+        _refuse({"--run": run, "--seeds": seeds, "--at": at}, f"{path} is a sweep already")
         return Sweep.open(path, overrides, display, trust)
     with trusting():  # the file is the user's own
         config, bases, name = read_new(file, overrides, seeds, at)
@@ -58,10 +60,14 @@ def read_new(
     data = load_yaml(path) if path.is_file() else None
     if data is None or not is_sweep(data):
         return _grid_by_hand(file, overrides, seeds, at)
-    if seeds is not None or at is not None:
-        raise _error("--seeds, --at", f"expected none, because {path} says both (seeds=[0,1], place.cores=2), got one")
+    _refuse({"--seeds": seeds, "--at": at}, f"{path} says it (seeds=[0,1], place.cores=2)")
     config = read_sweep(data, overrides)
     return config, read_bases(config.base, path.parent), path.stem
+
+
+def _refuse(options: Mapping[str, Any], why: str) -> None:
+    if given := [f"{name} {value}" for name, value in options.items() if value is not None]:
+        raise _error(given[0].split()[0], f"expected no such option, because {why}, got {', '.join(given)}")
 
 
 def _differing_key(folder: SweepFolder, config: SweepConfig, bases: dict[str, RunConfig]) -> str | None:
@@ -97,6 +103,8 @@ def _grid_by_hand(
     usual, first = usual_sweep(bases, at), next(iter(bases.values()))
     space = {}
     for key, texts in listed.items():
+        if len(texts) > 1 and not all(texts):
+            raise _error(key, f"expected a value before and after each comma, got {','.join(texts)!r}")
         if len(texts) > 1:
             key = full_key(first.model_dump(), key) if len(bases) == 1 else key
             space[key] = {"name": "choice", "values": [load_yaml(f"value: {text}")["value"] for text in texts]}
@@ -120,6 +128,8 @@ def _values(text: str) -> list[str]:
 
 def work_on(sweep: Any, shown: Console) -> None:
     """Work on a sweep, and leave the process with 128 + n if signal n stopped it."""
+    extent = sweep.plan.extent_text(sweep.place.num_runs)
+    shown.print(f"{sweep.folder.path}: {extent}", soft_wrap=True, markup=False)
     for note in sweep.plan.notes():
         shown.print(note, soft_wrap=True, markup=False)
     received = sweep.work()
@@ -127,19 +137,22 @@ def work_on(sweep: Any, shown: Console) -> None:
     if received is not None:
         shown.print(f"stopped; to go on: palestra resume {path}", soft_wrap=True, markup=False)
         raise typer.Exit(128 + received)
-    shown.print(summary(sweep), soft_wrap=True, markup=False)
+    progress = sweep.progress()
+    shown.print(summary(progress, sweep.folder.best), soft_wrap=True, markup=False)
+    if progress.best is None and progress.counts.get("failed"):
+        raise typer.Exit(1)
 
 
-def summary(sweep: Any) -> str:
+def summary(progress: "SweepProgress", best_config: Path) -> str:
     """How many trials ended how, the best one, and why the first ones failed."""
     from palestra.sweeps.texts import counts_text, failures_text, point_text, seeds_text
 
-    progress = sweep.progress()
-    lines = [f"{progress.path}: {sum(progress.counts.values())} trials, {counts_text(progress)}"]
+    num = sum(progress.counts.values())
+    lines = [f"{progress.path}: {num} trial{'s' * (num != 1)}, {counts_text(progress)}"]
     if (best := progress.best) is not None:
         seeds = f" ({seeds})" if (seeds := seeds_text(best)) else ""
         lines.append(f"best: trial {best.number}, {progress.measure} {best.value:.6g}{seeds}, {point_text(best.point)}")
-        lines.append(f"its config: {sweep.folder.best}")
+        lines.append(f"its config: {best_config}")
     return "\n".join([*lines, *failures_text(progress)])
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
-from palestra.sweeps.naming import short_keys
+from palestra.sweeps.naming import point_texts, short_keys
 from palestra.sweeps.outcomes import ENV_STEPS, FAILURE, SKIPPED, STATES, VALUES, best_of, state_of
 
 if TYPE_CHECKING:
@@ -41,7 +41,8 @@ def trial_lines(sweep: "StoredSweep", trials: "Sequence[FrozenTrial]") -> Text:
     rows = [["trial", "state", measure, "of its seeds", *keys.values(), "env steps", "why"]]
     for trial in trials:
         cells = [str(trial.number), state_of(trial), _number(trial.value), _seeds(trial)]
-        cells += [_number(trial.params.get(key)) for key in keys]
+        point = point_texts(trial)
+        cells += [point.get(key, "") for key in keys]
         rows.append([*cells, _number(trial.user_attrs.get(ENV_STEPS)), _why(trial)])
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     best = best_of(sweep.trials, str(sweep.data["objective"].get("goal")))

@@ -1,5 +1,6 @@
 """Groups of runs side by side: the scores of their last evaluations, and how likely one group's runs beat another's."""
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,7 +10,7 @@ import torch
 
 from palestra.recording.results import Score, Seat, games_text
 from palestra.report.evaluations import evaluation_names, pairing_text, pairings
-from palestra.report.groups import Group, mean_score, standings_of
+from palestra.report.groups import FEWEST_OF_A_BAND, Group, mean_score, standings_of
 from palestra.report.overview import differing_keys
 from palestra.runtime.statistics import Estimate, estimate_interquartile_mean, estimate_probability_of_improvement
 
@@ -26,7 +27,7 @@ class GroupScore:
     mean: over the runs, with its 95% t interval; for a single run its own score, with the interval over its games. iqm:
     the interquartile mean over runs; None for a single run. improvement: the probability that a run of this group is
     better than one of the first group; None for the first group and for single runs. Both have 95% bootstrap intervals
-    over runs.
+    over runs, from FEWEST_OF_A_BAND runs on; else nan in their place.
     """
 
     group: str
@@ -125,7 +126,14 @@ def _values(by_run: ByRun) -> torch.Tensor:
 
 
 def _iqm(by_run: ByRun) -> Estimate | None:
-    return estimate_interquartile_mean([_values(by_run)], NUM_RESAMPLES, seed=0) if len(by_run) > 1 else None
+    if len(by_run) < 2:
+        return None
+    return _of_enough(estimate_interquartile_mean([_values(by_run)], NUM_RESAMPLES, seed=0), len(by_run))
+
+
+def _of_enough(estimate: Estimate, num_runs: int) -> Estimate:
+    """Without its interval if it is of few runs: resampled, these are too often all the same."""
+    return estimate if num_runs >= FEWEST_OF_A_BAND else Estimate(estimate.value, math.nan, math.nan)
 
 
 def _pair(ours: ByRun, theirs: ByRun, row: ScoreRow) -> Pair | None:
@@ -136,7 +144,10 @@ def _pair(ours: ByRun, theirs: ByRun, row: ScoreRow) -> Pair | None:
 
 
 def _improvement(pairs: Sequence[Pair]) -> Estimate | None:
-    return estimate_probability_of_improvement(pairs, NUM_RESAMPLES, seed=0) if pairs else None
+    if not pairs:
+        return None
+    estimate = estimate_probability_of_improvement(pairs, NUM_RESAMPLES, seed=0)
+    return _of_enough(estimate, min(len(values) for pair in pairs for values in pair))
 
 
 def as_data(comparison: Comparison, places: Mapping[Path, str]) -> dict[str, Any]:

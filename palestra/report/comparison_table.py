@@ -12,7 +12,7 @@ from palestra.recording.results import Score, printable, score_text
 from palestra.report.blocks import Cell, Note, Section, count, scored
 from palestra.report.blocks import Table as PageTable
 from palestra.report.comparison import Comparison, GroupScore, ScoreRow, compare_groups, unequal_samples
-from palestra.report.groups import Group
+from palestra.report.groups import FEWEST_OF_A_BAND, Group
 from palestra.report.reading import Evaluated
 from palestra.runtime.statistics import Estimate
 
@@ -45,7 +45,8 @@ def render_comparison(console: Console, comparison: Comparison) -> None:
 def _legend(groups: Sequence[Group]) -> str:
     parts = ["A run alone has the 95% interval over its games." if any(len(g.runs) == 1 for g in groups) else ""]
     if any(len(group.runs) > 1 for group in groups):
-        parts.append("Means over runs have 95% t intervals, IQM and P 95% bootstrap intervals over runs.")
+        few = f"IQM and P, of {FEWEST_OF_A_BAND} runs or more, 95% bootstrap intervals over runs"
+        parts.append(f"Means over runs have 95% t intervals, {few}.")
     if len(groups) > 1:
         parts.append(f"P(better): that a run of the group is better than one of {groups[0].label}.")
     parts += unequal_samples(groups)

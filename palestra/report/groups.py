@@ -5,12 +5,14 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from palestra.recording.results import PairResult, Score, Seat
 from palestra.report.reading import Evaluated, RunData, under
 from palestra.runs.branching import tree_differences
 from palestra.runtime.statistics import estimate_mean_of_few
+from palestra.sweeps.trial_names import trial_names
 
 # Sections that change no result, or only within rounding, and the seed.
 ASIDE = ("seed", "output", "execution")
@@ -50,12 +52,13 @@ class Curve:
 
 
 def group_runs(runs: Sequence[RunData]) -> list[Group]:
-    """The groups in the order of their first runs. A group has the name of its first run without the number or seed at
-    the end; if two groups would have the same name, the keys in which they differ are added."""
+    """The groups in the order of their first runs. A group has the name of its trial, or that of its first run without
+    the number or seed at the end; if two groups would have the same name, the keys in which they differ are added."""
     found: dict[str, list[RunData]] = {}
     for run in runs:
         found.setdefault((_experiment_text(run) or str(run.path.resolve())) + run.at, []).append(run)
-    groups = [Group(_common_name(members), tuple(members)) for members in found.values()]
+    of_trials = trial_names(members[0].path for members in found.values())
+    groups = [Group(_common_name(members, of_trials), tuple(members)) for members in found.values()]
     labels = [group.label for group in groups]
     if len(set(labels)) == len(labels):
         return groups
@@ -71,9 +74,9 @@ def _experiment_text(run: RunData) -> str:
     return json.dumps(experiment(run), sort_keys=True, default=str) if run.config else ""
 
 
-def _common_name(runs: Sequence[RunData]) -> str:
-    name = runs[0].name
-    if len(runs) > 1:
+def _common_name(runs: Sequence[RunData], of_trials: Mapping[Path, str]) -> str:
+    name = of_trials.get(runs[0].path, runs[0].name)
+    if len(runs) > 1 and runs[0].path not in of_trials:
         name = re.sub(r"([/_-]?seed)?[-_/ .]?\d*$", "", name) or name
     return f"{name}, {runs[0].at}" if runs[0].at else name
 

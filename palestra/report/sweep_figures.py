@@ -9,9 +9,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, FixedLocator, MaxNLocator, NullLocator
 
+from palestra.recording.results import printable
 from palestra.report.figures import CARD, GRID, INK, LEVELS, NUM_LEVELS, NUM_SERIES, SERIES, short
 from palestra.report.sweep_curves import TrialCurve, finite
-from palestra.report.sweep_reading import Axis, SweepData, TrialData, value_text
+from palestra.report.sweep_reading import Axis, SweepData, TrialData
+from palestra.sweeps.naming import choice_texts
 from palestra.sweeps.trials import mean
 
 BEST = SERIES[1]  # the colour of the best trial
@@ -19,6 +21,7 @@ FURTHEST = 6  # times the distance from the best to that which three quarters re
 FEW_LINES = 60  # that do not hide each other
 MOST_LABELS = 12  # of the choices of an axis
 LONGEST_CHOICE = 14
+ELLIPSIS = "\N{HORIZONTAL ELLIPSIS}"
 ABSENT = -0.11  # the height of trials that do not have a key
 GOLDEN = (math.sqrt(5) - 1) / 2  # its multiples lie evenly in 0..1: dots beside each other do not hide each other
 BAR_HEIGHT = 0.3  # inches
@@ -214,7 +217,7 @@ def _ticks(axis: Axis) -> list[tuple[Any, str]]:
     """Values of an axis with their texts: its choices, or some numbers with both ends."""
     if axis.choices:
         step = math.ceil(len(axis.choices) / MOST_LABELS)
-        return [(choice, _choice_text(choice)) for choice in axis.choices[::step]]
+        return list(zip(axis.choices, _choice_labels(axis), strict=True))[::step]
     if axis.is_log:
         first, last = math.ceil(math.log10(axis.low) - 1e-9), math.floor(math.log10(axis.high) + 1e-9)
         powers = [10.0**exponent for exponent in range(first, last + 1)]
@@ -229,9 +232,14 @@ def _ticks(axis: Axis) -> list[tuple[Any, str]]:
     return kept
 
 
-def _choice_text(choice: Any) -> str:
-    text = short(value_text(choice))
-    return text if len(text) <= LONGEST_CHOICE else f"{text[: LONGEST_CHOICE - 1]}\N{HORIZONTAL ELLIPSIS}"
+def _choice_labels(axis: Axis) -> list[str]:
+    """The choices, each cut to the room that there is: at its end, or where that makes two of them alike at its
+    beginning."""
+    texts = list(map(printable, choice_texts(*axis.choices).values()))
+    cut = [text if len(text) <= LONGEST_CHOICE else f"{text[: LONGEST_CHOICE - 1]}{ELLIPSIS}" for text in texts]
+    if len(set(cut)) == len(texts):
+        return cut
+    return [text if len(text) <= LONGEST_CHOICE else f"{ELLIPSIS}{text[1 - LONGEST_CHOICE :]}" for text in texts]
 
 
 def _jitter(trial: TrialData) -> float:
@@ -284,7 +292,7 @@ def _fit_slice(axes: Axes, axis: Axis) -> None:
         axes.set_xlim(-0.6, len(axis.choices) - 0.4)
         step = math.ceil(len(axis.choices) / MOST_LABELS)
         places = range(0, len(axis.choices), step)
-        texts = [_choice_text(axis.choices[place]) for place in places]
+        texts = _choice_labels(axis)[::step]
         is_tight = sum(map(len, texts)) > 40
         axes.set_xticks(places, texts, rotation=30 if is_tight else 0, ha="right" if is_tight else "center")
         axes.grid(axis="x", visible=False)

@@ -25,10 +25,10 @@ from palestra.report.sweep_reading import (
     objective_text,
     point_text,
     setting_entries,
-    value_text,
 )
 from palestra.report.sweep_sections import figure_sections
 from palestra.sweeps.config import SweepConfig
+from palestra.sweeps.naming import parameter_text
 from palestra.sweeps.outcomes import STATES
 from palestra.sweeps.space import ChoiceConfig, DimensionConfig, IntegerConfig, LogConfig, UniformConfig
 
@@ -126,7 +126,7 @@ def _space_table(data: SweepData) -> Block:
 def _dimension_text(dimension: DimensionConfig) -> str:
     match dimension:
         case ChoiceConfig():
-            return f"one of {', '.join(map(value_text, dimension.stored()))}"
+            return f"one of {', '.join(map(parameter_text, dimension.stored()))}"
         case LogConfig():
             return f"{dimension.low:g} to {dimension.high:g}, logarithmic"
         case UniformConfig():
@@ -142,7 +142,7 @@ def _best_table(data: SweepData) -> Iterator[Block]:
         yield Note("No trial has succeeded so far.")
     elif data.best_differences:
         rows = [
-            [Cell(change.key), Cell(value_text(change.before)), Cell(value_text(change.after))]
+            [Cell(change.key), Cell(parameter_text(change.before)), Cell(parameter_text(change.after))]
             for change in data.best_differences[:MOST_ROWS]
         ]
         yield Table(
@@ -173,7 +173,7 @@ def _trials_section(data: SweepData) -> Section:
             Cell(trial.state),
             Cell("-") if math.isnan(trial.value) else Cell(objective_text(trial.value), trial.value),
             *([Cell(_by_seed_text(data, trial) if trial.by_seed else "-")] if has_seeds else []),
-            *(Cell(value_text(trial.point[key]) if key in trial.point else "-") for key in keys),
+            *(Cell(trial.text(key) if key in trial.point else "-") for key in keys),
             Cell(f"{trial.env_steps:,.0f}", trial.env_steps) if trial.env_steps else Cell("-"),
             *([Cell(trial.why[:500])] if has_why else []),
         ]

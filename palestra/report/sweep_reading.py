@@ -13,7 +13,6 @@ from optuna.trial import FrozenTrial
 
 from palestra.config import ConfigError, check, load_yaml
 from palestra.config.own_modules import importing_no_others
-from palestra.config.rendering import inline_flow
 from palestra.recording.results import as_float, score_text
 from palestra.report.overview import pairs_text
 from palestra.runs.branching import Change, tree_differences
@@ -21,7 +20,7 @@ from palestra.runs.config import RunConfig
 from palestra.storage.disk import Folder, RunFolderError
 from palestra.sweeps.config import SweepConfig
 from palestra.sweeps.folder import SweepFolder
-from palestra.sweeps.naming import short_keys
+from palestra.sweeps.naming import short_keys, short_value
 from palestra.sweeps.outcomes import FAILURE, SKIPPED, VALUES, best_of, env_steps_of, state_of
 from palestra.sweeps.space import BASE, Base, ChoiceConfig, DimensionConfig, IntegerConfig, LogConfig
 from palestra.sweeps.stored import read_trials
@@ -85,9 +84,13 @@ class TrialData:
     is_here: bool
 
     @property
-    def varied(self) -> Mapping[str, Any]:
-        """The point without keys that have the same value in all trials."""
-        return {key: value for key, value in self.point.items() if not self.distributions[key].single()}
+    def varied(self) -> list[str]:
+        """The keys of the point without those that have the same value in all trials."""
+        return [key for key in self.point if not self.distributions[key].single()]
+
+    def text(self, key: str) -> str:
+        """A value of the point in short."""
+        return short_value(self.point[key], self.distributions[key])
 
     @classmethod
     def of(cls, trial: FrozenTrial, folder_id: str) -> Self:
@@ -205,16 +208,9 @@ def setting_entries(data: SweepData) -> list[tuple[str, str]]:
     return [(name, str(value)) for name, value in entries.items() if value]
 
 
-def value_text(value: Any) -> str:
-    """A value of a point, or of a config, as YAML would write it; floats rounded."""
-    if isinstance(value, float):
-        return f"{value:.4g}"
-    return value if isinstance(value, str) else inline_flow(value)
-
-
 def point_text(data: SweepData, trial: TrialData) -> str:
     """learning_rate 0.0003, gamma 0.99"""
-    texts = [f"{data.labels.get(key, key)} {value_text(value)}" for key, value in trial.varied.items()]
+    texts = [f"{data.labels.get(key, key)} {trial.text(key)}" for key in trial.varied]
     return ", ".join(texts) or "nothing searched"
 
 

@@ -22,6 +22,7 @@ from palestra.config import load_yaml
 from palestra.storage.disk import Folder, OpenFile, RunFolderError
 
 FORMAT = 1
+SEEDS = "seeds.yml"  # of a folder that `palestra train --seeds --at` has made: which seeds, and how many at a time
 BEGUN = re.compile(r"base|trials|lock|sweep\.json|\..+\.tmp")  # what a sweep has before its first trial
 
 
@@ -149,15 +150,26 @@ def is_sweep_folder(path: Path) -> bool:
     return False
 
 
+def is_folder_of_seeds(path: Path) -> bool:
+    with suppress(OSError):
+        return Folder(path).kind(SEEDS) == "file"
+    return False
+
+
+def sweep_of(run: Path) -> Path | None:
+    """The folder of the sweep to one of whose trials a run belongs (SWEEP/trials/0003/seed-0)."""
+    trials = run.absolute().parent.parent
+    return trials.parent if trials.name == "trials" and is_sweep_folder(trials.parent) else None
+
+
 def runs_in(path: Path) -> list[Path]:
     """The folders of the runs of a sweep, or of one of its trials (SWEEP/trials/0003), or of the runs that `palestra
     train --seeds --run` put into one folder; [path] for anything else."""
     if is_sweep_folder(path):
         trials = SweepFolder(path).trials
         return [run for name in trials.names() for run in _runs_of(trials.below(name))]
-    above = path.absolute().parent.parent
-    if path.absolute().parent.name == "trials" and is_sweep_folder(above):
-        return _runs_of(SweepFolder(above).trials.below(path.absolute().name))
+    if (sweep := sweep_of(path / "seed-0")) is not None:
+        return _runs_of(SweepFolder(sweep).trials.below(path.absolute().name))
     folder = Folder(path)
     with suppress(OSError):
         if folder.kind("config.yml") is None and (runs := _runs_of(folder)):

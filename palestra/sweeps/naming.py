@@ -1,7 +1,16 @@
-"""Short names for the keys of a space, where there is little room."""
+"""Short names for the keys of a space and short texts for values, where there is little room."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any
+
+from palestra.config import ConfigError, load_yaml
+from palestra.config.rendering import inline_flow
+
+if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
+    from optuna.trial import FrozenTrial
 
 VAGUE = {"name", "value", "initial", "final", "num_steps"}  # parts of keys that say nothing alone
 
@@ -30,3 +39,55 @@ def _without_vague_end(key: str) -> str:
 
 def _is_vague(part: str) -> bool:
     return part in VAGUE or part.isdigit()
+
+
+# ---- values ----------------------------------------------------------------------------------------------
+
+
+def parameter_text(value: Any) -> str:
+    """A value as YAML would write it, and texts as they are; floats rounded."""
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    return value if isinstance(value, str) else inline_flow(value)
+
+
+@lru_cache(maxsize=256, typed=True)
+def choice_texts(*stored: Any) -> Mapping[Any, str]:
+    """A short text for each value of a choice, as the study stores it: for a mapping its name and what differs among
+    the mappings of this name."""
+    meant = [_meant(value) for value in stored]
+    mappings = [value for value in meant if isinstance(value, dict) and "name" in value]
+    texts = [_mapping_text(value, mappings) if value in mappings else parameter_text(value) for value in meant]
+    if len(set(texts)) < len(texts):
+        texts = list(map(parameter_text, meant))
+    return dict(zip(stored, texts, strict=True))
+
+
+def _meant(stored: Any) -> Any:
+    """What a stored value stands for: a mapping if it is the text of one."""
+    if isinstance(stored, str) and stored.startswith("{"):
+        try:
+            return load_yaml(stored)
+        except ConfigError:
+            return stored
+    return stored
+
+
+def _mapping_text(value: Mapping[str, Any], mappings: Iterable[Mapping[str, Any]]) -> str:
+    """linear initial 0.001, num_steps 5000; constant 0.1"""
+    alike = [mapping for mapping in mappings if mapping["name"] == value["name"]]
+    keys = [key for key in value if any(mapping.get(key) != value[key] for mapping in alike)]
+    told = [parameter_text(value[key]) if len(keys) == 1 else f"{key} {parameter_text(value[key])}" for key in keys]
+    return " ".join([str(value["name"]), ", ".join(told)]).strip()
+
+
+def point_texts(trial: "FrozenTrial") -> dict[str, str]:
+    """The values of a trial's point in short, by dotted key; keys with the same value in all trials are left out."""
+    varied = {key: each for key, each in trial.distributions.items() if not each.single()}
+    return {key: short_value(trial.params[key], distribution) for key, distribution in varied.items()}
+
+
+def short_value(value: Any, distribution: "BaseDistribution") -> str:
+    """A value of a point in short."""
+    choices = getattr(distribution, "choices", ())
+    return choice_texts(*choices)[value] if choices else parameter_text(value)

@@ -1,18 +1,20 @@
 """The plan of a sweep: its config and its bases, with everything that can be checked before anything starts."""
 
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from palestra.config import ConfigError, ConfigErrorItem
 from palestra.config.files import full_key
 from palestra.evaluation.measures import measure_errors
+from palestra.recording.results import count_text
 from palestra.runs.config import RunConfig, read_config
 from palestra.sweeps.config import SweepConfig
 from palestra.sweeps.constraints import Constraint
 from palestra.sweeps.naming import short_keys
 from palestra.sweeps.places import LocalConfig
 from palestra.sweeps.search import GridConfig
-from palestra.sweeps.space import BASE, Base, Space
+from palestra.sweeps.space import BASE, Base, Point, Space
 from palestra.training.trainable import check_trainable
 
 MOST_CORNERS = 64
@@ -63,6 +65,24 @@ class Plan:
             return [f"the bases do not train for the same time (stop): {each}"]
         return []
 
+    def num_trials(self) -> int | None:
+        """How many trials there will be at most, without those that a constraint excludes; None if only time and env
+        steps limit them."""
+        numbers = [] if self.config.budget.trials is None else [self.config.budget.trials]
+        if isinstance(self.config.search, GridConfig):
+            numbers.append(sum(not self.excluded_by(self.space.config_at(point)) for point in self.space.points()))
+        return min(numbers, default=None)
+
+    def extent_text(self, num_at_once: int) -> str:
+        """8 trials, or until 1M env steps are played, each with 2 seeds; 2 runs at a time"""
+        budget, num_trials = self.config.budget, self.num_trials()
+        limits = [] if num_trials is None else [_plural(num_trials, "trial")]
+        limits += [] if budget.env_steps is None else [f"until {count_text(budget.env_steps)} env steps are played"]
+        limits += [] if budget.minutes is None else [f"for {budget.minutes:g} minutes"]
+        limit = ", or ".join(limits) if num_trials is not None else f"trials {' or '.join(limits)}"
+        seeds = _plural(len(self.config.seeds), "seed")
+        return f"{limit}, each with {seeds}; {_plural(num_at_once, 'run')} at a time"
+
     def excluded_by(self, config: dict[str, Any]) -> str | None:
         """The first constraint that a trial's config does not fulfil."""
         for number, constraint in enumerate(self.constraints):
@@ -85,7 +105,7 @@ class Plan:
     def _check_corners(self) -> None:
         """Raise ConfigError with what the check says of the corners of the space, each error once, or if the budget is
         smaller than any trial."""
-        found: dict[tuple[str, str], ConfigErrorItem] = {}
+        found: dict[tuple[str, str], list[Point]] = {}
         least = math.inf
         varied = [key for key, dimension in self.space.dimensions.items() if len(dimension.ends()) > 1]
         names = short_keys([BASE, *varied] if len(self.space.bases) > 1 else varied)
@@ -99,16 +119,31 @@ class Plan:
                     steps = stop.after if stop.unit == "env_steps" else 1
                     least = min(least, len(self.config.seeds) * steps)
             except ConfigError as error:
-                at = ", ".join(f"{names[key]}={value}" for key, value in point.items() if key in names)
                 for item in error.errors:
                     key = item.path if item.path.startswith("constraints.") else f"space: {item.path}"
-                    found.setdefault((key, item.message), ConfigErrorItem(key, f"{item.message} (at {at})"))
+                    found.setdefault((key, item.message), []).append(point)
+        errors = [
+            ConfigErrorItem(key, f"{message} (at {_in_common(points, names)})")
+            for (key, message), points in found.items()
+        ]
         budget = self.config.budget.env_steps
         if budget is not None and budget < least < math.inf:
             message = f"expected at least {least:.0f}, the env steps of one trial, got {budget}"
-            found["budget", ""] = ConfigErrorItem("budget.env_steps", message)
-        if found:
-            raise ConfigError(list(found.values()))
+            errors.append(ConfigErrorItem("budget.env_steps", message))
+        if errors:
+            raise ConfigError(errors)
+
+
+def _in_common(points: Sequence[Point], names: Mapping[str, str]) -> str:
+    """What is the same at all of some points, which is likely what is wrong with them; the first point if nothing is.
+    names: short ones by key, of the keys that are told."""
+    first = points[0]
+    shared = [key for key in first if key in names and all(point.get(key) == first[key] for point in points)]
+    return ", ".join(f"{names[key]}={first[key]}" for key in shared or first if key in names)
+
+
+def _plural(number: int, noun: str) -> str:
+    return f"{count_text(number)} {noun}{'s' * (number != 1)}"
 
 
 def _errors_of_parts(config: SweepConfig, base: RunConfig) -> list[ConfigErrorItem]:
@@ -143,9 +178,8 @@ def _with_full_keys(config: SweepConfig, bases: dict[str, dict[str, Any]]) -> tu
             space[found.pop()] = dimension
         elif faults:
             errors.append(ConfigErrorItem(f"space.{key}", faults[0]))
-    for key in ("seed", *(key for key in space if key.startswith("output."))):
-        if key in space:
-            errors.append(
-                ConfigErrorItem(f"space.{key}", "expected a key that changes what is learned; seeds lists seeds")
-            )
+    for key in space:
+        if key == "seed" or key.startswith("output."):
+            what = "no dimension, because seeds lists the seeds" if key == "seed" else "a key that changes a result"
+            errors.append(ConfigErrorItem(f"space.{key}", f"expected {what}, got {space[key].name}"))
     return config.model_copy(update={"space": space}), errors

@@ -8,12 +8,12 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 from optuna.trial import FrozenTrial
 
 from palestra.sweeps.estimate import Outlook, seconds_left
 from palestra.sweeps.folder import SweepFolder
+from palestra.sweeps.naming import point_texts
 from palestra.sweeps.outcomes import best_of, env_steps_of, seconds_of, state_of
 from palestra.sweeps.study import SweepStudy
 from palestra.sweeps.trials import OwnedTrial, TrialRun
@@ -41,14 +41,14 @@ class RunProgress:
 
 @dataclass(frozen=True)
 class EndedTrial:
-    """values: of its seeds. point: by the dotted keys. reason: why it failed or was skipped, else "". log: that of the
-    run that failed."""
+    """values: of its seeds. point: short texts by the dotted keys. reason: why it failed or was skipped, else "". log:
+    that of the run that failed."""
 
     number: int
     state: str
     value: float | None
     values: Sequence[float]
-    point: Mapping[str, Any]
+    point: Mapping[str, str]
     reason: str
     log: Path | None
 
@@ -173,7 +173,7 @@ def _ended_trial(folder: SweepFolder, trial: FrozenTrial) -> EndedTrial:
         state=state_of(trial),
         value=trial.value,
         values=list(values.values()),
-        point={key: value for key, value in trial.params.items() if not trial.distributions[key].single()},
+        point=point_texts(trial),
         reason=reason,
         log=log,
     )

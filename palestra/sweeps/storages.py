@@ -1,12 +1,13 @@
-"""Where Optuna keeps the study of a sweep. `open` is for work on it; `open_to_read` changes and makes nothing."""
+"""Where Optuna keeps the study of a sweep. `open` is for work on it; `open_to_read` changes and makes nothing;
+`require` raises ConfigError for a place that cannot be used, and leaves it as it is."""
 
 import json
 import os
 import re
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 from urllib.parse import quote
 
 from pydantic import model_validator
@@ -19,6 +20,8 @@ from palestra.storage.secrets import may_hold_secret
 if TYPE_CHECKING:
     from optuna.storages import BaseStorage
 
+T = TypeVar("T")
+
 WAIT_S = 120.0  # for another process that writes to the SQLite file
 
 
@@ -30,6 +33,9 @@ class SQLiteConfig(Config):
     @property
     def study(self) -> str:
         return "sweep"
+
+    def require(self) -> None:
+        pass
 
     def open(self, folder: Folder) -> "BaseStorage":
         return self._open(folder, "rwc")
@@ -62,6 +68,13 @@ class JournalConfig(Config):
         if self.path is not None:
             _require_trusted("path", str(Path(self.path).absolute()))
         return self
+
+    def require(self) -> None:
+        if self.path is not None:
+            file = Path(self.path).absolute()
+            place = file if file.exists() else file.parent
+            if not os.access(place, os.W_OK) or file.is_dir():
+                raise _error("path", f"expected a file that can be written, got {file}")
 
     def open(self, folder: Folder) -> "BaseStorage":
         from optuna.storages import JournalStorage
@@ -105,6 +118,18 @@ class DatabaseConfig(Config):
         _require_trusted("url", self.url + secret)
         return self
 
+    def require(self) -> None:
+        from sqlalchemy import create_engine
+
+        def connect(url: str) -> None:
+            engine = create_engine(url)
+            try:
+                engine.connect().close()
+            finally:
+                engine.dispose()
+
+        self._reach(connect)
+
     def open(self, folder: Folder) -> "BaseStorage":
         return self._connect(makes_tables=True)
 
@@ -113,6 +138,12 @@ class DatabaseConfig(Config):
 
     def _connect(self, makes_tables: bool) -> "BaseStorage":
         from optuna.storages import RDBStorage
+
+        options = {"pool_pre_ping": True}
+        return self._reach(lambda url: RDBStorage(url, engine_kwargs=options, skip_table_creation=not makes_tables))
+
+    def _reach(self, connect: Callable[[str], T]) -> T:
+        """What `connect` makes of the URL with its password. Raises ConfigError, which does not tell the password."""
         from sqlalchemy import make_url
         from sqlalchemy.exc import SQLAlchemyError
 
@@ -126,11 +157,7 @@ class DatabaseConfig(Config):
             url = make_url(self.url)
             if password is not None:
                 url = url.set(password=password)
-            return RDBStorage(
-                url.render_as_string(hide_password=False),
-                engine_kwargs={"pool_pre_ping": True},
-                skip_table_creation=not makes_tables,
-            )
+            return connect(url.render_as_string(hide_password=False))
         except (SQLAlchemyError, ImportError, ValueError) as error:
             why = " ".join(str(getattr(error, "orig", None) or error).split())
             if password:

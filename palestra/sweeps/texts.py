@@ -3,7 +3,6 @@
 import math
 from collections.abc import Mapping
 from datetime import datetime, timedelta
-from typing import Any
 
 from palestra.recording.results import count_text, duration_text, printable
 from palestra.sweeps.naming import short_keys
@@ -13,16 +12,10 @@ MOST_SEEDS = 3  # whose values are shown one by one
 MOST_RUNS = 4  # that a line names
 
 
-def point_text(point: Mapping[str, Any]) -> str:
+def point_text(point: Mapping[str, str]) -> str:
     """learning_rate 0.003, gamma 0.99"""
     names = short_keys(point)
-    return printable(", ".join(f"{names[key]} {_parameter_text(value)}" for key, value in point.items()))
-
-
-def _parameter_text(value: object) -> str:
-    if isinstance(value, bool):
-        return str(value).lower()
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+    return printable(", ".join(f"{names[key]} {text}" for key, text in point.items()))
 
 
 def value_text(value: float | None) -> str:

@@ -35,17 +35,19 @@ def test_runs_side_by_side_are_those_in_sequence_and_go_on_after_a_signal(base: 
     process.send_signal(signal.SIGTERM)
     output, _ = process.communicate(timeout=60)
     assert process.returncode == 128 + signal.SIGTERM
-    again = f"to go on: palestra train side/base.yml --seeds 3,5 --at {at} --run side"
-    assert again in output
+    assert "to go on: palestra resume side\n" in output
     shutil.rmtree(tmp_path / "side/seed-5", ignore_errors=True)
     (tmp_path / "side/seed-5/checkpoints").mkdir(parents=True)  # as if it had been stopped before it was a run
-    output = done(*again.split()[4:], cwd=tmp_path)
+    output = done("resume", "side", cwd=tmp_path)
     assert "seed 3: finished" in output
     assert "Over 2 seeds (3, 5)" in output
     done("train", base, "--seeds", "3,5", "--run", "one", "--quiet", cwd=tmp_path)
     for seed in (3, 5):
         assert records(tmp_path / f"side/seed-{seed}") == records(tmp_path / f"one/seed-{seed}")
     assert runs_in(tmp_path / "side") == [tmp_path / "side/seed-3", tmp_path / "side/seed-5"]
+    message = done("resume", "one", cwd=tmp_path, code=2).splitlines()[-1]
+    assert message == "one holds 2 runs; to go on with one: palestra resume one/seed-3"
+    assert "Over 2 seeds (3, 5)" in done(*command, cwd=tmp_path)  # the same command goes on, too
     other = done(*command, "gamma=0.5", cwd=tmp_path, code=2)
     assert "side exists already, and does not hold runs of this config" in other
 

@@ -37,4 +37,26 @@ def test_several_configs_are_compared_and_wrong_ones_are_named_together() -> Non
     assert sweep.base == ["ppo-cartpole", "dqn-cartpole"]
     with pytest.raises(ConfigError) as raised:
         suggested_sweep(["ppo-cartpol", "nowhere.yml"])
-    assert [item.path.split(":")[0] for item in raised.value.errors] == ["base.0", "base.1"]
+    assert [item.path for item in raised.value.errors] == ["base.0", "base.1: nowhere.yml"]
+    assert "did you mean ppo-cartpole?" in raised.value.errors[0].message
+
+
+@pytest.mark.parametrize(
+    ("override", "keys"),
+    [
+        ("search.name=grid", {}),
+        ("search.name=random", {}),
+        ("search.name=tpe", {"startup_trials": 10, "multivariate": True}),
+        ("pruning.name=median", {"num_seeds": 1, "startup_trials": 5, "warmup_steps": 20000}),
+        ("pruning.name=wilcoxon", {"p_threshold": 0.1, "startup_seeds": 2}),
+        ("pruning.name=successive_halving", {"min_resource": 20000}),
+        ("storage.name=journal", {"path": None}),
+    ],
+)
+def test_a_name_brings_the_usual_keys(override: str, keys: dict[str, object]) -> None:
+    sweep = suggested_sweep(["ppo-cartpole", override])
+    section, name = override.removesuffix(override[override.index(".") :]), override.partition("=")[2]
+    found = getattr(sweep, section).model_dump()
+    assert found["name"] == name
+    assert keys.items() <= found.items()
+    Plan(sweep, read_bases(sweep.base, Path()))

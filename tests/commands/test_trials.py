@@ -1,7 +1,7 @@
 """`palestra trials`, `palestra sweep --dry-run` and `palestra evaluate SWEEP`.
 
 Covers palestra.commands.dry_sweep, palestra.sweeps.extra, palestra.sweeps.naming,
-palestra.sweeps.outcomes, palestra.sweeps.stored.
+palestra.sweeps.outcomes, palestra.sweeps.stored, palestra.sweeps.trial_names.
 """
 
 import csv
@@ -19,7 +19,11 @@ from palestra.commands.suggest_sweep import read_bases, suggested_sweep
 from palestra.config import render
 from palestra.sweeps.config import SweepConfig
 from palestra.sweeps.folder import SweepFolder
-from palestra.sweeps.naming import short_keys
+from palestra.sweeps.naming import choice_texts, short_keys
+from palestra.sweeps.trial_names import trial_names
+from tests.report.sweeps import KEY as LEARNER
+from tests.report.sweeps import RATE as RATES
+from tests.report.sweeps import MadeSweep
 
 PALESTRA = [sys.executable, "-m", "palestra"]
 GAMMA, RATE = "players.agent.algorithm.gamma", "players.agent.algorithm.learning_rate.initial"
@@ -120,6 +124,60 @@ def test_the_runs_of_a_trial_are_evaluated_and_listed(tmp_path: Path) -> None:
     assert "expected none for several runs" in palestra("evaluate", "s", "--watch", cwd=tmp_path, code=2)
     assert "expected a sweep's file" in palestra("sweep", "s", "--dry-run", cwd=tmp_path, code=2)
     assert "2 trials: 2 succeeded" in palestra("trials", "s", cwd=tmp_path)
+    rows = [line.split() for line in palestra("compare", "s", cwd=tmp_path).splitlines()]
+    assert [row[:3] for row in rows[1:3]] == [["gamma", "0.9", "0000/seed-0"], ["gamma", "0.99", "0001/seed-0"]]
+
+
+def test_a_dry_run_asks_whether_the_storage_can_be_used(tmp_path: Path) -> None:
+    config = render(suggested_sweep(["ppo-cartpole", "storage.name=journal"]), SweepConfig)
+    (tmp_path / "sweep.yml").write_text(config)
+    nowhere = palestra("sweep", "sweep.yml", "storage.path=nowhere/x", "--dry-run", cwd=tmp_path, code=2)
+    assert (
+        nowhere.splitlines()[-1] == f"storage.path: expected a file that can be written, got {tmp_path / 'nowhere/x'}"
+    )
+    url = "storage={name: database, url: 'sqlite:////nowhere/x.db', password_from: null, study: x}"
+    nowhere = palestra("sweep", "sweep.yml", url, "--dry-run", cwd=tmp_path, code=2)
+    assert nowhere.splitlines()[-1].startswith(
+        "storage.url: expected a database that can be reached, got sqlite:////nowhere/x.db"
+    )
+
+
+def test_trials_are_named_by_their_base_and_few_keys(tmp_path: Path) -> None:
+    bases = ["ppo-cartpole", "dqn-cartpole"]
+    two = MadeSweep(tmp_path / "two", base=bases)
+    points = [two.add(1.0) for _ in range(9)]
+    path = two.end()
+    runs = [path / f"trials/{number:04d}/seed-0" for number in range(9)]
+    names = trial_names([*runs, tmp_path / "other"])
+    assert names == {
+        run: f"{point['base']}, learning_rate {point[RATES]:.4g}, gamma {point[GAMMA]:g}"
+        for run, point in zip(runs, points, strict=True)
+    }
+    values = {"name": "choice", "values": [0.1, 0.2]}
+    keys = ["gamma", "gae_lambda", "entropy_coefficient", "value_coefficient"]
+    many = MadeSweep(tmp_path / "many", space={f"{LEARNER}.{key}": values for key in keys})
+    many.add(1.0)
+    run = many.end() / "trials/0000/seed-0"
+    assert trial_names([run]) == {run: "trial 0"}
+    (many.path / "study.journal").write_text("{")
+    assert trial_names([run]) == {}
+
+
+@pytest.mark.parametrize(
+    ("stored", "texts"),
+    [
+        (["{name: constant, value: 0.1}", "{name: constant, value: 0.2}"], ["constant 0.1", "constant 0.2"]),
+        (["{name: constant, value: 0.1}", "{name: linear, initial: 1, final: 0}"], ["constant", "linear"]),
+        (
+            ["{name: a, x: 1, y: 1}", "{name: a, x: 1, y: 2}", "{name: a, x: 2, y: 1}", "{name: b, x: 1}"],
+            ["a x 1, y 1", "a x 1, y 2", "a x 2, y 1", "b"],
+        ),
+        (["{name: a}", "a", None, 1], ["{name: a}", "a", "null", "1"]),
+        (["[64, 64]", "{not: [closed", True], ["[64, 64]", "{not: [closed", "true"]),
+    ],
+)
+def test_texts_of_choices_tell_what_differs(stored: list[Any], texts: list[str]) -> None:
+    assert list(choice_texts(*stored).values()) == texts
 
 
 @pytest.mark.parametrize(

@@ -216,7 +216,7 @@ def test_nothing_is_estimated_before_anything_is_known(make_study: Study) -> Non
 
 
 def ended(number: int, state: str = "succeeded", reason: str = "") -> EndedTrial:
-    point = {"players.agent.algorithm.[red]gamma": 0.99, "x.learning_rate": 0.00012345}
+    point = {"players.agent.algorithm.[red]gamma": "0.99", "x.learning_rate": "0.0001234"}
     log = Path(f"[red]/trials/{number:04}/seed-0.log") if reason else None
     return EndedTrial(number, state, None if reason else 400.0 + number, [400.0, 402.0], point, reason, log)
 

@@ -147,6 +147,7 @@ def test_a_trial_is_to_the_bit_what_train_gives(base: Path, tmp_path: Path) -> N
 
 def test_a_grid_by_hand_writes_its_file_and_excluded_points_are_skipped(base: Path, tmp_path: Path) -> None:
     output = done("sweep", "base.yml", "gamma=0.9,0.99", "--run", "g", cwd=tmp_path)
+    assert "g: 2 trials, each with 1 seed; " in output
     assert "2 trials, 2 succeeded" in output
     written = load_yaml(tmp_path / "g/sweep.yml")
     assert written["space"] == {"players.agent.algorithm.gamma": {"name": "choice", "values": [0.9, 0.99]}}
@@ -155,6 +156,19 @@ def test_a_grid_by_hand_writes_its_file_and_excluded_points_are_skipped(base: Pa
     assert "2 trials, 1 succeeded, 1 skipped" in done("sweep", "again.yml", "--run", "h", cwd=tmp_path)
     assert "expected a new folder" in done("sweep", "again.yml", "--run", "g", cwd=tmp_path, code=2)
     assert "palestra sweep again.yml" in done("train", "again.yml", cwd=tmp_path, code=2)
+    wrong = done("sweep", "again.yml", "--seeds", "0", "--at", "1", cwd=tmp_path, code=2)
+    assert wrong.splitlines()[-1] == (
+        "--seeds: expected no such option, because again.yml says it (seeds=[0,1], place.cores=2), "
+        "got --seeds 0, --at 1"
+    )
+    wrong = done("sweep", "base.yml", "gamma=0.9,", "--run", "i", cwd=tmp_path, code=2)
+    assert wrong.splitlines()[-1] == "gamma: expected a value before and after each comma, got '0.9,'"
+
+
+def test_a_sweep_of_which_all_trials_fail_ends_with_1(base: Path, tmp_path: Path) -> None:
+    output = done("sweep", "base.yml", "learning_rate.initial=1e30,1e31", "--run", "s", cwd=tmp_path, code=1)
+    assert "2 trials, 2 failed" in output
+    assert "trial 0: seed 0: " in output
 
 
 def test_of_a_stored_sweep_the_budget_may_change_and_what_its_trials_are_may_not(base: Path, tmp_path: Path) -> None:
@@ -183,6 +197,11 @@ def test_bases_that_train_for_different_times_are_named(base: Path) -> None:
         (
             {"space": {"gamma": {"name": "uniform", "low": 0.5, "high": 1.5, "step": None}}},
             "gamma: expected a discount",
+        ),
+        (
+            {"space": {key: {"name": "choice", "values": [1, 2]} for key in ("seed", "record")}},
+            "space.seed: expected no dimension, because seeds lists the seeds, got choice\n"
+            "space.output.record: expected a key that changes a result, got choice",
         ),
         ({"constraints": ["gamma > 1"]}, "none of 2000 random points fulfils"),
         ({"objective": SWEEP["objective"] | {"evaluation": "other"}}, "objective.evaluation: expected one of main"),
