@@ -15,6 +15,7 @@ from palestra.report.comparison import Comparison, GroupScore, ScoreRow, compare
 from palestra.report.groups import FEWEST_OF_A_BAND, Group
 from palestra.report.reading import Evaluated
 from palestra.runtime.statistics import Estimate
+from palestra.sweeps.naming import short_keys
 
 COLUMNS = ("evaluation", "pairing", "measure", "group", "run", "value", "low", "high")
 
@@ -25,7 +26,8 @@ def render_comparison(console: Console, comparison: Comparison) -> None:
     console.print(_table(["group", "run", "seed", "state", "evaluated at"], list(_run_rows(groups))))
     if len(groups) > 1:
         console.print()
-        rows = [[key, *values] for key, values in comparison.differences.items()]
+        names = short_keys(comparison.differences)
+        rows = [[names[key], *values] for key, values in comparison.differences.items()]
         head = ["key", *(group.label for group in groups)]
         console.print(_table(head, rows) if rows else Text("The configs are the same but for seed, output, execution."))
     console.print()

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from palestra.config.rendering import inline_flow
 from palestra.recording.results import duration_text
 from palestra.report.blocks import Block, Cell, Code, Facts, Heading, Note, Section, Table, count, scored
 from palestra.report.evaluations import pairing_text
@@ -216,8 +217,6 @@ def pairs_text(value: Any) -> str:
 
 def _text(value: Any) -> str:
     """A value of a config as YAML writes it."""
-    if value is None or isinstance(value, bool):
-        return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, float) and math.isfinite(value):
         return f"{value:g}"
-    return str(value)
+    return value if isinstance(value, str) else inline_flow(value)

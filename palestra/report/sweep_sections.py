@@ -118,13 +118,7 @@ def _parallel_section(data: SweepData, axes: Sequence[Axis], values: ValueRange,
         parts.append("Where its base does not have a key, a line passes below the axis.")
     if len(data.axes) > len(axes):
         parts.append(f"Of {len(data.axes)} keys the {len(axes)} most important ones are drawn.")
-    section.blocks += _notes(
-        [
-            *parts,
-            _left_out_text(len(shown), len(data.ranked)),
-            _beyond_text(values, [trial.value for trial in data.ranked]),
-        ]
-    )
+    section.blocks += _notes([*parts, *_limits(data, values, len(shown))])
     return section
 
 
@@ -147,13 +141,7 @@ def _slices_section(data: SweepData, axes: Sequence[Axis], values: ValueRange, f
         parts.append("The bars of choices are interquartile means of the finite values.")
     if len(axes) > MOST_SLICES:
         parts.append(f"Not drawn, because less important: {', '.join(axis.label for axis in axes[MOST_SLICES:])}.")
-    section.blocks += _notes(
-        [
-            *parts,
-            _left_out_text(len(shown), len(data.ranked)),
-            _beyond_text(values, [trial.value for trial in data.ranked]),
-        ]
-    )
+    section.blocks += _notes([*parts, *_limits(data, values, len(shown))])
     return section
 
 
@@ -161,8 +149,9 @@ def _curves_section(data: SweepData, figures: Figures) -> Section:
     section = Section("curves", "Trials over training")
     found = trial_curves(data)
     curves = [curve for curve in found.curves if finite(curve.points)]
-    if not curves:
-        section.blocks += [Note("There is no evaluation of a trial yet."), *_notes([_not_trusted(found.source)])]
+    if not any(len(curve.points) > 1 for curve in curves):
+        what = "No trial has been evaluated more than once." if curves else "There is no evaluation of a trial yet."
+        section.blocks += [Note(what), *_notes([_not_trusted(found.source)])]
         return section
     values = ValueRange.of([value for curve in curves for _, value in curve.points], data.config.objective.goal)
     named = [curve for curve in curves[:NUM_NAMED] if curve.trial.state == "succeeded"]

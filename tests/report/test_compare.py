@@ -8,6 +8,7 @@ import copy
 import csv
 import io
 import json
+import math
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -100,6 +101,20 @@ def test_the_probability_of_improvement_is_that_of_the_statistics_and_the_agent_
         assert row.groups[1].improvement.value == pytest.approx(float(probability_of_improvement(second, first)))
 
 
+def test_intervals_by_resampling_need_four_runs(runs: list[Path], tmp_path: Path) -> None:
+    more = [
+        Path(shutil.copytree(run, tmp_path / f"{run.parent.name}-{number}-{run.name}"))
+        for number in (2, 3)
+        for run in runs
+    ]
+    few, many = compared(runs).rows[0].groups[1], compared([*runs, *more]).rows[0].groups[1]
+    for each, has_interval in ((few, False), (many, True)):
+        assert each.iqm is not None
+        assert each.improvement is not None
+        for estimate in (each.iqm, each.improvement):
+            assert math.isfinite(estimate.low) == math.isfinite(estimate.high) == has_interval
+
+
 def test_of_runs_alone_there_is_no_probability_and_the_interval_is_that_of_games(runs: list[Path]) -> None:
     comparison = compared([runs[0], runs[2]])
     each = comparison.rows[0].groups[1]
@@ -140,7 +155,7 @@ def test_games_played_afresh_begin_from_the_same_states_for_all(runs: list[Path]
 def test_the_command_prints_and_writes_what_it_compares(runs: list[Path], tmp_path: Path) -> None:
     written = tmp_path / "a.json", tmp_path / "a.csv"
     told = palestra_compare(*runs, "--json", written[0], "--csv", written[1])
-    assert "players.host.algorithm.gamma" in told.stdout
+    assert ["gamma", "0.95", "0.5"] in [line.split() for line in told.stdout.splitlines()]
     assert "\x1b" not in told.stdout
     data: dict[str, Any] = json.loads(written[0].read_text())
     assert data["scores"][0]["runs"]["gamma-0.95/seed-1"][0] == last_rho(runs[1], 0)

@@ -183,6 +183,14 @@ def test_without_a_pruner_curves_come_from_the_records_of_all_seeds(tmp_path: Pa
     assert "the interquartile means over the seeds" in page.text
 
 
+def test_of_single_evaluations_no_curve_is_drawn(tmp_path: Path) -> None:
+    sweep = MadeSweep(tmp_path / "s", pruning=None)
+    sweep.add(3.0)
+    for seed in (0, 1):
+        sweep.record(0, seed, [3.0])
+    assert "No trial has been evaluated more than once." in reported(sweep, 0).text
+
+
 def test_a_real_sweep_is_shown_and_its_trials_stay_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("palestra.report.learning.MOST_FIGURES", 1)
     words = ["ppo-cartpole", "gamma=0.9,0.99", "num_worlds=4", "rollout_length=16", "num_minibatches=2"]
