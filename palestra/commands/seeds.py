@@ -13,7 +13,10 @@ def parse_seeds(text: str) -> list[int]:
             raise _error(f"expected the smaller seed first, {last}..{first}, got {text!r}")
         return list(range(first, last + 1))
     if re.fullmatch(r"\d+(,\d+)*", text):
-        return [int(seed) for seed in text.split(",")]
+        seeds = [int(seed) for seed in text.split(",")]
+        if len(set(seeds)) < len(seeds):
+            raise _error(f"expected each seed once, got {text!r}")
+        return seeds
     raise _error(f"expected seeds as 0..4 or 0,3,7, got {text!r}")
 
 

@@ -123,6 +123,29 @@ SWEEPS = [
         "sweeps/naming.py",
         TABLE,
         ("return part in VAGUE or part.isdigit()", "return part in VAGUE"),
+        ("if any(mapping.get(key) != value[key] for mapping in alike)", "if key != 'name'"),
+        ("if len(set(texts)) < len(texts):", "if False:"),
+    ),
+    *mutants(
+        "sweeps/trial_names.py",
+        TABLE,
+        ("told if len(told) <= MOST_KEYS else", "told if True else"),
+    ),
+    *mutants(
+        "sweeps/plan.py",
+        f"{WHOLE}::test_what_cannot_work_is_refused_before_anything_starts",
+        ("for key in shared or first if key in names", "for key in first if key in names"),
+    ),
+    *mutants(
+        "commands/sweep.py",
+        f"{WHOLE}::test_a_sweep_of_which_all_trials_fail_ends_with_1",
+        ('if progress.best is None and progress.counts.get("failed"):', "if False:"),
+    ),
+    *mutants(
+        "report/comparison.py",
+        "report/test_compare.py",
+        ("return estimate if num_runs >= FEWEST_OF_A_BAND else", "return estimate if True else"),
+        ("min(len(values) for pair in pairs for values in pair)", "FEWEST_OF_A_BAND"),
     ),
     *mutants(
         "config/own_modules.py",

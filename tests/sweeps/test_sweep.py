@@ -203,6 +203,15 @@ def test_bases_that_train_for_different_times_are_named(base: Path) -> None:
             "space.seed: expected no dimension, because seeds lists the seeds, got choice\n"
             "space.output.record: expected a key that changes a result, got choice",
         ),
+        (
+            {
+                "space": {
+                    "gamma": {"name": "choice", "values": [0.9, 1.5]},
+                    "gae_lambda": {"name": "choice", "values": [0.9, 0.95]},
+                }
+            },
+            r"gamma: expected a discount.* \(at gamma=1\.5\)$",
+        ),
         ({"constraints": ["gamma > 1"]}, "none of 2000 random points fulfils"),
         ({"objective": SWEEP["objective"] | {"evaluation": "other"}}, "objective.evaluation: expected one of main"),
     ],
