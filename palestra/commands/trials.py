@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from palestra.sweeps.naming import point_texts, short_keys
-from palestra.sweeps.outcomes import ENV_STEPS, FAILURE, SKIPPED, STATES, VALUES, best_of, state_of
+from palestra.sweeps.outcomes import ENV_STEPS, FAILURE, SKIPPED, STATES, VALUES, best_of, state_of, value_of
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
@@ -40,7 +40,7 @@ def trial_lines(sweep: "StoredSweep", trials: "Sequence[FrozenTrial]") -> Text:
     measure = str(sweep.data["objective"].get("measure"))
     rows = [["trial", "state", measure, "of its seeds", *keys.values(), "env steps", "why"]]
     for trial in trials:
-        cells = [str(trial.number), state_of(trial), _number(trial.value), _seeds(trial)]
+        cells = [str(trial.number), state_of(trial), _number(value_of(trial)), _seeds(trial)]
         point = point_texts(trial)
         cells += [point.get(key, "") for key in keys]
         rows.append([*cells, _number(trial.user_attrs.get(ENV_STEPS)), _why(trial)])
@@ -81,7 +81,7 @@ def to_csv(sweep: "StoredSweep", trials: "Sequence[FrozenTrial]") -> str:
         of_seeds = [_values(trial).get(seed) for seed in seeds]
         point = [trial.params.get(key) for key in keys]
         ended = [trial.user_attrs.get(ENV_STEPS), _why(trial)]
-        writer.writerow([trial.number, state_of(trial), trial.value, *of_seeds, *point, *ended])
+        writer.writerow([trial.number, state_of(trial), value_of(trial), *of_seeds, *point, *ended])
     return file.getvalue()
 
 

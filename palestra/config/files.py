@@ -179,14 +179,22 @@ def replace_values(data: dict[str, Any], values: Mapping[str, Any], model: type[
 def full_key(data: Any, path: str) -> str:
     """The dotted key that a path means: itself, or the one key that ends in it. Raises ConfigError if there is none, or
     if several end so, also as the last word of a name: `learning_rate` ends `policy_learning_rate` too."""
+    if (found := find_key(data, path)) is not None:
+        return found
+    known = list(_paths(data))
+    above = path.rpartition(".")[0]
+    if above in known and not isinstance(value := value_at(data, above), dict | list):
+        raise _error(path, f"no such key; did you mean {above!r}, which is {shown(value)} here and no mapping?")
+    raise _error(path, f"no such key; did you mean {_nearest_path(known, path)!r}?")
+
+
+def find_key(data: Any, path: str) -> str | None:
+    """The same; None if there is no such key."""
     known = list(_paths(data))
     if path in known:
         return path
     if not any(key.endswith(f".{path}") for key in known):
-        above = path.rpartition(".")[0]
-        if above in known and not isinstance(value := value_at(data, above), dict | list):
-            raise _error(path, f"no such key; did you mean {above!r}, which is {shown(value)} here and no mapping?")
-        raise _error(path, f"no such key; did you mean {_nearest_path(known, path)!r}?")
+        return None
     candidates = [key for key in known if key.endswith((f".{path}", f"_{path}"))]
     if len(candidates) > 1:
         raise _error(path, f"expected a key in full, for several end so: {', '.join(candidates)}")

@@ -12,6 +12,7 @@ from palestra.recording.results import PairResult, Score, Seat
 from palestra.report.reading import Evaluated, RunData, under
 from palestra.runs.branching import tree_differences
 from palestra.runtime.statistics import estimate_mean_of_few
+from palestra.sweeps.folder import sweep_of
 from palestra.sweeps.trial_names import trial_names
 
 # Sections that change no result, or only within rounding, and the seed.
@@ -52,11 +53,13 @@ class Curve:
 
 
 def group_runs(runs: Sequence[RunData]) -> list[Group]:
-    """The groups in the order of their first runs. A group has the name of its trial, or that of its first run without
-    the number or seed at the end; if two groups would have the same name, the keys in which they differ are added."""
+    """The groups in the order of their first runs. The runs of a sweep's trial are a group of their own, with the name
+    of the trial. Another group has the name of its first run without the number or seed at the end; if two groups would
+    have the same name, the keys in which they differ are added."""
     found: dict[str, list[RunData]] = {}
     for run in runs:
-        found.setdefault((_experiment_text(run) or str(run.path.resolve())) + run.at, []).append(run)
+        trial = run.path.absolute().parent if sweep_of(run.path) else ""
+        found.setdefault((_experiment_text(run) or str(run.path.resolve())) + f"{run.at}{trial}", []).append(run)
     of_trials = trial_names(members[0].path for members in found.values())
     groups = [Group(_common_name(members, of_trials), tuple(members)) for members in found.values()]
     labels = [group.label for group in groups]

@@ -90,10 +90,10 @@ def _checked(base: Mapping[str, Any]) -> RunConfig | None:
 def _recorded(data: SweepData, trial: TrialData, config: RunConfig | None) -> tuple[tuple[int, float], ...]:
     """The values of a trial's runs, at the steps that all of them have; none if they cannot be read."""
     runs = [] if config is None else list(_watched(data, trial, config))
-    found = [run for run in runs if run.values]
+    found = [run for run in runs if run.first]
     if not found:
         return ()
-    steps = sorted(set.intersection(*(set(run.values) for run in found)))
+    steps = sorted(set.intersection(*(set(run.first) for run in found)))
     return tuple((step, mean([run.value_at(step) for run in found])) for step in steps)
 
 

@@ -9,12 +9,12 @@ import ast
 import itertools
 import operator
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from palestra.config import IMPORT_PATH, ConfigError, ConfigErrorItem, admitted_function
 from palestra.config.errors import shown
-from palestra.config.files import full_key, value_at
+from palestra.config.files import find_key, full_key, value_at
 
 WORD = re.compile(r"""'[^']*'|"[^"]*"|(?<![\w.])[A-Za-z_]\w*(?:\.\w+)*""")  # a text, or a key
 WORDS = {"and", "or", "not", "in", "true", "false", "null"}
@@ -91,21 +91,38 @@ class Constraint:
         self.keys[name] = word
         return name
 
-    def missing(self, data: Mapping[str, Any]) -> Iterator[str]:
-        """What is wrong with its keys in a config, in words."""
-        for key in self.keys.values():
+    def full_keys(self, data: Mapping[str, Any]) -> dict[str, str] | None:
+        """Its keys in full, by their names; None if a config lacks one of them. Raises ConfigError for a key that means
+        several."""
+        found = {name: find_key(data, key) for name, key in self.keys.items()}
+        known = {name: key for name, key in found.items() if key is not None}
+        return known if len(known) == len(found) else None
+
+    def require_keys(self, configs: Mapping[str, Mapping[str, Any]]) -> None:
+        """Raise ConfigError if none of some configs, by name, has all of its keys, or a key means several in one."""
+        for name, data in configs.items():
             try:
-                full_key(data, key)
+                self.full_keys(data)
             except ConfigError as error:
-                yield from map(str, error.errors)
+                where = f" in {name}" if len(configs) > 1 else ""
+                raise _error(f"{'; '.join(map(str, error.errors))}{where}") from error
+        if all(self.full_keys(data) is None for data in configs.values()):
+            for key in self.keys.values():  # raises for the first one that is missing
+                full_key(next(iter(configs.values())), key)
 
     def holds(self, data: Mapping[str, Any]) -> bool:
-        """Whether a config, as plain data, fulfils it. Raises ConfigError if it cannot be computed there."""
+        """Whether a config, as plain data, fulfils it; it says nothing of one that lacks one of its keys. Raises
+        ConfigError if it cannot be computed there."""
         if self.function is not None:
-            return bool(self.function(data))
+            try:
+                return bool(self.function(data))
+            except Exception as error:
+                raise _error(f"{self.text} raised {type(error).__name__}: {error}") from error
         assert self.expression is not None
+        if (keys := self.full_keys(data)) is None:
+            return True
         try:
-            values = {name: value_at(data, full_key(data, key)) for name, key in self.keys.items()}
+            values = {name: value_at(data, key) for name, key in keys.items()}
             return _truth(_compute(self.expression, values))
         except (TypeError, ArithmeticError, ValueError) as error:
             raise _error(f"{self.text!r} cannot be computed: {error}") from error

@@ -23,7 +23,6 @@ from palestra.storage.disk import Folder, OpenFile, RunFolderError
 
 FORMAT = 1
 SEEDS = "seeds.yml"  # of a folder that `palestra train --seeds --at` has made: which seeds, and how many at a time
-BEGUN = re.compile(r"base|trials|lock|sweep\.json|\..+\.tmp")  # what a sweep has before its first trial
 
 
 class Lock:
@@ -49,7 +48,8 @@ class Lock:
 
 
 class SweepFolder:
-    """Made by `create` or `open`. id: by which the study knows which trials lie here."""
+    """Made by `create` or `open`. id: by which the study knows which trials lie here. is_new: whether this object has
+    made it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -58,41 +58,58 @@ class SweepFolder:
         self.best = path / "best.yml"
         self.bases = self.root.below("base")
         self.trials = self.root.below("trials")
+        self.is_new = False
 
     @classmethod
     def create(cls, path: Path, sweep: str, bases: dict[str, str]) -> "SweepFolder":
-        """Make the folder, or end what a killed process has begun of it; nothing is changed if another process was
-        faster with the same sweep. sweep: the text of sweep.yml. bases: the texts of the configs by name. Raises
-        RunFolderError if it exists with anything else."""
+        """Make the folder, beside its place and then in one move, so that no kill leaves a part of it there. Nothing is
+        changed if another process was faster with the same sweep. sweep: the text of sweep.yml. bases: the texts of the
+        configs by name. Raises RunFolderError if there is anything but an empty folder."""
         from palestra.storage.facts import run_facts, to_json  # imports torch, which takes a second
 
-        folder = cls(path)
-        if not (make_new(path) or is_sweep_folder(path) or all(map(BEGUN.fullmatch, folder.root.names()))):
-            raise RunFolderError(f"{path} exists already, and is no sweep of this file")
-        with folder.alone():
-            if is_sweep_folder(path):
-                if load_yaml(folder.config) != load_yaml(sweep):
-                    raise RunFolderError(f"{path} has just become another sweep")
-                return folder
-            folder.trials.make()
-            folder.bases.make()
+        folder, whole = cls(path), path.absolute()
+        begun = cls(whole.parent / f".{whole.name}.{uuid.uuid4().hex}.tmp")
+        try:
+            whole.parent.mkdir(parents=True, exist_ok=True)
+            begun.path.mkdir()
+        except OSError as error:
+            raise RunFolderError(f"{path} cannot be made: {error.strerror or error}") from error
+        try:
+            begun.trials.make()
+            begun.bases.make()
             for name, text in bases.items():
-                folder.bases.write(f"{name}.yml", text.encode())
+                begun.bases.write(f"{name}.yml", text.encode())
             facts = {"format": FORMAT, "id": uuid.uuid4().hex, **run_facts()}
-            folder.root.write("sweep.json", to_json(facts).encode())
-            folder.root.write("sweep.yml", sweep.encode())  # last: a folder with it is a sweep
+            begun.root.write("sweep.json", to_json(facts).encode())
+            begun.root.write("sweep.yml", sweep.encode())
+            folder.is_new = begun._move_to(whole)
+        except BaseException:
+            shutil.rmtree(begun.path)
+            raise
+        if not folder.is_new:
+            shutil.rmtree(begun.path)
+            if not is_sweep_folder(path) or load_yaml(folder.config) != load_yaml(sweep):
+                raise RunFolderError(f"{path} exists already, and is no sweep of this file")
         return folder
+
+    def _move_to(self, path: Path) -> bool:
+        """Give the folder its place; False if there is anything but an empty folder."""
+        try:
+            self.path.rename(path)
+        except OSError:
+            return False
+        return True
 
     @classmethod
     def open(cls, path: Path) -> "SweepFolder":
         folder = cls(path)
         if not is_sweep_folder(path):
-            raise RunFolderError(f"{path} is not a sweep: {folder.config} is missing")
+            raise RunFolderError(f"{path} is not a sweep: expected a folder with sweep.yml and sweep.json")
         return folder
 
     def remove_unused(self) -> None:
-        """Remove the folder if it has no trial, for its sweep could not begin."""
-        if not self.trials.names():
+        """Remove the folder if it is new and has no trial, for its sweep could not begin."""
+        if self.is_new and not self.trials.names():
             shutil.rmtree(self.path)
 
     @property
@@ -146,7 +163,7 @@ def default_path(name: str) -> Path:
 
 def is_sweep_folder(path: Path) -> bool:
     with suppress(OSError):
-        return Folder(path).kind("sweep.yml") == "file"
+        return Folder(path).kind("sweep.yml") == Folder(path).kind("sweep.json") == "file"
     return False
 
 

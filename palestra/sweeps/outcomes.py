@@ -29,6 +29,12 @@ def state_of(trial: FrozenTrial) -> str:
     return names.get(trial.state, "running")
 
 
+def value_of(trial: FrozenTrial) -> float | None:
+    """Its value; of a pruned one the last by which that was decided. Of one that was pruned between its seeds there is
+    none: Optuna takes the value of its last seed."""
+    return None if state_of(trial) == "pruned" and trial.user_attrs.get(VALUES) else trial.value
+
+
 def env_steps_of(trial: FrozenTrial) -> float:
     steps = trial.user_attrs.get(ENV_STEPS, 0)
     return steps if isinstance(steps, int | float) and math.isfinite(steps) else 0

@@ -1,10 +1,11 @@
 """The plan of a sweep: its config and its bases, with everything that can be checked before anything starts."""
 
 import math
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from palestra.config import ConfigError, ConfigErrorItem
+from palestra.config import ConfigError, ConfigErrorItem, UserConfig
 from palestra.config.files import full_key
 from palestra.evaluation.measures import measure_errors
 from palestra.recording.results import count_text
@@ -13,6 +14,7 @@ from palestra.sweeps.config import SweepConfig
 from palestra.sweeps.constraints import Constraint
 from palestra.sweeps.naming import short_keys
 from palestra.sweeps.places import LocalConfig
+from palestra.sweeps.pruning import MedianConfig, SuccessiveHalvingConfig
 from palestra.sweeps.search import GridConfig
 from palestra.sweeps.space import BASE, Base, Point, Space
 from palestra.training.trainable import check_trainable
@@ -27,17 +29,17 @@ class Plan:
     def __init__(self, config: SweepConfig, bases: dict[str, RunConfig]) -> None:
         data = {name: base.model_dump() for name, base in bases.items()}
         config, errors = _with_full_keys(config, data)
+        of_own = _errors_of_own_classes(config)
+        errors += of_own
         self.config = config
         self.space = Space([Base(name, data[name], RunConfig) for name in bases], config.space)
         self.constraints = []
         for number, text in enumerate(config.constraints):
             try:
-                constraint = Constraint(text)
-                self.constraints.append(constraint)
-                missing = next((line for each in data.values() for line in constraint.missing(each)), None)
-                errors += [ConfigErrorItem(f"constraints.{number}", missing)] if missing else []
+                self.constraints.append(Constraint(text))
+                self.constraints[-1].require_keys(data)
             except ConfigError as error:
-                errors += [ConfigErrorItem(f"constraints.{number}", item.message) for item in error.errors]
+                errors += [ConfigErrorItem(f"constraints.{number}", str(item)) for item in error.errors]
         for name, base in bases.items():
             found = measure_errors(
                 config.objective,
@@ -48,29 +50,40 @@ class Plan:
             )
             where = f" in {name}" if len(bases) > 1 else ""
             errors += [ConfigErrorItem(f"objective.{item.path}", f"{item.message}{where}") for item in found]
-            if not found:
+            if not found and not of_own:
                 errors += [
                     ConfigErrorItem(item.path, f"{item.message}{where}") for item in _errors_of_parts(config, base)
                 ]
+        errors = errors or _errors_of_units(config, bases)
         if errors:
             raise ConfigError(errors)
-        self._require_points()
+        self._bases = bases
+        self._num_allowed = self._require_points()
         self._check_corners()
 
     def notes(self) -> list[str]:
-        """What a user should know before it starts: whether bases train for different times."""
-        stops = {name: base.data["stop"] for name, base in self.space.bases.items()}
+        """What a user should know before it starts: whether bases train for different times, and whether no trial can
+        be pruned."""
+        notes, stops = [], {name: base.stop for name, base in self._bases.items()}
         if any(stop != next(iter(stops.values())) for stop in stops.values()):
-            each = ", ".join(f"{name} {stop['after']:g} {stop['unit']}" for name, stop in stops.items())
-            return [f"the bases do not train for the same time (stop): {each}"]
-        return []
+            each = ", ".join(f"{name} {stop.after:g} {stop.unit}" for name, stop in stops.items())
+            notes.append(f"the bases do not train for the same time (stop): {each}")
+        match self.config.pruning:
+            case SuccessiveHalvingConfig(min_resource=first) | MedianConfig(warmup_steps=first):
+                for name, base in self._bases.items():
+                    interval = _evaluation(self.config, base).interval
+                    last = base.stop.after // interval.every * interval.every
+                    if interval.unit == base.stop.unit and last < max(first, 1):
+                        what = f"{name} is evaluated for the last time at step {last:g}"
+                        notes.append(f"pruning ends no trial: it begins at step {first} ({interval.unit}), and {what}")
+        return notes
 
     def num_trials(self) -> int | None:
         """How many trials there will be at most, without those that a constraint excludes; None if only time and env
         steps limit them."""
         numbers = [] if self.config.budget.trials is None else [self.config.budget.trials]
         if isinstance(self.config.search, GridConfig):
-            numbers.append(sum(not self.excluded_by(self.space.config_at(point)) for point in self.space.points()))
+            numbers.append(self._num_allowed)
         return min(numbers, default=None)
 
     def extent_text(self, num_at_once: int) -> str:
@@ -95,12 +108,29 @@ class Plan:
                 ) from error
         return None
 
-    def _require_points(self) -> None:
+    def _require_points(self) -> int:
+        """How many points of the grid the constraints allow, or of others at least 1. Raises ConfigError if there are
+        none, or one of a grid's cannot be computed."""
         is_grid = isinstance(self.config.search, GridConfig)
         points = self.space.points() if is_grid else self.space.samples(SAMPLES)
-        if self.constraints and all(self.excluded_by(self.space.config_at(point)) for point in points):
+        if not self.constraints:
+            return len(self.space.points()) if is_grid else 1
+        allowed, fault = 0, None
+        for point in points:
+            try:
+                allowed += self.excluded_by(self.space.config_at(point)) is None
+            except ConfigError as error:
+                at = ", ".join(f"{key}={value}" for key, value in point.items())
+                fault = [ConfigErrorItem(item.path, f"{item.message} (at {at})") for item in error.errors]
+                if is_grid:
+                    raise ConfigError(fault) from error
+            if allowed and not is_grid:
+                return allowed
+        if not allowed:
             what = "no point of the grid fulfils" if is_grid else f"none of {SAMPLES} random points fulfils"
-            raise ConfigError([ConfigErrorItem("constraints", f"expected some that can be fulfilled, but {what} them")])
+            message = f"expected some that can be fulfilled, but {what} them"
+            raise ConfigError(fault or [ConfigErrorItem("constraints", message)])
+        return allowed
 
     def _check_corners(self) -> None:
         """Raise ConfigError with what the check says of the corners of the space, each error once, or if the budget is
@@ -146,12 +176,58 @@ def _plural(number: int, noun: str) -> str:
     return f"{count_text(number)} {noun}{'s' * (number != 1)}"
 
 
+def _evaluation(config: SweepConfig, base: RunConfig) -> Any:
+    """The config of the evaluation by which trials are judged."""
+    return next(each for each in base.evaluations if each.name == config.objective.evaluation)
+
+
+def _decides_by_steps(config: SweepConfig) -> bool:
+    return config.pruning is not None and not config.pruning.build().over_seeds
+
+
+def _errors_of_units(config: SweepConfig, bases: Mapping[str, RunConfig]) -> list[ConfigErrorItem]:
+    """What is wrong if trials of different bases are pruned by steps of different units."""
+    if not _decides_by_steps(config):
+        return []
+    units = {name: _evaluation(config, base).interval.unit for name, base in bases.items()}
+    if len(set(units.values())) == 1:
+        return []
+    each = ", ".join(f"{name} {unit}" for name, unit in units.items())
+    message = "expected evaluations with intervals in one unit, for trials are compared at the same steps"
+    return [ConfigErrorItem("pruning", f"{message}, got {each}")]
+
+
+def _errors_of_own_classes(config: SweepConfig) -> list[ConfigErrorItem]:
+    """What a search or a pruning of the user's own raises, or makes instead of a sampler or a pruner."""
+    errors = []
+    if isinstance(search := config.search, UserConfig):
+        errors += _errors_in_making("search", search.name, "a sampler", lambda: search.build().sampler(0))
+    if isinstance(pruning := config.pruning, UserConfig):
+        errors += _errors_in_making("pruning", pruning.name, "a pruner", lambda: pruning.build().pruner())
+    return errors
+
+
+def _errors_in_making(key: str, name: str, what: str, make: Callable[[], Any]) -> list[ConfigErrorItem]:
+    from optuna.exceptions import ExperimentalWarning
+    from optuna.pruners import BasePruner
+    from optuna.samplers import BaseSampler
+
+    try:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", category=ExperimentalWarning)  # the user chose it
+            found = make()
+    except Exception as error:
+        return [ConfigErrorItem(key, f"{name} raised {type(error).__name__}: {error}")]
+    if isinstance(found, BaseSampler if key == "search" else BasePruner):
+        return []
+    return [ConfigErrorItem(key, f"expected {what} of Optuna from {name}, got {found!r}")]
+
+
 def _errors_of_parts(config: SweepConfig, base: RunConfig) -> list[ConfigErrorItem]:
     """What of the pruning and of the place does not go with a base."""
     errors = []
-    [evaluation] = [each for each in base.evaluations if each.name == config.objective.evaluation]
-    decides_by_steps = config.pruning is not None and not config.pruning.build().over_seeds
-    if decides_by_steps and (evaluation.interval is None or evaluation.interval.unit == "minutes"):
+    evaluation = _evaluation(config, base)
+    if _decides_by_steps(config) and (evaluation.interval is None or evaluation.interval.unit == "minutes"):
         got = "none" if evaluation.interval is None else "minutes"
         message = f"expected evaluation {evaluation.name!r} with an interval in steps, by which it decides, got {got}"
         errors.append(ConfigErrorItem("pruning", message))
@@ -175,7 +251,10 @@ def _with_full_keys(config: SweepConfig, bases: dict[str, dict[str, Any]]) -> tu
         if len(found) > 1:
             faults = [f"expected a key in full, for it means {' and '.join(sorted(found))}"]
         if len(found) == 1:
-            space[found.pop()] = dimension
+            full = found.pop()
+            if full in space:
+                errors.append(ConfigErrorItem(f"space.{key}", f"expected each key once, got {full} twice"))
+            space[full] = dimension
         elif faults:
             errors.append(ConfigErrorItem(f"space.{key}", faults[0]))
     for key in space:

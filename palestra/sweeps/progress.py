@@ -14,7 +14,7 @@ from optuna.trial import FrozenTrial
 from palestra.sweeps.estimate import Outlook, seconds_left
 from palestra.sweeps.folder import SweepFolder
 from palestra.sweeps.naming import point_texts
-from palestra.sweeps.outcomes import best_of, env_steps_of, seconds_of, state_of
+from palestra.sweeps.outcomes import best_of, env_steps_of, seconds_of, state_of, value_of
 from palestra.sweeps.study import SweepStudy
 from palestra.sweeps.trials import OwnedTrial, TrialRun
 
@@ -149,12 +149,11 @@ def _env_steps(trial: OwnedTrial) -> float:
 
 
 def _run_progress(trial: OwnedTrial, run: TrialRun, now_s: float) -> RunProgress:
-    values = run.watched.values
     return RunProgress(
         trial=trial.number,
         seed=run.seed,
         share=run.watched.share,
-        value=values[max(values)] if values else None,
+        value=run.watched.latest,
         seconds=run.pace.seconds(now_s),
         env_steps=run.watched.counters["env_steps"],
         env_steps_per_s=run.pace.env_steps_per_s(),
@@ -171,7 +170,7 @@ def _ended_trial(folder: SweepFolder, trial: FrozenTrial) -> EndedTrial:
     return EndedTrial(
         number=trial.number,
         state=state_of(trial),
-        value=trial.value,
+        value=value_of(trial),
         values=list(values.values()),
         point=point_texts(trial),
         reason=reason,

@@ -36,6 +36,8 @@ class ChoiceConfig(Config):
     @model_validator(mode="after")
     def _check_distinct(self) -> Self:
         for number, value in enumerate(self.values):
+            if isinstance(value, float) and math.isnan(value):
+                raise ConfigError([ConfigErrorItem(f"values.{number}", "expected a number, got .nan")])
             if value in self.values[:number]:  # for Optuna, 1 and 1.0 are one value
                 raise ConfigError([ConfigErrorItem(f"values.{number}", f"expected each value once, got {value!r}")])
         return self

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 from urllib.parse import quote
 
-from pydantic import model_validator
+from pydantic import AfterValidator, model_validator
 
 from palestra.config import ByName, Config, ConfigError, ConfigErrorItem, NonEmptyStr
 from palestra.config.own_modules import admit_outside
@@ -58,20 +58,20 @@ class JournalConfig(Config):
     """A file to which lines are added; several machines may share it."""
 
     name: Literal["journal"]
-    path: NonEmptyStr | None
-    """the file; null: study.journal in the sweep's folder"""
+    path: Annotated[NonEmptyStr, AfterValidator(lambda path: str(Path(path).absolute()))] | None
+    """the file, by path from the working directory, stored in full; null: study.journal in the sweep's folder"""
     study: NonEmptyStr
     """the study's name in it"""
 
     @model_validator(mode="after")
     def _check_trusted(self) -> Self:
         if self.path is not None:
-            _require_trusted("path", str(Path(self.path).absolute()))
+            _require_trusted("path", self.path)
         return self
 
     def require(self) -> None:
         if self.path is not None:
-            file = Path(self.path).absolute()
+            file = Path(self.path)
             place = file if file.exists() else file.parent
             if not os.access(place, os.W_OK) or file.is_dir():
                 raise _error("path", f"expected a file that can be written, got {file}")
@@ -92,7 +92,7 @@ class JournalConfig(Config):
         return JournalStorage(_StoredJournal(self._file(folder)))  # type: ignore[arg-type]
 
     def _file(self, folder: Folder) -> Path:
-        return _own_file(folder, "study.journal") if self.path is None else Path(self.path).absolute()
+        return _own_file(folder, "study.journal") if self.path is None else Path(self.path)
 
 
 class DatabaseConfig(Config):

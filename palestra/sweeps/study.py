@@ -12,7 +12,7 @@ from typing import Any
 import optuna
 from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
 
-from palestra.config import ConfigError, ConfigErrorItem
+from palestra.config import ConfigError, ConfigErrorItem, UserConfig
 from palestra.config.rendering import inline_flow
 from palestra.runs.branching import tree_differences
 from palestra.sweeps.config import SweepConfig
@@ -93,8 +93,15 @@ class SweepStudy:
         return next(trial for trial in self.running() if trial.user_attrs.get("claim") == token)
 
     def point(self, trial: FrozenTrial) -> dict[str, Any]:
-        """The trial's point; what was drawn before a kill is kept."""
-        return self.space.suggest(Trial(self.study, trial._trial_id))
+        """The trial's point; what was drawn before a kill is kept. Raises ConfigError if the user's own search
+        fails."""
+        try:
+            return self.space.suggest(Trial(self.study, trial._trial_id))
+        except Exception as error:
+            if not isinstance(self.config.search, UserConfig):
+                raise
+            message = f"{self.config.search.name} raised {type(error).__name__}: {error}"
+            raise ConfigError([ConfigErrorItem("search", message)]) from error
 
     def report(self, number: int, step: int, value: float) -> bool:
         """Report a trial's value at a step, once, and say whether the pruner ends the trial there."""

@@ -13,7 +13,7 @@ from palestra.runtime.signals import StopSignals
 from palestra.sweeps.config import SweepConfig
 from palestra.sweeps.display import SweepDisplay
 from palestra.sweeps.folder import Lock, SweepFolder
-from palestra.sweeps.outcomes import FAILURE, SKIPPED, best_of, env_steps_of, state_of
+from palestra.sweeps.outcomes import FAILURE, SKIPPED, best_of, env_steps_of, state_of, value_of
 from palestra.sweeps.plan import Plan
 from palestra.sweeps.progress import SweepProgress, progress_of
 from palestra.sweeps.search import GridConfig
@@ -50,7 +50,7 @@ class Sweep:
         folder = SweepFolder.create(path, render(stored, SweepConfig), texts)
         try:
             return cls(folder, plan, display)
-        except ConfigError:  # the storage holds another sweep, or does not answer
+        except BaseException:  # for instance the storage holds another sweep, or does not answer
             folder.remove_unused()
             raise
 
@@ -63,8 +63,8 @@ class Sweep:
             stored = load_yaml(folder.config)
             config = check_overridden(stored, overrides, SweepConfig)
             if changed := [key for key in FIXED if config.model_dump()[key] != stored[key]]:
-                message = "expected the value with which the sweep began; of a stored sweep budget, place and "
-                raise ConfigError([ConfigErrorItem(key, f"{message}max_restarts may change") for key in changed])
+                message = "expected the value with which the sweep began (budget, place and max_restarts may change)"
+                raise ConfigError([ConfigErrorItem(key, f"{message}, got another") for key in changed])
             bases = {Path(name).stem: read_config(folder.bases.path / Path(name).name) for name in config.base}
             plan = Plan(config, bases)  # reads the config at each value of the space, too
         sweep = cls(folder, plan, display)
@@ -186,7 +186,8 @@ class Sweep:
         [trial] = [each for each in trials if each.number == number]
         best = best_of(trials, self.config.objective.goal)
         state = state_of(trial)
-        value = "" if trial.value is None else f", {self.config.objective.measure} {trial.value:.6g}"
+        known = value_of(trial)
+        value = "" if known is None else f", {self.config.objective.measure} {known:.6g}"
         why = trial.user_attrs.get(FAILURE)
         is_best = best is not None and best.number == number
         line = f"trial {number}: {state}{value}{' (best so far)' if is_best else ''}{f': {why}' if why else ''}"

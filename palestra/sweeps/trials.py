@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from palestra.config import render
+from palestra.config import ConfigError, ConfigErrorItem, load_yaml, render
 from palestra.runs.config import RunConfig, read_config
 from palestra.runtime.signals import exit_text
 from palestra.runtime.statistics import interquartile_mean
@@ -48,7 +48,7 @@ class TrialRun:
 
 class OwnedTrial:
     """lock: that of its folder, which this process holds. config: of its runs, as plain data. failure: why it fails.
-    Raises ConfigError if the config does not pass the check."""
+    Raises ConfigError if the config does not pass the check, or is not that with which the runs have begun."""
 
     def __init__(
         self,
@@ -65,6 +65,9 @@ class OwnedTrial:
         self.config = self.folder.path / "config.yml"
         if self.folder.kind(self.config.name) is None:
             self.folder.write(self.config.name, render(checked, RunConfig).encode())
+        elif load_yaml(self.config) != load_yaml(render(checked, RunConfig)):
+            message = "expected the config of the trial's point, got another: the study is not that of this folder"
+            raise ConfigError([ConfigErrorItem(str(self.config), message)])
         self.runs = [
             TrialRun(seed, path, Watched(path, checked, sweep.objective))
             for seed in sweep.seeds
@@ -135,6 +138,8 @@ class OwnedTrial:
         code = run.job.poll()
         run.watched.look()
         run.pace.note(*run.facts())
+        if run.watched.fault is not None and self.failure is None:
+            self.failure = f"seed {run.seed}: {run.watched.fault}"
         if code is None:
             return
         run.job = None
@@ -142,7 +147,7 @@ class OwnedTrial:
         self._note_seconds()
         if code == 0:
             run.value = run.watched.final()
-            if math.isnan(run.value):
+            if math.isnan(run.value) and self.failure is None:
                 self.failure = f"seed {run.seed}: the objective is not a number at the end of {run.path}"
         elif (code < 0 or code > 128) and run.restarts < self.sweep.max_restarts:
             run.restarts += 1
@@ -170,7 +175,7 @@ class OwnedTrial:
             known = values[: values.index(None)] if None in values else values
             return [(step, float(value)) for step, value in enumerate(known) if value is not None]
         runs = [run.watched for run in self.deciding]
-        steps = set.intersection(*(set(run.values) for run in runs))
+        steps = set.intersection(*(set(run.first) for run in runs))
         return [(step, mean([run.value_at(step) for run in runs])) for step in sorted(steps) if step > 0]
 
     def _env_steps(self) -> int:
@@ -178,7 +183,7 @@ class OwnedTrial:
         that the number does not depend on how fast the runs were stopped."""
         over_seeds = self.study.pruning is not None and self.study.pruning.over_seeds
         if self.pruned_at is not None and not over_seeds:
-            return sum(run.watched.env_steps_at[self.pruned_at] for run in self.deciding)
+            return sum(run.watched.env_steps_at(self.pruned_at) for run in self.deciding)
         return sum(int(run.watched.counters["env_steps"]) for run in self.runs)
 
     @property

@@ -3,7 +3,7 @@
 import json
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -58,10 +58,13 @@ class Growing:
         self.minutes = max(self.minutes, (record.get("clock") or {}).get("train_seconds", 0.0) / 60)
 
 
+Moment = tuple[int, ...]  # of a run: its COUNTERS
+
+
 class Watched(Growing):
-    """A run of a trial. values: the objective by step, in the unit of the evaluation's interval, rounded down to a
-    multiple of it, so that runs that count differently have the same steps. env_steps_at: by step, how many the run had
-    played."""
+    """A run of a trial. evaluations: the objective at each of them. first: by step that evaluation whose value counts
+    there, the first one in this interval. Steps are in the unit of the evaluation's interval, rounded down to a
+    multiple of it, so that runs that count differently have the same steps. fault: why the objective cannot be said."""
 
     def __init__(self, run: Path, config: Any, objective: ObjectiveConfig) -> None:
         super().__init__(run, config.stop)
@@ -69,29 +72,49 @@ class Watched(Growing):
         self.measure = Measure(objective, config.evaluations, config.measures_of_games())
         [evaluation] = [each for each in config.evaluations if each.name == objective.evaluation]
         self.interval = evaluation.interval
-        self.values: dict[int, float] = {}
-        self.env_steps_at: dict[int, int] = {}
+        self.evaluations: dict[Moment, float] = {}
+        self.first: dict[int, Moment] = {}
+        self.fault: str | None = None
 
     def _take(self, record: Mapping[str, Any]) -> None:
         super()._take(record)
-        if record.get("kind") == "evaluation" and (value := self.measure.of(record)) is not None:
-            step = self._step(record)
-            self.values[step], self.env_steps_at[step] = value, int(record.get("env_steps") or 0)
+        if record.get("kind") == "evaluation" and (value := self._value(record)) is not None:
+            moment = tuple(int(record.get(name) or 0) for name in COUNTERS)
+            self.evaluations[moment] = value
+            self.first.setdefault(self._step(record), moment)
+
+    def _value(self, record: Mapping[str, Any]) -> float | None:
+        try:
+            return self.measure.of(record)
+        except Exception as error:  # of the user's own function
+            self.fault = f"{self.objective.measure} raised {type(error).__name__}: {error}"
+            return None
 
     def _step(self, record: Mapping[str, Any]) -> int:
         if self.interval is None or self.interval.unit == "minutes":
             return int(record.get("opt_steps") or 0)
         return int((record.get(self.interval.unit) or 0) // self.interval.every * self.interval.every)
 
+    @property
+    def latest(self) -> float | None:
+        """The objective at the last evaluation so far."""
+        return self.evaluations[max(self.evaluations)] if self.evaluations else None
+
+    def env_steps_at(self, step: int) -> int:
+        return self.first[step][COUNTERS.index("env_steps")]
+
     def value_at(self, step: int) -> float:
-        """The objective as it stood at a step."""
-        known = [value for at, value in sorted(self.values.items()) if at <= step]
-        if self.objective.of == "last":
-            return known[-1]
-        finite = [value for value in known if not math.isnan(value)]
-        best = max if self.objective.goal == "max" else min
-        return best(finite, default=math.nan)
+        """The objective as it stood at a step that the run has. It does not depend on how much has come since."""
+        return self._objective([moment for moment in self.evaluations if moment <= self.first[step]])
 
     def final(self) -> float:
         """The objective at the run's end; nan if there is no evaluation."""
-        return self.value_at(max(self.values)) if self.values else math.nan
+        return self._objective(list(self.evaluations)) if self.evaluations else math.nan
+
+    def _objective(self, moments: Sequence[Moment]) -> float:
+        """The last of some evaluations, or the best of them."""
+        if self.objective.of == "last":
+            return self.evaluations[max(moments)]
+        finite = [value for moment in moments if not math.isnan(value := self.evaluations[moment])]
+        best = max if self.objective.goal == "max" else min
+        return best(finite, default=math.nan)

@@ -56,7 +56,7 @@ def trial(rate: float, value: float | None, state: Any = TrialState.COMPLETE, **
 def test_trials_are_listed_best_first_and_failures_say_why(tmp_path: Path) -> None:
     failed = trial(1.0, None, TrialState.FAIL, failure="seed 0: the loss is not a number")
     skipped = trial(0.5, None, TrialState.FAIL, skipped="gamma > 0.95")
-    pruned = trial(0.2, None, TrialState.PRUNED, env_steps=20000)
+    pruned = trial(0.2, 9.25, TrialState.PRUNED, env_steps=20000, values={"0": 28.0, "1": 9.25})  # between its seeds
     done = [trial(0.01, 71.5, values={"0": 70.0, "1": 73.0}), trial(0.02, 480.25, env_steps=200000)]
     sweep = stored_sweep(tmp_path / "s", failed, done[0], pruned, skipped, done[1])
     lines = palestra("trials", sweep, "--csv", "t.csv", cwd=tmp_path).splitlines()
@@ -69,6 +69,7 @@ def test_trials_are_listed_best_first_and_failures_say_why(tmp_path: Path) -> No
     ]
     assert lines[0].split()[-5:] == ["gamma", "learning_rate", "env", "steps", "why"]
     assert lines[2].split()[2:5] == ["71.5", "70", "73"]
+    assert lines[4].split()[2:4] == ["28", "9.25"], "it has no value"
     assert lines[3].endswith("seed 0: the loss is not a number")
     assert lines[5].endswith("excluded by gamma > 0.95")
     assert lines[6] == "5 trials: 2 succeeded, 1 failed, 1 pruned, 1 skipped"

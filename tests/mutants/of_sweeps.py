@@ -50,7 +50,9 @@ SWEEPS = [
         ),
         ("self._offset += len(whole) + len(newline)", "self._offset += len(content)"),
         ("// self.interval.every * self.interval.every", "* 1"),
-        ("return known[-1]", "return known[0]"),
+        ("return self.evaluations[max(moments)]", "return self.evaluations[min(moments)]"),
+        ("self.first.setdefault(self._step(record), moment)", "self.first[self._step(record)] = moment"),
+        ("if moment <= self.first[step]", "if True"),
     ),
     *mutants(
         "sweeps/space.py",
@@ -74,8 +76,19 @@ SWEEPS = [
         ("fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB)", "fcntl.LOCK_SH | (0 if wait else fcntl.LOCK_NB)"),
     ),
     *mutants(
+        "sweeps/folder.py",
+        f"{WHOLE}::test_a_sweep_begins_in_a_new_or_empty_folder_alone_and_harms_no_other",
+        ("if not is_sweep_folder(path) or load_yaml(folder.config) != load_yaml(sweep):", "if False:"),
+    ),
+    *mutants(
+        "sweeps/trials.py",
+        f"{WHOLE}::test_runs_of_another_point_are_not_taken_for_those_of_a_trial",
+        ("elif load_yaml(self.config) != load_yaml(render(checked, RunConfig)):", "elif False:"),
+    ),
+    *mutants(
         "sweeps/constraints.py",
         CONSTRAINTS,
+        ("if (keys := self.full_keys(data)) is None:", "if (keys := self.full_keys(data) or {}) is None:"),
         (
             "one, other = _number(_compute(left, values)), _number(_compute(right, values))",
             "one, other = _compute(left, values), _compute(right, values)",

@@ -72,6 +72,14 @@ def test_runs_that_differ_in_seed_alone_are_a_group(runs: list[Path]) -> None:
     assert comparison.differences == {"players.host.algorithm.gamma": ["0.95", "0.5"]}
 
 
+def test_runs_of_a_trial_are_apart_from_those_of_its_config_on_other_seeds(runs: list[Path], tmp_path: Path) -> None:
+    trial = Path(shutil.copytree(runs[0], tmp_path / "s/trials/0000/seed-0"))
+    for name in ("sweep.yml", "sweep.json"):
+        (tmp_path / "s" / name).write_text("{}")
+    fresh = Path(shutil.copytree(runs[1], tmp_path / "fresh/seed-1"))
+    assert [[run.path for run in group.runs] for group in compared([trial, fresh]).groups] == [[trial], [fresh]]
+
+
 def test_output_and_execution_make_no_other_group(runs: list[Path], tmp_path: Path) -> None:
     other = Path(shutil.copytree(runs[1], tmp_path / "other"))
     text = (other / "config.yml").read_text()

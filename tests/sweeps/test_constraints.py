@@ -1,5 +1,7 @@
 """Constraints between keys: what they mean, and what they refuse."""
 
+from pathlib import Path
+
 import pytest
 
 from palestra.config import ConfigError
@@ -47,6 +49,23 @@ def test_what_cannot_be_computed_is_said() -> None:
         Constraint("batch_size ** batch_size ** batch_size > 2").holds(DATA)
     with pytest.raises(ConfigError, match="cannot be computed"):
         Constraint("batch_size / (num_worlds - 8) > 2").holds(DATA)
-    assert list(Constraint("gamma > 0").missing(DATA)) == [
-        "gamma: expected a key in full, for several end so: a.gamma, b.gamma"
-    ]
+
+
+def test_it_counts_where_all_of_its_keys_are() -> None:
+    ppo, dqn = {"num_passes": 4, "name": "ppo"}, {"batch_size": 32, "name": "dqn"}
+    for text in ("num_passes <= 2", "name == 'dqn' or num_passes <= 2"):
+        constraint = Constraint(text)
+        constraint.require_keys({"ppo": ppo, "dqn": dqn})
+        assert not constraint.holds(ppo)
+        assert constraint.holds(dqn)
+    with pytest.raises(ConfigError, match="num_pases: no such key; did you mean 'num_passes'"):
+        Constraint("num_pases < 2").require_keys({"ppo": ppo, "dqn": dqn})
+    with pytest.raises(ConfigError, match=r"several end so: a\.gamma, b\.gamma in data$"):
+        Constraint("gamma > 0").require_keys({"ppo": ppo, "data": DATA})
+
+
+def test_a_function_that_raises_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine_raising.py").write_text("def boom(config):\n    return config['nokey'] > 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(ConfigError, match=r"^mine_raising:boom raised KeyError: 'nokey'$"):
+        Constraint("mine_raising:boom").holds(DATA)

@@ -1,6 +1,7 @@
 """A search, a pruner and a place of the user's own; the pruners by name, beside what Optuna's own say of the recorded
 values; several bases; GPUs."""
 
+import math
 import re
 import subprocess
 import sys
@@ -88,6 +89,27 @@ class Here(Place):
 """
 
 
+BROKEN = """
+
+class Raising(Quasi):
+    def sampler(self, seed):
+        return {}["seed"]
+
+
+class Nothing(Odd):
+    def pruner(self):
+        return None
+
+
+def boom(config):
+    return config["nokey"]
+
+
+def measure(pair):
+    raise ValueError("no such number")
+"""
+
+
 def swept(folder: Path, **changes: Any) -> StoredSweep:
     base = read_config(ROOT / "configs/ppo-cartpole.yml", SMALL)
     (folder / "base.yml").write_text(render(base, type(base)))
@@ -110,6 +132,18 @@ def test_a_search_a_pruner_and_a_place_of_ones_own(tmp_path: Path, monkeypatch: 
     assert [state_of(trial) for trial in sweep.trials] == ["succeeded", "pruned", "succeeded", "pruned"]
     lines = (tmp_path / "started.txt").read_text().splitlines()
     assert [line.split()[:3] for line in lines] == [["by", "me", "train"]] * 4
+
+
+def test_a_measure_that_raises_ends_its_trials_and_not_the_sweep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my_measures.py").write_text(BROKEN[BROKEN.index("def measure") :])
+    monkeypatch.chdir(tmp_path)
+    objective = SWEEP["objective"] | {"measure": "my_measures:measure"}
+    with pytest.raises(AssertionError, match="2 trials, 2 failed"):
+        swept(tmp_path, objective=objective, budget=SWEEP["budget"] | {"trials": 2})
+    reasons = [trial.user_attrs["failure"] for trial in StoredSweep.open(tmp_path / "s", trust=True).trials]
+    assert reasons == ["seed 0: my_measures:measure raised ValueError: no such number"] * 2
 
 
 @pytest.mark.parametrize("name", ["median", "successive_halving"])
@@ -199,6 +233,25 @@ def test_each_run_sees_its_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         ({"seeds": [1, 1]}, r"seeds\.1: expected each seed once"),
         ({"base": ["nowhere.yml"]}, r"base\.0: .*nowhere\.yml: there is no such file"),
         ({"pruning": {"name": "wilcoxon", "p_threshold": 0.1, "startup_seeds": 2}}, r"pruning\.startup_seeds: .*1"),
+        ({"search": {"name": "mine:Raising"}}, r"^search: mine:Raising raised KeyError: 'seed'$"),
+        ({"pruning": {"name": "mine:Nothing"}}, r"^pruning: expected a pruner of Optuna from mine:Nothing, got None$"),
+        ({"constraints": ["mine:boom"]}, r"^constraints\.0: mine:boom raised KeyError: 'nokey' \(at "),
+        (
+            {
+                "space": {"num_passes": {"name": "integer", "low": 1, "high": 5, "step": 1, "log": False}},
+                "constraints": ["1 / (num_passes - 3) < 9"],
+                "search": {"name": "grid"},
+            },
+            r"^constraints\.0: .* cannot be computed: division by zero \(at .*num_passes=3\)$",
+        ),
+        (
+            {"space": SWEEP["space"] | {"players.agent.algorithm.gamma": SWEEP["space"]["gamma"]}},
+            r"^space\.players\.agent\.algorithm\.gamma: expected each key once, got .*gamma twice$",
+        ),
+        (
+            {"space": {"gamma": {"name": "choice", "values": [0.9, math.nan]}}},
+            r"^space\.gamma\.values\.1: expected a number, got \.nan$",
+        ),
         ({"search": {"name": "grid"}}, r"space\.learning_rate\.initial: expected values that can be listed"),
         (
             {"storage": {"name": "database", "url": "postgresql+psycopg://me@localhost:1/x", "password_from": None}},
@@ -223,12 +276,16 @@ def test_what_cannot_work_is_one_line_before_anything_starts(
 ) -> None:
     base = read_config(ROOT / "configs/ppo-cartpole.yml", SMALL)
     (tmp_path / "base.yml").write_text(render(base, type(base)))
-    (tmp_path / "sweep.yml").write_text(str(SWEEP | changes).replace("None", "null"))
+    text = str(SWEEP | changes)
+    for python, yaml in {"None": "null", "False": "false", " nan": " .nan"}.items():
+        text = text.replace(python, yaml)
+    (tmp_path / "sweep.yml").write_text(text)
+    (tmp_path / "mine.py").write_text(OWN + BROKEN)
     command = [sys.executable, "-m", "palestra", "sweep", "sweep.yml", "--run", "s"]
     found = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
     assert found.returncode == 2
     lines = [line for line in found.stderr.splitlines() if not line.startswith("importing")]
-    assert len(lines) == (2 if "search" in changes else 1), "a line per key"
+    assert len(lines) == (2 if changes == {"search": {"name": "grid"}} else 1), "a line per key"
     assert re.search(message, lines[0]), lines
     assert "Traceback" not in found.stderr
     assert "secret" not in found.stderr

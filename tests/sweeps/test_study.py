@@ -181,23 +181,40 @@ def watched(run: Path, of: str = "last") -> Watched:
     return Watched(run, config, check(SWEEP["objective"] | {"of": of}, ObjectiveConfig))
 
 
+def values(seen: Watched) -> dict[int, float]:
+    return {step: seen.value_at(step) for step in seen.first}
+
+
 def test_records_are_read_as_they_come_and_steps_are_those_of_the_interval(tmp_path: Path) -> None:
     file, seen = tmp_path / "records.jsonl", watched(tmp_path)
     seen.look()
-    assert seen.values == {}
+    assert (values(seen), seen.latest) == ({}, None)
     whole = evaluation(0, 1.0) + evaluation(128, 5.0) + evaluation(256, 3.0)
     file.write_text(whole[:-20])
     seen.look()
-    assert seen.values == {0: 1.0, 100: 5.0}
+    assert values(seen) == {0: 1.0, 100: 5.0}
     file.write_text(whole)
     seen.look()
-    assert seen.values == {0: 1.0, 100: 5.0, 200: 3.0}
-    assert seen.env_steps_at == {0: 0, 100: 128, 200: 256}
+    assert values(seen) == {0: 1.0, 100: 5.0, 200: 3.0}
+    assert [seen.env_steps_at(step) for step in seen.first] == [0, 128, 256]
     assert seen.share == 0.256
-    assert [seen.value_at(step) for step in (0, 150, 200)] == [1.0, 5.0, 3.0]
     best = watched(tmp_path, "best")
     best.look()
     assert (best.final(), seen.final()) == (5.0, 3.0)
+    assert values(best) == {0: 1.0, 100: 5.0, 200: 5.0}
+
+
+@pytest.mark.parametrize(("of", "final"), [("last", 2.0), ("best", 9.0)])
+def test_the_evaluation_at_the_end_counts_at_the_end_alone(of: str, final: float, tmp_path: Path) -> None:
+    """It falls into the interval of the one before it; what a pruner hears there must not depend on when it asks."""
+    file, seen = tmp_path / "records.jsonl", watched(tmp_path, of)
+    whole = [evaluation(128, 1.0), evaluation(256, 4.0), evaluation(290, 9.0), evaluation(299, 2.0)]
+    for number in range(1, 5):
+        file.write_text("".join(whole[:number]))
+        seen.look()
+        assert values(seen) == dict([(100, 1.0), (200, 4.0)][: min(number, 2)])
+    assert (seen.latest, seen.final()) == (2.0, final)
+    assert [seen.env_steps_at(step) for step in seen.first] == [128, 256]
 
 
 def test_records_that_were_cut_back_and_come_again_change_nothing(tmp_path: Path) -> None:
@@ -205,12 +222,12 @@ def test_records_that_were_cut_back_and_come_again_change_nothing(tmp_path: Path
     lines = [evaluation(128 * number, float(number)) for number in range(6)]
     file.write_text("".join(lines))
     seen.look()
-    before = dict(seen.values)
+    before = values(seen)
     file.write_text("".join(lines[:2]))
     seen.look()
     file.write_text("".join(lines[:4]))
     seen.look()
-    assert seen.values == before
+    assert values(seen) == before
     file.write_text("".join([*lines, evaluation(900, 9.0)]))
     seen.look()
-    assert seen.values == before | {900: 9.0}
+    assert values(seen) == before | {900: 9.0}

@@ -9,6 +9,7 @@ palestra.sweeps.trials, palestra.sweeps.watching.
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import time
@@ -183,6 +184,39 @@ def test_of_a_stored_sweep_the_budget_may_change_and_what_its_trials_are_may_not
     assert (tmp_path / "s/sweep.yml").read_bytes() == before
 
 
+def test_runs_of_another_point_are_not_taken_for_those_of_a_trial(base: Path, tmp_path: Path) -> None:
+    done("sweep", "base.yml", "gamma=0.9,0.99", "--run", "g", "--quiet", cwd=tmp_path)
+    (tmp_path / "g/study.db").unlink()
+    config = tmp_path / "g/trials/0000/config.yml"
+    config.write_text(config.read_text().replace("gamma: 0.9", "gamma: 0.8"))
+    output = done("resume", "g", cwd=tmp_path)
+    assert "trial 0: failed: g/trials/0000/config.yml: expected the config of the trial's point, got another" in output
+    assert "2 trials, 1 succeeded, 1 failed" in output
+
+
+def test_a_journal_is_the_same_file_in_every_working_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    storage = {"name": "journal", "path": "x.journal", "study": "s"}
+    assert read_sweep(SWEEP | {"storage": storage}, []).storage.model_dump()["path"] == str(tmp_path / "x.journal")
+
+
+def test_bases_are_pruned_by_steps_of_one_unit_and_a_pruning_that_never_begins_is_named(base: Path) -> None:
+    pruning = {"name": "median", "num_seeds": 1, "startup_trials": 1, "warmup_steps": 0}
+    space = {"gamma": {"name": "choice", "values": [0.9, 0.99]}}
+    sweep = SWEEP | {"base": ["ppo", "dqn"], "space": space, "pruning": pruning}
+    bases = {"ppo": read_config(base), "dqn": read_config(ROOT / "configs/dqn-cartpole.yml")}
+    with pytest.raises(ConfigError, match=r"^pruning: expected .* in one unit, .* got ppo env_steps, dqn opt_steps$"):
+        Plan(read_sweep(sweep, []), bases)
+    late = {"name": "successive_halving", "num_seeds": 1, "min_resource": 1280, "reduction_factor": 2}
+    for first, notes in ((1280, 1), (1024, 0)):
+        changed = SWEEP | {"space": space, "pruning": late | {"min_resource": first}}
+        found = Plan(read_sweep(changed, []), {"ppo": bases["ppo"]}).notes()
+        assert len(found) == notes
+    assert Plan(read_sweep(SWEEP | {"space": space, "pruning": late}, []), {"ppo": bases["ppo"]}).notes() == [
+        "pruning ends no trial: it begins at step 1280 (env_steps), and ppo is evaluated for the last time at step 1024"
+    ]
+
+
 def test_bases_that_train_for_different_times_are_named(base: Path) -> None:
     bases = {"ppo": read_config(base), "dqn": read_config(ROOT / "configs/dqn-cartpole.yml")}
     space = {"gamma": {"name": "choice", "values": [0.9, 0.99]}}
@@ -246,20 +280,24 @@ def test_a_stored_sweep_imports_no_module_that_is_not_trusted(base: Path, tmp_pa
     assert not (tmp_path / "harmed").exists()
 
 
-def test_a_sweep_that_was_killed_while_it_began_begins_again_and_other_folders_are_left_alone(tmp_path: Path) -> None:
+def test_a_sweep_begins_in_a_new_or_empty_folder_alone_and_harms_no_other(tmp_path: Path) -> None:
     path, bases = tmp_path / "s", {"base": BASE.read_text()}
     text = render(read_sweep(SWEEP, []), SweepConfig)
-    (path / "base").mkdir(parents=True)
-    (path / ".sweep.json.17.tmp").write_text("{")
+    (tmp_path / ".s.0123.tmp").mkdir()  # left by a process that was killed
+    path.mkdir()
     first = SweepFolder.create(path, text, bases)
     assert SweepFolder.create(path, text, bases).id == first.id, "another process was faster"
-    with pytest.raises(RunFolderError, match="has just become another sweep"):
+    for mine in ("base/base.yml", "trials/thesis.tex", "sweep.json", "sweep.yml", "lock"):
+        file = tmp_path / "mine" / mine
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("mine")
+        with pytest.raises(RunFolderError, match="mine exists already, and is no sweep of this file"):
+            SweepFolder.create(tmp_path / "mine", text, bases)
+        assert file.read_text() == "mine"
+        shutil.rmtree(tmp_path / "mine")
+    with pytest.raises(RunFolderError, match="s exists already, and is no sweep of this file"):
         SweepFolder.create(path, text.replace("seed: 3", "seed: 4"), bases)
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine/thesis.tex").write_text("")
-    with pytest.raises(RunFolderError, match="exists already, and is no sweep"):
-        SweepFolder.create(tmp_path / "mine", text, bases)
-    assert [file.name for file in (tmp_path / "mine").iterdir()] == ["thesis.tex"]
+    assert sorted(file.name for file in tmp_path.iterdir()) == [".s.0123.tmp", "s"]
 
 
 def test_two_folders_share_a_study_and_both_know_the_best(base: Path, tmp_path: Path) -> None:
