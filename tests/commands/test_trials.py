@@ -5,8 +5,11 @@ palestra.sweeps.outcomes, palestra.sweeps.stored, palestra.sweeps.trial_names.
 """
 
 import csv
+import shutil
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +20,12 @@ from optuna.trial import TrialState, create_trial
 
 from palestra.commands.suggest_sweep import read_bases, suggested_sweep
 from palestra.config import render
+from palestra.storage.disk import Folder, RunFolderError
 from palestra.sweeps.config import SweepConfig
 from palestra.sweeps.folder import SweepFolder
 from palestra.sweeps.naming import choice_texts, short_keys
+from palestra.sweeps.storages import SQLiteConfig
+from palestra.sweeps.stored import StoredSweep
 from palestra.sweeps.trial_names import trial_names
 from tests.report.sweeps import KEY as LEARNER
 from tests.report.sweeps import RATE as RATES
@@ -81,6 +87,42 @@ def test_trials_are_listed_best_first_and_failures_say_why(tmp_path: Path) -> No
     wrong = palestra("trials", sweep, "--state", "lost", cwd=tmp_path, code=2)
     assert wrong == "--state: expected one of succeeded, failed, pruned, skipped, running, got 'lost'\n"
     assert palestra("trials", tmp_path, cwd=tmp_path, code=2).startswith(f"{tmp_path} is not a sweep")
+
+
+def test_a_study_in_the_midst_of_which_a_process_was_killed_names_the_remedy(tmp_path: Path) -> None:
+    whole, killed = stored_sweep(tmp_path / "s", *[trial(0.01, 1.0)] * 50), tmp_path / "k"
+    with closing(sqlite3.connect(whole / "study.db", isolation_level=None)) as writer:
+        writer.execute("PRAGMA cache_size = 1")  # so that what is not committed is in the file already
+        writer.execute("BEGIN")
+        writer.execute("UPDATE trial_params SET param_value = 0")
+        shutil.copytree(whole, killed)
+    before = {file.name: file.read_bytes() for file in killed.glob("study.db*")}
+    assert before.keys() == {"study.db", "study.db-journal"}
+    message = f"{killed}: a process was killed while it wrote the study; to repair it: palestra resume {killed}\n"
+    assert palestra("trials", killed, cwd=tmp_path, code=2) == message
+    assert {file.name: file.read_bytes() for file in killed.glob("study.db*")} == before
+    SQLiteConfig(name="sqlite").open(Folder(killed)).get_all_studies()
+    assert [each.params for each in StoredSweep.open(killed).trials] == [{GAMMA: 0.9, RATE: 0.01}] * 50
+
+
+@pytest.mark.parametrize(
+    "undone",
+    [
+        "DROP TABLE version_info",
+        "DELETE FROM version_info",
+        "DROP TABLE alembic_version",
+        "DELETE FROM alembic_version",
+        "DELETE FROM studies",
+    ],
+)
+def test_a_study_that_was_not_made_whole_has_no_trials(undone: str, tmp_path: Path) -> None:
+    sweep = stored_sweep(tmp_path / "s")
+    with closing(sqlite3.connect(sweep / "study.db")) as writer, writer:
+        writer.execute(undone)
+    assert StoredSweep.open(sweep).trials == []
+    (sweep / "trials/0000").mkdir()  # so there was a study
+    with pytest.raises(RunFolderError, match="the study cannot be read"):
+        StoredSweep.open(sweep)
 
 
 def test_the_table_imports_no_torch(tmp_path: Path) -> None:
