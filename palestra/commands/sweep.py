@@ -151,7 +151,8 @@ def summary(progress: "SweepProgress", best_config: Path) -> str:
     lines = [f"{progress.path}: {num} trial{'s' * (num != 1)}, {counts_text(progress)}"]
     if (best := progress.best) is not None:
         seeds = f" ({seeds})" if (seeds := seeds_text(best)) else ""
-        lines.append(f"best: trial {best.number}, {progress.measure} {best.value:.6g}{seeds}, {point_text(best.point)}")
+        value = f"trial {best.number}, {progress.measure} {best.value:.6g}{seeds}"
+        lines.append(f"best: {', '.join(filter(None, [value, point_text(best.point)]))}")
         lines.append(f"its config: {best_config}")
     return "\n".join([*lines, *failures_text(progress)])
 
