@@ -19,6 +19,7 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution
 from optuna.trial import TrialState, create_trial
 
 from palestra.commands.suggest_sweep import read_bases, suggested_sweep
+from palestra.commands.trials import to_csv
 from palestra.config import render
 from palestra.storage.disk import Folder, RunFolderError
 from palestra.sweeps.config import SweepConfig
@@ -87,6 +88,17 @@ def test_trials_are_listed_best_first_and_failures_say_why(tmp_path: Path) -> No
     wrong = palestra("trials", sweep, "--state", "lost", cwd=tmp_path, code=2)
     assert wrong == "--state: expected one of succeeded, failed, pruned, skipped, running, got 'lost'\n"
     assert palestra("trials", tmp_path, cwd=tmp_path, code=2).startswith(f"{tmp_path} is not a sweep")
+
+
+def test_a_csv_tells_null_from_a_key_that_a_base_does_not_have(tmp_path: Path) -> None:
+    sweep = stored_sweep(tmp_path / "s")
+    study = optuna.load_study(storage=f"sqlite:///{sweep / 'study.db'}", study_name="sweep")
+    choices = {"clip": CategoricalDistribution([None, 0.5, "off"]), "dueling": CategoricalDistribution([True, False])}
+    for point in ({"clip": None, "dueling": True}, {"clip": 0.5, "dueling": False}, {"clip": "off"}):
+        study.add_trial(create_trial(params=point, distributions={key: choices[key] for key in point}, value=1.0))
+    stored = StoredSweep.open(sweep)
+    rows = csv.DictReader(to_csv(stored, stored.trials).splitlines())
+    assert [(row["clip"], row["dueling"]) for row in rows] == [("null", "true"), ("0.5", "false"), ("off", "")]
 
 
 def test_a_study_in_the_midst_of_which_a_process_was_killed_names_the_remedy(tmp_path: Path) -> None:
@@ -229,7 +241,9 @@ def test_texts_of_choices_tell_what_differs(stored: list[Any], texts: list[str])
         (["players.host.gamma", "players.agent.gamma"], ["host.gamma", "agent.gamma"]),
         (["x", "y.x"], ["x", "y.x"]),
         (["p.rate.initial", "a.width", "b.width"], ["rate", "a.width", "b.width"]),
-        (["b.rate.initial", "b.rate.num_steps", "c.hidden.0"], ["rate.initial", "rate.num_steps", "hidden"]),
+        (["b.rate.initial", "b.rate.num_steps", "c.hidden.0"], ["rate.initial", "rate.num_steps", "hidden.0"]),
+        (["a.hidden.0", "a.hidden.1", "b.width"], ["hidden.0", "hidden.1", "width"]),
+        (["a.hidden.0", "b.hidden.0", "c.0.value"], ["a.hidden.0", "b.hidden.0", "c.0"]),
     ],
 )
 def test_short_keys_mean_one_key_alone(keys: list[str], short: list[str]) -> None:
