@@ -99,6 +99,8 @@ def _grid_by_hand(
         base = read_config(source, changes)
         if not isinstance(base, RunConfig):
             raise _error(name, "expected a run in which players play, got another")
+        if found.name in bases:
+            raise _error(name, f"expected configs of different names, got {found.name} twice")
         bases[found.name] = base
     usual, first = usual_sweep(bases, at), next(iter(bases.values()))
     space = {}
