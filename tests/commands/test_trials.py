@@ -178,6 +178,9 @@ def test_the_runs_of_a_trial_are_evaluated_and_listed(tmp_path: Path) -> None:
     assert "expected none for several runs" in palestra("evaluate", "s", "--watch", cwd=tmp_path, code=2)
     assert "expected a sweep's file" in palestra("sweep", "s", "--dry-run", cwd=tmp_path, code=2)
     assert "2 trials: 2 succeeded" in palestra("trials", "s", cwd=tmp_path)
+    remedy = f"to go on with the sweep: palestra resume {tmp_path / 's'}\n"
+    told = palestra("resume", "s/trials/0000", cwd=tmp_path, code=2)
+    assert told.endswith(f"s/trials/0000 is a trial of a sweep; {remedy}")
     rows = [line.split() for line in palestra("compare", "s", cwd=tmp_path).splitlines()]
     assert [row[:3] for row in rows[1:3]] == [["gamma", "0.9", "0000/seed-0"], ["gamma", "0.99", "0001/seed-0"]]
 
