@@ -66,7 +66,7 @@ def read_trials(folder: SweepFolder, storage: AnyStorageConfig, data: Mapping[st
             raise
         except Exception as error:  # of Optuna, SQLAlchemy, SQLite, or of what a damaged file makes them do
             first = list(_causes(error))[-1]
-            if not folder.trials.names() and _is_of_unmade_study(first):
+            if storage.name == "sqlite" and _is_of_unmade_study(first) and not folder.trials.names():
                 return []
             if getattr(first, "sqlite_errorname", None) == "SQLITE_READONLY_ROLLBACK":
                 remedy = f"to repair it: palestra resume {shlex.quote(str(folder.path))}"
@@ -87,8 +87,8 @@ def _causes(error: BaseException) -> Iterator[BaseException]:
 
 
 def _is_of_unmade_study(error: BaseException) -> bool:
-    """Whether an error is one of those that a study raises which a process was killed before it had made: a missing
-    journal or table, a row that Optuna adds as it opens a database, and may not when it reads, or a missing name."""
+    """Whether an error is one that a study.db raises which a process was killed before it had made: of a table or a
+    study that is missing, or of a row that Optuna adds wherever it is missing, and may not where it only reads."""
     if isinstance(error, sqlite3.Error):
-        return "no such table" in str(error) or error.sqlite_errorname == "SQLITE_READONLY"
-    return isinstance(error, FileNotFoundError | KeyError)
+        return "no such table" in str(error) or getattr(error, "sqlite_errorname", None) == "SQLITE_READONLY"
+    return isinstance(error, KeyError)
