@@ -122,8 +122,7 @@ def resume(
 
             resume_side_by_side(path, trust, shown)
         elif (inside := runs_in(path)) != [path]:
-            one = f"; to go on with one: palestra resume {shlex.quote(str(inside[0]))}" if inside else ""
-            raise RunFolderError(f"{run} holds {len(inside)} runs{one}")
+            raise RunFolderError(_ways_on(path, inside))
         else:
             _fit(palestra.Trainer.load(run, console=shown, into=into, trust=trust))
 
@@ -171,6 +170,20 @@ def branch(
         seats: dict[str, Any] = {"freeze": freeze or [], "replace": _parse_replacements(replace or [])}
         shown = silent if quiet else console
         _fit(palestra.Trainer.branch(checkpoint, overrides or [], run=run, console=shown, trust=trust, **seats))
+
+
+def _ways_on(path: Path, runs: Sequence[Path]) -> str:
+    """What a folder of several runs is, and the commands by which what was stopped there goes on."""
+    from palestra.report.reading import RunData
+    from palestra.sweeps.folder import sweep_of
+
+    if (sweep := sweep_of(path / "seed-0")) is not None:
+        return f"{path} is a trial of a sweep; to go on with the sweep: palestra resume {shlex.quote(str(sweep))}"
+    stopped = [run for run in runs if RunData.read(run).state.startswith("stopped")]
+    ways = " && ".join(f"palestra resume {shlex.quote(str(run))}" for run in stopped)
+    on = f"; to go on with what was stopped: {ways}" if stopped else ", none of which was stopped"
+    new = f"palestra train {shlex.quote(str(runs[0] / 'config.yml'))} --seeds SEED --run {shlex.quote(str(path))}"
+    return f"{path} holds {len(runs)} run{'s' * (len(runs) != 1)}{on}; to begin a seed that has no run: {new}"
 
 
 def _fit(trainer: Any) -> None:

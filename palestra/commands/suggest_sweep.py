@@ -7,10 +7,10 @@ from typing import Any
 
 from palestra.commands.named_configs import is_path
 from palestra.commands.suggest_config import shipped_configs
-from palestra.config import ConfigError, ConfigErrorItem
+from palestra.config import ConfigError, ConfigErrorItem, load_yaml
 from palestra.config.errors import nearest
 from palestra.runs.config import RunConfig, read_config
-from palestra.sweeps.config import SweepConfig, read_sweep
+from palestra.sweeps.config import SweepConfig, is_sweep, read_sweep
 from palestra.sweeps.places import available_cores
 from palestra.sweeps.plan import Plan
 
@@ -100,6 +100,11 @@ def read_bases(files: Sequence[str], beside: Path) -> dict[str, RunConfig]:
                 near = nearest(file, shipped)
                 hint = f"; did you mean {near}?" if near else ""
                 raise _error("", f"expected a file or one of the shipped configs, got {file!r}{hint}")
+            if not path.exists() and path != Path(file):
+                whence = f"paths in base count from the folder of the sweep's file, {beside}"
+                raise _error(str(path), f"there is no such file in {path.parent.absolute()}; {whence}")
+            if path.is_file() and is_sweep(load_yaml(path)):
+                raise _error("", f"expected the config of a run, got a sweep, {file}")
             base = read_config(path)
             if not isinstance(base, RunConfig):
                 raise _error("", f"expected a run in which players play, got {file}")

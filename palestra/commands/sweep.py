@@ -99,6 +99,8 @@ def _grid_by_hand(
         base = read_config(source, changes)
         if not isinstance(base, RunConfig):
             raise _error(name, "expected a run in which players play, got another")
+        if found.name in bases:
+            raise _error(name, f"expected configs of different names, got {found.name} twice")
         bases[found.name] = base
     usual, first = usual_sweep(bases, at), next(iter(bases.values()))
     space = {}
@@ -151,7 +153,8 @@ def summary(progress: "SweepProgress", best_config: Path) -> str:
     lines = [f"{progress.path}: {num} trial{'s' * (num != 1)}, {counts_text(progress)}"]
     if (best := progress.best) is not None:
         seeds = f" ({seeds})" if (seeds := seeds_text(best)) else ""
-        lines.append(f"best: trial {best.number}, {progress.measure} {best.value:.6g}{seeds}, {point_text(best.point)}")
+        value = f"trial {best.number}, {progress.measure} {best.value:.6g}{seeds}"
+        lines.append(f"best: {', '.join(filter(None, [value, point_text(best.point)]))}")
         lines.append(f"its config: {best_config}")
     return "\n".join([*lines, *failures_text(progress)])
 

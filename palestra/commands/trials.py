@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
 
+from palestra.config.rendering import inline_flow
 from palestra.sweeps.naming import point_texts, short_keys
 from palestra.sweeps.outcomes import ENV_STEPS, FAILURE, SKIPPED, STATES, VALUES, best_of, state_of, value_of
 
@@ -79,10 +80,15 @@ def to_csv(sweep: "StoredSweep", trials: "Sequence[FrozenTrial]") -> str:
     writer.writerow(["trial", "state", "value", *(f"seed-{seed}" for seed in seeds), *keys, "env_steps", "why"])
     for trial in trials:
         of_seeds = [_values(trial).get(seed) for seed in seeds]
-        point = [trial.params.get(key) for key in keys]
+        point = [_cell(trial.params[key]) if key in trial.params else "" for key in keys]
         ended = [trial.user_attrs.get(ENV_STEPS), _why(trial)]
         writer.writerow([trial.number, state_of(trial), value_of(trial), *of_seeds, *point, *ended])
     return file.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    """null, true and false as YAML writes them: an empty cell is that of a key which a base does not have."""
+    return inline_flow(value) if value is None or isinstance(value, bool) else value
 
 
 def _varied(sweep: "StoredSweep") -> list[str]:

@@ -117,6 +117,8 @@ def end_with_parent(pipe: int) -> None:
 def exit_text(code: int) -> str:
     """How a process ended, in words. code: its exit code; -n if signal n ended it."""
     if code >= 0:
+        with suppress(ValueError):  # none that stands for a signal
+            return f"ended with exit code {code} ({signal.Signals(code - 128).name})"
         return f"ended with exit code {code}"
     with suppress(ValueError):  # a signal without a name
         why = " (the kernel sends it when memory runs out)" if -code == signal.SIGKILL else ""

@@ -115,7 +115,8 @@ class RunFolder:
         try:
             kind = folder.root.kind(folder.config.name)
         except OSError as error:
-            raise RunFolderError(f"{path} is not a run: {error}") from None
+            why = "expected the folder of a run, got a file" if path.is_file() else error
+            raise RunFolderError(f"{path} is not a run: {why}") from None
         if kind is None:
             is_url = path.parts and path.parts[0].endswith(":")
             remedy = "; palestra resume URL brings a run back from its mirror, into a folder" if is_url else ""

@@ -25,6 +25,9 @@ from palestra.sweeps.search import AnySearchConfig, GridConfig
 from palestra.sweeps.space import AnyDimensionConfig, DimensionConfig, LogConfig, UniformConfig
 from palestra.sweeps.storages import AnyStorageConfig
 
+KEYS_OF_RUNS = {"trainer", "game", "players"}  # of tournaments, too
+KEYS_OF_SWEEPS = {"base", "space", "search", "budget", "objective", "storage"}
+
 AnyPlaceConfig = Annotated[LocalConfig | UserConfig, ByName(user_class=Place)]
 
 
@@ -132,8 +135,8 @@ def _endless(dimension: DimensionConfig) -> str:
 
 
 def is_sweep(data: Any) -> bool:
-    """Whether plain data describe a sweep."""
-    return isinstance(data, dict) and "space" in data and "trainer" not in data
+    """Whether plain data describe a sweep, if perhaps one of which a key is missing."""
+    return isinstance(data, dict) and not data.keys() & KEYS_OF_RUNS and bool(data.keys() & KEYS_OF_SWEEPS)
 
 
 def read_sweep(data: dict[str, Any], overrides: Sequence[str]) -> SweepConfig:

@@ -32,7 +32,7 @@ def short_keys(keys: Iterable[str]) -> dict[str, str]:
 
 def _without_vague_end(key: str) -> str:
     parts = key.split(".")
-    while len(parts) > 1 and _is_vague(parts[-1]):
+    while len(parts) > 1 and parts[-1] in VAGUE:
         parts.pop()
     return ".".join(parts)
 

@@ -1,7 +1,9 @@
 """A stored sweep, to look at: nothing is written, and neither torch nor a module that the sweep names is imported."""
 
 import re
-from collections.abc import Mapping, Sequence
+import shlex
+import sqlite3
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -44,8 +46,8 @@ class StoredSweep:
 
 
 def read_trials(folder: SweepFolder, storage: AnyStorageConfig, data: Mapping[str, Any]) -> "list[FrozenTrial]":
-    """The trials of a sweep; none if it was killed before it had a study. data: of sweep.yml. Raises RunFolderError,
-    also if the study is that of another sweep."""
+    """The trials of a sweep; none if it was killed before it had a whole study. data: of sweep.yml. Raises
+    RunFolderError, also if the study is that of another sweep."""
     from optuna import load_study, logging
 
     if storage.name == "sqlite" and folder.root.kind("study.db") is None:
@@ -63,6 +65,30 @@ def read_trials(folder: SweepFolder, storage: AnyStorageConfig, data: Mapping[st
         except (ConfigError, RunFolderError):
             raise
         except Exception as error:  # of Optuna, SQLAlchemy, SQLite, or of what a damaged file makes them do
+            first = list(_causes(error))[-1]
+            if storage.name == "sqlite" and _is_of_unmade_study(first) and not folder.trials.names():
+                return []
+            if getattr(first, "sqlite_errorname", None) == "SQLITE_READONLY_ROLLBACK":
+                remedy = f"to repair it: palestra resume {shlex.quote(str(folder.path))}"
+                raise RunFolderError(
+                    f"{folder.path}: a process was killed while it wrote the study; {remedy}"
+                ) from error
             cause = error.__cause__ or error  # Optuna says only that something was raised
             why = re.sub(r"\s+", " ", f"{type(cause).__name__}: {cause}")
             raise RunFolderError(f"{folder.path}: the study cannot be read: {why:.300}") from error
+
+
+def _causes(error: BaseException) -> Iterator[BaseException]:
+    """An error, and those from which it came."""
+    cause: BaseException | None = error
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__
+
+
+def _is_of_unmade_study(error: BaseException) -> bool:
+    """Whether an error is one that a study.db raises which a process was killed before it had made: of a table or a
+    study that is missing, or of a row that Optuna adds wherever it is missing, and may not where it only reads."""
+    if isinstance(error, sqlite3.Error):
+        return "no such table" in str(error) or getattr(error, "sqlite_errorname", None) == "SQLITE_READONLY"
+    return isinstance(error, KeyError)

@@ -46,7 +46,15 @@ def test_runs_side_by_side_are_those_in_sequence_and_go_on_after_a_signal(base: 
         assert records(tmp_path / f"side/seed-{seed}") == records(tmp_path / f"one/seed-{seed}")
     assert runs_in(tmp_path / "side") == [tmp_path / "side/seed-3", tmp_path / "side/seed-5"]
     message = done("resume", "one", cwd=tmp_path, code=2).splitlines()[-1]
-    assert message == "one holds 2 runs; to go on with one: palestra resume one/seed-3"
+    new = "to begin a seed that has no run: palestra train one/seed-3/config.yml --seeds SEED --run one"
+    assert message == f"one holds 2 runs, none of which was stopped; {new}"
+    done("train", "one/seed-3/config.yml", "--seeds", "4", "--run", "one", "--quiet", cwd=tmp_path)
+    for seed in (3, 5):  # as if they had been stopped
+        file = tmp_path / f"one/seed-{seed}/records.jsonl"
+        file.write_text("".join(file.read_text().splitlines(keepends=True)[:3]))
+    message = done("resume", "one", cwd=tmp_path, code=2).splitlines()[-1]
+    ways = "palestra resume one/seed-3 && palestra resume one/seed-5"
+    assert message == f"one holds 3 runs; to go on with what was stopped: {ways}; {new}"
     assert "Over 2 seeds (3, 5)" in done(*command, cwd=tmp_path)  # the same command goes on, too
     other = done(*command, "gamma=0.5", cwd=tmp_path, code=2)
     assert "side exists already, and does not hold runs of this config" in other

@@ -1,5 +1,6 @@
 """`palestra config sweep`: the sweeps that it prints are complete, and pass every check of a sweep."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -7,8 +8,9 @@ import pytest
 from palestra.commands.suggest_config import shipped_configs
 from palestra.commands.suggest_sweep import read_bases, suggested_sweep
 from palestra.config import ConfigError, load_yaml, render
-from palestra.sweeps.config import SweepConfig, read_sweep
+from palestra.sweeps.config import SweepConfig, is_sweep, read_sweep
 from palestra.sweeps.plan import Plan
+from tests.sweeps.small_runs import ROOT
 
 
 @pytest.mark.parametrize("name", [path.stem for path in shipped_configs()])
@@ -39,6 +41,28 @@ def test_several_configs_are_compared_and_wrong_ones_are_named_together() -> Non
         suggested_sweep(["ppo-cartpol", "nowhere.yml"])
     assert [item.path for item in raised.value.errors] == ["base.0", "base.1: nowhere.yml"]
     assert "did you mean ppo-cartpole?" in raised.value.errors[0].message
+
+
+def test_a_base_that_is_a_sweep_or_does_not_exist_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "base.sweep.yml").write_text("base: [ppo-cartpole]\nseeds: [0]\n")
+    with pytest.raises(ConfigError) as raised:
+        read_bases(["base.sweep.yml", "sub/x.yml"], tmp_path)
+    assert str(raised.value).splitlines() == [
+        "base.0: expected the config of a run, got a sweep, base.sweep.yml",
+        f"base.1: {tmp_path}/sub/x.yml: there is no such file in {tmp_path}/sub; "
+        f"paths in base count from the folder of the sweep's file, {tmp_path}",
+    ]
+
+
+def test_a_sweep_is_known_by_any_of_its_keys_and_no_other_config_is_taken_for_one(tmp_path: Path) -> None:
+    data = suggested_sweep(["ppo-cartpole"]).model_dump()
+    del data["space"]
+    assert is_sweep(data)
+    with pytest.raises(ConfigError) as raised:
+        read_sweep(data, [])
+    assert re.fullmatch("space: .* the key is missing", str(raised.value))
+    others = [*ROOT.glob("configs/**/*.yml"), *ROOT.glob("docs/examples/*.yml")]
+    assert [file for file in others if is_sweep(load_yaml(file))] == []
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,11 @@ palestra.sweeps.outcomes, palestra.sweeps.stored, palestra.sweeps.trial_names.
 """
 
 import csv
+import shutil
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +19,14 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution
 from optuna.trial import TrialState, create_trial
 
 from palestra.commands.suggest_sweep import read_bases, suggested_sweep
+from palestra.commands.trials import to_csv
 from palestra.config import render
+from palestra.storage.disk import Folder, RunFolderError
 from palestra.sweeps.config import SweepConfig
 from palestra.sweeps.folder import SweepFolder
 from palestra.sweeps.naming import choice_texts, short_keys
+from palestra.sweeps.storages import SQLiteConfig
+from palestra.sweeps.stored import StoredSweep
 from palestra.sweeps.trial_names import trial_names
 from tests.report.sweeps import KEY as LEARNER
 from tests.report.sweeps import RATE as RATES
@@ -84,6 +91,53 @@ def test_trials_are_listed_best_first_and_failures_say_why(tmp_path: Path) -> No
     assert palestra("trials", tmp_path, cwd=tmp_path, code=2).startswith(f"{tmp_path} is not a sweep")
 
 
+def test_a_csv_tells_null_from_a_key_that_a_base_does_not_have(tmp_path: Path) -> None:
+    sweep = stored_sweep(tmp_path / "s")
+    study = optuna.load_study(storage=f"sqlite:///{sweep / 'study.db'}", study_name="sweep")
+    choices = {"clip": CategoricalDistribution([None, 0.5, "off"]), "dueling": CategoricalDistribution([True, False])}
+    for point in ({"clip": None, "dueling": True}, {"clip": 0.5, "dueling": False}, {"clip": "off"}):
+        study.add_trial(create_trial(params=point, distributions={key: choices[key] for key in point}, value=1.0))
+    stored = StoredSweep.open(sweep)
+    rows = csv.DictReader(to_csv(stored, stored.trials).splitlines())
+    assert [(row["clip"], row["dueling"]) for row in rows] == [("null", "true"), ("0.5", "false"), ("off", "")]
+
+
+def test_a_study_in_the_midst_of_which_a_process_was_killed_names_the_remedy(tmp_path: Path) -> None:
+    whole, killed = stored_sweep(tmp_path / "s", *[trial(0.01, 1.0)] * 50), tmp_path / "k"
+    with closing(sqlite3.connect(whole / "study.db", isolation_level=None)) as writer:
+        writer.execute("PRAGMA cache_size = 1")  # so that what is not committed is in the file already
+        writer.execute("BEGIN")
+        writer.execute("UPDATE trial_params SET param_value = 0")
+        shutil.copytree(whole, killed)
+    before = {file.name: file.read_bytes() for file in killed.glob("study.db*")}
+    assert before.keys() == {"study.db", "study.db-journal"}
+    message = f"{killed}: a process was killed while it wrote the study; to repair it: palestra resume {killed}\n"
+    assert palestra("trials", killed, cwd=tmp_path, code=2) == message
+    assert {file.name: file.read_bytes() for file in killed.glob("study.db*")} == before
+    SQLiteConfig(name="sqlite").open(Folder(killed)).get_all_studies()
+    assert [each.params for each in StoredSweep.open(killed).trials] == [{GAMMA: 0.9, RATE: 0.01}] * 50
+
+
+@pytest.mark.parametrize(
+    "undone",
+    [
+        "DROP TABLE version_info",
+        "DELETE FROM version_info",
+        "DROP TABLE alembic_version",
+        "DELETE FROM alembic_version",
+        "DELETE FROM studies",
+    ],
+)
+def test_a_study_that_was_not_made_whole_has_no_trials(undone: str, tmp_path: Path) -> None:
+    sweep = stored_sweep(tmp_path / "s")
+    with closing(sqlite3.connect(sweep / "study.db")) as writer, writer:
+        writer.execute(undone)
+    assert StoredSweep.open(sweep).trials == []
+    (sweep / "trials/0000").mkdir()  # so there was a study
+    with pytest.raises(RunFolderError, match="the study cannot be read"):
+        StoredSweep.open(sweep)
+
+
 def test_the_table_imports_no_torch(tmp_path: Path) -> None:
     sweep = stored_sweep(tmp_path / "s", trial(0.01, 1.0))
     code = f"import sys\nfrom palestra.cli import main\ntry:\n    main(['trials', {str(sweep)!r}])\nfinally:\n"
@@ -125,6 +179,9 @@ def test_the_runs_of_a_trial_are_evaluated_and_listed(tmp_path: Path) -> None:
     assert "expected none for several runs" in palestra("evaluate", "s", "--watch", cwd=tmp_path, code=2)
     assert "expected a sweep's file" in palestra("sweep", "s", "--dry-run", cwd=tmp_path, code=2)
     assert "2 trials: 2 succeeded" in palestra("trials", "s", cwd=tmp_path)
+    remedy = f"to go on with the sweep: palestra resume {tmp_path / 's'}\n"
+    told = palestra("resume", "s/trials/0000", cwd=tmp_path, code=2)
+    assert told.endswith(f"s/trials/0000 is a trial of a sweep; {remedy}")
     rows = [line.split() for line in palestra("compare", "s", cwd=tmp_path).splitlines()]
     assert [row[:3] for row in rows[1:3]] == [["gamma", "0.9", "0000/seed-0"], ["gamma", "0.99", "0001/seed-0"]]
 
@@ -188,7 +245,9 @@ def test_texts_of_choices_tell_what_differs(stored: list[Any], texts: list[str])
         (["players.host.gamma", "players.agent.gamma"], ["host.gamma", "agent.gamma"]),
         (["x", "y.x"], ["x", "y.x"]),
         (["p.rate.initial", "a.width", "b.width"], ["rate", "a.width", "b.width"]),
-        (["b.rate.initial", "b.rate.num_steps", "c.hidden.0"], ["rate.initial", "rate.num_steps", "hidden"]),
+        (["b.rate.initial", "b.rate.num_steps", "c.hidden.0"], ["rate.initial", "rate.num_steps", "hidden.0"]),
+        (["a.hidden.0", "a.hidden.1", "b.width"], ["hidden.0", "hidden.1", "width"]),
+        (["a.hidden.0", "b.hidden.0", "c.0.value"], ["a.hidden.0", "b.hidden.0", "c.0"]),
     ],
 )
 def test_short_keys_mean_one_key_alone(keys: list[str], short: list[str]) -> None:

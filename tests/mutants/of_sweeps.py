@@ -140,6 +140,17 @@ SWEEPS = [
         ("if len(set(texts)) < len(texts):", "if False:"),
     ),
     *mutants(
+        "sweeps/stored.py",
+        TABLE,
+        ("_is_of_unmade_study(first) and not folder.trials.names()", "_is_of_unmade_study(first)"),
+        ('== "SQLITE_READONLY_ROLLBACK"', '== ""'),
+    ),
+    *mutants(
+        "commands/trials.py",
+        f"{TABLE}::test_a_csv_tells_null_from_a_key_that_a_base_does_not_have",
+        ('if key in trial.params else ""', "if key in trial.params else _cell(None)"),
+    ),
+    *mutants(
         "sweeps/trial_names.py",
         TABLE,
         ("told if len(told) <= MOST_KEYS else", "told if True else"),

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from resuming import Killed, at_call, fit, kill, records
 
-from palestra.runtime.signals import exiting_on_signals
+from palestra.runtime.signals import exit_text, exiting_on_signals
 from palestra.training.trainer import Trainer
 
 ROOT = Path(__file__).parents[2]
@@ -86,3 +86,19 @@ def test_handlers_are_restored_after_a_command() -> None:
     with exiting_on_signals():
         assert surroundings() != before
     assert surroundings() == before
+
+
+@pytest.mark.parametrize(
+    ("code", "text"),
+    [
+        (1, "ended with exit code 1"),
+        (128, "ended with exit code 128"),
+        (143, "ended with exit code 143 (SIGTERM)"),
+        (255, "ended with exit code 255"),
+        (-11, "ended with SIGSEGV"),
+        (-9, "ended with SIGKILL (the kernel sends it when memory runs out)"),
+        (-127, "ended with signal 127"),
+    ],
+)
+def test_the_end_of_a_process_in_words(code: int, text: str) -> None:
+    assert exit_text(code) == text

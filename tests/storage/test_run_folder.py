@@ -44,6 +44,12 @@ def test_a_folder_without_config_is_not_opened_as_a_run(tmp_path: Path) -> None:
     assert RunFolder.open(created.path).config.read_text() == "seed: 1\n"
 
 
+def test_a_file_is_not_opened_as_a_run(tmp_path: Path) -> None:
+    (tmp_path / "cart.yml").write_text("seed: 1\n")
+    with pytest.raises(RunFolderError, match=r"cart\.yml is not a run: expected the folder of a run, got a file$"):
+        RunFolder.open(tmp_path / "cart.yml")
+
+
 @pytest.mark.parametrize("name", ["", "../up", ".hidden", "a/b"])
 def test_a_name_that_leaves_the_folder_of_runs_is_refused(tmp_path: Path, name: str) -> None:
     with pytest.raises(RunFolderError, match="expected a run's name without slashes"):

@@ -19,6 +19,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from terminals import Terminal
 
+from palestra.commands.sweep import summary
 from palestra.config import render
 from palestra.runs.config import RunConfig, read_config
 from palestra.sweeps import display as display_module
@@ -258,6 +259,14 @@ def test_a_frame_fits_its_screen(width: int, height: int, changes: dict[str, Any
     lines = drawn(sweep_progress(**changes), width, height)
     assert len(lines) <= height
     assert {cell_len(line) for line in lines} == {width}
+
+
+def test_the_summary_names_the_point_of_the_best_trial_where_it_has_one() -> None:
+    best = "best: trial 77, return/agent 477 (seeds: 400, 402)"
+    told = summary(sweep_progress(), Path("best.yml")).splitlines()
+    assert told[1] == f"{best}, [red]gamma 0.99, learning_rate 0.0001234"
+    told = summary(sweep_progress(best=replace(ended(77), point={})), Path("best.yml")).splitlines()
+    assert told[1] == best
 
 
 def test_a_frame_shows_all_facts_where_there_is_room() -> None:

@@ -19,6 +19,7 @@ from typing import Any
 import optuna
 import pytest
 
+from palestra.commands.sweep import read_new
 from palestra.config import ConfigError, load_yaml, render
 from palestra.runs.config import read_config
 from palestra.storage.disk import RunFolderError
@@ -164,6 +165,13 @@ def test_a_grid_by_hand_writes_its_file_and_excluded_points_are_skipped(base: Pa
     )
     wrong = done("sweep", "base.yml", "gamma=0.9,", "--run", "i", cwd=tmp_path, code=2)
     assert wrong.splitlines()[-1] == "gamma: expected a value before and after each comma, got '0.9,'"
+
+
+def test_a_config_that_comes_twice_in_a_grid_by_hand_is_named() -> None:
+    with pytest.raises(
+        ConfigError, match=r"^ppo-cartpole: expected configs of different names, got ppo-cartpole twice$"
+    ):
+        read_new("ppo-cartpole,ppo-cartpole", [], None, None)
 
 
 def test_a_sweep_of_which_all_trials_fail_ends_with_1(base: Path, tmp_path: Path) -> None:
