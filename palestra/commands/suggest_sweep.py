@@ -151,16 +151,19 @@ def _round(value: float) -> float:
 
 def _pruning(name: str | None, bases: Sequence[RunConfig]) -> dict[str, Any] | None:
     """The usual section of a pruner; None without a name: successive halving from the first evaluation on, or null if
-    the evaluations do not come by steps."""
+    the evaluations do not come by steps of one unit."""
     if name == "wilcoxon":
         return {"name": name, "p_threshold": 0.1, "startup_seeds": 2}
-    first = []
+    first, units = [], set()
     for base in bases:
         assert base.best is not None
         [evaluation] = [each for each in base.evaluations if each.name == base.best.evaluation]
         if evaluation.interval is None or evaluation.interval.unit == "minutes":
             return None if name is None else {"name": name}
         first.append(math.ceil(evaluation.interval.every))
+        units.add(evaluation.interval.unit)
+    if name is None and len(units) > 1:
+        return None
     keys: dict[str, dict[str, Any]] = {
         "median": {"num_seeds": 1, "startup_trials": 5, "warmup_steps": max(first)},
         "successive_halving": {"num_seeds": 1, "min_resource": max(first), "reduction_factor": 3},

@@ -37,6 +37,7 @@ def test_the_space_is_around_the_values_of_the_base() -> None:
 def test_several_configs_are_compared_and_wrong_ones_are_named_together() -> None:
     sweep = suggested_sweep(["ppo-cartpole", "dqn-cartpole"])
     assert sweep.base == ["ppo-cartpole", "dqn-cartpole"]
+    assert sweep.pruning is None, "their evaluations come by steps of different units"
     with pytest.raises(ConfigError) as raised:
         suggested_sweep(["ppo-cartpol", "nowhere.yml"])
     assert [item.path for item in raised.value.errors] == ["base.0", "base.1: nowhere.yml"]
