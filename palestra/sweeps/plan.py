@@ -62,8 +62,10 @@ class Plan:
         self._check_corners()
 
     def notes(self) -> list[str]:
-        """What a user should know before it starts: whether bases train for different times, and whether no trial can
-        be pruned."""
+        """What a user should know before it starts, unless the space decides how long runs train: whether bases train
+        for different times, and whether no trial can be pruned."""
+        if any(key.startswith("stop.") for key in self.config.space):
+            return []
         notes, stops = [], {name: base.stop for name, base in self._bases.items()}
         if any(stop != next(iter(stops.values())) for stop in stops.values()):
             each = ", ".join(f"{name} {stop.after:g} {stop.unit}" for name, stop in stops.items())
