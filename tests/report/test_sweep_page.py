@@ -256,8 +256,8 @@ def test_a_study_that_is_missing_or_damaged_is_named_in_one_line(tmp_path: Path)
 
 
 def test_a_database_that_a_sweep_names_is_asked_only_if_it_is_trusted(tmp_path: Path) -> None:
-    database = {"name": "database", "url": "sqlite:////nowhere/x.db", "password_from": None, "study": "x"}
-    sweep = MadeSweep(tmp_path / "s", storage=database)
+    url = f"sqlite:///{tmp_path}/x.db"  # no test before trusted this one
+    sweep = MadeSweep(tmp_path / "s", storage={"name": "database", "url": url, "password_from": None, "study": "x"})
     assert "expected a place that is trusted" in palestra_report(sweep.path, code=2).output
 
 
