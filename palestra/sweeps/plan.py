@@ -76,8 +76,8 @@ class Plan:
                     interval = _evaluation(self.config, base).interval
                     last = base.stop.after // interval.every * interval.every
                     if interval.unit == base.stop.unit and last < max(first, 1):
-                        what = f"{name} is evaluated for the last time at step {last:g}"
-                        notes.append(f"pruning ends no trial: it begins at step {first} ({interval.unit}), and {what}")
+                        when = f"at step {first} ({interval.unit}), after the last one of the evaluation, {last:g}"
+                        notes.append(f"pruning ends no trial of {name}: it begins {when}")
         return notes
 
     def num_trials(self) -> int | None:

@@ -221,7 +221,7 @@ def test_bases_are_pruned_by_steps_of_one_unit_and_a_pruning_that_never_begins_i
         found = Plan(read_sweep(changed, []), {"ppo": bases["ppo"]}).notes()
         assert len(found) == notes
     assert Plan(read_sweep(SWEEP | {"space": space, "pruning": late}, []), {"ppo": bases["ppo"]}).notes() == [
-        "pruning ends no trial: it begins at step 1280 (env_steps), and ppo is evaluated for the last time at step 1024"
+        "pruning ends no trial of ppo: it begins at step 1280 (env_steps), after the last one of the evaluation, 1024"
     ]
 
 
