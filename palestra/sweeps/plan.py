@@ -10,6 +10,7 @@ from palestra.config.files import full_key
 from palestra.evaluation.measures import measure_errors
 from palestra.recording.results import count_text
 from palestra.runs.config import RunConfig, read_config
+from palestra.runtime.intervals import Limit
 from palestra.sweeps.config import SweepConfig
 from palestra.sweeps.constraints import Constraint
 from palestra.sweeps.naming import short_keys
@@ -57,26 +58,26 @@ class Plan:
         errors = errors or _errors_of_units(config, bases)
         if errors:
             raise ConfigError(errors)
-        self._bases = bases
         self._num_allowed = self._require_points()
-        self._check_corners()
+        self._corners = self._checked_corners()
 
     def notes(self) -> list[str]:
-        """What a user should know before it starts, unless the space decides how long runs train: whether bases train
-        for different times, and whether no trial can be pruned."""
-        if any(key.startswith("stop.") for key in self.config.space):
-            return []
-        notes, stops = [], {name: base.stop for name, base in self._bases.items()}
-        if any(stop != next(iter(stops.values())) for stop in stops.values()):
-            each = ", ".join(f"{name} {stop.after:g} {stop.unit}" for name, stop in stops.items())
+        """What a user should know before it starts: whether bases train for different times, and whether no trial can
+        be pruned."""
+        notes = []
+        stops = {
+            name: " or ".join(dict.fromkeys(f"{corner.stop.after:g} {corner.stop.unit}" for corner in corners))
+            for name, corners in self._corners.items()
+        }
+        if len(set(stops.values())) > 1:
+            each = ", ".join(f"{name} {stop}" for name, stop in stops.items())
             notes.append(f"the bases do not train for the same time (stop): {each}")
         match self.config.pruning:
             case SuccessiveHalvingConfig(min_resource=first) | MedianConfig(warmup_steps=first):
-                for name, base in self._bases.items():
-                    interval = _evaluation(self.config, base).interval
-                    last = base.stop.after // interval.every * interval.every
-                    if interval.unit == base.stop.unit and last < max(first, 1):
-                        when = f"at step {first} ({interval.unit}), after the last one of the evaluation, {last:g}"
+                for name, corners in self._corners.items():
+                    last = max(_last_step(_evaluation(self.config, corner).interval, corner.stop) for corner in corners)
+                    if last < max(first, 1):
+                        when = f"at step {first}, after the last one of the evaluation, {last:g}"
                         notes.append(f"pruning ends no trial of {name}: it begins {when}")
         return notes
 
@@ -134,9 +135,10 @@ class Plan:
             raise ConfigError(fault or [ConfigErrorItem("constraints", message)])
         return allowed
 
-    def _check_corners(self) -> None:
-        """Raise ConfigError with what the check says of the corners of the space, each error once, or if the budget is
-        smaller than any trial."""
+    def _checked_corners(self) -> dict[str, list[RunConfig]]:
+        """The configs at corners of the space that the constraints allow, by base. Raises ConfigError with what the
+        check says of them, each error once, or if the budget is smaller than any trial."""
+        corners: dict[str, list[RunConfig]] = {}
         found: dict[tuple[str, str], list[Point]] = {}
         least = math.inf
         varied = [key for key, dimension in self.space.dimensions.items() if len(dimension.ends()) > 1]
@@ -147,6 +149,7 @@ class Plan:
                 if self.excluded_by(config) is None:
                     checked = read_config(config)
                     check_trainable(checked)
+                    corners.setdefault(self.space.base_of(point).name, []).append(checked)
                     stop = checked.stop
                     steps = stop.after if stop.unit == "env_steps" else 1
                     least = min(least, len(self.config.seeds) * steps)
@@ -164,6 +167,7 @@ class Plan:
             errors.append(ConfigErrorItem("budget.env_steps", message))
         if errors:
             raise ConfigError(errors)
+        return corners
 
 
 def _in_common(points: Sequence[Point], names: Mapping[str, str]) -> str:
@@ -181,6 +185,13 @@ def _plural(number: int, noun: str) -> str:
 def _evaluation(config: SweepConfig, base: RunConfig) -> Any:
     """The config of the evaluation by which trials are judged."""
     return next(each for each in base.evaluations if each.name == config.objective.evaluation)
+
+
+def _last_step(interval: Any, stop: Limit) -> float:
+    """The last step of an evaluation in a run; inf if that is not known, for it counts in another unit."""
+    if interval is None or interval.unit != stop.unit:
+        return math.inf
+    return stop.after // interval.every * interval.every
 
 
 def _decides_by_steps(config: SweepConfig) -> bool:

@@ -221,8 +221,10 @@ def test_bases_are_pruned_by_steps_of_one_unit_and_a_pruning_that_never_begins_i
         found = Plan(read_sweep(changed, []), {"ppo": bases["ppo"]}).notes()
         assert len(found) == notes
     assert Plan(read_sweep(SWEEP | {"space": space, "pruning": late}, []), {"ppo": bases["ppo"]}).notes() == [
-        "pruning ends no trial of ppo: it begins at step 1280 (env_steps), after the last one of the evaluation, 1024"
+        "pruning ends no trial of ppo: it begins at step 1280, after the last one of the evaluation, 1024"
     ]
+    longer = space | {"stop.after": {"name": "choice", "values": [1024, 2048]}}
+    assert Plan(read_sweep(SWEEP | {"space": longer, "pruning": late}, []), {"ppo": bases["ppo"]}).notes() == []
 
 
 def test_bases_that_train_for_different_times_are_named(base: Path) -> None:
@@ -230,6 +232,8 @@ def test_bases_that_train_for_different_times_are_named(base: Path) -> None:
     space = {"gamma": {"name": "choice", "values": [0.9, 0.99]}}
     [note] = Plan(read_sweep(SWEEP | {"base": ["ppo", "dqn"], "space": space}, []), bases).notes()
     assert note == "the bases do not train for the same time (stop): ppo 1024 env_steps, dqn 24704 opt_steps"
+    space |= {"stop.after": {"name": "choice", "values": [800]}, "stop.unit": {"name": "choice", "values": ["epochs"]}}
+    assert Plan(read_sweep(SWEEP | {"base": ["ppo", "dqn"], "space": space}, []), bases).notes() == []
 
 
 @pytest.mark.parametrize(
