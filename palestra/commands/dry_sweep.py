@@ -12,7 +12,7 @@ from palestra.recording.results import count_text, duration_text
 from palestra.runs.config import RunConfig
 from palestra.storage.disk import Folder
 from palestra.sweeps.config import SweepConfig
-from palestra.sweeps.places import LocalConfig, last_line
+from palestra.sweeps.places import LocalJob, last_line
 from palestra.sweeps.plan import MOST_CORNERS, Plan
 from palestra.sweeps.watching import Growing
 
@@ -57,11 +57,10 @@ def run_seconds(config: RunConfig, seed: int) -> float | str:
     with tempfile.TemporaryDirectory(prefix="palestra-") as name:
         folder, path = Folder(Path(name)), Path(name) / "run"
         folder.write("config.yml", render(config, RunConfig).encode())
-        threads = config.execution.num_threads
-        place = LocalConfig(name="local", cores=threads, cores_per_run=threads, gpus=[], runs_per_gpu=1).build()
         began = time.monotonic()
         arguments = ["train", str(folder.path / "config.yml"), f"seed={seed}", "--run", str(path), "--quiet"]
-        job = place.start(arguments, folder.path / "log")
+        unkept = {"XDG_STATE_HOME": name}  # the process trusts what the config names, and that ends with the folder
+        job = LocalJob(arguments, folder.path / "log", unkept)
         records, seen = Growing(path, config.stop), list[tuple[float, float]]()
         try:
             while job.poll() is None and not _is_enough(seen, now := time.monotonic() - began) and now < MOST_S:

@@ -11,7 +11,7 @@ from rich.console import Console
 from palestra.commands.named_configs import find_config
 from palestra.commands.seeds import parse_seeds
 from palestra.commands.suggest_sweep import read_bases, usual_sweep
-from palestra.config import ConfigError, ConfigErrorItem, load_yaml, trusting
+from palestra.config import ConfigError, ConfigErrorItem, load_yaml, render, trusting
 from palestra.config.files import full_key
 from palestra.runs.config import RunConfig, read_config
 from palestra.sweeps.config import SweepConfig, is_sweep, read_sweep
@@ -49,7 +49,7 @@ def open_sweep(
         change = f"palestra sweep {folder} KEY=VALUE changes a budget or a place"
         if (there := _differing_key(SweepFolder.open(folder), config, bases)) is not None:
             raise _error("--run", f"expected a new folder, got {folder}, a sweep with another {there}; {change}")
-        return Sweep.open(folder, [], display, trust=False)
+    return Sweep.open(folder, [], display, trust=False)  # its place, which may differ, may be a stranger's
 
 
 def read_new(
@@ -79,8 +79,9 @@ def _differing_key(folder: SweepFolder, config: SweepConfig, bases: dict[str, Ru
     for key in ours.keys() - {"base", "place"}:
         if ours[key] != theirs.get(key):
             return key
-    there = {name: folder.bases.path / f"{name}.yml" for name in (Path(file).stem for file in theirs["base"])}
-    is_same = there.keys() == bases.keys() and all(read_config(there[name]) == base for name, base in bases.items())
+    there = {Path(file).stem for file in theirs["base"]}
+    data = {name: load_yaml(render(base, type(base))) for name, base in bases.items()}
+    is_same = there == bases.keys() and all(load_yaml(folder.bases.path / f"{name}.yml") == data[name] for name in data)
     return None if is_same else "base"
 
 

@@ -109,15 +109,14 @@ class Imports:
 
 
 ALL = Imports("all")
+STRICT = ("trusted", "no_others")  # nothing that is entered inside them lets another module in
 _imports: ContextVar[Imports] = ContextVar("imports", default=ALL)
 _admitted: set[Source] = set()  # what this process may import
 
 
 @contextmanager
-def trusting(trust: bool = True) -> Iterator[None]:
-    """Trusts the sources that configs name inside from now on. With trust=False, or inside `checking`, trusts none."""
-    outside = _imports.get()
-    token = _imports.set(Imports("trust") if trust and outside.kind != "check" else outside)
+def _entered(imports: Imports) -> Iterator[None]:
+    token = _imports.set(imports)
     try:
         yield
     finally:
@@ -125,23 +124,28 @@ def trusting(trust: bool = True) -> Iterator[None]:
 
 
 @contextmanager
-def checking() -> Iterator[None]:
-    """Inside, the modules that configs name are imported, but not trusted by that."""
-    token = _imports.set(Imports("check"))
-    try:
+def trusting(trust: bool = True) -> Iterator[None]:
+    """Trusts the sources that configs name inside from now on. Trusts none with trust=False, inside `checking`, and
+    inside the reading of a stored config."""
+    outside = _imports.get()
+    with _entered(Imports("trust") if trust and outside.kind in ("all", "trust") else outside):
         yield
-    finally:
-        _imports.reset(token)
+
+
+@contextmanager
+def checking() -> Iterator[None]:
+    """Inside, the modules that configs name are imported, but not trusted by that. Inside the reading of a stored
+    config still the trusted ones alone are imported."""
+    outside = _imports.get()
+    with _entered(outside if outside.kind in STRICT else Imports("check")):
+        yield
 
 
 @contextmanager
 def importing_no_others() -> Iterator[None]:
     """Inside, no module is imported that the user does not trust: the sections of its classes stay plain mappings."""
-    token = _imports.set(Imports("no_others"))
-    try:
+    with _entered(Imports("no_others")):
         yield
-    finally:
-        _imports.reset(token)
 
 
 @contextmanager
@@ -151,15 +155,14 @@ def reading_stored(path: Path) -> Iterator[None]:
     Raises UntrustedError, before any other error of the config, if it names sources that are not trusted. Those are not
     imported.
     """
-    imports = Imports("trusted") if _imports.get().kind in ("all", "check") else _imports.get()
-    token = _imports.set(imports)
+    outside = _imports.get()
+    imports = Imports("trusted") if outside.kind in ("all", "check") else outside
     try:
-        yield
-    except ConfigError:
+        with _entered(imports):
+            yield
+    except Exception:  # a section that was not read can make whatever needs it raise anything
         if not imports.refused:
             raise
-    finally:
-        _imports.reset(token)
     if imports.refused:
         lines = dict.fromkeys(imports.refused)
         raise UntrustedError("\n".join(f"{path}: {line}" for line in lines))

@@ -2,7 +2,8 @@
 
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Self
 
@@ -27,10 +28,18 @@ LEAVE_S = 60.0  # for runs to save after a signal
 
 
 class Sweep:
-    """A stored sweep, open for work. First `work`."""
+    """A stored sweep, open for work. First `work`. reading: a context for reading the configs of its trials, which
+    another person may have written."""
 
-    def __init__(self, folder: SweepFolder, plan: Plan, display: SweepDisplay) -> None:
+    def __init__(
+        self,
+        folder: SweepFolder,
+        plan: Plan,
+        display: SweepDisplay,
+        reading: Callable[[], AbstractContextManager[None]],
+    ) -> None:
         self.folder, self.plan, self.config, self.display = folder, plan, plan.config, display
+        self.reading = reading
         self.place = self.config.place.build()
         with folder.alone():  # else two processes may make the study at the same time
             self.study = SweepStudy(folder, self.config, plan.space)
@@ -49,7 +58,7 @@ class Sweep:
         texts = {name: render(base, type(base)) for name, base in bases.items()}
         folder = SweepFolder.create(path, render(stored, SweepConfig), texts)
         try:
-            return cls(folder, plan, display)
+            return cls(folder, plan, display, nullcontext)  # the user's own
         except BaseException:  # for instance the storage holds another sweep, or does not answer
             folder.remove_unused()
             raise
@@ -59,15 +68,22 @@ class Sweep:
         """A stored sweep, to go on with it; another person may have written it. overrides: of keys that change no
         trial, as place.cores=4. Raises UntrustedError if it names modules that are not trusted."""
         folder = SweepFolder.open(path)
-        with trusting(trust), reading_stored(folder.config):
+
+        @contextmanager
+        def reading() -> Iterator[None]:
+            with trusting(trust), reading_stored(folder.config):
+                yield
+
+        with reading():
             stored = load_yaml(folder.config)
             config = check_overridden(stored, overrides, SweepConfig)
             if changed := [key for key in FIXED if config.model_dump()[key] != stored[key]]:
                 message = "expected the value with which the sweep began (budget, place and max_restarts may change)"
                 raise ConfigError([ConfigErrorItem(key, f"{message}, got another") for key in changed])
             bases = {Path(name).stem: read_config(folder.bases.path / Path(name).name) for name in config.base}
-            plan = Plan(config, bases)  # reads the config at each value of the space, too
-        sweep = cls(folder, plan, display)
+        with reading():  # all that is named so far may be imported; the plan reads what the values of the space name
+            plan = Plan(config, bases)
+        sweep = cls(folder, plan, display, reading)
         if overrides:
             with folder.alone():
                 folder.root.write(folder.config.name, render(config, SweepConfig).encode())
@@ -168,12 +184,13 @@ class Sweep:
             return True
         trial = next(each for each in self.study.running() if each.number == number)
         try:
-            config = self.plan.space.config_at(self.study.point(trial))
-            if excluded := self.plan.excluded_by(config):
-                self.study.fail(number, excluded, SKIPPED)
-                lock.free()
-                return True
-            self.owned.append(OwnedTrial(self.study, self.folder, self.config, number, config, lock))
+            with self.reading():
+                config = self.plan.space.config_at(self.study.point(trial))
+                if excluded := self.plan.excluded_by(config):
+                    self.study.fail(number, excluded, SKIPPED)
+                    lock.free()
+                    return True
+                self.owned.append(OwnedTrial(self.study, self.folder, self.config, number, config, lock))
         except ConfigError as error:
             self.study.fail(number, "; ".join(map(str, error.errors)))
             lock.free()
@@ -196,7 +213,7 @@ class Sweep:
 
     def _keep_best(self) -> None:
         """Write best.yml. The best trial may lie in the folder of another process that shares the study."""
-        with self.folder.alone():
+        with self.folder.alone(), self.reading():
             best = best_of(self.study.trials(), self.config.objective.goal)
             if best is not None:
                 config = config_of_runs(self.plan.space.config_at(best.params), self.config)
