@@ -6,9 +6,11 @@ has no second hard link. Anything else raises RefusedPathError and stays unchang
 """
 
 import errno
+import fcntl
 import hashlib
 import os
 import stat
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -99,6 +101,19 @@ class OpenFile:
     def sync(self) -> None:
         DISK.sync(self.descriptor)
 
+    def lock(self, wait_s: float = 0.0) -> bool:
+        """Lock the file for this process alone, which the kernel ends however the process ends, or when the file is
+        closed. False if another process still holds it after so many seconds."""
+        end = time.monotonic() + wait_s
+        while True:
+            try:
+                fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return True
+            except BlockingIOError:
+                if time.monotonic() >= end:
+                    return False
+                time.sleep(0.005)
+
     def close(self) -> None:
         os.close(self.descriptor)
 
@@ -142,6 +157,15 @@ class Folder:
                 return _kind(folder, name)
         except FileNotFoundError:
             return None
+
+    def require_plain(self, name: str, one_name: bool = True) -> None:
+        """Raise RefusedPathError if there is anything of this name but a regular file, without a second name unless
+        `one_name` is False."""
+        with self._opened() as folder:
+            if (kind := _kind(folder, name)) not in ("file", None):
+                self._refuse(name, kind)
+            if kind is not None and one_name:
+                self._require_one_name(name, os.stat(name, dir_fd=folder, follow_symlinks=False))
 
     def exists(self) -> bool:
         """Whether the folder, or anything else of its name, exists."""
@@ -220,12 +244,11 @@ class Folder:
                 DISK.sync(folder)
                 return file
             descriptor = self._open_file(folder, name, os.O_RDWR)
-            if os.fstat(descriptor).st_nlink > 1:
+            try:
+                self._require_one_name(name, os.fstat(descriptor))
+            except RefusedPathError:
                 os.close(descriptor)
-                raise RefusedPathError(
-                    f"expected {self.path / name} to have no other name, got a hard link that another folder shares; "
-                    "replace it by a copy"
-                )
+                raise
             return OpenFile(descriptor)
 
     def rename(self, name: str, to_name: str) -> None:
@@ -293,6 +316,13 @@ class Folder:
             os.close(descriptor)
             self._refuse(name, "other")
         return descriptor
+
+    def _require_one_name(self, name: str, status: os.stat_result) -> None:
+        if status.st_nlink > 1:
+            raise RefusedPathError(
+                f"expected {self.path / name} to have no other name, got a hard link that another folder shares; "
+                "replace it by a copy"
+            )
 
     def _refuse(self, name: str, kind: Kind | None) -> NoReturn:
         assert kind is not None

@@ -50,8 +50,11 @@ class ChoiceConfig(Config):
         return [value if _is_scalar(value) else inline_flow(value) for value in self.values]
 
     def meant(self, stored: Any) -> Any:
-        """The value that a stored one stands for."""
-        return next(value for value, text in zip(self.values, self.stored(), strict=True) if text == stored)
+        """The value that a stored one stands for. Raises ValueError if there is none."""
+        for value, text in zip(self.values, self.stored(), strict=True):
+            if text == stored:
+                return value
+        raise ValueError(f"one of {inline_flow(self.values)}")
 
     def ends(self) -> list[Any]:
         return self.stored()
@@ -59,6 +62,10 @@ class ChoiceConfig(Config):
 
 class _Numbers(Config):
     def meant(self, stored: Any) -> Any:
+        """The number itself. Raises ValueError for anything else."""
+        low, high = self.low, self.high  # type: ignore[attr-defined]
+        if isinstance(stored, bool) or not isinstance(stored, int | float) or not low <= stored <= high:
+            raise ValueError(f"a number from {low:g} to {high:g}")
         return stored
 
     def ends(self) -> list[Any]:
@@ -192,12 +199,27 @@ class Space:
         self.keys = {name: [key for key in dimensions if base.has(key)] for name, base in self.bases.items()}
 
     def base_of(self, point: Point) -> Base:
-        return self.bases[point[BASE]] if len(self.bases) > 1 else next(iter(self.bases.values()))
+        """Raises ConfigError if the point names none."""
+        if len(self.bases) == 1:
+            return next(iter(self.bases.values()))
+        if (name := point.get(BASE)) in self.bases:
+            return self.bases[name]
+        raise ConfigError([ConfigErrorItem(BASE, f"expected one of {', '.join(self.bases)}, got {name!r}")])
+
+    def _meant(self, key: str, point: Point) -> Any:
+        if key not in point:
+            raise ConfigError([ConfigErrorItem(key, "expected a value of the space in the trial's point, got none")])
+        try:
+            return self.dimensions[key].meant(point[key])
+        except ValueError as error:
+            message = f"expected {error} in the trial's point, got {point[key]!r}"
+            raise ConfigError([ConfigErrorItem(key, message)]) from None
 
     def config_at(self, point: Point) -> dict[str, Any]:
-        """The config of a trial at a point, as plain data. Raises ConfigError if a value does not fit its place."""
+        """The config of a trial at a point, as plain data. Raises ConfigError if a value is not in the space, or does
+        not fit its place."""
         base = self.base_of(point)
-        values = {key: self.dimensions[key].meant(point[key]) for key in self.keys[base.name]}
+        values = {key: self._meant(key, point) for key in self.keys[base.name]}
         return replace_values(base.data, values, base.model)
 
     def suggest(self, trial: "Trial") -> dict[str, Any]:

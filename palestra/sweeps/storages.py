@@ -1,28 +1,34 @@
 """Where Optuna keeps the study of a sweep. `open` is for work on it; `open_to_read` changes and makes nothing;
 `require` raises ConfigError for a place that cannot be used, and leaves it as it is."""
 
-import json
 import os
 import re
 import sqlite3
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Literal, Self, TypeVar
 from urllib.parse import quote
 
 from pydantic import AfterValidator, model_validator
 
 from palestra.config import ByName, Config, ConfigError, ConfigErrorItem, NonEmptyStr
 from palestra.config.own_modules import admit_outside
-from palestra.storage.disk import Folder, open_plain
+from palestra.storage.disk import Folder, RefusedPathError, RunFolderError
 from palestra.storage.secrets import may_hold_secret
 
 if TYPE_CHECKING:
     from optuna.storages import BaseStorage
 
+    from palestra.sweeps.journal import JournalFile
+
 T = TypeVar("T")
 
-WAIT_S = 120.0  # for another process that writes to the SQLite file
+STUDY = "study.db"
+WAIT_S = 30.0  # for another process that writes to the SQLite file
+MOST_S = 20.0  # that a statement may take
+SUPER_JOURNAL = bytes.fromhex("d9d505f920a163d7")  # at the end of a journal that names another file, to be deleted
 
 
 class SQLiteConfig(Config):
@@ -46,12 +52,61 @@ class SQLiteConfig(Config):
     def _open(self, folder: Folder, mode: str) -> "BaseStorage":
         from optuna.storages import RDBStorage
 
-        file = f"file:{quote(str(_own_file(folder, 'study.db')))}?mode={mode}"
+        _require_harmless_files(folder, for_writing=mode == "rwc")
+        file = f"file:{quote(str((folder.path / STUDY).absolute()))}?mode={mode}"
 
         def connect() -> sqlite3.Connection:  # a path in a URL would be read as more than a path if it has ? or {
-            return sqlite3.connect(file, timeout=WAIT_S, uri=True, check_same_thread=False)
+            connection = sqlite3.connect(file, timeout=WAIT_S, uri=True, check_same_thread=False)
+            _restrain(connection)
+            connection.execute("PRAGMA synchronous = EXTRA")  # else the last commit may be undone when the power goes
+            return connection
 
-        return RDBStorage("sqlite:///study.db", engine_kwargs={"creator": connect}, skip_table_creation=mode == "ro")
+        with closing(connect()) as connection:
+            _require_tables_alone(connection, folder.path / STUDY)
+        options = {"creator": connect}
+        return RDBStorage("sqlite:///study.db", engine_kwargs=options, skip_table_creation=mode == "ro")
+
+
+def _require_harmless_files(folder: Folder, for_writing: bool) -> None:
+    """Raise RefusedPathError for files that SQLite must not open: it would follow a link, write through a hard link,
+    wait for a FIFO, and delete whatever file a journal names as its super-journal."""
+    folder.require_plain(STUDY, one_name=for_writing)
+    for suffix in ("-journal", "-wal", "-shm"):
+        folder.require_plain(STUDY + suffix)
+    if folder.kind(journal := f"{STUDY}-journal") == "file":
+        with folder.reading(journal) as file:
+            end = os.pread(file.descriptor, len(SUPER_JOURNAL), max(file.size - len(SUPER_JOURNAL), 0))
+        if end == SUPER_JOURNAL:
+            raise RefusedPathError(
+                f"{folder.path / journal} names another file, which SQLite would delete; palestra writes no such "
+                "journal, so somebody else has: remove it if you trust the rest of the folder"
+            )
+
+
+def _restrain(connection: sqlite3.Connection) -> None:
+    """Whoever wrote the file may have hidden expressions in it: they end after some seconds, and call nothing that may
+    have an effect."""
+    began = time.monotonic()
+
+    def begin(statement: str) -> None:
+        nonlocal began
+        began = time.monotonic()
+
+    connection.set_trace_callback(begin)
+    connection.set_progress_handler(lambda: time.monotonic() - began > MOST_S, 1_000_000)
+    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 64 << 20)
+    connection.execute("PRAGMA trusted_schema = OFF")
+
+
+def _require_tables_alone(connection: sqlite3.Connection, path: Path) -> None:
+    """Raise RunFolderError for a study with views, triggers or computed columns: Optuna makes none."""
+    found = connection.execute(
+        "SELECT type, name FROM sqlite_master WHERE type NOT IN ('table', 'index') OR instr(lower(sql), 'virtual')"
+    ).fetchone()
+    if found is not None:
+        raise RunFolderError(
+            f"{path} is no study of Optuna: expected tables and indexes alone, got {found[0]} {found[1]!r}"
+        )
 
 
 class JournalConfig(Config):
@@ -78,21 +133,26 @@ class JournalConfig(Config):
 
     def open(self, folder: Folder) -> "BaseStorage":
         from optuna.storages import JournalStorage
-        from optuna.storages.journal import JournalFileBackend
 
         file = self._file(folder)
         try:
-            return JournalStorage(JournalFileBackend(str(file)))
+            file.make()
+            return JournalStorage(file)
+        except RunFolderError:
+            raise
         except OSError as error:
-            raise _error("path", f"{file} cannot be used: {error.strerror}") from error
+            raise _error("path", f"{file.path} cannot be used: {error.strerror}") from error
 
     def open_to_read(self, folder: Folder) -> "BaseStorage":
         from optuna.storages import JournalStorage
 
-        return JournalStorage(_StoredJournal(self._file(folder)))  # type: ignore[arg-type]
+        return JournalStorage(self._file(folder))
 
-    def _file(self, folder: Folder) -> Path:
-        return _own_file(folder, "study.journal") if self.path is None else Path(self.path)
+    def _file(self, folder: Folder) -> "JournalFile":
+        from palestra.sweeps.journal import JournalFile
+
+        file = folder.path / "study.journal" if self.path is None else Path(self.path)
+        return JournalFile(Folder(file.parent), file.name)
 
 
 class DatabaseConfig(Config):
@@ -174,29 +234,6 @@ def _require_trusted(key: str, place: str) -> None:
         raise ConfigError(
             [ConfigErrorItem(key, f"expected a place that is trusted (palestra trials SWEEP --trust), got {place}")]
         )
-
-
-class _StoredJournal:
-    """The lines of a journal, for Optuna's storage, which cannot add to them. The last one may be unfinished."""
-
-    def __init__(self, file: Path) -> None:
-        self.file = file
-
-    def read_logs(self, log_number_from: int) -> Iterator[dict[str, Any]]:
-        file = open_plain(self.file)
-        try:
-            content = b"".join(file.pieces(file.size))
-        finally:
-            file.close()
-        whole = content[: content.rfind(b"\n") + 1]
-        yield from map(json.loads, whole.splitlines()[log_number_from:])
-
-
-def _own_file(folder: Folder, name: str) -> Path:
-    """The path of a file in the sweep's folder. Raises RefusedPathError if a link or a folder has its name."""
-    if folder.kind(name) is not None:
-        folder.open(name).close()
-    return (folder.path / name).absolute()
 
 
 def _error(key: str, message: str) -> ConfigError:

@@ -1,9 +1,7 @@
 """A stored sweep, to look at: nothing is written, and neither torch nor a module that the sweep names is imported."""
 
-import re
-import shlex
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +10,7 @@ from palestra.config import Config, ConfigError, ConfigErrorItem, check, load_ya
 from palestra.config.own_modules import reading_stored, trusting
 from palestra.runtime.starting import without_garbage_collection
 from palestra.storage.disk import RunFolderError
+from palestra.sweeps.faults import causes, errors_of_study, num_begun, require_sound, study_lost
 from palestra.sweeps.folder import SweepFolder
 from palestra.sweeps.outcomes import DEFINITION
 from palestra.sweeps.storages import AnyStorageConfig
@@ -51,39 +50,24 @@ def read_trials(folder: SweepFolder, storage: AnyStorageConfig, data: Mapping[st
     from optuna import load_study, logging
 
     if storage.name == "sqlite" and folder.root.kind("study.db") is None:
+        if begun := num_begun(folder):
+            raise study_lost(folder, begun, 0)
         return []
     logging.set_verbosity(logging.ERROR)
-    with without_garbage_collection():  # a thousand trials are read in half the time
+    # a thousand trials are read in half the time
+    with without_garbage_collection(), errors_of_study(folder):
         try:
             study = load_study(study_name=storage.study, storage=storage.open_to_read(folder.root))
-            theirs = study.user_attrs.get(DEFINITION) or {}
-            if other := [key for key in theirs if key != "base" and theirs[key] != data.get(key)]:
-                raise RunFolderError(
-                    f"{folder.path}: study {storage.study!r} is that of a sweep with another {other[0]}"
-                )
-            return study.get_trials(deepcopy=False)
-        except (ConfigError, RunFolderError):
-            raise
-        except Exception as error:  # of Optuna, SQLAlchemy, SQLite, or of what a damaged file makes them do
-            first = list(_causes(error))[-1]
+        except Exception as error:
+            first = list(causes(error))[-1]
             if storage.name == "sqlite" and _is_of_unmade_study(first) and not folder.trials.names():
                 return []
-            if getattr(first, "sqlite_errorname", None) == "SQLITE_READONLY_ROLLBACK":
-                remedy = f"to repair it: palestra resume {shlex.quote(str(folder.path))}"
-                raise RunFolderError(
-                    f"{folder.path}: a process was killed while it wrote the study; {remedy}"
-                ) from error
-            cause = error.__cause__ or error  # Optuna says only that something was raised
-            why = re.sub(r"\s+", " ", f"{type(cause).__name__}: {cause}")
-            raise RunFolderError(f"{folder.path}: the study cannot be read: {why:.300}") from error
-
-
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    """An error, and those from which it came."""
-    cause: BaseException | None = error
-    while cause is not None:
-        yield cause
-        cause = cause.__cause__
+            raise
+        trials = require_sound(folder, study, data["objective"].get("goal"))
+        theirs = study.user_attrs.get(DEFINITION) or {}
+        if other := [key for key in theirs if key != "base" and theirs[key] != data.get(key)]:
+            raise RunFolderError(f"{folder.path}: study {storage.study!r} is that of a sweep with another {other[0]}")
+        return trials
 
 
 def _is_of_unmade_study(error: BaseException) -> bool:

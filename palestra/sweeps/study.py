@@ -4,10 +4,11 @@ A trial is claimed with the sweep's id in one write, so that whoever finds it ru
 process is dead.
 """
 
+import functools
 import uuid
 import warnings
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import optuna
 from optuna.trial import FrozenTrial, Trial, TrialState, create_trial
@@ -16,6 +17,7 @@ from palestra.config import ConfigError, ConfigErrorItem, UserConfig
 from palestra.config.rendering import inline_flow
 from palestra.runs.branching import tree_differences
 from palestra.sweeps.config import SweepConfig
+from palestra.sweeps.faults import errors_of_study, require_sound
 from palestra.sweeps.folder import SweepFolder
 from palestra.sweeps.outcomes import DEFINITION, FAILURE
 from palestra.sweeps.pruning import decide
@@ -27,24 +29,44 @@ from palestra.sweeps.space import Space
 FREE = ("place", "storage", "budget", "max_restarts", "base")
 
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def _asking(method: "Callable[Concatenate[SweepStudy, P], T]") -> "Callable[Concatenate[SweepStudy, P], T]":
+    """What the study's storage raises in a method becomes one line."""
+
+    @functools.wraps(method)
+    def asking(self: "SweepStudy", /, *args: P.args, **kwargs: P.kwargs) -> T:
+        with errors_of_study(self.folder):
+            return method(self, *args, **kwargs)
+
+    return asking
+
+
 class SweepStudy:
-    """The open study. Raises ConfigError if it cannot be reached, or is that of another sweep."""
+    """The open study. Raises ConfigError if it cannot be reached, or is that of another sweep; RunFolderError and
+    OSError, as all of its methods, if its storage is damaged or refuses."""
 
     def __init__(self, folder: SweepFolder, config: SweepConfig, space: Space) -> None:
         optuna.logging.set_verbosity(optuna.logging.ERROR)
         warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)  # the user chose them
-        self.id, self.config, self.space = folder.id, config, space
+        self.folder, self.id, self.config, self.space = folder, folder.id, config, space
         self.pruning = None if config.pruning is None else config.pruning.build()
         self.pruner = optuna.pruners.NopPruner() if self.pruning is None else self.pruning.pruner()
-        self.study = optuna.create_study(
-            storage=config.storage.open(folder.root),
-            sampler=self._sampler(),
-            pruner=self.pruner,
-            study_name=config.storage.study,
-            direction="maximize" if config.objective.goal == "max" else "minimize",
-            load_if_exists=True,
-        )
-        self._require_same()
+        with errors_of_study(folder):
+            self.study = optuna.create_study(
+                storage=config.storage.open(folder.root),
+                sampler=self._sampler(),
+                pruner=self.pruner,
+                study_name=config.storage.study,
+                direction="maximize" if config.objective.goal == "max" else "minimize",
+                load_if_exists=True,
+            )
+            self._require_same()
+            require_sound(folder, self.study, config.objective.goal)
+            if DEFINITION not in self.study.user_attrs:
+                self.study.set_user_attr(DEFINITION, self._definition())
 
     def _sampler(self) -> Any:
         if isinstance(self.config.search, GridConfig):
@@ -59,12 +81,10 @@ class SweepStudy:
         """Raise ConfigError if the study holds another sweep."""
         ours, theirs = self._definition(), self.study.user_attrs.get(DEFINITION)
         where = f"study {self.config.storage.study!r}"
-        if theirs is None and not self.study.get_trials(deepcopy=False):
-            self.study.set_user_attr(DEFINITION, ours)
-        elif theirs is None:
+        if theirs is None and self.study.get_trials(deepcopy=False):
             message = f"expected a new study, got {where}, which palestra did not make"
             raise ConfigError([ConfigErrorItem("storage.study", message)])
-        elif changes := list(tree_differences(theirs, ours)):
+        if theirs is not None and (changes := list(tree_differences(theirs, ours))):
             first = changes[0]
             message = f"expected a new study or that of this sweep, got {where}, in which {first.key} is"
             raise ConfigError(
@@ -75,16 +95,19 @@ class SweepStudy:
                 ]
             )
 
+    @_asking
     def trials(self) -> list[FrozenTrial]:
         return self.study.get_trials(deepcopy=False)
 
     def is_ours(self, trial: FrozenTrial) -> bool:
         return trial.user_attrs.get("folder") == self.id
 
+    @_asking
     def running(self) -> list[FrozenTrial]:
         """The trials that nobody has ended."""
         return self.study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
 
+    @_asking
     def claim(self) -> FrozenTrial:
         """A new trial, without a point yet."""
         token = uuid.uuid4().hex
@@ -92,6 +115,7 @@ class SweepStudy:
         self.study.add_trial(create_trial(state=TrialState.RUNNING, user_attrs=attributes))
         return next(trial for trial in self.running() if trial.user_attrs.get("claim") == token)
 
+    @_asking
     def point(self, trial: FrozenTrial) -> dict[str, Any]:
         """The trial's point; what was drawn before a kill is kept. Raises ConfigError if the user's own search
         fails."""
@@ -103,6 +127,7 @@ class SweepStudy:
             message = f"{self.config.search.name} raised {type(error).__name__}: {error}"
             raise ConfigError([ConfigErrorItem("search", message)]) from error
 
+    @_asking
     def report(self, number: int, step: int, value: float) -> bool:
         """Report a trial's value at a step, once, and say whether the pruner ends the trial there."""
         trial = self._trial(number)
@@ -111,6 +136,7 @@ class SweepStudy:
             trial = self._trial(number)
         return trial.last_step == step and decide(self.study, self.pruner, trial)
 
+    @_asking
     def note(self, number: int, facts: Mapping[str, Any]) -> None:
         trial = self._trial(number)
         for name, value in facts.items():
@@ -122,12 +148,15 @@ class SweepStudy:
         trial_id = storage.get_trial_id_from_study_id_trial_number(self.study._study_id, number)
         return storage.get_trial(trial_id)
 
+    @_asking
     def complete(self, number: int, value: float) -> None:
         self.study.tell(number, value, skip_if_finished=True)
 
+    @_asking
     def prune(self, number: int) -> None:
         self.study.tell(number, state=TrialState.PRUNED, skip_if_finished=True)
 
+    @_asking
     def fail(self, number: int, why: str, attribute: str = FAILURE) -> None:
         self.note(number, {attribute: why})
         self.study.tell(number, state=TrialState.FAIL, skip_if_finished=True)

@@ -154,8 +154,9 @@ class RecordingDisk(Disk):
     def rename(self, folder: int, name: str, to_folder: int, to_name: str) -> None:
         super().rename(folder, name, to_folder, to_name)
         above, to_above = self._number(folder), self._number(to_folder)
-        assert above is not None
-        assert to_above is not None
+        if above is None or to_above is None:  # outside of the root; nothing moves in or out
+            assert above is to_above is None
+            return
         number = self._names[above].pop(name)
         self._names[to_above][to_name] = number
         self.note(Put((above, to_above), ((above, name, None), (to_above, to_name, number))))

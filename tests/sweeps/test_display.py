@@ -321,7 +321,8 @@ def test_plain_lines_tell_what_ended_and_now_and_then_how_it_stands(monkeypatch:
         display.stopping(signal.SIGTERM, sweep_progress)
         display.update(sweep_progress, is_last=True)
     first, second, *others = written(console).splitlines()
-    assert first[:-30] == second[:-30] == progress_line(sweep_progress(), NOON)[:-30]
+    lines = [line.rpartition(" | ")[0] for line in (first, second, progress_line(sweep_progress(), NOON))]
+    assert lines[0] == lines[1] == lines[2], "but for the time of the day at which it ends"
     assert "106 of 1,000 trials done | 90 succeeded" in first
     assert "running: trial 100 seed 0 at 0%, trial 101 seed 1 at 11%" in first
     assert others == ["trial 3: succeeded, [red]3[/red]", "SIGTERM: the runs are being saved"]

@@ -1,0 +1,124 @@
+"""What is wrong with a study: errors of Optuna, SQLAlchemy and SQLite in words, and trials that palestra has not
+written."""
+
+import errno
+import math
+import re
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from palestra.config import ConfigError
+from palestra.config.own_modules import UntrustedError
+from palestra.storage.disk import RunFolderError
+from palestra.sweeps.outcomes import DEFINITION, ENV_STEPS, FAILURE, SECONDS, SKIPPED, VALUES
+from palestra.sweeps.storages import MOST_S
+
+if TYPE_CHECKING:
+    from optuna import Study
+    from optuna.trial import FrozenTrial
+
+    from palestra.sweeps.folder import SweepFolder
+
+DISK_ERRORS = {"SQLITE_FULL": errno.ENOSPC, "SQLITE_IOERR": errno.EIO}
+OF_THE_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EROFS)
+
+
+@contextmanager
+def errors_of_study(folder: "SweepFolder") -> Iterator[None]:
+    """Inside, whatever the study's storage raises becomes RunFolderError with a line that says what to do, or OSError
+    if the disk refuses."""
+    try:
+        yield
+    except (ConfigError, RunFolderError, UntrustedError):
+        raise
+    except Exception as error:  # of Optuna, SQLAlchemy, SQLite, or of what a damaged file makes them do
+        if isinstance(error, OSError) and error.errno in OF_THE_DISK:
+            raise
+        first = list(causes(error))[-1]
+        name = str(getattr(first, "sqlite_errorname", ""))
+        if name == "SQLITE_READONLY_ROLLBACK":
+            remedy = f"to repair it: palestra resume {shlex.quote(str(folder.path))}"
+            raise RunFolderError(f"{folder.path}: a process was killed while it wrote the study; {remedy}") from error
+        if name == "SQLITE_INTERRUPT":
+            message = f"the study cannot be read: it takes more than {MOST_S:g} s to answer"
+            raise RunFolderError(f"{folder.path}: {message}") from error
+        for prefix, number in DISK_ERRORS.items():
+            if name.startswith(prefix):
+                raise OSError(number, f"the study cannot be written: {first}", str(folder.path)) from error
+        cause = error.__cause__ or error  # Optuna says only that something was raised
+        why = re.sub(r"\s+", " ", f"{type(cause).__name__}: {cause}")
+        raise RunFolderError(f"{folder.path}: the study cannot be read: {why:.300}") from error
+
+
+def causes(error: BaseException) -> Iterator[BaseException]:
+    """An error, and those from which it came."""
+    cause: BaseException | None = error
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__
+
+
+def require_sound(folder: "SweepFolder", study: "Study", goal: str) -> "list[FrozenTrial]":
+    """The trials of a study. Raises RunFolderError if there is one that palestra has not written so. goal: max or
+    min."""
+    directions = [direction.name.lower() for direction in study.directions]
+    if directions != [expected := "maximize" if goal == "max" else "minimize"]:
+        got = " and ".join(directions) or "none"
+        raise RunFolderError(f"{folder.path}: the study is damaged: expected one objective, to {expected}, got {got}")
+    if not isinstance(study.user_attrs.get(DEFINITION, {}), Mapping):
+        raise RunFolderError(f"{folder.path}: the study is damaged: expected a mapping in {DEFINITION!r}")
+    begun = num_begun(folder)
+    trials = study.get_trials(deepcopy=False)
+    if begun > len(trials):
+        raise study_lost(folder, begun, len(trials))
+    for number, trial in enumerate(trials):
+        fault = _fault_of(trial) if trial.number == number else f"its number is {trial.number}"
+        if fault:
+            raise RunFolderError(f"{folder.path}: the study is damaged: trial {number}: {fault}")
+    return trials
+
+
+def num_begun(folder: "SweepFolder") -> int:
+    """How many trials the study must have at least: a trial has its folder after it is there."""
+    return max((int(name) + 1 for name in folder.trials.names() if re.fullmatch(r"\d{4,9}", name)), default=0)
+
+
+def study_lost(folder: "SweepFolder", begun: int, known: int) -> RunFolderError:
+    message = f"expected a study with {begun} trials, because trials/ has so many, got {known or 'none'}"
+    return RunFolderError(f"{folder.path}: {message}; put the study back from a copy, or begin a new sweep")
+
+
+def _fault_of(trial: "FrozenTrial") -> str:
+    """Why palestra has not written a trial so; empty if it may have."""
+    values, facts = trial.values or [], trial.user_attrs
+    is_complete = trial.state.name == "COMPLETE"
+    if len(values) > 1 or (is_complete and (len(values) != 1 or math.isnan(values[0]))):
+        return f"expected a number as its value, got {_shown(trial.values)}"
+    for name in ("folder", "claim", FAILURE, SKIPPED):
+        if not isinstance(facts.get(name, ""), str):
+            return f"expected a text as its {name}, got {_shown(facts[name])}"
+    for name in (ENV_STEPS, SECONDS):
+        if not _is_number(facts.get(name, 0.0)) or not 0 <= facts.get(name, 0.0) < math.inf:
+            return f"expected a number >= 0 as its {name}, got {_shown(facts[name])}"
+    of_seeds = facts.get(VALUES, {})
+    if not isinstance(of_seeds, Mapping) or not all(map(_is_number, of_seeds.values())):
+        return f"expected a number for each seed as its {VALUES}, got {_shown(of_seeds)}"
+    for name, decision in facts.items():
+        if name.startswith("pruning/") and not _is_decision(decision):
+            return f"expected a decision as its {name}, got {_shown(decision)}"
+    return ""
+
+
+def _is_decision(value: Any) -> bool:
+    return isinstance(value, Mapping) and {"prune": bool, "notes": dict} == {key: type(value[key]) for key in value}
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _shown(value: Any | Sequence[Any]) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
