@@ -1,6 +1,7 @@
 """A disk that is really full: a small file system of its own, filled up while a run trains on it."""
 
 import contextlib
+import errno
 import io
 import subprocess
 import time
@@ -20,7 +21,10 @@ from palestra.recording.to_csv import CsvConfig, CsvRecorder
 from palestra.recording.to_tensorboard import TensorBoardConfig, TensorBoardRecorder
 from palestra.storage.disk import RunFolderError
 from palestra.storage.segments import CheckpointError
+from palestra.sweeps.display import make_sweep_display
+from palestra.sweeps.sweep import Sweep
 from palestra.training.trainer import Trainer
+from tests.sweeps.ended import JOURNAL, ended_sweep, told
 
 MakeConfig = Callable[..., dict[str, Any]]
 
@@ -171,3 +175,18 @@ def test_a_command_that_has_no_room_is_one_line_and_changes_nothing(
     assert "No space left on device" in told
     assert "Traceback" not in told
     assert sorted((path, path.read_bytes()) for path in Path("run").rglob("*") if path.is_file()) == files
+
+
+@pytest.mark.parametrize("storage", [{"name": "sqlite"}, JOURNAL])
+def test_a_study_on_a_full_disk_is_one_line_and_goes_on_afterwards(storage: dict[str, Any], disk: Path) -> None:
+    sweep = ended_sweep(disk, storage=storage)
+    opened = Sweep.open(sweep, ["budget.trials=9"], make_sweep_display(Console(quiet=True)), trust=False)
+    fill(disk)
+    with pytest.raises(OSError, match="No space left") as refused:
+        for _ in range(100):
+            opened.study.claim()  # some fit into what the file has of the disk
+    assert refused.value.errno == errno.ENOSPC
+    assert "the disk refuses: [Errno 28]" in told("resume", sweep).output
+    (disk / "filler").unlink()
+    assert len(opened.study.trials()) == opened.study.claim().number
+    assert [trial.values for trial in opened.study.trials()[:3]] == [[1.0], None, [3.0]]

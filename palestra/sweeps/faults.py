@@ -3,6 +3,7 @@ written."""
 
 import errno
 import math
+import os
 import re
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
@@ -46,7 +47,7 @@ def errors_of_study(folder: "SweepFolder") -> Iterator[None]:
             raise RunFolderError(f"{folder.path}: {message}") from error
         for prefix, number in DISK_ERRORS.items():
             if name.startswith(prefix):
-                raise OSError(number, f"the study cannot be written: {first}", str(folder.path)) from error
+                raise OSError(number, os.strerror(number), str(folder.path / "study.db")) from error
         cause = error.__cause__ or error  # Optuna says only that something was raised
         why = re.sub(r"\s+", " ", f"{type(cause).__name__}: {cause}")
         raise RunFolderError(f"{folder.path}: the study cannot be read: {why:.300}") from error
