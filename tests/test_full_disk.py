@@ -183,8 +183,7 @@ def test_a_study_on_a_full_disk_is_one_line_and_goes_on_afterwards(storage: dict
     opened = Sweep.open(sweep, ["budget.trials=9"], make_sweep_display(Console(quiet=True)), trust=False)
     fill(disk)
     with pytest.raises(OSError, match="No space left") as refused:
-        for _ in range(100):
-            opened.study.claim()  # some fit into what the file has of the disk
+        [opened.study.claim() for _ in range(100)]  # some fit into what the file has of the disk
     assert refused.value.errno == errno.ENOSPC
     assert "the disk refuses: [Errno 28]" in told("resume", sweep).output
     (disk / "filler").unlink()
