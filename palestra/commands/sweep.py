@@ -14,6 +14,7 @@ from palestra.commands.suggest_sweep import read_bases, usual_sweep
 from palestra.config import ConfigError, ConfigErrorItem, load_yaml, trusting
 from palestra.config.files import full_key
 from palestra.runs.config import RunConfig, read_config
+from palestra.storage.disk import plain_path
 from palestra.sweeps.config import SweepConfig, is_sweep, read_sweep
 from palestra.sweeps.extra import require_optuna
 from palestra.sweeps.folder import SweepFolder, default_path, is_sweep_folder
@@ -79,7 +80,7 @@ def _differing_key(folder: SweepFolder, config: SweepConfig, bases: dict[str, Ru
     for key in ours.keys() - {"base", "place"}:
         if ours[key] != theirs.get(key):
             return key
-    there = {name: folder.bases.path / f"{name}.yml" for name in (Path(file).stem for file in theirs["base"])}
+    there = {name: plain_path(folder.bases, f"{name}.yml") for name in (Path(file).stem for file in theirs["base"])}
     is_same = there.keys() == bases.keys() and all(read_config(there[name]) == base for name, base in bases.items())
     return None if is_same else "base"
 
