@@ -144,9 +144,11 @@ class RunFolder:
             )
 
     def facts(self) -> RunFacts:
-        """The content of run.json. Raises RunFolderError if it is damaged."""
+        """The content of run.json. Raises RunFolderError if it is damaged or missing."""
         try:
             return RunFacts.model_validate(json.loads(self.root.read(self.run.name)))
+        except FileNotFoundError:
+            raise RunFolderError(f"{self.path} is not a run: {self.run} is missing") from None
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"]))
