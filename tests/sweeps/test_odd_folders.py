@@ -218,13 +218,13 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sweep_module, "NAME_S", 0.1)
 
 
-def until_told(lines: list[str], sweep: Sweep, lock: Lock) -> Iterator[str]:
-    """Works until something is told of waiting, and frees the lock then."""
+def until_told(lines: list[str], sweep: Sweep, lock: Lock, is_due: Callable[[], bool]) -> Iterator[str]:
+    """Works, and frees the lock when something was told of waiting and `is_due`."""
     held: Lock | None = lock
     end_s = time.monotonic() + 60
     while sweep._step() and time.monotonic() < end_s:
         waiting = [line for line in lines if line.startswith("waiting")]
-        if waiting and held is not None:
+        if waiting and held is not None and is_due():
             yield waiting[0]
             held.free()
             held = None
@@ -241,7 +241,7 @@ def test_a_run_that_a_stopped_process_holds_is_named_once_and_the_others_begin(
     assert lock is not None
     told = Told()
     opened = Sweep.open(sweep, [], told, trust=False)
-    [line] = until_told(told.lines, opened, lock)
+    [line] = until_told(told.lines, opened, lock, lambda: len(started) == 3)  # all others
     number = os.getpid()
     assert line == (
         f"waiting for process {number}, which holds {trial / 'seed-0'} (if it hangs, kill -9 {number} ends it)"
@@ -261,7 +261,7 @@ def test_a_trial_that_a_stopped_sweep_holds_is_named_where_nothing_else_is_left(
     assert lock is not None
     told = Told()
     opened = Sweep.open(sweep, [], told, trust=False)
-    [line] = until_told(told.lines, opened, lock)
+    [line] = until_told(told.lines, opened, lock, lambda: True)
     assert line.startswith(f"waiting for process {os.getpid()}, which holds {sweep / 'trials/0000'} (")
     assert states(opened) == ["succeeded", "succeeded"]
 
