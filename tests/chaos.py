@@ -105,7 +105,7 @@ class Watched(Trainer):
 
 def train(run: Path, config: dict[str, Any]) -> None:
     """Begin the run, or go on with it."""
-    trainer = Watched.load(run) if (run / "config.yml").exists() else Watched(config, run=run)
+    trainer = Watched.load(run) if (run / "run.json").exists() else Watched(config, run=run)
     trainer.fit()
 
 
@@ -155,7 +155,7 @@ def last_saved(run: Path) -> int | None:
     """Opt steps of the checkpoint that the next process begins with; None: there is none."""
     folder = RunFolder(run)
     checkpoints = Checkpoints(folder, keep_last=1, keep_every=None)
-    if not (run / "config.yml").exists() or not checkpoints.numbers():
+    if not (run / "run.json").exists() or not checkpoints.numbers():
         return None
     loaded = checkpoints.load("latest")
     assert not loaded.warnings, loaded.warnings
@@ -175,7 +175,7 @@ def suffer(algorithm: str, config: dict[str, Any], folder: Path, kills: int, rng
         assert lost <= SAVE_INTERVAL, f"{algorithm}: a kill at opt step {watch['opt_steps']} goes back to {saved}"
         tally.most_lost = max(tally.most_lost, lost)
         tally.count(algorithm, watch, saved is None)
-        if run.exists() and not (run / "config.yml").exists():  # no run yet
+        if run.exists() and not (run / "run.json").exists():  # no run yet
             shutil.rmtree(run)
     else:
         _, status = os.waitpid(forked(run, config), 0)

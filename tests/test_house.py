@@ -96,7 +96,7 @@ WRITERS = {
     "palestra.storage.disk": "the one door",
     "palestra.config.own_modules": "the list of trusted sources in the folder of the user's state",
     "palestra.storage.run_folder": "makes the folders that lead to a new run",
-    "palestra.sweeps.folder": "makes the folder of a new sweep, and removes that of a run of it that was never one",
+    "palestra.sweeps.folder": "makes the folders of new sweeps and of runs side by side",
     "palestra.storage.fetching": "gives a fetched run its name",
     "palestra.commands.export": "makes a new folder that the user names",
     "palestra.storage.replay_file": "makes a new folder that the user names",

@@ -95,7 +95,7 @@ def resume(
     run: Annotated[
         str,
         typer.Argument(
-            help="the folder of a run, a sweep or the runs of several seeds, or the URL of a run's mirror",
+            help="the folder of a run, a sweep, several seeds or a tournament, or the URL of a run's mirror",
             show_default=False,
         ),
     ],
@@ -106,9 +106,10 @@ def resume(
     quiet: Quiet = False,
 ) -> None:
     """Go on with a run from its last checkpoint, to the same bits as if it had never stopped; or with a sweep, or with
-    the runs of `train --seeds --at`."""
+    the runs of `train --seeds --at`; or play a tournament again that was stopped."""
     with one_line_errors(quiet):
         import palestra
+        from palestra.commands.tournament import is_tournament_folder, resume_tournament
         from palestra.storage.disk import RunFolderError
         from palestra.sweeps.folder import is_folder_of_seeds, is_sweep_folder, runs_in
 
@@ -121,6 +122,8 @@ def resume(
             from palestra.commands.side_by_side import resume_side_by_side
 
             resume_side_by_side(path, trust, shown)
+        elif is_tournament_folder(path) and into is None:
+            resume_tournament(path, trust, shown)
         elif (inside := runs_in(path)) != [path]:
             raise RunFolderError(_ways_on(path, inside))
         else:

@@ -4,10 +4,10 @@ of its own."""
 import shlex
 import signal
 import time
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from pydantic import Field
@@ -17,18 +17,22 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from palestra.commands.match import mistake
 from palestra.config import Config, NonNegativeInt, PositiveInt, check, load_yaml, render, trusting
 from palestra.config.own_modules import reading_stored
-from palestra.recording.results import Evaluation
+from palestra.recording.results import Evaluation, printable
 from palestra.recording.summary import render_seeds_summary
 from palestra.runs.config import RunConfig, read_config
 from palestra.runtime.signals import StopSignals, exit_text
-from palestra.storage.disk import Folder, RunFolderError
-from palestra.storage.records_file import read_records
-from palestra.sweeps.folder import SEEDS, default_path, make_new, remove_begun
-from palestra.sweeps.places import Job, LocalConfig, available_cores, last_line
+from palestra.storage.disk import Folder, RunFolderError, plain_path, written_name
+from palestra.storage.loaded_checkpoint import NOT_OURS
+from palestra.storage.lock import Lock, in_use
+from palestra.storage.records_file import iterate_records
+from palestra.sweeps.folder import SEEDS, default_path, make_new
+from palestra.sweeps.places import Job, LocalConfig, LocalPlace, available_cores, last_line
+from palestra.sweeps.seed_runs import has_begun
 from palestra.sweeps.watching import Growing
 
 POLL_S = 0.1
 BASE = "base.yml"  # the config of all runs
+LOCK = "lock"
 
 
 class _Seeds(Config):
@@ -37,18 +41,22 @@ class _Seeds(Config):
 
 
 class SeedRun:
-    """The run of one seed: begun if its folder does not exist, else gone on with."""
+    """The run of one seed. arguments: with which palestra begins it or goes on with it."""
 
     def __init__(self, folder: Path, seed: int, config: RunConfig) -> None:
         self.seed, self.path, self.log = seed, folder / f"seed-{seed}", folder / f"seed-{seed}.log"
         self.records = Growing(self.path, config.stop)
+        self.arguments: list[str] = []
         self.job: Job | None = None
         self.code: int | None = None
 
-    def arguments(self) -> list[str]:
-        if (self.path / "config.yml").is_file():
-            return ["resume", str(self.path), "--quiet"]
-        return ["train", str(self.path.parent / BASE), f"seed={self.seed}", "--run", str(self.path), "--quiet"]
+    def prepare(self, config: RunConfig, data: dict[str, Any]) -> None:
+        """Raises RunFolderError, ConfigError as `has_begun`."""
+        if has_begun(Folder(self.path.parent), self.path.name, config, data | {"seed": self.seed}):
+            self.arguments = ["resume", str(self.path), "--quiet"]
+        else:
+            base = self.path.parent / BASE
+            self.arguments = ["train", str(base), f"seed={self.seed}", "--run", str(self.path), "--quiet"]
 
 
 def train_side_by_side(
@@ -61,18 +69,29 @@ def train_side_by_side(
         most = max(1, available // threads)
         what = f"{threads} thread{'s' * (threads != 1)} each on {available} cores (execution.num_threads)"
         raise mistake("--at", f"expected at most {most}, because the runs use {what}, got {at}")
-    folder = _prepared(folder or default_path(name), config, _Seeds(seeds=list(seeds), at=at))
     place = LocalConfig(name="local", cores=at * threads, cores_per_run=threads, gpus=[], runs_per_gpu=1).build()
-    runs, signals = [SeedRun(folder, seed, config) for seed in seeds], StopSignals()
+    while folder is None:
+        free = default_path(name)
+        folder = free if make_new(free) else None
+    with _held(folder, config):
+        runs = [SeedRun(folder, seed, config) for seed in seeds]
+        data = load_yaml(folder / BASE)
+        for run in runs:
+            run.prepare(config, data)
+        Folder(folder).write(SEEDS, render(_Seeds(seeds=list(seeds), at=at), _Seeds).encode())
+        _train(runs, folder, config, place, shown)
+
+
+def _train(runs: Sequence[SeedRun], folder: Path, config: RunConfig, place: LocalPlace, shown: Console) -> None:
+    signals = StopSignals()
     with (
         signals.caught(config.output.stop_within_s, lambda why: _signal(runs, signal.SIGKILL)),
         _shown(runs, shown) as show,
     ):
         while signals.received is None and any(run.code is None for run in runs):
             for run in runs:
-                if run.job is None and sum(_is_running(each) for each in runs) < at:
-                    remove_begun(Folder(folder), run.path.name)
-                    run.job = place.start(run.arguments(), run.log)
+                if run.job is None and run.code is None and sum(map(_is_running, runs)) < place.num_runs:
+                    _start(run, place, shown)
                 _look(run, shown)
             show()
             time.sleep(POLL_S)
@@ -84,7 +103,7 @@ def train_side_by_side(
     if signals.received is not None:
         shown.print(f"stopped; to go on: palestra resume {shlex.quote(str(folder))}", soft_wrap=True, markup=False)
         raise typer.Exit(128 + signals.received)
-    done = {run.seed: _evaluations(run.path) for run in runs if run.code == 0}
+    done = {run.seed: _evaluations(run.path, shown) for run in runs if run.code == 0}
     if done:
         render_seeds_summary(shown, done)
     if len(done) < len(runs):
@@ -94,25 +113,55 @@ def train_side_by_side(
 def resume_side_by_side(folder: Path, trust: bool, shown: Console) -> None:
     """Go on with the runs of a folder, which another person may have made. Raises ConfigError, RunFolderError,
     UntrustedError."""
-    stored = check(load_yaml(folder / SEEDS), _Seeds)
+    stored = check(load_yaml(plain_path(Folder(folder), SEEDS)), _Seeds)
     with trusting(trust), reading_stored(folder / BASE):
-        config = read_config(folder / BASE)
+        config = read_config(plain_path(Folder(folder), BASE))
     train_side_by_side(config, folder.name, folder, stored.seeds, stored.at, shown)
 
 
-def _prepared(path: Path, config: RunConfig, seeds: _Seeds) -> Path:
-    """The folder of the runs. Raises RunFolderError if it exists and is not that of this config."""
+@contextmanager
+def _held(path: Path, config: RunConfig) -> Iterator[None]:
+    """A context in which this process alone works on the folder of the runs, which holds BASE. Raises RunFolderError,
+    and changes nothing, if the folder is that of something else, or another process works on it."""
     folder, text = Folder(path), render(config, RunConfig)
-    if make_new(path):
-        folder.write(BASE, text.encode())
-    elif folder.kind(BASE) != "file" or load_yaml(path / BASE) != load_yaml(text):
-        raise RunFolderError(f"{path} exists already, and does not hold runs of this config")
-    folder.write(SEEDS, render(seeds, _Seeds).encode())
-    return path
+    make_new(path)
+    try:
+        _require_ours(folder, text)
+        lock = Lock.take(folder, LOCK)
+    except (NotADirectoryError, FileNotFoundError) as error:
+        raise RunFolderError(f"{path} cannot be used: {error.strerror}") from error
+    if lock is None:
+        raise RunFolderError(in_use(folder))
+    try:
+        _require_ours(folder, text)  # as the process left it that was faster
+        if folder.kind(BASE) is None:
+            folder.write(BASE, text.encode())
+        yield
+    finally:
+        lock.free()
+
+
+def _require_ours(folder: Folder, text: str) -> None:
+    """Raise RunFolderError for a folder that is neither that of this config nor was made for it by a process that was
+    killed at once."""
+    if folder.kind(BASE) is None:
+        is_ours = all(written_name(name) in (LOCK, BASE) for name in folder.names())
+    else:
+        is_ours = load_yaml(plain_path(folder, BASE)) == load_yaml(text)
+    if not is_ours:
+        raise RunFolderError(f"{folder.path} exists already, and does not hold runs of this config")
 
 
 def _is_running(run: SeedRun) -> bool:
     return run.job is not None and run.job.poll() is None
+
+
+def _start(run: SeedRun, place: LocalPlace, shown: Console) -> None:
+    try:
+        run.job = place.start(run.arguments, run.log)
+    except RunFolderError as error:  # its log is no file of ours
+        run.code = 2
+        shown.print(f"seed {run.seed}: failed: {error}", soft_wrap=True, markup=False)
 
 
 def _look(run: SeedRun, shown: Console) -> None:
@@ -131,9 +180,20 @@ def _signal(runs: Sequence[SeedRun], number: int) -> None:
             run.job.signal(number)
 
 
-def _evaluations(run: Path) -> list[Evaluation]:
-    records = read_records(run / "records.jsonl")
-    return [Evaluation.from_record(record) for record in records if record.get("kind") == "evaluation"]
+def _evaluations(run: Path, shown: Console) -> list[Evaluation]:
+    """The evaluations in a run's records; what is damaged is told, and left out."""
+
+    def tell(fault: str) -> None:
+        shown.print(printable(fault), soft_wrap=True, markup=False)
+
+    found, file = list[Evaluation](), run / "records.jsonl"
+    for record in iterate_records(file, tell):
+        if record.get("kind") == "evaluation":
+            try:
+                found.append(Evaluation.from_record(record))
+            except NOT_OURS as error:
+                tell(f"{file}: an evaluation differs from what was written: {error!r}")
+    return found
 
 
 class _Bars:

@@ -14,6 +14,7 @@ from palestra.commands.suggest_sweep import read_bases, usual_sweep
 from palestra.config import ConfigError, ConfigErrorItem, load_yaml, render, trusting
 from palestra.config.files import full_key
 from palestra.runs.config import RunConfig, read_config
+from palestra.storage.disk import plain_path
 from palestra.sweeps.config import SweepConfig, is_sweep, read_sweep
 from palestra.sweeps.extra import require_optuna
 from palestra.sweeps.folder import SweepFolder, default_path, is_sweep_folder
@@ -81,7 +82,9 @@ def _differing_key(folder: SweepFolder, config: SweepConfig, bases: dict[str, Ru
             return key
     there = {Path(file).stem for file in theirs["base"]}
     data = {name: load_yaml(render(base, type(base))) for name, base in bases.items()}
-    is_same = there == bases.keys() and all(load_yaml(folder.bases.path / f"{name}.yml") == data[name] for name in data)
+    is_same = there == bases.keys() and all(
+        load_yaml(plain_path(folder.bases, f"{name}.yml")) == data[name] for name in data
+    )
     return None if is_same else "base"
 
 

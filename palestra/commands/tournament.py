@@ -7,13 +7,15 @@ from rich.console import Console
 
 from palestra.commands.evaluate import ShownEvaluations
 from palestra.commands.suggest_config import shipped_tournaments
-from palestra.config import ConfigError, load_yaml
+from palestra.config import ConfigError, load_yaml, trusting
+from palestra.config.validation import load_stored_config
 from palestra.recording.display import make_display
 from palestra.recording.display.scores import ratings_table, score_table
 from palestra.recording.results import Evaluation
 from palestra.report.page import write_report
 from palestra.runs.config import is_tournament
-from palestra.runs.tournament import NAME, Tournament, read_tournament
+from palestra.runs.tournament import NAME, Tournament, TournamentConfig, read_tournament
+from palestra.storage.disk import Folder, plain_path
 
 
 def tournament_file(argument: str) -> Path | None:
@@ -38,8 +40,27 @@ def play_tournament(
 ) -> None:
     """Play the tournament of a file into a folder of its own, and print scores and ratings. Raises ConfigError,
     RunFolderError, EvaluationFailed."""
-    tournament = Tournament(read_tournament(file, overrides, pairings))
-    tournament.begin(run, file.stem)
+    _play(Tournament(read_tournament(file, overrides, pairings)), run, file.stem, console)
+
+
+def is_tournament_folder(path: Path) -> bool:
+    """Whether a folder holds the config of a tournament; False for one that cannot be read."""
+    try:
+        return is_tournament_file(plain_path(Folder(path), "config.yml"))
+    except OSError:
+        return False
+
+
+def resume_tournament(folder: Path, trust: bool, console: Console) -> None:
+    """Play a tournament that was stopped, again from its start. Another person may have made the folder. Raises
+    ConfigError, RunFolderError, UntrustedError, EvaluationFailed."""
+    with trusting(trust):
+        config = load_stored_config(folder / "config.yml", (), TournamentConfig)
+    _play(Tournament(config), folder, folder.name, console)
+
+
+def _play(tournament: Tournament, run: Path | None, name: str, console: Console) -> None:
+    tournament.begin(run, name)
     with make_display("auto", console) as display:
         _, record = ShownEvaluations(tournament, [NAME], None, display).play(NAME)
     console.print(score_table([Evaluation.from_record(record)], console.width, 1000))

@@ -85,6 +85,11 @@ def copy_players(run: RunConfig, players: Mapping[str, Player], folder: Folder, 
         raise RunFolderError(f"{folder.path} cannot be written: {error}") from error
 
 
+def files_of_copies(run: RunConfig) -> set[str]:
+    """The names of all files that `copy_players` may write for a run."""
+    return {file for name in run.players for file in _files_of(name)}
+
+
 def _copy_player(player: Player, origin: FromRunConfig, config: bytes, folder: Folder) -> None:
     """Write a player's weights, counters, and the config file of the run that trained it."""
     folder.make()

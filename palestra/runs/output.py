@@ -83,9 +83,8 @@ class RunOutput:
             checkpoint_folder=None if elsewhere is None else str(elsewhere.resolve()),
         )
         try:
-            folder.write_facts(facts)
-            text = render(config, type(config))
-            folder.root.write(folder.config.name, text.encode())  # last: a folder with a config is a run
+            folder.root.write(folder.config.name, render(config, type(config)).encode())
+            folder.write_facts(facts)  # last: a folder with a config and run.json is a run
         except OSError as error:
             raise RunFolderError(f"{folder.path} cannot be written: {error}") from error
         return cls(folder, config, console)

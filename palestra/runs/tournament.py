@@ -5,6 +5,7 @@ import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any, Self
 
 from pydantic import Field, model_validator
@@ -36,13 +37,14 @@ from palestra.runs.config import (
     is_tournament,
 )
 from palestra.runs.evaluations import COUNTERS
-from palestra.runs.output import default_folder
 from palestra.runs.parts import build_evaluations, build_parts
 from palestra.runs.stored import EvaluationFailed
 from palestra.runtime.device import find_device
 from palestra.runtime.threads import limited_threads
-from palestra.storage.disk import RunFolderError, write_traceback
+from palestra.storage.disk import RunFolderError, plain_path, write_traceback
 from palestra.storage.facts import RunFacts
+from palestra.storage.lock import Lock
+from palestra.storage.records_file import iterate_records
 from palestra.storage.run_folder import RunFolder
 
 NAME = "tournament"  # of its only evaluation
@@ -158,6 +160,7 @@ class Tournament:
     """
 
     folder: RunFolder
+    lock: Lock
 
     def __init__(self, config: TournamentConfig) -> None:
         self.config = config
@@ -167,17 +170,30 @@ class Tournament:
         self.counters = dict.fromkeys(COUNTERS, 0)
 
     def begin(self, run: Path | None, name: str) -> None:
-        """Make the tournament's folder, with its config and run.json. run: its path, where nothing may be; None:
-        runs/NAME-N. Raises RunFolderError."""
-        self.folder = default_folder(run, name)
-        for unused in ("checkpoints", "buffers"):
-            self.folder.root.below(unused).remove_empty()
+        """Make the tournament's folder, with its config and run.json, and lock it until `evaluate` has ended.
+
+        run: its path, where nothing may be but this tournament, not played to its end; None: runs/NAME-N. Raises
+        RunFolderError.
+        """
+        self.folder = RunFolder.create(Path("runs"), name) if run is None else _folder_at(run, self.config)
+        self.lock = self.folder.take_lock()
+        try:
+            _require_unplayed(self.folder, self.config)  # as the process left it that was faster
+            self._write_begin()
+        except BaseException:
+            self.lock.free()
+            raise
+
+    def _write_begin(self) -> None:
         hashes = user_class_hashes(self.config.as_run())
         absent = dict.fromkeys(("trainer_in_python", "branched_from", "mirror", "checkpoint_folder"))
         facts = RunFacts.of_now(id=uuid.uuid4().hex, user_classes=hashes, set_in_python=[], **absent)
         try:
-            self.folder.write_facts(facts)
+            for unused in ("checkpoints", "buffers"):
+                self.folder.root.below(unused).remove_empty()
+            self.folder.evaluations.make()
             self.folder.root.write(self.folder.config.name, render(self.config, TournamentConfig).encode())
+            self.folder.write_facts(facts)
         except OSError as error:
             raise RunFolderError(f"{self.folder.path} cannot be written: {error}") from error
 
@@ -195,9 +211,40 @@ class Tournament:
                 result = self.evaluations.play(name, num_games or self.config.num_games, True, watch)
         except EnvironmentFailed as error:
             raise EvaluationFailed(f"{error}; {write_traceback(self.folder.evaluations, error)}") from error
-        clock = {"seconds": time.perf_counter() - started}
-        record = {"kind": "evaluation", **self.counters, **result, "clock": clock}
-        records = JsonlRecorder(self.folder.records)
-        records.write(record)
-        records.close()
-        return self.folder.records, record
+        else:
+            clock = {"seconds": time.perf_counter() - started}
+            record = {"kind": "evaluation", **self.counters, **result, "clock": clock}
+            records = JsonlRecorder(self.folder.records)
+            records.cut(0)  # of a line that a process was killed while it wrote
+            records.write(record)
+            records.close()
+            return self.folder.records, record
+        finally:
+            self.lock.free()
+
+
+def _folder_at(run: Path, config: TournamentConfig) -> RunFolder:
+    """A new folder, or that of this tournament, not played to its end. Raises RunFolderError."""
+    try:
+        return RunFolder.create_at(run)
+    except RunFolderError:
+        if not run.is_dir():
+            raise
+    folder = RunFolder(run)
+    _require_unplayed(folder, config)
+    return folder
+
+
+def _require_unplayed(folder: RunFolder, config: TournamentConfig) -> None:
+    """Raise RunFolderError for a folder of anything but this tournament, or in which it was played to its end."""
+    other = RunFolderError(f"{folder.path} exists already, and does not hold this tournament")
+    if folder.root.kind(folder.config.name) is None:
+        try:
+            folder.require_begun_only()
+        except RunFolderError:
+            raise other from None
+    elif load_yaml(plain_path(folder.root, folder.config.name)) != load_yaml(render(config, TournamentConfig)):
+        raise other
+    if any(record.get("kind") == "evaluation" for record in iterate_records(folder.records, lambda fault: None)):
+        see = f"palestra report {quote(str(folder.path))}"
+        raise RunFolderError(f"{folder.path} holds this tournament, played to its end; to see it: {see}")

@@ -6,11 +6,10 @@ has no second hard link. Anything else raises RefusedPathError and stays unchang
 """
 
 import errno
-import fcntl
 import hashlib
 import os
+import re
 import stat
-import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -21,6 +20,7 @@ from palestra.storage.secrets import redacted
 
 FAILURE = "failure.txt"
 PIECE = 16 << 20  # bytes that are read at a time
+MAX_CONFIG_BYTES = 16 << 20
 MAX_BYTES = 64 << 20  # of a file that is read whole without a known size; palestra's own are much smaller
 
 OPEN = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC  # a FIFO must not block, and no link is followed
@@ -100,19 +100,6 @@ class OpenFile:
 
     def sync(self) -> None:
         DISK.sync(self.descriptor)
-
-    def lock(self, wait_s: float = 0.0) -> bool:
-        """Lock the file for this process alone, which the kernel ends however the process ends, or when the file is
-        closed. False if another process still holds it after so many seconds."""
-        end = time.monotonic() + wait_s
-        while True:
-            try:
-                fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return True
-            except BlockingIOError:
-                if time.monotonic() >= end:
-                    return False
-                time.sleep(0.005)
 
     def close(self) -> None:
         os.close(self.descriptor)
@@ -352,6 +339,20 @@ def write_bytes(path: Path, content: bytes) -> None:
 def write_text(path: Path, text: str) -> None:
     """Write a text file in UTF-8 atomically."""
     write_bytes(path, text.encode())
+
+
+def plain_path(folder: Folder, name: str) -> Path:
+    """The path of a file that another person may have made, to read it there. Raises RefusedPathError for a link, a
+    pipe, or a file that is larger than any config."""
+    if folder.kind(name) is not None:
+        folder.read(name, MAX_CONFIG_BYTES)
+    return folder.path / name
+
+
+def written_name(name: str) -> str:
+    """The name that a file was to have which `Folder.write` was killed while it wrote; any other name as it is."""
+    match = re.fullmatch(r"\.(.+)\.[0-9]+\.tmp", name)
+    return match[1] if match else name
 
 
 def _create(folder: int, name: str, content: bytes) -> None:

@@ -1,21 +1,20 @@
 """The folder of a run: its paths, the lock that allows one writing process, and the facts in run.json."""
 
-import fcntl
 import json
 import os
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 from pydantic import ValidationError
 
-from palestra.storage.disk import FAILURE, WORDS, Folder, RunFolderError
+from palestra.storage.disk import FAILURE, WORDS, Folder, RunFolderError, plain_path, written_name
 from palestra.storage.facts import RUN_FORMAT, RunFacts, to_json
+from palestra.storage.lock import Lock, in_use
 
-MAX_CONFIG_BYTES = 16 << 20
 OUR_FOLDERS = (
     "checkpoints",
     "buffers",
@@ -32,6 +31,8 @@ OUR_FILES = (
     *("lock", "config.yml", "run.json", "records.jsonl", "changes.jsonl", "unfiled"),
     *("scores.png", "report.html", FAILURE),
 )
+BEGUN_FOLDERS = ("checkpoints", "buffers", "evaluations", "players")
+BEGUN_FILES = ("lock", "config.yml")  # run.json comes last: a folder with both is a run
 OWNER = "owner.json"
 UNFILED = "unfiled"
 
@@ -122,7 +123,7 @@ class RunFolder:
             remedy = "; palestra resume URL brings a run back from its mirror, into a folder" if is_url else ""
             raise RunFolderError(f"{path} is not a run: {folder.config} is missing{remedy}")
         try:
-            folder.root.read(folder.config.name, MAX_CONFIG_BYTES)
+            plain_path(folder.root, folder.config.name)
         except OSError as error:
             raise RunFolderError(f"{path} cannot be used: {error}") from None
         folder._require_format()
@@ -143,9 +144,11 @@ class RunFolder:
             )
 
     def facts(self) -> RunFacts:
-        """The content of run.json. Raises RunFolderError if it is damaged."""
+        """The content of run.json. Raises RunFolderError if it is damaged or missing."""
         try:
             return RunFacts.model_validate(json.loads(self.root.read(self.run.name)))
+        except FileNotFoundError:
+            raise RunFolderError(f"{self.path} is not a run: {self.run} is missing") from None
         except ValidationError as error:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"]))
@@ -182,6 +185,36 @@ class RunFolder:
             if elsewhere is not None and self._large_files.path == Path(elsewhere):
                 shutil.rmtree(elsewhere, ignore_errors=True)
         shutil.rmtree(self.path, ignore_errors=True)
+
+    def require_begun_only(self, copies: Collection[str] = ()) -> None:
+        """Raise RunFolderError, which names the reason, unless the folder is that of a run which was killed before it
+        was one: without run.json, and with nothing but a config, copies of players, and empty folders. copies: the
+        names of the files in `players/`."""
+        for folder, files in self._begun(copies):
+            for name in folder.names():
+                is_inner = folder == self.root and name in BEGUN_FOLDERS
+                if folder.kind(name) != ("folder" if is_inner else "file") or not (is_inner or _is_of(name, files)):
+                    missing = (self.run if self.root.kind(self.run.name) is None else self.config).name
+                    found = folder.path.joinpath(name).relative_to(self.path)
+                    raise RunFolderError(
+                        f"{self.path}: expected a run, but {missing} is missing, and {found} is there; bring {missing} "
+                        "back, or move the folder away, and the run begins anew"
+                    )
+
+    def remove_begun(self, copies: Collection[str] = ()) -> None:
+        """Remove the folder, for which `require_begun_only` holds, else raise RunFolderError. No other file goes."""
+        self.require_begun_only(copies)
+        for folder, files in self._begun(copies):
+            folder.remove_files(partial(_is_of, files=files))
+            if folder != self.root:
+                folder.remove_empty()
+        Folder(self.path.parent, self.path.name).remove_empty()
+
+    def _begun(self, copies: Collection[str]) -> Iterator[tuple[Folder, Collection[str]]]:
+        """The folders that there are before there is a run, the outer one last, each with the names of its files."""
+        for name in BEGUN_FOLDERS:
+            yield self.root.below(name), copies if name == self.players.path.name else ()
+        yield self.root, BEGUN_FILES
 
     @classmethod
     def of_checkpoint(cls, path: Path) -> "RunFolder":
@@ -256,39 +289,30 @@ class RunFolder:
                 )
                 raise RunFolderError(f"{self.path / name}: expected a {expected} of the run, got {WORDS[kind]}{remedy}")
 
-    @contextmanager
-    def lock(self) -> Iterator[None]:
-        """Lock the run, so that only this process writes to it. The kernel frees the lock however the process ends.
-
-        Raises RunFolderError if another process holds the lock (the message has its id), and for the reasons of
-        `require_plain`. May not be nested.
-        """
+    def take_lock(self) -> Lock:
+        """Lock the run, so that only this process writes to it. Raises RunFolderError if another process holds the lock
+        (the message has its id), and for the reasons of `require_plain`."""
         self.require_plain()
         try:
-            file = self.root.append("lock")
+            lock = Lock.take(self.root, "lock")
+            if lock is None:
+                raise RunFolderError(in_use(self.root))
         except RunFolderError:
             raise
         except OSError as error:
             raise RunFolderError(f"{self.path} cannot be used: {error}") from error
+        return lock
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """A context that holds the lock, as `take_lock` takes it. May not be nested."""
+        lock = self.take_lock()
+        self.holds_lock = True
         try:
-            try:
-                fcntl.flock(file.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                holder = b"".join(file.pieces(20)).decode(errors="replace").strip() or "of unknown id"
-                raise RunFolderError(f"{self.path} is in use by process {holder}; wait for it or stop it") from None
-            with suppress(OSError):  # on a full disk the lock holds, only its file does not name the holder
-                file.truncate(0)
-                file.append(str(os.getpid()).encode())
-            self.holds_lock = True
-            try:
-                yield
-            finally:
-                self.holds_lock = False
-                fcntl.flock(
-                    file.descriptor, fcntl.LOCK_UN
-                )  # closing is not enough where a forked child shares the file
+            yield
         finally:
-            file.close()
+            self.holds_lock = False
+            lock.free()
 
     def is_in_use(self) -> bool:
         """Whether a process of this machine holds the lock, read from /proc/locks without taking the lock. False if the
@@ -301,3 +325,9 @@ class RunFolder:
             return False
         # as "1: FLOCK ADVISORY WRITE <process> <major>:<minor>:<inode> 0 EOF"
         return any(lock[1] == "FLOCK" and lock[4] == holder and lock[5].endswith(f":{inode}") for lock in locks)
+
+
+def _is_of(name: str, files: Collection[str]) -> bool:
+    """Whether a name is that of one of some files, or of one of them or run.json that a process was killed while it
+    wrote."""
+    return name in files or (written_name(name) != name and written_name(name) in (*files, "run.json"))

@@ -18,7 +18,7 @@ from rich.console import Console
 from palestra.recording.display import can_draw, needs_ascii
 from palestra.recording.display.lines import Line
 from palestra.recording.display.live import LiveLines
-from palestra.recording.results import plain_ascii
+from palestra.recording.results import plain_ascii, printable
 from palestra.sweeps.frame import frame_lines
 from palestra.sweeps.progress import SweepProgress
 from palestra.sweeps.texts import progress_line
@@ -47,6 +47,9 @@ class SweepDisplay:
 
     def ended(self, line: str) -> None:
         """A trial has ended; line: how."""
+
+    def note(self, line: str) -> None:
+        """Tell something of which a trial's end says nothing."""
 
     def stopping(self, number: int, read: Read) -> None:
         """A signal has come, and the runs are saved."""
@@ -100,6 +103,9 @@ class PlainSweepDisplay(_Reading):
     def ended(self, line: str) -> None:
         self._print(line)
 
+    def note(self, line: str) -> None:
+        self._print(line)
+
     def stopping(self, number: int, read: Read) -> None:
         self._print(f"{signal.Signals(number).name}: the runs are being saved")
 
@@ -122,6 +128,9 @@ class LiveSweepDisplay(LiveLines, _Reading):
 
     def ended(self, line: str) -> None:
         self._due_s = -math.inf
+
+    def note(self, line: str) -> None:
+        self._region.print_above(f"{plain_ascii(line) if self.is_ascii else printable(line)}\n")
 
     def stopping(self, number: int, read: Read) -> None:
         self._due_s = -math.inf

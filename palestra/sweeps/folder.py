@@ -8,10 +8,9 @@ trials/0003/     config.yml, and for each seed seed-N/ (a run) and seed-N.log
 best.yml         the config of the best trial so far
 """
 
-import fcntl
 import json
+import os
 import re
-import shutil
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -19,32 +18,13 @@ from pathlib import Path
 from typing import Any
 
 from palestra.config import load_yaml
-from palestra.storage.disk import Folder, OpenFile, RunFolderError
+from palestra.storage.disk import WORDS, Folder, RunFolderError
+from palestra.storage.lock import Lock
 
+OUR_FILES = ("sweep.yml", "sweep.json", "best.yml", "lock")
+STUDY = re.compile(r"study\.(db|journal)([-.].+)?")
 FORMAT = 1
 SEEDS = "seeds.yml"  # of a folder that `palestra train --seeds --at` has made: which seeds, and how many at a time
-
-
-class Lock:
-    """A locked file. The kernel frees the lock however the process ends."""
-
-    def __init__(self, file: OpenFile) -> None:
-        self.file = file
-
-    @classmethod
-    def take(cls, folder: Folder, name: str, wait: bool = False) -> "Lock | None":
-        """None if another process holds it, unless `wait`."""
-        file = folder.append(name)
-        try:
-            fcntl.flock(file.descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        except BlockingIOError:
-            file.close()
-            return None
-        return cls(file)
-
-    def free(self) -> None:
-        fcntl.flock(self.file.descriptor, fcntl.LOCK_UN)
-        self.file.close()
 
 
 class SweepFolder:
@@ -84,10 +64,10 @@ class SweepFolder:
             begun.root.write("sweep.yml", sweep.encode())
             folder.is_new = begun._move_to(whole)
         except BaseException:
-            shutil.rmtree(begun.path)
+            begun._remove()
             raise
         if not folder.is_new:
-            shutil.rmtree(begun.path)
+            begun._remove()
             if not is_sweep_folder(path) or load_yaml(folder.config) != load_yaml(sweep):
                 raise RunFolderError(f"{path} exists already, and is no sweep of this file")
         return folder
@@ -110,7 +90,22 @@ class SweepFolder:
     def remove_unused(self) -> None:
         """Remove the folder if it is new and has no trial, for its sweep could not begin."""
         if self.is_new and not self.trials.names():
-            shutil.rmtree(self.path)
+            self._remove()
+
+    def _remove(self) -> None:
+        """Remove the folder of a sweep without trials; files of others stay, and the folder with them."""
+        self.bases.remove_files(lambda name: name.endswith(".yml"))
+        self.root.remove_files(lambda name: name in OUR_FILES or STUDY.fullmatch(name))
+        whole = self.path.absolute()
+        for folder in (self.bases, self.trials, Folder(whole.parent, whole.name)):
+            folder.remove_empty()
+
+    def require_plain(self) -> None:
+        """Raise RunFolderError if a link or another kind of file has replaced a file or folder that palestra writes."""
+        for name in (*OUR_FILES, "base", "trials"):
+            kind, expected = self.root.kind(name), "file" if name in OUR_FILES else "folder"
+            if kind not in (expected, None):
+                raise RunFolderError(f"{self.path / name}: expected a {expected} of the sweep, got {WORDS[kind]}")
 
     @property
     def id(self) -> str:
@@ -156,7 +151,7 @@ def make_new(path: Path) -> bool:
 def default_path(name: str) -> Path:
     """runs/NAME-N with the smallest N that is free."""
     number = 1
-    while (path := Path("runs") / f"{name}-{number}").exists():
+    while os.path.lexists(path := Path("runs") / f"{name}-{number}"):
         number += 1
     return path
 
@@ -184,7 +179,7 @@ def runs_in(path: Path) -> list[Path]:
     train --seeds --run` put into one folder; [path] for anything else."""
     if is_sweep_folder(path):
         trials = SweepFolder(path).trials
-        return [run for name in trials.names() for run in _runs_of(trials.below(name))]
+        return [run for name in trials.names() if trials.kind(name) != "file" for run in _runs_of(trials.below(name))]
     if (sweep := sweep_of(path / "seed-0")) is not None:
         return _runs_of(SweepFolder(sweep).trials.below(path.absolute().name))
     folder = Folder(path)
@@ -195,12 +190,6 @@ def runs_in(path: Path) -> list[Path]:
 
 
 def _runs_of(trial: Folder) -> list[Path]:
-    names = [name for name in trial.names() if re.fullmatch(r"seed-\d+", name)]
+    names = [name for name in trial.names() if re.fullmatch(r"seed-\d+", name) and trial.kind(name) != "file"]
     found = [trial.below(name) for name in sorted(names, key=lambda name: int(name[5:]))]
     return [folder.path for folder in found if folder.kind("config.yml") == "file"]
-
-
-def remove_begun(trial: Folder, name: str) -> None:
-    """Remove the folder of a run that was killed before it was one."""
-    if trial.kind(name) == "folder" and trial.below(name).kind("config.yml") is None:
-        shutil.rmtree(trial.path / name)

@@ -13,6 +13,7 @@ from typing import Any
 from optuna.storages.journal import BaseJournalBackend
 
 from palestra.storage.disk import Folder, OpenFile, RunFolderError
+from palestra.storage.lock import lock_within
 
 WAIT_S = 30.0  # for another process that adds a line
 BLOCK = 4096  # bytes of the end that are looked at first
@@ -54,7 +55,7 @@ class JournalFile(BaseJournalBackend):
         """Raises OSError, and RunFolderError if another process holds the file for too long."""
         file = self.folder.append(self.name)
         try:
-            if not file.lock(WAIT_S):
+            if not lock_within(file, WAIT_S):
                 raise RunFolderError(f"{self.path} has been locked by another process for {WAIT_S:g} s")
             if file.size != self._sound_size and (sound := _sound_size(file)) < file.size:
                 file.truncate(sound)

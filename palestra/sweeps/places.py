@@ -20,6 +20,7 @@ from palestra.config import Config, ConfigError, ConfigErrorItem, NonEmptyStr, P
 from palestra.storage.disk import Folder
 
 COMMAND = [sys.executable, "-P", "-m", "palestra.sweeps.leashed"]
+TAIL_BYTES = 65536  # of a log, in which its last line is looked for
 
 
 class Job(ABC):
@@ -150,7 +151,8 @@ class LocalJob(Job):
 def last_line(log: Path) -> str:
     """The last line that a job printed; empty if there is none."""
     try:
-        lines = log.read_text(errors="replace").split("\n")
+        with Folder(log.parent).reading(log.name) as file:
+            text = os.pread(file.descriptor, TAIL_BYTES, max(0, file.size - TAIL_BYTES)).decode(errors="replace")
     except OSError:
         return ""
-    return next((re.sub(r"\s+", " ", line).strip()[:500] for line in reversed(lines) if line.strip()), "")
+    return next((re.sub(r"\s+", " ", line).strip()[:500] for line in reversed(text.split("\n")) if line.strip()), "")

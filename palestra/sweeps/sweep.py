@@ -1,9 +1,10 @@
 """A sweep at work: claims trials, gives them cores, ends when the budget does. Several processes may work on one."""
 
+import math
 import signal
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Self
 
@@ -11,19 +12,22 @@ from palestra.config import ConfigError, ConfigErrorItem, check_overridden, load
 from palestra.config.own_modules import reading_stored
 from palestra.runs.config import RunConfig, read_config
 from palestra.runtime.signals import StopSignals
+from palestra.storage.disk import RunFolderError, plain_path
+from palestra.storage.lock import Lock, holder
 from palestra.sweeps.config import SweepConfig
 from palestra.sweeps.display import SweepDisplay
-from palestra.sweeps.folder import Lock, SweepFolder
+from palestra.sweeps.folder import SweepFolder
 from palestra.sweeps.outcomes import FAILURE, SKIPPED, best_of, env_steps_of, state_of, value_of
 from palestra.sweeps.plan import Plan
 from palestra.sweeps.progress import SweepProgress, progress_of
 from palestra.sweeps.search import GridConfig
 from palestra.sweeps.study import SweepStudy
-from palestra.sweeps.trials import OwnedTrial, config_of_runs
+from palestra.sweeps.trials import OwnedTrial, config_of_runs, one_line
 
 POLL_S = 0.05
 LOOK_S = 1.0  # how often the study is asked for work, besides when a trial of ours has ended
 FIXED = sorted(SweepConfig.model_fields.keys() - {"budget", "place", "max_restarts"})  # of a stored sweep
+NAME_S = 5.0  # after which a process that holds a run is named: one whose sweep was killed has ended long before
 LEAVE_S = 60.0  # for runs to save after a signal
 
 
@@ -41,6 +45,8 @@ class Sweep:
         self.folder, self.plan, self.config, self.display = folder, plan, plan.config, display
         self.reading = reading
         self.place = self.config.place.build()
+        folder.require_plain()
+        folder.trials.make()
         with folder.alone():  # else two processes may make the study at the same time
             self.study = SweepStudy(folder, self.config, plan.space)
         self.owned: list[OwnedTrial] = []
@@ -48,6 +54,7 @@ class Sweep:
         self._num_points = len(plan.space.points()) if isinstance(self.config.search, GridConfig) else None
         self._began = time.monotonic()
         self._look_again, self._is_over = self._began, False
+        self._held: dict[Path, float] = {}  # runs and trials that others hold: since when; -inf: that was told
 
     @classmethod
     def create(cls, path: Path, config: SweepConfig, bases: dict[str, RunConfig], display: SweepDisplay) -> Self:
@@ -80,7 +87,7 @@ class Sweep:
             if changed := [key for key in FIXED if config.model_dump()[key] != stored[key]]:
                 message = "expected the value with which the sweep began (budget, place and max_restarts may change)"
                 raise ConfigError([ConfigErrorItem(key, f"{message}, got another") for key in changed])
-            bases = {Path(name).stem: read_config(folder.bases.path / Path(name).name) for name in config.base}
+            bases = {Path(name).stem: read_config(plain_path(folder.bases, Path(name).name)) for name in config.base}
         with reading():  # all that is named so far may be imported; the plan reads what the values of the space name
             plan = Plan(config, bases)
         sweep = cls(folder, plan, display, reading)
@@ -125,22 +132,45 @@ class Sweep:
         return bool(self.owned) or not self._is_over
 
     def _start(self) -> bool:
-        """Start a run that waits, if there is one."""
+        """Start a run that waits, if there is one that nobody else trains."""
         for trial in self.owned:
-            run = trial.waiting()
-            if run is not None and trial.is_free(run):
-                trial.start(run, self.place)
-                return True
+            for run in trial.waiting():
+                process = trial.holder(run)
+                if process is None:
+                    self._held.pop(run.path, None)
+                    trial.start(run, self.place)
+                    return True
+                self._wait_for(process, run.path)
         return False
 
+    def _wait_for(self, process: str, path: Path) -> None:
+        """Name the process that holds a run or a trial for which this one waits, once."""
+        if path not in self._held:
+            self._held[path] = time.monotonic()
+        elif not self._is_named(path) and time.monotonic() - self._held[path] > NAME_S:
+            self._held[path] = -math.inf
+            self.display.note(
+                f"waiting for process {process}, which holds {path} (if it hangs, kill -9 {process} ends it)"
+            )
+
+    def _is_named(self, path: Path) -> bool:
+        return self._held.get(path) == -math.inf
+
     def _find_work(self) -> bool:
-        """Take over a trial, or begin one, if there is any and none of ours waits."""
-        if any(trial.waiting() for trial in self.owned) or time.monotonic() < self._look_again:
+        """Take over a trial, or begin one, if there is any and none of ours waits for a place, or for a process that
+        will end in a moment."""
+        waiting = [run.path for trial in self.owned for run in trial.waiting()]
+        if not all(map(self._is_named, waiting)) or time.monotonic() < self._look_again:
             return False
         if self._adopt() or self._begin():
             return True
         self._look_again = time.monotonic() + LOOK_S
-        self._is_over = not any(map(self.study.is_ours, self.study.running()))
+        elsewhere = [self.folder.trial(trial.number) for trial in self.study.running() if self.study.is_ours(trial)]
+        self._is_over = not elsewhere
+        if not self.owned:
+            for folder in elsewhere:
+                with suppress(OSError):
+                    self._wait_for(holder(folder, "lock"), folder.path)
         return False
 
     def _has_room(self) -> bool:
@@ -160,42 +190,51 @@ class Sweep:
     def _adopt(self) -> bool:
         """Take over a trial of a dead process."""
         mine = {trial.number for trial in self.owned}
-        for trial in self.study.running():
-            if trial.number not in mine and self.study.is_ours(trial):
-                lock = Lock.take(self.folder.trial(trial.number).make(), "lock")
-                if lock is not None:
-                    return self._own(trial.number, lock)
-        return False
+        found = (trial.number for trial in self.study.running() if self.study.is_ours(trial))
+        return any(self._take(number) for number in found if number not in mine)
 
     def _begin(self) -> bool:
         """Begin a new trial, if the budget allows one."""
         with self.folder.alone():
             if not self._may_begin():
                 return False
-            trial = self.study.claim()
-            lock = Lock.take(self.folder.trial(trial.number).make(), "lock", wait=True)
-            assert lock is not None
-        return self._own(trial.number, lock)
+            number = self.study.claim().number
+        self._take(number)  # else another process has taken it over
+        return True
 
-    def _own(self, number: int, lock: Lock) -> bool:
+    def _take(self, number: int) -> bool:
+        """Own a trial, or fail it if it has no folder that can be used; False if another process owns it."""
+        try:
+            lock = Lock.take(self.folder.trial(number).make(), "lock")
+        except RunFolderError as error:
+            self.study.fail(number, str(error))
+            self._ended(number)
+            return True
+        if lock is not None:
+            self._own(number, lock)
+        return lock is not None
+
+    def _own(self, number: int, lock: Lock) -> None:
         if self._num_points is not None and number >= self._num_points:  # somebody in another folder was faster
             self.study.fail(number, "no point of the grid is left", SKIPPED)
             lock.free()
-            return True
-        trial = next(each for each in self.study.running() if each.number == number)
+            return
+        trial = next((each for each in self.study.running() if each.number == number), None)
+        if trial is None:  # another process has ended it in between
+            lock.free()
+            return
         try:
             with self.reading():
                 config = self.plan.space.config_at(self.study.point(trial))
                 if excluded := self.plan.excluded_by(config):
                     self.study.fail(number, excluded, SKIPPED)
                     lock.free()
-                    return True
+                    return
                 self.owned.append(OwnedTrial(self.study, self.folder, self.config, number, config, lock))
-        except ConfigError as error:
-            self.study.fail(number, "; ".join(map(str, error.errors)))
+        except (ConfigError, RunFolderError) as error:
+            self.study.fail(number, one_line(error))
             lock.free()
             self._ended(number)
-        return True
 
     def _ended(self, number: int) -> None:
         """Say how a trial has ended, and keep the best config."""

@@ -4,6 +4,7 @@ import math
 import signal
 import time
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,14 @@ from palestra.config import ConfigError, ConfigErrorItem, load_yaml, render
 from palestra.runs.config import RunConfig, read_config
 from palestra.runtime.signals import exit_text
 from palestra.runtime.statistics import interquartile_mean
+from palestra.storage.disk import RunFolderError, plain_path
+from palestra.storage.lock import Lock, holder, is_held
 from palestra.sweeps.config import SweepConfig
-from palestra.sweeps.folder import Lock, SweepFolder, remove_begun
+from palestra.sweeps.folder import SweepFolder
 from palestra.sweeps.outcomes import ENV_STEPS, SECONDS, VALUES
 from palestra.sweeps.pace import Pace
 from palestra.sweeps.places import Job, Place, last_line
+from palestra.sweeps.seed_runs import has_begun
 from palestra.sweeps.study import SweepStudy
 from palestra.sweeps.watching import Watched
 
@@ -48,7 +52,8 @@ class TrialRun:
 
 class OwnedTrial:
     """lock: that of its folder, which this process holds. config: of its runs, as plain data. failure: why it fails.
-    Raises ConfigError if the config does not pass the check, or is not that with which the runs have begun."""
+    Raises ConfigError if the config does not pass the check, or is not that with which the runs have begun;
+    RunFolderError if its file is a link, say."""
 
     def __init__(
         self,
@@ -61,11 +66,13 @@ class OwnedTrial:
     ) -> None:
         self.study, self.sweep, self.number, self.lock = study, sweep, number, lock
         self.folder = folder.trial(number)
-        checked = config_of_runs(config, sweep)
+        self._checked = checked = config_of_runs(config, sweep)
+        text = render(checked, RunConfig)
+        self._data = load_yaml(text)
         self.config = self.folder.path / "config.yml"
         if self.folder.kind(self.config.name) is None:
-            self.folder.write(self.config.name, render(checked, RunConfig).encode())
-        elif load_yaml(self.config) != load_yaml(render(checked, RunConfig)):
+            self.folder.write(self.config.name, text.encode())
+        elif load_yaml(plain_path(self.folder, self.config.name)) != self._data:
             message = "expected the config of the trial's point, got another: the study is not that of this folder"
             raise ConfigError([ConfigErrorItem(str(self.config), message)])
         self.runs = [
@@ -89,37 +96,38 @@ class OwnedTrial:
     def is_pruned(self) -> bool:
         return self.pruned_at is not None
 
-    def waiting(self) -> TrialRun | None:
-        """The next run to be started; None: none now."""
+    def waiting(self) -> list[TrialRun]:
+        """The runs that may be started now, in their order."""
         if self.failure is not None or self.is_pruned:
-            return None
+            return []
         pruning = self.study.pruning
         if pruning is not None and pruning.over_seeds:
             unfinished = [run for run in self.runs if run.value is None]
-            return unfinished[0] if unfinished and unfinished[0].job is None else None
+            return [run for run in unfinished[:1] if run.job is None]
         first = self.deciding
         candidates = self.runs if all(run.value is not None for run in first) else first
-        return next((run for run in candidates if run.value is None and run.job is None), None)
+        return [run for run in candidates if run.value is None and run.job is None]
 
     def start(self, run: TrialRun, place: Place) -> None:
-        """Begin a run, or go on with it if it has begun."""
-        remove_begun(self.folder, run.path.name)
-        if self.folder.kind(run.path.name) is None:
-            arguments = ["train", str(self.config), f"seed={run.seed}", "--run", str(run.path), "--quiet"]
-        else:
-            arguments = ["resume", str(run.path), "--quiet"]
-            run.watched.look()
-        run.pace.begin(*run.facts())
-        run.job = place.start(arguments, run.log)
+        """Begin a run, or go on with it if it has begun. The trial fails if something else is in the run's place."""
+        try:
+            if has_begun(self.folder, run.path.name, self._checked, self._data | {"seed": run.seed}):
+                arguments = ["resume", str(run.path), "--quiet"]
+                run.watched.look()
+            else:
+                arguments = ["train", str(self.config), f"seed={run.seed}", "--run", str(run.path), "--quiet"]
+            run.pace.begin(*run.facts())
+            run.job = place.start(arguments, run.log)
+        except (ConfigError, RunFolderError) as error:
+            self.failure = f"seed {run.seed}: {one_line(error)}"
 
-    def is_free(self, run: TrialRun) -> bool:
-        """Whether no process trains the run: one whose sweep was killed may end a moment later."""
-        if self.folder.kind(run.path.name) != "folder" or self.folder.below(run.path.name).kind("lock") is None:
-            return True
-        lock = Lock.take(self.folder.below(run.path.name), "lock")
-        if lock is not None:
-            lock.free()
-        return lock is not None
+    def holder(self, run: TrialRun) -> str | None:
+        """The id of a process that trains the run, for instance because its sweep was killed a moment ago; None: none
+        does."""
+        folder = self.folder.below(run.path.name)
+        with suppress(OSError):  # what is in the run's place `start` will say
+            return holder(folder, "lock") if is_held(folder, "lock") else None
+        return None
 
     # ---- how it goes --------------------------------------------------------------------------------------
 
@@ -219,6 +227,10 @@ class OwnedTrial:
 def config_of_runs(config: Mapping[str, Any], sweep: SweepConfig) -> RunConfig:
     """The config of a trial's runs but for their seeds: it has the first one. Raises ConfigError."""
     return read_config(dict(config) | {"seed": sweep.seeds[0]})
+
+
+def one_line(error: ConfigError | RunFolderError) -> str:
+    return "; ".join(str(error).splitlines())
 
 
 def mean(values: list[float]) -> float:

@@ -265,7 +265,7 @@ class RunOwner(TrainerBase):
             if folder.facts().set_in_python != self.set_in_python:
                 raise folder.not_rebuildable()
             return RunOutput(folder, self.config, self.console)
-        self._begin_run(folder)  # first: a folder with a config is a run
+        self._begin_run(folder)  # first: a folder with a config and run.json is a run
         return RunOutput.create(
             folder, self.config, self.console, self.origin, self.set_in_python, self.trainer_in_python
         )

@@ -8,6 +8,7 @@ OWN = "sweeps/test_own_classes.py"
 REFUSED = f"{OWN}::test_what_cannot_work_is_one_line_before_anything_starts"
 WHOLE = "sweeps/test_sweep.py"
 TABLE = "commands/test_trials.py"
+ODD = "sweeps/test_odd_folders.py"
 SIDE = "commands/test_side_by_side.py"
 
 SWEEPS = [
@@ -71,9 +72,32 @@ SWEEPS = [
         ),
     ),
     *mutants(
-        "sweeps/folder.py",
+        "storage/lock.py",
         STUDY,
-        ("fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB)", "fcntl.LOCK_SH | (0 if wait else fcntl.LOCK_NB)"),
+        ("while not _is_locked(file, fcntl.LOCK_EX):", "while not _is_locked(file, fcntl.LOCK_SH):"),
+    ),
+    *mutants(
+        "sweeps/seed_runs.py",
+        "sweeps/test_seed_runs.py",
+        ("not in (expected, None):", 'not in (expected, "link", None):'),
+        ("if changes := list(tree_differences(data, found)):", "if changes := list(tree_differences(data, data)):"),
+    ),
+    *mutants(
+        "storage/run_folder.py",
+        "sweeps/test_seed_runs.py",
+        ("        self.require_begun_only(copies)\n", ""),
+    ),
+    *mutants(
+        "runs/tournament.py",
+        "runs/test_tournament.py",
+        ("records.cut(0)", "records.flush()"),
+        ("            folder.require_begun_only()\n", "            pass\n"),
+    ),
+    *mutants(
+        "sweeps/sweep.py",
+        ODD,
+        ("if not all(map(self._is_named, waiting))", "if waiting"),
+        ("        folder.require_plain()\n", ""),
     ),
     *mutants(
         "sweeps/folder.py",
@@ -83,7 +107,7 @@ SWEEPS = [
     *mutants(
         "sweeps/trials.py",
         f"{WHOLE}::test_runs_of_another_point_are_not_taken_for_those_of_a_trial",
-        ("elif load_yaml(self.config) != load_yaml(render(checked, RunConfig)):", "elif False:"),
+        ("elif load_yaml(plain_path(self.folder, self.config.name)) != self._data:", "elif False:"),
     ),
     *mutants(
         "sweeps/constraints.py",
@@ -184,7 +208,8 @@ SWEEPS = [
     *mutants(
         "commands/side_by_side.py",
         SIDE,
-        ('if (self.path / "config.yml").is_file():', "if False:"),
         ("if len(done) < len(runs):", "if not done:"),
+        ("    if lock is None:\n        raise RunFolderError(in_use(folder))\n", ""),
+        ("written_name(name) in (LOCK, BASE) for name", "True for name"),
     ),
 ]

@@ -216,7 +216,7 @@ PARTIAL: dict[str, tuple[Callable[[Path], None], str]] = {
     "one training record": (keep_records(lambda r: r["kind"] == "training", 1), "stopped at"),
     "half of it": (keep_records(lambda r: True, 6), "stopped at"),
     "no checkpoint": (without("checkpoints"), "There is no checkpoint."),
-    "nothing but a config": (without("records.jsonl", "run.json", "checkpoints", "evaluations"), "run.json is damaged"),
+    "nothing but a config": (without("records.jsonl", "run.json", "checkpoints", "evaluations"), "run.json is missing"),
     "a config that cannot be read": (lambda run: (run / "config.yml").write_bytes(b"\xff{") and None, "config.yml"),
     "a damaged line": (lambda run: append(run / "records.jsonl", "{]\n{}\n"), "left out"),
     "half a line": (lambda run: append(run / "records.jsonl", '{"kind": "tra'), "complete"),

@@ -4,6 +4,8 @@ Covers palestra.commands.tournament.
 """
 
 import json
+import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,7 +22,9 @@ from palestra.config import find_defaults, find_undescribed, load_yaml
 from palestra.report.page import write_report
 from palestra.runs.stored import StoredRun
 from palestra.runs.tournament import Tournament, TournamentConfig, read_tournament
+from palestra.storage.run_folder import RunFolder
 from tests.games.gym_worlds import cart_pole
+from tests.sweeps.made_runs import tree
 
 MakeConfig = Callable[..., dict[str, Any]]
 Write = Callable[..., Path]
@@ -100,6 +104,7 @@ def test_everyone_meets_everyone_and_the_folder_holds_config_record_and_report(w
     assert sorted(path.name for path in folder.iterdir()) == [
         "config.yml",
         "evaluations",
+        "lock",
         "records.jsonl",
         "report.html",
         "run.json",
@@ -262,7 +267,7 @@ def test_commands_for_runs_say_what_a_tournament_is(write: Write, make_config: M
     file = write()
     palestra("evaluate", file)
     told = "expected a run in which a player learns, got a tournament: runs/cup-1\n"
-    for command in ("evaluate", "resume", "verify"):
+    for command in ("evaluate", "verify"):
         assert palestra(command, "runs/cup-1", code=2).stderr.endswith(told)
     assert palestra("train", file, "--quiet", code=2).stderr.startswith(
         "expected a config in which a player learns, got that of a tournament; palestra evaluate FILE plays it"
@@ -276,6 +281,71 @@ def test_commands_for_runs_say_what_a_tournament_is(write: Write, make_config: M
     assert error.startswith(f"{training}: expected a tournament, in which nobody learns, got a config that trains")
     error = palestra("evaluate", file, "--watch", code=2).stderr
     assert error == "--checkpoint, --evaluation, --video, --watch: expected none for a tournament, got one\n"
+
+
+KILLED: dict[str, list[str]] = {  # what is there of a tournament that was killed
+    "as it made its folder": ["evaluations/"],
+    "as it had its folder": ["buffers/", "checkpoints/", "evaluations/", "lock"],
+    "before its config": ["evaluations/", "lock", ".config.yml.7.tmp"],
+    "before run.json": ["evaluations/", "lock", "config.yml", ".run.json.7.tmp"],
+    "as it played": ["evaluations/", "lock", "config.yml", "run.json", "records.jsonl"],
+}
+
+
+@pytest.mark.parametrize("moment", KILLED)
+def test_one_that_was_killed_is_played_in_its_folder_to_the_same_bits(moment: str, write: Write) -> None:
+    palestra("evaluate", write())
+    whole, again = Path("runs/cup-1"), Path("again")
+    for name in KILLED[moment]:
+        if name.endswith("/"):
+            (again / name).mkdir(parents=True)
+        elif name in ("config.yml", "run.json"):
+            (again / name).write_bytes((whole / name).read_bytes())
+        else:
+            (again / name).write_text('{"kind": "evaluation", "tor')
+    palestra("evaluate", write(), "--run", "again")
+    assert record_of(again) == record_of(whole)
+    assert json.loads((again / "run.json").read_text())["format"]
+    if moment == "as it played":
+        (again / "records.jsonl").write_text('{"kind": "evaluation", "tor')
+        palestra("resume", again)
+        assert record_of(again) == record_of(whole)
+
+
+def test_one_that_is_over_or_in_use_and_any_other_folder_stay_as_they_are(write: Write) -> None:
+    palestra("evaluate", write(), "--run", "cup")
+    before = tree(Path())
+    over = "cup holds this tournament, played to its end; to see it: palestra report cup\n"
+    assert palestra("evaluate", write(), "--run", "cup", code=2).stderr == over
+    assert palestra("resume", "cup", code=2).stderr == over
+    other = "cup exists already, and does not hold this tournament\n"
+    assert palestra("evaluate", write(), "seed=4", "--run", "cup", code=2).stderr == other
+    assert tree(Path()) == before
+    Path("cup/records.jsonl").unlink()
+    with RunFolder(Path("cup")).lock():
+        before = tree(Path())
+        for command in (("evaluate", write(), "--run", "cup"), ("resume", "cup")):
+            assert f"cup is in use by process {os.getpid()}; " in palestra(*command, code=2).stderr
+        assert tree(Path()) == before
+    for name in ("notes.txt", "evaluations/notes.txt", "run.json", "records.jsonl"):
+        file = Path("mine") / name
+        file.parent.mkdir(parents=True)
+        file.write_text("mine")
+        told = palestra("evaluate", write(), "--run", "mine", code=2).stderr
+        assert told == "mine exists already, and does not hold this tournament\n"
+        assert tree(Path("mine"))[name] == b"mine"
+        shutil.rmtree("mine")
+
+
+def test_a_strangers_tournament_imports_nothing_that_is_not_trusted(write: Write, tmp_path: Path) -> None:
+    (tmp_path / "strange.py").write_text("open('harmed', 'w')\n" + OWN)
+    file = write(pairings=[{"host": "zeillinger", "agent": "strange:Agent"}])
+    Path("cup").mkdir()
+    Path("cup/config.yml").write_text(file.read_text())
+    assert "is not trusted, and was not imported" in palestra("resume", "cup", code=2).stderr
+    assert not Path("harmed").exists()
+    palestra("resume", "cup", "--trust")
+    assert record_of(Path("cup"))["pairs"]
 
 
 def test_an_own_loop_may_play_one_from_python(write: Write, tmp_path: Path) -> None:

@@ -117,3 +117,10 @@ def test_the_lock_is_free_again_after_its_block(tmp_path: Path) -> None:
         pass
     with RunFolder(run.path).lock():
         assert not run.holds_lock
+
+
+def test_a_folder_whose_run_was_killed_before_it_was_one_is_named(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path, "dqn")
+    write_text(run.config, "seed: 0\n")
+    with pytest.raises(RunFolderError, match=r"dqn-1 is not a run: .*dqn-1/run\.json is missing$"):
+        RunFolder.open(run.path).facts()

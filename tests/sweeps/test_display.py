@@ -22,11 +22,12 @@ from terminals import Terminal
 from palestra.commands.sweep import summary
 from palestra.config import render
 from palestra.runs.config import RunConfig, read_config
+from palestra.storage.lock import Lock
 from palestra.sweeps import display as display_module
 from palestra.sweeps.config import SweepConfig, read_sweep
 from palestra.sweeps.display import LiveSweepDisplay, PlainSweepDisplay, SweepDisplay, make_sweep_display
 from palestra.sweeps.estimate import Outlook, seconds_left
-from palestra.sweeps.folder import Lock, SweepFolder
+from palestra.sweeps.folder import SweepFolder
 from palestra.sweeps.frame import frame_lines
 from palestra.sweeps.pace import Pace
 from palestra.sweeps.progress import EndedTrial, RunProgress, SweepProgress, progress_of

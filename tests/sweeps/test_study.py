@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from palestra.config import ConfigError, check, render
 from palestra.runs.config import read_config
 from palestra.storage.disk import RunFolderError
+from palestra.storage.lock import Lock
 from palestra.sweeps.config import ObjectiveConfig, SweepConfig, read_sweep
-from palestra.sweeps.folder import Lock, SweepFolder
+from palestra.sweeps.folder import SweepFolder
 from palestra.sweeps.outcomes import best_of, state_of
 from palestra.sweeps.plan import Plan
 from palestra.sweeps.space import Base, DimensionConfig, IntegerConfig, LogConfig, Space, UniformConfig
