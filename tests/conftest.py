@@ -141,7 +141,14 @@ TINY: Data = {
     "best": {"evaluation": "main", "pairing": 0, "measure": "rho", "goal": "max"},
     "evaluators": None,
     "callbacks": [],
-    "execution": {"device": "cpu", "num_threads": 1, "kernel": "numba", "gradients": "by_hand", "compile": False},
+    "execution": {
+        "device": "cpu",
+        "num_threads": 1,
+        "kernel": "numba",
+        "step_within_s": None,
+        "gradients": "by_hand",
+        "compile": False,
+    },
     "output": {
         "display": "quiet",
         "record": {"every": 4, "unit": "opt_steps"},

@@ -1,10 +1,13 @@
 """Gymnasium environments that are allowed to be as they are. In a config: `id: tests.gym_oddities:Name-v0`."""
 
+import ctypes
 import multiprocessing
 import os
 import signal
+import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -116,23 +119,49 @@ class Panic(BaseException):
         self.held = threading.Lock()
 
 
+def hang(how: str) -> None:
+    """Sleep, or spin in Python, or sleep without releasing the GIL, or wait for another process, for ten minutes; or
+    stop this process."""
+    deadline = time.monotonic() + 600
+    while how == "spin" and time.monotonic() < deadline:
+        pass
+    if how == "sleep":
+        time.sleep(600)
+    elif how == "gil":
+        ctypes.PyDLL(None).sleep(600)
+    elif how == "child":
+        subprocess.run(["sleep", "600"])
+    elif how == "stop":
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+
 class Breaking(Walk):
     """A Walk that does something wrong in its `at`th step or reset of all, unless the file `mended` is there.
 
-    how: raise, panic, exit, _exit, kill; or what it gives that is wrong: four values, another observation, ...
+    how: raise, panic, exit, _exit, kill; a way to hang, see `hang`, alone or after "make", "reset" or "close"; or what
+    it gives that is wrong: four values, another observation, ...
     """
 
     def __init__(self, how: str, at: int, mended: str = "") -> None:
         self.how, self.at, self.mended = how, at, mended
         self.num_steps = self.num_resets = 0
-        if how == "make" and multiprocessing.parent_process() is not None:
+        self.is_alone = multiprocessing.parent_process() is not None  # in a process of its own
+        if how == "make" and self.is_alone:
             raise ValueError("not in a process of my own")
+        if how == "make sleep" and self.is_alone:
+            hang("sleep")
+
+    def close(self) -> None:
+        if self.how == "close sleep" and self.is_alone:
+            hang("sleep")
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         begun = super().reset(seed=seed)
         self.num_resets += 1
         if self.num_resets != self.at or not self.how.startswith("reset"):
             return begun
+        if self.how == "reset sleep":
+            hang("sleep")
         if self.how == "reset alone":
             return begun[0]  # as in old versions of gym
         raise ArithmeticError("no way back")
@@ -154,6 +183,8 @@ class Breaking(Walk):
                 os._exit(3)
             case "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
+            case "sleep" | "spin" | "gil" | "child" | "stop":
+                hang(self.how)
         return {
             "four": outcome[:4],
             "none": None,
@@ -169,6 +200,22 @@ class Breaking(Walk):
             "truncated": (observation, reward, terminated, None, info),
             "info": (observation, reward, terminated, truncated, [1]),
         }.get(self.how, outcome)
+
+
+class Dawdling(Walk):
+    """A Walk of 100 steps that takes its time for each of them."""
+
+    def __init__(self, step_s: float) -> None:
+        self.step_s = step_s
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        _, info = super().reset(seed=seed)
+        self.length = 100
+        return self.seen(), info
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        time.sleep(self.step_s)
+        return super().step(action)
 
 
 class NotANumber(Walk):
@@ -262,7 +309,7 @@ class BreakingVector(SyncVectorEnv):
         }[self.how]
 
 
-for oddity in (Blink, Cockpit, Unreadable, Lying, Stillborn, Leaving, Breaking, NotANumber, Drawn):
+for oddity in (Blink, Cockpit, Unreadable, Lying, Stillborn, Leaving, Breaking, Dawdling, NotANumber, Drawn):
     gymnasium.register(f"{oddity.__name__}-v0", entry_point=f"{__name__}:{oddity.__name__}")
 gymnasium.register("ManyWalks-v0", vector_entry_point=f"{__name__}:many_walks")
 gymnasium.register("BabblingWalks-v0", vector_entry_point=f"{__name__}:babbling_walks")

@@ -19,7 +19,8 @@ from resuming import assert_same_bits, fit, stopping_at
 
 import palestra
 from palestra.cli import main
-from palestra.config import render
+from palestra.config import check, render
+from palestra.runs.branching import stored_config
 from palestra.runs.stored import StoredRun
 from palestra.storage.checkpoints import Checkpoints
 from palestra.storage.run_folder import RunFolder
@@ -434,15 +435,16 @@ def breaking(make_config: MakeConfig, tmp_path: Path, way: str, how: str, change
         ("sync", "shape", "expected shape (3,) of the observation, as in its space, got (2,)"),
         ("async", "panic", "Panic: all is lost (gym_oddities.py, line "),
         ("async", "_exit", "its process ended with exit code 3"),
-        ("async", "kill", "its process ended with SIGKILL (the kernel sends it when memory runs out)"),
+        ("async", "stop", "expected an answer within 1.5 s, because execution.step_within_s is 1.5, got none from its"),
     ],
 )
 def test_an_environment_that_fails_ends_the_run_in_one_line_and_it_goes_on_from_its_checkpoint(
     make_config: MakeConfig, tmp_path: Path, capfd: pytest.CaptureFixture[str], way: str, fault: str, told: str
 ) -> None:
     """A mended one makes of it the run that it would have been."""
+    limit = {"execution.step_within_s": 1.5} if fault == "stop" else {}
     file, run, whole = (
-        breaking(make_config, tmp_path, way, fault, {"evaluations": [], "best": None}),
+        breaking(make_config, tmp_path, way, fault, {"evaluations": [], "best": None, **limit}),
         tmp_path / "run",
         tmp_path / "whole",
     )
@@ -460,6 +462,30 @@ def test_an_environment_that_fails_ends_the_run_in_one_line_and_it_goes_on_from_
     palestra_says(capfd, 0, "resume", str(run), "--quiet")
     palestra_says(capfd, 0, "train", str(file), "--run", str(whole), "--quiet")
     assert_same_bits(run, whole)
+
+
+@pytest.mark.parametrize("where", ["game", "evaluations.0.game"])
+@pytest.mark.parametrize("way", ["sync", "entry_point"])
+def test_how_long_a_step_may_take_needs_environments_that_can_be_ended(
+    make_config: MakeConfig, way: str, where: str
+) -> None:
+    inside = cart_pole(vectorization=how(way, "next_step") if way == "sync" else {"name": way})
+    games = {"game": cart_pole(vectorization=how("async", "next_step")), where: inside}
+    config = lone_agent(make_config, games.pop("game"), {**games, "execution.step_within_s": 5.0})
+    with pytest.raises(palestra.ConfigError) as caught:
+        check(config, palestra.RunConfig)
+    why = f"{where} steps its environments in the process that trains ({where}.vectorization.name=async does not)"
+    assert str(caught.value) == f"execution.step_within_s: expected null, because {why}, got 5"
+
+
+def test_how_long_a_step_may_take_is_nothing_that_bits_depend_on(make_config: MakeConfig) -> None:
+    game = cart_pole(vectorization=how("async", "next_step"))
+    some, other = (
+        stored_config(check(lone_agent(make_config, game, {"execution.step_within_s": limit}), palestra.RunConfig))
+        for limit in (None, 5.0)
+    )
+    assert some == other
+    assert "num_threads" in some["execution"]
 
 
 def test_an_environment_that_fails_in_an_evaluation_or_a_verification_is_told_in_one_line(
@@ -537,28 +563,35 @@ def is_running(pid: int) -> bool:
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks for processes in /proc")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_signal_to_a_run_ends_its_workers(make_config: MakeConfig, tmp_path: Path, number: signal.Signals) -> None:
+    """SIGTERM comes in the middle of a step that never ends."""
     game = gym_data(id="tests.gym_probes:Slow-v0", vectorization=how("async", "next_step"))
-    changes = {"evaluations": [], "best": None, "stop.after": 10**6}
+    changes: Data = {"evaluations": [], "best": None, "stop.after": 10**6}
+    if number == signal.SIGTERM:
+        game |= {"id": "tests.gym_oddities:Breaking-v0", "arguments": {"how": "gil", "at": 1, "mended": ""}}
+        changes["output.stop_within_s"] = 0.3
     (tmp_path / "run.yml").write_text(render(lone_agent(make_config, game, changes), palestra.RunConfig))
     root = Path(__file__).parent.parent
     program = "from palestra.cli import main; main()"
     arguments = ["train", str(tmp_path / "run.yml"), "--run", str(tmp_path / "run"), "--quiet"]
-    process = subprocess.Popen([sys.executable, "-c", program, *arguments], cwd=root, start_new_session=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, *arguments], cwd=root, start_new_session=True, stderr=subprocess.PIPE, text=True
+    )
     deadline = time.monotonic() + 120
-    while len(workers := children_of(process.pid)) < 4 and time.monotonic() < deadline:
+    latest = tmp_path / "run" / "checkpoints" / "latest"
+    while (len(workers := children_of(process.pid)) < 4 or not latest.exists()) and time.monotonic() < deadline:
         time.sleep(0.05)
     time.sleep(0.5)
     if number == signal.SIGINT:
-        os.killpg(process.pid, number)  # as Ctrl-C in a terminal does: the workers get it too
+        os.killpg(process.pid, number)  # as Ctrl-C in a terminal does
     else:
-        process.kill()
-    process.wait(timeout=60)
+        process.send_signal(number)
+    _, said = process.communicate(timeout=60)
     assert len(workers) == 4
     while any(map(is_running, workers)) and time.monotonic() < deadline:
         time.sleep(0.05)
     assert not any(map(is_running, workers))
-    if number == signal.SIGINT:
-        assert process.returncode == 130
-        assert (tmp_path / "run" / "checkpoints" / "latest").exists()
+    assert process.returncode == (-number if number == signal.SIGKILL else 128 + number)
+    no_safe_point = "SIGTERM: expected a safe point within output.stop_within_s = 0.3 s, got none"
+    assert said.startswith(no_safe_point) == (number == signal.SIGTERM)

@@ -53,6 +53,10 @@ class GameConfig(Config):
         """The id of the environment that `build` makes; None if it makes none."""
         return None
 
+    def can_end_steps(self) -> bool:
+        """Whether an environment that hangs can be ended inside a step, because it is a process of its own."""
+        return False
+
     def misfit(self, other: "GameConfig") -> ConfigErrorItem | None:
         """Why players of this game cannot be evaluated in another game with the same roles, with a path relative to the
         other config; None if they can. Spaces are not compared here, but when both games are built."""

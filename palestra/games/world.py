@@ -121,9 +121,12 @@ class WorldGame(Game):
 
     Must be set, in addition to the attributes of Game: `can_restart`, whether a single world can be restarted before
     its game has ended.
+
+    step_within_s: how long a step or reset of its worlds may take (`execution.step_within_s` of a run); None: for ever.
     """
 
     can_restart: bool
+    step_within_s: float | None = None
 
     @abstractmethod
     def make_world(self, num_worlds: int, key: int, training: bool) -> EnvironmentWorld:

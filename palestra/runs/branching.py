@@ -206,7 +206,7 @@ def changes_since(checkpoint: Path, config: Config) -> list[Change]:
 
 def stored_config(config: Config) -> dict[str, Any]:
     """The part of a config that a checkpoint stores: all keys that its bits depend on."""
-    return config.model_dump(mode="json", exclude={"stop", "output"})
+    return config.model_dump(mode="json", exclude={"stop": True, "output": True, "execution": {"step_within_s"}})
 
 
 def require_same_experiment(loaded: LoadedCheckpoint, config: Config) -> None:

@@ -6,7 +6,7 @@ further keys. RunConfig is the kind in which players play games.
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
 
@@ -43,7 +43,7 @@ from palestra.config import (
 from palestra.config.errors import listed, typed
 from palestra.evaluation.config import AnyEvaluationConfig, BestConfig, EvaluatorsConfig, best_errors, evaluation_errors
 from palestra.evaluation.measures import GameMeasures
-from palestra.games import AnyGameConfig
+from palestra.games import AnyGameConfig, GameConfig
 from palestra.players import SCRIPTED, FromRunConfig, WarmStartConfig, own_script_model, script_error, scripts_in
 from palestra.players.scripted import ScriptedPlayerConfig
 from palestra.players.torch_modules import TorchModuleConfig
@@ -92,6 +92,23 @@ class PlayExecutionConfig(Config):
     kernel: Literal["numba", "torch"]
     """how the polyhedra game, dialogues and classic control are computed; numba: fast on a CPU; torch: on any device;
     the results are the same"""
+    step_within_s: PositiveFloat | None
+    """seconds that a step or a reset of an environment may take, else the run ends with an error; only of environments
+    in processes of their own (vectorization async); null: any time; it changes no bit"""
+
+    def step_errors(self, games: Mapping[str, GameConfig]) -> Iterator[ConfigErrorItem]:
+        """Whether nothing could keep to `step_within_s` in one of a config's games, which are given by their paths."""
+        if self.step_within_s is None:
+            return
+        environments = {path: game for path, game in games.items() if game.environment_id() is not None}
+        why = None if environments else "no game here is an environment"
+        for path, game in environments.items():
+            if not game.can_end_steps():
+                other = f"{path}.vectorization.name=async does not"
+                why = f"{path} steps its environments in the process that trains ({other})"
+        if why is not None:
+            message = f"expected null, because {why}, got {self.step_within_s:g}"
+            yield ConfigErrorItem("execution.step_within_s", message)
 
 
 class ExecutionConfig(PlayExecutionConfig):
@@ -262,6 +279,7 @@ class RunConfig(BaseRunConfig):
             errors.append(
                 ConfigErrorItem("evaluators", "expected null, because there are no evaluations, got a mapping")
             )
+        errors += self.execution.step_errors({"game": self.game} | self._games_of_evaluations())
         if self.output.info and not self.game.has_info:
             expected = f"expected [], because the game {self.game.name!r} has no info fields"
             message = f"{expected}, got {', '.join(self.output.info)}"
@@ -269,6 +287,11 @@ class RunConfig(BaseRunConfig):
         if errors:
             raise ConfigError(errors)
         return self
+
+    def _games_of_evaluations(self) -> dict[str, GameConfig]:
+        """The games that evaluations play in place of the run's, by their paths."""
+        games = ((f"evaluations.{number}.game", each.game) for number, each in enumerate(self.evaluations))
+        return {path: game for path, game in games if game is not None}
 
     def measures_of_games(self) -> dict[str, GameMeasures]:
         """What the game of each evaluation adds to its record, by the evaluation's name."""

@@ -19,7 +19,7 @@ from palestra.recording.recorders import JsonlRecorder, Recorder, RunCard, RunEn
 from palestra.recording.results import Evaluation, Progress, by_name, pair_label, standings
 from palestra.recording.summary import render_summary
 from palestra.recording.values import Image, Video, file_media
-from palestra.runs.branching import tree_differences
+from palestra.runs.branching import stored_config, tree_differences
 from palestra.runtime.timing import summed_times
 from palestra.storage.checkpoints import CheckpointError, Checkpoints
 from palestra.storage.disk import RunFolderError
@@ -315,7 +315,7 @@ class RunOutput:
         """A line for each part of `execution`, source, version or machine that was another one when the checkpoint was
         written; then equal bits are not promised."""
         lines = []
-        execution = loaded.state["config"]["execution"], self.config.execution.model_dump(mode="json"), "execution"
+        execution = loaded.state["config"]["execution"], stored_config(self.config)["execution"], "execution"
         classes = user_class_hashes(self.config)  # all that this process uses: `verify` leaves recorders out
         before_now = {name: sha256 for name, sha256 in self.folder.facts().user_classes.items() if name in classes}
         sources = before_now, classes, "user_classes"

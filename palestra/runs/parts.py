@@ -12,7 +12,9 @@ from palestra.algorithms.algorithm import Algorithm, AlgorithmConfig, Seat
 from palestra.config import Config, ConfigError, ConfigErrorItem, PartError, below
 from palestra.evaluation.config import EvaluationConfig, UserEvaluationConfig
 from palestra.evaluation.evaluations import Evaluations
+from palestra.games import GameConfig
 from palestra.games.game import Game
+from palestra.games.world import WorldGame
 from palestra.nets.weights import body_of_another
 from palestra.players import FromRunConfig, make_script
 from palestra.players.player import Player
@@ -48,7 +50,7 @@ def build_parts(config: RunConfig, device: torch.device, copies: Folder | None) 
     branches off; None if they were not copied yet. Raises ConfigError for a game that cannot be made, and for a player
     whose roles differ in observations or actions, whose algorithm does not fit the game, or whose run does not fit.
     """
-    game = config.game.build(device, config.execution.kernel)
+    game = _build_game(config.game, config, device)
     return Parts(config, game, {name: _build_player(name, config, game, copies) for name in config.players})
 
 
@@ -63,12 +65,20 @@ def build_evaluations(
         parts.game,
         config.roles,
         parts.players,
-        lambda game: game.build(parts.game.device, config.execution.kernel),
+        lambda game: _build_game(game, config, parts.game.device),
         _fit_player,
         config.seed,
         config.most_worlds(),
         config.output.info,
     )
+
+
+def _build_game(game: GameConfig, run: RunConfig, device: torch.device) -> Game:
+    """The game of a run, or that of one of its evaluations."""
+    built = game.build(device, run.execution.kernel)
+    if isinstance(built, WorldGame):
+        built.step_within_s = run.execution.step_within_s
+    return built
 
 
 def _fit_player(player: Player, game: Game, role: str) -> Player:

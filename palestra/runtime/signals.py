@@ -105,12 +105,19 @@ def exiting_on_signals() -> Iterator[None]:
 
 
 def end_with_parent(pipe: int) -> None:
-    """Let the kernel end this process and its children when the parent process ends, whatever they are doing. pipe: the
-    reading end of a pipe whose other end the parent holds open and never writes to; when it closes, the kernel sends
-    SIGIO, which nobody catches."""
+    """Let the kernel kill this process and the others of its process group when the parent process ends, whatever they
+    are doing: also in compiled code that never returns to the interpreter. On Linux it kills stopped ones too.
+
+    pipe: the reading end of a pipe whose other end the parent holds open and never writes to; when it closes, the
+    kernel sends SIGIO, which nobody catches, or, where it can be told so, SIGKILL.
+    """
     fcntl.fcntl(pipe, fcntl.F_SETOWN, -os.getpgrp())
+    if hasattr(fcntl, "F_SETSIG"):
+        fcntl.fcntl(pipe, fcntl.F_SETSIG, signal.SIGKILL)
     fcntl.fcntl(pipe, fcntl.F_SETFL, fcntl.fcntl(pipe, fcntl.F_GETFL) | os.O_ASYNC)
-    if select.select([pipe], [], [], 0.0)[0]:  # the parent has ended already
+    ends = select.poll()  # unlike select, it takes descriptors of any number
+    ends.register(pipe)
+    if ends.poll(0):  # the parent has ended already
         os._exit(1)
 
 

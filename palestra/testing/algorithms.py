@@ -299,7 +299,14 @@ def _run_config(algorithm: Data, game: Data) -> Data:
         "best": None,
         "evaluators": None,
         "callbacks": [],
-        "execution": {"device": "cpu", "num_threads": 1, "kernel": "numba", "gradients": "by_hand", "compile": False},
+        "execution": {
+            "device": "cpu",
+            "num_threads": 1,
+            "kernel": "numba",
+            "step_within_s": None,
+            "gradients": "by_hand",
+            "compile": False,
+        },
         "output": {
             "display": "quiet",
             "record": {"every": 1, "unit": "epochs"},

@@ -782,7 +782,14 @@ def probe_config(kind: str, continuous: bool, **changes: Any) -> dict[str, Any]:
         "best": None,
         "evaluators": None,
         "callbacks": [],
-        "execution": {"device": "cpu", "num_threads": 1, "kernel": "torch", "gradients": "by_hand", "compile": False},
+        "execution": {
+            "device": "cpu",
+            "num_threads": 1,
+            "kernel": "torch",
+            "step_within_s": None,
+            "gradients": "by_hand",
+            "compile": False,
+        },
         "output": {
             "display": "quiet",
             "record": None,

@@ -343,7 +343,14 @@ def dqn_run(game: Config, **values: Any) -> dict[str, Any]:
         "best": None,
         "evaluators": None,
         "callbacks": [],
-        "execution": {"device": "cpu", "num_threads": 1, "kernel": "numba", "gradients": "by_hand", "compile": False},
+        "execution": {
+            "device": "cpu",
+            "num_threads": 1,
+            "kernel": "numba",
+            "step_within_s": None,
+            "gradients": "by_hand",
+            "compile": False,
+        },
         "output": {
             "display": "quiet",
             "record": {"every": 10, "unit": "opt_steps"},

@@ -461,14 +461,17 @@ def assert_ends(group: int) -> None:
         time.sleep(0.05)
 
 
-def test_an_evaluator_that_hangs_and_its_children_end_with_the_process_that_started_them(tmp_path: Path) -> None:
+@pytest.mark.parametrize("hang", ["time.sleep(600)", "os.kill(os.getpid(), signal.SIGSTOP)"])
+def test_an_evaluator_that_hangs_and_its_children_end_with_the_process_that_started_them(
+    tmp_path: Path, hang: str
+) -> None:
     evaluator = (
-        "import subprocess, sys, time\n"
+        "import os, signal, subprocess, sys, time\n"
         "from palestra.runtime.signals import end_with_parent\n"
         "end_with_parent(int(sys.argv[2]))\n"
         "subprocess.Popen(['sleep', '600'])\n"
         "print('{\"num_over\": 1}', flush=True)\n"
-        "time.sleep(600)\n"
+        f"{hang}\n"
     )
     starter = (
         "import pathlib, sys\n"

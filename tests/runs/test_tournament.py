@@ -31,7 +31,7 @@ Write = Callable[..., Path]
 
 pytestmark = pytest.mark.usefixtures("no_plots", "in_tmp_path")
 
-EXECUTION = {"device": "cpu", "num_threads": 1, "kernel": "numba"}
+EXECUTION = {"device": "cpu", "num_threads": 1, "kernel": "numba", "step_within_s": None}
 
 OWN = """
 from palestra.players.scripted import ScriptedPlayerConfig, ScriptedPolicy
@@ -219,6 +219,10 @@ def test_no_key_has_a_default_and_each_is_described() -> None:
         (
             {"players": {"idle": {"from_run": "runs/x", "player": "host", "checkpoint": "best"}}},
             "players.idle: expected a player that sits in a pairing, got one that does not\n",
+        ),
+        (
+            {"execution": EXECUTION | {"step_within_s": 5.0}},
+            "execution.step_within_s: expected null, because no game here is an environment, got 5\n",
         ),
         ({"info": ["x"]}, "info: expected [], because the game 'polyhedra' has no info fields, got x\n"),
         ({"num_games": 0}, "num_games: expected an integer >= 1, got 0\n"),

@@ -614,6 +614,10 @@ def test_a_reward_of_the_user_s_own_that_is_no_number_fails_the_run(make_config:
             "execution.device: expected cpu, cuda, mps or xpu, or one of several as cuda:1, got 'gpu'; GPUs of Nvidia",
         ),
         (
+            {"execution.step_within_s": 5.0},
+            "execution.step_within_s: expected null, because no game here is an environment, got 5",
+        ),
+        (
             {"roles.agent": "host"},
             "players.agent: expected a player that sits in a role",
         ),

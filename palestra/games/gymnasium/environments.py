@@ -5,8 +5,7 @@ from contextlib import suppress
 from importlib import import_module
 
 import gymnasium
-from gymnasium.vector import AsyncVectorEnv, VectorEnv
-from gymnasium.vector.async_vector_env import AsyncState
+from gymnasium.vector import VectorEnv
 from gymnasium.vector.vector_env import AutoresetMode
 
 from palestra.config import ConfigError, ConfigErrorItem, UserConfig, failure, import_own
@@ -59,9 +58,12 @@ def _make_bare(config: EnvironmentConfig) -> gymnasium.Env:
         raise _explained(config, error) from error
 
 
-def make_vector(config: EnvironmentConfig, num_worlds: int, key: int) -> VectorEnv:
+def make_vector(
+    config: EnvironmentConfig, num_worlds: int, key: int, name: str, step_within_s: float | None
+) -> VectorEnv:
     """`num_worlds` environments that step together. key: of the stream of the seeds of their episodes; an `entry_point`
-    vector environment is seeded at its first reset instead.
+    vector environment is seeded at its first reset instead. name, step_within_s: as of WatchedVectorEnv; only
+    environments in processes of their own can take too long.
 
     Raises ConfigError if an `entry_point` vector environment cannot be made, and EnvironmentFailed if any other one
     fails, now or when it is used.
@@ -73,7 +75,7 @@ def make_vector(config: EnvironmentConfig, num_worlds: int, key: int) -> VectorE
     makers = [WorkerSignals(_make_seeded, config, key, world) for world in range(num_worlds)]
     mode = AUTORESET[config.vectorization.autoreset]
     if config.vectorization.name == "async":
-        return WatchedVectorEnv(makers, copy=False, autoreset_mode=mode)
+        return WatchedVectorEnv(makers, name, step_within_s, copy=False, autoreset_mode=mode)
     try:
         return LeanSyncVectorEnv(makers, mode)
     except RuntimeError as error:  # gymnasium's, where environments differ in their spaces
@@ -113,12 +115,8 @@ def autoreset_mode(vector: VectorEnv) -> AutoresetMode:
 
 def close_vector(vector: VectorEnv) -> None:
     """Close a vector environment in any state, and end all of its processes."""
-    is_broken = (
-        isinstance(vector, AsyncVectorEnv) and vector._state is not AsyncState.DEFAULT
-    )  # it was left inside a step
-    if not is_broken:
-        with suppress(Exception, SystemExit):  # a failure to close harms nothing
-            vector.close()
+    with suppress(Exception, SystemExit):  # a failure to close harms nothing
+        vector.close()
     for process in getattr(vector, "processes", ()):
         if process.is_alive():
             process.kill()

@@ -41,6 +41,9 @@ class GymnasiumConfig(EnvironmentConfig):
     def environment_id(self) -> str:
         return self.id
 
+    def can_end_steps(self) -> bool:
+        return self.vectorization.name == "async"
+
 
 class GymnasiumGame(WorldGame):
     """The observations and actions of the environments of a config (see palestra.games.gymnasium.spaces), and the
@@ -174,7 +177,7 @@ def _reader_and_actions(config: EnvironmentConfig) -> tuple[ObservationReader, A
     """The reader of an environment's observations, its action space, and what converts actions to Gymnasium's. The
     environment is made and reset once; raises ConfigError if that fails."""
     if config.is_vector:
-        vector = make_vector(config, 1, 0)
+        vector = make_vector(config, 1, 0, config.id, None)
         observations, actions = vector.single_observation_space, vector.single_action_space
         close_vector(vector)
         return ObservationReader(observations), *action_space(actions)

@@ -1,38 +1,64 @@
 """Environments that step together, each in a process of its own: gymnasium's AsyncVectorEnv, watched."""
 
+import logging
+import math
 import os
+import select
 import signal
+import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from multiprocessing import parent_process
 from multiprocessing.connection import wait
+from multiprocessing.process import BaseProcess
+from multiprocessing.util import Finalize
 from typing import Any
 
 import gymnasium
 from gymnasium.vector import AsyncVectorEnv
-from gymnasium.vector.async_vector_env import _async_worker
+from gymnasium.vector.async_vector_env import AsyncState, _async_worker
 
 from palestra.config import failure
 from palestra.config.own_modules import admit_sources, admitted
 from palestra.games.gymnasium.faults import fault_of_step, raise_for
 from palestra.games.world import EnvironmentFailed
-from palestra.runtime.signals import exit_text
+from palestra.runtime.signals import end_with_parent, exit_text
 
 EXIT_TIMEOUT_S = 5.0  # within which the exit code of a process that closed its pipe is known
+LOOK_S = 1.0  # how long the owner sleeps at most before it looks how long it has waited
+TELL_S = 60.0  # after which a line tells for whom the owner waits
+MAKE_S = 60.0  # what it may take at least to make the environments, whose processes may import libraries first
+CLOSE_S = 60.0  # how long environments may take to close before their processes are killed
+
+logger = logging.getLogger(__name__)
 
 
 class WatchedVectorEnv(AsyncVectorEnv):
-    """Raises EnvironmentFailed if an environment raises, exits or returns an invalid value, and if a process is lost;
-    then all processes are killed. None of them writes to the terminal."""
+    """Raises EnvironmentFailed if an environment raises, exits, returns an invalid value or takes too long, and if a
+    process is lost; then all processes are killed, as they are when their owner ends, whatever ends it and whatever
+    they are doing. None of them writes to the terminal.
 
-    def __init__(self, makers: Sequence[Callable[[], gymnasium.Env]], **options: Any) -> None:
+    name: of the environments, for the line that tells after TELL_S which of them its owner waits for. step_within_s:
+    how long a step or a reset of all of them may take; None: for ever. A reset that replays steps may take as long as
+    these together. Time in which the owner itself is stopped does not count.
+    """
+
+    def __init__(
+        self, makers: Sequence[Callable[[], gymnasium.Env]], name: str, step_within_s: float | None, **options: Any
+    ) -> None:
+        self.name, self.step_within_s, self._within_s = name, step_within_s, step_within_s
+        self._look_s = LOOK_S if step_within_s is None else step_within_s / math.ceil(step_within_s / LOOK_S)
         self.processes = []
         with self._watched():
             super().__init__(makers, worker=_work, **options)
 
     def reset(self, **options: Any) -> Any:
         with self._watched():
-            return super().reset(**options)
+            try:
+                return super().reset(**options)
+            finally:
+                self._within_s = self.step_within_s
 
     def step(self, actions: Any) -> Any:
         with self._watched():
@@ -43,8 +69,62 @@ class WatchedVectorEnv(AsyncVectorEnv):
             return super().call(name, *args, **kwargs)
 
     def set_attr(self, name: str, values: Any) -> None:
+        """Set an attribute of every environment. values: one for each."""
         with self._watched():
-            super().set_attr(name, values)
+            for pipe, value in zip(self.parent_pipes, values, strict=True):
+                pipe.send(("_setattr", (name, value)))
+            self._receive()
+        if name == "replay" and self.step_within_s is not None:  # the next reset takes these steps, too
+            self._within_s = self.step_within_s * (1 + max(len(actions) for _, actions in values))
+
+    def _check_spaces(self) -> None:
+        """Called by gymnasium once the processes are started; first waits until their environments are made."""
+        # multiprocessing would wait for a stopped process when the interpreter ends
+        Finalize(self, _kill, (self.processes,), exitpriority=0)
+        self._has_answered = [_poll_of(pipe.fileno()) for pipe in self.parent_pipes]
+        self._within_s = None if self.step_within_s is None else max(self.step_within_s, MAKE_S)
+        self._receive()
+        self._within_s = self.step_within_s
+        super()._check_spaces()
+
+    def _receive(self) -> None:
+        """Wait until all processes have answered, without a result. Raises what an environment has raised."""
+        self._poll_pipe_envs()
+        self._raise_if_errors([pipe.recv()[1] for pipe in self.parent_pipes])
+
+    def _poll_pipe_envs(self, timeout: float | None = None) -> bool:
+        """Called by gymnasium before it reads the answers of all processes: wait until they are there."""
+        waited_s, is_told, look_ms = 0.0, False, 1000.0 * self._look_s
+        for has_answered in self._has_answered:
+            while not has_answered(look_ms):
+                waited_s += self._look_s
+                if self._within_s is not None and waited_s >= self._within_s:
+                    self._raise_if_late(self._within_s)
+                if waited_s >= TELL_S and not is_told:
+                    is_told = True
+                    self._tell_who_is_late(waited_s)
+        return True
+
+    def _raise_if_late(self, within_s: float) -> None:
+        if late := self._late():
+            limit = f"within {within_s:g} s, because execution.step_within_s is {self.step_within_s:g}"
+            raise EnvironmentFailed(f"expected an answer {limit}, got none from {self._processes_of(late)}", late[0])
+
+    def _tell_who_is_late(self, waited_s: float) -> None:
+        if late := self._late():
+            no_answer = f"no answer for {waited_s:g} s from {self._processes_of(late)}"
+            end = "for ever, because execution.step_within_s is null"
+            if self._within_s is not None:
+                end = f"until {self._within_s:g} s are over"
+            logger.warning(f"{self.name}, world {late[0]}: {no_answer}; the run waits {end}")
+
+    def _late(self) -> list[int]:
+        """The worlds whose processes have not answered."""
+        return [world for world, has_answered in enumerate(self._has_answered) if not has_answered(0)]
+
+    def _processes_of(self, worlds: list[int]) -> str:
+        others = f", nor from those of {len(worlds) - 1} more worlds" if worlds[1:] else ""
+        return f"its process {self.processes[worlds[0]].pid}{others}"
 
     @contextmanager
     def _watched(self) -> Iterator[None]:
@@ -78,27 +158,60 @@ class WatchedVectorEnv(AsyncVectorEnv):
             failed.add_note(f"In the process of world {world}:\n{trace}")
             raise failed
 
+    def close_extras(self, timeout: float | None = None, terminate: bool = False) -> None:
+        """Called by `close`: let the environments close, and kill the processes. terminate: at once."""
+        if not terminate and self._state is AsyncState.DEFAULT:  # else they are inside a step
+            for pipe in self.parent_pipes:
+                with suppress(OSError):  # of a process that is lost
+                    pipe.send(("close", None))
+            deadline = time.monotonic() + CLOSE_S
+            for process in self.processes:
+                process.join(max(0.0, deadline - time.monotonic()))
+        self.kill()
+
     def kill(self) -> None:
         """Kill the processes, whatever they are doing."""
-        for process in self.processes:
-            process.kill()
-        for process in self.processes:
-            process.join()
+        _kill(self.processes)
         self.closed = True
+
+
+def _poll_of(descriptor: int) -> Callable[[float], list[Any]]:
+    """What waits, for so many milliseconds, until there is something to read; gives nothing if there is not. It does
+    the same as Connection.poll, which makes a selector at every call."""
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return poll.poll
+
+
+def _kill(processes: Sequence[BaseProcess]) -> None:
+    """Kill processes of `_work` and what their environments have started."""
+    for process in processes:
+        if process.pid is not None and process.exitcode is None:  # else the number may belong to another process by now
+            with suppress(OSError):  # it does not lead a group yet
+                os.killpg(process.pid, signal.SIGKILL)
+            process.kill()
+    for process in processes:
+        if process.pid is not None:  # else it was not started
+            process.join()
 
 
 def _work(
     index: int, make: Callable[[], gymnasium.Env], pipe: Any, parent_pipe: Any, memory: Any, errors: Any, *others: Any
 ) -> None:
-    """The loop of a process: gymnasium's own, but a failure to make the environment is sent as an answer."""
+    """The loop of a process: gymnasium's own, after an answer that says whether the environment was made. The process
+    leads a group of its own, which ends with the owner."""
+    owner = parent_process()
+    assert owner is not None
+    os.setpgid(0, 0)
+    # forked processes hold this pipe open for those before them, but end in the same way
+    end_with_parent(owner.sentinel)
     try:
         env = make()
     except EnvironmentFailed as error:
-        parent_pipe.close()
-        pipe.recv()  # the first request of the owner
         errors.put((index, EnvironmentFailed, error, traceback.format_exc()))
         pipe.send((None, False))
     else:
+        pipe.send((None, True))
         _async_worker(index, lambda: env, pipe, parent_pipe, memory, errors, *others)
 
 

@@ -39,6 +39,7 @@ class EnvironmentGame(Protocol):
     transforms_observations: bool
     transforms_rewards: bool
     reward_moments: Moments
+    step_within_s: float | None
 
     @property
     def config(self) -> EnvironmentConfig: ...
@@ -227,15 +228,18 @@ class GymnasiumWorld(EnvironmentWorld):
             failed.place = self._place(failed.world, when)
             raise
 
+    @property
+    def _name(self) -> str:
+        return self.game.config.id + ("" if self.training else ", in an evaluation")
+
     def _place(self, world: int | None, when: str = "step {step} of episode {episode}") -> str:
         """Which environment fails, and when. world: None if it is not known which one."""
-        where = self.game.config.id + ("" if self.training else ", in an evaluation")
         if world is None:
-            return f"{where}, all worlds, step {self._episodes.num_steps + 1} since they were made"
+            return f"{self._name}, all worlds, step {self._episodes.num_steps + 1} since they were made"
         if self._awaiting_reset is not None and self._awaiting_reset[world]:
             when = "the reset after episode {episode}"
         step, episode = self._episodes.num_steps_of(world) + 1, int(self._episodes.numbers[world])
-        return f"{where}, world {world}, {when.format(step=step, episode=episode)}"
+        return f"{self._name}, world {world}, {when.format(step=step, episode=episode)}"
 
     # ---- observations and rewards of the player ----------------------------------------------------------
 
@@ -291,7 +295,7 @@ class GymnasiumWorld(EnvironmentWorld):
         self._returns = np.zeros(self.num_worlds)
         self._episodes = RunningEpisodes(self.num_worlds)
         try:
-            self._vector = vector = make_vector(config, self.num_worlds, self.key)
+            self._vector = vector = make_vector(config, self.num_worlds, self.key, self._name, self.game.step_within_s)
         except EnvironmentFailed as failed:
             failed.place = self._place(failed.world, "when it is made")
             raise

@@ -61,7 +61,7 @@ def make(is_async: bool, env: Callable[[], gymnasium.Env], world: int) -> gymnas
 def vector(way: str, mode: AutoresetMode, *envs: Callable[[], gymnasium.Env]) -> VectorEnv:
     makers = [partial(make, way == "async", env, world) for world, env in enumerate(envs)]
     if way == "async":
-        return WatchedVectorEnv(makers, copy=False, autoreset_mode=mode)
+        return WatchedVectorEnv(makers, "walks", None, copy=False, autoreset_mode=mode)
     return LeanSyncVectorEnv(makers, mode)
 
 
