@@ -22,7 +22,7 @@ from palestra.recording.summary import render_seeds_summary
 from palestra.runs.config import RunConfig, read_config
 from palestra.runtime.signals import StopSignals, exit_text
 from palestra.storage.disk import Folder, RunFolderError
-from palestra.storage.records_file import read_records
+from palestra.storage.records_file import iterate_records
 from palestra.sweeps.folder import SEEDS, default_path, make_new, remove_begun
 from palestra.sweeps.places import Job, LocalConfig, available_cores, last_line
 from palestra.sweeps.watching import Growing
@@ -84,7 +84,7 @@ def train_side_by_side(
     if signals.received is not None:
         shown.print(f"stopped; to go on: palestra resume {shlex.quote(str(folder))}", soft_wrap=True, markup=False)
         raise typer.Exit(128 + signals.received)
-    done = {run.seed: _evaluations(run.path) for run in runs if run.code == 0}
+    done = {run.seed: _evaluations(run.path, shown) for run in runs if run.code == 0}
     if done:
         render_seeds_summary(shown, done)
     if len(done) < len(runs):
@@ -131,8 +131,13 @@ def _signal(runs: Sequence[SeedRun], number: int) -> None:
             run.job.signal(number)
 
 
-def _evaluations(run: Path) -> list[Evaluation]:
-    records = read_records(run / "records.jsonl")
+def _evaluations(run: Path, shown: Console) -> list[Evaluation]:
+    """The evaluations of a run; each damaged line is told, and left out."""
+
+    def tell(fault: str) -> None:
+        shown.print(f"{fault}; this line is left out", soft_wrap=True, markup=False)
+
+    records = iterate_records(run / "records.jsonl", tell)
     return [Evaluation.from_record(record) for record in records if record.get("kind") == "evaluation"]
 
 

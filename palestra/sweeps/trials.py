@@ -136,7 +136,10 @@ class OwnedTrial:
     def _look_at(self, run: TrialRun) -> None:
         assert run.job is not None
         code = run.job.poll()
-        run.watched.look()
+        if code == 0:
+            run.watched.end()
+        else:
+            run.watched.look()
         run.pace.note(*run.facts())
         if run.watched.fault is not None and self.failure is None:
             self.failure = f"seed {run.seed}: {run.watched.fault}"
