@@ -2,9 +2,12 @@
 written it."""
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
 
 Count = Annotated[int, Field(ge=0, lt=1 << 63)]
 Seconds = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
@@ -104,7 +107,15 @@ def require_shape(record: Mapping[str, Any]) -> None:
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         key = ".".join(str(part) for part in first["loc"] if part not in ("own", "played"))
-        if first["type"] == "missing":
-            raise ValueError(f"{key}: expected a value, got none") from None
-        message = first["msg"].replace("Input should", "expected it to").removeprefix("Value error, ")
-        raise ValueError(f"{key}: {message}, got {first['input']!r:.80}") from None
+        raise ValueError(f"{key}: {_in_words(first)}") from None
+
+
+def _in_words(fault: "ErrorDetails") -> str:
+    match fault["type"]:
+        case "missing":
+            return "expected a value, got none"
+        case "model_type":
+            expected = "expected a mapping"
+        case _:
+            expected = fault["msg"].replace("Input should", "expected it to").removeprefix("Value error, ")
+    return f"{expected}, got {fault['input']!r:.80}"
