@@ -13,7 +13,7 @@ from palestra.config.own_modules import reading_stored, trusting
 from palestra.runtime.starting import without_garbage_collection
 from palestra.storage.disk import RunFolderError
 from palestra.sweeps.folder import SweepFolder
-from palestra.sweeps.outcomes import DEFINITION
+from palestra.sweeps.outcomes import DEFINITION, standing
 from palestra.sweeps.storages import AnyStorageConfig
 
 if TYPE_CHECKING:
@@ -46,8 +46,8 @@ class StoredSweep:
 
 
 def read_trials(folder: SweepFolder, storage: AnyStorageConfig, data: Mapping[str, Any]) -> "list[FrozenTrial]":
-    """The trials of a sweep; none if it was killed before it had a whole study. data: of sweep.yml. Raises
-    RunFolderError, also if the study is that of another sweep."""
+    """The trials of a sweep, without failed ones that others have taken over; none if it was killed before it had a
+    whole study. data: of sweep.yml. Raises RunFolderError, also if the study is that of another sweep."""
     from optuna import load_study, logging
 
     if storage.name == "sqlite" and folder.root.kind("study.db") is None:
@@ -61,7 +61,7 @@ def read_trials(folder: SweepFolder, storage: AnyStorageConfig, data: Mapping[st
                 raise RunFolderError(
                     f"{folder.path}: study {storage.study!r} is that of a sweep with another {other[0]}"
                 )
-            return study.get_trials(deepcopy=False)
+            return standing(study.get_trials(deepcopy=False))
         except (ConfigError, RunFolderError):
             raise
         except Exception as error:  # of Optuna, SQLAlchemy, SQLite, or of what a damaged file makes them do

@@ -7,6 +7,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Self
 
+from optuna.trial import FrozenTrial
+
 from palestra.config import ConfigError, ConfigErrorItem, check_overridden, load_yaml, render, trusting
 from palestra.config.own_modules import reading_stored
 from palestra.runs.config import RunConfig, read_config
@@ -14,7 +16,7 @@ from palestra.runtime.signals import StopSignals
 from palestra.sweeps.config import SweepConfig
 from palestra.sweeps.display import SweepDisplay
 from palestra.sweeps.folder import Lock, SweepFolder
-from palestra.sweeps.outcomes import FAILURE, SKIPPED, best_of, env_steps_of, state_of, value_of
+from palestra.sweeps.outcomes import SKIPPED, best_of, env_steps_of, place_of, state_of, value_of, why_of
 from palestra.sweeps.plan import Plan
 from palestra.sweeps.progress import SweepProgress, progress_of
 from palestra.sweeps.search import GridConfig
@@ -89,6 +91,18 @@ class Sweep:
                 folder.root.write(folder.config.name, render(config, SweepConfig).encode())
         return sweep
 
+    def failed(self) -> list[FrozenTrial]:
+        """The trials of this folder that have failed."""
+        return [each for each in self.study.trials() if self.study.is_ours(each) and state_of(each) == "failed"]
+
+    def retry_failed(self) -> int:
+        """Let the trials of this folder that have failed be run again by `work`; gives how many."""
+        with self.folder.alone():
+            failed = self.failed()
+            for trial in failed:
+                self.study.retry(trial)
+        return len(failed)
+
     # ---- the loop ---------------------------------------------------------------------------------------
 
     def work(self) -> int | None:
@@ -162,7 +176,7 @@ class Sweep:
         mine = {trial.number for trial in self.owned}
         for trial in self.study.running():
             if trial.number not in mine and self.study.is_ours(trial):
-                lock = Lock.take(self.folder.trial(trial.number).make(), "lock")
+                lock = Lock.take(self.folder.trial(place_of(trial)).make(), "lock")
                 if lock is not None:
                     return self._own(trial.number, lock)
         return False
@@ -178,11 +192,11 @@ class Sweep:
         return self._own(trial.number, lock)
 
     def _own(self, number: int, lock: Lock) -> bool:
-        if self._num_points is not None and number >= self._num_points:  # somebody in another folder was faster
+        trial = self.study.trial(number)
+        if self._num_points is not None and self.study.rank(trial) >= self._num_points:  # another folder was faster
             self.study.fail(number, "no point of the grid is left", SKIPPED)
             lock.free()
             return True
-        trial = next(each for each in self.study.running() if each.number == number)
         try:
             with self.reading():
                 config = self.plan.space.config_at(self.study.point(trial))
@@ -199,13 +213,11 @@ class Sweep:
 
     def _ended(self, number: int) -> None:
         """Say how a trial has ended, and keep the best config."""
-        trials = self.study.trials()
-        [trial] = [each for each in trials if each.number == number]
-        best = best_of(trials, self.config.objective.goal)
+        trial, best = self.study.trial(number), best_of(self.study.trials(), self.config.objective.goal)
         state = state_of(trial)
         known = value_of(trial)
         value = "" if known is None else f", {self.config.objective.measure} {known:.6g}"
-        why = trial.user_attrs.get(FAILURE)
+        why = why_of(trial)
         is_best = best is not None and best.number == number
         line = f"trial {number}: {state}{value}{' (best so far)' if is_best else ''}{f': {why}' if why else ''}"
         self.display.ended(line)

@@ -15,7 +15,7 @@ from palestra.runtime.signals import exit_text
 from palestra.runtime.statistics import interquartile_mean
 from palestra.sweeps.config import SweepConfig
 from palestra.sweeps.folder import Lock, SweepFolder, remove_begun
-from palestra.sweeps.outcomes import ENV_STEPS, SECONDS, VALUES
+from palestra.sweeps.outcomes import ENV_STEPS, SECONDS, VALUES, place_of
 from palestra.sweeps.pace import Pace
 from palestra.sweeps.places import Job, Place, last_line
 from palestra.sweeps.study import SweepStudy
@@ -60,7 +60,7 @@ class OwnedTrial:
         lock: Lock,
     ) -> None:
         self.study, self.sweep, self.number, self.lock = study, sweep, number, lock
-        self.folder = folder.trial(number)
+        self.folder = folder.trial(place_of(study.trial(number)))
         checked = config_of_runs(config, sweep)
         self.config = self.folder.path / "config.yml"
         if self.folder.kind(self.config.name) is None:
