@@ -19,8 +19,11 @@ from resuming import fit, records, stopping_at
 from rich.console import Console
 
 from palestra.cli import main
+from palestra.commands.side_by_side import _evaluations as seeds_evaluations
 from palestra.commands.verify import verify
 from palestra.config import ConfigError
+from palestra.recording.results import Evaluation
+from palestra.report.reading import RunData
 from palestra.storage.checkpoints import Checkpoints
 from palestra.storage.disk import RunFolderError, write_text
 from palestra.storage.facts import to_json
@@ -137,6 +140,30 @@ def test_a_line_of_the_records_that_was_changed_costs_that_line_alone(stopped: P
     assert b"given up" not in path.read_bytes()
     assert "records.jsonl is damaged" in shown.getvalue()
     assert ("the run goes on without that line" in shown.getvalue()) == (not new.startswith(b"{"))
+
+
+def test_records_of_other_types_cost_their_lines_in_all_that_reads_them(stopped: Path, capfd: Any) -> None:
+    path = stopped / "records.jsonl"
+    before = [json.loads(line) for line in path.read_bytes().splitlines()]
+    [evaluation, *_] = [record for record in before if record["kind"] == "evaluation"]
+    [pair, *_] = evaluation["pairs"]
+    wrong: list[Any] = [[1], 3, None, {"env_steps": "x"}, {"clock": 3}, {"kind": "training", "players": {"host": 3}}]
+    wrong += [evaluation | change for change in ({"evaluation": ["main"]}, {"pairs": 3}, {"opt_steps": 10**400})]
+    for change in ({"players": {"host": ["a"], "agent": "b"}}, {"learned": [["host"]]}, {"returns": {}}):
+        wrong.append(evaluation | {"pairs": [pair | change]})
+    path.write_text("".join(f"{json.dumps(record)}\n" for record in [*wrong, *before]))
+    shown = io.StringIO()
+    trainer = resume_a_little(stopped, Console(file=shown, width=1000))
+    assert trainer.opt_steps > before[-1]["opt_steps"]
+    told = re.findall(r"records\.jsonl, line (\d+): .*; the run goes on without that line", shown.getvalue())
+    assert told == [str(number + 1) for number in range(len(wrong))]
+    assert next(each.record for each in RunData.read(stopped).evaluated) == evaluation
+    assert seeds_evaluations(stopped, Console(file=shown))[0] == Evaluation.from_record(evaluation)
+    (stopped / "evaluations/main-opt-step-1.json").write_text(json.dumps(wrong[6]))
+    for command in (["report", str(stopped)], ["table", str(stopped)]):
+        with suppress(SystemExit):
+            main(command)
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_a_line_that_is_gone_or_came_in_between_moves_no_other(stopped: Path) -> None:

@@ -15,11 +15,14 @@ from rich.console import Console
 from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
 
 from palestra.cli import main
+from palestra.evaluation.measures import Measure
 from palestra.recording import feed
 from palestra.recording.recorders import JsonlRecorder, Recorder, RunCard, RunEnd
 from palestra.recording.to_csv import CsvConfig, CsvRecorder
 from palestra.recording.to_tensorboard import TensorBoardConfig, TensorBoardRecorder
+from palestra.storage.checkpoints import Checkpoints
 from palestra.storage.disk import RunFolderError
+from palestra.storage.run_folder import RunFolder
 from palestra.storage.segments import CheckpointError
 from palestra.sweeps.display import make_sweep_display
 from palestra.sweeps.sweep import Sweep
@@ -189,3 +192,25 @@ def test_a_study_on_a_full_disk_is_one_line_and_goes_on_afterwards(storage: dict
     (disk / "filler").unlink()
     assert len(opened.study.trials()) == opened.study.claim().number
     assert [trial.values for trial in opened.study.trials()[:3]] == [[1.0], None, [3.0]]
+
+
+def test_a_run_whose_best_players_are_in_no_checkpoint_is_an_error_at_its_end(
+    make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Here a process has too few descriptors at one moment; all later saves succeed."""
+    mark_best, scores = Checkpoints.mark_best, {0: 1.0, 8: 9.0}
+
+    def refusing(self: Checkpoints, name: str) -> None:
+        if name == "00000001":
+            raise CheckpointError(f"checkpoint {name} could not be marked as the best: Too many open files")
+        mark_best(self, name)
+
+    monkeypatch.setattr(Checkpoints, "mark_best", refusing)
+    monkeypatch.setattr(Measure, "of", lambda self, record: scores.get(record["opt_steps"], 2.0))
+    trainer = Trainer(make_config({"output.save": {"every": 8, "unit": "opt_steps"}}), run=tmp_path / "run")
+    with pytest.raises(
+        CheckpointError, match=r"the best players of the run are in no checkpoint: .*Too many open files"
+    ):
+        trainer.fit()
+    assert trainer.finished
+    assert Checkpoints(RunFolder(tmp_path / "run"), 1, None).load("best").counters["opt_steps"] == 16

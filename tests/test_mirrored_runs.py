@@ -204,7 +204,7 @@ def test_an_upload_that_fails_is_told_and_changes_nothing_else(make_config: Make
             trainer.fit()
     assert trainer.finished
     assert "error: file://" in shown.getvalue()
-    assert "503 slow down; training goes on, the next save sends what is missing" in shown.getvalue()
+    assert "503 slow down; the mirror lacks what is new until an upload succeeds" in shown.getvalue()
     assert_ends_in_the_same_bits(tmp_path / "run", tmp_path / "uninterrupted")
     assert fit(tmp_path / "run").finished
     assert numbers_there(Remote(f"file://{tmp_path}/mirrors/run", {}, 1, 0.0)) == [0, 1, 2, 3]
@@ -218,6 +218,12 @@ def test_a_last_upload_that_fails_is_an_error_at_the_end_and_resuming_makes_up_f
         assert call("train", str(file), "--run", str(tmp_path / "run"), "--quiet") == 1
     assert "503 slow down" in capfd.readouterr().err
     remote = Remote(f"file://{tmp_path}/mirrors/run", {}, 1, 0.0)
+    assert max(numbers_there(remote)) < 3
+    with writes_refused(lambda path: "/00000003-" in path):
+        assert call("resume", str(tmp_path / "run")) == 1
+    shown = capfd.readouterr()
+    assert f"503 slow down; to send the rest: palestra resume {tmp_path / 'run'}" in shown.err
+    assert "training goes on" not in shown.out + shown.err
     assert max(numbers_there(remote)) < 3
     assert call("resume", str(tmp_path / "run"), "--quiet") == 0
     assert numbers_there(remote) == [0, 1, 2, 3]

@@ -102,6 +102,9 @@ def resume(
     into: Annotated[
         Path | None, typer.Option("--run", help="for a mirror: the new folder of the run [runs/NAME]")
     ] = None,
+    retry_failed: Annotated[
+        bool, typer.Option("--retry-failed", help="of a sweep: also run the trials again that have failed")
+    ] = False,
     trust: Trust = False,
     quiet: Quiet = False,
 ) -> None:
@@ -114,10 +117,14 @@ def resume(
         from palestra.sweeps.folder import is_folder_of_seeds, is_sweep_folder, runs_in
 
         shown, path = silent if quiet else console, Path(run)
+        if retry_failed and not is_sweep_folder(path):
+            from palestra.commands.match import mistake
+
+            raise mistake("--retry-failed", f"expected the folder of a sweep, got {run}")
         if is_sweep_folder(path):
             from palestra.commands.sweep import open_sweep, work_on
 
-            work_on(open_sweep(run, [], into, None, None, trust, shown), shown)
+            work_on(open_sweep(run, [], into, None, None, trust, shown), shown, retry_failed)
         elif is_folder_of_seeds(path) and into is None:
             from palestra.commands.side_by_side import resume_side_by_side
 

@@ -17,12 +17,11 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from palestra.commands.match import mistake
 from palestra.config import Config, NonNegativeInt, PositiveInt, check, load_yaml, render, trusting
 from palestra.config.own_modules import reading_stored
-from palestra.recording.results import Evaluation, printable
+from palestra.recording.results import Evaluation
 from palestra.recording.summary import render_seeds_summary
 from palestra.runs.config import RunConfig, read_config
 from palestra.runtime.signals import StopSignals, exit_text
 from palestra.storage.disk import Folder, RunFolderError, plain_path, written_name
-from palestra.storage.loaded_checkpoint import NOT_OURS
 from palestra.storage.lock import Lock, in_use
 from palestra.storage.records_file import iterate_records
 from palestra.sweeps.folder import SEEDS, default_path, make_new
@@ -181,19 +180,13 @@ def _signal(runs: Sequence[SeedRun], number: int) -> None:
 
 
 def _evaluations(run: Path, shown: Console) -> list[Evaluation]:
-    """The evaluations in a run's records; what is damaged is told, and left out."""
+    """The evaluations of a run; each damaged line is told, and left out."""
 
     def tell(fault: str) -> None:
-        shown.print(printable(fault), soft_wrap=True, markup=False)
+        shown.print(f"{fault}; this line is left out", soft_wrap=True, markup=False)
 
-    found, file = list[Evaluation](), run / "records.jsonl"
-    for record in iterate_records(file, tell):
-        if record.get("kind") == "evaluation":
-            try:
-                found.append(Evaluation.from_record(record))
-            except NOT_OURS as error:
-                tell(f"{file}: an evaluation differs from what was written: {error!r}")
-    return found
+    records = iterate_records(run / "records.jsonl", tell)
+    return [Evaluation.from_record(record) for record in records if record.get("kind") == "evaluation"]
 
 
 class _Bars:

@@ -132,12 +132,15 @@ def _values(text: str) -> list[str]:
     return values
 
 
-def work_on(sweep: Any, shown: Console) -> None:
-    """Work on a sweep, and leave the process with 128 + n if signal n stopped it."""
+def work_on(sweep: Any, shown: Console, retry_failed: bool = False) -> None:
+    """Work on a sweep, and leave the process with 128 + n if signal n stopped it, with 1 if a trial has failed."""
     extent = sweep.plan.extent_text(sweep.place.num_runs)
     shown.print(f"{sweep.folder.path}: {extent}", soft_wrap=True, markup=False)
     for note in sweep.plan.notes():
         shown.print(note, soft_wrap=True, markup=False)
+    if retry_failed:
+        num = sweep.retry_failed()
+        shown.print(f"{num:,} trial{'s' * (num != 1)} that failed begin{'s' * (num == 1)} again", markup=False)
     received = sweep.work()
     path = shlex.quote(str(sweep.folder.path))
     if received is not None:
@@ -145,7 +148,10 @@ def work_on(sweep: Any, shown: Console) -> None:
         raise typer.Exit(128 + received)
     progress = sweep.progress()
     shown.print(summary(progress, sweep.folder.best), soft_wrap=True, markup=False)
-    if progress.best is None and progress.counts.get("failed"):
+    if num := len(sweep.failed()):
+        what = "it" if num == 1 else "them"
+        shown.print(f"to run {what} again: palestra resume {path} --retry-failed", soft_wrap=True, markup=False)
+    if progress.counts.get("failed"):
         raise typer.Exit(1)
 
 

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from palestra.config.rendering import inline_flow
 from palestra.sweeps.naming import point_texts, short_keys
-from palestra.sweeps.outcomes import ENV_STEPS, FAILURE, SKIPPED, STATES, VALUES, best_of, state_of, value_of
+from palestra.sweeps.outcomes import ENV_STEPS, STATES, VALUES, best_of, state_of, value_of, why_of
 
 if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
@@ -108,8 +108,7 @@ def _seeds(trial: "FrozenTrial") -> str:
 
 
 def _why(trial: "FrozenTrial") -> str:
-    skipped = trial.user_attrs.get(SKIPPED)
-    return f"excluded by {skipped}" if skipped else str(trial.user_attrs.get(FAILURE, ""))
+    return f"{'excluded by ' if state_of(trial) == 'skipped' else ''}{why_of(trial)}"
 
 
 def _number(value: Any) -> str:

@@ -1,12 +1,12 @@
 """Evaluates the checkpoints of a run as they are written, from another process than the one that trains."""
 
-import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from palestra.runs.stored import StoredRun
 from palestra.storage.checkpoints import CheckpointError, Checkpoints
+from palestra.storage.records_file import parse_record
 
 LOOK_S = 1.0  # between two searches for a new checkpoint
 
@@ -49,7 +49,7 @@ def _filed(run: StoredRun, name: str, num_games: int | None) -> dict[str, Any] |
     config = run.evaluations.configs[name]
     wanted = [num_games or config.final_num_games] * len(run.evaluations.pairings(name, with_scripted=True))
     try:
-        record: dict[str, Any] = json.loads(run.results.read(run.file_name(name)))
+        record = parse_record(run.results.read(run.file_name(name)))
         played = [pair["games"] + pair.get("started_over", 0) for pair in record["pairs"]]
         is_same = run.counters.items() <= record.items() and played == wanted
     except (OSError, ValueError, LookupError, TypeError, AttributeError):

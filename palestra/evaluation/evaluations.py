@@ -239,6 +239,7 @@ class BestScore:
         self.config = config
         self.measure = Measure(config, evaluations, of_games)
         self.value: float | None = None
+        self.lost: float | None = None  # the best of those that were taken back
         self._before: float | None = None
 
     def is_nan(self, record: Mapping[str, Any]) -> bool:
@@ -250,12 +251,22 @@ class BestScore:
         """Whether the record of an evaluation has a strictly better score than all earlier ones; never if it is nan. A
         better score becomes the best."""
         score = self.measure.of(record)
-        sign = 1.0 if self.config.goal == "max" else -1.0
-        if score is None or math.isnan(score) or (self.value is not None and sign * score <= sign * self.value):
+        if score is None or math.isnan(score) or not self._is_better(score, self.value):
             return False
         self._before, self.value = self.value, score
         return True
 
     def take_back(self) -> None:
         """Undo the last improvement, whose checkpoint could not be saved."""
+        if self.lost is None or self._is_better(self.value, self.lost):
+            self.lost = self.value
         self.value = self._before
+
+    @property
+    def has_lost_best(self) -> bool:
+        """Whether a score that was taken back is better than the best."""
+        return self._is_better(self.lost, self.value)
+
+    def _is_better(self, one: float | None, other: float | None) -> bool:
+        sign = 1.0 if self.config.goal == "max" else -1.0
+        return one is not None and (other is None or sign * one > sign * other)

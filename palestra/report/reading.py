@@ -6,9 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Any, Self, TypeVar
-
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from typing import Any, Self, TypeVar
 
 from palestra.config import ConfigError, check, load_yaml
 from palestra.recording.recorders import numbers_of
@@ -93,7 +91,7 @@ class RunData:
             config_text=_or_fault(lambda: folder.config.read_text(errors="replace"), "", faults),
             facts=_or_fault(lambda: folder.facts().model_dump(), {}, faults),
             training=tuple(record for record in records if record.get("kind") == "training"),
-            evaluated=tuple(_evaluated(evaluations, str(folder.records), faults)),
+            evaluated=tuple(Evaluated(Evaluation.from_record(record), record) for record in evaluations),
             again=tuple(_read_again(folder, faults)),
             changes=tuple(changes),
             checkpoints=tuple(_read_checkpoints(folder)),
@@ -198,60 +196,19 @@ def _undamaged(path: Path, faults: list[str]) -> Iterator[dict[str, Any]]:
         faults.append(f"{path} cannot be read: {error.strerror or error}")
 
 
-class _Pair(BaseModel):
-    """The entries that a pair in an evaluation's record must have; somebody else may have written it."""
-
-    model_config = ConfigDict(strict=True)
-
-    players: Annotated[dict[str, str], Field(min_length=1)]
-    learned: list[str]
-    games: int
-    truncated: int
-    rho: float | None
-    low: float | None
-    high: float | None
-    returns: dict[str, float | None]
-    return_intervals: dict[str, Annotated[list[float | None], Field(min_length=2, max_length=2)]]
-    measures: dict[str, float | None] = {}
-
-    @model_validator(mode="after")
-    def _check_roles(self) -> Self:
-        roles = set(self.players)
-        if not (set(self.learned) <= roles and set(self.returns) == set(self.return_intervals) == roles):
-            raise ValueError("expected the same roles in players, returns and return_intervals, got others")
-        return self
-
-
-class _EvaluationRecord(BaseModel):
-    model_config = ConfigDict(strict=True)
-
-    evaluation: Annotated[str, Field(min_length=1)]
-    env_steps: int
-    opt_steps: int
-    pairs: list[_Pair]
-
-
-def _evaluated(records: list[dict[str, Any]], where: str, faults: list[str]) -> Iterator[Evaluated]:
-    for record in records:
-        try:
-            _EvaluationRecord.model_validate(record)
-        except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False)[0]
-            key = ".".join(map(str, first["loc"]))
-            faults.append(f"{where}: an evaluation is damaged, and is left out: {key}: {first['msg']}")
-            continue
-        yield Evaluated(Evaluation.from_record(record), record)
-
-
 def _read_again(folder: RunFolder, faults: list[str]) -> Iterator[Evaluated]:
     for name in (name for name in folder.evaluations.names() if name.endswith(".json") and not name.startswith(".")):
         path = folder.evaluations.path / name
         try:
             record = parse_record(folder.evaluations.read(name))
+            if record.get("kind") == "failed_evaluation":
+                continue
+            if record.get("kind") != "evaluation":
+                raise ValueError(f"expected the record of an evaluation, got kind {record.get('kind')!r}")
         except (OSError, ValueError) as error:
             faults.append(f"{path} cannot be read: {error!s:.200}")
             continue
-        yield from _evaluated([record], str(path), faults)
+        yield Evaluated(Evaluation.from_record(record), record)
 
 
 def _read_checkpoints(folder: RunFolder) -> Iterator[StoredCheckpoint]:

@@ -98,7 +98,7 @@ def _recorded(data: SweepData, trial: TrialData, config: RunConfig | None) -> tu
 
 
 def _watched(data: SweepData, trial: TrialData, config: RunConfig) -> Iterator[Watched]:
-    folder = data.path / "trials" / f"{trial.number:04d}"
+    folder = data.path / "trials" / f"{trial.place:04d}"
     for seed in data.config.seeds:
         try:
             with importing_no_others():

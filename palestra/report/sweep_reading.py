@@ -21,7 +21,7 @@ from palestra.storage.disk import Folder, RunFolderError
 from palestra.sweeps.config import SweepConfig
 from palestra.sweeps.folder import SweepFolder
 from palestra.sweeps.naming import short_keys, short_value
-from palestra.sweeps.outcomes import FAILURE, SKIPPED, VALUES, best_of, env_steps_of, state_of
+from palestra.sweeps.outcomes import VALUES, best_of, env_steps_of, place_of, state_of, why_of
 from palestra.sweeps.space import BASE, Base, ChoiceConfig, DimensionConfig, IntegerConfig, LogConfig
 from palestra.sweeps.stored import read_trials
 
@@ -68,11 +68,13 @@ class Axis:
 
 @dataclass(frozen=True)
 class TrialData:
-    """A trial of the study. point: the values by key, as the study stores them. value: NaN unless it succeeded.
-    reported: what the pruner was told, by step. by_seed: the value of each seed. why: why it failed or was skipped.
-    is_here: whether its runs lie in the sweep's folder; another machine may have the others."""
+    """A trial of the study. place: the number under which its runs lie. point: the values by key, as the study stores
+    them. value: NaN unless it succeeded. reported: what the pruner was told, by step. by_seed: the value of each seed.
+    why: why it failed, was skipped or was run again. is_here: whether its runs lie in the sweep's folder; another
+    machine may have the others."""
 
     number: int
+    place: int
     state: str
     point: Mapping[str, Any]
     distributions: Mapping[str, BaseDistribution]
@@ -95,9 +97,9 @@ class TrialData:
     @classmethod
     def of(cls, trial: FrozenTrial, folder_id: str) -> Self:
         state, by_seed = state_of(trial), trial.user_attrs.get(VALUES)
-        why = trial.user_attrs.get(SKIPPED if state == "skipped" else FAILURE, "")
         return cls(
             number=trial.number,
+            place=place_of(trial),
             state=state,
             point=trial.params,
             distributions=trial.distributions,
@@ -105,7 +107,7 @@ class TrialData:
             reported=dict(sorted(trial.intermediate_values.items())),
             by_seed={seed: as_float(x) for seed, x in by_seed.items()} if isinstance(by_seed, dict) else {},
             env_steps=env_steps_of(trial),
-            why=str(why),
+            why=why_of(trial),
             is_here=trial.user_attrs.get("folder") == folder_id,
         )
 

@@ -11,7 +11,7 @@ import os
 import re
 import stat
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Literal, NoReturn
@@ -202,14 +202,25 @@ class Folder:
         with self._opened():
             return self
 
+    def make_all(self) -> None:
+        """Make this folder and those above it, also the root, where they are missing."""
+        self.root.mkdir(parents=True, exist_ok=True)
+        for depth in range(len(self.parts)):
+            Folder(self.root, *self.parts[: depth + 1]).make()
+
     def write(self, name: str, content: bytes) -> None:
-        """Write a file atomically: after a crash it has either the old or the new content."""
+        """Write a file atomically: after a crash it has either the old or the new content. Another hard link to the old
+        file keeps it."""
+        self.write_pieces(name, (content,))
+
+    def write_pieces(self, name: str, pieces: Iterable[bytes]) -> None:
+        """As `write`, for content that comes in pieces."""
         unfinished = f".{name}.{os.getpid()}.tmp"
         with self._opened() as folder:
             if (kind := _kind(folder, name)) not in ("file", None):
                 self._refuse(name, kind)
             try:
-                _create(folder, unfinished, content)
+                _create(folder, unfinished, pieces)
                 DISK.rename(folder, unfinished, folder, name)
             except OSError:
                 with suppress(OSError):
@@ -221,7 +232,7 @@ class Folder:
         """Write a file and wait until its content is on the disk; its name is there after `sync`. An existing file of
         that name is removed first."""
         with self._opened() as folder:
-            _create(folder, name, content)
+            _create(folder, name, (content,))
 
     def append(self, name: str) -> OpenFile:
         """A file open for appending; made if it does not exist."""
@@ -355,7 +366,7 @@ def written_name(name: str) -> str:
     return match[1] if match else name
 
 
-def _create(folder: int, name: str, content: bytes) -> None:
+def _create(folder: int, name: str, pieces: Iterable[bytes]) -> None:
     """Make a new file with that content, and wait until it is on the disk. An existing file of the name is removed,
     never written into."""
     try:
@@ -364,7 +375,8 @@ def _create(folder: int, name: str, content: bytes) -> None:
         DISK.remove(folder, name)
         file = DISK.create(folder, name)
     try:
-        _write_all(file, content)
+        for piece in pieces:
+            _write_all(file, piece)
         DISK.sync(file)
     finally:
         os.close(file)

@@ -194,7 +194,7 @@ class Mirror:
                     error if isinstance(error, RemoteError) else RemoteError(f"{self.remote.url}: {error!r}")
                 )
                 if not self._closed:
-                    self.tell(f"{self._failure}; training goes on, the next save sends what is missing")
+                    self.tell(f"{self._failure}; the mirror lacks what is new until an upload succeeds")
 
     def _sync(self, job: Job) -> None:
         """Send the best and the latest, then the others unless a newer job waits; then remove by retention."""

@@ -14,8 +14,10 @@ from pydantic import Field
 
 from palestra.storage.disk import Folder, OpenFile
 from palestra.storage.facts import Entry, Sha256
+from palestra.storage.record_shape import require_shape
 
 MAX_LINE = 64 << 20  # bytes: many times those of the longest record
+MAX_DIGITS = 300  # of a whole number: a float cannot be much larger
 
 Count = Annotated[int, Field(ge=0)]
 
@@ -145,13 +147,21 @@ def read_records(path: Path) -> list[dict[str, Any]]:
 
 
 def parse_record(line: bytes | None) -> dict[str, Any]:
-    """The record in a line. Raises ValueError if it holds none."""
+    """The record in a line. Raises ValueError if it holds none, or one that differs from what is written."""
     if line is None:
         raise ValueError(f"expected a record of at most {MAX_LINE} bytes, got a longer line")
     try:
-        record = json.loads(line)
+        record = json.loads(line, parse_int=_whole)
     except RecursionError:
         raise ValueError("nested too deeply") from None
     if not isinstance(record, dict):
         raise ValueError(f"expected a JSON object, got {type(record).__name__}")
+    require_shape(record)
     return record
+
+
+def _whole(digits: str) -> int:
+    """A whole number that can be made a float. Raises ValueError for a longer one."""
+    if len(digits) > MAX_DIGITS:
+        raise ValueError(f"expected numbers of at most {MAX_DIGITS} digits, got one of {len(digits)}")
+    return int(digits)

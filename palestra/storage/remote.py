@@ -1,4 +1,4 @@
-"""Remote storage through fsspec (s3, sftp, file, memory, ...): the few calls that a mirror needs.
+"""Remote storage through fsspec (s3, sftp, memory, ...; of file: local_files.py): the few calls that a mirror needs.
 
 A failed call is repeated with exponential backoff, unless the error is of a kind that stays. No call renames anything,
 and every call may be repeated.
@@ -12,7 +12,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import fsspec
+from fsspec.implementations.local import LocalFileSystem
 
+from palestra.storage.disk import RefusedPathError
+from palestra.storage.local_files import LocalFiles
 from palestra.storage.secrets import redacted
 from palestra.storage.segments import CheckpointError
 
@@ -20,7 +23,7 @@ T = TypeVar("T")
 
 EXTRAS = {"s3": "s3", "s3a": "s3", "sftp": "sftp", "ssh": "sftp"}  # of palestra, by protocol
 LASTING = (
-    *(FileNotFoundError, PermissionError, NotADirectoryError, IsADirectoryError),
+    *(RefusedPathError, FileNotFoundError, PermissionError, NotADirectoryError, IsADirectoryError),
     *(ImportError, NotImplementedError, TypeError, ValueError),
 )
 
@@ -134,7 +137,8 @@ class Remote:
     def _connected(self) -> tuple[Any, str]:
         if self._connection is None:
             fs, root = fsspec.url_to_fs(self.url, skip_instance_cache=True, **self.options)
-            self._connection = fs, root.rstrip("/")
+            is_local = isinstance(fs, LocalFileSystem)
+            self._connection = (LocalFiles(Path(root)), "") if is_local else (fs, root.rstrip("/"))
         return self._connection
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from palestra.config import ConfigError
 from palestra.config.own_modules import UntrustedError
 from palestra.storage.disk import RunFolderError
-from palestra.sweeps.outcomes import DEFINITION, ENV_STEPS, FAILURE, SECONDS, SKIPPED, VALUES
+from palestra.sweeps.outcomes import DEFINITION, ENV_STEPS, FAILED_BEFORE, FAILURE, SECONDS, SKIPPED, VALUES
 from palestra.sweeps.storages import MOST_S
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def _fault_of(trial: "FrozenTrial") -> str:
     is_complete = trial.state.name == "COMPLETE"
     if len(values) > 1 or (is_complete and (len(values) != 1 or math.isnan(values[0]))):
         return f"expected a number as its value, got {_shown(trial.values)}"
-    for name in ("folder", "claim", FAILURE, SKIPPED):
+    for name in ("folder", "claim", FAILURE, SKIPPED, FAILED_BEFORE):
         if not isinstance(facts.get(name, ""), str):
             return f"expected a text as its {name}, got {_shown(facts[name])}"
     for name in (ENV_STEPS, SECONDS):

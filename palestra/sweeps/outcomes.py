@@ -12,6 +12,37 @@ FAILURE = "failure"  # user attribute: why it failed
 VALUES = "values"  # user attribute: the objective of the run of each seed that ended, by seed
 ENV_STEPS = "env_steps"  # user attribute: how many its runs have played
 SECONDS = "seconds"  # user attribute: how long its runs have worked, all together
+RETRY_OF = "retry_of"  # user attribute: the number of the trial that failed first, whose point and runs it takes over
+FAILED_BEFORE = "failed_before"  # user attribute: why the one that it takes over failed
+
+
+def place_of(trial: FrozenTrial) -> int:
+    """The number under which its runs lie in the sweep's folder: its own or, of a trial that takes over a failed one,
+    that of the latter."""
+    first = trial.user_attrs.get(RETRY_OF)
+    return first if type(first) is int and 0 <= first < trial.number else trial.number
+
+
+def standing(trials: Sequence[FrozenTrial]) -> list[FrozenTrial]:
+    """The trials, in the order of their numbers, without those that another one has taken over."""
+    last = {place_of(trial): trial.number for trial in trials}
+    return [trial for trial in trials if last[place_of(trial)] == trial.number]
+
+
+def rank_of(trial: FrozenTrial, trials: Sequence[FrozenTrial]) -> int:
+    """The number that a trial would have if none had failed and been run again: by it its point is drawn. trials: all
+    of the study, in the order of their numbers."""
+    place = place_of(trial)
+    return place - sum(place_of(each) != each.number for each in trials[:place])
+
+
+def why_of(trial: FrozenTrial) -> str:
+    """Why it was skipped, why it failed, or why it was run again; "" for others."""
+    facts = trial.user_attrs
+    told = [str(facts[name]) for name in (SKIPPED, FAILURE) if facts.get(name)][:1]
+    if place_of(trial) != trial.number:
+        told.append(f"again, because trial {place_of(trial)} failed: {facts.get(FAILED_BEFORE)}")
+    return "; ".join(told)
 
 
 def best_of(trials: Sequence[FrozenTrial], goal: str) -> FrozenTrial | None:

@@ -14,11 +14,20 @@ from optuna.trial import FrozenTrial
 from palestra.sweeps.estimate import Outlook, seconds_left
 from palestra.sweeps.folder import SweepFolder
 from palestra.sweeps.naming import point_texts
-from palestra.sweeps.outcomes import best_of, env_steps_of, seconds_of, state_of, value_of
+from palestra.sweeps.outcomes import (
+    STATES,
+    VALUES,
+    best_of,
+    env_steps_of,
+    place_of,
+    seconds_of,
+    state_of,
+    value_of,
+    why_of,
+)
 from palestra.sweeps.study import SweepStudy
 from palestra.sweeps.trials import OwnedTrial, TrialRun
 
-STATES = ("succeeded", "failed", "pruned", "skipped", "running")
 NUM_ENDED = 20  # so many trials that ended last are kept, and so many of those that failed
 
 NUM_FIRST = 3  # failures that the summary names
@@ -162,11 +171,10 @@ def _run_progress(trial: OwnedTrial, run: TrialRun, now_s: float) -> RunProgress
 
 
 def _ended_trial(folder: SweepFolder, trial: FrozenTrial) -> EndedTrial:
-    facts = trial.user_attrs
-    reason = str(facts.get("skipped") or facts.get("failure") or "")
+    reason = why_of(trial)
     seed = re.match(r"seed (\d+): ", reason) if state_of(trial) == "failed" else None
-    log = None if seed is None else folder.trial(trial.number).path / f"seed-{seed[1]}.log"
-    values = facts.get("values") or {}
+    log = None if seed is None else folder.trial(place_of(trial)).path / f"seed-{seed[1]}.log"
+    values = trial.user_attrs.get(VALUES) or {}
     return EndedTrial(
         number=trial.number,
         state=state_of(trial),

@@ -12,7 +12,7 @@ from palestra.runtime.starting import without_garbage_collection
 from palestra.storage.disk import RunFolderError
 from palestra.sweeps.faults import causes, errors_of_study, num_begun, require_sound, study_lost
 from palestra.sweeps.folder import SweepFolder
-from palestra.sweeps.outcomes import DEFINITION
+from palestra.sweeps.outcomes import DEFINITION, standing
 from palestra.sweeps.storages import AnyStorageConfig
 
 if TYPE_CHECKING:
@@ -45,8 +45,8 @@ class StoredSweep:
 
 
 def read_trials(folder: SweepFolder, storage: AnyStorageConfig, data: Mapping[str, Any]) -> "list[FrozenTrial]":
-    """The trials of a sweep; none if it was killed before it had a whole study. data: of sweep.yml. Raises
-    RunFolderError, also if the study is that of another sweep."""
+    """The trials of a sweep, without failed ones that others have taken over; none if it was killed before it had a
+    whole study. data: of sweep.yml. Raises RunFolderError, also if the study is that of another sweep."""
     from optuna import load_study, logging
 
     if storage.name == "sqlite" and folder.root.kind("study.db") is None:
@@ -67,7 +67,7 @@ def read_trials(folder: SweepFolder, storage: AnyStorageConfig, data: Mapping[st
         theirs = study.user_attrs.get(DEFINITION) or {}
         if other := [key for key in theirs if key != "base" and theirs[key] != data.get(key)]:
             raise RunFolderError(f"{folder.path}: study {storage.study!r} is that of a sweep with another {other[0]}")
-        return trials
+        return standing(trials)
 
 
 def _is_of_unmade_study(error: BaseException) -> bool:

@@ -19,7 +19,7 @@ from palestra.runs.branching import tree_differences
 from palestra.sweeps.config import SweepConfig
 from palestra.sweeps.faults import errors_of_study, require_sound
 from palestra.sweeps.folder import SweepFolder
-from palestra.sweeps.outcomes import DEFINITION, FAILURE
+from palestra.sweeps.outcomes import DEFINITION, FAILED_BEFORE, FAILURE, RETRY_OF, place_of, rank_of, standing, why_of
 from palestra.sweeps.pruning import decide
 from palestra.sweeps.samplers import SamplerOfGrid, SamplerOfTrials
 from palestra.sweeps.search import GridConfig
@@ -97,7 +97,12 @@ class SweepStudy:
 
     @_asking
     def trials(self) -> list[FrozenTrial]:
-        return self.study.get_trials(deepcopy=False)
+        """All trials, without failed ones that others have taken over."""
+        return standing(self.study.get_trials(deepcopy=False))
+
+    @_asking
+    def rank(self, trial: FrozenTrial) -> int:
+        return rank_of(trial, self.study.get_trials(deepcopy=False))
 
     def is_ours(self, trial: FrozenTrial) -> bool:
         return trial.user_attrs.get("folder") == self.id
@@ -116,6 +121,19 @@ class SweepStudy:
         return next(trial for trial in self.running() if trial.user_attrs.get("claim") == token)
 
     @_asking
+    def retry(self, failed: FrozenTrial) -> None:
+        """Let a trial that has failed be run again: by a new one, as Optuna ends each once, with its point and runs."""
+        attributes = {"folder": self.id, RETRY_OF: place_of(failed), FAILED_BEFORE: why_of(failed)}
+        self.study.add_trial(
+            create_trial(
+                state=TrialState.RUNNING,
+                params=failed.params,
+                distributions=failed.distributions,
+                user_attrs=attributes,
+            )
+        )
+
+    @_asking
     def point(self, trial: FrozenTrial) -> dict[str, Any]:
         """The trial's point; what was drawn before a kill is kept. Raises ConfigError if the user's own search
         fails."""
@@ -130,20 +148,21 @@ class SweepStudy:
     @_asking
     def report(self, number: int, step: int, value: float) -> bool:
         """Report a trial's value at a step, once, and say whether the pruner ends the trial there."""
-        trial = self._trial(number)
+        trial = self.trial(number)
         if step not in trial.intermediate_values:
             self.study._storage.set_trial_intermediate_value(trial._trial_id, step, value)
-            trial = self._trial(number)
+            trial = self.trial(number)
         return trial.last_step == step and decide(self.study, self.pruner, trial)
 
     @_asking
     def note(self, number: int, facts: Mapping[str, Any]) -> None:
-        trial = self._trial(number)
+        trial = self.trial(number)
         for name, value in facts.items():
             if trial.user_attrs.get(name) != value:
                 self.study._storage.set_trial_user_attr(trial._trial_id, name, value)
 
-    def _trial(self, number: int) -> FrozenTrial:
+    @_asking
+    def trial(self, number: int) -> FrozenTrial:
         storage = self.study._storage
         trial_id = storage.get_trial_id_from_study_id_trial_number(self.study._study_id, number)
         return storage.get_trial(trial_id)

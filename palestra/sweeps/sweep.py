@@ -8,6 +8,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext, supp
 from pathlib import Path
 from typing import Self
 
+from optuna.trial import FrozenTrial
+
 from palestra.config import ConfigError, ConfigErrorItem, check_overridden, load_yaml, render, trusting
 from palestra.config.own_modules import reading_stored
 from palestra.runs.config import RunConfig, read_config
@@ -17,7 +19,7 @@ from palestra.storage.lock import Lock, holder
 from palestra.sweeps.config import SweepConfig
 from palestra.sweeps.display import SweepDisplay
 from palestra.sweeps.folder import SweepFolder
-from palestra.sweeps.outcomes import FAILURE, SKIPPED, best_of, env_steps_of, state_of, value_of
+from palestra.sweeps.outcomes import SKIPPED, best_of, env_steps_of, place_of, state_of, value_of, why_of
 from palestra.sweeps.plan import Plan
 from palestra.sweeps.progress import SweepProgress, progress_of
 from palestra.sweeps.search import GridConfig
@@ -96,6 +98,18 @@ class Sweep:
                 folder.root.write(folder.config.name, render(config, SweepConfig).encode())
         return sweep
 
+    def failed(self) -> list[FrozenTrial]:
+        """The trials of this folder that have failed."""
+        return [each for each in self.study.trials() if self.study.is_ours(each) and state_of(each) == "failed"]
+
+    def retry_failed(self) -> int:
+        """Let the trials of this folder that have failed be run again by `work`; gives how many."""
+        with self.folder.alone():
+            failed = self.failed()
+            for trial in failed:
+                self.study.retry(trial)
+        return len(failed)
+
     # ---- the loop ---------------------------------------------------------------------------------------
 
     def work(self) -> int | None:
@@ -165,7 +179,7 @@ class Sweep:
         if self._adopt() or self._begin():
             return True
         self._look_again = time.monotonic() + LOOK_S
-        elsewhere = [self.folder.trial(trial.number) for trial in self.study.running() if self.study.is_ours(trial)]
+        elsewhere = [self.folder.trial(place_of(trial)) for trial in self.study.running() if self.study.is_ours(trial)]
         self._is_over = not elsewhere
         if not self.owned:
             for folder in elsewhere:
@@ -205,7 +219,7 @@ class Sweep:
     def _take(self, number: int) -> bool:
         """Own a trial, or fail it if it has no folder that can be used; False if another process owns it."""
         try:
-            lock = Lock.take(self.folder.trial(number).make(), "lock")
+            lock = Lock.take(self.folder.trial(place_of(self.study.trial(number))).make(), "lock")
         except RunFolderError as error:
             self.study.fail(number, str(error))
             self._ended(number)
@@ -215,12 +229,12 @@ class Sweep:
         return lock is not None
 
     def _own(self, number: int, lock: Lock) -> None:
-        if self._num_points is not None and number >= self._num_points:  # somebody in another folder was faster
-            self.study.fail(number, "no point of the grid is left", SKIPPED)
-            lock.free()
-            return
         trial = next((each for each in self.study.running() if each.number == number), None)
         if trial is None:  # another process has ended it in between
+            lock.free()
+            return
+        if self._num_points is not None and self.study.rank(trial) >= self._num_points:  # another folder was faster
+            self.study.fail(number, "no point of the grid is left", SKIPPED)
             lock.free()
             return
         try:
@@ -238,13 +252,11 @@ class Sweep:
 
     def _ended(self, number: int) -> None:
         """Say how a trial has ended, and keep the best config."""
-        trials = self.study.trials()
-        [trial] = [each for each in trials if each.number == number]
-        best = best_of(trials, self.config.objective.goal)
+        trial, best = self.study.trial(number), best_of(self.study.trials(), self.config.objective.goal)
         state = state_of(trial)
         known = value_of(trial)
         value = "" if known is None else f", {self.config.objective.measure} {known:.6g}"
-        why = trial.user_attrs.get(FAILURE)
+        why = why_of(trial)
         is_best = best is not None and best.number == number
         line = f"trial {number}: {state}{value}{' (best so far)' if is_best else ''}{f': {why}' if why else ''}"
         self.display.ended(line)

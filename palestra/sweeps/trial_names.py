@@ -33,9 +33,10 @@ def trial_names(runs: Iterable[Path]) -> dict[Path, str]:
 def _names_in(sweep: Path) -> dict[str, str]:
     """The names of a sweep's trials, by their folders."""
     try:
+        from palestra.sweeps.outcomes import place_of
         from palestra.sweeps.stored import StoredSweep
 
-        return {f"{trial.number:04d}": _name(trial) for trial in StoredSweep.open(sweep).trials}
+        return {f"{place_of(trial):04d}": _name(trial) for trial in StoredSweep.open(sweep).trials}
     except (ImportError, RunFolderError, ConfigError, UntrustedError):  # of ImportError: there is no Optuna here
         return {}
 

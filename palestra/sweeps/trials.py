@@ -18,7 +18,7 @@ from palestra.storage.disk import RunFolderError, plain_path
 from palestra.storage.lock import Lock, holder, is_held
 from palestra.sweeps.config import SweepConfig
 from palestra.sweeps.folder import SweepFolder
-from palestra.sweeps.outcomes import ENV_STEPS, SECONDS, VALUES
+from palestra.sweeps.outcomes import ENV_STEPS, SECONDS, VALUES, place_of
 from palestra.sweeps.pace import Pace
 from palestra.sweeps.places import Job, Place, last_line
 from palestra.sweeps.seed_runs import has_begun
@@ -65,7 +65,7 @@ class OwnedTrial:
         lock: Lock,
     ) -> None:
         self.study, self.sweep, self.number, self.lock = study, sweep, number, lock
-        self.folder = folder.trial(number)
+        self.folder = folder.trial(place_of(study.trial(number)))
         self._checked = checked = config_of_runs(config, sweep)
         text = render(checked, RunConfig)
         self._data = load_yaml(text)
@@ -144,7 +144,10 @@ class OwnedTrial:
     def _look_at(self, run: TrialRun) -> None:
         assert run.job is not None
         code = run.job.poll()
-        run.watched.look()
+        if code == 0:
+            run.watched.end()
+        else:
+            run.watched.look()
         run.pace.note(*run.facts())
         if run.watched.fault is not None and self.failure is None:
             self.failure = f"seed {run.seed}: {run.watched.fault}"

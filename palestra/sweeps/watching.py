@@ -1,6 +1,5 @@
 """A run of a trial as it grows: its records, read as far as they have come."""
 
-import json
 import math
 import os
 from collections.abc import Mapping, Sequence
@@ -9,7 +8,12 @@ from typing import Any
 
 from palestra.evaluation.measures import Measure
 from palestra.runtime.intervals import Limit
-from palestra.storage.disk import open_plain
+from palestra.storage.checkpoints import Checkpoints
+from palestra.storage.disk import RunFolderError, open_plain
+from palestra.storage.manifest import Manifest
+from palestra.storage.records_file import parse_record
+from palestra.storage.run_folder import RunFolder
+from palestra.storage.segments import CheckpointError
 from palestra.sweeps.config import ObjectiveConfig
 
 COUNTERS = ("env_steps", "opt_steps", "epochs")
@@ -17,6 +21,7 @@ COUNTERS = ("env_steps", "opt_steps", "epochs")
 
 class Growing:
     """The records of a run, read as far as they have come. counters: the largest so far. share: of its `stop`.
+    num_damaged: lines that hold no record. has_ended: whether a record says that the run ended before its `stop`.
 
     After a kill the records are cut back to a checkpoint and come again, equal to the bit, so what was read stays true.
     """
@@ -25,6 +30,8 @@ class Growing:
         self.path, self.stop = run / "records.jsonl", stop
         self.counters: dict[str, float] = dict.fromkeys(COUNTERS, 0)
         self.minutes = 0.0
+        self.num_damaged = 0
+        self.has_ended = False
         self._offset = 0
 
     @property
@@ -32,33 +39,55 @@ class Growing:
         return self.stop.share({**self.counters, "minutes": self.minutes})
 
     def look(self) -> None:
-        """Read what is new."""
+        """Read what is new. Lines that are damaged are passed over, as the run itself does; `num_damaged` counts
+        them."""
+        if not self._read_on(passes_damaged=False):
+            self._offset = self.num_damaged = 0  # a line is damaged, or the file was cut back and has grown since
+            self._read_on(passes_damaged=True)
+
+    def _read_on(self, passes_damaged: bool) -> bool:
+        """Read from where the last look ended. Gives False if it came to a damaged line that it may not pass."""
         try:
             file = open_plain(self.path)
         except OSError:
-            return
+            return True
         try:
             if file.size < self._offset:
-                self._offset = 0
+                self._offset = self.num_damaged = 0
             content = os.pread(file.descriptor, file.size - self._offset, self._offset)
         finally:
             file.close()
         whole, newline, _ = content.rpartition(b"\n")
-        self._offset += len(whole) + len(newline)
-        for line in whole.splitlines():
+        for line in whole.split(b"\n") if newline else ():
             try:
-                self._take(json.loads(line))
+                self._take(parse_record(line))
             except ValueError:
-                self._offset = 0  # it was cut back, and has grown since: read it again the next time
-                return
+                if not passes_damaged:
+                    return False
+                self.num_damaged += 1
+        self._offset += len(whole) + len(newline)
+        return True
 
     def _take(self, record: Mapping[str, Any]) -> None:
         for name in COUNTERS:
-            self.counters[name] = max(self.counters[name], record.get(name) or 0)
-        self.minutes = max(self.minutes, (record.get("clock") or {}).get("train_seconds", 0.0) / 60)
+            self.counters[name] = max(self.counters[name], record.get(name, 0))
+        self.minutes = max(self.minutes, record.get("clock", {}).get("train_seconds", 0.0) / 60)
+        self.has_ended = self.has_ended or "ended" in record
 
 
 Moment = tuple[int, ...]  # of a run: its COUNTERS
+
+
+def _moment(counters: Mapping[str, Any]) -> Moment:
+    return tuple(int(counters.get(name, 0)) for name in COUNTERS)
+
+
+def _in_words(moment: Moment | None) -> str:
+    """The moment as " at env step 1,024"; nothing for None."""
+    if moment is None:
+        return ""
+    name, count = next((each for each in zip(COUNTERS, moment, strict=True) if each[1]), (COUNTERS[1], 0))
+    return f" at {name.removesuffix('s').replace('_', ' ')} {count:,}"
 
 
 class Watched(Growing):
@@ -76,24 +105,55 @@ class Watched(Growing):
         self.first: dict[int, Moment] = {}
         self.fault: str | None = None
 
+    def end(self) -> None:
+        """Read the rest of a run that has ended, and find whether its objective is known: a damaged line may have held
+        the evaluation at its end, or the best one."""
+        self.look()
+        self.fault = self.fault or self._fault_at_end()
+
+    def _fault_at_end(self) -> str | None:
+        last = max(self.evaluations, default=None)
+        try:
+            end = self._last_moment()
+        except (CheckpointError, RunFolderError, OSError) as error:
+            return f"where {self.path.parent} ends is not known: {error}"
+        damaged = f"; {self.num_damaged} of its lines are damaged" if self.num_damaged else ""
+        if last is None or last != end:
+            expected = f"expected evaluation {self.objective.evaluation!r} at the run's end{_in_words(end)}"
+            return f"{self.path}: {expected}, got {'none' if last is None else f'the last{_in_words(last)}'}{damaged}"
+        if self.objective.of == "best" and self.num_damaged:
+            return f"{self.path}: the best evaluation is not known{damaged}"
+        return None
+
+    def _last_moment(self) -> Moment | None:
+        """The moment at which a finished run has ended: that of its last checkpoint or, if it saves none, of its last
+        record. None: its records do not come to its end. Raises CheckpointError, RunFolderError, OSError."""
+        checkpoints = Checkpoints(RunFolder(self.path.parent), keep_last=1, keep_every=None)
+        if (number := checkpoints.latest()) is not None:
+            return _moment(Manifest.read(checkpoints.folder.below(f"{number:08d}")).counters)
+        return _moment(self.counters) if self.has_ended or self.share >= 1.0 else None
+
     def _take(self, record: Mapping[str, Any]) -> None:
         super()._take(record)
         if record.get("kind") == "evaluation" and (value := self._value(record)) is not None:
-            moment = tuple(int(record.get(name) or 0) for name in COUNTERS)
+            moment = _moment(record)
             self.evaluations[moment] = value
             self.first.setdefault(self._step(record), moment)
 
     def _value(self, record: Mapping[str, Any]) -> float | None:
+        """Raises ValueError for a record that lacks the measure."""
         try:
             return self.measure.of(record)
-        except Exception as error:  # of the user's own function
+        except Exception as error:
+            if self.measure.function is None:
+                raise ValueError(f"expected {self.objective.measure} in the record, got {error!r}") from error
             self.fault = f"{self.objective.measure} raised {type(error).__name__}: {error}"
             return None
 
     def _step(self, record: Mapping[str, Any]) -> int:
         if self.interval is None or self.interval.unit == "minutes":
-            return int(record.get("opt_steps") or 0)
-        return int((record.get(self.interval.unit) or 0) // self.interval.every * self.interval.every)
+            return int(record.get("opt_steps", 0))
+        return int(record.get(self.interval.unit, 0) // self.interval.every * self.interval.every)
 
     @property
     def latest(self) -> float | None:
@@ -108,8 +168,8 @@ class Watched(Growing):
         return self._objective([moment for moment in self.evaluations if moment <= self.first[step]])
 
     def final(self) -> float:
-        """The objective at the run's end; nan if there is no evaluation."""
-        return self._objective(list(self.evaluations)) if self.evaluations else math.nan
+        """The objective at the run's end, after `end`; nan if it is not known."""
+        return math.nan if self.fault is not None else self._objective(list(self.evaluations))
 
     def _objective(self, moments: Sequence[Moment]) -> float:
         """The last of some evaluations, or the best of them."""

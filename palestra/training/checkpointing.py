@@ -1,5 +1,6 @@
 """Saves a training, and restores it: from its own checkpoint, or as a branch from a checkpoint of another run."""
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -55,7 +56,7 @@ class Checkpointing:
             except CheckpointError as error:  # the disk may have room again by the next time
                 self.failure = error
                 if is_best:
-                    training.evaluating.withdraw_best()
+                    training.evaluating.withdraw_best(error)
                 output.display.error(f"{error}; training goes on")
                 return
             training.after_save(folder)
@@ -84,7 +85,8 @@ class Checkpointing:
             try:
                 output.finish_mirror()
             except RemoteError as error:
-                return error
+                path = shlex.quote(str(output.folder.path))
+                return RemoteError(f"{error}; to send the rest: palestra resume {path}")
         return None
 
     # ---- another end -----------------------------------------------------------------------------------

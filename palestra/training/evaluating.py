@@ -7,6 +7,7 @@ from typing import Any
 from palestra.recording.results import Task
 from palestra.runs.output import RunOutput
 from palestra.runtime.intervals import Counters, Interval
+from palestra.storage.checkpoints import CheckpointError
 
 
 class Evaluating:
@@ -43,8 +44,12 @@ class Evaluating:
         """Whether a checkpoint is due at this safe point, whatever the interval of saves says."""
         return False
 
-    def withdraw_best(self) -> None:
+    def withdraw_best(self, why: CheckpointError) -> None:
         """Called if the disk has refused the checkpoint that was to be the best: the best before it counts again."""
+
+    def unkept_best(self) -> CheckpointError | None:
+        """Why no checkpoint of a finished run holds its best players; None if one does."""
+        return None
 
     def tasks(self) -> Sequence[Task]:
         """The evaluations that are being played while training goes on."""

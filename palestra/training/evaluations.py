@@ -24,6 +24,8 @@ class PlayedEvaluations(Evaluating):
             None if config.best is None else BestScore(config.best, config.evaluations, config.measures_of_games())
         )
         self._warned_nan = False
+        self._why_unkept: CheckpointError | None = None
+        self._failed: str | None = None  # why an evaluation that decides has failed
 
     def intervals(self) -> Sequence[Interval | None]:
         return [evaluation.interval for evaluation in self.config.evaluations]
@@ -39,7 +41,12 @@ class PlayedEvaluations(Evaluating):
         change."""
         with_scripted = is_final or self.training.opt_steps == 0
         request = EvaluationRequest(list(names), with_scripted, is_final, self.training.counts())
-        return self.evaluator.results(request, self.training)
+        records = self.evaluator.results(request, self.training)
+        for record in records:
+            decides = self.best is not None and record["evaluation"] == self.best.config.evaluation
+            if decides and record["kind"] == "failed_evaluation":
+                self._failed = record["why"]
+        return records
 
     def update_best(self, record: Mapping[str, Any]) -> None:
         """If the result is better than all before, the checkpoint of its players becomes the best: the one that is
@@ -56,22 +63,32 @@ class PlayedEvaluations(Evaluating):
         if steps_of(record) == steps_of(self.training.counts()):
             self.is_best = True
         elif self.config.output.save is not None and self.may_mark_earlier:
-            self._mark_earlier(self.best, steps_of(record))
+            self._mark_earlier(steps_of(record))
 
-    def _mark_earlier(self, best: BestScore, steps: Mapping[str, int]) -> None:
+    def _mark_earlier(self, steps: Mapping[str, int]) -> None:
         output = self.training.opened_output()
         try:
             output.mark_best(steps)
         except CheckpointError as error:
-            best.take_back()
+            self.withdraw_best(error)
             output.display.error(f"{error}; training goes on")
 
     def must_save(self) -> bool:
         return self.is_best or steps_of(self.training.counts()) in self.evaluator.candidates()
 
-    def withdraw_best(self) -> None:
+    def withdraw_best(self, why: CheckpointError) -> None:
         if self.best is not None:
             self.best.take_back()
+            self._why_unkept = why
+
+    def unkept_best(self) -> CheckpointError | None:
+        if self.best is None or self.config.output.save is None:
+            return None
+        if self.best.has_lost_best:
+            return CheckpointError(f"the best players of the run are in no checkpoint: {self._why_unkept}")
+        if self._failed is not None and self.best.value is None:
+            return CheckpointError(f"no checkpoint is marked as the best, because evaluations failed: {self._failed}")
+        return None
 
     def tasks(self) -> Sequence[Task]:
         return self.evaluator.tasks()

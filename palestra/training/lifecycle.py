@@ -68,10 +68,10 @@ class Lifecycle(Stages):
 
         num_steps, unit: train for so many more opt_steps, env_steps, epochs or minutes, but not beyond `stop`. The run
         is then saved, and the next `fit` goes on to the same bits as if there had been no pause. None: until `stop`.
-        A run that was loaded goes on from its last checkpoint. Raises TrainingFailed if a loss is not finite or if an
-        environment fails (failure.txt in the run's folder has the traceback), RunFolderError or CheckpointError if the
-        disk refuses; for the last checkpoint, CheckpointError comes after everything else is done. ValueError for a
-        number or a unit that is none.
+        A run that was loaded goes on from its last checkpoint; if it is finished, its mirror gets what it lacks. Raises
+        TrainingFailed if a loss is not finite or if an environment fails (failure.txt in the run's folder has the
+        traceback), RunFolderError or CheckpointError if the disk refuses; for the last or the best checkpoint and the
+        mirror, CheckpointError comes after everything else is done. ValueError for a number or a unit that is none.
         """
         self._more = read_limit(num_steps, unit, self.config.units)
         self.require_ready()
@@ -103,7 +103,8 @@ class Lifecycle(Stages):
         output.finish(self._status())
         unsent = self.checkpointing.finish_mirror()
         output.conclude(self.progress.now(), with_plot=self.finished and self.signals.received is None)
-        failure = self.checkpointing.failure or unsent
+        unkept = self.evaluating.unkept_best() if self.finished else None
+        failure = self.checkpointing.failure or unkept or unsent
         if failure is not None:
             raise failure from None
 
@@ -198,6 +199,9 @@ class Lifecycle(Stages):
             self._note_end()
             output.feed({name: self._recorders[name] for name in output.unfiled() if name in self._recorders})
             output.finish(self._status())
+            output.catch_up_mirror()
+            if (unsent := self.checkpointing.finish_mirror()) is not None:
+                raise unsent
             return
         output.feed(self._recorders)
         if is_fresh and not output.checkpoints.numbers():

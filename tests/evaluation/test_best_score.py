@@ -42,7 +42,9 @@ def test_a_tie_after_a_best_that_could_not_be_saved_is_the_best_one(make_config:
     record = {"evaluation": "main", "pairs": [{"players": best.measure.pairing, "rho": 1.0}]}
     assert best.improves(record)
     best.take_back()
+    assert best.has_lost_best
     assert best.improves(record)
+    assert not best.has_lost_best
 
 
 def test_another_evaluation_is_never_the_best_one(make_config: MakeConfig) -> None:

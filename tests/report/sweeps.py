@@ -83,7 +83,8 @@ class MadeSweep:
     def record(self, number: int, seed: int, returns: Sequence[float]) -> None:
         """Write the records of a trial's run, with evaluations every INTERVAL env steps."""
         run = self.folder.trial(number).make().below(f"seed-{seed}").make()
-        pair = {"players": {"agent": "agent"}, "learned": ["agent"]}
+        pair = {"players": {"agent": "agent"}, "learned": ["agent"], "games": 2}
+        pair |= {"return_intervals": {"agent": [None, None]}} | dict.fromkeys(("rho", "low", "high"))
         records = [
             {"kind": "evaluation", "evaluation": "main", "pairs": [pair | {"returns": {"agent": value}}]}
             | {"env_steps": INTERVAL * step, "opt_steps": 10 * step}

@@ -37,7 +37,7 @@ from rich.console import Console
 
 from palestra.commands.verify import verify
 from palestra.runs import async_evaluations, evaluator_processes
-from palestra.storage.checkpoints import Checkpoints
+from palestra.storage.checkpoints import CheckpointError, Checkpoints
 from palestra.storage.records_file import read_records
 from palestra.storage.run_folder import RunFolder
 from palestra.training.trainer import Trainer
@@ -247,7 +247,10 @@ def test_a_command_that_cannot_be_started_is_a_failed_evaluation(
     make_config: MakeConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(evaluator_processes, "COMMAND", [str(tmp_path / "missing")])
-    fit(tmp_path / "run", with_evaluators(make_config))
+    with pytest.raises(
+        CheckpointError, match=r"no checkpoint is marked as the best, because evaluations failed: .*No such"
+    ):
+        fit(tmp_path / "run", with_evaluators(make_config))
     failed = of_kind(tmp_path / "run", "failed_evaluation")
     assert [record["opt_steps"] for record in failed] == [0, 8, 16, 24]
     assert "No such file" in failed[0]["why"]
@@ -367,7 +370,8 @@ def test_a_branch_begins_without_what_its_origin_waits_for(
     assert pending
     origin = tmp_path / "run/checkpoints" / f"{pending[-1]:08d}"
     branch = Trainer.branch(origin, ["stop.after=19"], run=tmp_path / "branch")
-    branch.fit()
+    with pytest.raises(CheckpointError, match="evaluations failed"):  # the fakes know no answer for its end
+        branch.fit()
     assert branch.opt_steps == 19
     asked = checkpoints.load(pending[-1]).state["evaluating"]["requests"][0]["request"]["counters"]["opt_steps"]
     assert asked not in [record["opt_steps"] for record in records(tmp_path / "branch")]

@@ -120,7 +120,7 @@ def test_a_damaged_line_is_left_out_and_told(runs: list[Path], tmp_path: Path) -
     told: list[str] = []
     assert [row.name for row in rows_of_runs([run], told.append)][-2:] == ["players/host/loss", "clock/train_seconds"]
     assert len(told) == 3
-    with pytest.warns(UserWarning, match="a record is damaged, and is left out"):
+    with pytest.warns(UserWarning, match="line 3: env_steps: expected it to be a valid integer, got '8'"):
         assert len(list(palestra.StoredRun.open(run).records())) == 4
 
 

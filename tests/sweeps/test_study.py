@@ -13,8 +13,11 @@ from hypothesis import strategies as st
 
 from palestra.config import ConfigError, check, render
 from palestra.runs.config import read_config
+from palestra.storage.checkpoints import Checkpoints
 from palestra.storage.disk import RunFolderError
 from palestra.storage.lock import Lock
+from palestra.storage.records_file import RecordsThen
+from palestra.storage.run_folder import RunFolder
 from palestra.sweeps.config import ObjectiveConfig, SweepConfig, read_sweep
 from palestra.sweeps.folder import SweepFolder
 from palestra.sweeps.outcomes import best_of, state_of
@@ -172,7 +175,8 @@ def test_drawn_points_lie_in_the_space_and_corners_have_every_end() -> None:
 
 
 def evaluation(env_steps: int, value: float) -> str:
-    pair = {"players": {"agent": "agent"}, "learned": ["agent"], "returns": {"agent": value}}
+    pair = {"players": {"agent": "agent"}, "learned": ["agent"], "returns": {"agent": value}, "games": 2}
+    pair |= {"return_intervals": {"agent": [None, None]}} | dict.fromkeys(("rho", "low", "high"))
     record = {"kind": "evaluation", "evaluation": "main", "env_steps": env_steps, "opt_steps": env_steps // 8}
     return json.dumps(record | {"pairs": [pair]}) + "\n"
 
@@ -232,3 +236,63 @@ def test_records_that_were_cut_back_and_come_again_change_nothing(tmp_path: Path
     file.write_text("".join([*lines, evaluation(900, 9.0)]))
     seen.look()
     assert values(seen) == before | {900: 9.0}
+
+
+def save(run: Path, env_steps: int) -> None:
+    """The last checkpoint of a run that has ended."""
+    (run / "checkpoints").mkdir()
+    (run / "buffers").mkdir()
+    counters = {"env_steps": env_steps, "opt_steps": env_steps // 8, "epochs": 0}
+    Checkpoints(RunFolder(run), 1, None).save(0, {}, counters, {}, RecordsThen.of(b""))
+
+
+DAMAGED = ["[1]", "3", "null", "{", "[" * 10_000, '{"env_steps": "x"}', '{"clock": 3}', '{"kind": "evaluation"}']
+DAMAGED += [
+    evaluation(512, 9.0).strip().replace(right, wrong)
+    for right, wrong in {
+        '"main"': '["main"]',
+        '{"agent": "agent"}': '{"agent": ["agent"]}',
+        '["agent"]': '[["agent"]]',
+        ": 9.0": ': "9.0"',
+        "512": "1" + "0" * 400,
+    }.items()
+]
+
+
+@pytest.mark.parametrize("line", DAMAGED, ids=lambda line: line[:25])
+def test_a_damaged_line_costs_that_line_alone(line: str, tmp_path: Path) -> None:
+    file, seen = tmp_path / "records.jsonl", watched(tmp_path)
+    file.write_text(evaluation(0, 8.5) + line + "\n")
+    seen.look()
+    assert (seen.latest, seen.num_damaged) == (8.5, 1)
+    file.write_text(file.read_text() + evaluation(640, 62.0))
+    save(tmp_path, 640)  # a callback has ended the run
+    seen.end()
+    assert (seen.fault, seen.final(), seen.num_damaged) == (None, 62.0, 1)
+    best = watched(tmp_path, "best")
+    best.end()
+    assert math.isnan(best.final()), "the line may have held the best evaluation"
+
+
+def test_without_the_evaluation_at_its_end_a_run_has_no_value(tmp_path: Path) -> None:
+    file = tmp_path / "records.jsonl"
+    file.write_text(evaluation(0, 8.5) + "[1]\n")
+    expected = "expected evaluation 'main' at the run's end"
+    found = "got the last at opt step 0; 1 of its lines are damaged"
+    unsaved = watched(tmp_path)
+    unsaved.end()
+    assert unsaved.fault == f"{file}: {expected}, {found}"
+    save(tmp_path, 640)
+    saved = watched(tmp_path)
+    saved.end()
+    assert saved.fault == f"{file}: {expected} at env step 640, {found}"
+    assert math.isnan(saved.final())
+
+
+@pytest.mark.parametrize(("env_steps", "more"), [(1000, {}), (640, {"ended": "a callback"})])
+def test_a_run_that_saves_nothing_ends_with_its_last_record(env_steps: int, more: Any, tmp_path: Path) -> None:
+    last = {"kind": "training", "env_steps": env_steps, "opt_steps": env_steps // 8} | more
+    (tmp_path / "records.jsonl").write_text(evaluation(0, 8.5) + evaluation(env_steps, 62.0) + json.dumps(last) + "\n")
+    seen = watched(tmp_path)
+    seen.end()
+    assert (seen.fault, seen.final()) == (None, 62.0)

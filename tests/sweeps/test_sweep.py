@@ -197,7 +197,7 @@ def test_runs_of_another_point_are_not_taken_for_those_of_a_trial(base: Path, tm
     (tmp_path / "g/study.db").unlink()
     config = tmp_path / "g/trials/0000/config.yml"
     config.write_text(config.read_text().replace("gamma: 0.9", "gamma: 0.8"))
-    output = done("resume", "g", cwd=tmp_path)
+    output = done("resume", "g", cwd=tmp_path, code=1)
     assert "trial 0: failed: g/trials/0000/config.yml: expected the config of the trial's point, got another" in output
     assert "2 trials, 1 succeeded, 1 failed" in output
 

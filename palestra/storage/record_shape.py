@@ -1,0 +1,121 @@
+"""What a record must hold, so that whatever reads it can rely on that: another person or a broken disk may have
+written it."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Self
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
+
+if TYPE_CHECKING:
+    from pydantic_core import ErrorDetails
+
+Count = Annotated[int, Field(ge=0, lt=1 << 63)]
+Seconds = Annotated[float, Field(ge=0.0, allow_inf_nan=False)]
+Interval = Annotated[list[float | None], Field(min_length=2, max_length=2)]
+
+
+class _Part(BaseModel):
+    """A mapping of a record; it may have further keys."""
+
+    model_config = ConfigDict(strict=True)
+
+
+class _Clock(_Part):
+    train_seconds: Seconds = 0.0
+    time: dict[str, Seconds] = {}
+
+
+class _Record(_Part):
+    """A record of any kind."""
+
+    kind: str = ""
+    env_steps: Count = 0
+    opt_steps: Count = 0
+    epochs: Count = 0
+    episodes: Count = 0
+    clock: _Clock = _Clock()
+
+
+class _PlayerMetrics(_Part):
+    episodes: dict[str, Any] = {}
+
+
+class _Training(_Record):
+    players: dict[str, _PlayerMetrics] = {}
+
+
+class _Pair(_Part):
+    """A pairing in an evaluation of a class of the user's own."""
+
+    players: Annotated[dict[str, str], Field(min_length=1)]
+    learned: list[str]
+    games: Count
+    truncated: Count = 0
+
+    @model_validator(mode="after")
+    def _check_learned(self) -> Self:
+        if not set(self.learned) <= self.players.keys():
+            raise ValueError("expected roles of players in learned, got others")
+        return self
+
+
+class _OwnPair(_Pair):
+    scores: dict[str, float | None]
+
+
+class _PlayedPair(_Pair):
+    """A pairing whose games palestra has played."""
+
+    rho: float | None
+    low: float | None
+    high: float | None
+    returns: dict[str, float | None]
+    return_intervals: dict[str, Interval]
+    measures: dict[str, float | None] = {}
+
+    @model_validator(mode="after")
+    def _check_roles(self) -> Self:
+        if not self.returns.keys() == self.return_intervals.keys() == self.players.keys():
+            raise ValueError("expected the same roles in players, returns and return_intervals, got others")
+        return self
+
+
+def _kind_of_pair(pair: Any) -> str:
+    return "own" if isinstance(pair, Mapping) and "scores" in pair else "played"
+
+
+_AnyPair = Annotated[
+    Annotated[_OwnPair, Tag("own")] | Annotated[_PlayedPair, Tag("played")], Discriminator(_kind_of_pair)
+]
+
+
+class _Evaluation(_Record):
+    evaluation: Annotated[str, Field(min_length=1)]
+    opt_steps: Count
+    pairs: list[_AnyPair]
+
+
+def require_shape(record: Mapping[str, Any]) -> None:
+    """Raise ValueError, which names the key, if a record lacks what its kind has, or holds a value of another type."""
+    model: type[_Record] = _Record
+    if record.get("kind") == "training":
+        model = _Training
+    elif record.get("kind") == "evaluation" or "pairs" in record:
+        model = _Evaluation
+    try:
+        model.model_validate(record)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        key = ".".join(str(part) for part in first["loc"] if part not in ("own", "played"))
+        raise ValueError(f"{key}: {_in_words(first)}") from None
+
+
+def _in_words(fault: "ErrorDetails") -> str:
+    match fault["type"]:
+        case "missing":
+            return "expected a value, got none"
+        case "model_type":
+            expected = "expected a mapping"
+        case _:
+            expected = fault["msg"].replace("Input should", "expected it to").removeprefix("Value error, ")
+    return f"{expected}, got {fault['input']!r:.80}"
