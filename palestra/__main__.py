@@ -1,5 +1,26 @@
-"""`python -m palestra`: the command line."""
+"""`palestra`, `python -m palestra`: the command line. Its imports take a while, and a signal may come meanwhile: so the
+handlers are set first, and little is imported here or in palestra/__init__.py."""
 
-from palestra.cli import main
+import os
+import signal
 
-main()
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import FrameType
+
+
+def main() -> None:
+    """The console script. A signal ends the process at once, with 128 + n, until a command sets handlers of its own."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _leave)
+    from palestra import cli
+
+    cli.main()
+
+
+def _leave(number: int, frame: "FrameType | None") -> None:
+    os._exit(128 + number)
+
+
+if __name__ == "__main__":
+    main()
