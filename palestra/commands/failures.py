@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import typer
-from rich.console import Console
 
 from palestra.commands.shell import CLOSED_PIPE
+from palestra.runtime.console import VisibleConsole
 from palestra.runtime.starting import importing
 
-silent = Console(quiet=True)
-errors = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+silent = VisibleConsole(quiet=True)
+errors = VisibleConsole(stderr=True, soft_wrap=True)
 
 REFUSALS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
 

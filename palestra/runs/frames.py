@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple, TextIO
 
 from palestra.config import ConfigError, ConfigErrorItem, load_yaml
 from palestra.recording.recorders import numbers_of
+from palestra.runtime.console import VisibleFile
 from palestra.storage.disk import RunFolderError
 from palestra.storage.records_file import iterate_records
 from palestra.storage.run_folder import RunFolder
@@ -119,7 +120,7 @@ def frame(rows: Iterable[Row], library: Library) -> Any:
     return module.DataFrame(columns(rows), schema={name: kinds[kind] for name, kind in TYPES.items()})
 
 
-def write_csv(rows: Iterable[Row], file: TextIO) -> None:
+def write_csv(rows: Iterable[Row], file: TextIO | VisibleFile) -> None:
     """Write a line with the names of the columns, then one for each row. Numbers are exact."""
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(TYPES)
