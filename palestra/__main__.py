@@ -3,6 +3,7 @@ handlers are set first, and little is imported here or in palestra/__init__.py."
 
 import os
 import signal
+import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -13,9 +14,16 @@ def main() -> None:
     """The console script. A signal ends the process at once, with 128 + n, until a command sets handlers of its own."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _leave)
-    from palestra import cli
+    from palestra.runtime.limits import lack
 
-    cli.main()
+    try:
+        from palestra import cli
+
+        cli.main()
+    except Exception as error:  # also of an import, before a command can tell it
+        if (line := lack(error)) is None:
+            raise
+        sys.exit(line)
 
 
 def _leave(number: int, frame: "FrameType | None") -> None:
