@@ -3,7 +3,6 @@
 
 import json
 import os
-import re
 import sqlite3
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,7 +14,7 @@ from pydantic import AfterValidator, model_validator
 from palestra.config import ByName, Config, ConfigError, ConfigErrorItem, NonEmptyStr
 from palestra.config.own_modules import admit_outside
 from palestra.storage.disk import Folder, open_plain
-from palestra.storage.secrets import may_hold_secret
+from palestra.storage.secrets import may_hold_secret_beside_user
 
 if TYPE_CHECKING:
     from optuna.storages import BaseStorage
@@ -107,8 +106,15 @@ class DatabaseConfig(Config):
     """the study's name in it"""
 
     @model_validator(mode="after")
-    def _check_secret(self) -> Self:
-        if may_hold_secret(re.sub(r"://[^@:/]*@", "://", self.url)):
+    def _check_url(self) -> Self:
+        scheme, _, place = self.url.partition("://")
+        if scheme.lower().partition("+")[0] == "sqlite" and not place.startswith("//"):
+            message = (
+                "expected a file by its full path, as sqlite:////home/me/study.db, got one in memory or by a path from "
+                "the working directory; storage: {name: sqlite} keeps the study in the sweep's folder"
+            )
+            raise ConfigError([ConfigErrorItem("url", message)])
+        if may_hold_secret_beside_user(self.url):
             where = "put the password into an environment variable that password_from names"
             message = (
                 f"expected a URL without a password or options, which would be stored in the sweep's folder; {where}"
