@@ -14,6 +14,9 @@ def main() -> None:
     """The console script. A signal ends the process at once, with 128 + n, until a command sets handlers of its own."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _leave)
+    for file in (sys.stdout, sys.stderr):
+        if file is not None:  # of paths what is no UTF-8 is written as \\udcff
+            file.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     from palestra.runtime.limits import lack
 
     try:

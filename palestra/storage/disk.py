@@ -193,7 +193,8 @@ class Folder:
 
     def write(self, name: str, content: bytes) -> None:
         """Write a file atomically: after a crash it has either the old or the new content."""
-        unfinished = f".{name}.{os.getpid()}.tmp"
+        short = os.fsdecode(os.fsencode(name)[:200])  # a name has at most 255 bytes
+        unfinished = f".{short}.{os.getpid()}.tmp"
         with self._opened() as folder:
             if (kind := _kind(folder, name)) not in ("file", None):
                 self._refuse(name, kind)

@@ -45,7 +45,7 @@ class SQLiteConfig(Config):
     def _open(self, folder: Folder, mode: str) -> "BaseStorage":
         from optuna.storages import RDBStorage
 
-        file = f"file:{quote(str(_own_file(folder, 'study.db')))}?mode={mode}"
+        file = f"file:{quote(bytes(_own_file(folder, 'study.db')))}?mode={mode}"
 
         def connect() -> sqlite3.Connection:  # a path in a URL would be read as more than a path if it has ? or {
             return sqlite3.connect(file, timeout=WAIT_S, uri=True, check_same_thread=False)
