@@ -1,14 +1,15 @@
 """palestra: one reinforcement-learning trainer for players of every kind."""
 
+from __future__ import annotations
+
 import os
-from collections.abc import Mapping
-from importlib import import_module
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
-from palestra.runtime.starting import without_garbage_collection
-
+TYPE_CHECKING = False  # as typing has it, whose import takes as long as all that the command line needs of this file
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+    from typing import Any
+
     from palestra.buffers.replay import ReplayBuffer
     from palestra.callbacks import Callback
     from palestra.config import ConfigError, UntrustedError
@@ -63,9 +64,11 @@ HOMES = (
 )
 
 
-def load_config(path: str | Path, overrides: tuple[str, ...] = ()) -> "RunConfig":
+def load_config(path: str | Path, overrides: tuple[str, ...] = ()) -> RunConfig:
     """The config of a run, from a YAML file and overrides like "players.host.algorithm.gamma=0.98". It imports the
     classes that the file names. Raises ConfigError with every fault at once."""
+    from pathlib import Path
+
     from palestra.runs.config import read_config
 
     return read_config(Path(path), overrides)
@@ -77,7 +80,7 @@ def load_player(
     checkpoint: str = "latest",
     trust: bool = False,
     models: Mapping[str, Any] | None = None,
-) -> "Player":
+) -> Player:
     """A player as a run left it, held fixed: `load_player(run).policy(explore=False).act(...)`.
 
     run: its folder, or a player that palestra ships: `palestra:polyhedra-host`, `palestra:polyhedra-agent`. player: its
@@ -97,6 +100,10 @@ def __dir__() -> list[str]:
 
 def __getattr__(name: str) -> Any:
     """Import the other names on first use: importing torch takes seconds, which `palestra --help` need not wait for."""
+    from importlib import import_module
+
+    from palestra.runtime.starting import without_garbage_collection
+
     if name == "__version__":
         return import_module("importlib.metadata").version("palestra")
     with without_garbage_collection():

@@ -1,5 +1,37 @@
-"""`python -m palestra`: the command line."""
+"""`palestra`, `python -m palestra`: the command line. Its imports take a while, and a signal may come meanwhile: so the
+handlers are set first, and little is imported here or in palestra/__init__.py."""
 
-from palestra.cli import main
+import os
+import signal
+import sys
 
-main()
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import FrameType
+
+
+def main() -> None:
+    """The console script. A signal ends the process at once, with 128 + n, until a command sets handlers of its own."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _leave)
+    for file in (sys.stdout, sys.stderr):
+        if file is not None:  # of paths what is no UTF-8 is written as \\udcff
+            file.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    from palestra.runtime.limits import lack
+
+    try:
+        from palestra import cli
+
+        cli.main()
+    except Exception as error:  # also of an import, before a command can tell it
+        if (line := lack(error)) is None:
+            raise
+        sys.exit(line)
+
+
+def _leave(number: int, frame: "FrameType | None") -> None:
+    os._exit(128 + number)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,21 +1,35 @@
 """Asks the players of a run what they would do: on a board that somebody has typed, or at an observation."""
 
 import json
+import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from palestra.commands.match import Match, Position, advise, check_role, mistake
+from palestra.config import ConfigError
+from palestra.config.errors import shown
 from palestra.games.game import TensorGame, is_legal
 from palestra.randomness import base_key, world_keys
 from palestra.runs.stored import StoredRun
 
 
-def parse(text: str) -> Any:
-    """What JSON makes of a text; the text itself where it is no JSON."""
+def parse(text: str, option: str) -> Any:
+    """What JSON makes of a text; the text itself where it is no JSON, as with NaN or 1e999. Raises ConfigError for
+    brackets that are nested too deeply."""
     try:
-        return json.loads(text)
+        return json.loads(text, parse_constant=_finite, parse_float=_finite)
+    except RecursionError:
+        raise mistake(option, f"expected JSON, got brackets that are nested too deeply: {shown(text)}") from None
     except ValueError:
         return text
+
+
+def _finite(text: str) -> float:
+    if not math.isfinite(number := float(text)):
+        raise ValueError(text)
+    return number
 
 
 def begin_match(stored: StoredRun, board: str, seed: int) -> Match:
@@ -24,8 +38,9 @@ def begin_match(stored: StoredRun, board: str, seed: int) -> Match:
     if not isinstance(game, TensorGame):
         message = "expected --observation, because this game is an environment and has no boards, got a board"
         raise mistake("--board", message)
+    parsed = parse(board, "--board")
     try:
-        state = game.read_board(parse(board))
+        state = game.read_board(parsed)
     except ValueError as error:
         raise mistake("--board", str(error)) from error
     return Match(game, state, base_key(seed, "play"))
@@ -101,10 +116,17 @@ def ask_at_observation(stored: StoredRun, text: str, role: str | None) -> list[s
     role = role or game.roles[0]
     check_role(game, "--role", role)
     try:
-        own, is_single = game.read_observation(role, parse(text))
-    except (ValueError, TypeError, KeyError, IndexError, RuntimeError) as error:
+        if isinstance(parsed := parse(text, "--observation"), str):
+            raise ValueError("this is no JSON of finite numbers")
+        with np.errstate(over="ignore"):  # what overflows is infinite, and refused
+            own, is_single = game.read_observation(role, parsed)
+        if not all(value.isfinite().all() for value in own.values()):
+            raise ValueError("its numbers must be finite")
+    except ConfigError:
+        raise
+    except (ValueError, TypeError, KeyError, IndexError, RuntimeError, OverflowError) as error:
         shapes = ", ".join(f"{name} {space.shape}" for name, space in game.spaces[role].items())
-        message = f"expected one observation of {role!r} as JSON (shapes: {shapes}): {error}; got {text!r}"
+        message = f"expected one observation of {role!r} as JSON (shapes: {shapes}): {error}; got {shown(text)}"
         raise mistake("--observation", message) from error
     if not is_single:
         raise mistake("--observation", f"expected one observation, got a batch of {len(next(iter(own.values())))}")

@@ -88,8 +88,10 @@ def _write(
     program = torch.export.export(module, example, dynamic_shapes=shapes)
     program.example_inputs = None
     path, description = folder / "policy.pt2", _description(player, decisions[0])
-    torch.export.save(program, path)
-    loaded = torch.export.load(path).module()
+    with open(path, "wb") as file:  # torch aborts for a path that is no UTF-8
+        torch.export.save(program, file)
+    with open(path, "rb") as file:
+        loaded = torch.export.load(file).module()
     checked = {path.name: _compare(lambda made: _outputs(loaded(*_inputs(made))), decisions, player.action_space, path)}
     if onnx:
         path = folder / "policy.onnx"

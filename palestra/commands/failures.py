@@ -7,13 +7,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import typer
-from rich.console import Console
 
 from palestra.commands.shell import CLOSED_PIPE
+from palestra.runtime.console import VisibleConsole
+from palestra.runtime.limits import lack
 from palestra.runtime.starting import importing
 
-silent = Console(quiet=True)
-errors = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+silent = VisibleConsole(quiet=True)
+errors = VisibleConsole(stderr=True, soft_wrap=True)
 
 REFUSALS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.EIO)
 
@@ -29,7 +30,6 @@ def one_line_errors(quiet: bool = True) -> Iterator[None]:
         from palestra.games.world import EnvironmentFailed
         from palestra.runs.stored import EvaluationFailed
         from palestra.storage.checkpoints import CheckpointError
-        from palestra.storage.secrets import redacted
         from palestra.storage.segments import MissingCheckpointError
         from palestra.training.checks import TrainingFailed
 
@@ -37,11 +37,9 @@ def one_line_errors(quiet: bool = True) -> Iterator[None]:
         try:
             yield
         except MissingCheckpointError as error:
-            errors.print(redacted(str(error)))
-            raise typer.Exit(2) from None
+            raise _told(error, 2) from None
         except (TrainingFailed, EvaluationFailed, EnvironmentFailed, CheckpointError) as error:
-            errors.print(redacted(str(error)))
-            raise typer.Exit(1) from None
+            raise _told(error, 1) from None
 
 
 @contextmanager
@@ -49,7 +47,6 @@ def one_line_errors_of_reading() -> Iterator[None]:
     """The same for commands that only read configs and folders; it does not import torch."""
     from palestra.config import ConfigError, UntrustedError
     from palestra.storage.disk import RunFolderError
-    from palestra.storage.secrets import redacted
 
     try:
         yield
@@ -58,10 +55,21 @@ def one_line_errors_of_reading() -> Iterator[None]:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # else the interpreter's last flush fails
         raise typer.Exit(CLOSED_PIPE) from None
     except (ConfigError, RunFolderError, UntrustedError) as error:
-        errors.print(redacted(str(error)))
-        raise typer.Exit(2) from None
+        raise _told(error, 2) from None
     except OSError as error:
         if error.errno not in REFUSALS:
             raise
-        errors.print(f"the disk refuses: {redacted(str(error))}")
-        raise typer.Exit(1) from None
+        raise _told(error, 1, "the disk refuses: ") from None
+    except Exception as error:
+        if isinstance(error, typer.Exit) or lack(error) is None:
+            raise
+        raise _told(error, 1) from None
+
+
+def _told(error: Exception, code: int, what: str = "") -> typer.Exit:
+    """Print an error; gives the exit. code: the exit code, but 1 where it is the machine that lacks something."""
+    from palestra.storage.secrets import redacted
+
+    lacking = lack(error)
+    errors.print(redacted(lacking or f"{what}{error}"))
+    return typer.Exit(1 if lacking else code)

@@ -117,7 +117,7 @@ def list_parts() -> None:
         from palestra.commands.catalogue import catalogue
 
         for kind, entries in catalogue().items():
-            console.print(f"[bold]{kind}[/bold]")
+            console.print(kind, style="bold")
             width = max(map(len, entries))
             for name, line in entries.items():
                 console.print(f"  {name:{width}}  {' '.join(line.split())}", markup=False, soft_wrap=True)

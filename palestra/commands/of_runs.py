@@ -8,6 +8,7 @@ import typer
 
 from palestra.commands.failures import errors, one_line_errors
 from palestra.commands.shell import Run, Trust, console, with_runs_of_sweeps
+from palestra.runtime.console import VisibleFile
 
 commands = typer.Typer()
 
@@ -109,7 +110,7 @@ def table(
         with local_folders(with_runs_of_sweeps(runs)) as folders:
             rows = rows_of_runs(folders, errors.print)
             if csv is None and parquet is None:
-                write_csv(rows, sys.stdout)
+                write_csv(rows, VisibleFile(sys.stdout) if sys.stdout.isatty() else sys.stdout)
                 return
             found = list(rows)
         if csv is not None:

@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
+
+from palestra.runtime.console import VisibleConsole
 
 CLOSED_PIPE = 128 + signal.SIGPIPE
 """the exit code if whoever reads the output has left, as `head` does"""
 
 
-class _Console(Console):
+class _Console(VisibleConsole):
     def on_broken_pipe(self) -> None:
         try:
             super().on_broken_pipe()
@@ -20,7 +21,7 @@ class _Console(Console):
             raise SystemExit(CLOSED_PIPE) from None
 
 
-console = _Console(highlight=False)
+console = _Console()
 
 File = Annotated[
     str,

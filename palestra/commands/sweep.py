@@ -113,11 +113,18 @@ def _grid_by_hand(
             raise _error(key, f"expected a value before and after each comma, got {','.join(texts)!r}")
         if len(texts) > 1:
             key = full_key(first.model_dump(), key) if len(bases) == 1 else key
-            space[key] = {"name": "choice", "values": [load_yaml(f"value: {text}")["value"] for text in texts]}
+            space[key] = {"name": "choice", "values": [_value(key, text) for text in texts]}
     if not space and len(bases) == 1:
         raise _error(file, "expected a key with several values, as gamma=0.9,0.99, or several configs, got neither")
     chosen = {} if seeds is None else {"seeds": parse_seeds(seeds)}
     return read_sweep(usual | {"space": space} | chosen, []), bases, f"{'-'.join(bases)}-sweep"
+
+
+def _value(key: str, text: str) -> Any:
+    try:
+        return load_yaml(f"value: {text}")["value"]
+    except ConfigError as error:
+        raise _error(key, f"expected a value, got {text!r}: {error.errors[0].message}") from None
 
 
 def _values(text: str) -> list[str]:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from rich.text import Text
 
 from palestra.config.rendering import inline_flow
+from palestra.runtime.console import visible
 from palestra.sweeps.naming import point_texts, short_keys
 from palestra.sweeps.outcomes import ENV_STEPS, STATES, VALUES, best_of, state_of, value_of, why_of
 
@@ -45,6 +46,7 @@ def trial_lines(sweep: "StoredSweep", trials: "Sequence[FrozenTrial]") -> Text:
         point = point_texts(trial)
         cells += [point.get(key, "") for key in keys]
         rows.append([*cells, _number(trial.user_attrs.get(ENV_STEPS)), _why(trial)])
+    rows = [list(map(visible, row)) for row in rows]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     best = best_of(sweep.trials, str(sweep.data["objective"].get("goal")))
     text = Text(_line(rows[0], widths), style="bold")

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Annotated
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 
 class Config(BaseModel):
@@ -33,7 +33,13 @@ class Noun:
     word: str
 
 
-PositiveInt = Annotated[int, Field(ge=1)]
+def _in_64_bits(value: int) -> int:
+    if value >= 2**63:
+        raise ValueError(f"expected an integer below 2 to the power of 63, got {value:.3g}")
+    return value
+
+
+PositiveInt = Annotated[int, Field(ge=1), AfterValidator(_in_64_bits)]
 NonNegativeInt = Annotated[int, Field(ge=0)]
 PositiveFloat = Annotated[float, Field(gt=0)]
 NonNegativeFloat = Annotated[float, Field(ge=0)]

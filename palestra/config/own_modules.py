@@ -24,8 +24,6 @@ from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Literal
 
-from palestra.config.errors import ConfigError, ConfigErrorItem
-
 IMPORT_PATH = re.compile(r"(\w+(?:\.\w+)*):\w+")
 
 
@@ -39,16 +37,24 @@ class Source:
 
 
 class UntrustedError(Exception):
-    """A stored run names modules that the user does not trust. The message has one line per file."""
+    """A stored run names modules that the user does not trust, or the list of what is trusted cannot be used. The
+    message has one line per file."""
 
 
 # ---- what is trusted ---------------------------------------------------------------------------------
 
 
 def trusted_file() -> Path:
-    """`$XDG_STATE_HOME/palestra/trusted`; if that is no absolute path, `~/.local/state/palestra/trusted`."""
+    """`$XDG_STATE_HOME/palestra/trusted`; if that is no absolute path, `~/.local/state/palestra/trusted`. Raises
+    UntrustedError for a user without a home."""
     state = Path(os.environ.get("XDG_STATE_HOME", ""))
-    return (state if state.is_absolute() else Path("~/.local/state").expanduser()) / "palestra" / "trusted"
+    try:
+        return (state if state.is_absolute() else Path("~/.local/state").expanduser()) / "palestra" / "trusted"
+    except RuntimeError as error:
+        raise UntrustedError(
+            "the list of modules that you trust has no place, because you have no home: set XDG_STATE_HOME to a folder "
+            "that you may write to"
+        ) from error
 
 
 def read_trusted() -> set[Source]:
@@ -58,12 +64,12 @@ def read_trusted() -> set[Source]:
     except FileNotFoundError:
         return set()
     except OSError as error:
-        raise _file_error(error) from error
+        raise _file_error("read", error) from error
     return {source for line in lines if (source := _source_of(line)) is not None}
 
 
 def enter_trusted(sources: Sequence[Source]) -> None:
-    """Add sources to those that the user trusts. Raises ConfigError if the file cannot be written."""
+    """Add sources to those that the user trusts. Raises UntrustedError if the file cannot be written."""
     path = trusted_file()
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -76,7 +82,7 @@ def enter_trusted(sources: Sequence[Source]) -> None:
                 file.write(b"".join(b"\n" + json.dumps(asdict(source)).encode() for source in new) + b"\n")
                 os.fsync(file.fileno())
     except OSError as error:
-        raise _file_error(error) from error
+        raise _file_error("written", error) from error
 
 
 def _source_of(line: bytes) -> Source | None:
@@ -87,9 +93,12 @@ def _source_of(line: bytes) -> Source | None:
     return source if all(isinstance(entry, str) for entry in asdict(source).values()) else None
 
 
-def _file_error(error: OSError) -> ConfigError:
-    message = f"the list of trusted sources cannot be used: {error.strerror}; XDG_STATE_HOME sets its folder"
-    return ConfigError([ConfigErrorItem(str(trusted_file()), message)])
+def _file_error(done: str, error: OSError) -> UntrustedError:
+    """The list is the user's, and no key of the config that names a module."""
+    return UntrustedError(
+        f"the list of modules that you trust, {trusted_file()}, cannot be {done}: {error.strerror}; another folder can "
+        "hold it: set XDG_STATE_HOME to one that you may write to"
+    )
 
 
 # ---- which modules are imported ------------------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from palestra.games.world import WorldGame
 from palestra.players import make_script
 from palestra.players.player import Player
 from palestra.players.scripted import Script
+from palestra.runtime.limits import memory_needed
 
 NUM_FILMED = 3
 
@@ -126,8 +127,10 @@ class Evaluations:
         if isinstance(config, UserEvaluationConfig):
             return self._play_own(config, num_games, watch)
         pairs: list[dict[str, Any]] = []
+        keys = {config.final_num_games: "final_num_games", config.num_games: "num_games"}
         for pairing in self.pairings(name, with_scripted):
-            games = self._play(config, game, pairing, num_games, lambda num: watch(len(pairs) * num_games + num))
+            with memory_needed(f"{keys.get(num_games, '--games')} of evaluation {name}"):
+                games = self._play(config, game, pairing, num_games, lambda num: watch(len(pairs) * num_games + num))
             learned = [role for role, sitter in pairing.items() if self._learns(sitter)]
             pairs.append({"players": dict(pairing), "learned": learned, **games.summary()})
         return {"evaluation": name, "pairs": pairs, "ratings": rate(pairs)}

@@ -272,13 +272,13 @@ class TensorGame(Game):
         space = self.action_spaces[role]
         try:
             action = torch.tensor(json.loads(text))
-        except (ValueError, TypeError, RuntimeError):
+        except (ValueError, TypeError, RuntimeError, OverflowError):
             action = torch.empty(0)
         is_number = action.is_floating_point() or action.dtype == torch.int64
         if (
             action.shape != space.shape
             or not is_number
-            or (action.is_floating_point() and not space.dtype.is_floating_point)
+            or (action.is_floating_point() and not (space.dtype.is_floating_point and action.isfinite().all()))
         ):
             example = self.describe_action(role, torch.zeros(space.shape, dtype=space.dtype))
             raise ValueError(f"expected an action such as {example}, got {text!r}")

@@ -67,9 +67,10 @@ def main() -> None:
         with limited_threads(stored.config.execution.num_threads):
             serve(stored, requests, answers)
     except Exception as error:  # whatever an environment raises
+        from palestra.runtime.console import visible
         from palestra.storage.secrets import redacted
 
-        print(redacted(traceback.format_exc()), file=sys.stderr)
+        print(visible(redacted(traceback.format_exc()), kept="\n"), file=sys.stderr)
         text = redacted(str(error)).strip().partition("\n")[0]
         send(answers, {"error": f"{type(error).__name__}: {text}"})
         sys.exit(1)

@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple, TextIO
 
 from palestra.config import ConfigError, ConfigErrorItem, load_yaml
 from palestra.recording.recorders import numbers_of
+from palestra.runtime.console import VisibleFile
 from palestra.storage.disk import RunFolderError
 from palestra.storage.records_file import iterate_records
 from palestra.storage.run_folder import RunFolder
@@ -33,9 +34,11 @@ TYPES = {name: KINDS[kind] for name, kind in Row.__annotations__.items()}
 
 
 def run_name(path: Path) -> str:
-    """The name of a run: its folder's, with that of the folder above if it only names the seed."""
+    """The name of a run: its folder's, with that of the folder above if it only names the seed; \\udcff for what is no
+    UTF-8, which no table holds."""
     path = path.resolve()
-    return f"{path.parent.name}/{path.name}" if path.name.startswith("seed-") else path.name
+    name = f"{path.parent.name}/{path.name}" if path.name.startswith("seed-") else path.name
+    return name.encode(errors="backslashreplace").decode()
 
 
 def run_names(paths: Sequence[Path]) -> list[str]:
@@ -119,7 +122,7 @@ def frame(rows: Iterable[Row], library: Library) -> Any:
     return module.DataFrame(columns(rows), schema={name: kinds[kind] for name, kind in TYPES.items()})
 
 
-def write_csv(rows: Iterable[Row], file: TextIO) -> None:
+def write_csv(rows: Iterable[Row], file: TextIO | VisibleFile) -> None:
     """Write a line with the names of the columns, then one for each row. Numbers are exact."""
     writer = csv.writer(file, lineterminator="\n")
     writer.writerow(TYPES)

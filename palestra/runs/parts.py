@@ -23,7 +23,7 @@ from palestra.players.torch_modules import TorchModuleConfig
 from palestra.runs.config import RunConfig
 from palestra.runs.copied_modules import build_module
 from palestra.runs.imported_players import TrainedPlayer, read_copy, read_player
-from palestra.runtime.threads import memory_needed
+from palestra.runtime.limits import memory_needed
 from palestra.storage.checkpoints import CheckpointError
 from palestra.storage.disk import Folder, RunFolderError
 from palestra.storage.loaded_checkpoint import NOT_OURS

@@ -1,7 +1,6 @@
-"""Settings of the process while it trains: threads, garbage collection, messages about memory and compilation."""
+"""Settings of the process while it trains: threads, garbage collection, a message about compilation."""
 
 import gc
-import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -9,8 +8,6 @@ import scipy.linalg.cython_blas  # noqa: F401 (kernels multiply with its BLAS, w
 import torch
 from numba.core.event import Event, Listener, install_listener
 from threadpoolctl import ThreadpoolController, threadpool_limits
-
-from palestra.config import ConfigError, ConfigErrorItem
 
 COMPILING = "compiling kernels; this takes up to ten seconds, the first time only"
 
@@ -31,21 +28,6 @@ def limited_threads(num_threads: int) -> Iterator[None]:
             yield
     finally:
         torch.set_num_threads(before)
-
-
-@contextmanager
-def memory_needed(path: str) -> Iterator[None]:
-    """Turn a lack of memory inside the block, which each library reports by another exception, into a ConfigError at a
-    path."""
-    try:
-        yield
-    except (MemoryError, OverflowError, RuntimeError) as error:
-        first = str(error).splitlines()[0] if str(error) else "out of memory"
-        if isinstance(error, RuntimeError) and not re.search("allocat|out of memory|overflow", first):
-            raise
-        raise ConfigError(
-            [ConfigErrorItem(path, f"expected a smaller number, because this does not fit in memory: {first}")]
-        ) from error
 
 
 @contextmanager

@@ -215,7 +215,8 @@ class Folder:
 
     def write_pieces(self, name: str, pieces: Iterable[bytes]) -> None:
         """As `write`, for content that comes in pieces."""
-        unfinished = f".{name}.{os.getpid()}.tmp"
+        short = os.fsdecode(os.fsencode(name)[:200])  # a name has at most 255 bytes
+        unfinished = f".{short}.{os.getpid()}.tmp"
         with self._opened() as folder:
             if (kind := _kind(folder, name)) not in ("file", None):
                 self._refuse(name, kind)

@@ -153,9 +153,9 @@ class RunFolder:
             first = error.errors()[0]
             where = ".".join(map(str, first["loc"]))
             fault = f"{where}: {first['msg']}" if where else first["msg"]
+            raise RunFolderError(f"{self.run} is damaged: {fault}") from error
         except (OSError, ValueError, RecursionError) as error:
-            fault = str(error)
-        raise RunFolderError(f"{self.run} is damaged: {fault}")
+            raise RunFolderError(f"{self.run} is damaged: {error}") from error
 
     def write_facts(self, facts: RunFacts) -> None:
         """Raises OSError."""

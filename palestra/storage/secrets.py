@@ -133,6 +133,16 @@ def may_hold_secret(url: str) -> bool:
     )
 
 
+def may_hold_secret_beside_user(url: str) -> bool:
+    """The same for a URL that may name a user, as that of a database: a plain name, which is no token, and of which
+    nothing that is percent-encoded makes a password."""
+    scheme, slashes, rest = url.partition("://")
+    user, _, host = rest.partition("@")
+    name = _decoded(user)
+    is_name = re.fullmatch(r"[\w.+@-]+", name) and not _TOKEN.search(name)
+    return may_hold_secret(f"{scheme}{slashes}{host}" if is_name and host else url)
+
+
 def _names_somebody(url: str) -> bool:
     scheme, slashes, rest = url.partition("://")
     if not slashes:

@@ -8,6 +8,7 @@ trials/0003/     config.yml, and for each seed seed-N/ (a run) and seed-N.log
 best.yml         the config of the best trial so far
 """
 
+import errno
 import json
 import os
 import re
@@ -48,7 +49,7 @@ class SweepFolder:
         from palestra.storage.facts import run_facts, to_json  # imports torch, which takes a second
 
         folder, whole = cls(path), path.absolute()
-        begun = cls(whole.parent / f".{whole.name}.{uuid.uuid4().hex}.tmp")
+        begun = cls(whole.parent / f".{uuid.uuid4().hex}.tmp")
         try:
             whole.parent.mkdir(parents=True, exist_ok=True)
             begun.path.mkdir()
@@ -76,7 +77,9 @@ class SweepFolder:
         """Give the folder its place; False if there is anything but an empty folder."""
         try:
             self.path.rename(path)
-        except OSError:
+        except OSError as error:
+            if error.errno == errno.ENAMETOOLONG:
+                raise RunFolderError(f"{path} cannot be made: {error.strerror} (at most 255 bytes)") from error
             return False
         return True
 

@@ -2,7 +2,6 @@
 `require` raises ConfigError for a place that cannot be used, and leaves it as it is."""
 
 import os
-import re
 import sqlite3
 import time
 from collections.abc import Callable
@@ -16,7 +15,7 @@ from pydantic import AfterValidator, model_validator
 from palestra.config import ByName, Config, ConfigError, ConfigErrorItem, NonEmptyStr
 from palestra.config.own_modules import admit_outside
 from palestra.storage.disk import Folder, RefusedPathError, RunFolderError
-from palestra.storage.secrets import may_hold_secret
+from palestra.storage.secrets import may_hold_secret_beside_user
 
 if TYPE_CHECKING:
     from optuna.storages import BaseStorage
@@ -53,7 +52,7 @@ class SQLiteConfig(Config):
         from optuna.storages import RDBStorage
 
         _require_harmless_files(folder, for_writing=mode == "rwc")
-        file = f"file:{quote(str((folder.path / STUDY).absolute()))}?mode={mode}"
+        file = f"file:{quote(bytes((folder.path / STUDY).absolute()))}?mode={mode}"
 
         def connect() -> sqlite3.Connection:  # a path in a URL would be read as more than a path if it has ? or {
             connection = sqlite3.connect(file, timeout=WAIT_S, uri=True, check_same_thread=False)
@@ -167,8 +166,15 @@ class DatabaseConfig(Config):
     """the study's name in it"""
 
     @model_validator(mode="after")
-    def _check_secret(self) -> Self:
-        if may_hold_secret(re.sub(r"://[^@:/]*@", "://", self.url)):
+    def _check_url(self) -> Self:
+        scheme, _, place = self.url.partition("://")
+        if scheme.lower().partition("+")[0] == "sqlite" and not place.startswith("//"):
+            message = (
+                "expected a file by its full path, as sqlite:////home/me/study.db, got one in memory or by a path from "
+                "the working directory; storage: {name: sqlite} keeps the study in the sweep's folder"
+            )
+            raise ConfigError([ConfigErrorItem("url", message)])
+        if may_hold_secret_beside_user(self.url):
             where = "put the password into an environment variable that password_from names"
             message = (
                 f"expected a URL without a password or options, which would be stored in the sweep's folder; {where}"

@@ -18,6 +18,7 @@ from palestra.runs.config import BaseRunConfig, TrainerBase, read_config, read_s
 from palestra.runs.output import RunOutput, default_folder
 from palestra.runs.user_nets import calls_of
 from palestra.runtime.clock import Mark, TrainingClock
+from palestra.runtime.console import VisibleConsole, visible
 from palestra.runtime.device import find_device
 from palestra.runtime.intervals import Counters
 from palestra.runtime.signals import StopSignals
@@ -63,7 +64,7 @@ class RunOwner(TrainerBase):
             self.config = read_config(config, tuple(overrides))
         self.trainer_in_python = python_class(type(self), self.config)
         self.name = Path(config).stem if isinstance(config, str | Path) else "run"
-        self.console = console or Console()
+        self.console = console or VisibleConsole()
         self.output: RunOutput | None = None
         self.compiling = CompilingNotice(self._say)
         self.device = find_device(self.config.execution.device)
@@ -99,7 +100,7 @@ class RunOwner(TrainerBase):
         if is_url(run):
             folder, warnings = fetch(str(run), None if into is None else Path(into))
             for line in warnings:
-                (console or Console()).print(line, soft_wrap=True)
+                (console or VisibleConsole()).print(line, soft_wrap=True)
         elif into is not None:
             raise RunFolderError(f"--run: expected none, because the run goes on in its folder {run}, got {into}")
         else:
@@ -273,4 +274,5 @@ class RunOwner(TrainerBase):
     def _before_exit(self, why: str) -> None:
         """Called from another thread; the main thread may be anywhere."""
         left = f"left {'after' if self._is_saved() else 'without'} saving"
-        print(f"{why}; {left}; palestra resume {getattr(self.run, 'path', self.run)}", file=sys.__stderr__, flush=True)
+        run = visible(str(getattr(self.run, "path", self.run)))
+        print(f"{why}; {left}; palestra resume {run}", file=sys.__stderr__, flush=True)

@@ -6,7 +6,7 @@ from typing import Any
 from palestra.recording.results import Stage
 from palestra.rollouts.transitions import RollOut
 from palestra.runs.config import RunConfig
-from palestra.runtime.threads import memory_needed
+from palestra.runtime.limits import memory_needed
 from palestra.training.descriptions import shared_turns_in_words, updates_in_words
 from palestra.training.trainer import PlayerTurn, Trainer
 

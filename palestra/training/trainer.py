@@ -28,7 +28,8 @@ from palestra.runs.config import RunConfig
 from palestra.runs.imported_players import copy_players
 from palestra.runs.parts import build_evaluations, build_parts, warm_start
 from palestra.runs.user_nets import Nets, are_made, calls_of, use_builders, use_nets
-from palestra.runtime.threads import limited_threads, memory_needed
+from palestra.runtime.limits import memory_needed
+from palestra.runtime.threads import limited_threads
 from palestra.runtime.timing import TimeLog
 from palestra.storage.run_folder import RunFolder
 from palestra.training.checks import check_scratch_folders, fault_of_losses, fault_of_parameters, fault_of_worlds

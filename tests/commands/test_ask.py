@@ -201,3 +201,21 @@ def test_a_mistake_about_nim_or_an_environment_is_one_line(nim: Path, cart: Path
     assert len(wrong.splitlines()) == 1
     batch = ask(cart, "--observation", "[[0.1, 0, 0, 0]]", code=2)
     assert batch == "--observation: expected one observation, got a batch of 1"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[NaN,1,2,3]", "[Infinity,1,2,3]", "[-1e999,1,2,3]", "[1e300,1,2,3]", f"[1{'0' * 400},1,2,3]", "[null,1,2,3]"],
+)
+def test_an_observation_without_finite_numbers_is_refused(cart: Path, text: str) -> None:
+    wrong = ask(cart, "--observation", text, code=2)
+    assert wrong.startswith("--observation: expected one observation of 'agent' as JSON (shapes: observation (4,)): ")
+    assert wrong.count("\n") == 0
+
+
+def test_brackets_in_brackets_without_end_are_one_line(run: Path, cart: Path) -> None:
+    deep = "[" * 5000 + "]" * 5000
+    for folder, option in ((run, "--board"), (cart, "--observation")):
+        told = ask(folder, option, deep, code=2)
+        assert told.startswith(f"{option}: expected JSON, got brackets that are nested too deeply: '[[[")
+        assert len(told) < 300

@@ -91,6 +91,19 @@ def test_trials_are_listed_best_first_and_failures_say_why(tmp_path: Path) -> No
     assert palestra("trials", tmp_path, cwd=tmp_path, code=2).startswith(f"{tmp_path} is not a sweep")
 
 
+def test_what_a_strangers_study_says_stays_in_its_line(tmp_path: Path) -> None:
+    hostile = "\x1b]0;owned\x07\x9b2J\u202e[/red]\nall is well"
+    failed, skipped = (trial(1.0, None, TrialState.FAIL, **{kind: hostile}) for kind in ("failure", "skipped"))
+    sweep = stored_sweep(tmp_path / "s", failed, skipped)
+    study = optuna.load_study(storage=f"sqlite:///{sweep / 'study.db'}", study_name="sweep")
+    choice = CategoricalDistribution([hostile, "other"])
+    study.add_trial(create_trial(params={hostile: hostile}, distributions={hostile: choice}, value=1.0))
+    text = palestra("trials", sweep, cwd=tmp_path)
+    assert text.replace("\n", "").isprintable()
+    assert text.count(r"\x1b]0;owned\x07\x9b2J\u202e[/red]\nall is well") == 4
+    assert len(text.splitlines()) == 5
+
+
 def test_a_csv_tells_null_from_a_key_that_a_base_does_not_have(tmp_path: Path) -> None:
     sweep = stored_sweep(tmp_path / "s")
     study = optuna.load_study(storage=f"sqlite:///{sweep / 'study.db'}", study_name="sweep")

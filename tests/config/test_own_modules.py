@@ -2,15 +2,20 @@
 
 import hashlib
 import importlib._bootstrap_external as compiled
+import json
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
-from palestra.config import ConfigError, UntrustedError, admit, import_own, trusting
+import palestra.training  # noqa: F401 (the modules of a command stay imported)
+from palestra.cli import app
+from palestra.config import UntrustedError, admit, import_own, trusting
 from palestra.config.own_modules import Source, enter_trusted, find_sources, read_trusted, reading_stored, trusted_file
 
 SAYS = "said = 'the source'\n"
@@ -183,5 +188,27 @@ def test_a_relative_state_folder_is_none(here: Path, monkeypatch: pytest.MonkeyP
 
 def test_a_list_that_cannot_be_read_is_told(here: Path) -> None:
     trusted_file().mkdir(parents=True)
-    with pytest.raises(ConfigError, match="trusted sources cannot be used: Is a directory; XDG_STATE_HOME sets"):
+    with pytest.raises(UntrustedError, match=r"/palestra/trusted, cannot be read: Is a directory; .*XDG_STATE_HOME"):
+        read_trusted()
+
+
+def test_a_list_that_cannot_be_written_is_one_line_without_a_key(
+    here: Path, make_config: Callable[..., dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (here / "file").write_text("")
+    (here / "lonely.py").write_text("")
+    (here / "c.json").write_text(json.dumps(make_config({"callbacks": [{"name": "lonely:Own"}]})))
+    monkeypatch.setenv("XDG_STATE_HOME", str(here / "file"))
+    done = CliRunner().invoke(app, ["train", str(here / "c.json"), "--quiet"])
+    path = here / "file/palestra/trusted"
+    assert done.exit_code == 2
+    why = f"the list of modules that you trust, {path}, cannot be written: Not a directory"
+    assert done.stderr == f"{why}; another folder can hold it: set XDG_STATE_HOME to one that you may write to\n"
+    assert "lonely" not in sys.modules
+
+
+def test_a_user_without_a_home_is_told_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("XDG_STATE_HOME")
+    monkeypatch.setattr("os.path.expanduser", lambda path: path)  # as for a user whom the system does not know
+    with pytest.raises(UntrustedError, match="you have no home: set XDG_STATE_HOME"):
         read_trusted()

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -102,3 +103,37 @@ def test_handlers_are_restored_after_a_command() -> None:
 )
 def test_the_end_of_a_process_in_words(code: int, text: str) -> None:
     assert exit_text(code) == text
+
+
+INTERRUPTED_AT = """
+import atexit, os, signal, sys
+
+class Interrupting:
+    def find_spec(self, name, path, target=None):
+        if name == {moment!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupting())
+sys.argv = ["palestra", "list"]
+before = set(sys.modules)
+from palestra.__main__ import main
+print(*(set(sys.modules) - before), file=sys.stderr)
+if {moment!r} == "exit":
+    atexit.register(os.kill, os.getpid(), signal.SIGINT)
+main()
+"""
+
+
+@pytest.mark.parametrize("moment", ["palestra.cli", "typer", "rich.console", "torch", "exit"])
+def test_ctrl_c_at_any_moment_of_a_start_prints_no_traceback(moment: str) -> None:
+    """The imports before handlers are set are so few that only Python's own start is left."""
+    program = INTERRUPTED_AT.format(moment=moment)
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 128 + signal.SIGINT
+    [line] = done.stderr.splitlines()
+    assert set(line.split()) == {"__future__", "palestra", "palestra.__main__"}
+
+
+def test_the_console_script_sets_handlers_first() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["scripts"] == {"palestra": "palestra.__main__:main"}

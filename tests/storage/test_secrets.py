@@ -24,6 +24,7 @@ from palestra.storage.facts import run_facts
 from palestra.storage.mirror import MirrorConfig
 from palestra.storage.remote import Remote, RemoteError
 from palestra.storage.secrets import _BACKENDS, may_hold_secret, redacted
+from palestra.sweeps.storages import DatabaseConfig
 
 SECRET = "pa55-of-the-tests"
 
@@ -89,6 +90,52 @@ def test_a_url_with_a_place_for_a_secret_is_refused_and_not_repeated(url: str) -
 @pytest.mark.parametrize("url", WITHOUT)
 def test_a_url_without_one_is_taken(url: str) -> None:
     assert not may_hold_secret(url)
+
+
+def database_errors(url: str) -> dict[str, str]:
+    """What is wrong with the database of a sweep, by path."""
+    try:
+        check({"name": "database", "url": url, "password_from": None, "study": "s"}, DatabaseConfig)
+    except ConfigError as error:
+        found = {item.path: item.message for item in error.errors}
+    else:
+        found = {}
+    assert SECRET not in str(found)
+    return found
+
+
+@pytest.mark.parametrize("url", [url for url in WITH_SECRETS if url.startswith(("https", "sftp://me:"))])
+def test_a_database_with_a_place_for_a_secret_is_refused_and_not_repeated(url: str) -> None:
+    assert database_errors(url)["url"].startswith("expected a URL without a password or options, which would be stored")
+
+
+@pytest.mark.parametrize(
+    "user",
+    [f"me%3A{SECRET}", f"me%253A{SECRET}", f"me:{SECRET}", f"me%2F%3A{SECRET}", f"ghp_{'0' * 36}", f"hf%5F{'a' * 30}"],
+)
+def test_the_user_of_a_database_is_a_plain_name(user: str) -> None:
+    assert database_errors(f"postgresql://{user}@host/db")["url"].startswith("expected a URL without a password")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql+psycopg://me@host:5432/db",
+        "mysql://me%40tenant@host/db",
+        "postgresql://host/db",
+        "sqlite:////a@b/x.db",
+    ],
+)
+def test_a_database_without_a_secret_is_taken(url: str) -> None:
+    assert database_errors(url) == {}
+
+
+@pytest.mark.parametrize("place", ["", "/", "/:memory:", "/x.db", "/./x.db", "host/x.db"])
+@pytest.mark.parametrize("scheme", ["sqlite", "SQLite", "sqlite+pysqlite"])
+def test_a_study_that_nobody_finds_again_is_refused(scheme: str, place: str) -> None:
+    told = database_errors(f"{scheme}://{place}")["url"]
+    assert told.startswith("expected a file by its full path, as sqlite:////home/me/study.db, got ")
+    assert told.endswith("storage: {name: sqlite} keeps the study in the sweep's folder")
 
 
 def test_a_user_is_told_where_to_stand() -> None:

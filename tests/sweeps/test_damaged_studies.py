@@ -47,7 +47,7 @@ def exit_codes(sweep: Path) -> list[int]:
 
 def test_a_sound_study_is_read(sweep: Path, of_journal: Path) -> None:
     assert "trial 2, return/agent 3" in told("resume", sweep).output
-    assert exit_codes(sweep) == [0, 0]
+    assert exit_codes(sweep) == [1, 0], "for a trial has failed"
 
 
 # ---- forged rows ---------------------------------------------------------------------------------------------------
@@ -237,4 +237,4 @@ def test_what_is_no_plain_file_of_the_folder_is_neither_opened_nor_changed(
 def test_a_lock_that_optuna_left_is_waited_for_by_nobody(of_journal: Path) -> None:
     """It makes a link as its lock; a moved folder, and one whose process was killed, still has it."""
     (of_journal / "study.journal.lock").symlink_to("/nowhere/study.journal")
-    assert exit_codes(of_journal) == [0, 0]
+    assert exit_codes(of_journal) == [1, 0]

@@ -262,7 +262,7 @@ def test_each_run_sees_its_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
             r"storage\.url: expected a database that can be reached, got sqlite:////nowhere/x\.db",
         ),
         (
-            {"storage": {"name": "database", "url": "sqlite:///x.db", "password_from": "UNSET_X", "study": "s"}},
+            {"storage": {"name": "database", "url": "sqlite:////x.db", "password_from": "UNSET_X", "study": "s"}},
             r"storage\.password_from: .*UNSET_X.*unset",
         ),
         (

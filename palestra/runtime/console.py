@@ -1,0 +1,42 @@
+"""What a terminal shows of texts that others may have written, such as the names and errors of a stored run: no text
+moves the cursor, colours, hides or reorders what is shown, or sets the terminal's title."""
+
+import unicodedata
+from collections.abc import Iterable
+from typing import TextIO
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+
+
+def visible(text: str, kept: str = "") -> str:
+    """A text with escapes, as \\x1b, in place of what is no letter, sign or space: control characters, those that set
+    the direction of writing, bytes that are no UTF-8. kept: characters that stay."""
+    return text if text.isprintable() else "".join(_visible(each, kept) for each in text)
+
+
+def _visible(character: str, kept: str) -> str:
+    if character.isprintable() or character in kept or unicodedata.category(character) == "Zs":
+        return character
+    return character.encode("unicode_escape").decode()
+
+
+class VisibleConsole(Console):
+    """Prints every text as it is, `[markup]` and `:emoji:` included, and visibly; colours come from styles alone."""
+
+    def __init__(self, stderr: bool = False, quiet: bool = False, soft_wrap: bool = False) -> None:
+        super().__init__(stderr=stderr, quiet=quiet, soft_wrap=soft_wrap, markup=False, emoji=False, highlight=False)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for text, style, control in super().render(renderable, options):
+            yield Segment(text if control else visible(text, kept="\n\t"), style, control)
+
+
+class VisibleFile:
+    """Stands in for a terminal where a file is to be written."""
+
+    def __init__(self, terminal: TextIO) -> None:
+        self.terminal = terminal
+
+    def write(self, text: str) -> int:
+        return self.terminal.write(visible(text, kept="\n\t"))

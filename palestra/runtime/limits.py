@@ -1,0 +1,60 @@
+"""What this machine does not give: memory and open files. Each library reports a lack of them by another exception."""
+
+import errno
+import re
+import resource
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+SHORT_OF_MEMORY = re.compile(
+    "allocate|out of memory|overflowed with sizes|integer multiplication overflow|Overflow when unpacking"
+    "|too (?:big|large) to convert|index-sized"
+)
+NO_MORE_FILES = (errno.EMFILE, errno.ENFILE)
+
+
+def is_short_of_memory(error: BaseException) -> bool:
+    """Whether an error is that memory cannot be had, or that a size is too large for any memory."""
+    if isinstance(error, OSError):
+        return error.errno == errno.ENOMEM
+    has_words = isinstance(error, RuntimeError | OverflowError | TypeError)
+    return isinstance(error, MemoryError) or (has_words and SHORT_OF_MEMORY.search(str(error)) is not None)
+
+
+def lack(error: BaseException) -> str | None:
+    """A line for an error that is a lack of memory, or that is or was caused by a lack of open files; None for any
+    other."""
+    for each in _chain(error):
+        if isinstance(each, OSError | ImportError) and (
+            getattr(each, "errno", None) in NO_MORE_FILES or "Too many open files" in str(each)
+        ):
+            most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+            return f"this process may open {most} files at a time (ulimit -n), and needs more: {_first_line(each)}"
+    if is_short_of_memory(error):
+        needs = "smaller counts need less, as num_worlds, rollout_length, batch_size, num_games"
+        return f"there is not enough memory: {_first_line(error)}; {needs}"
+    return None
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).partition("\n")[0] or type(error).__name__
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+@contextmanager
+def memory_needed(path: str) -> Iterator[None]:
+    """Turn a lack of memory inside the block into a ConfigError at a path."""
+    try:
+        yield
+    except Exception as error:
+        if not is_short_of_memory(error):
+            raise
+        from palestra.config import ConfigError, ConfigErrorItem
+
+        message = f"expected a smaller number, because this does not fit in memory: {_first_line(error)}"
+        raise ConfigError([ConfigErrorItem(path, message)]) from error
