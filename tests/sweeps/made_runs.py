@@ -2,11 +2,15 @@
 
 import json
 import os
+import uuid
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from palestra.config import render
 from palestra.runs.config import read_config
+from palestra.storage.checkpoints import Checkpoints
+from palestra.storage.facts import RunFacts
+from palestra.storage.records_file import RecordsThen
 from palestra.storage.run_folder import RunFolder
 from palestra.sweeps.places import Job, LocalPlace
 
@@ -21,17 +25,35 @@ class Over(Job):
         pass
 
 
+def evaluation(env_steps: int, value: float) -> str:
+    """The line of an evaluation in a run's records."""
+    pair = {"players": {"agent": "agent"}, "learned": ["agent"], "returns": {"agent": value}, "games": 2}
+    pair |= {"return_intervals": {"agent": [None, None]}} | dict.fromkeys(("rho", "low", "high"))
+    record = {"kind": "evaluation", "evaluation": "main", "env_steps": env_steps, "opt_steps": env_steps // 8}
+    return json.dumps(record | {"pairs": [pair]}) + "\n"
+
+
+def begin_run(path: Path, config: Path, seed: int) -> None:
+    """A run without anything yet but its config and its facts."""
+    folder, checked = RunFolder.create_at(path), read_config(config, [f"seed={seed}"])
+    folder.root.write("config.yml", render(checked, type(checked)).encode())
+    names = ("trainer_in_python", "branched_from", "mirror", "checkpoint_folder")
+    folder.write_facts(RunFacts.of_now(id=uuid.uuid4().hex, user_classes={}, set_in_python=[], **dict.fromkeys(names)))
+    folder.root.write("lock", b"")
+
+
+def end_run(path: Path, env_steps: int, value: float) -> None:
+    """The last evaluation of a run that has begun, and the checkpoint beside it."""
+    (path / "records.jsonl").write_text(evaluation(env_steps, value))
+    counters = {"env_steps": env_steps, "opt_steps": env_steps // 8, "epochs": 0}
+    Checkpoints(RunFolder(path), 1, None).save(0, {}, counters, {}, RecordsThen.of(b""))
+
+
 def make_run(path: Path, config: Path, seed: int) -> None:
     """A finished run: what `palestra train CONFIG seed=SEED --run PATH` would have made, as far as others look at it.
     Its value is 100 and the seed."""
-    folder, checked = RunFolder.create_at(path), read_config(config, [f"seed={seed}"])
-    folder.root.write("config.yml", render(checked, type(checked)).encode())
-    folder.root.write("run.json", b"{}")
-    pair = {"players": {"agent": "agent"}, "learned": ["agent"], "returns": {"agent": 100.0 + seed}}
-    record = {"kind": "evaluation", "evaluation": "main", "env_steps": 1024, "opt_steps": 128, "pairs": [pair]}
-    folder.root.write("records.jsonl", json.dumps(record).encode() + b"\n")
-    folder.root.below("checkpoints", "00000001").make().write("weights", b"precious")
-    folder.root.write("lock", b"")
+    begin_run(path, config, seed)
+    end_run(path, 1024, 100.0 + seed)
 
 
 def made_runs() -> tuple[list[list[str]], Callable[[LocalPlace, Sequence[str], Path], Job]]:

@@ -59,14 +59,15 @@ def started(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
 def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("original")
     base = write_base(folder)
-    Sweep.create(folder / "s", read_sweep(SWEEP | GRID, []), {"base": read_config(base)}, SweepDisplay())
+    sweep = Sweep.create(folder / "s", read_sweep(SWEEP | GRID, []), {"base": read_config(base)}, SweepDisplay())
+    sweep.study.claim()  # and the process is killed: a trial has its folder after the study knows it
     make_run(folder / "other", base, 0)
     return folder
 
 
 @pytest.fixture
 def sweep(original: Path, started: list[list[str]], tmp_path: Path) -> Path:
-    """A sweep of two trials with two seeds each, of which none has begun; and beside it `other`, a finished run of
+    """A sweep of two trials with two seeds each, of which none has a run; and beside it `other`, a finished run of
     somebody's."""
     shutil.copytree(original, tmp_path, dirs_exist_ok=True)
     return tmp_path / "s"
@@ -256,7 +257,7 @@ def test_a_run_that_a_stopped_process_holds_is_named_once_and_the_others_begin(
 @pytest.mark.usefixtures("impatient")
 def test_a_trial_that_a_stopped_sweep_holds_is_named_where_nothing_else_is_left(sweep: Path) -> None:
     first = Sweep.open(sweep, [], SweepDisplay(), trust=False)
-    number = first.study.claim().number
+    [number] = [trial.number for trial in first.study.running()]
     lock = Lock.take(first.folder.trial(number).make(), "lock")
     assert lock is not None
     told = Told()

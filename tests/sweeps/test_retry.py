@@ -1,7 +1,6 @@
 """Trials that have failed are run again on demand: the same points, whose runs go on, and nothing else changes."""
 
 import json
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,6 @@ from palestra.commands.trials import counts, ranked, trial_lines
 from palestra.config import load_yaml
 from palestra.report.sweep_reading import SweepData
 from palestra.runs.config import RunConfig, read_config
-from palestra.storage.checkpoints import Checkpoints
-from palestra.storage.records_file import RecordsThen
-from palestra.storage.run_folder import RunFolder
 from palestra.sweeps import sweep as sweep_module
 from palestra.sweeps.config import read_sweep
 from palestra.sweeps.display import SweepDisplay
@@ -27,7 +23,8 @@ from palestra.sweeps.places import Job
 from palestra.sweeps.stored import StoredSweep
 from palestra.sweeps.sweep import Sweep
 from palestra.sweeps.trial_names import trial_names
-from tests.sweeps.test_study import BASE, SWEEP, evaluation
+from tests.sweeps.made_runs import begin_run, end_run, evaluation
+from tests.sweeps.test_study import BASE, SWEEP
 
 GRID = {"search": {"name": "grid"}, "space": {"gamma": {"name": "choice", "values": [0.9, 0.95, 0.99]}}}
 STEPS = 100_000
@@ -62,18 +59,14 @@ class Place:
     def start(self, arguments: Sequence[str], log: Path) -> Job:
         run = Path(next(each for each in arguments if "seed-" in each))
         self.started.append([arguments[0], f"{run.parent.name}/{run.name}"])
-        run.mkdir(exist_ok=True)
-        shutil.copy(run.parent / "config.yml", run)
+        if arguments[0] == "train":
+            begin_run(run, run.parent / "config.yml", int(run.name.removeprefix("seed-")))
         if run.parent.name in self.failing:
             (run / "records.jsonl").write_text(evaluation(STEPS // 2, 0.0))
             log.write_text("No space left on device\n")
             return Ended(1)
         [player] = load_yaml(run / "config.yml")["players"].values()
-        (run / "records.jsonl").write_text(evaluation(STEPS, player["algorithm"]["gamma"]))
-        for folder in (run / "checkpoints", run / "buffers"):
-            folder.mkdir()
-        counters = {"env_steps": STEPS, "opt_steps": STEPS // 8, "epochs": 0}
-        Checkpoints(RunFolder(run), 1, None).save(0, {}, counters, {}, RecordsThen.of(b""))
+        end_run(run, STEPS, player["algorithm"]["gamma"])
         return Ended(0)
 
 

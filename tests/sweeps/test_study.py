@@ -26,6 +26,7 @@ from palestra.sweeps.space import Base, DimensionConfig, IntegerConfig, LogConfi
 from palestra.sweeps.stored import StoredSweep
 from palestra.sweeps.study import SweepStudy
 from palestra.sweeps.watching import Watched
+from tests.sweeps.made_runs import evaluation
 
 BASE = Path(__file__).parent.parent.parent / "configs/ppo-cartpole.yml"
 TPE = {"name": "tpe", "startup_trials": 2, "ei_candidates": 4, "multivariate": True, "group": False}
@@ -172,13 +173,6 @@ def test_drawn_points_lie_in_the_space_and_corners_have_every_end() -> None:
 
 
 # ---- records as they grow --------------------------------------------------------------------------------
-
-
-def evaluation(env_steps: int, value: float) -> str:
-    pair = {"players": {"agent": "agent"}, "learned": ["agent"], "returns": {"agent": value}, "games": 2}
-    pair |= {"return_intervals": {"agent": [None, None]}} | dict.fromkeys(("rho", "low", "high"))
-    record = {"kind": "evaluation", "evaluation": "main", "env_steps": env_steps, "opt_steps": env_steps // 8}
-    return json.dumps(record | {"pairs": [pair]}) + "\n"
 
 
 def watched(run: Path, of: str = "last") -> Watched:
