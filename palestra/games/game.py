@@ -71,6 +71,11 @@ class Game(ABC):
         """The game's own observations of a role, (B, *space.shape), as players get them."""
         return observation
 
+    @property
+    def transforms_by_role(self) -> bool:
+        """Whether `transformed` does something else for each role."""
+        return False
+
     def transformation(self, role: str) -> dict[str, Any] | None:
         """What `transformed` does, as plain data for programs that act without palestra; None if it does nothing."""
         return None
@@ -225,6 +230,10 @@ class TensorGame(Game):
         if observes == "state":
             return state
         return self.transformed(role, self.observe(state, role)) if observes == "observation" else {}
+
+    @property
+    def transforms_by_role(self) -> bool:
+        return self.observation_transform is not None and bool(self.observation_transform.moments)
 
     def transformation(self, role: str) -> dict[str, Any] | None:
         return None if self.observation_transform is None else self.observation_transform.description(role)
