@@ -154,7 +154,7 @@ class Player:
         """
         if self.game is None:
             raise TypeError(f"expected a player of a trainer or a loaded one, got {self.name!r}, which knows no game")
-        role = self._role_of(role)
+        role = self.role_of(role)
         policy = self.predictor(deterministic, role)
         if policy.observes == "state":
             raise TypeError(f"expected a player that acts by observations, got {self.name!r}, which needs the state")
@@ -185,7 +185,7 @@ class Player:
             self.scripts[role] = self.script.for_seat(self.game, role)
         return self.scripts[role]
 
-    def _role_of(self, role: str | None) -> str:
+    def role_of(self, role: str | None) -> str:
         """The role that somebody has named, or the first one, where all of the player's roles are the same to it."""
         assert self.game is not None
         if role is None and len(self.roles) > 1 and (self.script is not None or self.game.transforms_by_role):

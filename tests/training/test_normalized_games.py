@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 
 import palestra
 from palestra.cli import app
-from palestra.commands.export import export_player
+from palestra.commands.export import ExportError, export_player
 from palestra.config import ConfigError
 from palestra.games import make_game
 from palestra.games.dialogue.protocols import NipConfig
@@ -250,18 +250,29 @@ def test_a_player_of_several_roles_predicts_by_the_statistics_of_the_role_that_i
         player.predict(heaps, role="third")
 
 
-def test_an_export_says_how_and_moves_nothing(make_config: MakeConfig, tmp_path: Path) -> None:
-    fit(tmp_path / "run", two_learners(make_config, "together"))
-    player = palestra.load_player(tmp_path / "run", "other")
-    game: Any = player.game
+def test_an_exported_file_normalises_as_the_role_that_is_named_does_and_moves_nothing(
+    make_config: MakeConfig, tmp_path: Path
+) -> None:
+    roles = {"roles": {"first": "both", "second": "both"}, "evaluations": [], "best": None, "game": NIM}
+    learner = {"algorithm": PPO, "warm_start": None, "updates": {"name": "constant"}}
+    trainer: Any = fit(tmp_path / "run", make_config(roles | {"players": {"both": learner}}))
+    player, game = trainer.players["both"], trainer.game
+    for weight in player.nets["actor_critic"].parameters():  # so that little makes a difference
+        weight.data += torch.randn(weight.shape, generator=torch.Generator().manual_seed(0))
     before = str(game.state_dict())
-    export_player(player, tmp_path / "export", onnx=False)
+    heaps = game.observe(game.reset(torch.arange(80)), "second")["heaps"]
+    legal, values = torch.ones(80, 6, dtype=torch.bool), []
+    for role in ("first", "second"):
+        export_player(player, tmp_path / role, onnx=False, role=role)
+        assert json.loads((tmp_path / role / "policy.json").read_text())["role"] == role
+        action, logits = torch.export.load(tmp_path / role / "policy.pt2").module()({"heaps": heaps}, legal)
+        assert action.tolist() == player.predict(heaps, legal=legal, role=role)[0].tolist()
+        values.append(logits)
+    assert not torch.equal(*values)
     assert str(game.state_dict()) == before
-    said = json.loads((tmp_path / "export/policy.json").read_text())["normalization"]
-    own = game.observe(game.reset(torch.arange(9)), "second")["heaps"]
-    mean, variance = (np.array(said[key]["heaps"]) for key in ("mean", "variance"))
-    expected = np.clip((own.numpy() - mean) / np.sqrt(variance + said["eps"]), -said["clip"], said["clip"])
-    assert np.allclose(game.transformed("second", {"heaps": own})["heaps"], expected, atol=1e-5)
+    with pytest.raises(ExportError, match=r"expected the role of 'both' \(first, second\)"):
+        export_player(player, tmp_path / "none", onnx=False)
+    assert not (tmp_path / "none").exists()
 
 
 def test_ask_takes_the_game_s_own_observation(make_config: MakeConfig, tmp_path: Path) -> None:
