@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -76,20 +77,23 @@ def compare_groups(groups: Sequence[Group]) -> Comparison:
 
 
 def unequal_samples(groups: Sequence[Group]) -> list[str]:
-    """A sentence for each evaluation whose last results are of unequal numbers of games."""
+    """A sentence for each evaluation in which the last results of a pairing are of unequal numbers of games."""
     found = []
     for name in evaluation_names(groups):
-        games = {
-            group.label: games_text(
+        lasts = {
+            group.label: [
                 standing.last
                 for run in group.runs
                 for standing in standings_of(run.evaluated, name).values()
                 if standing.last.learned
-            )
+            ]
             for group in groups
         }
-        if len(set(games.values())) > 1 or any(" to " in text for text in games.values()):
-            texts = "; ".join(f"{label} {text}" for label, text in games.items())
+        games: dict[tuple[Seat, ...], set[int]] = {}
+        for last in chain.from_iterable(lasts.values()):
+            games.setdefault(last.seats, set()).add(last.games)
+        if any(len(nums) > 1 for nums in games.values()):
+            texts = "; ".join(f"{label} {games_text(each)}" for label, each in lasts.items())
             found.append(f"The samples of {name} are unequal, per pairing: {texts}.")
     return found
 

@@ -163,6 +163,15 @@ def test_files_take_what_an_environment_gives_and_give_what_it_takes(
         assert said["onnx_names"]["legal"] == "observation_legal"
 
 
+def test_players_whose_opponents_have_other_actions_are_exported(tmp_path: Path) -> None:
+    config = suggested_config("ppo", "dialogue", ["output.display=quiet"])
+    players = palestra.make_trainer(config).players
+    nums = {name: player.action_space.num_flags for name, player in players.items()}
+    assert len(set(nums.values())) == len(nums) > 1
+    for name, player in players.items():
+        assert export_player(player, tmp_path / name, onnx=False) == {"policy.pt2": 512}
+
+
 def test_a_program_runs_where_palestra_is_not(run: Path, tmp_path: Path) -> None:
     player = palestra.load_player(run, "host")
     export_player(player, tmp_path / "export", onnx=False)

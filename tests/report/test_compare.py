@@ -277,4 +277,13 @@ def test_unequal_samples_are_said(runs: list[Path], tmp_path: Path) -> None:
     (few / "records.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     equal, unequal = (" ".join(palestra_compare(runs[0], other).stdout.split()) for other in (runs[2], few))
     assert "samples" not in equal
+    alike = []
+    for run in (runs[0], runs[2]):  # each pairing has as many games in both
+        copied = Path(shutil.copytree(run, tmp_path / f"{run.parent.name}-alike"))
+        records = read_records(run / "records.jsonl")
+        last = next(record for record in reversed(records) if record["kind"] == "evaluation")
+        last["pairs"][0]["games"], last["pairs"][1]["games"] = 7, 9
+        (copied / "records.jsonl").write_text(json.dumps(last) + "\n")
+        alike.append(copied)
+    assert "samples" not in palestra_compare(*alike).stdout
     assert f"The samples of main are unequal, per pairing: gamma-0.95/seed-0 {games} games; few 7 games." in unequal
