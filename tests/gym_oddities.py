@@ -75,6 +75,39 @@ class Cockpit(gymnasium.Env):
         return self.seen(), reward, False, self.age == 4, {}
 
 
+class Foreign(gymnasium.Env):
+    """Nothing in it is as palestra has it: names that files have already, choices that start elsewhere, a clock in
+    whole numbers, an image with the channels last, actions of any shape. It observes what chance gives, and takes
+    only what its spaces contain."""
+
+    def __init__(self, actions: str) -> None:
+        self.observation_space = spaces.Dict(
+            {
+                "action": spaces.Discrete(3, start=-1),
+                "legal": spaces.MultiDiscrete([2, 3], start=[1, -2]),
+                "linear": spaces.MultiBinary([2, 2]),
+                "a b": spaces.Box(-9.0, 9.0, (2, 1), np.float64),
+                "pair": spaces.Tuple((spaces.Box(0, 9 * 10**6, (), np.int64), spaces.Box(0, 255, (9, 8, 3), np.uint8))),
+            }
+        )
+        self.action_space = {
+            "discrete": spaces.Discrete(3, start=-1),
+            "multi_discrete": spaces.MultiDiscrete([[2], [3]], start=[[1], [-2]]),
+            "multi_binary": spaces.MultiBinary([2, 2]),
+            "box": spaces.Box(-2.0, np.array([[1.0], [5.0]]), (2, 1), np.float64),
+        }[actions]
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        if seed is not None:
+            self.observation_space.seed(seed)
+        return self.observation_space.sample(), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        assert self.action_space.contains(action)
+        return self.observation_space.sample(), 0.0, False, False, {}
+
+
 class Unreadable(Walk):
     """A Walk that says it is seen in a way that no player of ours can handle."""
 
@@ -309,7 +342,7 @@ class BreakingVector(SyncVectorEnv):
         }[self.how]
 
 
-for oddity in (Blink, Cockpit, Unreadable, Lying, Stillborn, Leaving, Breaking, Dawdling, NotANumber, Drawn):
+for oddity in (Blink, Cockpit, Foreign, Unreadable, Lying, Stillborn, Leaving, Breaking, Dawdling, NotANumber, Drawn):
     gymnasium.register(f"{oddity.__name__}-v0", entry_point=f"{__name__}:{oddity.__name__}")
 gymnasium.register("ManyWalks-v0", vector_entry_point=f"{__name__}:many_walks")
 gymnasium.register("BabblingWalks-v0", vector_entry_point=f"{__name__}:babbling_walks")

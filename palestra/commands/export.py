@@ -1,110 +1,119 @@
 """Writes the policy of a player as files that run without palestra: a torch.export program and, if asked for, ONNX.
 
-Both take an observation and the legal actions, for any number of worlds, and give `action` and `q_values_or_logits`: of
-every choice the Q-value (DQN) or the logit (other algorithms), with no columns for actions that are vectors of numbers.
-A recurrent player's memory is a further input, and comes out last. `policy.json` has the names, shapes and types, and
-under `normalization` how the game's own observations must be normalised. The files are loaded again, and
-must act as the player does.
+Both take an observation as an environment's `reset` gives it and the legal actions, for any number of worlds, and give
+`action`, as `step` takes it, and `q_values_or_logits`: of every choice the Q-value (DQN) or the logit (other
+algorithms), with no columns for actions that are vectors of numbers. A recurrent player's memory is a further input,
+and comes out last. `policy.json` has the names, shapes and types. The files are loaded again, and must act as
+`Player.predict` does.
 """
 
 import json
 import logging
+import re
 import shutil
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from palestra.algorithms.algorithm import DeterministicRecurrent
-from palestra.games.policy import Decision, Memory, Policy
-from palestra.games.spaces import ActionSpace, Box, MultiDiscrete
-from palestra.players import make_script
+from palestra.commands.export_check import Act, Decision, ExportError, compare, decisions_of
+from palestra.games.game import Game
+from palestra.games.outside import Outside
+from palestra.games.policy import Memory
 from palestra.players.player import Player
-from palestra.rollouts import fuse
 from palestra.storage.disk import write_text
 from palestra.storage.facts import to_json
 
-NUM_WORLDS, NUM_ROUNDS = 32, 16  # of the games in which the actions of the file and of the player are compared
 OUTPUTS = ["action", "q_values_or_logits"]
-TOLERANCE = 1e-4  # of numbers in an action, and of the values of two choices: kernels add up in different orders
 
 
-class Made(NamedTuple):
-    """A decision of the player: what went in, and what came out. memory, memory_after: of its policy; {} if it has
-    none."""
+class Program(nn.Module):
+    """What is exported: reads an observation as it is outside, acts, and gives actions as they leave palestra."""
 
-    view: Mapping[str, Tensor]
-    legal: Tensor
-    memory: Memory
-    action: Tensor
-    memory_after: Memory
+    def __init__(self, module: nn.Module, outside: Outside) -> None:
+        super().__init__()
+        self.module, self.outside = module, outside
 
-
-Act = Callable[[Made], tuple[Tensor, Tensor, Memory]]  # action, values, memory after
-
-
-class ExportError(RuntimeError):
-    """The player cannot be exported, or the exported file does not act as the player does."""
+    def forward(
+        self, observation: dict[str, Tensor], legal: Tensor, memory: dict[str, Tensor] | None = None
+    ) -> tuple[Any, ...]:
+        view = self.outside.read(observation)
+        action, values, *after = self.module(view, legal) if memory is None else self.module(view, legal, memory)
+        memories = ({name: each[name].detach() for name in sorted(each)} for each in after)
+        return self.outside.act(action).detach(), values.detach(), *memories
 
 
 def export_player(
-    player: Player, folder: Path, onnx: bool, tell: Callable[[str], None] = lambda line: None
+    player: Player,
+    folder: Path,
+    onnx: bool,
+    tell: Callable[[str], None] = lambda line: None,
+    role: str | None = None,
 ) -> dict[str, int]:
     """Write `policy.pt2` (torch.export), `policy.json` and, with `onnx`, `policy.onnx` into a new folder.
 
     Gives for each file the number of decisions in which it was compared with the player. tell: called with a line
-    before what takes long. Raises ExportError, also if the folder exists, NotImplementedError for an algorithm whose
-    policy cannot be exported.
+    before what takes long. role: in which it observes; None: as for `Player.predict`. Raises ExportError, also if the
+    folder exists and where a role must be named, NotImplementedError for an algorithm whose policy cannot be exported.
     """
     assert player.algorithm is not None
+    assert player.game is not None
     if folder.exists():
         raise ExportError(f"{folder} exists already; move it away or delete it, to export the player again")
+    try:
+        role = player.role_of(role)
+    except ValueError as error:
+        raise ExportError(str(error)) from error
     module = player.algorithm.module()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # torch's exporters warn about their internals
-        decisions = _decisions(player, module)
+        decisions = decisions_of(player, role, module)
         folder.mkdir(parents=True)
         try:
-            return _write(module, player, decisions, folder, onnx, tell)
+            return _write(module, player, role, decisions, folder, onnx, tell)
         except BaseException:
             shutil.rmtree(folder)
             raise
 
 
 def _write(
-    module: nn.Module, player: Player, decisions: list[Made], folder: Path, onnx: bool, tell: Callable[[str], None]
+    module: nn.Module,
+    player: Player,
+    role: str,
+    decisions: list[Decision],
+    folder: Path,
+    onnx: bool,
+    tell: Callable[[str], None],
 ) -> dict[str, int]:
-    example = _inputs(decisions[0])
+    game: Game = player.game  # type: ignore[assignment]
+    outside, space = game.outside(role), game.action_spaces[role]
+    program_module, example = Program(module, outside), _inputs(decisions[0])
     batch = torch.export.Dim("batch", min=1)
-    view, _, *memory = example
-    shapes = (
-        {name: {0: batch} for name in view},
-        {0: batch},
-        *({name: {0: batch} for name in each} for each in memory),
-    )
-    program = torch.export.export(module, example, dynamic_shapes=shapes)
+    shapes = tuple({name: {0: batch} for name in each} if isinstance(each, dict) else {0: batch} for each in example)
+    program = torch.export.export(program_module, example, dynamic_shapes=shapes)
     program.example_inputs = None
-    path, description = folder / "policy.pt2", _description(player, decisions[0])
+    path, description = folder / "policy.pt2", _description(player, role, outside, decisions[0])
     with open(path, "wb") as file:  # torch aborts for a path that is no UTF-8
         torch.export.save(program, file)
     with open(path, "rb") as file:
         loaded = torch.export.load(file).module()
-    checked = {path.name: _compare(lambda made: _outputs(loaded(*_inputs(made))), decisions, player.action_space, path)}
+    checked = {path.name: compare(lambda made: _outputs(loaded(*_inputs(made))), decisions, space, outside, path)}
     if onnx:
         path = folder / "policy.onnx"
         tell(f"writing {path} with torch's ONNX exporter; this takes some ten seconds")
-        act, description["onnx_inputs"] = _write_onnx(module, example, shapes, path)
-        checked[path.name] = _compare(act, decisions, player.action_space, path)
+        act, names = _write_onnx(program_module, example, shapes, path)
+        description |= names
+        checked[path.name] = compare(act, decisions, space, outside, path)
     write_text(folder / "policy.json", to_json(description))
     return checked
 
 
-def _inputs(made: Made) -> tuple[Any, ...]:
+def _inputs(made: Decision) -> tuple[Any, ...]:
     """What the program is called with."""
-    return (dict(made.view), made.legal, *([dict(made.memory)] if made.memory else []))
+    return (dict(made.observation), made.legal, *([dict(made.memory)] if made.memory else []))
 
 
 def _outputs(found: tuple[Any, ...]) -> tuple[Tensor, Tensor, Memory]:
@@ -112,77 +121,12 @@ def _outputs(found: tuple[Any, ...]) -> tuple[Tensor, Tensor, Memory]:
     return action, values, after[0] if after else {}
 
 
-# ---- compared with the player ----------------------------------------------------------------------------
-
-
-class _RecordingPolicy:
-    """A policy that adds each decision to a list. module: what is exported of it."""
-
-    def __init__(self, policy: Policy, module: nn.Module, decisions: list[Made]) -> None:
-        self.policy, self.observes, self.module, self.decisions = policy, policy.observes, module, decisions
-
-    def act(self, view: Mapping[str, Tensor], legal: Tensor, keys: Tensor, memory: Memory) -> Decision:
-        decision = self.policy.act(view, legal, keys, memory)
-        before, after = self._exported(memory), self._exported(decision.memory)
-        if isinstance(self.module, DeterministicRecurrent) and not before:
-            before = self.module.net.initial_memory(len(legal), legal.device)
-        self.decisions.append(Made(view, legal, before, decision.action, after))
-        return decision
-
-    def _exported(self, memory: Memory) -> Memory:
-        if not isinstance(self.module, DeterministicRecurrent):
-            return {}
-        prefix = self.module.prefix
-        return {name.removeprefix(prefix): value for name, value in memory.items() if name.startswith(prefix)}
-
-
-def _decisions(player: Player, module: nn.Module) -> list[Made]:
-    """The decisions of the player in games with random players."""
-    decisions: list[Made] = []
-    game = player.game
-    assert game is not None
-    played: Any = fuse(game)
-    own = _RecordingPolicy(player.policy(explore=False), module, decisions)
-    played.policies = {role: own if role == player.roles[0] else make_script("random", game) for role in game.roles}
-    statistics = game.state_dict()
-    played.collect(played.new_worlds(NUM_WORLDS, player.seed, "export"), (player.roles[0],), NUM_ROUNDS)
-    game.load_state_dict(statistics)  # these games are no training
-    return decisions
-
-
-def _compare(act: Act, decisions: list[Made], space: ActionSpace, path: Path) -> int:
-    """The number of decisions. Raises ExportError unless `act` makes all of them as the player did, or makes a choice
-    of the same value, and remembers the same."""
-    number = different = 0
-    for made in decisions:
-        found, values, after = act(made)
-        if isinstance(space, Box):
-            near = (found - made.action).abs() <= TOLERANCE
-        else:
-            nums = space.nums if isinstance(space, MultiDiscrete) else (space.num,)
-            parts = zip(values.split(list(nums), dim=1), _columns(found), _columns(made.action), strict=True)
-            near = torch.cat(
-                [(part.gather(1, one) - part.gather(1, two)).abs() <= TOLERANCE for part, one, two in parts], dim=1
-            )
-        is_same = near.all(dim=1)
-        for name, value in made.memory_after.items():
-            is_same &= ((after[name] - value).abs() <= TOLERANCE).flatten(1).all(dim=1)
-        number += len(found)
-        different += int((~is_same).sum())
-    if different:
-        raise ExportError(f"{path}: expected the player's actions, got others in {different} of {number} decisions")
-    return number
-
-
-def _columns(choices: Tensor) -> tuple[Tensor, ...]:
-    return choices.view(len(choices), -1).split(1, dim=1)
-
-
 # ---- ONNX ------------------------------------------------------------------------------------------------
 
 
-def _write_onnx(module: nn.Module, example: Any, shapes: Any, path: Path) -> tuple[Act, list[str]]:
-    """How the written file acts, and the names of its inputs: what an action does not depend on is left out."""
+def _write_onnx(module: nn.Module, example: Any, shapes: Any, path: Path) -> tuple[Act, dict[str, Any]]:
+    """How the written file acts, and what policy.json says of its inputs and outputs. What an action does not depend on
+    is no input."""
     try:
         logging.getLogger("torch.onnx").setLevel(logging.ERROR)  # it warns of operators that are not used
         import onnxruntime
@@ -190,46 +134,76 @@ def _write_onnx(module: nn.Module, example: Any, shapes: Any, path: Path) -> tup
     except ImportError as error:
         raise ExportError(f"{error}; ONNX needs an extra: pip install 'palestra[onnx]'") from error
     remembered = list(example[2]) if len(example) > 2 else []
+    names = onnx_names(example[0], [f"memory_{name}" for name in remembered])
+    inputs = [*names.values(), "legal", *(f"memory_{name}" for name in remembered)]
     outputs = [*OUTPUTS, *(f"memory_{name}_after" for name in remembered)]
-    torch.onnx.export(
+    written: Any = torch.onnx.export(
         module,
         (*example, {}),  # it takes a dict at the end for named arguments
-        path,
-        input_names=[*example[0], "legal", *(f"memory_{name}" for name in remembered)],
+        input_names=inputs,
         output_names=outputs,
         dynamic_shapes=shapes,
         dynamo=True,
         verbose=False,
-        external_data=False,
     )
+    graph = written.model.graph
+    inner = {value.name for node in graph for value in node.outputs} | {*graph.initializers}
+    for entry, name in names.items():
+        names[entry] = _other_than(name, inner | ({*names.values()} - {name}))
+    renamed = dict(zip(inputs, [*names.values(), *inputs[len(names) :]], strict=True))
+    for value in graph.inputs:
+        value.name = renamed[value.name]
+    written.save(path)
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     wanted = [entry.name for entry in session.get_inputs()]
 
-    def act(made: Made) -> tuple[Tensor, Tensor, Memory]:
-        given = {**made.view, "legal": made.legal, **{f"memory_{name}": made.memory[name] for name in remembered}}
-        inputs = {name: given[name].cpu().numpy() for name in wanted}
-        action, values, *after = (torch.from_numpy(output) for output in session.run(outputs, inputs))
+    def act(made: Decision) -> tuple[Tensor, Tensor, Memory]:
+        tensors = [*made.observation.values(), made.legal, *made.memory.values()]
+        given = dict(zip(renamed.values(), tensors, strict=True))
+        device = made.legal.device
+        found = session.run(outputs, {name: given[name].cpu().numpy() for name in wanted})
+        action, values, *after = (torch.from_numpy(output).to(device) for output in found)
         return action, values, dict(zip(remembered, after, strict=True))
 
-    return act, wanted
+    return act, {"onnx_inputs": wanted, "onnx_names": names, "onnx_outputs": outputs}
+
+
+def onnx_names(entries: Iterable[str], memory: Iterable[str]) -> dict[str, str]:
+    """The inputs' names of the entries of an observation: their own, where these are names that ONNX takes and nothing
+    else in the file has."""
+    found: dict[str, str] = {}
+    taken = {*OUTPUTS, "legal", *memory, *(f"{name}_after" for name in memory)}
+    for number, entry in enumerate(entries):
+        name = entry if re.fullmatch(r"[A-Za-z_][\w/.-]*", entry, re.ASCII) else f"entry_{number}"
+        found[entry] = _other_than(name, taken)
+        taken.add(found[entry])
+    return found
+
+
+def _other_than(name: str, taken: set[str]) -> str:
+    while name in taken:
+        name = f"observation_{name}"
+    return name
 
 
 # ---- how to use them -------------------------------------------------------------------------------------
 
 
-def _description(player: Player, made: Made) -> dict[str, Any]:
+def _description(player: Player, role: str, outside: Outside, made: Decision) -> dict[str, Any]:
     def entry(value: Tensor) -> dict[str, Any]:
         return {"shape": ["batch", *value.shape[1:]], "dtype": str(value.dtype).removeprefix("torch.")}
 
+    paths = {name: {"path": list(found.path)} for name, found in outside.entries.items()}
     return {
-        "normalization": None if player.game is None else player.game.transformation(player.roles[0]),
         "player": player.name,
-        "role": player.roles[0],
+        "role": role,
         "opt_steps": player.opt_steps,
-        "observation": {name: entry(value) for name, value in made.view.items()},
+        "environment": outside.setting or None,
+        "observation": {name: entry(value) | paths[name] for name, value in made.observation.items()},
         "legal": entry(made.legal),
         "memory": {name: entry(value) for name, value in made.memory.items()},
         "outputs": OUTPUTS,
+        "action": entry(made.action),
         "actions": str(player.action_space),
     }
 
@@ -239,7 +213,8 @@ def loading_lines(folder: Path, file: str) -> list[str]:
     description = json.loads((folder / "policy.json").read_text())
     path, memory = str((folder / file).absolute()), description["memory"]
     if file.endswith(".onnx"):
-        inputs = description["observation"] | {"legal": description["legal"]}
+        entries = description["observation"].items()
+        inputs = {description["onnx_names"][name]: entry for name, entry in entries} | {"legal": description["legal"]}
         inputs |= {f"memory_{name}": entry for name, entry in memory.items()}
         given = ", ".join(f"{name!r}: {_example('np', inputs[name])}" for name in description["onnx_inputs"])
         return [

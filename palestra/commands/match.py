@@ -99,7 +99,7 @@ def advise(stored: StoredRun, position: Position, memory: Memory) -> Advice:
     """memory: of the role's player; {} at the start of a game."""
     game, role = stored.game, position.role
     player = stored.players[stored.config.roles[role]]
-    policy: Policy = player.script or player.algorithm.predictor(deterministic=True)  # type: ignore[union-attr]
+    policy = player.predictor(True, role)
     decision = position.decide(policy, memory)
     choice = game.describe_action(role, decision.action[0])
     also = _scripted_choices(stored, position)

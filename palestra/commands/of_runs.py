@@ -204,6 +204,7 @@ def export(
     player: Annotated[str | None, typer.Option(help="its name; may be left out if only one player learned")] = None,
     checkpoint: Annotated[str, typer.Option(help="latest, best, or a number")] = "latest",
     onnx: Annotated[bool, typer.Option("--onnx", help="write policy.onnx too (extra: onnx)")] = False,
+    role: Annotated[str | None, typer.Option(help="in which it observes, if it sits in several")] = None,
     trust: Trust = False,
 ) -> None:
     """Write a player as files that run without palestra, to RUN/export/PLAYER-OPT_STEPS/."""
@@ -213,8 +214,8 @@ def export(
 
         try:
             loaded = palestra.load_player(run, player, checkpoint, trust)
-            folder = run / "export" / f"{loaded.name}-{loaded.opt_steps}"
-            checked = export_player(loaded, folder, onnx, lambda line: console.print(line, soft_wrap=True))
+            folder = run / "export" / "-".join([loaded.name, *([role] if role else []), f"{loaded.opt_steps}"])
+            checked = export_player(loaded, folder, onnx, lambda line: console.print(line, soft_wrap=True), role)
         except (ExportError, NotImplementedError, ValueError) as error:
             errors.print(str(error))
             raise typer.Exit(2) from None

@@ -10,6 +10,7 @@ different roles decide in different worlds, one move lists all of them, and `dec
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -17,6 +18,7 @@ import torch
 from torch import Tensor
 
 from palestra.games.normalization import ObservationTransform
+from palestra.games.outside import Outside, OutsideEntry, unchanged
 from palestra.games.policy import Observes
 from palestra.games.spaces import ActionSpace, Box, MultiDiscrete, Space
 from palestra.games.trace import ShareTable, Storyboard, Trace, Transcript
@@ -71,9 +73,15 @@ class Game(ABC):
         """The game's own observations of a role, (B, *space.shape), as players get them."""
         return observation
 
-    def transformation(self, role: str) -> dict[str, Any] | None:
-        """What `transformed` does, as plain data for programs that act without palestra; None if it does nothing."""
-        return None
+    @property
+    def transforms_by_role(self) -> bool:
+        """Whether `transformed` does something else for each role."""
+        return False
+
+    def outside(self, role: str) -> Outside:
+        """What a role observes and does outside palestra, for programs that act without it."""
+        entries = {name: OutsideEntry(space.shape, space.dtype, ()) for name, space in self.spaces[role].items()}
+        return Outside(entries, partial(self.transformed, role), unchanged, unchanged, {})
 
     def read_observation(self, role: str, observation: Any) -> tuple[Observation, bool]:
         """The game's own observations of a role that come from outside, one or a batch, as tensors (B, *space.shape);
@@ -226,8 +234,9 @@ class TensorGame(Game):
             return state
         return self.transformed(role, self.observe(state, role)) if observes == "observation" else {}
 
-    def transformation(self, role: str) -> dict[str, Any] | None:
-        return None if self.observation_transform is None else self.observation_transform.description(role)
+    @property
+    def transforms_by_role(self) -> bool:
+        return self.observation_transform is not None and bool(self.observation_transform.moments)
 
     def state_dict(self) -> dict[str, Any]:
         return {} if self.observation_transform is None else {"observation": self.observation_transform.state_dict()}

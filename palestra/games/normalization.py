@@ -118,17 +118,6 @@ class ObservationTransform:
                 new[name] = new[name].clamp(-clip, clip)
         return new
 
-    def description(self, role: str) -> dict[str, Any]:
-        """What is done with a role's observations, as plain data: (x - mean) / sqrt(variance + eps), clipped to
-        -clip..clip; None where a step is left out."""
-        normalize, moments = self.config.normalize, self.moments.get(role, {}).items()
-        return {
-            "mean": None if normalize is None else {name: each.mean.tolist() for name, each in moments},
-            "variance": None if normalize is None else {name: each.variance.tolist() for name, each in moments},
-            "eps": None if normalize is None else normalize.eps,
-            "clip": self.config.clip,
-        }
-
     def state_dict(self) -> dict[str, Any]:
         return {
             role: {name: each.state_dict() for name, each in entries.items()} for role, entries in self.moments.items()

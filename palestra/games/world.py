@@ -4,7 +4,7 @@ Letters: B worlds.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -132,6 +132,12 @@ class WorldGame(Game):
     def make_world(self, num_worlds: int, key: int, training: bool) -> EnvironmentWorld:
         """New worlds, whose randomness comes from `key`. training: whether they update what the game learns while it
         is played (running statistics, for instance)."""
+
+    @abstractmethod
+    def play_outside(self, num_worlds: int, num_rounds: int, key: int, choose: Callable[[Any], Any]) -> None:
+        """Play environments as a program outside palestra would, without training. key: of the seeds of their episodes.
+        choose: gives actions at a batch of observations, both in the environments' own form. Raises
+        EnvironmentFailed."""
 
     @abstractmethod
     def with_rendering(self) -> "WorldGame":

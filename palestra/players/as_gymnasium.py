@@ -343,7 +343,7 @@ def _seat(
             if isinstance(sitter, Player) and not _observes_as_trained(sitter, rules):
                 expected = "expected the game of the player's run (player.game), whose observations it knows"
                 raise ValueError(f"others[{other!r}]: {expected}, got one with another `observation`")
-            policies[other] = sitter.policy(explore=False) if isinstance(sitter, Player) else sitter
+            policies[other] = sitter.policy(False, other) if isinstance(sitter, Player) else sitter
     return SeatedWorlds(rules, role, policies, num_worlds)
 
 

@@ -59,11 +59,11 @@ class Player:
     spaces, action_space: of its roles. compile: whether the config asks for torch.compile. by_hand: whether it asks for
     gradients by hand. learning: whether the trainer gives it turns. opt_steps, env_steps: its own counters; its
     schedules read opt_steps. worlds: the games in which it collects experience. num_worlds: how many of them; 0 for a
-    player that does not learn. moves: the role of each of its moves in one round, in order; () if each role has one.
-    lr_schedule, er_schedule: of the learning rate and of the exploration rate. game: the one that it plays; of a player
-    that was loaded from a run, with the state that it had there. critic_spaces: by role, what the game shows critics
-    alone. num_predictions: calls of `predict`. frozen: whether it has no turn in this epoch
-    (palestra.players.updates). turn_progress: how far the loops of an unfinished turn have come
+    player that does not learn. scripts: the script in further roles. moves: the role of each of its moves in one round,
+    in order; () if each role has one. lr_schedule, er_schedule: of the learning rate and of the exploration rate. game:
+    the one that it plays; of a player that was loaded from a run, with the state that it had there. critic_spaces: by
+    role, what the game shows critics alone. num_predictions: calls of `predict`. frozen: whether it has no turn in this
+    epoch (palestra.players.updates). turn_progress: how far the loops of an unfinished turn have come
     (palestra.algorithms.algorithm.Turn).
     """
 
@@ -79,6 +79,7 @@ class Player:
     num_worlds: int = 0
     learning: bool = False
     script: Script | None = None
+    scripts: dict[str, Script] = field(default_factory=dict)
     algorithm: "Learner | None" = None
     nets: dict[str, nn.Module] = field(default_factory=dict)
     optimizers: dict[str, Optimizer] = field(default_factory=dict)
@@ -122,10 +123,11 @@ class Player:
         """The experience of all its roles as one: round by round, in a round move by move, in a move world by world."""
         return join_roles(roll_out, self.moves, self.num_worlds)
 
-    def policy(self, explore: bool) -> Policy:
-        """How this player acts with its current weights, with or without exploration."""
+    def policy(self, explore: bool, role: str | None = None) -> Policy:
+        """How this player acts with its current weights, with or without exploration. role: in which it sits, for a
+        scripted player, which is made anew for each role; None: the first of its roles."""
         if self.script is not None:
-            return self.script
+            return self._script_in(role or self.roles[0])
         assert self.algorithm is not None
         return self.algorithm.policy(explore)
 
@@ -136,6 +138,7 @@ class Player:
         episode_start: Any = None,
         deterministic: bool = True,
         legal: Any = None,
+        role: str | None = None,
     ) -> tuple[Any, Memory | None]:
         """Its actions on one observation or a batch, in the form in which the game takes them; and its memory, to be
         passed as `state` with the next observation, or None if it has none.
@@ -144,15 +147,18 @@ class Player:
         environment's own form.
         episode_start: bool, one or (B,), where the memory begins anew. deterministic: the likeliest or best action;
         otherwise as in training, drawn or with exploration. legal: bool, (flags of the action space,) or (B, flags);
-        None: those that the observation tells. Raises TypeError for a player that knows no game or acts by the game's
-        whole state, ValueError for other shapes and where `legal` is needed.
+        None: those that the observation tells. role: in which it observes this; None: the first of its roles, which is
+        refused of several where their observations are normalised by statistics of each role, and of a script. Raises
+        TypeError for a player that knows no game or acts by the game's whole state, ValueError for other shapes and
+        where `legal` or `role` is needed.
         """
         if self.game is None:
             raise TypeError(f"expected a player of a trainer or a loaded one, got {self.name!r}, which knows no game")
-        policy = self._predictor(deterministic)
+        role = self.role_of(role)
+        policy = self.predictor(deterministic, role)
         if policy.observes == "state":
             raise TypeError(f"expected a player that acts by observations, got {self.name!r}, which needs the state")
-        own, is_single = self.game.read_observation(self.roles[0], observation)
+        own, is_single = self.game.read_observation(role, observation)
         num = len(next(iter(own.values())))
         memory = {} if state is None else state
         if episode_start is not None:
@@ -162,21 +168,37 @@ class Player:
         key = base_key(self.seed, f"player/{self.name}/prediction/{self.num_predictions}")
         with torch.no_grad():
             keys = world_keys(key, num, self.device)
-            view = self.game.transformed(self.roles[0], own)
-            decision = policy.act(view, self._legal(legal, own, num), keys, memory)
+            view = self.game.transformed(role, own)
+            decision = policy.act(view, self._legal(role, legal, own, num), keys, memory)
         actions = self.game.own_actions(decision.action)
         return actions[0] if is_single else actions, decision.memory or None
 
-    def _predictor(self, deterministic: bool) -> Policy:
-        if self.script is not None:
-            return self.script
-        assert self.algorithm is not None
-        return self.algorithm.predictor(deterministic)
+    def predictor(self, deterministic: bool, role: str) -> Policy:
+        """How `predict` acts in a role."""
+        return self._script_in(role) if self.algorithm is None else self.algorithm.predictor(deterministic)
 
-    def _legal(self, legal: Any, own: Observation, num: int) -> Tensor:
+    def _script_in(self, role: str) -> Script:
+        assert self.script is not None
+        if role == self.roles[0] or self.game is None:
+            return self.script
+        if role not in self.scripts:
+            self.scripts[role] = self.script.for_seat(self.game, role)
+        return self.scripts[role]
+
+    def role_of(self, role: str | None) -> str:
+        """The role that somebody has named, or the first one, where all of the player's roles are the same to it."""
+        assert self.game is not None
+        if role is None and len(self.roles) > 1 and (self.script is not None or self.game.transforms_by_role):
+            why = "which depends on it" if self.script is not None else "because each has running statistics of its own"
+            raise ValueError(f"expected the role of {self.name!r} ({', '.join(self.roles)}), {why}, got none")
+        if role is not None and role not in self.roles:
+            raise ValueError(f"expected a role in which {self.name!r} sits ({', '.join(self.roles)}), got {role!r}")
+        return role or self.roles[0]
+
+    def _legal(self, role: str, legal: Any, own: Observation, num: int) -> Tensor:
         """Bool (num, flags of the action space). own: the game's own observation."""
         assert self.game is not None
-        role, shape = self.roles[0], (num, self.action_space.num_flags)
+        shape = (num, self.game.action_spaces[role].num_flags)
         flags = self.game.legal_by(role, own) if legal is None else torch.as_tensor(legal, dtype=torch.bool)
         if flags is None:
             raise ValueError(f"expected the legal actions of {role!r}, bool of shape {shape}, got None")

@@ -93,15 +93,14 @@ def _draw_panel(axes: "Axes", evaluations: Sequence[Evaluation], learner: Seat, 
     if pair.measure == "rho":
         axes.set_ylim(bottom=0)  # with every line drawn: it ends the scaling of the axis
     label_lines(axes, labels)
-    own = f"return of {learner.role}"
-    _dress(axes, learner, opponents, own if own in pair.scores else pair.measure)
+    _dress(axes, learner, opponents, pair)
 
 
-def _dress(axes: "Axes", learner: Seat, opponents: Sequence[Seat], measure: str) -> None:
+def _dress(axes: "Axes", learner: Seat, opponents: Sequence[Seat], pair: PairResult) -> None:
     name = learner.player if learner.player == learner.role else f"{learner.player} as {learner.role}"
     facing = ", ".join(f"{seat.player}{' (learning)' if seat.learns else ''}" for seat in opponents)
-    wanted = "high" if learner.role == "host" else "low"
-    better = "" if any(seat.learns for seat in opponents) else f" ({wanted} is better)"
+    measure, is_high_good = pair.measure_of(learner), pair.is_high_good("rho")
+    better = "" if is_high_good is None else f" ({'high' if is_high_good else 'low'} is better)"
     axes.set_title(f"{name} facing {facing}" if facing else name, fontsize=10, loc="left")
     axes.set_ylabel(f"rho{better}" if measure == "rho" else measure, fontsize=9)
     axes.set_xlabel("env steps", fontsize=9)

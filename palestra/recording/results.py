@@ -28,6 +28,19 @@ class Score(NamedTuple):
 UNKNOWN = Score(math.nan, math.nan, math.nan)
 
 
+def return_of(role: str) -> str:
+    """The name of the score that is the mean return of a role."""
+    return f"return of {role}"
+
+
+def is_high_good_for(role: str, measure: str) -> bool | None:
+    """Whether a player in a role wants a score high; None for the return of another role, which may mean the contrary
+    or nothing to it. The one place that says which direction of a score is good."""
+    if measure == "rho":
+        return role != "agent"
+    return None if measure.startswith(return_of("")) and measure != return_of(role) else True
+
+
 @dataclass(frozen=True)
 class PairResult:
     """The result of one pairing of players in an evaluation.
@@ -35,7 +48,7 @@ class PairResult:
     scores: in the game of host and agent rho = finished / steps, in others the mean return of every role, under the
     names "rho" and "return of ROLE", and before these the first measure of a game that has some, as accuracy, without
     an interval; in an evaluation of the user's own its scores, without intervals. Tables and curves show the first
-    score; the first seat wants it high.
+    score.
     """
 
     players: Mapping[str, str]  # role -> player
@@ -58,7 +71,7 @@ class PairResult:
         else:
             intervals = pair["return_intervals"]
             scores = {name: score(value, None, None) for name, value in [*pair.get("measures", {}).items()][:1]}
-            scores |= {f"return of {role}": score(value, *intervals[role]) for role, value in pair["returns"].items()}
+            scores |= {return_of(role): score(value, *intervals[role]) for role, value in pair["returns"].items()}
         return cls(pair["players"], tuple(pair["learned"]), scores, pair["games"], pair.get("truncated", 0))
 
     @cached_property
@@ -85,9 +98,20 @@ class PairResult:
         has_any = any(not (math.isnan(low) and math.isnan(high)) for _, low, high in self.scores.values())
         return has_any or math.isnan(self.score.value)
 
+    def measure_of(self, seat: Seat) -> str:
+        """The name of the score of a seat: the return of its role; where there are no returns, the first score."""
+        own = return_of(seat.role)
+        return own if own in self.scores else self.measure
+
     def score_of(self, seat: Seat) -> Score:
         """The score of a seat: rho, for host and agent alike, or the return of its role."""
-        return self.scores.get(f"return of {seat.role}", self.score)
+        return self.scores.get(self.measure_of(seat), UNKNOWN)
+
+    def is_high_good(self, measure: str) -> bool | None:
+        """Whether the players that learn want a score high; None where it counts for none of them, and where they want
+        the contrary of each other."""
+        wanted = {is_high_good_for(role, measure) for role in self.learned} - {None}
+        return wanted.pop() if len(wanted) == 1 else None
 
 
 @dataclass(frozen=True)

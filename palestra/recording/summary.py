@@ -25,6 +25,7 @@ from palestra.recording.results import (
     games_text,
     histories,
     interval_text,
+    is_high_good_for,
     pair_label,
     score_text,
     standings,
@@ -190,10 +191,10 @@ def _against(words: tuple[str, str, str]) -> tuple[str, str, str]:
 
 
 def _order(own: PairResult, other: PairResult, seat: Seat) -> int:
-    """1 if `own` is better for a seat, -1 if it is worse, 0 if the intervals overlap. The agent wants rho low."""
+    """1 if `own` is better for a seat, -1 if it is worse, 0 if the intervals overlap."""
     mine, theirs = own.score_of(seat), other.score_of(seat)
     higher = int(mine.low > theirs.high) - int(mine.high < theirs.low)
-    return -higher if own.measure == "rho" and seat.role == "agent" else higher
+    return higher if is_high_good_for(seat.role, own.measure_of(seat)) else -higher
 
 
 def _unequal_samples(compared: Sequence[tuple[PairResult, PairResult]], between: str) -> str:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -39,13 +40,13 @@ class GroupScore:
 
 @dataclass(frozen=True)
 class ScoreRow:
-    """A score of a pairing in an evaluation, for every group that has it. is_high_good: whether the player that learns
-    wants it high."""
+    """A score of a pairing in an evaluation, for every group that has it. is_high_good: whether the players that learn
+    want it high; None for one that does not count, because no learning player wants it, or some want the contrary."""
 
     evaluation: str
     pairing: str
     measure: str
-    is_high_good: bool
+    is_high_good: bool | None
     groups: tuple[GroupScore, ...]
 
     def by_run(self, group: Group) -> ByRun:
@@ -56,8 +57,8 @@ class ScoreRow:
 @dataclass(frozen=True)
 class Comparison:
     """A comparison of groups. differences: the keys in which the configs differ, each with its value in every group.
-    overall: for each group but the first, the mean over all rows of the probability of improvement; None if no row has
-    one."""
+    overall: for each group but the first, the mean over all rows that count of the probability of improvement; None if
+    no row has one."""
 
     groups: tuple[Group, ...]
     differences: dict[str, list[str]]
@@ -76,20 +77,23 @@ def compare_groups(groups: Sequence[Group]) -> Comparison:
 
 
 def unequal_samples(groups: Sequence[Group]) -> list[str]:
-    """A sentence for each evaluation whose last results are of unequal numbers of games."""
+    """A sentence for each evaluation in which the last results of a pairing are of unequal numbers of games."""
     found = []
     for name in evaluation_names(groups):
-        games = {
-            group.label: games_text(
+        lasts = {
+            group.label: [
                 standing.last
                 for run in group.runs
                 for standing in standings_of(run.evaluated, name).values()
                 if standing.last.learned
-            )
+            ]
             for group in groups
         }
-        if len(set(games.values())) > 1 or any(" to " in text for text in games.values()):
-            texts = "; ".join(f"{label} {text}" for label, text in games.items())
+        games: dict[tuple[Seat, ...], set[int]] = {}
+        for last in chain.from_iterable(lasts.values()):
+            games.setdefault(last.seats, set()).add(last.games)
+        if any(len(nums) > 1 for nums in games.values()):
+            texts = "; ".join(f"{label} {games_text(each)}" for label, each in lasts.items())
             found.append(f"The samples of {name} are unequal, per pairing: {texts}.")
     return found
 
@@ -97,8 +101,7 @@ def unequal_samples(groups: Sequence[Group]) -> list[str]:
 def _rows(groups: Sequence[Group], name: str) -> Iterator[ScoreRow]:
     for seats, pair in pairings(groups, name):
         for measure in pair.scores:
-            is_high_good = not (measure == "rho" and pair.learned == ("agent",))
-            row = ScoreRow(name, pairing_text(seats), measure, is_high_good, ())
+            row = ScoreRow(name, pairing_text(seats), measure, pair.is_high_good(measure), ())
             scores = {group.label: _by_run(group, name, seats, measure) for group in groups}
             first = scores[groups[0].label]
             group_scores = tuple(
@@ -137,7 +140,10 @@ def _of_enough(estimate: Estimate, num_runs: int) -> Estimate:
 
 
 def _pair(ours: ByRun, theirs: ByRun, row: ScoreRow) -> Pair | None:
-    """The scores of the runs of two groups, with signs so that more is better; None unless both have several runs."""
+    """The scores of the runs of two groups, with signs so that more is better; None unless both have several runs, and
+    if the score does not count."""
+    if row.is_high_good is None:
+        return None
     sign = 1.0 if row.is_high_good else -1.0
     pair = (sign * _values(ours), sign * _values(theirs))
     return pair if min(map(len, pair)) > 1 and bool(torch.cat(pair).isfinite().all()) else None
@@ -166,7 +172,7 @@ def as_data(comparison: Comparison, places: Mapping[Path, str]) -> dict[str, Any
                 "evaluation": row.evaluation,
                 "pairing": row.pairing,
                 "measure": row.measure,
-                "better": "high" if row.is_high_good else "low",
+                "better": None if row.is_high_good is None else "high" if row.is_high_good else "low",
                 "group": each.group,
                 "runs": {name: list(score) for name, score in each.by_run},
                 "mean": list(each.mean),

@@ -50,7 +50,8 @@ def _legend(groups: Sequence[Group]) -> str:
         few = f"IQM and P, of {FEWEST_OF_A_BAND} runs or more, 95% bootstrap intervals over runs"
         parts.append(f"Means over runs have 95% t intervals, {few}.")
     if len(groups) > 1:
-        parts.append(f"P(better): that a run of the group is better than one of {groups[0].label}.")
+        whose = "by scores that learning players want, and not the contrary of each other"
+        parts.append(f"P(better): that a run of the group is better than one of {groups[0].label}, {whose}.")
     parts += unequal_samples(groups)
     return " ".join([*filter(None, parts), "* learns."])
 
@@ -69,9 +70,12 @@ def _steps(evaluated: Sequence[Evaluated]) -> set[str]:
 
 
 def _score_row(row: ScoreRow, each: GroupScore, width: int) -> list[str]:
-    measure = row.measure if row.is_high_good else f"{row.measure} (low is better)"
-    cells = [row.pairing, measure, each.group, str(len(each.by_run)), _estimate_text(each.mean)]
+    cells = [row.pairing, _measure_text(row), each.group, str(len(each.by_run)), _estimate_text(each.mean)]
     return [*cells, _estimate_text(each.iqm), _estimate_text(each.improvement)][:width]
+
+
+def _measure_text(row: ScoreRow) -> str:
+    return f"{row.measure} (low is better)" if row.is_high_good is False else row.measure
 
 
 def _estimate_text(estimate: Estimate | Score | None) -> str:
@@ -94,7 +98,7 @@ def comparison_section(groups: Sequence[Group]) -> Section:
     """The section of a report that compares several groups."""
     comparison, first = compare_groups(groups), groups[0].label
     rows = [
-        [Cell(row.pairing), Cell(row.measure), Cell(each.group), count(len(each.by_run)), scored(each.mean)]
+        [Cell(row.pairing), Cell(_measure_text(row)), Cell(each.group), count(len(each.by_run)), scored(each.mean)]
         + [Cell("-") if e is None else scored(Score(e.value, e.low, e.high)) for e in (each.iqm, each.improvement)]
         for row in comparison.rows
         for each in row.groups

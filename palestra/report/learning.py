@@ -80,7 +80,7 @@ def _score_figure(
     groups: Sequence[Group], name: str, seats: tuple[Seat, ...], pair: PairResult, unit: str, figures: Figures
 ) -> Captioned:
     learner = next(seat for seat in seats if seat.learns)
-    measure = pair.measure if pair.measure == "rho" else f"return of {learner.role}"
+    measure = pair.measure_of(learner)
     title = " vs ".join(f"{seat.player}{'*' if seat.learns and len(seats) > 1 else ''}" for seat in seats)
     curves, colours = _present(score_curve(group, name, seats, measure, unit) for group in groups)
     levels = _levels(groups, name, seats, learner, measure)

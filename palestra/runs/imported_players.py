@@ -43,12 +43,22 @@ class TrainedPlayer:
         compared here, but when its weights are loaded."""
         fault = self.game.misfit(played)
         if fault is not None:
-            message = f"expected a player of a run with the game.{fault.path} of this file, got another one"
-            raise RunFolderError(message)
-        if getattr(getattr(played, "observation", None), "normalize", None) is not None:
+            raise _other_key(fault.path)
+        self.require_no_statistics(played)
+
+    def require_no_statistics(self, played: GameConfig) -> None:
+        """Raise RunFolderError if what it or the game of this config observes is normalised, because its networks know
+        the statistics of its own run alone, or if it is clipped otherwise."""
+        if self.game.observations() != played.observations():
+            raise _other_key("observation")
+        if played.observations().normalize is not None:
             why = "because each run normalises by running statistics of its own"
             message = f"expected null for game.observation.normalize here and in its run, {why}, got a mapping"
             raise RunFolderError(message)
+
+
+def _other_key(path: str) -> RunFolderError:
+    return RunFolderError(f"expected a player of a run with the game.{path} of this file, got another one")
 
 
 def read_player(config: FromRunConfig) -> TrainedPlayer:

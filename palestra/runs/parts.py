@@ -167,13 +167,16 @@ def check_seat(config: Any, player: str, seat: Seat) -> None:
 def warm_start(player: Player, run: RunConfig) -> None:
     """Load the weights of another run's player into a learning player, if its config names one as `warm_start`.
 
-    Raises ConfigError if there is no such player, or if what is taken of its networks has other shapes.
+    Raises ConfigError if there is no such player, if what is taken of its networks has other shapes, and where
+    observations are normalised.
     """
     config = run.players[player.name].warm_start  # type: ignore[union-attr]
     if config is None:
         return
     with _errors_at(f"players.{player.name}.warm_start", config, player.roles[0]):
-        nets = read_player(config).state["nets"]
+        trained = read_player(config)
+        trained.require_no_statistics(run.game)
+        nets = trained.state["nets"]
         if config.take == "body":
             nets |= {name: body_of_another(net, nets[name]) for name, net in player.nets.items() if name in nets}
         player.algorithm.warm_start(nets)  # type: ignore[union-attr]

@@ -210,7 +210,7 @@ class Trainer(Lifecycle):
         """
         self.time_log.switch("play")
         seats = {seat: self.player_of(seat) for seat in self.game.roles}
-        self.fused_game.policies = {seat: sitter.policy(explore=sitter.learning) for seat, sitter in seats.items()}
+        self.fused_game.policies = {seat: sitter.policy(sitter.learning, seat) for seat, sitter in seats.items()}
         roles = tuple(role for player in collecting for role in player.roles)
         roll_out: RollOut = [self.fused_game.collect(collecting[0].worlds, roles, num_rounds)]
         num_steps = num_rounds * collecting[0].num_worlds

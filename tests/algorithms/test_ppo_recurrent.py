@@ -318,6 +318,9 @@ def test_an_exported_player_takes_its_memory_and_gives_it_back(body: str, tmp_pa
     session = onnxruntime.InferenceSession(str(tmp_path / "out" / "policy.onnx"))
     said = json.loads((tmp_path / "out" / "policy.json").read_text())
     remembers = body != "only the value"
+    assert said["onnx_outputs"] == [output.name for output in session.get_outputs()]
+    assert said["onnx_outputs"][2:] == [f"memory_{name}_after" for name in said["memory"]]
+    assert [name for name in said["onnx_inputs"] if "memory" in name] == [f"memory_{name}" for name in said["memory"]]
     assert list(said["memory"]) == ([] if not remembers else ["hidden"] if body == "separate" else ["cell", "hidden"])
     shapes = {name: (7, *entry["shape"][1:]) for name, entry in said["memory"].items()}
     memory, state = {name: torch.zeros(shape) for name, shape in shapes.items()}, None

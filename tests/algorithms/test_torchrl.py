@@ -138,9 +138,10 @@ def test_rows_that_do_not_count_never_reach_the_module_and_a_minibatch_of_them_a
     assert float(nothing.abs().max()) == float(metrics["loss"]) == 0.0
 
 
-def dqn_of(plug_in: OffPolicy, double: bool) -> Any:
+def dqn_of(plug_in: OffPolicy, double: bool, replay: Data | None = None) -> Any:
     keys = {key: value for key, value in DQN.items() if key != "net"}
-    config = check(keys | {"double": double, "net": MLP}, DQNConfig)
+    replays = {} if replay is None else {"replay_buffer": replay}
+    config = check(keys | {"double": double, "net": MLP} | replays, DQNConfig)
     dqn = seat(config, SAC_SPACES, plug_in.player.action_space)
     for net in (dqn.online.net, dqn.target_net.net):
         net.load_state_dict(plug_in.net.net_of("q").state_dict())
@@ -165,6 +166,22 @@ def test_dqn_loss_has_the_gradient_of_dqn(double: bool, steps: int) -> None:
     expected, same, _ = dqn.gradient(rows)
     torch.testing.assert_close(gradient, expected, rtol=1e-5, atol=1e-6)
     assert float(metrics["loss"]) == pytest.approx(float(same["loss"]), rel=1e-5)
+
+
+def test_dqn_loss_weighs_rows_and_gives_priorities_as_dqn_does() -> None:
+    replay = PRIORITIZED
+    loss = {"loss": DQN_LOSS["loss"]}
+    ours = off_policy(Discrete(4), **loss, body={"name": "separate", "q": MLP}, replay_buffer=replay)
+    dqn, rows = dqn_of(ours, True, replay), batch_of(30, Discrete(4))
+    for _, target in ours.loss.module.target_value_network_params.items(True, True):  # type: ignore[attr-defined]
+        target.data.add_(0.1)
+    rows.extras["weight"] = torch.linspace(0.1, 1.0, 30)
+    gradient, metrics, priorities = ours.gradient(rows)
+    expected, same, wanted = dqn.gradient(rows)
+    torch.testing.assert_close(gradient, expected, rtol=1e-5, atol=1e-6)
+    assert float(metrics["loss"]) == pytest.approx(float(same["loss"]), rel=1e-5)
+    assert priorities is not None
+    torch.testing.assert_close(priorities, wanted.abs(), rtol=1e-4, atol=1e-5)
 
 
 def drawn(algorithm: OffPolicy, num: int) -> list[Tensor]:

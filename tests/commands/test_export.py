@@ -1,4 +1,7 @@
-"""Exported players run without palestra and act as they did."""
+"""Exported players run without palestra and act as they did.
+
+Covers palestra.commands.export_check, palestra.games.outside, palestra.games.gymnasium.outside.
+"""
 
 import copy
 import json
@@ -8,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import numpy as np
 import onnxruntime
 import pytest
@@ -19,7 +23,7 @@ import palestra
 from palestra.algorithms.dqn import DQN
 from palestra.cli import app
 from palestra.commands.export import ExportError, export_player
-from palestra.commands.suggest_config import suggested_config
+from palestra.commands.suggest_config import fitted_config, shipped_configs, suggested_config
 from palestra.config import load_yaml
 from tests.conftest import TINY
 
@@ -48,7 +52,7 @@ def test_exported_files_act_as_the_player(role: str, run: Path, tmp_path: Path) 
     checked = export_player(player, tmp_path / "export", onnx=True)
     assert checked == {"policy.pt2": 512, "policy.onnx": 512}
     description = json.loads((tmp_path / "export/policy.json").read_text())
-    assert description["observation"]["points"] == {"shape": ["batch", 6, 3], "dtype": "float32"}
+    assert description["observation"]["points"] == {"shape": ["batch", 6, 3], "dtype": "float32", "path": []}
     session = onnxruntime.InferenceSession(str(tmp_path / "export/policy.onnx"))
     assert [output.name for output in session.get_outputs()] == description["outputs"]
     assert description["outputs"] == ["action", "q_values_or_logits"]
@@ -98,23 +102,74 @@ def test_mean_values_of_choices_are_exported(value: dict[str, Any], tmp_path: Pa
         assert torch.allclose(values, player.algorithm.values({"points": points}), atol=1e-5)
 
 
-def test_an_export_says_how_observations_were_normalised(tmp_path: Path) -> None:
-    config = load_yaml(ROOT / "configs" / "ppo-cartpole.yml")
-    config |= {"stop": {"after": 0.5, "unit": "epochs"}, "evaluations": [], "best": None}
-    config["game"]["observation"] = {"normalize": {"eps": 1e-8}, "clip": 10.0}
-    config["output"] |= {"display": "quiet", "recorders": []}
-    palestra.Trainer(config, run=tmp_path / "run").fit()
-    player = palestra.load_player(tmp_path / "run")
-    export_player(player, tmp_path / "export", onnx=False)
-    through = json.loads((tmp_path / "export/policy.json").read_text())["normalization"]
-    raw = np.array([[0.1, -0.2, 0.03, 0.4]], dtype=np.float32)
-    mean, variance = (np.array(through[name]["observation"]) for name in ("mean", "variance"))
-    expected = np.clip((raw - mean) / np.sqrt(variance + through["eps"]), -through["clip"], through["clip"])
-    game: Any = player.game
-    view = game.transformed("agent", game.read_observation("agent", raw)[0])
-    assert np.allclose(view["observation"].numpy(), expected, atol=1e-6)
-    assert (variance > 0).all()
-    assert (variance != 1).all()
+def env_values(observation: Any, said: dict[str, Any]) -> dict[str, np.ndarray]:
+    """The entries of an observation of an environment as policy.json says: at their paths, as a batch of one."""
+    found = {}
+    for name, entry in said["observation"].items():
+        part = observation
+        for key in entry["path"]:
+            part = part[key]
+        found[name] = np.asarray(part)[None].astype(entry["dtype"])
+        assert found[name].shape[1:] == tuple(entry["shape"][1:])
+    return found
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "actions"),
+    [("dqn", "discrete"), ("ppo", "multi_discrete"), ("ppo", "multi_binary"), ("ppo", "box")],
+)
+def test_files_take_what_an_environment_gives_and_give_what_it_takes(
+    algorithm: str, actions: str, tmp_path: Path
+) -> None:
+    changes = [f"game.arguments={{actions: {actions}}}", "output.display=quiet", "num_worlds=2", "evaluations=[]"]
+    changes += ["game.observation={normalize: {eps: 1.0e-8}, clip: 2.0}", "best=null", "stop={after: 1, unit: epochs}"]
+    config = fitted_config(algorithm, "tests.gym_oddities:Foreign-v0", shipped_configs(), changes)
+    trainer = palestra.Trainer(config)
+    player = trainer.players["agent"]
+    assert player.game is not None
+    for _ in range(2):  # something for the statistics
+        trainer._roll_out("agent", 20)
+    drawn = torch.Generator().manual_seed(0)
+    for net in player.nets.values():
+        for weight in net.parameters():  # else a new policy prefers one action everywhere
+            if algorithm == "ppo" and weight.dim() > 1:
+                weight.data += 0.3 * torch.randn(weight.shape, generator=drawn)
+    before = str(player.game.state_dict())
+    is_onnx = actions == "discrete"
+    checked = export_player(player, tmp_path / "out", onnx=is_onnx)
+    assert set(checked.values()) == {512}
+    assert str(player.game.state_dict()) == before
+    said = json.loads((tmp_path / "out/policy.json").read_text())
+    program = torch.export.load(tmp_path / "out/policy.pt2").module()
+    env = gymnasium.make("tests.gym_oddities:Foreign-v0", actions=actions)
+    legal, seen = np.ones((1, said["legal"]["shape"][1]), bool), set()
+    for seed in range(12):
+        observation, _ = env.reset(seed=seed)
+        values = env_values(observation, said)
+        action, _ = program({name: torch.from_numpy(value) for name, value in values.items()}, torch.from_numpy(legal))
+        expected, _ = player.predict(observation)
+        assert env.action_space.contains(action[0].numpy()[()])
+        assert np.allclose(action[0].numpy(), expected, atol=1e-4)
+        assert str(action.dtype) == f"torch.{said['action']['dtype']}"
+        seen.add(str(expected))
+        if is_onnx and seed < 5:
+            session = onnxruntime.InferenceSession(str(tmp_path / "out/policy.onnx"))
+            inputs = {said["onnx_names"][name]: value for name, value in values.items()} | {"legal": legal}
+            given = {name: inputs[name] for name in said["onnx_inputs"]}
+            assert session.run(["action"], given)[0].tolist() == action.tolist()
+    assert len(seen) > 1
+    if is_onnx:
+        assert said["onnx_names"]["action"] == "observation_action"
+        assert said["onnx_names"]["legal"] == "observation_legal"
+
+
+def test_players_whose_opponents_have_other_actions_are_exported(tmp_path: Path) -> None:
+    config = suggested_config("ppo", "dialogue", ["output.display=quiet"])
+    players = palestra.make_trainer(config).players
+    nums = {name: player.action_space.num_flags for name, player in players.items()}
+    assert len(set(nums.values())) == len(nums) > 1
+    for name, player in players.items():
+        assert export_player(player, tmp_path / name, onnx=False) == {"policy.pt2": 512}
 
 
 def test_a_program_runs_where_palestra_is_not(run: Path, tmp_path: Path) -> None:

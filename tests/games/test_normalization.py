@@ -160,20 +160,6 @@ def test_loaded_statistics_go_on_to_the_same_bits() -> None:
     assert str(transform.state_dict()) == str(loaded.state_dict())
 
 
-def test_a_description_says_what_is_done() -> None:
-    transform, every = transform_of(EPS, 2.0), torch.ones(40, dtype=torch.bool)
-    observation = observation_of(40, 10)
-    new = transform("one", observation, every)
-    said = transform.description("one")
-    for name in ("numbers", "grid", "set"):
-        mean, variance = (np.array(said[key][name]) for key in ("mean", "variance"))
-        expected = np.clip(
-            (observation[name].numpy() - mean) / np.sqrt(variance + said["eps"]), -said["clip"], said["clip"]
-        )
-        assert np.allclose(new[name], expected, rtol=1e-4, atol=1e-5)
-    assert set(said["mean"]) == {"numbers", "grid", "set"}
-
-
 def test_no_number_is_read_from_the_device() -> None:
     """On the device meta there are no numbers: whoever asked for one, as a wait for a GPU does, would fail."""
     transform = make_transform(config_of(EPS, 2.0), SPACES, torch.device("meta"))

@@ -14,6 +14,7 @@ from palestra.games.game import IllegalMove
 from palestra.games.gymnasium import GymnasiumConfig, GymnasiumGame
 from palestra.players import make_script, read_script, script_error
 from palestra.players.as_gymnasium import as_gymnasium
+from palestra.players.player import Player
 from palestra.testing.algorithms import NIM, PENDULUM
 from tests.games.gym_worlds import cart_pole
 
@@ -145,6 +146,19 @@ def test_one_knows_in_which_role_it_sits() -> None:
     policy = make_script(own("ByRole"), game, "second")
     assert policy.act({}, legal, key, {}).action.tolist() == [5]
     assert policy.for_seat(game, "first").act({}, legal, key, {}).action.tolist() == [0]
+
+
+def test_one_in_two_roles_of_a_run_is_made_for_each() -> None:
+    game, legal, key = make_game(NIM), torch.ones(1, 6, dtype=torch.bool), torch.tensor([0])
+    script = make_script(own("ByRole"), game, "first")
+    roles, space = ("first", "second"), game.action_spaces["first"]
+    player = Player("s", roles, game.spaces["first"], space, game.device, 0, False, True, script=script, game=game)
+    for role, action in (("first", 0), ("second", 5)):
+        assert player.policy(False, role).act({}, legal, key, {}).action.tolist() == [action]
+        heaps = game.observe(game.reset(key), role)
+        assert player.predict(heaps, legal=legal, role=role)[0].tolist() == [action]
+    with pytest.raises(ValueError, match=r"expected the role of 's' \(first, second\), which depends on it, got none"):
+        player.predict(heaps, legal=legal)
 
 
 def test_one_may_keep_a_memory() -> None:

@@ -53,6 +53,13 @@ def compared(runs: list[Path]) -> Comparison:
     return compare_groups(group_runs(read_runs(runs)))
 
 
+def to_text(comparison: Comparison) -> str:
+    console = Console(file=io.StringIO(), width=300)
+    render_comparison(console, comparison)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
 def last_rho(run: Path, pairing: int) -> float:
     records = [record for record in read_records(run / "records.jsonl") if record["kind"] == "evaluation"]
     return float(records[-1]["pairs"][pairing]["rho"])
@@ -107,6 +114,47 @@ def test_the_probability_of_improvement_is_that_of_the_statistics_and_the_agent_
         assert row.groups[0].improvement is None
         assert row.groups[1].improvement is not None
         assert row.groups[1].improvement.value == pytest.approx(float(probability_of_improvement(second, first)))
+
+
+def with_pair(run: Path, folder: Path, pair: dict[str, Any]) -> Path:
+    """A copy of a run whose one evaluation has that pair alone."""
+    copied = Path(shutil.copytree(run, folder / run.parent.name / run.name))
+    records = read_records(run / "records.jsonl")
+    record = next(record for record in reversed(records) if record["kind"] == "evaluation")
+    record["pairs"] = [record["pairs"][0] | pair]
+    (copied / "records.jsonl").write_text(json.dumps(record) + "\n")
+    return copied
+
+
+def test_returns_of_seats_in_which_nobody_learns_do_not_count(runs: list[Path], tmp_path: Path) -> None:
+    for learned, goods, overall in ((["first"], [True, None], 1.0), (["first", "second"], [True, True], 0.5)):
+        copies = []
+        for number, run in enumerate(runs):  # what the first gains, the second loses
+            returns = {"first": float(number), "second": -float(number)}
+            intervals = {role: [value, value] for role, value in returns.items()}
+            pair = {"players": {"first": "dqn", "second": "other"}, "learned": learned}
+            pair |= {"returns": returns, "return_intervals": intervals}
+            copies.append(with_pair(run, tmp_path / str(len(learned)), pair))
+        found = compared(copies)
+        rows = [(row.measure, row.is_high_good) for row in found.rows]
+        assert rows == [("return of first", goods[0]), ("return of second", goods[1])]
+        improvements = [row.groups[1].improvement for row in found.rows]
+        values = [None if improvement is None else improvement.value for improvement in improvements]
+        assert values == [1.0, None if goods[1] is None else 0.0]
+        assert found.overall[0] is not None
+        assert found.overall[0].value == overall
+
+
+@pytest.mark.parametrize(("learned", "improvement"), [(["host"], 1.0), (["agent"], 0.0), (["host", "agent"], None)])
+def test_rho_is_good_high_for_a_host_and_low_for_an_agent(
+    learned: list[str], improvement: float | None, runs: list[Path], tmp_path: Path
+) -> None:
+    pairs = [{"learned": learned, "rho": 0.1 * number} for number in range(len(runs))]
+    found = compared([with_pair(run, tmp_path, pair) for run, pair in zip(runs, pairs, strict=True)])
+    ((row, overall),) = zip(found.rows, found.overall, strict=True)
+    for each in (row.groups[1].improvement, overall):
+        assert (None if each is None else each.value) == improvement
+    assert ("rho (low is better)" in to_text(found)) == (learned == ["agent"])
 
 
 def test_intervals_by_resampling_need_four_runs(runs: list[Path], tmp_path: Path) -> None:
@@ -229,4 +277,13 @@ def test_unequal_samples_are_said(runs: list[Path], tmp_path: Path) -> None:
     (few / "records.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
     equal, unequal = (" ".join(palestra_compare(runs[0], other).stdout.split()) for other in (runs[2], few))
     assert "samples" not in equal
+    alike = []
+    for run in (runs[0], runs[2]):  # each pairing has as many games in both
+        copied = Path(shutil.copytree(run, tmp_path / f"{run.parent.name}-alike"))
+        records = read_records(run / "records.jsonl")
+        last = next(record for record in reversed(records) if record["kind"] == "evaluation")
+        last["pairs"][0]["games"], last["pairs"][1]["games"] = 7, 9
+        (copied / "records.jsonl").write_text(json.dumps(last) + "\n")
+        alike.append(copied)
+    assert "samples" not in palestra_compare(*alike).stdout
     assert f"The samples of main are unequal, per pairing: gamma-0.95/seed-0 {games} games; few 7 games." in unequal

@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 
 import palestra
 from palestra.cli import app
-from palestra.commands.export import export_player
+from palestra.commands.export import ExportError, export_player
 from palestra.config import ConfigError
 from palestra.games import make_game
 from palestra.games.dialogue.protocols import NipConfig
@@ -219,18 +219,60 @@ def test_a_loaded_player_reads_the_game_s_own_observations(make_config: MakeConf
     assert torch.equal(game.legal_by("first", own), legal)
 
 
-def test_an_export_says_how_and_moves_nothing(make_config: MakeConfig, tmp_path: Path) -> None:
-    fit(tmp_path / "run", two_learners(make_config, "together"))
-    player = palestra.load_player(tmp_path / "run", "other")
-    game: Any = player.game
+def test_a_player_of_several_roles_predicts_by_the_statistics_of_the_role_that_is_named(
+    make_config: MakeConfig, tmp_path: Path
+) -> None:
+    roles, pairing = {"first": "both", "second": "both"}, {"evaluations": [], "best": None}
+    learner = {"both": {"algorithm": PPO, "warm_start": None, "updates": {"name": "constant"}}}
+    for observation in (NORMALIZE, PLAIN):
+        changes = {"game": NIM | {"observation": observation}, "roles": roles, "players": learner} | pairing
+        trainer: Any = fit(tmp_path / str(observation["clip"]), make_config(changes))
+        player, game = trainer.players["both"], trainer.game
+        state = game.reset(torch.arange(60))
+        heaps = game.observe(state, "first")["heaps"]
+        found = {role: player.predict(heaps, role=role, legal=np.ones((60, 6)))[0].tolist() for role in roles}
+        with torch.no_grad():
+            for role in roles:
+                view = game.transformed(role, {"heaps": heaps})
+                policy = player.policy(explore=False)
+                legal = torch.ones(60, 6, dtype=torch.bool)
+                assert found[role] == policy.act(view, legal, torch.arange(60), {}).action.tolist()
+        if observation is PLAIN:
+            assert found["first"] == player.predict(heaps, legal=np.ones((60, 6)))[0].tolist()
+            continue
+        moments = game.observation_transform.moments
+        assert not torch.equal(moments["first"]["heaps"].mean, moments["second"]["heaps"].mean)
+        with pytest.raises(
+            ValueError, match=r"expected the role of 'both' \(first, second\), because each has running"
+        ):
+            player.predict(heaps)
+    with pytest.raises(ValueError, match=r"expected a role in which 'both' sits \(first, second\), got 'third'"):
+        player.predict(heaps, role="third")
+
+
+def test_an_exported_file_normalises_as_the_role_that_is_named_does_and_moves_nothing(
+    make_config: MakeConfig, tmp_path: Path
+) -> None:
+    roles = {"roles": {"first": "both", "second": "both"}, "evaluations": [], "best": None, "game": NIM}
+    learner = {"algorithm": PPO, "warm_start": None, "updates": {"name": "constant"}}
+    trainer: Any = fit(tmp_path / "run", make_config(roles | {"players": {"both": learner}}))
+    player, game = trainer.players["both"], trainer.game
+    for weight in player.nets["actor_critic"].parameters():  # so that little makes a difference
+        weight.data += torch.randn(weight.shape, generator=torch.Generator().manual_seed(0))
     before = str(game.state_dict())
-    export_player(player, tmp_path / "export", onnx=False)
+    heaps = game.observe(game.reset(torch.arange(80)), "second")["heaps"]
+    legal, values = torch.ones(80, 6, dtype=torch.bool), []
+    for role in ("first", "second"):
+        export_player(player, tmp_path / role, onnx=False, role=role)
+        assert json.loads((tmp_path / role / "policy.json").read_text())["role"] == role
+        action, logits = torch.export.load(tmp_path / role / "policy.pt2").module()({"heaps": heaps}, legal)
+        assert action.tolist() == player.predict(heaps, legal=legal, role=role)[0].tolist()
+        values.append(logits)
+    assert not torch.equal(*values)
     assert str(game.state_dict()) == before
-    said = json.loads((tmp_path / "export/policy.json").read_text())["normalization"]
-    own = game.observe(game.reset(torch.arange(9)), "second")["heaps"]
-    mean, variance = (np.array(said[key]["heaps"]) for key in ("mean", "variance"))
-    expected = np.clip((own.numpy() - mean) / np.sqrt(variance + said["eps"]), -said["clip"], said["clip"])
-    assert np.allclose(game.transformed("second", {"heaps": own})["heaps"], expected, atol=1e-5)
+    with pytest.raises(ExportError, match=r"expected the role of 'both' \(first, second\)"):
+        export_player(player, tmp_path / "none", onnx=False)
+    assert not (tmp_path / "none").exists()
 
 
 def test_ask_takes_the_game_s_own_observation(make_config: MakeConfig, tmp_path: Path) -> None:
@@ -254,10 +296,13 @@ def test_a_player_of_another_run_has_statistics_that_this_one_has_not(make_confi
         (NORMALIZE, "expected null for game.observation.normalize here and in its run"),
         (PLAIN, "expected a player of a run with the game.observation of this file, got another one"),
     ):
-        config = two_learners(
-            make_config, "together", **{"players.other": held, "game": NIM | {"observation": observation}}
-        )
+        game = {"game": NIM | {"observation": observation}}
+        config = two_learners(make_config, "together", **{"players.other": held}, **game)
         with pytest.raises(ConfigError, match=f"players.other.from_run: {expected}"):
+            make_trainer(config, run=tmp_path / "next")
+        config = two_learners(make_config, "together", **game)
+        config["players"]["other"]["warm_start"] = held | {"take": "all"}
+        with pytest.raises(ConfigError, match=f"players.other.warm_start: {expected}"):
             make_trainer(config, run=tmp_path / "next")
 
 

@@ -321,11 +321,20 @@ class TorchRLReplayLoss(_ModuleLoss, OffPolicyLoss):
                 place.copy_(weight.data)
                 weight.data = place
         self.written = inputs.get(self.key("priority"), None)
-        return terms
+        return terms if batch.importance is None else self._as_means(terms, batch.importance.mean())
+
+    def _as_means(self, terms: dict[str, Tensor], mean_weight: Tensor) -> dict[str, Tensor]:
+        """The terms of rows that were drawn by priority as means of weighted losses (Schaul et al. 2016), where TorchRL
+        divides by the sum of the weights."""
+        if self.module.reduction != "mean" or getattr(self.module, "use_prioritized_weights", False) is False:
+            return terms
+        return {name: term * mean_weight if name.startswith("loss_") else term for name, term in terms.items()}
 
     def priorities(self, batch: ReplayBatch) -> Tensor:
-        """What the module writes as such: SACLoss the largest absolute TD error of its critics, DQNLoss squares."""
-        return self.written.detach().flatten()
+        """What the module writes as such: SACLoss the largest absolute TD error of its critics; of DQNLoss, which
+        writes squares of TD errors, their roots."""
+        written: Tensor = self.written.detach().flatten()
+        return written.sqrt() if isinstance(self.module, torchrl_module(OBJECTIVES).DQNLoss) else written
 
 
 class TorchRLReplayLossConfig(TorchRLConfig, LossConfig):

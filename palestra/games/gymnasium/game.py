@@ -18,8 +18,10 @@ from palestra.games.gymnasium.environments import close_vector, make_environment
 from palestra.games.gymnasium.faults import fault_of_reset
 from palestra.games.gymnasium.known_spaces import has_exact_actions
 from palestra.games.gymnasium.normalization import Moments
+from palestra.games.gymnasium.outside import outside_of
 from palestra.games.gymnasium.spaces import Arrays, ObservationReader, UnknownSpace, action_space
 from palestra.games.gymnasium.world import GymnasiumWorld
+from palestra.games.outside import Outside
 from palestra.games.spaces import ActionSpace
 from palestra.games.world import WorldGame
 
@@ -112,6 +114,23 @@ class GymnasiumGame(WorldGame):
         """Actions in the form in which a vector environment takes them."""
         return self.to_gym_actions(actions.cpu().numpy())
 
+    def outside(self, role: str) -> Outside:
+        moments, actions = self._observation_moments, (self.action_space, self.to_gym_actions)
+        return outside_of(self.config, self.reader, moments, *actions, self.device)
+
+    def play_outside(self, num_worlds: int, num_rounds: int, key: int, choose: Callable[[Any], Any]) -> None:
+        config = self.config
+        if not config.is_vector:
+            vectorization = SyncConfig(name="sync", autoreset="next_step")
+            config = config.model_copy(update={"vectorization": vectorization})
+        vector = make_vector(config, num_worlds, key)
+        try:
+            observation, _ = vector.reset()
+            for _ in range(num_rounds):
+                observation, *_ = vector.step(choose(observation))
+        finally:
+            close_vector(vector)
+
     def with_rendering(self) -> "GymnasiumGame":
         """The same game, whose worlds can be rendered; its environments step one after the other."""
         if self.config.is_vector:
@@ -139,17 +158,6 @@ class GymnasiumGame(WorldGame):
             if clip is not None:
                 new[name] = new[name].clip(-clip, clip)
         return new
-
-    def transformation(self, role: str) -> dict[str, Any]:
-        """What `transform` does, for programs that act without palestra: (x - mean) / sqrt(variance + eps), clipped to
-        -clip..clip; an entry is None where its step is left out."""
-        normalize, moments = self.config.observation.normalize, self._observation_moments.items()
-        return {
-            "mean": None if normalize is None else {name: m.mean.tolist() for name, m in moments},
-            "variance": None if normalize is None else {name: m.variance.tolist() for name, m in moments},
-            "eps": None if normalize is None else normalize.eps,
-            "clip": self.config.observation.clip,
-        }
 
     def update_observation_statistics(self, observations: Arrays) -> None:
         for name, moments in self._observation_moments.items():

@@ -118,15 +118,15 @@ def _cell(pair: PairResult, measure: str, results: Sequence[PairResult], details
         cell.append(f" ±{score_text(half)}", style="dim")
     if "change" in details and pair.learned and len(results) > 1:
         change = as_float(score.value) - as_float(results[0].scores.get(measure, UNKNOWN).value)
-        cell.append(f" {score_text(change, '+')}", style=_change_style(pair, change))
+        cell.append(f" {score_text(change, '+')}", style=_change_style(pair.is_high_good(measure), change))
     return cell
 
 
-def _change_style(pair: PairResult, change: float) -> str:
-    """Green where the learning seat gained; where both learn, one's gain is the other's loss."""
-    if len(pair.learned) != 1 or not abs(change) > 0:
+def _change_style(is_high_good: bool | None, change: float) -> str:
+    """Green where the players that learn gained; neither green nor red where one's gain may be another's loss."""
+    if is_high_good is None or not abs(change) > 0:
         return "dim"
-    return "green" if (change > 0) == pair.seats[0].learns else "red"
+    return "green" if (change > 0) == is_high_good else "red"
 
 
 # ---- curves ------------------------------------------------------------------------------------------
