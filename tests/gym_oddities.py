@@ -108,6 +108,66 @@ class Leaving(Walk):
         sys.exit("there is no map")
 
 
+class Reusing(Walk):
+    """A Walk that gives one array and one info again and again, and writes into both, also in reset. shared: they are
+    those of all such Walks in this process."""
+
+    of_all: tuple[Any, dict[str, Any]] = np.zeros(3), {}
+
+    def __init__(self, shared: bool) -> None:
+        self.array, self.told = self.of_all if shared else (np.zeros(3), {})
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        observation, _ = super().reset(seed=seed)
+        self.told["age"] = -100
+        return observation, self.told
+
+    def seen(self) -> Any:
+        self.array[:] = super().seen()
+        return self.array
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        *outcome, _ = super().step(action)
+        self.told["age"] = self.age
+        return *outcome, self.told
+
+
+class Scaling(gymnasium.Env):
+    """Writes into its actions, and shows what they were. Episodes have eight steps."""
+
+    observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float32)
+    action_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.age = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.age += 1
+        seen = action.copy()
+        action *= 180
+        return seen, float(seen.sum()), self.age == 8, False, {}
+
+
+class Chatty(Walk):
+    """A Walk whose info nobody can batch or send: lists of unequal length, None beside a dict, a text beside a number,
+    a lock. `mixed` is a number at odd ages, `rows` an array as long as the age."""
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        *outcome, _ = super().step(action)
+        is_odd = self.age % 2 == 1
+        info = {
+            "rows": np.arange(self.age),
+            "ragged": [[1.0], [2.0] * self.age],
+            "maybe": None if is_odd else {"inner": self.age},
+            "mixed": self.age if is_odd else "even",
+            "lock": threading.Lock(),
+            7: self.age,
+        }
+        return *outcome, info
+
+
 class Panic(BaseException):
     """What no `except Exception` catches, and what no pipe lets through."""
 
@@ -239,6 +299,21 @@ def babbling_walks(num_envs: int) -> VectorEnv:
     return Babbling(SyncVectorEnv([Walk] * num_envs, autoreset_mode=AutoresetMode.NEXT_STEP))
 
 
+class ReusingVector(VectorWrapper):
+    """Gives the same arrays again and again."""
+
+    def __init__(self, num_envs: int) -> None:
+        super().__init__(SyncVectorEnv([Walk] * num_envs, autoreset_mode=AutoresetMode.NEXT_STEP))
+        self.kept = np.zeros((num_envs, 3)), np.zeros(num_envs), *np.zeros((2, num_envs), dtype=bool)
+
+    def step(self, actions: Any) -> Any:
+        *arrays, infos = super().step(actions)
+        for kept, array in zip(self.kept, arrays, strict=True):
+            kept[:] = array
+        actions[:] = 0
+        return *self.kept, infos
+
+
 class BreakingVector(SyncVectorEnv):
     """Walks, of which in the third step something is wrong."""
 
@@ -262,8 +337,12 @@ class BreakingVector(SyncVectorEnv):
         }[self.how]
 
 
-for oddity in (Blink, Cockpit, Unreadable, Lying, Stillborn, Leaving, Breaking, NotANumber, Drawn):
+for oddity in (
+    *(Blink, Cockpit, Unreadable, Lying, Stillborn, Leaving, Breaking, NotANumber, Drawn),
+    *(Reusing, Scaling, Chatty),
+):
     gymnasium.register(f"{oddity.__name__}-v0", entry_point=f"{__name__}:{oddity.__name__}")
 gymnasium.register("ManyWalks-v0", vector_entry_point=f"{__name__}:many_walks")
 gymnasium.register("BabblingWalks-v0", vector_entry_point=f"{__name__}:babbling_walks")
+gymnasium.register("ReusingVector-v0", vector_entry_point=f"{__name__}:ReusingVector")
 gymnasium.register("BreakingVector-v0", vector_entry_point=f"{__name__}:BreakingVector")

@@ -114,11 +114,19 @@ class GymnasiumWorld(EnvironmentWorld):
 
     def record_info(self, names: Sequence[str], aggregates: Aggregates) -> InfoFields:
         self.info = fields = InfoFields(names, self.num_worlds, aggregates)
+        self._ask_for_info()
         return fields
 
     def read_info(self, names: Sequence[str]) -> StepInfo:
         self.info = fields = StepInfo(names, self.num_worlds)
+        self._ask_for_info()
         return fields
+
+    def _ask_for_info(self) -> None:
+        """Tell the environments which fields are asked for, once they are open; a vector environment of the user's own
+        gives all that it has."""
+        if self.info is not None and "_vector" in self.__dict__ and not self.game.config.is_vector:
+            self._vector.read_info(list(self.info.paths))
 
     @property
     def vector(self) -> Any:
@@ -131,7 +139,7 @@ class GymnasiumWorld(EnvironmentWorld):
         game = self.game
         gym_actions = game.to_gym_actions(action.numpy() if game.is_on_cpu else action.cpu().numpy())
         try:
-            raw, rewards, terminated, truncated, infos = self._vector.step(gym_actions)
+            raw, rewards, terminated, truncated, infos = self._vector.step(gym_actions.copy())
         except EnvironmentFailed as failed:
             failed.place = failed.place or self._place(failed.world)  # `_open` has set it if it failed there
             raise
@@ -296,6 +304,7 @@ class GymnasiumWorld(EnvironmentWorld):
             failed.place = self._place(failed.world, "when it is made")
             raise
         self._mode = autoreset_mode(vector)
+        self._ask_for_info()
         if stored is None or config.is_vector:
             self._episodes.numbers += 0 if stored is None else int(stored["episodes"].max()) + 1
             seed = episode_seed(self.key, 0, int(self._episodes.numbers[0]))
