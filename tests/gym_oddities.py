@@ -245,6 +245,55 @@ class NotANumber(Walk):
         return np.full(3, np.nan) if is_late else seen, reward, *others
 
 
+class Clock(gymnasium.Env):
+    """Observed, and the reward, is a time that begins late and goes slowly."""
+
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, dtype: str, start: float, pace: float) -> None:
+        self.dtype, self.start, self.pace = np.dtype(dtype), start, pace
+        bounds = (-np.inf, np.inf) if self.dtype.kind == "f" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+        self.observation_space = spaces.Box(*bounds, (1,), self.dtype.type)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.age = 0
+        return self.seen(), {}
+
+    def seen(self) -> Any:
+        return np.array([self.start + self.age * self.pace], self.dtype)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.age += 1
+        return self.seen(), float(self.start + self.age * self.pace), False, False, {}
+
+
+class Gap(gymnasium.Env):
+    """Episodes of one step. The first observation of those after the third, or the last of those from the third on,
+    holds an infinity."""
+
+    observation_space = spaces.Dict({"a": spaces.Discrete(2), "b": spaces.Box(-np.inf, np.inf, (2, 1), np.float32)})
+    action_space = spaces.Discrete(2)
+    number = -1
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+
+    def seen(self, where: str) -> Any:
+        b = np.zeros((2, 1), np.float32)
+        if where == self.where and self.number >= (2 if where == "last" else 3):
+            b[1] = np.inf
+        return {"a": 0, "b": b}
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.number += 1
+        return self.seen("first"), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return self.seen("last"), 0.0, True, False, {}
+
+
 class Drawn(gymnasium.Env):
     """Drawn as a grey picture, 40 brighter at every step; an episode is three steps long. Reward: 1."""
 
@@ -339,7 +388,7 @@ class BreakingVector(SyncVectorEnv):
 
 for oddity in (
     *(Blink, Cockpit, Unreadable, Lying, Stillborn, Leaving, Breaking, NotANumber, Drawn),
-    *(Reusing, Scaling, Chatty),
+    *(Reusing, Scaling, Chatty, Clock, Gap),
 ):
     gymnasium.register(f"{oddity.__name__}-v0", entry_point=f"{__name__}:{oddity.__name__}")
 gymnasium.register("ManyWalks-v0", vector_entry_point=f"{__name__}:many_walks")
