@@ -294,6 +294,23 @@ class Gap(gymnasium.Env):
         return self.seen("last"), 0.0, True, False, {}
 
 
+class Locked(gymnasium.Env):
+    """Takes two numbers, of which the second is locked at 0.3. Reward: the first. Four steps."""
+
+    observation_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
+    action_space = spaces.Box(np.float32([-1.0, 0.3]), np.float32([1.0, 0.3]))
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.age = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        assert self.action_space.contains(action), action
+        self.age += 1
+        return np.zeros(1, np.float32), float(action[0]), False, self.age == 4, {}
+
+
 class Drawn(gymnasium.Env):
     """Drawn as a grey picture, 40 brighter at every step; an episode is three steps long. Reward: 1."""
 
@@ -388,7 +405,7 @@ class BreakingVector(SyncVectorEnv):
 
 for oddity in (
     *(Blink, Cockpit, Unreadable, Lying, Stillborn, Leaving, Breaking, NotANumber, Drawn),
-    *(Reusing, Scaling, Chatty, Clock, Gap),
+    *(Reusing, Scaling, Chatty, Clock, Gap, Locked),
 ):
     gymnasium.register(f"{oddity.__name__}-v0", entry_point=f"{__name__}:{oddity.__name__}")
 gymnasium.register("ManyWalks-v0", vector_entry_point=f"{__name__}:many_walks")
