@@ -144,6 +144,66 @@ class Leaving(Walk):
         sys.exit("there is no map")
 
 
+class Reusing(Walk):
+    """A Walk that gives one array and one info again and again, and writes into both, also in reset. shared: they are
+    those of all such Walks in this process."""
+
+    of_all: tuple[Any, dict[str, Any]] = np.zeros(3), {}
+
+    def __init__(self, shared: bool) -> None:
+        self.array, self.told = self.of_all if shared else (np.zeros(3), {})
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        observation, _ = super().reset(seed=seed)
+        self.told["age"] = -100
+        return observation, self.told
+
+    def seen(self) -> Any:
+        self.array[:] = super().seen()
+        return self.array
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        *outcome, _ = super().step(action)
+        self.told["age"] = self.age
+        return *outcome, self.told
+
+
+class Scaling(gymnasium.Env):
+    """Writes into its actions, and shows what they were. Episodes have eight steps."""
+
+    observation_space = spaces.Box(-np.inf, np.inf, (2,), np.float32)
+    action_space = spaces.Box(-1.0, 1.0, (2,), np.float32)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.age = 0
+        return np.zeros(2, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.age += 1
+        seen = action.copy()
+        action *= 180
+        return seen, float(seen.sum()), self.age == 8, False, {}
+
+
+class Chatty(Walk):
+    """A Walk whose info nobody can batch or send: lists of unequal length, None beside a dict, a text beside a number,
+    a lock. `mixed` is a number at odd ages, `rows` an array as long as the age."""
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        *outcome, _ = super().step(action)
+        is_odd = self.age % 2 == 1
+        info = {
+            "rows": np.arange(self.age),
+            "ragged": [[1.0], [2.0] * self.age],
+            "maybe": None if is_odd else {"inner": self.age},
+            "mixed": self.age if is_odd else "even",
+            "lock": threading.Lock(),
+            7: self.age,
+        }
+        return *outcome, info
+
+
 class Panic(BaseException):
     """What no `except Exception` catches, and what no pipe lets through."""
 
@@ -265,6 +325,72 @@ class NotANumber(Walk):
         return np.full(3, np.nan) if is_late else seen, reward, *others
 
 
+class Clock(gymnasium.Env):
+    """Observed, and the reward, is a time that begins late and goes slowly."""
+
+    action_space = spaces.Discrete(2)
+
+    def __init__(self, dtype: str, start: float, pace: float) -> None:
+        self.dtype, self.start, self.pace = np.dtype(dtype), start, pace
+        bounds = (-np.inf, np.inf) if self.dtype.kind == "f" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+        self.observation_space = spaces.Box(*bounds, (1,), self.dtype.type)
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.age = 0
+        return self.seen(), {}
+
+    def seen(self) -> Any:
+        return np.array([self.start + self.age * self.pace], self.dtype)
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        self.age += 1
+        return self.seen(), float(self.start + self.age * self.pace), False, False, {}
+
+
+class Gap(gymnasium.Env):
+    """Episodes of one step. The first observation of those after the third, or the last of those from the third on,
+    holds an infinity."""
+
+    observation_space = spaces.Dict({"a": spaces.Discrete(2), "b": spaces.Box(-np.inf, np.inf, (2, 1), np.float32)})
+    action_space = spaces.Discrete(2)
+    number = -1
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+
+    def seen(self, where: str) -> Any:
+        b = np.zeros((2, 1), np.float32)
+        if where == self.where and self.number >= (2 if where == "last" else 3):
+            b[1] = np.inf
+        return {"a": 0, "b": b}
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.number += 1
+        return self.seen("first"), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        return self.seen("last"), 0.0, True, False, {}
+
+
+class Locked(gymnasium.Env):
+    """Takes two numbers, of which the second is locked at 0.3. Reward: the first. Four steps."""
+
+    observation_space = spaces.Box(-1.0, 1.0, (1,), np.float32)
+    action_space = spaces.Box(np.float32([-1.0, 0.3]), np.float32([1.0, 0.3]))
+
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
+        super().reset(seed=seed)
+        self.age = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
+        assert self.action_space.contains(action), action
+        self.age += 1
+        return np.zeros(1, np.float32), float(action[0]), False, self.age == 4, {}
+
+
 class Drawn(gymnasium.Env):
     """Drawn as a grey picture, 40 brighter at every step; an episode is three steps long. Reward: 1."""
 
@@ -319,6 +445,21 @@ def babbling_walks(num_envs: int) -> VectorEnv:
     return Babbling(SyncVectorEnv([Walk] * num_envs, autoreset_mode=AutoresetMode.NEXT_STEP))
 
 
+class ReusingVector(VectorWrapper):
+    """Gives the same arrays again and again."""
+
+    def __init__(self, num_envs: int) -> None:
+        super().__init__(SyncVectorEnv([Walk] * num_envs, autoreset_mode=AutoresetMode.NEXT_STEP))
+        self.kept = np.zeros((num_envs, 3)), np.zeros(num_envs), *np.zeros((2, num_envs), dtype=bool)
+
+    def step(self, actions: Any) -> Any:
+        *arrays, infos = super().step(actions)
+        for kept, array in zip(self.kept, arrays, strict=True):
+            kept[:] = array
+        actions[:] = 0
+        return *self.kept, infos
+
+
 class BreakingVector(SyncVectorEnv):
     """Walks, of which in the third step something is wrong."""
 
@@ -342,8 +483,12 @@ class BreakingVector(SyncVectorEnv):
         }[self.how]
 
 
-for oddity in (Blink, Cockpit, Foreign, Unreadable, Lying, Stillborn, Leaving, Breaking, Dawdling, NotANumber, Drawn):
+for oddity in (
+    *(Blink, Cockpit, Foreign, Unreadable, Lying, Stillborn, Leaving, Breaking, Dawdling, NotANumber, Drawn),
+    *(Reusing, Scaling, Chatty, Clock, Gap, Locked),
+):
     gymnasium.register(f"{oddity.__name__}-v0", entry_point=f"{__name__}:{oddity.__name__}")
 gymnasium.register("ManyWalks-v0", vector_entry_point=f"{__name__}:many_walks")
 gymnasium.register("BabblingWalks-v0", vector_entry_point=f"{__name__}:babbling_walks")
+gymnasium.register("ReusingVector-v0", vector_entry_point=f"{__name__}:ReusingVector")
 gymnasium.register("BreakingVector-v0", vector_entry_point=f"{__name__}:BreakingVector")

@@ -438,8 +438,10 @@ class PPO(Algorithm):
         is_whole = list(map(id, weights)) == list(map(id, self.parameters))  # in the order of the kernel's gradient
         if not self.player.by_hand or len(learning) < len(nets) or not is_whole or not self.may_run(kernels.KERNEL):
             return None
-        log_std = getattr(self.net.head, "log_std", None)
-        return kernels.PPOGradient(learning, self.net.head.family, log_std, self.player.roles)
+        log_std, family = getattr(self.net.head, "log_std", None), self.net.head.family
+        if getattr(family, "free", None) is not None:
+            return None  # the kernel counts every number of a Box
+        return kernels.PPOGradient(learning, family, log_std, self.player.roles)
 
     @kernel_property
     def gradient_fast(self) -> Callable[..., tuple[Tensor, Metrics]]:

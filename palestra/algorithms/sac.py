@@ -291,7 +291,8 @@ class SAC(Algorithm):
             case NumberConfig(value=value):
                 return value
             case PerDimensionConfig(factor=factor):
-                return factor * self.head.num_noise
+                assert isinstance(self.head, BoxHead)
+                return factor * self.head.num_free
             case PerLogActionsConfig(factor=factor):
                 return factor * batch.legal.sum(dim=1).clamp(min=1).log().mean()
 

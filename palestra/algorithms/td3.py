@@ -24,6 +24,7 @@ from palestra.algorithms.algorithm import (
     metrics_of,
     total_loss,
 )
+from palestra.algorithms.parts.distributions import HalfWidths
 from palestra.algorithms.parts.replay import (
     AnyReplayConfig,
     TargetConfig,
@@ -138,7 +139,7 @@ class NoisyPolicy:
         self, net: Callable[[Mapping[str, Tensor]], Tensor] | None, low: Tensor, high: Tensor, std: float
     ) -> None:
         self.net, self.std = net, std
-        self.center, self.half_width = (high + low) / 2, (high - low) / 2
+        self.center, self.half_width = low / 2 + high / 2, (high - low) / 2  # the sum may be too large
 
     def act(self, view: Mapping[str, Tensor], legal: Tensor, keys: Tensor, memory: Memory) -> Decision:
         num = len(self.center)
@@ -171,7 +172,9 @@ class TD3(Algorithm):
     def __init__(self, config: TD3Config, player: Player) -> None:
         super().__init__(config, player)
         self.low, self.high = bounds(config, player)
-        self.center, self.half_width = (self.high + self.low) / 2, (self.high - self.low) / 2
+        assert isinstance(player.action_space, Box)
+        self.measured = HalfWidths(player.action_space, player.device)
+        self.center, self.half_width = self.measured.center, self.measured.half_width
         self.num_noise = num = len(self.low)
         critic_spaces = player.spaces | {"action": Space((num,), torch.float32, padded=False)}
         policy = make_net(config.policy_net, player.spaces, num, self.key("policy")).to(player.device)
@@ -206,7 +209,7 @@ class TD3(Algorithm):
         (algorithm 1): (B, n). outputs: (B, n), of the target policy's net. noise: standard normal, (B, n)."""
         smoothing = self.config.smoothing
         clipped = (smoothing.std * noise).clamp(-smoothing.max_noise, smoothing.max_noise)
-        return (torch.tanh(outputs) + clipped).clamp(-1.0, 1.0)
+        return self.measured.without_fixed((torch.tanh(outputs) + clipped).clamp(-1.0, 1.0))
 
     def target(self, next_q_values: Tensor, batch: Transitions) -> Tensor:
         """The value that the critics come to: r + gamma * the smallest value at s', or r alone where the game
@@ -235,7 +238,7 @@ class TD3(Algorithm):
 
     def half_widths(self, action: Tensor) -> Tensor:
         """Actions of the game, (B, n), measured in half-widths from the centre of the Box, as critics see them."""
-        return (action - self.center) / self.half_width
+        return self.measured(action)
 
     # ---- a turn --------------------------------------------------------------------------------------
 
@@ -312,7 +315,7 @@ class TD3(Algorithm):
 
     def policy_gradient(self, batch: Transitions) -> tuple[Tensor, dict[str, Tensor]]:
         """The gradient of the policy's loss by its own weights, as one vector; and metrics."""
-        actions = torch.tanh(self.policy_net(batch.observation))
+        actions = self.measured.without_fixed(torch.tanh(self.policy_net(batch.observation)))
         q_values = self.frozen_critic(batch.observation | {"action": actions}).squeeze(1)
         terms = self.policy_loss(q_values, actions, batch)
         loss = total_loss(terms)

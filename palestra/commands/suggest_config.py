@@ -159,7 +159,7 @@ def fitted_config(algorithm: str, env_id: str, shipped: Sequence[Path], override
             data["players"]["agent"]["algorithm"] |= {"log_std": None, "entropy_coefficient": DISCRETE_ENTROPY}
         max_rounds = game["arguments"].get("max_episode_steps") or MAX_ROUNDS
         data["evaluations"] = [each | {"max_rounds": max_rounds} for each in data["evaluations"]]
-        if isinstance(actions, Box) and not all(map(math.isfinite, (*actions.low, *actions.high))):
+        if isinstance(actions, Box) and not actions.is_bounded:
             for each in data["evaluations"]:  # nobody can draw uniformly there
                 each["pairings"] = [pairing for pairing in each["pairings"] if pairing != {"agent": "random"}]
         try:

@@ -65,7 +65,8 @@ class MultiDiscrete:
 
 @dataclass(frozen=True)
 class Box:
-    """A vector of numbers within bounds: float32 (B, len(low)). There is nothing to mask: bool (B, 0)."""
+    """A vector of numbers within bounds: float32 (B, len(low)). A number whose bounds are equal is fixed. There is
+    nothing to mask: bool (B, 0)."""
 
     low: tuple[float, ...]
     high: tuple[float, ...]
@@ -76,6 +77,12 @@ class Box:
     @property
     def shape(self) -> tuple[int, ...]:
         return (len(self.low),)
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether each number is fixed, or the distance of its bounds is finite in float32."""
+        low, high = (torch.tensor(bound, dtype=torch.float32) for bound in (self.low, self.high))
+        return bool(((high >= low) & (high - low).isfinite()).all())
 
 
 ActionSpace = Discrete | MultiDiscrete | Box

@@ -19,8 +19,8 @@ NUMBERS = (float, int)  # a tuple is faster to ask than a union
 
 class Aggregates:
     """Named values since the last record. Numbers become the statistics asked for: the mean under the bare name, the
-    others as name/std (of the population, not of a sample) and so on. Arrays become one histogram. Of images, videos,
-    texts and datetimes the last one counts.
+    others as name/std (of the population, not of a sample) and so on. Counts add up. Arrays become one histogram. Of
+    images, videos, texts and datetimes the last one counts.
 
     Numbers may be 0-d tensors on any device; `add` does not wait for the device.
     """
@@ -36,6 +36,7 @@ class Aggregates:
         self._tracks: dict[
             str, dict[str, Any]
         ] = {}  # std: the sum of squared distances from the mean; median: all numbers
+        self._counts: dict[str, int] = {}
         self._bins: dict[str, Bins] = {}
         self._waiting: list[tuple[str, Tensor]] = []  # arrays on a GPU
         self._singles: dict[str, Single] = {}
@@ -70,6 +71,10 @@ class Aggregates:
             spread = float(np.square(values - values.mean()).sum())
             ends = {"min": float(values.min()), "max": float(values.max()), "last": float(values[-1])}
             self._track(name, total, num, more, len(values), ends | {"std": spread, "median": values.tolist()})
+
+    def add_count(self, name: str, num: int) -> None:
+        """Count `num` more of something."""
+        self._counts[name] = self._counts.get(name, 0) + num
 
     def _track(self, name: str, total: Number, num: int, more: Number, num_more: int, new: dict[str, Any]) -> None:
         """Merge the statistics `new` of `num_more` numbers with the sum `more` into those of `num` numbers with the sum
@@ -124,6 +129,7 @@ class Aggregates:
         self._fetch_arrays()
         self._taken = self.means()
         taken: dict[str, Any] = {key: value for name in self._sums for key, value in self._numbers(name)}
+        taken |= self._counts
         taken |= {name: bins.to_record() for name, bins in self._bins.items()}
         taken |= {name: to_record(value) for name, value in self._singles.items()}
         self._clear()
@@ -157,6 +163,7 @@ class Aggregates:
         return {
             "statistics": list(self.statistics),
             "sums": [(name, total, num, self._track_state(name)) for name, (total, num) in self._sums.items()],
+            "counts": list(self._counts.items()),
             "bins": [(name, vars(bins) | {"counts": torch.tensor(bins.counts)}) for name, bins in self._bins.items()],
             "singles": [(name, _single_state(value)) for name, value in self._singles.items()],
         }
@@ -177,6 +184,7 @@ class Aggregates:
                 self._tracks[name] = {statistic: _moved(value, device) for statistic, value in tracks.items()}
                 if "median" in tracks:
                     self._tracks[name]["median"] = tracks["median"].tolist()
+        self._counts = dict(state["counts"])
         for name, entries in state["bins"]:
             self._bins[name] = Bins()
             vars(self._bins[name]).update(entries | {"counts": entries["counts"].numpy().copy()})

@@ -63,7 +63,11 @@ class _Trial:
         self.name = type(environment).__name__ if make is None else getattr(make, "__name__", "environment")
         env: Any = environment if make is None else self.call("__init__", make)
         self.name = type(env.unwrapped).__name__
-        for space, read in {"observation_space": ObservationReader, "action_space": action_space}.items():
+        readers: dict[str, Callable[[Any], Any]] = {
+            "observation_space": ObservationReader,
+            "action_space": action_space,
+        }
+        for space, read in readers.items():
             try:
                 read(getattr(env, space))
             except UnknownSpace as error:

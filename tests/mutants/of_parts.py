@@ -111,14 +111,14 @@ PARTS = [
         ),
         ("return (log_std + (0.5 + LOG_ROOT_2_PI)).sum(dim=-1)", "return (log_std + LOG_ROOT_2_PI).sum(dim=-1)"),
         (
-            "return value, (-0.5 * noise.square() - log_std - LOG_ROOT_2_PI - self._log_derivative(value)).sum(dim=1)",
+            "return value, (-0.5 * noise.square() - log_std - LOG_ROOT_2_PI - self._log_derivative(drawn)).sum(dim=1)",
             "return value, (-0.5 * noise.square() - log_std - LOG_ROOT_2_PI).sum(dim=1)",
         ),
         (
             "return gaussian_log_prob(mean, log_std, value) - self._log_derivative(value).sum(dim=1)",
             "return gaussian_log_prob(mean, log_std, value) + self._log_derivative(value).sum(dim=1)",
         ),
-        ("return torch.log(self.half_width) + 2.0 *", "return 2.0 *"),
+        ("return torch.log(half_width) + 2.0 *", "return 2.0 *"),
         ("return torch.clamp(value, self.low, self.high)", "return value"),
         ("(mean - other_mean).square()) * torch.exp(-2.0 * other_log_std)", "(mean - other_mean).square())"),
         ("(own.exp() * (own - theirs)).sum", "(theirs.exp() * (own - theirs)).sum"),

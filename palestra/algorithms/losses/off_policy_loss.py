@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from palestra.algorithms.losses.loss import AnyHead, LossFault, check_terms
-from palestra.algorithms.parts.action_heads import SAMPLED, DiscreteHead, HalfWidths
+from palestra.algorithms.parts.action_heads import SAMPLED, DiscreteHead
 from palestra.algorithms.parts.actor_critic import POLICY, HeadedNet
-from palestra.algorithms.parts.distributions import Distribution
+from palestra.algorithms.parts.distributions import Distribution, HalfWidths
 from palestra.config import ConfigError, ConfigErrorItem
 from palestra.games.game import Observation
 from palestra.games.spaces import Box

@@ -15,9 +15,9 @@ from torch.distributions.kl import register_kl
 
 from palestra.algorithms.losses.loss import ActionValues, AnyHead, Q
 from palestra.algorithms.losses.off_policy_loss import ACTION, observes_actions
-from palestra.algorithms.parts.action_heads import DiscreteHead, HalfWidths
+from palestra.algorithms.parts.action_heads import DiscreteHead
 from palestra.algorithms.parts.actor_critic import POLICY, VALUE, HeadedNet
-from palestra.algorithms.parts.distributions import CategoricalDistribution, GaussianDistribution
+from palestra.algorithms.parts.distributions import CategoricalDistribution, GaussianDistribution, HalfWidths
 from palestra.algorithms.parts.exploration import best_legal
 from palestra.algorithms.parts.return_distributions import of_action
 from palestra.games.spaces import Box

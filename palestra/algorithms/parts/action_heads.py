@@ -1,6 +1,5 @@
 """What draws actions from the outputs of a policy's network: categories, clipped or squashed normal numbers."""
 
-import math
 from typing import Annotated, Literal
 
 import torch
@@ -11,6 +10,7 @@ from palestra.algorithms.parts.distributions import (
     ClippedGaussian,
     Distribution,
     GaussianDistribution,
+    HalfWidths,
     SquashedGaussian,
 )
 from palestra.algorithms.parts.sampled_actions import LogStdConfig
@@ -131,8 +131,7 @@ class StateDependentHead(nn.Module):
         self.num_outputs = 2 * self.num_numbers
         self.log_std_bounds = config.log_std.min, config.log_std.max
         self.half_widths = HalfWidths(space, device)
-        zeros = torch.zeros(self.num_numbers, device=device)
-        self.family = SquashedGaussian(zeros, torch.ones_like(zeros))
+        self.family = self.half_widths.squashed()
 
     def draw(self, outputs: Tensor, legal: Tensor, keys: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
         """Actions, and the extras that learning from them needs."""
@@ -157,22 +156,6 @@ class StateDependentHead(nn.Module):
         return OWN_WEIGHTS
 
 
-class HalfWidths:
-    """Measures actions of a Box in half-widths from its centre; those without bounds stay as they are."""
-
-    def __init__(self, space: Box, device: torch.device) -> None:
-        low, high = torch.tensor(space.low, device=device), torch.tensor(space.high, device=device)
-        is_bounded = low.isfinite() & high.isfinite()
-        self.center = torch.where(is_bounded, (high + low) / 2, 0.0)
-        self.half_width = torch.where(is_bounded, (high - low) / 2, 1.0)
-
-    def __call__(self, action: Tensor) -> Tensor:
-        return (action - self.center) / self.half_width
-
-    def inverse(self, measured: Tensor) -> Tensor:
-        return self.center + self.half_width * measured
-
-
 AnyHead = DiscreteHead | BoxHead | StateDependentHead
 
 
@@ -187,8 +170,7 @@ def make_head(config: BoxActionsConfig | StateDependentGaussianConfig | None, pl
     if config is None:
         message = f"expected clipped_gaussian or squashed_gaussian (the actions are {space}), got null"
         raise ConfigError([ConfigErrorItem(path, message)])
-    is_bounded = all(map(math.isfinite, (*space.low, *space.high)))
-    if not isinstance(config, ClippedGaussianConfig) and not is_bounded:
+    if not isinstance(config, ClippedGaussianConfig) and not space.is_bounded:
         message = f"expected clipped_gaussian ({space} has no bounds), got {config.name}"
         raise ConfigError([ConfigErrorItem(f"{path}.name", message)])
     if isinstance(config, StateDependentGaussianConfig):

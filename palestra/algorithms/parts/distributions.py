@@ -9,13 +9,14 @@ counts as one in which all are legal: nothing is decided there, and nothing beco
 """
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from palestra.games.spaces import Box
 from palestra.randomness import random_floats
 
 ILLEGAL = -1e9  # a logit: its probability is exactly 0, and 0 * its logarithm is 0, as -inf would not have it
@@ -126,29 +127,77 @@ def gaussian_kl_divergence(mean: Tensor, log_std: Tensor, other_mean: Tensor, ot
     return (other_log_std - log_std + 0.5 * (square - 1.0)).sum(dim=1)
 
 
+def free_numbers(is_free: Tensor) -> Tensor | None:
+    """Which numbers of a Box are not fixed: indices, int64; None: all of them. A fixed one is played as its one value
+    whatever is drawn, so that probabilities, entropies and divergences leave it out. is_free: bool (n,)."""
+    return None if bool(is_free.all()) else is_free.nonzero().squeeze(1)
+
+
+def of_free(free: Tensor | None, *values: Tensor) -> tuple[Tensor, ...]:
+    """The parts of values (..., n) that belong to the numbers that are free."""
+    return values if free is None else tuple(value[..., free] for value in values)
+
+
+class HalfWidths:
+    """Measures actions of a Box in half-widths from its centre. Numbers without bounds stay as they are; a fixed one is
+    0 in half-widths. A number is bounded if the distance of its bounds is finite in float32.
+
+    center, half_width: float32 (n,), of a fixed number its value and 0. divisor: half_width, and 1 where that is 0.
+    """
+
+    def __init__(self, space: Box, device: torch.device) -> None:
+        low, high = (torch.tensor(bound, device=device) for bound in (space.low, space.high))
+        is_bounded = (high >= low) & (high - low).isfinite()
+        self.center = torch.where(is_bounded, low / 2 + high / 2, 0.0)  # the sum of bounds may be too large
+        self.half_width = torch.where(is_bounded, (high - low) / 2, 1.0)
+        is_free = self.half_width > 0
+        self.divisor = torch.where(is_free, self.half_width, 1.0)
+        self.is_free = None if bool(is_free.all()) else is_free.float()  # 1 or 0; None: all are
+
+    def __call__(self, action: Tensor) -> Tensor:
+        return (action - self.center) / self.divisor
+
+    def inverse(self, measured: Tensor) -> Tensor:
+        return self.center + self.half_width * measured
+
+    def squashed(self) -> "SquashedGaussian":
+        """What draws actions in half-widths, all of whose numbers are bounded."""
+        return SquashedGaussian(torch.zeros_like(self.center), self.without_fixed(torch.ones_like(self.center)))
+
+    def without_fixed(self, measured: Tensor) -> Tensor:
+        """Actions in half-widths, (..., n), in which the fixed numbers are 0."""
+        return measured if self.is_free is None else measured * self.is_free
+
+
 @dataclass(frozen=True)
 class ClippedGaussian:
     """A diagonal normal whose values are clipped to the bounds of a Box, float32 (n,), on their way into the game.
 
-    All log-probabilities are those of the value before it was clipped.
+    All log-probabilities are those of the value before it was clipped. free: see `free_numbers`.
     """
 
     low: Tensor
     high: Tensor
+    free: Tensor | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "free", free_numbers(self.low < self.high))
 
     def draw(self, mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """The value that standard normal noise (B, n) makes, and its log-probability (B,)."""
-        return mean + torch.exp(log_std) * noise, (-0.5 * noise.square() - log_std - LOG_ROOT_2_PI).sum(dim=1)
+        value = mean + torch.exp(log_std) * noise
+        log_std, noise = of_free(self.free, log_std, noise)
+        return value, (-0.5 * noise.square() - log_std - LOG_ROOT_2_PI).sum(dim=1)
 
     def action(self, value: Tensor) -> Tensor:
         """What goes into the game."""
         return torch.clamp(value, self.low, self.high)
 
     def log_prob(self, mean: Tensor, log_std: Tensor, value: Tensor) -> Tensor:
-        return gaussian_log_prob(mean, log_std, value)
+        return gaussian_log_prob(*of_free(self.free, mean, log_std, value))
 
     def entropy(self, mean: Tensor, log_std: Tensor) -> Tensor:
-        return gaussian_entropy(log_std)
+        return gaussian_entropy(*of_free(self.free, log_std))
 
     def distribution(self, mean: Tensor, log_std: Tensor) -> "GaussianDistribution":
         return GaussianDistribution(self, mean, log_std)
@@ -159,22 +208,27 @@ class SquashedGaussian:
     """center + half_width * tanh(value) of a diagonal normal value: the bounds of a Box are never reached.
 
     center, half_width: float32 (n,). Log-probabilities are densities of the action (Haarnoja et al. 2018, appendix C),
-    computed from the value before the tanh, where nothing is lost to rounding.
+    computed from the value before the tanh, where nothing is lost to rounding. free: see `free_numbers`.
     """
 
     center: Tensor
     half_width: Tensor
+    free: Tensor | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "free", free_numbers(self.half_width > 0))
 
     @classmethod
     def within(cls, low: Tensor, high: Tensor) -> "SquashedGaussian":
         """Between finite bounds, float32 (n,)."""
-        return cls((high + low) / 2, (high - low) / 2)
+        return cls(low / 2 + high / 2, (high - low) / 2)  # their sum may be too large
 
     def draw(self, mean: Tensor, log_std: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
         """The value before the tanh that standard normal noise (B, n) makes, and the log-probability (B,) of its
         action. Differentiable: a reparametrised sample."""
         value = mean + torch.exp(log_std) * noise
-        return value, (-0.5 * noise.square() - log_std - LOG_ROOT_2_PI - self._log_derivative(value)).sum(dim=1)
+        log_std, noise, drawn = of_free(self.free, log_std, noise, value)
+        return value, (-0.5 * noise.square() - log_std - LOG_ROOT_2_PI - self._log_derivative(drawn)).sum(dim=1)
 
     def action(self, value: Tensor) -> Tensor:
         """What goes into the game."""
@@ -182,10 +236,12 @@ class SquashedGaussian:
 
     def log_prob(self, mean: Tensor, log_std: Tensor, value: Tensor) -> Tensor:
         """(B,), of the action that the value before the tanh (B, n) makes."""
+        mean, log_std, value = of_free(self.free, mean, log_std, value)
         return gaussian_log_prob(mean, log_std, value) - self._log_derivative(value).sum(dim=1)
 
     def entropy(self, mean: Tensor, log_std: Tensor) -> Tensor:
         """(B,) of (B, n): that of the normal, and the mean log-derivative of the tanh by Gauss-Hermite quadrature."""
+        mean, log_std = of_free(self.free, mean, log_std)
         nodes, weights = mean.new_tensor(HERMITE_NODES), mean.new_tensor(HERMITE_WEIGHTS) / math.sqrt(2.0 * math.pi)
         values = mean.unsqueeze(1) + torch.exp(log_std).unsqueeze(-2) * nodes.unsqueeze(1)  # (B, nodes, n)
         return gaussian_entropy(log_std) + weights @ self._log_derivative(values).sum(dim=-1).T
@@ -194,8 +250,10 @@ class SquashedGaussian:
         return GaussianDistribution(self, mean, log_std)
 
     def _log_derivative(self, value: Tensor) -> Tensor:
-        """log of d action / d value: log(half_width * (1 - tanh(value)^2)), exact where the tanh is 1."""
-        return torch.log(self.half_width) + 2.0 * (math.log(2.0) - value - torch.nn.functional.softplus(-2.0 * value))
+        """log of d action / d value: log(half_width * (1 - tanh(value)^2)), exact where the tanh is 1. value: of the
+        numbers that are free."""
+        (half_width,) = of_free(self.free, self.half_width)
+        return torch.log(half_width) + 2.0 * (math.log(2.0) - value - torch.nn.functional.softplus(-2.0 * value))
 
 
 class GaussianDistribution:
@@ -219,4 +277,5 @@ class GaussianDistribution:
 
     def kl_divergence(self, other: "GaussianDistribution") -> Tensor:
         """(B,). Clipping aside, which `log_prob` does not see either; a tanh of both changes nothing."""
-        return gaussian_kl_divergence(self.mean, self.log_std, other.mean, other.log_std)
+        parameters = of_free(self.family.free, self.mean, self.log_std, other.mean, other.log_std)
+        return gaussian_kl_divergence(*parameters)

@@ -4,14 +4,13 @@ Actions of a Box are measured in half-widths from its centre, by critics and in 
 Letters: B rows, K actions over which a mean is taken, n dimensions of a Box, A discrete actions.
 """
 
-from math import isfinite
 from typing import ClassVar, NamedTuple, Self
 
 import torch
 from pydantic import model_validator
 from torch import Tensor
 
-from palestra.algorithms.parts.distributions import ILLEGAL, Categorical, SquashedGaussian
+from palestra.algorithms.parts.distributions import ILLEGAL, Categorical, HalfWidths
 from palestra.config import Config, ConfigError, ConfigErrorItem
 from palestra.games.spaces import Box, Discrete, Space
 from palestra.players.player import Player
@@ -56,7 +55,7 @@ def box_errors(player: Player) -> dict[str, str]:
     """Why critics cannot see the actions of a player's Box in half-widths: messages by key of its algorithm."""
     space, errors = player.action_space, {}
     assert isinstance(space, Box)
-    if not all(map(isfinite, (*space.low, *space.high))):
+    if not space.is_bounded:
         errors["name"] = f"expected a Box with finite bounds for the actions of {player.roles[0]!r}, got {space}"
     if "action" in player.spaces:
         errors["critic_net"] = "expected no entry 'action' in the observation (critics see the action under that name)"
@@ -67,18 +66,19 @@ class BoxHead:
     """Actions of a Box. The policy net puts out n means and n log standard deviations, of normal numbers before a
     tanh. Critics see the observation and an action in half-widths from the centre, and put out its value.
 
-    log_std: the bounds to which log standard deviations are clamped.
+    log_std: the bounds to which log standard deviations are clamped. num_free: numbers that are not fixed.
     """
 
     num_values = 1
 
     def __init__(self, space: Box, log_std: tuple[float, float], device: torch.device) -> None:
-        low, high = torch.tensor(space.low, device=device), torch.tensor(space.high, device=device)
-        self.center, self.half_width = (high + low) / 2, (high - low) / 2
-        self.unit = SquashedGaussian(torch.zeros_like(low), torch.ones_like(low))
+        self.half_widths = HalfWidths(space, device)
+        self.center, self.half_width = self.half_widths.center, self.half_widths.half_width
+        self.unit = self.half_widths.squashed()
         self.log_std = log_std
-        self.num_noise = len(low)
-        self.num_outputs = 2 * len(low)
+        self.num_noise = num = len(space.low)
+        self.num_free = num if self.unit.free is None else len(self.unit.free)
+        self.num_outputs = 2 * num
         self.critic_spaces = {"action": Space(space.shape, torch.float32, padded=False)}
 
     def uniform(self, legal: Tensor, keys: Tensor) -> Tensor:
@@ -104,7 +104,7 @@ class BoxHead:
 
     def critic_inputs(self, action: Tensor) -> dict[str, Tensor]:
         """What critics see of an action of the game."""
-        return {"action": (action - self.center) / self.half_width}
+        return {"action": self.half_widths(action)}
 
     def values_of(self, action: Tensor, values: Tensor) -> Tensor:
         """Of what critics put out, (critics, B, 1), the values of the actions taken: (critics, B)."""

@@ -71,6 +71,16 @@ def fault_of_observation(space: gymnasium.Space, value: Any, name: str = "the ob
     return None
 
 
+def fault_of_numbers(values: np.ndarray, name: str, may_be_infinite: bool) -> tuple[int, str] | None:
+    """The first world whose floating-point numbers hold nan or, unless they may be infinite, an infinity, and what is
+    wrong; None if all are numbers. values: (B, ...)."""
+    is_wrong = np.isnan(values) if may_be_infinite else ~np.isfinite(values)
+    if not is_wrong.any():
+        return None
+    world, *place = np.argwhere(is_wrong)[0].tolist()
+    return world, f"expected a finite number as {name}{place or ''}, got {values[world, *place]}"
+
+
 def _fault_of_info(info: Any) -> str | None:
     return None if isinstance(info, dict) else f"expected a dict as info, got {described(info)}"
 

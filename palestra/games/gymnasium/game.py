@@ -78,8 +78,16 @@ class GymnasiumGame(WorldGame):
             message = "expected null for normalize and clip, because the observation has no numbers, got another value"
             raise ConfigError([ConfigErrorItem("game.observation", message)])
         self._numbers = {entry.name for entry in numbers}
+        # floating-point entries, and how errors name them
+        self.floats = {
+            entry.name: "the observation" + "".join(f"[{key!r}]" for key in entry.path)
+            for entry in numbers
+            if entry.own_dtype.kind == "f"
+        }
         self._observation_moments = {
-            entry.name: Moments(entry.space.shape) for entry in numbers if observation.normalize is not None
+            entry.name: Moments(entry.space.shape, entry.own_dtype)
+            for entry in numbers
+            if observation.normalize is not None
         }
         self.reward_moments = Moments(())
         self._worlds: WeakSet[GymnasiumWorld] = WeakSet()
@@ -123,7 +131,7 @@ class GymnasiumGame(WorldGame):
         if not config.is_vector:
             vectorization = SyncConfig(name="sync", autoreset="next_step")
             config = config.model_copy(update={"vectorization": vectorization})
-        vector = make_vector(config, num_worlds, key)
+        vector = make_vector(config, num_worlds, key, config.id, None)
         try:
             observation, _ = vector.reset()
             for _ in range(num_rounds):
@@ -184,13 +192,15 @@ class GymnasiumGame(WorldGame):
 def _reader_and_actions(config: EnvironmentConfig) -> tuple[ObservationReader, ActionSpace, Callable[..., np.ndarray]]:
     """The reader of an environment's observations, its action space, and what converts actions to Gymnasium's. The
     environment is made and reset once; raises ConfigError if that fails."""
+    keeps_precision = config.observation.normalize is not None
     if config.is_vector:
         vector = make_vector(config, 1, 0, config.id, None)
         observations, actions = vector.single_observation_space, vector.single_action_space
         close_vector(vector)
-        return ObservationReader(observations), *action_space(actions)
+        return ObservationReader(observations, keeps_precision), *action_space(actions)
     env = make_environment(config)
-    reader, space_and_conversion = ObservationReader(env.observation_space), action_space(env.action_space)
+    reader = ObservationReader(env.observation_space, keeps_precision)
+    space_and_conversion = action_space(env.action_space)
     try:
         why = fault_of_reset(env.observation_space, env.reset(seed=0))
     except (Exception, SystemExit) as error:  # of the environment or of a wrapper

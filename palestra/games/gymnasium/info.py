@@ -1,34 +1,101 @@
-"""Fields of the environments' `info`, as vector environments of gymnasium 1 give them.
+"""Fields of the environments' `info`: those that somebody asked for; the rest is left alone.
 
-`infos[name]` holds a value for every world. If `infos["_" + name]` exists, it says which worlds have one. If worlds are
-reset in the same step, the fields of a step that ends an episode lie below `infos["final_info"]`, and the others belong
-to the new episode. Fields of resets are left out, because a reset is not a step.
+Environments that step one by one, here or in processes of their own, give `GatheredInfos`: of every step the fields
+asked for, read before the environment is called again, for it may write into what it gave. A reset is not a step, and
+its info is not read.
+
+An environment's own vector environment gives `infos` as those of gymnasium 1 do. `infos[name]` holds a value for every
+world. If `infos["_" + name]` exists, it says which worlds have one. If worlds are reset in the same step, the fields of
+a step that ends an episode lie below `infos["final_info"]`, and the others belong to the new episode.
 
 Letters: B worlds.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
-from typing import Any
+from itertools import compress
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from palestra.recording.aggregates import Aggregates
 
-Infos = Mapping[str, Any]
+Infos = Mapping[Any, Any]
+NUMBERS = (int, float, bool)
+
+
+class Fields(NamedTuple):
+    """What a step's info of one environment has of the fields asked for. values: by name, a number or an array of
+    numbers; None of what is neither. names: of all fields, where one that was asked for has not come yet."""
+
+    values: dict[str, Any]
+    names: tuple[str, ...]
+
+
+class FieldReader:
+    """Reads the fields asked for from the info of one step after the other. A name leads to inner fields by slashes:
+    episode/r."""
+
+    def __init__(self, names: Sequence[str] = ()) -> None:
+        self.paths = {name: name.split("/") for name in names}
+        self._missing, self._told = set(names), set[str]()
+
+    def __call__(self, info: Infos) -> Fields:
+        values = {}
+        for name, (*outer, key) in self.paths.items():
+            inner = _inner(info, outer)
+            if key in inner and not isinstance(inner[key], Mapping):
+                values[name] = _as_numbers(inner[key])
+        new: set[str] = set()
+        if self._missing:
+            self._missing -= values.keys()
+            new = set(_names(info)) - self._told
+            self._told |= new
+        return Fields(values, tuple(new))
+
+
+class GatheredInfos(dict[str, Any]):
+    """Of a step of environments that step one by one: `final_obs`, the last observations of episodes whose worlds begin
+    anew in the same step, an array of objects (B,); and fields, by world."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fields: dict[int, Fields] = {}
+
+
+class GathersInfo:
+    """A vector environment of gymnasium that does not batch what its environments' `info` holds."""
+
+    num_envs: int
+
+    def _add_info(self, vector_infos: Any, env_info: Any, env_num: int) -> GatheredInfos:
+        """Called by gymnasium with the info of each environment: Fields, what the worker of one makes of these where it
+        resets in the same step, or that of a reset."""
+        infos = vector_infos if isinstance(vector_infos, GatheredInfos) else GatheredInfos()
+        fields = env_info
+        if isinstance(env_info, dict):
+            fields = env_info.get("final_info")
+            if "final_obs" in env_info:
+                last = infos.setdefault("final_obs", np.full(self.num_envs, None, dtype=object))
+                last[env_num] = env_info["final_obs"]
+        if isinstance(fields, Fields):
+            infos.fields[env_num] = fields
+        return infos
 
 
 class InfoFields:
     """Adds some fields of every step to `aggregates`: those of all steps as info/NAME, those of steps that end an
-    episode as final_info/NAME. A NAME leads to inner fields by slashes: episode/r.
+    episode as final_info/NAME. A NAME leads to inner fields by slashes: episode/r. Values that are no numbers, or have
+    another shape than the first one, are left out, and counted as info/NAME/left_out.
 
-    `news` names the fields that are missing or cannot be recorded.
+    `news` names the fields that are missing or of which something was left out.
     """
 
     def __init__(self, names: Sequence[str], num_worlds: int, aggregates: Aggregates) -> None:
         self.paths = {name: name.split("/") for name in names}
         self.num_worlds, self.aggregates = num_worlds, aggregates
-        self._missing, self._not_numbers, self._reported = set(names), set[str](), set[str]()
+        self._missing, self._reported = set(names), set[str]()
+        self._left_out: dict[str, int] = {}
+        self._shapes: dict[str, tuple[int, ...]] = {}  # of the first values
         self._found: set[str] = set()  # all fields that steps had while one was missing
 
     def step(self, infos: Infos, valid: np.ndarray | None, ended: np.ndarray | None, is_same_step: bool) -> None:
@@ -36,52 +103,60 @@ class InfoFields:
         ended: bool (B,), the worlds whose episode the step has ended; None: none. is_same_step: whether new episodes
         have begun in these."""
         if self._missing:
-            self._found.update(_names(infos))
+            self._found.update(_names_of_step(infos))
         last, where = infos, valid
-        if ended is not None and is_same_step:
+        is_apart = ended is not None and is_same_step and not isinstance(infos, GatheredInfos)
+        if ended is not None and is_apart:
             last, where = _mapping(infos.get("final_info")), ~ended
-        for name in self.paths:
-            self._add_field(f"info/{name}", name, infos, where)
+        for name, path in self.paths.items():
+            column = _column(infos, name, path, self.num_worlds)
+            self._add_field(f"info/{name}", name, column, where)
             if ended is not None:
-                if is_same_step:
-                    self._add_field(f"info/{name}", name, last, ended)
-                self._add_field(f"final_info/{name}", name, last, ended)
+                if is_apart:
+                    column = _column(last, name, path, self.num_worlds)
+                    self._add_field(f"info/{name}", name, column, ended)
+                self._add_field(f"final_info/{name}", name, column, ended)
 
     def news(self) -> Iterator[str]:
-        """A line for each field that no step has had so far, or that is not a number; each line once."""
+        """A line for each field that no step has had so far, or of which something was left out; one of each field."""
         for name in self.paths:
-            if name in self._reported or name not in self._missing | self._not_numbers:
+            if name in self._reported or name not in self._missing | self._left_out.keys():
                 continue
             self._reported.add(name)
-            if name in self._not_numbers:
-                yield f"output.info: expected numbers in {name!r}, got another type; it is not recorded"
+            if name in self._left_out:
+                yield (
+                    f"output.info: expected numbers of one shape in {name!r}, got {self._left_out[name]} other values; "
+                    f"such values are left out, and counted as info/{name}/left_out"
+                )
             else:
                 there = f"the fields are: {', '.join(sorted(self._found))}" if self._found else "no step had any field"
                 yield f"output.info: no step had the field {name!r}; {there}"
 
-    def _add_field(self, full_name: str, name: str, infos: Infos, where: np.ndarray | None) -> None:
-        found = _find(infos, self.paths[name])
-        if found is None:
+    def _add_field(self, full_name: str, name: str, column: "_Column | None", where: np.ndarray | None) -> None:
+        if column is None or not len(values := column.where(where)):
             return
-        values, has = found
-        if where is not None:
-            has = has & where
-        if values.shape[:1] != (self.num_worlds,):  # one for all worlds
-            values = values[None][: int(np.any(has))]
-        elif has is not True:
-            values = values[has]
-        if len(values):
-            self._missing.discard(name)
-            self._add_values(full_name, name, values)
-
-    def _add_values(self, full_name: str, name: str, values: np.ndarray) -> None:
-        values = _typed(values)
-        if values.dtype.kind not in "biuf":
-            self._not_numbers.add(name)
-        elif values.ndim == 1:
-            self.aggregates.add_numbers(full_name, values)
+        self._missing.discard(name)
+        array, num_left_out = self._array(name, values)
+        if num_left_out and full_name.startswith("info/"):
+            self._left_out[name] = self._left_out.get(name, 0) + num_left_out
+            self.aggregates.add_count(f"info/{name}/left_out", num_left_out)
+        if not len(array):
+            return
+        if array.ndim == 1:
+            self.aggregates.add_numbers(full_name, array)
         else:
-            self.aggregates.add({full_name: values})
+            self.aggregates.add({full_name: array})
+
+    def _array(self, name: str, values: list[Any] | np.ndarray) -> tuple[np.ndarray, int]:
+        """Those of the values that are numbers of the field's shape, and how many others there are."""
+        array = _as_numbers(values)
+        if array is not None and self._shapes.setdefault(name, array.shape[1:]) == array.shape[1:]:
+            return array, 0
+        fits = [value for value in values if value is not None]
+        if fits:
+            shape = self._shapes.setdefault(name, np.shape(fits[0]))
+            fits = [value for value in fits if np.shape(value) == shape]
+        return np.array(fits), len(values) - len(fits)
 
 
 class StepInfo:
@@ -101,51 +176,95 @@ class StepInfo:
         """Keep the fields of one step; the arguments are those of `InfoFields.step`."""
         self.values = {}
         for name, path in self.paths.items():
-            numbers, has = self._numbers(infos, path)
-            if ended is not None and is_same_step:
-                last, has_last = self._numbers(_mapping(infos.get("final_info")), path)
+            numbers, has = self._numbers(_column(infos, name, path, self.num_worlds))
+            if ended is not None and is_same_step and not isinstance(infos, GatheredInfos):
+                last, has_last = self._numbers(_column(_mapping(infos.get("final_info")), name, path, self.num_worlds))
                 numbers, has = np.where(ended, last, numbers), np.where(ended, has_last, has)
             if valid is not None:
                 has = has & valid
             if has.any():
                 self.values[name] = (numbers, has)
 
-    def _numbers(self, infos: Infos, path: Sequence[str]) -> tuple[np.ndarray, np.ndarray]:
+    def _numbers(self, column: "_Column | None") -> tuple[np.ndarray, np.ndarray]:
         """The numbers of a field, (B,), and which worlds have one, bool (B,)."""
-        numbers, none = np.zeros(self.num_worlds), np.zeros(self.num_worlds, dtype=bool)
-        found = _find(infos, path)
-        if found is None:
-            return numbers, none
-        values, has = np.asarray(found[0]), np.broadcast_to(found[1], self.num_worlds)
-        if values.ndim == 0:  # one for all worlds
-            values = np.broadcast_to(values, self.num_worlds)
-        values = _typed(values[has]) if len(values) == self.num_worlds else values
-        if values.shape != (int(has.sum()),) or values.dtype.kind not in "biuf":
-            return numbers, none
-        numbers[has] = values
-        return numbers, np.array(has)
+        numbers, has = np.zeros(self.num_worlds), np.zeros(self.num_worlds, dtype=bool)
+        if column is None:
+            return numbers, has
+        worlds, values = column.worlds, column.values
+        if worlds is None:
+            worlds, values = np.arange(self.num_worlds), list(values) * self.num_worlds
+        if isinstance(values, list):
+            fits = [value is not None and np.ndim(value) == 0 for value in values]
+            worlds, values = worlds[fits], np.array([*compress(values, fits)])
+        if values.ndim == 1:
+            numbers[worlds], has[worlds] = values, True
+        return numbers, has
 
 
-def _find(infos: Infos, path: Sequence[str]) -> tuple[np.ndarray, Any] | None:
-    """The values of a field, and which worlds have one: bool (B,), or True; None if there is no such field."""
+class _Column(NamedTuple):
+    """A field at one step. values: of the worlds that have one, in their order: an array of numbers (n, ...), or a list
+    whose items are numbers, arrays of numbers, or None for what is neither. worlds: int (n,), which these are; a value
+    for all worlds together has worlds of None."""
+
+    values: list[Any] | np.ndarray
+    worlds: np.ndarray | None
+
+    def where(self, worlds: np.ndarray | None) -> list[Any] | np.ndarray:
+        """The values of some worlds, bool (B,); None: of all."""
+        if worlds is None:
+            return self.values
+        if self.worlds is None:
+            return self.values if worlds.any() else []
+        wanted = worlds[self.worlds]
+        return [*compress(self.values, wanted)] if isinstance(self.values, list) else self.values[wanted]
+
+
+def _column(infos: Infos, name: str, path: Sequence[str], num_worlds: int) -> _Column | None:
+    """A field at one step; None if there is no such field."""
+    if isinstance(infos, GatheredInfos):
+        having = {world: fields.values[name] for world, fields in infos.fields.items() if name in fields.values}
+        return _Column(list(having.values()), np.array([*having], dtype=np.int64))
     *outer, key = path
-    for inner in outer:
-        infos = _mapping(infos.get(inner))
-    if key not in infos or isinstance(infos[key], Mapping):
+    inner = _inner(infos, outer)
+    if key not in inner or isinstance(inner[key], Mapping):
         return None
-    return np.asarray(infos[key]), infos.get(f"_{key}", True)
+    values = inner[key]
+    num_values = len(values) if isinstance(values, list | tuple) else np.shape(values)[:1]
+    if num_values not in (num_worlds, (num_worlds,)):
+        return _Column([_as_numbers(values)], None)
+    worlds = np.flatnonzero(np.broadcast_to(inner.get(f"_{key}", True), num_worlds))
+    if isinstance(values, np.ndarray) and values.dtype.kind in "biuf" and values.size:
+        return _Column(values[worlds], worlds)
+    return _Column([_as_numbers(values[world]) for world in worlds], worlds)
 
 
-def _typed(values: np.ndarray) -> np.ndarray:
-    """Values with the type of what is in them, if that is one."""
-    if values.dtype == object:
-        with suppress(ValueError):  # lists that differ in length
-            return np.array(values.tolist())
-    return values
+def _as_numbers(value: Any) -> Any:
+    """A number, or a new array of numbers; None of what is neither."""
+    if type(value) in NUMBERS:
+        return value
+    try:
+        array = np.array(value)
+    except Exception:  # lists that differ in length, objects that refuse to be arrays
+        return None
+    return array if array.dtype.kind in "biuf" and array.size else None
+
+
+def _inner(infos: Infos, path: Sequence[str]) -> Infos:
+    for key in path:
+        infos = _mapping(infos.get(key))
+    return infos
 
 
 def _mapping(value: Any) -> Infos:
     return value if isinstance(value, Mapping) else {}
+
+
+def _names_of_step(infos: Infos) -> Iterator[str]:
+    if isinstance(infos, GatheredInfos):
+        for fields in infos.fields.values():
+            yield from fields.names
+    else:
+        yield from _names(infos)
 
 
 def _names(infos: Infos, before: str = "") -> Iterator[str]:
@@ -154,5 +273,5 @@ def _names(infos: Infos, before: str = "") -> Iterator[str]:
             yield from _names(_mapping(value))
         elif isinstance(value, Mapping):
             yield from _names(value, f"{before}{key}/")
-        elif key != "final_obs" and not (key.startswith("_") and key[1:] in infos):
+        elif key != "final_obs" and not (str(key).startswith("_") and str(key)[1:] in infos):
             yield f"{before}{key}"

@@ -1,4 +1,5 @@
-"""Running statistics: mean and variance of all observations and returns so far, batch by batch, in float64.
+"""Running statistics: mean and variance of all observations and returns so far, batch by batch, in float64. What is
+counted comes in the environment's own precision; results are float32.
 
 Batches are joined by the formulas of Chan, Golub, LeVeque 1979 ("Updating formulae and a pairwise algorithm for
 computing sample variances"). The use follows VecNormalize of Stable-Baselines3 (Raffin et al. 2021): observations lose
@@ -13,12 +14,17 @@ import torch
 
 
 class Moments:
-    """Number, mean and sum of squared deviations of rows of one shape. Before the first row: mean 0, variance 1."""
+    """Number, mean and sum of squared deviations of rows of one shape. Before the first row: mean 0, variance 1.
 
-    def __init__(self, shape: tuple[int, ...]) -> None:
+    dtype: of the rows. Integers of 64 bits may be too large for float64: `mean` is then that of their distances from
+    `origin`, the first row.
+    """
+
+    def __init__(self, shape: tuple[int, ...], dtype: Any = np.float64) -> None:
         self.count = 0
         self.mean = np.zeros(shape)
         self.squares = np.zeros(shape)
+        self.origin = np.zeros(shape, dtype) if np.dtype(dtype).kind in "iu" else None
 
     @property
     def variance(self) -> np.ndarray:
@@ -29,7 +35,9 @@ class Moments:
         """Add rows of shape (n, *shape)."""
         if not len(rows):
             return
-        rows = rows.astype(np.float64)
+        if self.origin is not None and self.count == 0:
+            self.origin = rows[0].copy()
+        rows = self._distances(rows).astype(np.float64)
         mean = rows.mean(axis=0)
         squares = np.square(rows - mean).sum(axis=0)
         delta, total = mean - self.mean, self.count + len(rows)
@@ -37,17 +45,27 @@ class Moments:
         self.squares = self.squares + squares + np.square(delta) * (self.count * len(rows) / total)
         self.count = total
 
+    def _distances(self, rows: np.ndarray) -> np.ndarray:
+        """Of rows from the origin, exactly: a difference that wraps around is the true one in 64 bits with a sign."""
+        return rows if self.origin is None else (rows - self.origin).view(np.int64)
+
+    def center(self) -> np.ndarray:
+        """The mean of the rows themselves, float64."""
+        return self.mean if self.origin is None else self.origin + self.mean
+
     def standardized(self, rows: np.ndarray, eps: float) -> np.ndarray:
         """(rows - mean) / sqrt(variance + eps), float32."""
-        return ((rows - self.mean) / np.sqrt(self.variance + eps)).astype(np.float32)
+        return ((self._distances(rows) - self.mean) / np.sqrt(self.variance + eps)).astype(np.float32)
 
     def scaled(self, rows: np.ndarray, eps: float) -> np.ndarray:
         """rows / sqrt(variance + eps), float32."""
         return (rows / np.sqrt(self.variance + eps)).astype(np.float32)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"count": self.count, "mean": torch.tensor(self.mean), "squares": torch.tensor(self.squares)}
+        state = {"count": self.count, "mean": torch.tensor(self.mean), "squares": torch.tensor(self.squares)}
+        return state if self.origin is None else state | {"origin": torch.tensor(self.origin)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.count = state["count"]
         self.mean, self.squares = (state[name].cpu().numpy().copy() for name in ("mean", "squares"))
+        self.origin = None if self.origin is None else state["origin"].cpu().numpy().copy()

@@ -38,7 +38,9 @@ def outside_of(
     numbers = {entry.name for entry in reader.entries if entry.is_number}
     normalize, clip = config.observation.normalize, config.observation.clip
     scales = {
-        name: tuple(torch.tensor(each, device=device) for each in (found.mean, np.sqrt(found.variance + normalize.eps)))
+        name: tuple(
+            torch.tensor(each, device=device) for each in (found.center(), np.sqrt(found.variance + normalize.eps))
+        )
         for name, found in moments.items()
         if normalize is not None
     }

@@ -56,7 +56,7 @@ class CheckedVector(VectorWrapper):
     def _column(self, name: str, values: Any, kinds: str) -> np.ndarray:
         """An array with a value for every world, (B,). kinds: the allowed kinds of numpy's dtypes."""
         try:
-            array = np.asarray(values)
+            array = np.array(values)  # its own may be written into by the next step
         except ValueError:  # lists that differ in length
             array = np.empty(0, dtype=object)
         if array.shape != (self.num_envs,) or array.dtype.kind not in kinds:

@@ -52,9 +52,9 @@ class RunningEpisodes:
         return self.num_remembered - int(self.starts[world])
 
     def replays(self) -> list[tuple[int, np.ndarray]]:
-        """For each world the number of its episode and the actions of that episode so far."""
+        """For each world the number of its episode and a copy of the actions of that episode so far."""
         return [
-            (int(number), self.actions[start : self.num_remembered, world])
+            (int(number), self.actions[start : self.num_remembered, world].copy())
             for world, (number, start) in enumerate(zip(self.numbers, self.starts, strict=True))
         ]
 

@@ -7,6 +7,7 @@ import gymnasium
 
 from palestra.config import failure
 from palestra.games.gymnasium.faults import fault_of_observation, fault_of_reset, raise_for
+from palestra.games.gymnasium.memory import own_copy
 from palestra.games.world import EnvironmentFailed
 from palestra.randomness import GAMMA, MULTIPLIER_1, MULTIPLIER_2
 
@@ -33,8 +34,8 @@ class EpisodeSeeds(gymnasium.Wrapper):
 
     replay: the number of an episode and its actions so far; the next reset replays them and returns the last
     observation. has_ended: whether the replayed episode has ended; the next step then begins the next episode, as
-    gymnasium's autoreset at the next step does. Raises EnvironmentFailed if a reset raises, exits or returns an invalid
-    value.
+    gymnasium's autoreset at the next step does. The observation of a reset has memory of its own, and its info is left
+    out. Raises EnvironmentFailed if a reset raises, exits or returns an invalid value.
     """
 
     def __init__(self, env: gymnasium.Env, key: int, world: int) -> None:
@@ -56,20 +57,21 @@ class EpisodeSeeds(gymnasium.Wrapper):
         try:
             result = self.env.reset(seed=seed)
             raise_for(fault_of_reset(self.observation_space, result), self.world)
-            observation, info = result
+            observation, _ = result
             for action in actions:
                 if self.has_ended:
                     break
-                observation, _, terminated, truncated, info = self.env.step(action)
+                observation, _, terminated, truncated, _ = self.env.step(action)
                 self.has_ended = bool(terminated or truncated)
             raise_for(fault_of_observation(self.observation_space, observation), self.world)
+            observation = own_copy(observation)
         except (EnvironmentFailed, KeyboardInterrupt):
             raise
         except BaseException as error:  # an environment may call sys.exit, or raise what is no Exception
             raise EnvironmentFailed(failure(error), self.world) from error
         if self.has_ended:
             self.step = self._reset_only  # type: ignore[method-assign]
-        return observation, info
+        return observation, {}
 
     def _reset_only(self, action: Any) -> tuple[Any, float, bool, bool, dict[str, Any]]:
         observation, info = self.reset()

@@ -41,7 +41,8 @@ class Entry:
     """One entry of an observation. path: its keys in Gymnasium's observation. read: converts a batch of it to a new
     array (B, *space.shape).
 
-    is_number: whether it holds measured numbers, which may be normalised.
+    is_number: whether it holds measured numbers, which may be normalised. own_dtype: of what `read` gives of these
+    where it keeps their precision; else float32.
     """
 
     name: str
@@ -49,16 +50,18 @@ class Entry:
     space: Space
     read: Read
     is_number: bool
+    own_dtype: np.dtype
 
 
 class ObservationReader:
     """Converts batches of Gymnasium's observations. entries: in the order of the space. read_whole: converts an
-    observation that is no Dict or Tuple; None for those that are. Raises UnknownSpace for a space that palestra does
-    not support."""
+    observation that is no Dict or Tuple; None for those that are. keeps_precision: whether numbers that float32 cannot
+    hold are read as float64 or integers of 64 bits, as those that are to be normalised. Raises UnknownSpace for a space
+    that palestra does not support."""
 
-    def __init__(self, space: gymnasium.Space) -> None:
+    def __init__(self, space: gymnasium.Space, keeps_precision: bool = False) -> None:
         self.gym_space = space
-        self.entries = list(_entries(space, ()))
+        self.entries = list(_entries(space, (), keeps_precision))
         names = [entry.name for entry in self.entries]
         if not names:
             raise UnknownSpace("expected an observation with at least one entry, got an empty space")
@@ -101,19 +104,30 @@ class ObservationReader:
         return self.read(concatenate(self.gym_space, observations, batch))
 
 
-def _entries(space: gymnasium.Space, path: tuple[Any, ...]) -> Iterator[Entry]:
+def _entries(space: gymnasium.Space, path: tuple[Any, ...], keeps_precision: bool) -> Iterator[Entry]:
     inner: list[tuple[Any, gymnasium.Space]] = []
     if isinstance(space, gymnasium.spaces.Dict):
         inner = list(space.items())
     elif isinstance(space, gymnasium.spaces.Tuple):
         inner = list(enumerate(space))
     for key, below in inner:
-        yield from _entries(below, (*path, key))
+        yield from _entries(below, (*path, key), keeps_precision)
     if isinstance(space, gymnasium.spaces.Dict | gymnasium.spaces.Tuple):
         return
     name = "/".join(map(str, path)) or WHOLE
     shape, dtype, is_number, read = _leaf(space, name)
-    yield Entry(name, path, Space(shape, dtype, padded=False), read, is_number)
+    own_dtype = _own_dtype(space) if keeps_precision and is_number else np.dtype(np.float32)
+    if is_number:
+        read = partial(_numbers if space.shape else _scalars, dtype=own_dtype)
+    yield Entry(name, path, Space(shape, dtype, padded=False), read, is_number, own_dtype)
+
+
+def _own_dtype(space: gymnasium.Space) -> np.dtype:
+    """The smallest of float32, float64 and, where these are too short, the space's own that holds its numbers."""
+    own = np.dtype(space.dtype)
+    if own in (np.int64, np.uint64):
+        return own
+    return np.dtype(np.float32) if np.can_cast(own, np.float32) else np.dtype(np.float64)
 
 
 def _leaf(space: gymnasium.Space, name: str) -> tuple[tuple[int, ...], torch.dtype, bool, Read]:
@@ -122,10 +136,10 @@ def _leaf(space: gymnasium.Space, name: str) -> tuple[tuple[int, ...], torch.dty
             if space.dtype == np.uint8 and 2 <= len(space.shape) <= 4:
                 shape, read = _image(space.shape)
                 return shape, torch.uint8, False, read
-            return (space.shape or (1,)), torch.float32, True, _numbers if space.shape else _scalars
+            return (space.shape or (1,)), torch.float32, True, _numbers
         case gymnasium.spaces.Discrete():
             num, start = int(space.n), int(space.start)
-            return (num,), torch.float32, False, partial(_one_hot, eye=np.eye(num, dtype=np.float32), start=start)
+            return (num,), torch.float32, False, partial(_one_hot, num=num, start=start)
         case gymnasium.spaces.MultiDiscrete():
             nums, starts = space.nvec.flatten(), space.start.flatten()
             return (int(nums.sum()),), torch.float32, False, partial(_one_hots, nums=nums, starts=starts)
@@ -135,16 +149,19 @@ def _leaf(space: gymnasium.Space, name: str) -> tuple[tuple[int, ...], torch.dty
     raise UnknownSpace(f"expected {kinds} as observation {name!r}, got {type(space).__name__}")
 
 
-def _numbers(batch: np.ndarray) -> np.ndarray:
-    return np.asarray(batch).astype(np.float32, order="C")
+def _numbers(batch: np.ndarray, dtype: Any = np.float32) -> np.ndarray:
+    return np.asarray(batch).astype(dtype, order="C")
 
 
-def _scalars(batch: np.ndarray) -> np.ndarray:
-    return np.array(batch, dtype=np.float32).reshape(-1, 1)
+def _scalars(batch: np.ndarray, dtype: Any) -> np.ndarray:
+    return np.array(batch, dtype=dtype).reshape(-1, 1)
 
 
-def _one_hot(batch: np.ndarray, eye: np.ndarray, start: int) -> np.ndarray:
-    return eye[np.asarray(batch) - start]
+def _one_hot(batch: np.ndarray, num: int, start: int) -> np.ndarray:
+    choices = np.asarray(batch) - start
+    hot = np.zeros((len(choices), num), dtype=np.float32)
+    hot[np.arange(len(choices)), choices] = 1.0
+    return hot
 
 
 def _one_hots(batch: np.ndarray, nums: np.ndarray, starts: np.ndarray) -> np.ndarray:

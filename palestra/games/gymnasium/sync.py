@@ -18,11 +18,18 @@ from palestra.games.gymnasium.faults import (
     fault_of_step,
     raise_for,
 )
+from palestra.games.gymnasium.info import FieldReader, GatheredInfos, GathersInfo
+from palestra.games.gymnasium.memory import own_copy, share_memory
 
 
-class LeanSyncVectorEnv(SyncVectorEnv):
-    """Steps return the same as gymnasium's, to the bit; the next step overwrites the observations. Raises
-    EnvironmentFailed if an environment raises, exits or returns an invalid value in a step."""
+class LeanSyncVectorEnv(GathersInfo, SyncVectorEnv):
+    """Steps return the same as gymnasium's, to the bit, but for infos, which are GatheredInfos; the next step
+    overwrites the observations. Raises EnvironmentFailed if an environment raises, exits or returns an invalid value in
+    a step.
+
+    The environments may share memory, as one array of their class that each writes its observation to. The first step
+    finds that out; from then on such observations are copied at once.
+    """
 
     def __init__(self, env_fns: Sequence[Callable[[], gymnasium.Env]], autoreset_mode: AutoresetMode) -> None:
         super().__init__(env_fns, copy=False, autoreset_mode=autoreset_mode)
@@ -32,9 +39,17 @@ class LeanSyncVectorEnv(SyncVectorEnv):
             self._lengths = [space.shape[0]] * self.num_envs
         else:
             self._concatenated = None
+        self._read_fields: FieldReader | None = None
+        self._copies: bool | None = None  # whether observations are copied at once; None: the first step decides
+
+    def read_info(self, names: Sequence[str]) -> None:
+        """From now on, let the infos of steps have these fields."""
+        self._read_fields = FieldReader(names)
 
     def step(self, actions: Any) -> tuple[Any, np.ndarray, np.ndarray, np.ndarray, dict[str, Any]]:
-        infos, space = dict[str, Any](), self.single_observation_space
+        space, read_fields, copies = self.single_observation_space, self._read_fields, self._copies is not False
+        infos: Any = {} if read_fields is None else GatheredInfos()
+        given: list[Any] = []  # what is copied at once
         observations: list[Any] = self._env_obs
         rewards = self._rewards
         terminated, truncated = self._terminations, self._truncations
@@ -49,13 +64,16 @@ class LeanSyncVectorEnv(SyncVectorEnv):
         try:
             for i, env in enumerate(self.envs):
                 if resets_now[i] and not is_same_step:
-                    observations[i], info = env.reset()
+                    observations[i], _ = env.reset()
                     rewards[i] = 0.0
                 else:
                     outcome = env.step(actions[i])
                     if not isinstance(outcome, tuple) or len(outcome) != 5:
                         raise_for(fault_of_step(space, outcome), i)
                     observations[i], reward, is_terminated, is_truncated, info = outcome
+                    if copies:
+                        given.append(observations[i])
+                        observations[i] = own_copy(observations[i])
                     # what nearly every step gives needs no closer look
                     if (
                         is_terminated is not False
@@ -65,19 +83,20 @@ class LeanSyncVectorEnv(SyncVectorEnv):
                     ):
                         raise_for(fault_of_results(reward, is_terminated, is_truncated, info), i)
                         terminated[i], truncated[i] = is_terminated, is_truncated
-                        if is_terminated or is_truncated:
-                            any_ended = True
-                            if is_same_step:
-                                raise_for(fault_of_observation(space, observations[i]), i)
-                                infos = self._add_info(infos, {"final_obs": observations[i], "final_info": info}, i)
-                                observations[i], info = env.reset()
+                        any_ended = any_ended or bool(terminated[i] or truncated[i])
                     rewards[i] = reward
-                if info:
-                    infos = self._add_info(infos, info, i)
+                    if read_fields is not None:
+                        infos.fields[i] = read_fields(info)
+                    if is_same_step and (is_terminated or is_truncated):
+                        raise_for(fault_of_observation(space, observations[i]), i)
+                        infos = self._add_info(infos, {"final_obs": own_copy(observations[i])}, i)
+                        observations[i], _ = env.reset()
         except (EnvironmentFailed, KeyboardInterrupt):
             raise
         except BaseException as error:  # an environment may call sys.exit, or raise what is no Exception
             raise EnvironmentFailed(failure(error), i) from error
+        if self._copies is None:
+            self._copies = share_memory(given)
         self._join(observations)
         if any_ended:  # in this step, or in the one before
             self._autoreset_envs = terminated | truncated

@@ -22,6 +22,8 @@ from gymnasium.vector.async_vector_env import AsyncState, _async_worker
 from palestra.config import failure
 from palestra.config.own_modules import admit_sources, admitted
 from palestra.games.gymnasium.faults import fault_of_step, raise_for
+from palestra.games.gymnasium.info import FieldReader, GathersInfo
+from palestra.games.gymnasium.memory import own_copy
 from palestra.games.world import EnvironmentFailed
 from palestra.runtime.signals import end_with_parent, exit_text
 
@@ -34,7 +36,7 @@ CLOSE_S = 60.0  # how long environments may take to close before their processes
 logger = logging.getLogger(__name__)
 
 
-class WatchedVectorEnv(AsyncVectorEnv):
+class WatchedVectorEnv(GathersInfo, AsyncVectorEnv):
     """Raises EnvironmentFailed if an environment raises, exits, returns an invalid value or takes too long, and if a
     process is lost; then all processes are killed, as they are when their owner ends, whatever ends it and whatever
     they are doing. None of them writes to the terminal.
@@ -63,6 +65,10 @@ class WatchedVectorEnv(AsyncVectorEnv):
     def step(self, actions: Any) -> Any:
         with self._watched():
             return super().step(actions)
+
+    def read_info(self, names: Sequence[str]) -> None:
+        """From now on, let the infos of steps have these fields."""
+        self.set_attr("read_fields", FieldReader(names))
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> Any:
         with self._watched():
@@ -216,7 +222,12 @@ def _work(
 
 
 class CheckedSteps(gymnasium.Wrapper):
-    """Raises EnvironmentFailed if a step raises, exits or returns an invalid value."""
+    """Raises EnvironmentFailed if a step raises, exits or returns an invalid value. Its info are the fields asked for,
+    so that no others need to go through a pipe."""
+
+    def __init__(self, env: gymnasium.Env) -> None:
+        super().__init__(env)
+        self.read_fields = FieldReader()
 
     def step(self, action: Any) -> Any:
         try:
@@ -224,7 +235,10 @@ class CheckedSteps(gymnasium.Wrapper):
         except BaseException as error:
             raise EnvironmentFailed(failure(error)) from error
         raise_for(fault_of_step(self.observation_space, outcome))
-        return outcome
+        observation, reward, terminated, truncated, info = outcome
+        if terminated or truncated:  # a reset may come before it is read
+            observation = own_copy(observation)
+        return observation, reward, terminated, truncated, self.read_fields(info)
 
     def close(self) -> None:
         with suppress(Exception):  # a failure to close harms nothing

@@ -5,18 +5,20 @@ Letters: B worlds, T steps.
 
 import warnings
 from collections.abc import Callable, Sequence
+from math import isfinite
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from gymnasium.vector.vector_env import AutoresetMode
-from numpy import count_nonzero
+from numpy import count_nonzero, vdot
 from torch import Tensor
 
 from palestra.config import ConfigError, ConfigErrorItem
 from palestra.games.game import Observation
 from palestra.games.gymnasium.config import EnvironmentConfig
 from palestra.games.gymnasium.environments import autoreset_mode, close_vector, make_vector
+from palestra.games.gymnasium.faults import fault_of_numbers
 from palestra.games.gymnasium.info import InfoFields, StepInfo
 from palestra.games.gymnasium.normalization import Moments
 from palestra.games.gymnasium.running_episodes import RunningEpisodes
@@ -38,6 +40,7 @@ class EnvironmentGame(Protocol):
     action_space: ActionSpace
     transforms_observations: bool
     transforms_rewards: bool
+    floats: dict[str, str]
     reward_moments: Moments
     step_within_s: float | None
 
@@ -86,7 +89,8 @@ class GymnasiumWorld(EnvironmentWorld):
         self._all_false = torch.zeros(num_worlds, dtype=torch.bool, device=game.device)
         self.info: InfoFields | StepInfo | None = None
         self._stored: dict[str, Any] | None = None
-        self._read_plain = None if game.transforms_observations else game.reader.read_whole
+        self._floats = tuple(game.floats)
+        self._is_plain = game.reader.read_whole is not None and not game.transforms_observations
         self._tensor: Callable[[np.ndarray], Tensor] = torch.from_numpy if game.is_on_cpu else self._on_device
 
     def _on_device(self, value: np.ndarray) -> Tensor:
@@ -115,11 +119,19 @@ class GymnasiumWorld(EnvironmentWorld):
 
     def record_info(self, names: Sequence[str], aggregates: Aggregates) -> InfoFields:
         self.info = fields = InfoFields(names, self.num_worlds, aggregates)
+        self._ask_for_info()
         return fields
 
     def read_info(self, names: Sequence[str]) -> StepInfo:
         self.info = fields = StepInfo(names, self.num_worlds)
+        self._ask_for_info()
         return fields
+
+    def _ask_for_info(self) -> None:
+        """Tell the environments which fields are asked for, once they are open; a vector environment of the user's own
+        gives all that it has."""
+        if self.info is not None and "_vector" in self.__dict__ and not self.game.config.is_vector:
+            self._vector.read_info(list(self.info.paths))
 
     @property
     def vector(self) -> Any:
@@ -132,37 +144,40 @@ class GymnasiumWorld(EnvironmentWorld):
         game = self.game
         gym_actions = game.to_gym_actions(action.numpy() if game.is_on_cpu else action.cpu().numpy())
         try:
-            raw, rewards, terminated, truncated, infos = self._vector.step(gym_actions)
+            raw, rewards, terminated, truncated, infos = self._vector.step(gym_actions.copy())  # it may write into them
         except EnvironmentFailed as failed:
             failed.place = failed.place or self._place(failed.world)  # `_open` has set it if it failed there
             raise
+        arrays = game.reader.read(raw)
+        single = rewards.astype(np.float32)
+        are_finite = isfinite(vdot(single, single))  # the fastest look at few numbers; squares may overflow
+        for name in self._floats:
+            values = arrays[name]
+            are_finite = are_finite and isfinite(vdot(values, values))
+        if not are_finite:
+            self._require_numbers(arrays, single, terminated | truncated)
+        reward = self._tensor(single)
         self._episodes.add(gym_actions)
-        rewards = rewards.astype(np.float32)
         if self._awaiting_reset is not None or count_nonzero(terminated) or count_nonzero(truncated):
-            return self._step_with_ends(raw, rewards, terminated, truncated, infos)
+            return self._step_with_ends(arrays, rewards, terminated, truncated, infos)
         if self.info is not None:
             self.info.step(infos, None, None, False)
-        if self._read_plain is None:
-            observation = self._observe(game.reader.read(raw))
-        else:
-            observation = {WHOLE: self._tensor(self._read_plain(raw))}
+        observation = {WHOLE: self._tensor(arrays[WHOLE])} if self._is_plain else self._observe(arrays)
         self.observation = observation
-        reward = self._tensor(rewards)
         transformed = self._transform_rewards(rewards, None, None) if game.transforms_rewards else reward
         all_false = self._all_false
         return Outcome(observation, self.legal, transformed, reward, all_false, all_false, self._all_true, ())
 
     def _step_with_ends(
-        self, raw: Any, rewards: np.ndarray, terminated: np.ndarray, truncated: np.ndarray, infos: dict[str, Any]
+        self, arrays: Arrays, rewards: np.ndarray, terminated: np.ndarray, truncated: np.ndarray, infos: dict[str, Any]
     ) -> Outcome:
         """The rest of a step in which episodes end, or only begin because they ended in the step before."""
-        arrays = self.game.reader.read(raw)
         reset_only, self._awaiting_reset = self._awaiting_reset, None
         valid = None if reset_only is None else ~reset_only
-        if reset_only is not None:
+        if reset_only is not None and valid is not None:
             self._episodes.begin(reset_only)
             if self.game.config.is_vector:  # gymnasium's own give zeros there; others may give anything
-                rewards *= valid
+                rewards = np.where(valid, rewards, 0)
                 terminated, truncated = terminated & valid, truncated & valid
         ended = terminated | truncated
         if self.info is not None:
@@ -171,7 +186,7 @@ class GymnasiumWorld(EnvironmentWorld):
             observation, self.observation = self._end(arrays, ended, infos)
         else:
             observation = self.observation = self._observe(arrays)
-        reward = self._tensor(rewards)
+        reward = self._tensor(rewards.astype(np.float32))
         return Outcome(
             observation=observation,
             legal=self.legal,
@@ -207,8 +222,15 @@ class GymnasiumWorld(EnvironmentWorld):
             )
         final = infos["final_obs"]
         if isinstance(final, np.ndarray) and final.dtype == object:
-            return self.game.reader.read_list([final[i] for i in np.flatnonzero(ended)])
-        return {name: value[ended] for name, value in self.game.reader.read(final).items()}
+            last = self.game.reader.read_list([final[i] for i in np.flatnonzero(ended)])
+        else:
+            last = {name: value[ended] for name, value in self.game.reader.read(final).items()}
+        found = self._fault_of_observations(last)
+        if found is not None:
+            world = int(np.flatnonzero(ended)[found[0]])
+            step = self._episodes.num_steps_of(world)
+            raise EnvironmentFailed(found[1], world, self._place(world, f"step {step} of episode {{episode}}"))
+        return last
 
     def restart(self, where: Tensor) -> None:
         """Abandon the running episodes of some worlds, bool (B,), and begin the next ones; not possible in an
@@ -223,10 +245,34 @@ class GymnasiumWorld(EnvironmentWorld):
     def _reset(self, when: str, **options: Any) -> Arrays:
         """The first observations of new episodes. when: what the error of a failing environment says, see `_place`."""
         try:
-            return self.game.reader.read(self._vector.reset(**options)[0])
+            arrays = self.game.reader.read(self._vector.reset(**options)[0])
+            found = self._fault_of_observations(arrays)
+            if found is not None:
+                raise EnvironmentFailed(found[1], found[0])
         except EnvironmentFailed as failed:
             failed.place = self._place(failed.world, when)
             raise
+        return arrays
+
+    def _require_numbers(self, arrays: Arrays, rewards: np.ndarray, ended: np.ndarray) -> None:
+        """Raise EnvironmentFailed if a reward or an observation of a step is no number. ended: bool (B,)."""
+        config = self.game.config.reward
+        found = fault_of_numbers(rewards, "the reward", config.clip is not None and config.normalize is None)
+        if found is not None:
+            raise EnvironmentFailed(found[1], found[0], self._place(found[0]))
+        found = self._fault_of_observations(arrays)
+        if found is not None:
+            world, fault = found
+            begins = self._mode is AutoresetMode.SAME_STEP and bool(ended[world])
+            place = self._place(world, "the reset after episode {episode}") if begins else self._place(world)
+            raise EnvironmentFailed(fault, world, place)
+
+    def _fault_of_observations(self, arrays: Arrays) -> tuple[int, str] | None:
+        """The first row of an observation with what is no number, and what is wrong."""
+        config = self.game.config.observation
+        may_be_infinite = config.clip is not None and config.normalize is None
+        faults = (fault_of_numbers(arrays[name], text, may_be_infinite) for name, text in self.game.floats.items())
+        return next(filter(None, faults), None)
 
     @property
     def _name(self) -> str:
@@ -272,8 +318,8 @@ class GymnasiumWorld(EnvironmentWorld):
     def _transform_rewards(
         self, rewards: np.ndarray, reset_only: np.ndarray | None, ended: np.ndarray | None
     ) -> Tensor:
-        """The rewards to learn from, normalised and clipped as the config says. reset_only, ended: bool (B,), worlds
-        whose step only began an episode, and those whose episode has ended; None: none."""
+        """The rewards to learn from, normalised and clipped as the config says, as float32. reset_only, ended: bool
+        (B,), worlds whose step only began an episode, and those whose episode has ended; None: none."""
         game = self.game
         if game.config.reward.normalize is not None:
             self._returns = self._returns * game.config.reward.normalize.gamma + rewards
@@ -284,7 +330,7 @@ class GymnasiumWorld(EnvironmentWorld):
             rewards = game.reward_moments.scaled(rewards, game.config.reward.normalize.eps)
         if game.config.reward.clip is not None:
             rewards = rewards.clip(-game.config.reward.clip, game.config.reward.clip)
-        return self._tensor(rewards)
+        return self._tensor(rewards.astype(np.float32))
 
     # ---- open, close, store ------------------------------------------------------------------------------
 
@@ -300,6 +346,7 @@ class GymnasiumWorld(EnvironmentWorld):
             failed.place = self._place(failed.world, "when it is made")
             raise
         self._mode = autoreset_mode(vector)
+        self._ask_for_info()
         if stored is None or config.is_vector:
             self._episodes.numbers += 0 if stored is None else int(stored["episodes"].max()) + 1
             seed = episode_seed(self.key, 0, int(self._episodes.numbers[0]))
@@ -328,7 +375,8 @@ class GymnasiumWorld(EnvironmentWorld):
         before = {name: value.cpu().numpy() for name, value in stored["raw_observation"].items()}
         differs = awaiting_reset != have_ended
         for name, value in arrays.items():
-            differs |= (value != before[name]).reshape(self.num_worlds, -1).any(axis=1)
+            is_same = (value == before[name]) | ((value != value) & (before[name] != before[name]))  # nan is the same
+            differs |= ~is_same.reshape(self.num_worlds, -1).all(axis=1)
         self._raw_observation = arrays
         self._awaiting_reset = awaiting_reset if awaiting_reset.any() else None
         self.observation = {name: value.to(self.game.device) for name, value in stored["observation"].items()}

@@ -11,6 +11,7 @@ import gymnasium
 from pydantic import Field
 
 from palestra.config import ByName, Config, NonEmptyStr, NonNegativeInt, PositiveInt, UserConfig, load_class
+from palestra.games.gymnasium.memory import OwnMemory
 
 
 class WrapperConfig(Config):
@@ -217,6 +218,9 @@ AnyWrapper = Annotated[
 ]
 
 
+KEEPING = ("frame_stack", "delay", "max_and_skip", "sticky_action", "repeat_action")  # observations, or an action
+
+
 def wrap(env: gymnasium.Env, config: Config) -> gymnasium.Env:
     """Wrap an environment as a config says. A user's own class is called as (env, config)."""
     if isinstance(config, UserConfig):
@@ -226,6 +230,8 @@ def wrap(env: gymnasium.Env, config: Config) -> gymnasium.Env:
         return Fire(env)
     assert isinstance(config, WrapperConfig)
     arguments = {key: tuple(v) if isinstance(v, list) else v for key, v in config if key != "name"}
+    if config.name in KEEPING:  # type: ignore[attr-defined]
+        env = OwnMemory(env)
     return getattr(gymnasium.wrappers, config.wraps)(env, **arguments)
 
 

@@ -10,8 +10,9 @@ from torch import Tensor
 from torch import distributions as theirs
 
 from palestra.algorithms.kernels.categorical import CategoricalDraw
-from palestra.algorithms.parts.distributions import Categorical, ClippedGaussian, SquashedGaussian
+from palestra.algorithms.parts.distributions import Categorical, ClippedGaussian, HalfWidths, SquashedGaussian
 from palestra.algorithms.parts.distributions import _invert as invert
+from palestra.games.spaces import Box
 from palestra.randomness import random_floats, random_normals, world_keys
 
 CPU = torch.device("cpu")
@@ -207,3 +208,52 @@ def test_squashed_values_far_out_stay_numbers() -> None:
     assert log_prob.isfinite().all()
     assert gradient.isfinite().all()
     assert torch.allclose(distribution.action(value), torch.tensor([[2.0, 0.0]]))
+
+
+# ---- fixed numbers -------------------------------------------------------------------------------------
+
+LOCKED = Box((-1.0, 0.25, 0.0), (1.0, 0.25, 6.0))
+
+
+@pytest.mark.parametrize("make", [ClippedGaussian, SquashedGaussian.within])
+def test_a_fixed_number_is_played_and_counts_for_nothing(make: Any) -> None:
+    """All but the action itself is as if the Box had the other numbers alone."""
+    generator = torch.Generator().manual_seed(0)
+    mean, log_std, noise, other_mean = torch.randn(4, 5, 3, generator=generator).unbind()
+    free = [0, 2]
+    whole = make(torch.tensor(LOCKED.low), torch.tensor(LOCKED.high))
+    part = make(torch.tensor(LOCKED.low)[free], torch.tensor(LOCKED.high)[free])
+    value, log_prob = whole.draw(mean, log_std, noise)
+    expected_value, expected = part.draw(mean[:, free], log_std[:, free], noise[:, free])
+    action = whole.action(value)
+    assert torch.equal(log_prob, expected)
+    assert torch.equal(action[:, free], part.action(expected_value))
+    assert action[:, 1].tolist() == [0.25] * 5
+    assert torch.equal(
+        whole.log_prob(mean, log_std, value), part.log_prob(mean[:, free], log_std[:, free], value[:, free])
+    )
+    assert torch.allclose(whole.entropy(mean, log_std), part.entropy(mean[:, free], log_std[:, free]))
+    ours, theirs_ = (
+        family.distribution(m, s).kl_divergence(family.distribution(o, s))
+        for family, m, s, o in (
+            (whole, mean, log_std, other_mean),
+            (part, mean[:, free], log_std[:, free], other_mean[:, free]),
+        )
+    )
+    assert torch.equal(ours, theirs_)
+
+
+def test_bounded_is_what_has_a_width_in_float32() -> None:
+    largest = float(torch.finfo(torch.float32).max)
+    assert LOCKED.is_bounded
+    assert Box((1e9,), (1e9 + 1.0,)).is_bounded  # the same number in float32: fixed
+    assert not any(Box((-x,), (x,)).is_bounded for x in (largest, math.inf, 1e39))
+    assert not Box((0.0,), (math.inf,)).is_bounded
+    assert not Box((1.0,), (0.0,)).is_bounded
+    wide = Box((2e38,), (3e38,))
+    assert wide.is_bounded
+    assert HalfWidths(wide, CPU).inverse(torch.tensor([1.0])).tolist() == [pytest.approx(3e38)]
+    mixed = HalfWidths(Box((-largest, 2.0, -1.0), (largest, 2.0, 3.0)), CPU)
+    measured = mixed(torch.tensor([7.0, 2.0, 3.0]))
+    assert measured.tolist() == [7.0, 0.0, 1.0]
+    assert mixed.inverse(measured).tolist() == [7.0, 2.0, 3.0]

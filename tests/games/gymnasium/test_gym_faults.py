@@ -133,6 +133,37 @@ def test_a_spawned_process_imports_what_its_owner_may(capfd: pytest.CaptureFixtu
     assert capfd.readouterr() == ("", "")
 
 
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("where", ["reward", "observation"])
+def test_what_is_no_number_is_told_at_once(where: str, mode: str) -> None:
+    """NotANumber gives it in the third step of an episode; in which an episode may also end."""
+    world = gym_game("sync", mode, id="tests.gym_oddities:NotANumber-v0", arguments={"where": where}).make_world(
+        3, 7, training=True
+    )
+    entry = "the reward" if where == "reward" else "the observation[0]"
+    message = failing_world(world)
+    pattern = rf"tests\S+, world \d, step 3 of episode \d+: expected a finite number as {re.escape(entry)}, got nan"
+    assert re.fullmatch(pattern, message), message
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_what_is_no_number_at_the_end_or_the_beginning_of_an_episode_is_told_there(mode: str) -> None:
+    """Every episode of a Gap is one step long."""
+    for where, place in {"last": "step 1 of episode 2", "first": "the reset after episode 2"}.items():
+        world = gym_game("sync", mode, id="tests.gym_oddities:Gap-v0", arguments={"where": where}).make_world(
+            1, 7, True
+        )
+        expected = "expected a finite number as the observation['b'][1, 0], got "
+        assert failing_world(world) == f"tests.gym_oddities:Gap-v0, world 0, {place}: {expected}{np.inf}"
+
+
+def test_an_infinity_that_is_clipped_is_a_number() -> None:
+    changes = {"id": "tests.gym_oddities:Gap-v0", "arguments": {"where": "last"}}
+    world = gym_game("sync", "disabled", observation={"normalize": None, "clip": 5.0}, **changes).make_world(1, 7, True)
+    largest = [float(step(world).observation["b"].max()) for _ in range(5)]
+    assert largest == [0.0, 0.0, 5.0, 5.0, 5.0]
+
+
 def test_the_traceback_of_another_process_comes_along() -> None:
     failed = failing(vector("async", AutoresetMode.NEXT_STEP, Walk, partial(Breaking, "raise", 2)))
     [note] = failed.__notes__

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from palestra.games.gymnasium import GymnasiumGame
-from palestra.games.gymnasium.info import InfoFields
+from palestra.games.world import InfoFields
 from tests.games.gym_worlds import MODES, gym_game, played
 
 TELLING = "tests.gym_probes:Telling-v0"
@@ -28,6 +28,9 @@ class Kept:
         assert len(values) > 0
         self.values.setdefault(name, []).extend(values.tolist())
 
+    def add_count(self, name: str, num: int) -> None:
+        self.values.setdefault(name, []).extend([1] * num)
+
     def add(self, values: dict[str, np.ndarray]) -> None:
         for name, array in values.items():
             self.values.setdefault(name, []).extend(map(tuple, array.tolist()))
@@ -37,7 +40,7 @@ def watched(game: GymnasiumGame, names: list[str], num_steps: int) -> tuple[dict
     """What is gathered in so many steps, the fields, and the outcomes."""
     kept: Any = Kept()
     world = game.make_world(NUM_WORLDS, KEY, training=True)
-    world.info = fields = InfoFields(names, NUM_WORLDS, kept)
+    fields = world.record_info(names, kept)
     steps = [outcome for _, _, outcome in played(world, num_steps)]
     world.close()
     return kept.values, fields, steps
@@ -92,16 +95,38 @@ def test_an_environments_own_vector_needs_no_masks(same_step: bool) -> None:
 def test_what_never_comes_or_is_no_number_is_told_once_with_what_came() -> None:
     game = gym_game("sync", "same_step", id=TELLING)
     found, fields, _ = watched(game, ["agee", "age", "word", "inner", "episode/r", "only_at_reset"], 60)
+    there = "age, episode/l, inner/half, is_odd, list, pair, rare, word"
+    num = len(found.pop("info/word/left_out"))
     assert found.keys() == {"info/age", "final_info/age"}
-    there = "age, episode/l, inner/half, is_odd, list, only_at_reset, pair, rare, word"
     assert list(fields.news()) == [
         f"output.info: no step had the field 'agee'; the fields are: {there}",
-        "output.info: expected numbers in 'word', got another type; it is not recorded",
+        f"output.info: expected numbers of one shape in 'word', got {num} other values; such values are left out, and "
+        "counted as info/word/left_out",
         f"output.info: no step had the field 'inner'; the fields are: {there}",
         f"output.info: no step had the field 'episode/r'; the fields are: {there}",
         f"output.info: no step had the field 'only_at_reset'; the fields are: {there}",
     ]
     assert list(fields.news()) == []
+
+
+@pytest.mark.parametrize("way", ["sync", "async"])
+def test_what_nobody_records_is_left_alone_and_what_cannot_be_batched_is_counted(way: str) -> None:
+    chatty, names = gym_game(way, "same_step", id="tests.gym_oddities:Chatty-v0"), ["mixed", "rows", "maybe/inner"]
+    plain, _, steps = watched(chatty, [], 30)
+    assert plain == {}
+    found, fields, again = watched(chatty, names, 30)
+    ages = [age for outcome in again for age in outcome.observation["observation"][:, 1].int().tolist()]
+    assert ages == [age for outcome in steps for age in outcome.observation["observation"][:, 1].int().tolist()]
+    even = [age for age in ages if age % 2 == 0]
+    assert found["info/mixed"] == [age for age in ages if age % 2]
+    assert len(found["info/mixed/left_out"]) == len(even)
+    assert found["info/rows"] == [(0,)] * ages.count(1)
+    assert len(found["info/rows/left_out"]) == len(ages) - ages.count(1)
+    assert found["info/maybe/inner"] == even
+    assert [line.split(", got")[0] for line in fields.news()] == [
+        "output.info: expected numbers of one shape in 'mixed'",
+        "output.info: expected numbers of one shape in 'rows'",
+    ]
 
 
 def test_where_no_field_comes_that_is_told() -> None:

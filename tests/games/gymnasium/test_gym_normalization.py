@@ -50,6 +50,56 @@ def test_before_the_first_row_nothing_changes() -> None:
     assert np.array_equal(Moments((1,)).standardized(np.array([[3.0]]), 1e-12), [[3.0]])
 
 
+CLOCK = 1_700_000_000_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("dtype", "start", "pace"),
+    [
+        ("float64", 5_300_000.0, 0.01),
+        ("int32", 2_000_000_000, 1),
+        ("int64", CLOCK, 1),
+        ("uint64", 2**64 - 100, 3),
+    ],
+)
+def test_numbers_that_float32_cannot_tell_apart_are_normalised_as_they_are(
+    dtype: str, start: float, pace: float
+) -> None:
+    game = gym_game(id="tests.gym_oddities:Clock-v0", arguments={"dtype": dtype, "start": start, "pace": pace})
+    assert not game.make_world(1, KEY, training=False).observation["observation"].isnan().any()
+    game = gym_game(
+        id="tests.gym_oddities:Clock-v0", arguments={"dtype": dtype, "start": start, "pace": pace}, **NORMALIZE
+    )
+    world = game.make_world(1, KEY, training=True)
+    seen = [world.observation["observation"]]
+    for _ in range(8):
+        seen.append(world.step(torch.zeros(1).long(), torch.zeros(1)).observation["observation"])
+    times = np.arange(9) * pace
+    for step, value in enumerate(seen):
+        expected = (times[step] - times[: step + 1].mean()) / np.sqrt(times[: step + 1].var() + EPS)
+        assert np.allclose(value, expected, atol=1e-5)
+        assert value.dtype == torch.float32
+    state = world.state_dict(), game.state_dict()
+    world.close()
+    game.load_state_dict(state[1])
+    world.load_state_dict(state[0])
+    assert torch.equal(world.observation["observation"], seen[-1])
+    assert world.exact
+    own, _ = game.read_observation("agent", np.array([start], dtype=dtype))
+    assert np.allclose(game.transformed("agent", own)["observation"], -np.mean(times) / np.sqrt(times.var() + EPS))
+    game.close()
+
+
+def test_rewards_that_float32_cannot_tell_apart_are_normalised_as_they_are() -> None:
+    reward = {"normalize": {"gamma": 0.0, "eps": 1e-12}, "clip": None}
+    arguments = {"dtype": "float64", "start": 5_300_000.0, "pace": 0.01}
+    game = gym_game(id="tests.gym_oddities:Clock-v0", arguments=arguments, reward=reward)
+    world = game.make_world(1, KEY, training=True)
+    for _ in range(4):
+        world.step(torch.zeros(1).long(), torch.zeros(1))
+    assert np.isclose(game.reward_moments.variance, (np.arange(4) * 0.01).var(), rtol=1e-6)
+
+
 @every_mode
 def test_statistics_are_those_of_all_that_was_seen(mode: str) -> None:
     """Every observation once: the beginnings of episodes, and what followed each action."""

@@ -1,6 +1,6 @@
 """Environments of every allowed kind: episodes of one step, integers, every space, vectors in every mode, faults.
 
-Covers palestra.games.gymnasium.own_vector.
+Covers palestra.games.gymnasium.memory, palestra.games.gymnasium.own_vector.
 """
 
 import re
@@ -13,6 +13,7 @@ import torch
 from palestra.config import ConfigError, check
 from palestra.games.gymnasium import GymnasiumConfig, GymnasiumGame
 from palestra.games.spaces import Discrete, Space
+from palestra.recording.aggregates import Aggregates
 from tests.games.gym_worlds import CPU, MODES, assert_sound, gym_data, gym_game, played, rows, same_rows
 
 AUTORESET = {"next_step": "NextStep", "same_step": "SameStep", "disabled": "Disabled"}
@@ -77,6 +78,70 @@ def test_an_environment_sees_its_own_actions_and_its_entries_say_what_they_show(
         before = torch.where(ended, 3, age - 1)  # the fourth step shows 3 again
         assert torch.equal(outcome.reward, (outcome.valid & (before % 3 == torch.arange(3))).float())
     assert sum(int(outcome.truncated.sum()) for outcome in outcomes) == (12 if mode == "next_step" else 15)
+
+
+# ---- memory ------------------------------------------------------------------------------------------------
+
+REUSING = "tests.gym_oddities:Reusing-v0"
+
+
+@pytest.mark.parametrize(("way", "shared"), [("sync", False), ("sync", True), ("async", False)])
+@every_mode
+def test_arrays_and_infos_that_an_environment_writes_into_again_change_nothing(
+    way: str, mode: str, shared: bool
+) -> None:
+    kept, plain = Aggregates(["mean", "last", "count"]), Aggregates(["mean", "last", "count"])
+    expected_game, game = gym_game("sync", mode), gym_game(way, mode, id=REUSING, arguments={"shared": shared})
+    expected_world, world = expected_game.make_world(3, 7, training=True), game.make_world(3, 7, training=True)
+    expected_world.record_info(["age"], plain)
+    world.record_info(["age"], kept)
+    expected, found = rows(played(expected_world, 40)), rows(played(world, 40))
+    game.close()
+    assert_sound(found, mode)
+    assert same_rows(found, expected)
+    assert kept.take() == plain.take()
+
+
+def test_frames_that_a_wrapper_stacks_or_delays_are_those_that_it_was_given() -> None:
+    for wrapper in ({"name": "frame_stack", "stack_size": 3, "padding_type": "reset"}, {"name": "delay", "delay": 1}):
+        found, expected = (
+            torch.stack([seen.observation["observation"] for seen in stepped(game, 30, torch.zeros(2).long())])
+            for game in (
+                gym_game(id=REUSING, arguments={"shared": False}, wrappers=[wrapper]),
+                gym_game(wrappers=[wrapper]),
+            )
+        )
+        assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("wrappers", [[], [{"name": "repeat_action", "num_repeats": 2}]])
+@pytest.mark.parametrize("way", ["sync", "async"])
+def test_an_environment_that_writes_into_its_actions_changes_no_memory_of_them(
+    way: str, wrappers: list[dict[str, Any]]
+) -> None:
+    game = gym_game(way, id="tests.gym_oddities:Scaling-v0", wrappers=wrappers)
+    world, actions = game.make_world(2, 3, training=True), torch.tensor([[0.5, -0.25], [1.0, -1.0]])
+    given = actions.clone()
+    for _ in range(3):
+        seen = world.step(given, torch.zeros(2)).observation["observation"]
+        assert torch.equal(given, actions)
+        assert torch.equal(seen, actions)
+    for _ in range(2):  # what is remembered is played again twice
+        state = world.state_dict()
+        world.close()
+        assert torch.equal(state["actions"], actions.expand(3, 2, 2))
+        world.load_state_dict(state)
+        assert torch.equal(world.observation["observation"], actions)
+        assert world.exact
+    game.close()
+
+
+def test_a_vector_of_its_own_may_write_into_what_it_gave_and_got() -> None:
+    games = gym_game("entry_point", id="tests.gym_oddities:ReusingVector-v0"), gym_game()
+    found, expected = (rows(played(game.make_world(4, 7, training=True), 30)) for game in games)
+    assert found["terminated"].any()
+    assert_sound(found, "next_step")
+    assert expected["terminated"].any()
 
 
 # ---- vectors of their own ----------------------------------------------------------------------------------

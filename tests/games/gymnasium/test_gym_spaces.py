@@ -248,3 +248,11 @@ def test_a_film_of_mujoco_needs_no_screen(in_tmp_path: Path) -> None:
     else:
         assert len(returns) == 2
         assert film.stat().st_size > 1000
+
+
+def test_a_choice_of_many_needs_memory_for_its_rows_alone() -> None:
+    reader = ObservationReader(spaces.Discrete(200_000, start=-5))
+    hot = reader.read(np.array([-5, 0, 199_994]))["observation"]
+    assert (hot.shape, hot.dtype) == ((3, 200_000), np.float32)
+    assert hot.argmax(axis=1).tolist() == [0, 5, 199_999]
+    assert hot.sum(axis=1).tolist() == [1.0, 1.0, 1.0]
