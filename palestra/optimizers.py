@@ -2,7 +2,7 @@
 OptimizerConfig.
 
 Each steps on one vector of weights, and its step may be part of a compiled function. An algorithm sets the learning
-rate from its schedule before every opt step.
+rate from its schedule before every opt step. By hand they work as torch's do: `zero_grad`, `loss.backward`, `step`.
 """
 
 import inspect
@@ -10,7 +10,7 @@ import itertools
 import math
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, Literal, Self
 
@@ -41,7 +41,8 @@ class Optimizer(ABC):
     """Steps on a vector of weights, in place (see palestra.nets.weights.flatten_weights). A user's own class derives
     from it and carries its `Config`.
 
-    learning_rate: (), which the caller fills before a step. state: the optimizer's tensors by name, all there from the
+    learning_rate: (), which the caller fills before it steps on a gradient. scheduled: what the schedule gives now, to
+    which `follow_schedule` sets it; None: nobody has said. state: the optimizer's tensors by name, all there from the
     beginning, which a step changes in place. frozen: bool (P,), the weights that a step does not change, nor their
     entries of the state. factors: float32 (P,), by which each weight's steps are multiplied (`learning_rate_factors`);
     None: all are whole. layers: where each layer begins and ends in the vector, by name, if norms are recorded; else
@@ -54,6 +55,7 @@ class Optimizer(ABC):
         self.config = config
         self.weights = weights
         self.learning_rate = torch.zeros((), device=weights.device)
+        self.scheduled: Callable[[], float] | None = None
         self.frozen = torch.zeros(weights.shape, dtype=torch.bool, device=weights.device)
         self._masks: list[Tensor] = []
         self.factors: Tensor | None = None
@@ -63,9 +65,54 @@ class Optimizer(ABC):
     def update(self, gradient: Tensor) -> None:
         """Change all weights in place. gradient: of their shape."""
 
+    # ---- by hand, as those of torch -------------------------------------------------------------------------
+
+    def zero_grad(self) -> None:
+        """Forget the gradients that `backward` has left at the weights."""
+        for leaf in self._leaves():
+            leaf.grad = None
+
+    def follow_schedule(self) -> None:
+        """Set the learning rate to what its schedule gives now."""
+        if self.scheduled is None:
+            raise RuntimeError("expected an optimizer of a player, whose schedule says the learning rate, got another")
+        self.learning_rate.fill_(self.scheduled())
+
     @torch.no_grad()
-    def step(self, gradient: Tensor) -> None:
-        """Update the weights that are not frozen. gradient: (P,), of all weights."""
+    def _step_by_own_gradients(self) -> None:
+        """As torch's optimizers: weights without a gradient stay, and so do their entries of the state."""
+        whole, gradient = self.weights.grad, torch.zeros_like(self.weights.detach())
+        has_gradient, start = torch.zeros_like(self.frozen), 0
+        for part in getattr(self.weights, "parts", ()):
+            own = slice(start, start + part.numel())
+            if part.grad is not None:
+                gradient[own], has_gradient[own] = part.grad.flatten(), True
+            start += part.numel()
+        if whole is not None:  # of a network that is one operation on the vector
+            gradient, has_gradient = gradient + whole, torch.ones_like(has_gradient)
+        if not bool(has_gradient.any()):
+            raise RuntimeError("expected gradients of the weights (loss.backward() before step()), got none")
+        self.follow_schedule()
+        mask = ~has_gradient
+        self.freeze(mask)
+        try:
+            self.step(gradient)
+        finally:
+            self.thaw(mask)
+
+    def _leaves(self) -> list[Tensor]:
+        """Where `backward` leaves gradients: the vector of weights, and the parameters of which it is made."""
+        return [self.weights, *getattr(self.weights, "parts", ())]
+
+    # ---- on a gradient --------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def step(self, gradient: Tensor | None = None) -> None:
+        """Update the weights that are not frozen. gradient: (P,), of all weights; None: that which `backward` has left
+        at them, at the learning rate that the schedule gives now. Raises RuntimeError if there is none."""
+        if gradient is None:
+            self._step_by_own_gradients()
+            return
         is_masked = self._masks or torch.compiler.is_compiling()  # compiled code must handle masks that are set later
         if not is_masked and self.factors is None:
             self.update(gradient)
@@ -310,9 +357,11 @@ class TorchOptimizer(Optimizer):
         _by_number[self.number] = self
 
     @torch.no_grad()
-    def step(self, gradient: Tensor) -> None:
-        """Update the weights that are not frozen. gradient: (P,), of all weights; may be overwritten."""
-        if torch.compiler.is_compiling():
+    def step(self, gradient: Tensor | None = None) -> None:
+        """As in Optimizer; the gradient may be overwritten."""
+        if gradient is None:
+            self._step_by_own_gradients()
+        elif torch.compiler.is_compiling():
             _step_by_torch(self.weights, gradient, self.learning_rate, self.number)
         else:
             self.step_on(self.weights, gradient)

@@ -237,7 +237,7 @@ class Algorithm(metaclass=_AlgorithmType):
     """How one player learns.
 
     Must be implemented: `policy`, `learn`; may be: `predictor`, `choice_values`, `module`, `warm_start`,
-    `forget_waiting`, and both or none of `state_dict`, `load_state_dict`.
+    `learning_rate_of`, `forget_waiting`, and both or none of `state_dict`, `load_state_dict`.
     `__init__` fills the player's `nets`, `optimizers`, `lr_schedule`, `er_schedule`, `replay_buffer`.
 
     Hand-written kernels that stand in for methods are attributes of type `kernel_property`, named `..._kernel`, and
@@ -277,6 +277,13 @@ class Algorithm(metaclass=_AlgorithmType):
     def learn(self, turn: Turn) -> None:
         """One turn of the player: roll out, sample, update. A run that was stopped inside a turn calls it again: what
         stands in loops of the turn and is done is passed over, what stands between them is done again."""
+
+    def learning_rate_of(self, optimizer: str) -> float:
+        """What an optimizer of the player, by its name, learns at now, where somebody calls its `step` by hand. Raises
+        ValueError for a player without a schedule."""
+        if self.player.lr_schedule is None:
+            raise ValueError(f"{type(self).__name__} has no lr_schedule for {optimizer!r}; fill its learning_rate")
+        return self.player.lr_schedule(self.player.opt_steps)
 
     def forget_waiting(self) -> None:
         """Called between two turns, when the player has been frozen and learns again: drop rows of earlier roll-outs
