@@ -7,12 +7,13 @@ rate from its schedule before every opt step. By hand they work as torch's do: `
 
 import inspect
 import itertools
+import json
 import math
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 import numpy as np
 import torch
@@ -29,7 +30,7 @@ from palestra.config import (
     PositiveFloat,
     UserConfig,
 )
-from palestra.config.errors import listed
+from palestra.config.errors import listed, nearest
 from palestra.randomness import runs_on_cpu
 from palestra.runtime.compiling import njit
 
@@ -285,6 +286,27 @@ def flush_subnormals(state: Tensor) -> None:
 # ---- those of torch --------------------------------------------------------------------------------------
 
 
+OF_COMPUTING = ("foreach", "fused", "capturable", "differentiable")
+
+
+def usual_arguments(torch_class: Any) -> dict[str, Any]:
+    """The arguments of a class of torch.optim that a file must say, with torch's own values."""
+    parameters = list(inspect.signature(torch_class).parameters.values())[1:]  # without `params`
+    return {
+        each.name: list(each.default) if isinstance(each.default, tuple) else each.default
+        for each in parameters
+        if each.name not in ("lr", *OF_COMPUTING)
+    }
+
+
+def usual_optimizer(text: str) -> Any:
+    """What the name of a class of torch.optim stands for in an override: its config with torch's own values. Any other
+    text stands for itself."""
+    if text not in get_args(TorchOptimizerConfig.model_fields["name"].annotation):
+        return text
+    return {"name": text, "arguments": usual_arguments(getattr(torch.optim, text.partition(":")[2]))}
+
+
 class TorchOptimizerConfig(Config):
     name: Literal[
         "torch.optim:ASGD",
@@ -303,20 +325,27 @@ class TorchOptimizerConfig(Config):
     """torch's optimizer of that name: ASGD, Adadelta, Adafactor, Adagrad, Adam, AdamW, Adamax, NAdam, RAdam, RMSprop,
     Rprop, SGD"""
     arguments: dict[str, Any]
-    """what torch's class is called with, without lr, which the schedule of the learning rate sets before every step;
-    an argument that is not written here has torch's own default"""
+    """all that torch's class is called with, but lr, which the schedule of the learning rate sets before every step,
+    and what only says how a step is computed (foreach, fused, capturable, differentiable)"""
 
     @model_validator(mode="after")
     def _check_arguments(self) -> Self:
-        known = list(inspect.signature(self.torch_class).parameters)[1:]  # without `params`
-        known.remove("lr")
+        usual = usual_arguments(self.torch_class)
         faults = []
-        for key in self.arguments:
-            message = f"unknown argument of {self.name}; it has {', '.join(known)}"
+        for key in usual.keys() - self.arguments.keys():
+            message = f"expected a value (that of torch is {json.dumps(usual[key])}), but the key is missing"
+            faults.append(ConfigErrorItem(f"arguments.{key}", message))
+        for key in self.arguments.keys() - usual.keys():
+            near = nearest(key, usual)
+            message = (
+                f"unknown argument of {self.name}; {f'did you mean {near!r}?' if near else f'it has {listed(usual)}'}"
+            )
             if key == "lr":
                 message = "expected no lr among the arguments: the key learning_rate sets it, a schedule"
-            if key not in known:
-                faults.append(ConfigErrorItem(f"arguments.{key}", message))
+            elif key in OF_COMPUTING:
+                message = "expected no such key, because it changes nothing of what is computed"
+            faults.append(ConfigErrorItem(f"arguments.{key}", message))
+        faults.sort(key=str)
         if not faults:
             try:
                 self.torch_optimizer(nn.Parameter(torch.zeros(2)))
@@ -436,7 +465,10 @@ def learning_rate_factors(factors: Mapping[str, float], parameters: Mapping[str,
     return torch.cat(parts).to(next(iter(parameters.values())).device)
 
 
-OptimizerConfig = Annotated[AdamConfig | SGDConfig | TorchOptimizerConfig | UserConfig, ByName(user_class=Optimizer)]
+OptimizerConfig = Annotated[
+    AdamConfig | SGDConfig | TorchOptimizerConfig | UserConfig,
+    ByName(user_class=Optimizer, of_text=usual_optimizer),
+]
 
 
 def clip(gradient: Tensor, max_norm: float | None) -> tuple[Tensor, Tensor | float]:

@@ -20,6 +20,7 @@ from palestra.optimizers import (
     TorchOptimizerConfig,
     clip,
     learning_rate_factors,
+    usual_optimizer,
 )
 from palestra.storage.states import copied, decode, encode
 from tests.nets import making
@@ -146,8 +147,7 @@ def test_by_hand_it_steps_as_that_of_torch_also_where_some_weights_have_no_gradi
 
 
 def by_hand(config: dict[str, Any], weights: Tensor, rate: float) -> Optimizer:
-    arguments = {"alpha": 0.99, "eps": 1e-8, "weight_decay": 0.0, "momentum": 0.0, "centered": False}
-    optimizer = build(config | ({"arguments": arguments} if config["name"].startswith("torch") else {}), weights)
+    optimizer = build(usual_optimizer(config["name"]) if config.keys() == {"name"} else config, weights)
     optimizer.scheduled = lambda: rate
     return optimizer
 
@@ -230,8 +230,13 @@ TORCH: dict[str, dict[str, Any]] = {
 }
 
 
+def torch_config(name: str, **arguments: Any) -> dict[str, Any]:
+    usual = usual_optimizer(f"torch.optim:{name}")
+    return usual | {"arguments": usual["arguments"] | TORCH[name] | arguments}
+
+
 def by_torch(name: str, weights: Tensor, **arguments: Any) -> Optimizer:
-    return build({"name": f"torch.optim:{name}", "arguments": TORCH[name] | arguments}, weights)
+    return build(torch_config(name, **arguments), weights)
 
 
 def test_every_optimizer_of_torch_that_steps_on_one_gradient_has_a_name() -> None:
@@ -348,7 +353,7 @@ def test_a_factor_is_one_of_the_learning_rate(config: dict[str, Any]) -> None:
 @pytest.mark.parametrize("name", TORCH)
 def test_a_factor_multiplies_the_steps_of_one_of_torch(name: str) -> None:
     """Which is the same where these are linear in the learning rate. Adafactor's depend on all weights."""
-    config = {"name": f"torch.optim:{name}", "arguments": TORCH[name]}
+    config = torch_config(name)
     if name == "Adafactor":
         found = after_steps(config, FACTORS, 1.0)
         assert torch.equal(found[FACTORS == 0], gradient(100)[FACTORS == 0])
@@ -370,7 +375,7 @@ def test_frozen_weights_stay_whatever_their_factor(config: dict[str, Any]) -> No
 
 def test_frozen_weights_of_one_of_torch_stay_whatever_their_factor() -> None:
     frozen = torch.arange(50) % 2 == 0
-    config = {"name": "torch.optim:RMSprop", "arguments": TORCH["RMSprop"]}
+    config = torch_config("RMSprop")
     found, free = after_steps(config, FACTORS, 1.0, frozen), after_steps(config, FACTORS, 1.0)
     assert torch.equal(found[frozen], gradient(100)[frozen])
     assert torch.equal(found[~frozen], free[~frozen])
@@ -426,14 +431,24 @@ def test_one_of_torch_steps_inside_a_compiled_function() -> None:
 @pytest.mark.parametrize(
     ("data", "path", "message"),
     [
-        ({"name": "torch.optim:RMSprop", "arguments": {"lr": 0.1}}, "arguments.lr", "the key learning_rate sets it"),
+        (torch_config("RMSprop", lr=0.1), "arguments.lr", "the key learning_rate sets it"),
         (
-            {"name": "torch.optim:RMSprop", "arguments": {"alhpa": 0.9}},
-            "arguments.alhpa",
-            "unknown argument of torch.optim:RMSprop; it has alpha, eps, weight_decay, ",
+            torch_config("RMSprop", foreach=True),
+            "arguments.foreach",
+            "expected no such key, because it changes nothing",
         ),
         (
-            {"name": "torch.optim:RMSprop", "arguments": {"alpha": -1.0}},
+            torch_config("RMSprop", alhpa=0.9),
+            "arguments.alhpa",
+            "unknown argument of torch.optim:RMSprop; did you mean 'alpha'?",
+        ),
+        (
+            {"name": "torch.optim:Rprop", "arguments": {"etas": [0.5, 1.2], "step_sizes": [1e-6, 50]}},
+            "arguments.maximize",
+            "expected a value (that of torch is false), but the key is missing",
+        ),
+        (
+            torch_config("RMSprop", alpha=-1.0),
             "arguments",
             "expected those of torch.optim:RMSprop, but it raises: Invalid alpha value: -1.0",
         ),
