@@ -200,12 +200,14 @@ class OnPolicyLoss(ABC):
 
     May be set: `heads`, the outputs that it learns: `policy` (by which the player acts), `value`, `label` (two logits),
     or Head(name, num_outputs) of another kind; `estimators`, the names of those that it can learn from, None: any.
-    Both may be properties, which read `config`. Must be implemented: `terms`; may be: `begin`, `before_turn`,
-    `is_last_pass`, `after_turn`, and both or none of `state_dict`, `load_state_dict`.
+    Both may be properties, which read `config`. `is_of_one_pass`: whether it holds only as long as the policy is the
+    one that collected the roll-out. Must be implemented: `terms`; may be: `begin`, `before_turn`, `is_last_pass`,
+    `after_turn`, and both or none of `state_dict`, `load_state_dict`.
     """
 
     heads: tuple[str | Head, ...] = (POLICY, VALUE)
     estimators: tuple[str, ...] | None = None
+    is_of_one_pass: bool = False
 
     def __init__(self, config: Any) -> None:
         self.config = config
@@ -238,9 +240,10 @@ class OnPolicyLoss(ABC):
 
 
 class LossConfig(Config):
-    """Base of the configs of the losses of this package."""
+    """Base of the configs of the losses of this package. usual: values of its keys that `palestra config` prints."""
 
     made: ClassVar[Any]
+    usual: ClassVar[Mapping[str, Any]] = {}
 
     name: str
 
