@@ -32,6 +32,20 @@ SCRIPTED = {
     "ChooseFirstAgentModule": "choose_first",
     "ChooseLastAgentModule": "choose_last",
 }
+OPTIMIZERS: dict[str, tuple[str, dict[str, Any]]] = {  # torch's, with its own values
+    "adam": (
+        "Adam",
+        {
+            "betas": [0.9, 0.999],
+            "eps": 1e-8,
+            "weight_decay": 0,
+            "amsgrad": False,
+            "maximize": False,
+            "decoupled_weight_decay": False,
+        },
+    ),
+    "sgd": ("SGD", {"momentum": 0, "dampening": 0, "weight_decay": 0, "nesterov": False, "maximize": False}),
+}
 NETS = '''"""Networks of hironaka.trainer, as convert_hironaka.py found them. The weights lie in safetensors files."""
 
 from pathlib import Path
@@ -257,8 +271,8 @@ def optimizer(given: dict[str, Any]) -> dict[str, Any]:
     arguments = {key: value for key, value in given["args"].items() if key != "lr"}
     if given["name"] == "adam" and not arguments:
         return {"name": "adam", "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "weight_decay": 0.0}
-    name = {"adam": "Adam", "sgd": "SGD"}[given["name"]]
-    return {"name": f"torch.optim:{name}", "arguments": arguments}
+    name, usual = OPTIMIZERS[given["name"]]
+    return {"name": f"torch.optim:{name}", "arguments": usual | arguments}
 
 
 DIFFERENCES = [

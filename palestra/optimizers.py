@@ -2,17 +2,18 @@
 OptimizerConfig.
 
 Each steps on one vector of weights, and its step may be part of a compiled function. An algorithm sets the learning
-rate from its schedule before every opt step.
+rate from its schedule before every opt step. By hand they work as torch's do: `zero_grad`, `loss.backward`, `step`.
 """
 
 import inspect
 import itertools
+import json
 import math
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from fnmatch import fnmatchcase
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 import numpy as np
 import torch
@@ -29,7 +30,7 @@ from palestra.config import (
     PositiveFloat,
     UserConfig,
 )
-from palestra.config.errors import listed
+from palestra.config.errors import listed, nearest
 from palestra.randomness import runs_on_cpu
 from palestra.runtime.compiling import njit
 
@@ -41,7 +42,8 @@ class Optimizer(ABC):
     """Steps on a vector of weights, in place (see palestra.nets.weights.flatten_weights). A user's own class derives
     from it and carries its `Config`.
 
-    learning_rate: (), which the caller fills before a step. state: the optimizer's tensors by name, all there from the
+    learning_rate: (), which the caller fills before it steps on a gradient. scheduled: what the schedule gives now, to
+    which `follow_schedule` sets it; None: nobody has said. state: the optimizer's tensors by name, all there from the
     beginning, which a step changes in place. frozen: bool (P,), the weights that a step does not change, nor their
     entries of the state. factors: float32 (P,), by which each weight's steps are multiplied (`learning_rate_factors`);
     None: all are whole. layers: where each layer begins and ends in the vector, by name, if norms are recorded; else
@@ -54,6 +56,7 @@ class Optimizer(ABC):
         self.config = config
         self.weights = weights
         self.learning_rate = torch.zeros((), device=weights.device)
+        self.scheduled: Callable[[], float] | None = None
         self.frozen = torch.zeros(weights.shape, dtype=torch.bool, device=weights.device)
         self._masks: list[Tensor] = []
         self.factors: Tensor | None = None
@@ -63,9 +66,54 @@ class Optimizer(ABC):
     def update(self, gradient: Tensor) -> None:
         """Change all weights in place. gradient: of their shape."""
 
+    # ---- by hand, as those of torch -------------------------------------------------------------------------
+
+    def zero_grad(self) -> None:
+        """Forget the gradients that `backward` has left at the weights."""
+        for leaf in self._leaves():
+            leaf.grad = None
+
+    def follow_schedule(self) -> None:
+        """Set the learning rate to what its schedule gives now."""
+        if self.scheduled is None:
+            raise RuntimeError("expected an optimizer of a player, whose schedule says the learning rate, got another")
+        self.learning_rate.fill_(self.scheduled())
+
     @torch.no_grad()
-    def step(self, gradient: Tensor) -> None:
-        """Update the weights that are not frozen. gradient: (P,), of all weights."""
+    def _step_by_own_gradients(self) -> None:
+        """As torch's optimizers: weights without a gradient stay, and so do their entries of the state."""
+        whole, gradient = self.weights.grad, torch.zeros_like(self.weights.detach())
+        has_gradient, start = torch.zeros_like(self.frozen), 0
+        for part in getattr(self.weights, "parts", ()):
+            own = slice(start, start + part.numel())
+            if part.grad is not None:
+                gradient[own], has_gradient[own] = part.grad.flatten(), True
+            start += part.numel()
+        if whole is not None:  # of a network that is one operation on the vector
+            gradient, has_gradient = gradient + whole, torch.ones_like(has_gradient)
+        if not bool(has_gradient.any()):
+            raise RuntimeError("expected gradients of the weights (loss.backward() before step()), got none")
+        self.follow_schedule()
+        mask = ~has_gradient
+        self.freeze(mask)
+        try:
+            self.step(gradient)
+        finally:
+            self.thaw(mask)
+
+    def _leaves(self) -> list[Tensor]:
+        """Where `backward` leaves gradients: the vector of weights, and the parameters of which it is made."""
+        return [self.weights, *getattr(self.weights, "parts", ())]
+
+    # ---- on a gradient --------------------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def step(self, gradient: Tensor | None = None) -> None:
+        """Update the weights that are not frozen. gradient: (P,), of all weights; None: that which `backward` has left
+        at them, at the learning rate that the schedule gives now. Raises RuntimeError if there is none."""
+        if gradient is None:
+            self._step_by_own_gradients()
+            return
         is_masked = self._masks or torch.compiler.is_compiling()  # compiled code must handle masks that are set later
         if not is_masked and self.factors is None:
             self.update(gradient)
@@ -238,6 +286,27 @@ def flush_subnormals(state: Tensor) -> None:
 # ---- those of torch --------------------------------------------------------------------------------------
 
 
+OF_COMPUTING = ("foreach", "fused", "capturable", "differentiable")
+
+
+def usual_arguments(torch_class: Any) -> dict[str, Any]:
+    """The arguments of a class of torch.optim that a file must say, with torch's own values."""
+    parameters = list(inspect.signature(torch_class).parameters.values())[1:]  # without `params`
+    return {
+        each.name: list(each.default) if isinstance(each.default, tuple) else each.default
+        for each in parameters
+        if each.name not in ("lr", *OF_COMPUTING)
+    }
+
+
+def usual_optimizer(text: str) -> Any:
+    """What the name of a class of torch.optim stands for in an override: its config with torch's own values. Any other
+    text stands for itself."""
+    if text not in get_args(TorchOptimizerConfig.model_fields["name"].annotation):
+        return text
+    return {"name": text, "arguments": usual_arguments(getattr(torch.optim, text.partition(":")[2]))}
+
+
 class TorchOptimizerConfig(Config):
     name: Literal[
         "torch.optim:ASGD",
@@ -256,20 +325,27 @@ class TorchOptimizerConfig(Config):
     """torch's optimizer of that name: ASGD, Adadelta, Adafactor, Adagrad, Adam, AdamW, Adamax, NAdam, RAdam, RMSprop,
     Rprop, SGD"""
     arguments: dict[str, Any]
-    """what torch's class is called with, without lr, which the schedule of the learning rate sets before every step;
-    an argument that is not written here has torch's own default"""
+    """all that torch's class is called with, but lr, which the schedule of the learning rate sets before every step,
+    and what only says how a step is computed (foreach, fused, capturable, differentiable)"""
 
     @model_validator(mode="after")
     def _check_arguments(self) -> Self:
-        known = list(inspect.signature(self.torch_class).parameters)[1:]  # without `params`
-        known.remove("lr")
+        usual = usual_arguments(self.torch_class)
         faults = []
-        for key in self.arguments:
-            message = f"unknown argument of {self.name}; it has {', '.join(known)}"
+        for key in usual.keys() - self.arguments.keys():
+            message = f"expected a value (that of torch is {json.dumps(usual[key])}), but the key is missing"
+            faults.append(ConfigErrorItem(f"arguments.{key}", message))
+        for key in self.arguments.keys() - usual.keys():
+            near = nearest(key, usual)
+            message = (
+                f"unknown argument of {self.name}; {f'did you mean {near!r}?' if near else f'it has {listed(usual)}'}"
+            )
             if key == "lr":
                 message = "expected no lr among the arguments: the key learning_rate sets it, a schedule"
-            if key not in known:
-                faults.append(ConfigErrorItem(f"arguments.{key}", message))
+            elif key in OF_COMPUTING:
+                message = "expected no such key, because it changes nothing of what is computed"
+            faults.append(ConfigErrorItem(f"arguments.{key}", message))
+        faults.sort(key=str)
         if not faults:
             try:
                 self.torch_optimizer(nn.Parameter(torch.zeros(2)))
@@ -310,9 +386,11 @@ class TorchOptimizer(Optimizer):
         _by_number[self.number] = self
 
     @torch.no_grad()
-    def step(self, gradient: Tensor) -> None:
-        """Update the weights that are not frozen. gradient: (P,), of all weights; may be overwritten."""
-        if torch.compiler.is_compiling():
+    def step(self, gradient: Tensor | None = None) -> None:
+        """As in Optimizer; the gradient may be overwritten."""
+        if gradient is None:
+            self._step_by_own_gradients()
+        elif torch.compiler.is_compiling():
             _step_by_torch(self.weights, gradient, self.learning_rate, self.number)
         else:
             self.step_on(self.weights, gradient)
@@ -387,7 +465,10 @@ def learning_rate_factors(factors: Mapping[str, float], parameters: Mapping[str,
     return torch.cat(parts).to(next(iter(parameters.values())).device)
 
 
-OptimizerConfig = Annotated[AdamConfig | SGDConfig | TorchOptimizerConfig | UserConfig, ByName(user_class=Optimizer)]
+OptimizerConfig = Annotated[
+    AdamConfig | SGDConfig | TorchOptimizerConfig | UserConfig,
+    ByName(user_class=Optimizer, of_text=usual_optimizer),
+]
 
 
 def clip(gradient: Tensor, max_norm: float | None) -> tuple[Tensor, Tensor | float]:

@@ -1,5 +1,6 @@
 """The optimizers are torch's, on one vector; compiled or not."""
 
+import copy
 import json
 from typing import Any, get_args
 
@@ -9,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from palestra.config import Config, ConfigError, check
-from palestra.nets.weights import compiled
+from palestra.nets.flat import FlatNet
+from palestra.nets.weights import compiled, flatten_weights
 from palestra.optimizers import (
     SMALLEST_NORMAL,
     STEPS_PER_FLUSH,
@@ -18,8 +20,10 @@ from palestra.optimizers import (
     TorchOptimizerConfig,
     clip,
     learning_rate_factors,
+    usual_optimizer,
 )
 from palestra.storage.states import copied, decode, encode
+from tests.nets import making
 
 ADAM = {"name": "adam", "beta1": 0.8, "beta2": 0.99, "eps": 1e-5, "weight_decay": 0.0}
 SGD = {"name": "sgd", "momentum": 0.0, "weight_decay": 0.0}
@@ -41,11 +45,11 @@ def build(config: dict[str, Any], weights: Tensor) -> Optimizer:
     return optimizer
 
 
-def build_torch(config: dict[str, Any], weights: Tensor) -> torch.optim.Optimizer:
+def build_torch(config: dict[str, Any], weights: list[Tensor]) -> torch.optim.Optimizer:
     if config["name"] == "sgd":
-        return torch.optim.SGD([weights], 0.0, config["momentum"], weight_decay=config["weight_decay"])
+        return torch.optim.SGD(weights, 0.0, config["momentum"], weight_decay=config["weight_decay"])
     betas = (config["beta1"], config["beta2"])
-    return torch.optim.AdamW([weights], 0.0, betas, config["eps"], config["weight_decay"])
+    return torch.optim.AdamW(weights, 0.0, betas, config["eps"], config["weight_decay"])
 
 
 def gradient(step: int) -> Tensor:
@@ -70,7 +74,7 @@ def mode(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Non
 def test_steps_are_those_of_torch(config: dict[str, Any]) -> None:
     weights, expected = nn.Parameter(gradient(100)), nn.Parameter(gradient(100))
     run(build(config, weights), range(20))
-    optimizer = build_torch(config, expected)
+    optimizer = build_torch(config, [expected])
     for step in range(20):
         optimizer.param_groups[0]["lr"] = 0.1 / (step + 1)
         expected.grad = gradient(step)
@@ -96,7 +100,7 @@ def test_an_optimizer_that_is_restored_goes_on_to_the_bit(config: dict[str, Any]
 @pytest.mark.parametrize("config", [ADAM, SGD | {"momentum": 0.8}])
 def test_the_state_of_a_weight_without_gradient_becomes_0_and_no_subnormal_number(config: dict[str, Any]) -> None:
     weights, expected = nn.Parameter(gradient(100)), nn.Parameter(gradient(100))
-    optimizer, torchs = build(config, weights), build_torch(config, expected)
+    optimizer, torchs = build(config, weights), build_torch(config, [expected])
     optimizer.learning_rate.fill_(0.01)
     torchs.param_groups[0]["lr"] = 0.01
     is_dead = torch.arange(50) < 20
@@ -112,6 +116,80 @@ def test_the_state_of_a_weight_without_gradient_becomes_0_and_no_subnormal_numbe
     assert (optimizer.state[decaying][is_dead] == 0.0).all()
     assert (optimizer.state[decaying][~is_dead] != 0.0).all()
     assert torch.allclose(weights, expected, rtol=1e-4, atol=1e-5)
+
+
+# ---- by hand -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "config",
+    [ADAM | {"weight_decay": 0.1}, SGD | {"momentum": 0.9, "weight_decay": 0.1}, {"name": "torch.optim:RMSprop"}],
+)
+def test_by_hand_it_steps_as_that_of_torch_also_where_some_weights_have_no_gradient(config: dict[str, Any]) -> None:
+    net = nn.ModuleList([nn.Linear(3, 2), nn.Linear(3, 2)])
+    other = copy.deepcopy(net)
+    optimizer = by_hand(config, flatten_weights(net), rate=0.1)
+    torchs = (
+        torch.optim.RMSprop(other.parameters())
+        if config["name"].startswith("torch")
+        else build_torch(config, list(other.parameters()))
+    )
+    torchs.param_groups[0]["lr"] = 0.1
+    for step in range(6):
+        skips = step % 2 if config["name"] != "adam" else 0  # ours counts the steps of all weights together
+        learned = slice(skips, 2)
+        for each, modules in ((optimizer, net), (torchs, other)):
+            each.zero_grad()
+            sum(layer(torch.ones(4, 3)).square().sum() for layer in modules[learned]).backward()
+            each.step()
+    for one, expected in zip(net.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(one, expected)
+
+
+def by_hand(config: dict[str, Any], weights: Tensor, rate: float) -> Optimizer:
+    optimizer = build(usual_optimizer(config["name"]) if config.keys() == {"name"} else config, weights)
+    optimizer.scheduled = lambda: rate
+    return optimizer
+
+
+def test_gradients_add_up_until_they_are_forgotten_and_a_step_without_any_is_an_error() -> None:
+    net = nn.Linear(3, 2)
+    weights = flatten_weights(net)
+    optimizer, before = by_hand(SGD, weights, rate=1.0), weights.clone()
+    for _ in range(2):
+        net(torch.ones(1, 3)).sum().backward()
+    optimizer.step()
+    torch.testing.assert_close(before - weights, torch.full((8,), 2.0))
+    optimizer.zero_grad()
+    with pytest.raises(
+        RuntimeError, match=r"expected gradients of the weights \(loss.backward\(\) before step\(\)\), got none"
+    ):
+        optimizer.step()
+    torch.testing.assert_close(before - weights, torch.full((8,), 2.0))
+
+
+def test_by_hand_the_gradient_of_a_network_of_kernels_counts() -> None:
+    spaces = {"x": making.space((3,))}
+    net = making.build({"name": "mlp", "net_arch": [8], "activation": "tanh"}, spaces)
+    flat = FlatNet(net, by_hand=True)
+    assert flat.learning_nets is not None
+    optimizer, before = by_hand(SGD, flat.weights, rate=1.0), flat.weights.detach().clone()
+    observation = {"x": torch.ones(2, 3)}
+    gradient = flat.gradient(flat(observation).sum())
+    flat(observation).sum().backward()
+    optimizer.step()
+    assert torch.equal(before - gradient, flat.weights)
+
+
+def test_an_optimizer_without_a_schedule_says_so() -> None:
+    net = nn.Linear(3, 2)
+    optimizer = build(SGD, flatten_weights(net))
+    net(torch.ones(1, 3)).sum().backward()
+    with pytest.raises(RuntimeError, match="expected an optimizer of a player, whose schedule says the learning rate"):
+        optimizer.step()
+
+
+# ---- on a gradient -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("max_norm", "expected"), [(None, 5.0), (10.0, 5.0), (1.0, 1.0)])
@@ -152,8 +230,13 @@ TORCH: dict[str, dict[str, Any]] = {
 }
 
 
+def torch_config(name: str, **arguments: Any) -> dict[str, Any]:
+    usual = usual_optimizer(f"torch.optim:{name}")
+    return usual | {"arguments": usual["arguments"] | TORCH[name] | arguments}
+
+
 def by_torch(name: str, weights: Tensor, **arguments: Any) -> Optimizer:
-    return build({"name": f"torch.optim:{name}", "arguments": TORCH[name] | arguments}, weights)
+    return build(torch_config(name, **arguments), weights)
 
 
 def test_every_optimizer_of_torch_that_steps_on_one_gradient_has_a_name() -> None:
@@ -270,7 +353,7 @@ def test_a_factor_is_one_of_the_learning_rate(config: dict[str, Any]) -> None:
 @pytest.mark.parametrize("name", TORCH)
 def test_a_factor_multiplies_the_steps_of_one_of_torch(name: str) -> None:
     """Which is the same where these are linear in the learning rate. Adafactor's depend on all weights."""
-    config = {"name": f"torch.optim:{name}", "arguments": TORCH[name]}
+    config = torch_config(name)
     if name == "Adafactor":
         found = after_steps(config, FACTORS, 1.0)
         assert torch.equal(found[FACTORS == 0], gradient(100)[FACTORS == 0])
@@ -292,7 +375,7 @@ def test_frozen_weights_stay_whatever_their_factor(config: dict[str, Any]) -> No
 
 def test_frozen_weights_of_one_of_torch_stay_whatever_their_factor() -> None:
     frozen = torch.arange(50) % 2 == 0
-    config = {"name": "torch.optim:RMSprop", "arguments": TORCH["RMSprop"]}
+    config = torch_config("RMSprop")
     found, free = after_steps(config, FACTORS, 1.0, frozen), after_steps(config, FACTORS, 1.0)
     assert torch.equal(found[frozen], gradient(100)[frozen])
     assert torch.equal(found[~frozen], free[~frozen])
@@ -348,14 +431,24 @@ def test_one_of_torch_steps_inside_a_compiled_function() -> None:
 @pytest.mark.parametrize(
     ("data", "path", "message"),
     [
-        ({"name": "torch.optim:RMSprop", "arguments": {"lr": 0.1}}, "arguments.lr", "the key learning_rate sets it"),
+        (torch_config("RMSprop", lr=0.1), "arguments.lr", "the key learning_rate sets it"),
         (
-            {"name": "torch.optim:RMSprop", "arguments": {"alhpa": 0.9}},
-            "arguments.alhpa",
-            "unknown argument of torch.optim:RMSprop; it has alpha, eps, weight_decay, ",
+            torch_config("RMSprop", foreach=True),
+            "arguments.foreach",
+            "expected no such key, because it changes nothing",
         ),
         (
-            {"name": "torch.optim:RMSprop", "arguments": {"alpha": -1.0}},
+            torch_config("RMSprop", alhpa=0.9),
+            "arguments.alhpa",
+            "unknown argument of torch.optim:RMSprop; did you mean 'alpha'?",
+        ),
+        (
+            {"name": "torch.optim:Rprop", "arguments": {"etas": [0.5, 1.2], "step_sizes": [1e-6, 50]}},
+            "arguments.maximize",
+            "expected a value (that of torch is false), but the key is missing",
+        ),
+        (
+            torch_config("RMSprop", alpha=-1.0),
             "arguments",
             "expected those of torch.optim:RMSprop, but it raises: Invalid alpha value: -1.0",
         ),

@@ -31,6 +31,7 @@ from typer.testing import CliRunner
 import palestra
 from palestra.cli import app
 from palestra.evaluation import evaluator
+from palestra.optimizers import usual_optimizer
 from palestra.storage.records_file import read_records
 from palestra.storage.replay_file import load_replay, save_replay
 from palestra.storage.run_folder import RunFolder
@@ -44,6 +45,11 @@ PATIENCE_S = 300.0
 MakeConfig = Callable[..., dict[str, Any]]
 
 pytestmark = pytest.mark.usefixtures("no_plots")
+
+
+def _torch(name: str, **arguments: Any) -> dict[str, Any]:
+    usual = usual_optimizer(f"torch.optim:{name}")
+    return usual | {"arguments": usual["arguments"] | arguments}
 
 
 def num_safe_points(config: dict[str, Any], run: Path) -> int:
@@ -104,8 +110,8 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "players.host.algorithm.net": {"name": "deep_sets", "point_widths": [8], "head_widths": [8]},
     },
     "optimizers of torch": {
-        "players.host.algorithm.optimizer": {"name": "torch.optim:NAdam", "arguments": {"weight_decay": 0.01}},
-        "players.agent.algorithm.optimizer": {"name": "torch.optim:RMSprop", "arguments": {"momentum": 0.9}},
+        "players.host.algorithm.optimizer": _torch("NAdam", weight_decay=0.01),
+        "players.agent.algorithm.optimizer": _torch("RMSprop", momentum=0.9),
     },
     "prioritized replay, softmax": {
         "players.host.algorithm.replay_buffer": PRIORITIZED,

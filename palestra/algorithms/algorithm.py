@@ -163,6 +163,10 @@ class AlgorithmConfig(Config):
         """What does not go with the size of the player's roll-outs, with paths below this config."""
         return []
 
+    def notes(self) -> list[str]:
+        """What is allowed and seldom meant: lines that begin with a key, for `check` and for the start of a run."""
+        return []
+
     def build(self, player: Player) -> "Algorithm":
         raise NotImplementedError
 
@@ -237,7 +241,7 @@ class Algorithm(metaclass=_AlgorithmType):
     """How one player learns.
 
     Must be implemented: `policy`, `learn`; may be: `predictor`, `choice_values`, `module`, `warm_start`,
-    `forget_waiting`, and both or none of `state_dict`, `load_state_dict`.
+    `learning_rate_of`, `forget_waiting`, and both or none of `state_dict`, `load_state_dict`.
     `__init__` fills the player's `nets`, `optimizers`, `lr_schedule`, `er_schedule`, `replay_buffer`.
 
     Hand-written kernels that stand in for methods are attributes of type `kernel_property`, named `..._kernel`, and
@@ -278,6 +282,13 @@ class Algorithm(metaclass=_AlgorithmType):
         """One turn of the player: roll out, sample, update. A run that was stopped inside a turn calls it again: what
         stands in loops of the turn and is done is passed over, what stands between them is done again."""
 
+    def learning_rate_of(self, optimizer: str) -> float:
+        """What an optimizer of the player, by its name, learns at now, where somebody calls its `step` by hand. Raises
+        ValueError for a player without a schedule."""
+        if self.player.lr_schedule is None:
+            raise ValueError(f"{type(self).__name__} has no lr_schedule for {optimizer!r}; fill its learning_rate")
+        return self.player.lr_schedule(self.player.opt_steps)
+
     def forget_waiting(self) -> None:
         """Called between two turns, when the player has been frozen and learns again: drop rows of earlier roll-outs
         that wait to be learned from. What lies in a replay buffer stays."""
@@ -312,8 +323,8 @@ class Algorithm(metaclass=_AlgorithmType):
         return edit is None
 
     def begin_run(self) -> list[str]:
-        """Choose kernels anew; called when a run begins, for by then methods may have been changed. Gives a line for
-        each kernel that steps aside for that."""
+        """Choose kernels anew; called when a run begins, for by then methods may have been changed. Gives the notes of
+        the config, and a line for each kernel that steps aside."""
         for part in [*reachable(self)]:
             if isinstance(part, FlatNet):
                 part.renew()
@@ -321,7 +332,8 @@ class Algorithm(metaclass=_AlgorithmType):
         self._edits = {}
         self.kernels_in_use()
         is_on_cpu = self.player.device.type == "cpu"
-        return [*self._edits.values(), *(edits_of(self.player.nets.values()) if is_on_cpu else [])]
+        notes = self.config.notes() if isinstance(self.config, AlgorithmConfig) else []
+        return [*notes, *self._edits.values(), *(edits_of(self.player.nets.values()) if is_on_cpu else [])]
 
     def kernels_in_use(self) -> dict[str, str]:
         """What computes: by the name of the kernel "by hand", or "torch"."""

@@ -147,6 +147,13 @@ class OnPolicyConfig(AlgorithmConfig):
         message = f"expected at most {num_sequences} (a roll-out has so many {what}), got {self.num_minibatches}"
         return [ConfigErrorItem("num_minibatches", message)]
 
+    def notes(self) -> list[str]:
+        loss = loss_of(self.loss)
+        if loss is None or not loss.is_of_one_pass or self.num_passes == 1:
+            return []
+        why = f"{self.loss.name!r} holds for the policy that collected it alone, which the first pass has changed"
+        return [f"num_passes: {self.num_passes} passes over a roll-out are made, but {why}; 1 is usual"]
+
     def build(self, player: Player) -> "OnPolicy":
         return OnPolicy(self, player)
 

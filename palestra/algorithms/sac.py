@@ -307,6 +307,13 @@ class SAC(Algorithm):
             turn.before_step()
             turn.after_step(self.opt_step(self.buffer.sample(config.batch_size)))
 
+    def learning_rate_of(self, optimizer: str) -> float:
+        config, coefficient = self.config, self.config.entropy_coefficient
+        schedules = {"policy": config.policy_learning_rate, "critics": config.critic_learning_rate}
+        if isinstance(coefficient, AutomaticConfig):
+            schedules["entropy_coefficient"] = coefficient.learning_rate
+        return schedules[optimizer](self.player.opt_steps)
+
     def forget_waiting(self) -> None:
         self.transition_builder.forget_waiting()
 

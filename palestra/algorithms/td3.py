@@ -251,6 +251,11 @@ class TD3(Algorithm):
             turn.before_step()
             turn.after_step(self.opt_step(self.buffer.sample(config.batch_size)))
 
+    def learning_rate_of(self, optimizer: str) -> float:
+        config = self.config
+        schedules = {"policy": config.policy_learning_rate, "critics": config.critic_learning_rate}
+        return schedules[optimizer](self.player.opt_steps)
+
     def forget_waiting(self) -> None:
         self.transition_builder.forget_waiting()
 

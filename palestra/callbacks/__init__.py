@@ -27,4 +27,12 @@ def make_callback(config: CallbackConfig | UserConfig | dict[str, Any]) -> Callb
     return callback
 
 
-__all__ = ["AnyCallbackConfig", "Callback", "make_callback"]
+def required_callback(given: object) -> Callback:
+    """What a program gives as a callback. Raises TypeError for anything else than an object of a Callback."""
+    if not isinstance(given, Callback):
+        expected = "expected objects of classes that derive from palestra.Callback"
+        raise TypeError(f"callbacks: {expected}, got {given!r:.80}")
+    return given
+
+
+__all__ = ["AnyCallbackConfig", "Callback", "make_callback", "required_callback"]

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from palestra.algorithms.algorithm import AlgorithmConfig
 from palestra.config import ConfigError, checking
 from palestra.games.config import GameConfig
 from palestra.recording import make_recorders
@@ -39,11 +40,27 @@ def dry_run(config: str | Path | BaseRunConfig, overrides: Sequence[str]) -> Che
     return Checked(_plan(read), [*_unmade_environments(read, fit), *_missing_extras(read), *missing])
 
 
+def require_printable(config: RunConfig) -> None:
+    """Raise ConfigError for a config that `check` would refuse on a machine that has its device."""
+    execution = config.execution.model_copy(update={"device": "cpu"})
+    dry_run(config.model_copy(update={"execution": execution}), ())
+
+
 def _plan(config: BaseRunConfig) -> list[str]:
     trainer = named_class(config)
     stages = {"train": trainer.train_stage(config), "test": trainer.test_stage(config)}
-    turns = config.game.describe_turns() if isinstance(config, RunConfig) else []
-    return [*(stage_text(name, stage) for name, stage in stages.items()), *turns]
+    lines = [stage_text(name, stage) for name, stage in stages.items()]
+    if isinstance(config, RunConfig):
+        lines += [*config.game.describe_turns(), *_notes(config)]
+    return lines
+
+
+def _notes(config: RunConfig) -> Iterator[str]:
+    """What the algorithms of players say of their keys."""
+    for name in config.learners():
+        algorithm = config.players[name].algorithm  # type: ignore[union-attr]
+        if isinstance(algorithm, AlgorithmConfig):
+            yield from (f"players.{name}.algorithm.{note}" for note in algorithm.notes())
 
 
 def dry_tournament(file: Path, overrides: Sequence[str]) -> Checked:

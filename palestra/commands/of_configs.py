@@ -91,6 +91,7 @@ def config(
     """Print a complete config, each key with its comment: a shipped one, or one for an algorithm and a game, with
     networks that fit it."""
     with one_line_errors():
+        from palestra.commands.check import dry_tournament, require_printable
         from palestra.commands.suggest_config import shipped_tournaments, suggested_config
         from palestra.commands.suggest_dialogue import game_and_overrides
         from palestra.config import render
@@ -104,10 +105,13 @@ def config(
             print(render(suggested_sweep(words or []), SweepConfig), end="")
             return
         if (tournament := shipped_tournaments().get(name)) is not None:
+            dry_tournament(tournament, words or [])
             print(render(read_tournament(tournament, words or []), TournamentConfig), end="")
             return
         game, overrides = game_and_overrides(words or [])
-        print(render(suggested_config(name, game, overrides), RunConfig), end="")
+        suggested = suggested_config(name, game, overrides)
+        require_printable(suggested)
+        print(render(suggested, RunConfig), end="")
 
 
 @commands.command(name="list")

@@ -11,7 +11,12 @@ import torch
 
 from palestra.commands.fitting_nets import with_fitting_nets
 from palestra.commands.suggest_loss import with_loss
-from palestra.commands.suggest_tensor_game import DISCRETE_ENTROPY, tensor_game_config, with_overrides_of_game
+from palestra.commands.suggest_tensor_game import (
+    DISCRETE_ENTROPY,
+    config_that_trains,
+    tensor_game_config,
+    with_overrides_of_game,
+)
 from palestra.config import ConfigError, ConfigErrorItem, check, checking, load_yaml
 from palestra.config.errors import nearest
 from palestra.config.variants import members_of, names_of
@@ -22,7 +27,6 @@ from palestra.games.gymnasium.environments import make_environment
 from palestra.games.gymnasium.wrappers import has_fire
 from palestra.games.spaces import Box, Discrete
 from palestra.runs.config import AnyAlgorithm, RunConfig, read_config
-from palestra.training import make_trainer
 
 GYMNASIUM = "gymnasium"
 MAX_ROUNDS = 27_000  # of an evaluation where the environment has no limit: half an hour of Atari
@@ -83,12 +87,12 @@ def _suggested(name: str, game: str | None, overrides: Sequence[str]) -> RunConf
             if stem in data and data[stem]["game"]["name"] == game:
                 return read_config(data[stem], overrides)
         bases = {stem: each for stem, each in data.items() if not is_atari(each["game"].get("id", ""))}
-        return read_config(tensor_game_config(name, game, overrides, bases), overrides)
+        return tensor_game_config(name, game, overrides, bases)
     if f"{name}-{game}" in shipped:
         return read_config(with_loss(load_yaml(shipped[f"{name}-{game}"]), overrides), overrides)
     if "-" not in game:
         raise _error(f"{name} {game}", _expected_game(name, repr(game), shipped))
-    return read_config(fitted_config(name, game, list(shipped.values()), overrides), overrides)
+    return fitted_config(name, game, list(shipped.values()), overrides)
 
 
 def _error(path: str, message: str) -> ConfigError:
@@ -134,17 +138,17 @@ def _expected_game(algorithm: str, got: str, shipped: Mapping[str, Path]) -> str
 def fitted_config(algorithm: str, env_id: str, shipped: Sequence[Path], overrides: Sequence[str]) -> RunConfig:
     """A config for an environment: the first shipped Gymnasium config of that algorithm that fits its actions, with its
     usual arguments and with networks that fit its observations. If a config for this environment is shipped, it is
-    given, unchanged but for a loss of TorchRL that an override names. Atari games only use configs of Atari games, and
+    given, with the loss that an override names. Atari games only use configs of Atari games, and
     other environments only those of others.
 
-    shipped: the shipped config files. overrides: those of keys of the game count before it is made. Raises ConfigError
-    if the environment cannot be made, or if the algorithm cannot play it.
+    shipped: the shipped config files. overrides: of all keys; those of the game count before it is made. Raises
+    ConfigError if the environment cannot be made, or if the algorithm cannot play it.
     """
     bases = [with_loss(load_yaml(path), overrides) for path in shipped if path.stem.split("-")[0] == algorithm]
     bases = [base for base in bases if base["game"]["name"] == "gymnasium"]
     own = [base for base in bases if base["game"]["id"] == env_id]
     if own:
-        return read_config(own[0])
+        return read_config(own[0], overrides)
     game = with_overrides_of_game(_usual_game(env_id), overrides)
     fitted = _made(game)
     spaces, actions = fitted.spaces["agent"], fitted.action_spaces["agent"]
@@ -162,11 +166,8 @@ def fitted_config(algorithm: str, env_id: str, shipped: Sequence[Path], override
         if isinstance(actions, Box) and not actions.is_bounded:
             for each in data["evaluations"]:  # nobody can draw uniformly there
                 each["pairings"] = [pairing for pairing in each["pairings"] if pairing != {"agent": "random"}]
-        try:
-            make_trainer(data)
-            return read_config(data)
-        except ConfigError as error:
-            errors = errors or list(error.errors)
+        if (found := config_that_trains(data, overrides, errors)) is not None:
+            return found
     if not errors:
         message = "no shipped config of this algorithm plays Gymnasium environments"
         if bases:

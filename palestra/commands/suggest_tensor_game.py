@@ -54,12 +54,25 @@ def tensor_game_config(algorithm: str, game: str, overrides: Sequence[str], ship
         data["trainer"] = trainer
         data["output"] = base["output"] | {"info": []}
         data = _with_nets_of_critics(data, made, overrides)
+        if (found := config_that_trains(data, overrides, errors)) is not None:
+            return found
+    raise ConfigError([ConfigErrorItem(f"{algorithm} {game}", str(error)) for error in errors])
+
+
+def config_that_trains(data: Data, overrides: Sequence[str], errors: list[ConfigErrorItem]) -> RunConfig | None:
+    """The config that a base and the overrides make together; None if it cannot be trained, and why goes into `errors`
+    if these are the first. Raises ConfigError if the base alone could be trained: then the overrides are at fault."""
+    try:
+        config: RunConfig = read_config(data, overrides)
+        make_trainer(config.model_copy(update={"execution": config.execution.model_copy(update={"device": "cpu"})}))
+        return config
+    except ConfigError as error:
         try:
             make_trainer(data)
-            return read_config(data)
-        except ConfigError as error:
-            errors = errors or list(error.errors)
-    raise ConfigError([ConfigErrorItem(f"{algorithm} {game}", str(error)) for error in errors])
+        except ConfigError:
+            errors += [] if errors else error.errors
+            return None
+        raise
 
 
 # ---- the game --------------------------------------------------------------------------------------

@@ -146,9 +146,10 @@ def apply_overrides(
 ) -> dict[str, Any]:
     """A copy of `data` with values replaced: `evaluations.0.num_games=3000`, the value read as in a file.
 
-    An override replaces an existing value and adds no key. The last part of a key, or the last parts, may stand for it
-    if no other key ends so. With the model of the data, a number stands for a constant schedule where the model expects
-    a schedule. Raises ConfigError with all errors at once.
+    An override replaces an existing value. It adds a key only where the model of the data has it and the data do not,
+    as where another one has given the `name` of a class of the user's own. The last part of a key, or the last parts,
+    may stand for it if no other key ends so. With the model, a number stands for a constant schedule where the model
+    expects a schedule, and a name for a part with its usual keys. Raises ConfigError with all errors at once.
     """
     data = copy.deepcopy(data)
     faults: list[ConfigErrorItem] = []
@@ -159,7 +160,9 @@ def apply_overrides(
             faults.append(ConfigErrorItem(override, "expected an override of the form dotted.key=value, got no '='"))
             continue
         try:
-            _replace(data, full_key(data, path), _parse(text, path), model)
+            value = _parse(text, path)
+            if not _add(data, path, value, model):
+                _replace(data, full_key(data, path), value, model)
         except ConfigError as error:
             faults.extend(error.errors)
     if faults:
@@ -205,10 +208,30 @@ def _replace(data: Any, path: str, value: Any, model: type[Config] | None) -> No
     place = Place(Any if model is None else model)
     here = data
     for slot in _steps(data, path):
-        place = place.below_or_any(slot, here)
+        above, place = place, place.below_or_any(slot, here)
         container, here = here, here[slot]
     with below(path):
         container[slot] = place.in_full(value)
+    if slot == "name" and above.variants is not None:
+        whole = dict(above.with_another_name(container))
+        container.clear()
+        container.update(whole)
+
+
+def _add(data: Any, path: str, value: Any, model: type[Config] | None) -> bool:
+    """Add a key that the data lack and their model has; whether it is one."""
+    above, _, key = path.rpartition(".")
+    if model is None or not above or find_key(data, path) is not None or (found := find_key(data, above)) is None:
+        return False
+    place, here = Place(model), data
+    for slot in _steps(data, found):
+        place, here = place.below_or_any(slot, here), here[slot]
+    fields = place.model_of(here) if isinstance(here, dict) else None
+    if fields is None or key not in fields.model_fields:
+        return False
+    with below(path):
+        here[key] = place.below_or_any(key, here).in_full(value)
+    return True
 
 
 def value_at(data: Any, path: str) -> Any:

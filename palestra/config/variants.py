@@ -97,7 +97,7 @@ class Variants(ABC):
     def describe(self, members: tuple[type[Config], ...]) -> str:
         """What is expected, for an error message."""
 
-    def in_full(self, value: Any) -> Any:
+    def in_full(self, members: tuple[type[Config], ...], value: Any) -> Any:
         """The mapping that a value stands for in an override; every other value as it is."""
         return value
 
@@ -127,21 +127,24 @@ class Variants(ABC):
 @dataclass(frozen=True)
 class ByName(Variants):
     """Chooses by `name: Literal[...]`. With `user_class`, a name may also be `package.module:Class`: a subclass of
-    `user_class`, but not of `but_not`; in an override such a name alone stands for the class with its `usual` keys.
-    With `of_number`, a number stands there for the member of that name with the number as its `value`; with `of_text`,
-    a text stands for what that makes of it."""
+    `user_class`, but not of `but_not`. In an override a name alone stands for the class, or for the member, with its
+    `usual` keys; with `of_number`, a number stands there for the member of that name with the number as its `value`;
+    with `of_text`, a text stands for what that makes of it."""
 
     user_class: type | None = None
     but_not: type | None = None
     of_number: str | None = None
     of_text: Callable[[str], Any] | None = None
 
-    def in_full(self, value: Any) -> Any:
+    def in_full(self, members: tuple[type[Config], ...], value: Any) -> Any:
         if isinstance(value, str) and self.of_text is not None:
             value = self.of_text(value)
         is_name = isinstance(value, str) and IMPORT_PATH.fullmatch(value) and not value.startswith("name:")
         if is_name and self.user_class is not None:
             return {"name": value, **usual_keys(value, self.user_class)}
+        if isinstance(value, str) and (member := names_of(members).get(value)) is not None:
+            whole = {"name": value, **getattr(member, "usual", {})}
+            return whole if member.model_fields.keys() == whole.keys() else value
         return {"name": self.of_number, "value": value} if self._stands_for_member(value) else value
 
     def hint(self, value: Any) -> str:

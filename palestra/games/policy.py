@@ -1,6 +1,6 @@
 """How a player acts in a seat: the protocol that roll-outs and evaluations use."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal, NamedTuple, Protocol
 
 from torch import Tensor
@@ -16,6 +16,13 @@ class Decision(NamedTuple):
     action: Tensor
     extras: dict[str, Tensor]
     memory: Memory
+
+
+def require_policies(policies: Mapping[str, "Policy"], roles: Sequence[str]) -> None:
+    """Raise ValueError unless there is a policy for each of these roles."""
+    if missing := [role for role in roles if role not in policies]:
+        expected = f"expected a policy for each role ({', '.join(roles)}) in `policies` before anything is played"
+        raise ValueError(f"{expected}, got none for {missing[0]!r}; _roll_out(role, num_rounds) of a trainer sets them")
 
 
 class Policy(Protocol):

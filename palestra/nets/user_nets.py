@@ -60,6 +60,7 @@ class UserNetConfig(UserConfig):
         net_class = load_class(self.name, nn.Module)
         with _errors_of(repr(self.name), "name"):
             net: nn.Module = net_class(self, spaces, num_outputs)
+            _let_read(net, spaces)
             _try_net(net, spaces, num_outputs)
         return net
 
@@ -79,6 +80,7 @@ class BuiltNetConfig(UserNetConfig):
         with _errors_of(repr(self.name), "name"):
             if not isinstance(net, nn.Module):
                 raise _Fault("a torch.nn.Module", type(net).__name__)
+            _let_read(net, spaces)
             _try_net(net, spaces, num_outputs)
         return net
 
@@ -99,6 +101,7 @@ class UserNets:
             raise ConfigError([ConfigErrorItem("", message)])
         net = self.nets[self.num_built - 1]
         with _errors_of(f"the {type(net).__name__} of set_model", ""):
+            _let_read(net, spaces)
             _try_net(net, spaces, num_outputs)
         return net
 
@@ -123,6 +126,32 @@ class _Fault(Exception):
     def __init__(self, expected: str, got: str) -> None:
         super().__init__(expected, got)
         self.expected, self.got = expected, got
+
+
+def _let_read(net: nn.Module, spaces: dict[str, Space]) -> None:
+    """Let a network that cannot read the dict of an observation get its entry alone, if it has only one. Raises what
+    the network raises if it can read neither."""
+    if len(spaces) > 1 or isinstance(net, RecurrentNet):
+        return
+    ((name, space),) = spaces.items()
+    observation = {name: torch.zeros(TRIED_WORLDS, *space.shape, dtype=space.dtype)}
+    view = evaluation_view(net)
+    with torch.no_grad():
+        try:
+            view(observation)
+        except Exception as error:
+            try:
+                view(observation[name])
+            except Exception as of_entry:
+                message = f"{failure(error)}; and on its entry {name!r} alone: {failure(of_entry)}"
+                raise RuntimeError(message) from error
+            net.register_forward_pre_hook(entry_alone)
+
+
+def entry_alone(net: nn.Module, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
+    """A hook before the forward pass of a network that reads the only entry of an observation."""
+    (observation,) = arguments
+    return arguments if isinstance(observation, Tensor) else (next(iter(observation.values())),)
 
 
 def _try_net(net: nn.Module, spaces: dict[str, Space], num_outputs: int) -> None:

@@ -18,15 +18,18 @@ def flatten_weights(net: nn.Module) -> nn.Parameter:
     """Lay all parameters of a network in one vector, of which they become views; gives the vector.
 
     An optimizer steps on the vector in one operation, and clipping or averaging weights is one operation too. The
-    network can be loaded and saved as before; move it to its device first.
+    network can be loaded and saved as before; move it to its device first. The vector lists the parameters as its
+    attribute `parts`.
     """
     parameters = list(net.parameters())
-    flat = nn.Parameter(torch.cat([parameter.detach().flatten() for parameter in parameters]))
+    flat: Any = nn.Parameter(torch.cat([parameter.detach().flatten() for parameter in parameters]))
+    flat.parts = parameters
     start = 0
     for parameter in parameters:
         parameter.data = flat.data[start : start + parameter.numel()].view_as(parameter)
         start += parameter.numel()
-    return flat
+    vector: nn.Parameter = flat
+    return vector
 
 
 def layers_of(weights: Tensor, nets: Mapping[str, nn.Module]) -> dict[str, tuple[int, int]]:

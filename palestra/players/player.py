@@ -20,6 +20,7 @@ from palestra.recording.values import Recordable
 from palestra.rollouts.fused import Worlds
 from palestra.rollouts.solo import SoloWorlds
 from palestra.rollouts.transitions import RollOut, Transitions, join_roles
+from palestra.runtime.counter import Counter, set_counts
 from palestra.schedules import Schedule, read_schedule, schedules_in
 
 Metrics = Mapping[str, Recordable]
@@ -58,12 +59,13 @@ class Player:
 
     spaces, action_space: of its roles. compile: whether the config asks for torch.compile. by_hand: whether it asks for
     gradients by hand. learning: whether the trainer gives it turns. opt_steps, env_steps: its own counters; its
-    schedules read opt_steps. worlds: the games in which it collects experience. num_worlds: how many of them; 0 for a
-    player that does not learn. scripts: the script in further roles. moves: the role of each of its moves in one round,
-    in order; () if each role has one. lr_schedule, er_schedule: of the learning rate and of the exploration rate. game:
-    the one that it plays; of a player that was loaded from a run, with the state that it had there. critic_spaces: by
-    role, what the game shows critics alone. num_predictions: calls of `predict`. frozen: whether it has no turn in this
-    epoch (palestra.players.updates). turn_progress: how far the loops of an unfinished turn have come
+    schedules read opt_steps. is_counted: whether a trainer counts these, so that nobody else may assign them. worlds:
+    the games in which it collects experience. num_worlds: how many of them; 0 for a player that does not learn.
+    scripts: the script in further roles. moves: the role of each of its moves in one round, in order; () if each role
+    has one. lr_schedule, er_schedule: of the learning rate and of the exploration rate. game: the one that it plays; of
+    a player that was loaded from a run, with the state that it had there. critic_spaces: by role, what the game shows
+    critics alone. num_predictions: calls of `predict`. frozen: whether it has no turn in this epoch
+    (palestra.players.updates). turn_progress: how far the loops of an unfinished turn have come
     (palestra.algorithms.algorithm.Turn).
     """
 
@@ -90,14 +92,17 @@ class Player:
     worlds: Worlds | SoloWorlds | None = None
     game: Game | None = None
     critic_spaces: Mapping[str, dict[str, Space]] = field(default_factory=dict)
-    opt_steps: int = 0
-    env_steps: int = 0
+    is_counted: bool = False
     num_predictions: int = 0
     frozen: bool = False
     turn_progress: dict[str, dict[str, int]] = field(default_factory=dict)
 
+    opt_steps = Counter("after_step(player, metrics) of the trainer")
+    env_steps = Counter("_roll_out(role, num_rounds) of the trainer")
+
     def __post_init__(self) -> None:
         self.moves = self.moves or self.roles
+        set_counts(self, opt_steps=0, env_steps=0)
 
     def require_actions(self, algorithm: str, *kinds: type[ActionSpace]) -> None:
         """Raise ConfigError unless the player's actions are of one of these kinds."""
@@ -266,7 +271,7 @@ class Player:
 
     def load_weights(self, state: Mapping[str, Any]) -> None:
         """The inverse of `weights`."""
-        self.opt_steps, self.env_steps = state["opt_steps"], state["env_steps"]
+        set_counts(self, opt_steps=state["opt_steps"], env_steps=state["env_steps"])
         for name, net in self.nets.items():
             net.load_state_dict(state["nets"][name])
 

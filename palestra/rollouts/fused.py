@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from palestra.games.game import Observation, State, TensorGame, expand_mask
-from palestra.games.policy import Decision, Memory, Policy
+from palestra.games.policy import Decision, Memory, Policy, require_policies
 from palestra.randomness import base_key, fold, runs_on_cpu, world_keys
 from palestra.rollouts import fused_kernel
 from palestra.rollouts.recent import in_order, no_recent, remember
@@ -128,6 +128,7 @@ class FusedGame:
     def collect(self, worlds: Worlds, roles: tuple[str, ...], num_rounds: int) -> dict[str, Transitions]:
         """Play `num_rounds` rounds, and return the experience of the seats of `roles`: for each role M = T * B rows per
         move that it has in a round; round by round, in a round move by move, in a move world by world."""
+        require_policies(self.policies, self.game.roles)
         parts: dict[str, list[Transitions]] = {role: [] for role in roles}
         self._drop_uncollected(worlds, roles)
         for _ in range(num_rounds):
@@ -137,6 +138,7 @@ class FusedGame:
     @torch.no_grad()
     def play(self, worlds: Worlds, num_rounds: int) -> None:
         """Play without collecting anything."""
+        require_policies(self.policies, self.game.roles)
         self._drop_uncollected(worlds, ())
         for _ in range(num_rounds):
             self._play_round(worlds, {})

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from palestra.games.game import Game, expand_mask
-from palestra.games.policy import Memory, Policy
+from palestra.games.policy import Memory, Policy, require_policies
 from palestra.games.world import Outcome, TensorWorld, World
 from palestra.randomness import base_key, fold, world_keys
 from palestra.rollouts.recent import NUM_RECENT, in_order, no_recent, remember
@@ -84,6 +84,7 @@ class SoloGame:
     @torch.no_grad()
     def collect(self, worlds: SoloWorlds, roles: tuple[str, ...], num_rounds: int) -> dict[str, Transitions]:
         """Play `num_rounds` steps in every world, and return the role's experience: T * B rows, round by round."""
+        require_policies(self.policies, (self.role,))
         world, policy = worlds.world, self.policies[self.role]
         if isinstance(world, TensorWorld):
             world.show_critics(policy.observes == "with_critics")

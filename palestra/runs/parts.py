@@ -4,6 +4,7 @@ export all use it."""
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -148,6 +149,10 @@ def build_algorithm(config: Any, player: Player) -> Algorithm:
             algorithm: Algorithm = config.build(player)
     except PartError as error:
         raise error.within(config, f"players.{player.name}.algorithm") from error
+    for name, optimizer in player.optimizers.items():
+        optimizer.scheduled = partial(algorithm.learning_rate_of, name)
+        if player.lr_schedule is not None:
+            optimizer.follow_schedule()
     if player.learning:
         check_seat(config, player.name, Seat(player.num_worlds, len(player.moves), len(player.roles)))
     return algorithm

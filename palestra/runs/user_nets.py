@@ -6,7 +6,8 @@ from typing import Any
 
 from torch import nn
 
-from palestra.config import Config, import_path, replaced, trusting
+from palestra.config import Config, ConfigError, ConfigErrorItem, import_path, replaced, trusting
+from palestra.config.errors import nearest
 from palestra.nets import UserNets, is_net_config
 from palestra.players.player import Player
 from palestra.runs.config import RunConfig, read_config
@@ -14,6 +15,40 @@ from palestra.runs.parts import Parts, build_algorithm
 
 Builder = Callable[[], nn.Module]  # a class is one
 Nets = nn.Module | Builder | Mapping[str, nn.Module | Builder | Sequence[nn.Module]]
+
+
+def name_in_seat(roles: Mapping[str, str], role: str) -> str:
+    """The name of the player in a seat. Raises ValueError for an unknown role."""
+    if role not in roles:
+        near = nearest(role, roles) if isinstance(role, str) else None
+        hint = f"; did you mean {near!r}?" if near else ""
+        raise ValueError(f"expected one of the roles {', '.join(roles)}, got {role!r}{hint}")
+    return roles[role]
+
+
+def seat_and_nets(learners: Sequence[Player], role: str | Nets, nets: Nets | None) -> tuple[str, Nets]:
+    """What the arguments of `set_model` mean: the role may be left out where one player learns. Raises ValueError."""
+    if isinstance(role, str) and nets is not None:
+        return role, nets
+    if isinstance(role, str):
+        raise ValueError(f"set_model: expected networks beside the role {role!r}, got none")
+    if nets is not None:
+        raise ValueError(f"set_model: expected the name of a role before the networks, got {type(role).__name__}")
+    if len(learners) > 1:
+        seats = ", ".join(seat for player in learners for seat in player.roles)
+        raise ValueError(f"set_model: expected one of the roles {seats} before the networks (several players learn)")
+    return learners[0].roles[0], role
+
+
+def take_nets(player: Player, run: RunConfig, nets: Nets) -> RunConfig:
+    """Let a learning player take networks in place of those that the config of its run names; gives the config with
+    what can be named. Raises as `use_builders` and `use_nets`, and ConfigError where evaluators cannot build them."""
+    if run.evaluators is not None and are_made(nets):
+        message = "expected null, because other processes cannot build networks of set_model, got a mapping"
+        raise ConfigError([ConfigErrorItem("evaluators", message)])
+    config = use_builders(player, run, nets)
+    use_nets(player, config, nets)
+    return config
 
 
 def use_builders(player: Player, run: RunConfig, nets: Nets) -> RunConfig:
@@ -62,9 +97,7 @@ def use_models(parts: Parts, models: Mapping[str, Nets]) -> None:
     """Hand the players of a stored run copies of their networks. models: by role. Raises as `use_nets`, ValueError
     for an unknown role."""
     for role, nets in models.items():
-        if role not in parts.config.roles:
-            raise ValueError(f"models: expected some of the roles {', '.join(parts.config.roles)}, got {role!r}")
-        player = parts.players[parts.config.roles[role]]
+        player = parts.players[name_in_seat(parts.config.roles, role)]
         use_nets(player, parts.config, deepcopy(nets))
 
 

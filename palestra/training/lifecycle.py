@@ -18,6 +18,7 @@ from palestra.recording.results import Task
 from palestra.recording.values import Recordable
 from palestra.runs.config import BaseRunConfig
 from palestra.runs.output import RunOutput
+from palestra.runtime.counter import count, set_counts
 from palestra.runtime.intervals import Agenda, Counters, Interval, is_due, read_limit
 from palestra.runtime.signals import Interrupted
 from palestra.storage.checkpoints import CheckpointError
@@ -47,8 +48,7 @@ class Lifecycle(Stages):
 
     def _build(self) -> None:
         self.watcher: Watcher | None = None
-        for name in self.counter_names:
-            setattr(self, name, 0)
+        set_counts(self, **dict.fromkeys(self.counter_names, 0))
         self.in_epoch = False
         self.epoch_counts = dict.fromkeys(self.epoch_counter_names, 0)
         self.extra_state: dict[str, Any] = {}
@@ -85,7 +85,7 @@ class Lifecycle(Stages):
                         self.epoch_counts = dict.fromkeys(self.epoch_counter_names, 0)
                         self.before_epoch()
                     self._train()
-                    self.epochs += 1
+                    count(self, epochs=1)
                     self.in_epoch = False
                     self.after_epoch()
                     self.safe_point()
@@ -317,8 +317,7 @@ class Lifecycle(Stages):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        for name in self.counter_names:
-            setattr(self, name, state["counters"][name])
+        set_counts(self, **{name: state["counters"][name] for name in self.counter_names})
         self.checked = {**state["checked"], "minutes": self.clock.seconds / 60}
         self.in_epoch, self.epoch_counts = state["in_epoch"], state["epoch_counts"]
         self.extra_state = state["extra_state"]

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self
 
 from rich.console import Console
 
-from palestra.callbacks import Callback, make_callback
+from palestra.callbacks import Callback, make_callback, required_callback
 from palestra.config import trusting
 from palestra.recording import make_recorders
 from palestra.recording.recorders import Recorder
@@ -70,7 +70,7 @@ class RunOwner(TrainerBase):
         self.device = find_device(self.config.execution.device)
         self.time_log = TimeLog(self.device)
         self.clock, self.signals = TrainingClock(), StopSignals()
-        self.callbacks = [*map(make_callback, self.config.callbacks), *callbacks]
+        self.callbacks = [*map(make_callback, self.config.callbacks), *map(required_callback, callbacks)]
         self.loggers: dict[str, Recorder] = {}
         self.set_in_python: list[str] = []  # calls that gave objects which no config names
         self._build()
@@ -183,8 +183,13 @@ class RunOwner(TrainerBase):
 
     def set_logger(self, recorder: Recorder) -> None:
         """Let a recorder of your own file the records too, besides the config's. To be called before `fit`, and again
-        after `Trainer.load`. Raises RuntimeError once the run has begun."""
+        after `Trainer.load`. Raises TypeError for what is no Recorder, RuntimeError once the run has begun."""
         self._require_unopened("set_logger")
+        if not isinstance(recorder, Recorder):
+            expected = (
+                "set_logger: expected an object of a class that derives from palestra.recording.recorders.Recorder"
+            )
+            raise TypeError(f"{expected}, got {recorder!r:.80}")
         name = type(recorder).__name__
         self.loggers[name] = recorder
         self._set_in_python(f"set_logger({name}(...))")

@@ -14,7 +14,6 @@ from torch import Tensor
 
 from palestra.algorithms.algorithm import Turn
 from palestra.buffers.replay import ReplayBuffer
-from palestra.config import ConfigError, ConfigErrorItem
 from palestra.games.world import EnvironmentFailed
 from palestra.nets.modes import evaluation_mode
 from palestra.nets.weights import layers_of
@@ -27,7 +26,8 @@ from palestra.runs.branching import begins_anew, run_of, tree_differences
 from palestra.runs.config import RunConfig
 from palestra.runs.imported_players import copy_players
 from palestra.runs.parts import build_evaluations, build_parts, warm_start
-from palestra.runs.user_nets import Nets, are_made, calls_of, use_builders, use_nets
+from palestra.runs.user_nets import Nets, calls_of, name_in_seat, seat_and_nets, take_nets
+from palestra.runtime.counter import Counter, count
 from palestra.runtime.limits import memory_needed
 from palestra.runtime.threads import limited_threads
 from palestra.runtime.timing import TimeLog
@@ -87,10 +87,12 @@ class Trainer(Lifecycle):
     rated = ("env_steps", "opt_steps")
     epoch_counter_names = ("roll_outs", "updates")
     failures = (EnvironmentFailed,)
-
     config: RunConfig
-    env_steps: int
-    episodes: int
+    is_counted = True
+    env_steps = Counter("_roll_out(role, num_rounds)")
+    opt_steps = Counter("after_step(player, metrics)")
+    epochs = Counter("fit")
+    episodes = Counter("record")
 
     def _build(self) -> None:
         super()._build()
@@ -100,8 +102,9 @@ class Trainer(Lifecycle):
         with limited_threads(self.config.execution.num_threads), self.compiling.listening():
             self.parts = build_parts(self.config, self.device, self.imported)
         self.game, self.players, self.learners = self.parts.game, self.parts.players, self.parts.learners
-        if source is None or (self.origin is None and begins_anew(source)):
-            for player in self.learners:
+        for player in self.learners:
+            player.is_counted = True
+            if source is None or (self.origin is None and begins_anew(source)):
                 warm_start(player, self.config)
         self.fused_game: Any = fuse(self.game)  # a FusedGame or a SoloGame, each with worlds of its own kind
         self.worlds = self._make_worlds()
@@ -123,28 +126,25 @@ class Trainer(Lifecycle):
                 )
         return {player.name: player.worlds for player in self.learners}
 
-    def set_model(self, role: str, nets: Nets) -> None:
+    def set_model(self, role: str | Nets, nets: Nets | None = None) -> None:
         """Let the player in that seat learn with networks of your own, in place of those that the config names. To be
-        called before `fit`, with all networks of the player at once.
+        called before `fit`, with all networks of the player at once. Where one player learns, the role may be left out:
+        set_model(nets).
 
         A function or a class of a module, which gives the network when it is called without arguments, becomes part of
-        the config; a config that names it does the same. A network that is handed over itself must be handed over again
-        when the run is loaded: `Trainer.load(run, models={role: nets})`. It excludes `evaluators`, because other
-        processes cannot build it.
+        the config. A network that is handed over itself must be handed over again when the run is loaded:
+        `Trainer.load(run, models={role: nets})`; it excludes `evaluators`, because other processes cannot build it.
 
-        nets: each maps an observation, a dict of tensors (B, ...), to (B, K), or is a RecurrentNet. The keys say where
-        their configs stand below the algorithm: net, body.policy, critic_net (a list for several critics). A single
-        network takes the place of the one that acts. Their weights stay as they are. Raises ConfigError for networks
-        that do not fit, ValueError for unknown keys, for players that do not learn and for functions that cannot be
-        imported, RuntimeError once the run has begun.
+        nets: each maps an observation, a dict of tensors (B, ...), or the only entry of one, to (B, K), or is a
+        RecurrentNet. The keys say where their configs stand below the algorithm: net, body.policy, critic_net (a list
+        for several critics). A single network takes the place of the one that acts. Weights stay as they are. Raises
+        ConfigError for networks that do not fit, ValueError for unknown roles and keys, for players that do not learn
+        and for functions that cannot be imported, RuntimeError once the run has begun.
         """
         self._require_unopened("set_model")
-        if self.config.evaluators is not None and are_made(nets):
-            message = "expected null, because other processes cannot build networks of set_model, got a mapping"
-            raise ConfigError([ConfigErrorItem("evaluators", message)])
+        role, nets = seat_and_nets(self.learners, role, nets)
         player = self.player_of(role)
-        config = use_builders(player, self.config, nets)
-        use_nets(player, config, nets)
+        config = take_nets(player, self.config, nets)
         self.config, self.parts = config, replace(self.parts, config=config)
         self.use_time_log(self.time_log)
         for call in calls_of({role: nets}):
@@ -215,15 +215,15 @@ class Trainer(Lifecycle):
         roll_out: RollOut = [self.fused_game.collect(collecting[0].worlds, roles, num_rounds)]
         num_steps = num_rounds * collecting[0].num_worlds
         for player in collecting:
-            player.env_steps += num_steps
-        self.env_steps += num_steps
+            count(player, env_steps=num_steps)
+        count(self, env_steps=num_steps)
         self.epoch_counts["roll_outs"] += 1
         self.time_log.switch("memory")
         return roll_out
 
     def _count_opt_steps(self, player: Player, num: int) -> None:
-        player.opt_steps += num
-        self.opt_steps += num
+        count(player, opt_steps=num)
+        count(self, opt_steps=num)
         self.epoch_counts["updates"] += num
 
     # ---- hooks: an override calls its parent ---------------------------------------------------------------
@@ -275,8 +275,8 @@ class Trainer(Lifecycle):
             player.set_training(training)
 
     def player_of(self, role: str) -> Player:
-        """The player who sits in a role."""
-        return self.players[self.config.roles[role]]
+        """The player who sits in a role. Raises ValueError for an unknown role."""
+        return self.players[name_in_seat(self.config.roles, role)]
 
     def recent_returns(self, role: str) -> list[float]:
         """Returns of the last 100 games that have finished in the worlds of the player in that seat, oldest first.
@@ -344,7 +344,7 @@ class Trainer(Lifecycle):
         """How many games have finished in these worlds since the last call, and the means over them; counts them."""
         totals = self.fused_game.take_totals(worlds)
         number = int(totals.pop("episodes"))
-        self.episodes += number
+        count(self, episodes=number)
         return {"number": number, **({name: value / number for name, value in totals.items()} if number else {})}
 
     def _warn_inexact(self, player: Player) -> None:

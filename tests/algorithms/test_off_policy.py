@@ -222,6 +222,26 @@ def test_policies_of_discrete_actions_are_drawn_by_key_and_scored() -> None:
     assert not torch.equal(ours.batch(rows, 4).sample()[0], first)
 
 
+@pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])
+def test_who_draws_without_gradients_first_learns_from_the_distribution_afterwards(context: Any) -> None:
+    body = {"name": "separate", "policy": MLP, "value": MLP}
+    ours = off_policy(Discrete(4), loss={"name": f"{HERE}:Cloning"}, body=body, exploration=None)
+    rows = batch_of(9, Discrete(4))
+    rows.extras = {"log_prob": torch.zeros(9)}
+    for ask in (
+        lambda batch: batch.sample(),
+        lambda batch: batch.distribution.entropy(),
+        lambda batch: batch.outputs["value"],
+    ):
+        batch = ours.batch(rows, 0)
+        with context():
+            ask(batch)
+        assert batch.distribution.log_prob(batch.action).requires_grad
+        assert batch.outputs["policy"].requires_grad
+        assert batch.outputs["value"].requires_grad
+        assert batch.sample()[1].requires_grad
+
+
 def test_what_a_batch_says_of_rows_that_ended() -> None:
     rows = batch_of(9, Discrete(4))  # a third each has terminated, was cut off, and goes on
     rows.extras = {"discount": torch.full((9,), 0.25)}

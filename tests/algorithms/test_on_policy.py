@@ -647,6 +647,31 @@ def test_an_estimator_that_reads_all_rows_may_learn_where_all_count(tmp_path: Pa
     assert trainer.opt_steps == 24
 
 
+class LooksFirst(Own):
+    """Asks for everything first where it needs no gradients."""
+
+    def terms(self, batch: LossBatch) -> dict[str, Tensor]:
+        for context in (torch.no_grad, torch.inference_mode):
+            with context():
+                batch.distribution.log_prob(batch.action) + batch.log_prob + batch.entropy + batch.value
+                for_nothing = LossBatch(batch.net, batch.rows, 0, True)
+                for_nothing.value.exp()
+            assert for_nothing.value.requires_grad
+        return super().terms(batch)
+
+
+def test_a_loss_that_draws_without_gradients_before_it_learns_has_the_gradient_of_one_that_does_not(
+    tmp_path: Path,
+) -> None:
+    weights = []
+    for name in ("Own", "LooksFirst"):
+        algorithm = ON_POLICY | {"loss": {"name": f"{HERE}:{name}"}}
+        trainer = palestra.Trainer(run_config(algorithm), run=tmp_path / name)
+        trainer.fit()
+        weights.append(trainer.players["one"].nets["heads"].state_dict())
+    assert not list(tree_differences(*weights))
+
+
 @pytest.mark.parametrize("body", ["shared", "separate"])
 def test_a_loss_with_a_head_of_its_own_learns_it(body: str, tmp_path: Path) -> None:
     nets = (

@@ -88,3 +88,108 @@ def test_an_environment_that_needs_an_argument_is_given_it_by_an_override(in_tmp
     assert config.game.arguments == {"size": 5}  # type: ignore[union-attr]
     with pytest.raises(ConfigError, match=r"'size'; give it after garden:Garden-v0, as game\.arguments\.NAME=VALUE"):
         suggested_config("ppo", "garden:Garden-v0", [])
+
+
+# ---- with a loss, and what goes with it -------------------------------------------------------------------------
+
+LOSSES = """
+from palestra.algorithms.losses.loss import OnPolicyLoss
+from palestra.algorithms.ppo import PPO, PPOConfig
+from palestra.config import PositiveFloat, UserConfig
+from palestra.schedules import ScheduleConfig
+
+
+class Imitates(OnPolicyLoss):
+    heads = ("policy",)
+
+    class Config(UserConfig):
+        rate: ScheduleConfig
+        \"\"\"weight\"\"\"
+
+    def terms(self, batch):
+        return {"loss_policy": -self.config.rate(batch.opt_steps) * batch.mean(batch.log_prob)}
+
+
+class CalmPPO(PPO):
+    class Config(UserConfig, PPOConfig):
+        name: str
+        calm: PositiveFloat
+        \"\"\"how calm\"\"\"
+"""
+
+
+@pytest.fixture
+def losses(in_tmp_path: Path) -> None:
+    (in_tmp_path / "losses_of_mine.py").write_text(LOSSES)
+
+
+@pytest.mark.usefixtures("losses")
+def test_what_overrides_say_counts_before_a_file_is_tried() -> None:
+    """Without values the estimator of the shipped config would fit no such loss."""
+    own = "loss={name: losses_of_mine:Imitates, rate: 0.5}"
+    algorithm: Any = suggested_config("on_policy", "nim", [own, "estimator={name: none}"]).players["player"].algorithm  # type: ignore[union-attr]
+    assert algorithm.estimator.name == "none"
+    assert algorithm.loss.rate(0) == 0.5
+    assert list(algorithm.body.nets) == ["policy"]
+    algorithm = suggested_config("on_policy", "nim", [own]).players["player"].algorithm  # type: ignore[union-attr]
+    assert algorithm.estimator.model_dump() == {"name": "reward_to_go", "gamma": 0.98, "at_truncation": "end"}
+
+
+@pytest.mark.parametrize("override", ["loss=reinforce", "loss.name=reinforce"])
+@pytest.mark.parametrize(("critic", "heads"), [(None, ["policy"]), (0.5, ["policy", "value"])])
+def test_reinforce_comes_with_its_estimator_its_heads_and_one_pass(
+    override: str, critic: float | None, heads: list[str]
+) -> None:
+    more = [] if critic is None else [f"loss.critic={{coefficient: {critic}}}"]
+    algorithm: Any = suggested_config("on_policy", "cartpole", [override, *more]).players["agent"].algorithm  # type: ignore[union-attr]
+    assert (algorithm.loss.name, algorithm.num_passes) == ("reinforce", 1)
+    assert list(algorithm.body.nets) == heads
+    assert algorithm.estimator.name == ("reward_to_go" if critic is None else "gae")
+    assert algorithm.estimator.gamma == 0.98
+
+
+@pytest.mark.usefixtures("losses")
+def test_keys_of_an_algorithm_of_ones_own_can_be_overridden() -> None:
+    name = "algorithm.name=losses_of_mine:CalmPPO"
+    config = suggested_config("ppo-cartpole", None, [name, "players.agent.algorithm.calm=0.01"])
+    assert config.players["agent"].algorithm.calm == 0.01  # type: ignore[union-attr]
+    with pytest.raises(
+        ConfigError, match=r"^players.agent.algorithm.calm: expected a number > 0, but the key is missing$"
+    ):
+        suggested_config("ppo-cartpole", None, [name])
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["on_policy", "nim", "estimator=none"],
+        ["on_policy-cartpole", "estimator=none"],
+        ["on_policy-cartpole", "learning_rate_factors={x: 2}"],
+        ["dqn-nim", "players.player.algorithm.net.net_arch=[b]"],
+    ],
+)
+def test_no_file_is_printed_that_check_refuses(words: list[str], in_tmp_path: Path) -> None:
+    result = RUNNER.invoke(app, ["config", *words])
+    assert result.exit_code in (0, 2)
+    if result.exit_code == 0:
+        Path("printed.yml").write_text(result.stdout)
+        assert RUNNER.invoke(app, ["check", "printed.yml"]).exit_code == 0
+    else:
+        assert result.stdout == ""
+
+
+def test_a_file_for_a_device_that_is_not_here_is_printed() -> None:
+    result = RUNNER.invoke(app, ["config", "dqn-nim", "execution.device=cuda:7"])
+    assert result.exit_code == 0
+    assert "device: cuda:7" in result.stdout
+
+
+def test_several_passes_of_reinforce_are_told_by_check_and_at_the_start(in_tmp_path: Path) -> None:
+    config = suggested_config("on_policy", "cartpole", ["loss=reinforce", "num_passes=3", "output.display=plain"])
+    Path("run.yml").write_text(palestra.config.render(config, type(config)))
+    line = "num_passes: 3 passes over a roll-out are made, but 'reinforce' holds for the policy that collected it alone"
+    assert f"players.agent.algorithm.{line}" in RUNNER.invoke(app, ["check", "run.yml"]).stdout
+    algorithm: Any = palestra.make_trainer("run.yml").players["agent"].algorithm
+    assert any(told.startswith(line) for told in algorithm.begin_run())
+    algorithm = palestra.make_trainer("run.yml", overrides=["num_passes=1"]).players["agent"].algorithm
+    assert algorithm.begin_run() == []

@@ -8,7 +8,7 @@ import hashlib
 import json
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import pytest
 import yaml
@@ -719,6 +719,53 @@ def test_in_overrides_a_number_may_stand_for_the_mapping_that_the_model_says(tmp
     assert errors_of(RATES, "one=0,5", model=WithRates)[0].endswith("; write 0.5, with a decimal point")
     (error,) = errors_of(RATES, "reward=3", model=WithRates)
     assert error == "reward: expected a mapping with `name`, one of 'win', got the integer 3"
+
+
+def test_in_overrides_a_number_stands_for_the_mapping_inside_of_mappings_too() -> None:
+    changed = apply_overrides(RATES, ["rates={one: 2, none: null}"], WithRates)
+    assert changed["rates"] == {"one": {"name": "flat", "value": 2}, "none": None}
+
+
+class Bent(Config):
+    name: Literal["bent"]
+    slope: float
+    """The slope."""
+    at: float
+    """Where it bends."""
+
+    usual: ClassVar[dict[str, Any]] = {"slope": 1.0, "at": 0.5}
+
+
+class WithLine(Config):
+    line: Annotated[Flat | Sloped | Bent, ByName()]
+    """The line."""
+
+
+SLOPED: dict[str, Any] = {"line": {"name": "sloped", "slope": 3.0}}
+
+
+@pytest.mark.parametrize(
+    ("overrides", "line"),
+    [
+        (["line=bent"], {"name": "bent", "slope": 1.0, "at": 0.5}),
+        (["line.name=bent"], {"name": "bent", "slope": 3.0, "at": 0.5}),
+        (["line.name=bent", "line.at=2"], {"name": "bent", "slope": 3.0, "at": 2}),
+        (["line.name=flat", "line.value=2"], {"name": "flat", "slope": 3.0, "value": 2}),
+        (["line=flat"], "flat"),
+    ],
+)
+def test_a_name_stands_for_the_part_with_its_usual_keys_and_keys_that_its_model_has_may_be_added(
+    overrides: list[str], line: Any
+) -> None:
+    assert apply_overrides(SLOPED, overrides, WithLine)["line"] == line
+    assert SLOPED["line"] == {"name": "sloped", "slope": 3.0}
+
+
+def test_a_key_that_no_model_has_is_still_no_key() -> None:
+    with pytest.raises(ConfigError, match=r"^line.at: no such key"):
+        apply_overrides(SLOPED, ["line.at=2"], WithLine)
+    with pytest.raises(ConfigError, match=r"^line.value: no such key"):
+        apply_overrides(SLOPED, ["line.value=2"])
 
 
 def test_a_number_in_a_file_is_told_the_mapping_to_write() -> None:

@@ -118,8 +118,7 @@ def given_callbacks(names: Data) -> list[Any]:
 
 def set_flat(trainer: Trainer, names: Data) -> None:
     torch.manual_seed(0)
-    layers = (torch.nn.Linear(4, 64), torch.nn.Tanh(), torch.nn.Linear(64, 2))
-    trainer.set_model("agent", names["Flat"](*layers))
+    trainer.set_model("agent", names["make_net"]())
 
 
 EXAMPLES = {
@@ -184,7 +183,7 @@ EXAMPLES = {
     "callback that sees roll-outs": Example("callbacks.md", "class Visits", "visits", None),
     "recorder": Example("recorders.md", "class Alarms", "alarms", None),
     "network": Example("nets.md", "class Wide", "wide", None),
-    "network in Python": Example("nets.md", "class Flat", "flat", "dqn-cartpole", lambda config: None, give=set_flat),
+    "network in Python": Example("nets.md", "def make_net", "flat", "dqn-cartpole", lambda config: None, give=set_flat),
     "transition builder": Example(
         "dqn.md",
         "class Clipped",
@@ -253,6 +252,7 @@ EXAMPLES = {
     ),
     "environment": Example("gymnasium.md", "class Corridor", "corridor", None),
     "trainer": Example("own-trainer.md", "class Alternating", "alternating", None, alternating),
+    "trainer by hand": Example("own-trainer.md", "class DoubleDQN", "double", None),
     "game": Example("games.md", "class Pennies", "pennies", None),
     "protocol and scenario": Example("dialogue.md", "class Telegram", "telegram", None),
     "scenario": Example("dialogue.md", "class Cups", "telegram", None),

@@ -156,7 +156,8 @@ def test_hyperparameters_are_those_of_the_config(out: Path) -> None:
     assert host["target"] == {"name": "polyak", "tau": 0.9, "interval": 3}
     assert host["learning_rate"] == {"name": "exponential", "initial": 0.001, "final": 1e-8, "rate": 0.996}
     assert host["exploration"]["epsilon"] == {"name": "exponential", "initial": 0.5, "final": 0.2, "rate": 0.99}
-    assert agent["optimizer"] == {"name": "torch.optim:SGD", "arguments": {"momentum": 0.5}}
+    rest = {"dampening": 0, "weight_decay": 0, "nesterov": False, "maximize": False}
+    assert agent["optimizer"] == {"name": "torch.optim:SGD", "arguments": {"momentum": 0.5, **rest}}
     assert agent["learning_rate"] == {"name": "constant", "value": 0.01}
 
 

@@ -242,7 +242,7 @@ def test_the_network_made_in_python_in_the_document_learns(tmp_path: Path, monke
     monkeypatch.chdir(tmp_path)
     names: dict[str, Any] = {}
     exec(code, names)
-    assert type(names["trainer"].agent_net).__name__ == "Flat"
+    assert type(names["trainer"].agent_net).__name__ == "Sequential"
     assert names["trainer"].opt_steps == 8
     exec(later, names)
     assert names["player"].opt_steps == 8

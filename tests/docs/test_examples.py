@@ -52,6 +52,7 @@ SHORT = {
     "regret": ["stop.after=40", "players.player.algorithm.warmup_env_steps=256"],
     "sarsa": ["stop.after=20"],
     "alternating": ["stop.after=40", "trainer.num_turns=2"],
+    "double": ["stop.after=40", *(f"players.{name}.algorithm.warmup_env_steps=512" for name in ("host", "agent"))],
     "visits": ["stop.after=40", "players.player.algorithm.warmup_env_steps=256"],
 }
 FEW_GAMES = ["evaluations.0.num_games=4", "evaluations.0.final_num_games=4"]
@@ -107,7 +108,7 @@ def test_every_path_of_the_choice_is_a_complete_example_of_fewer_than_60_lines()
     paths = re.findall(
         r"^\| [^|]+ \| [^|]+ \| \[(\w+)\]\(examples/\w+\.py\) \| (\d+) \| \[(\S+)\]\(\S+\) \|$", text, flags=re.M
     )
-    assert len(paths) == sum(line.startswith("| ") for line in text.splitlines()) - 1 == 8
+    assert len(paths) == sum(line.startswith("| ") for line in text.splitlines()) - 1 == 9
     indexed = {name: (lines, page) for name, _, lines, page, _ in ROWS}
     for name, lines, page in paths:
         assert (lines, page) == indexed[name]
@@ -275,6 +276,22 @@ def test_who_pays_for_regret_wins_at_nim_from_both_seats(place: Path) -> None:
     *_, evaluation = (record for record in read_records(Path("run/records.jsonl")) if record["kind"] == "evaluation")
     first, second, _, of_random = (pair["returns"] for pair in evaluation["pairs"])
     assert min(first["first"], second["second"]) > 0.6 > 0.2 > abs(of_random["first"])
+
+
+def test_double_dqn_by_hand_learns_what_the_algorithm_by_name_learns(place: Path) -> None:
+    """With its schedules, its exploration, and its counts: else the worlds would soon be others."""
+    short = [*SHORT["double"], *FEW_GAMES]
+    train("double", *short, run="hand")
+    train("double", *short, "trainer={name: in_turn}", run="name")
+    for role in ("host", "agent"):
+        by_hand, by_name = (palestra.load_player(run, role) for run in ("hand", "name"))
+        assert (by_hand.opt_steps, by_hand.env_steps) == (by_name.opt_steps, by_name.env_steps) == (20, 1792)
+        for one, other in zip(weights_of(by_hand), weights_of(by_name), strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
+
+
+def weights_of(player: Player) -> list[torch.Tensor]:
+    return [weight for net in player.nets.values() for weight in net.parameters()]
 
 
 # ---- A2C -------------------------------------------------------------------------------------------------

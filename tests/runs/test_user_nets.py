@@ -263,7 +263,9 @@ def test_networks_that_do_not_fit_are_told(make_config: MakeConfig, tmp_path: Pa
         trainer.set_model("host", Sum(7))
     message = "expected outputs of shape (2, 4) for 2 worlds from the Sum of set_model, got (2, 7)"
     assert str(error.value) == f"players.host.algorithm.net: {message}"
-    with pytest.raises(ConfigError, match=r"host\.algorithm\.net: the Linear of set_model fails on this observation"):
+    with pytest.raises(
+        ConfigError, match=r"host\.algorithm\.net: expected outputs of shape \(2, 4\) .* from the Linear"
+    ):
         trainer.set_model("host", nn.Linear(3, 4))
     with pytest.raises(ValueError, match=r"^set_model: expected some of the networks net of 'host', got 'body'$"):
         trainer.set_model("host", {"body": Sum(4)})
@@ -315,3 +317,84 @@ def test_a_recorder_of_ones_own_files_every_record_once(make_config: MakeConfig,
     resumed.fit()
     assert logger.filed == read_records(tmp_path / "run" / "records.jsonl")
     assert palestra.load_player(tmp_path / "run", "host").opt_steps > 0  # its networks stand in its config
+
+
+# ---- what is given without its role, as a plain module, or is something else -----------------------------------
+
+
+def test_where_one_player_learns_its_networks_need_no_role(make_config: MakeConfig) -> None:
+    trainer = Trainer(make_config({"players.agent": {"scripted": "random"}}))
+    net = Sum(4)
+    trainer.set_model(net)
+    assert trainer.host_net is net
+    assert trainer.set_in_python == ["set_model('host', ...)"]
+    trainer.set_model({"net": Sum(4)})
+    assert trainer.host_net is not net
+    for arguments, message in (
+        (("host",), r"^set_model: expected networks beside the role 'host', got none$"),
+        ((Sum(4), "host"), r"^set_model: expected the name of a role before the networks, got Sum$"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            trainer.set_model(*arguments)
+    several = Trainer(make_config())
+    with pytest.raises(ValueError, match=r"^set_model: expected one of the roles host, agent before the networks"):
+        several.set_model(Sum(4))
+
+
+def test_an_unknown_role_is_told_with_those_that_there_are(make_config: MakeConfig) -> None:
+    trainer = Trainer(make_config())
+    for call in (
+        lambda: trainer.set_model("agnt", Sum(3)),
+        lambda: trainer.player_of("agnt"),
+        lambda: trainer.recent_returns("agnt"),
+        lambda: trainer._roll_out("agnt", 1),
+    ):
+        with pytest.raises(
+            ValueError, match=r"^expected one of the roles host, agent, got 'agnt'; did you mean 'agent'\?$"
+        ):
+            call()
+
+
+def test_a_plain_module_gets_the_only_entry_of_an_observation_and_learns_as_one_that_reads_the_dict(
+    tmp_path: Path,
+) -> None:
+    class Reads(nn.Sequential):
+        def forward(self, observation: dict[str, torch.Tensor]) -> torch.Tensor:
+            return super().forward(observation["observation"])
+
+    torch.manual_seed(0)
+    plain = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 2))
+    reads = Reads(*deepcopy(plain))
+    runs, config = {}, small("dqn-cartpole")
+    config["output"]["save"] = {"every": 6, "unit": "opt_steps"}
+    for name, net in (("plain", plain), ("reads", reads)):
+        trainer = Trainer(config, run=tmp_path / name)
+        trainer.set_model(net)
+        trainer.fit()
+        runs[name] = Trainer.load(tmp_path / name, models={"agent": net})
+        runs[name].fit()
+        palestra.load_player(tmp_path / name, models={"agent": net}).predict(torch.zeros(4).numpy())
+    assert plain(torch.zeros(1, 4)).shape == (1, 2)  # its user's own calls still work
+    for one, other in zip(runs["plain"].agent_net.parameters(), runs["reads"].agent_net.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+def test_a_module_that_reads_neither_is_told_with_both_reasons() -> None:
+    trainer = Trainer(small("dqn-cartpole"))
+    whole, entry = "fails on this observation: .*not dict", "on its entry 'observation' alone: .*cannot be multiplied"
+    with pytest.raises(ConfigError, match=f"the Linear of set_model {whole}.*; and {entry}"):
+        trainer.set_model(nn.Linear(5, 2))
+
+
+@pytest.mark.parametrize("given", [print, Listed, "listed"])
+def test_what_is_no_recorder_or_callback_is_refused_at_once(given: Any, make_config: MakeConfig) -> None:
+    trainer = Trainer(make_config())
+    with pytest.raises(
+        TypeError, match=r"^set_logger: expected an object of a class that derives from .*Recorder, got"
+    ):
+        trainer.set_logger(given)
+    assert trainer.set_in_python == []
+    with pytest.raises(
+        TypeError, match=r"^callbacks: expected objects of classes that derive from palestra.Callback, got"
+    ):
+        Trainer(make_config(), callbacks=[given])

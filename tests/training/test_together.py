@@ -18,6 +18,7 @@ from palestra.callbacks import Callback
 from palestra.config import ConfigError
 from palestra.players.player import Player
 from palestra.rollouts.transitions import RollOut
+from palestra.runtime.counter import set_counts
 from palestra.storage.records_file import read_records
 from palestra.training import make_trainer
 from palestra.training.together import Together
@@ -107,7 +108,8 @@ def test_all_learn_from_the_same_games_with_the_weights_of_the_epochs_start(
             strict=True,
         ):
             weight.data.copy_(part.view_as(weight))
-        player.opt_steps = trainer.players[player.name].opt_steps - (4 if player.name == "host" else 2)
+        opt_steps = trainer.players[player.name].opt_steps - (4 if player.name == "host" else 2)
+        set_counts(player, opt_steps=opt_steps)
     (worlds,) = then.worlds.values()
     worlds.load_state_dict(seen.worlds)
     ((again,),) = [then._play(then.learners, 3)]

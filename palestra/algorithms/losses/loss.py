@@ -7,8 +7,8 @@ Letters: M rows, T decisions of each of W sequences.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from copy import deepcopy
-from functools import cached_property
-from typing import Any, ClassVar, NamedTuple
+from functools import cached_property, wraps
+from typing import Any, ClassVar, NamedTuple, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor
@@ -24,6 +24,8 @@ from palestra.nets.recurrent import Part
 from palestra.players.player import Player
 from palestra.randomness import seeded_global_state
 
+P = ParamSpec("P")
+R = TypeVar("R")
 NUM_TRIED = 3  # rows
 RECORDED = (  # of a player beside the terms of its loss
     *("loss", "grad_norm", "learning_rate", "exploration"),
@@ -57,6 +59,19 @@ class ActionValues(NamedTuple):
 
 
 AnyHead = str | Head | Critic | ActionValues
+
+
+def with_gradients(compute: Callable[P, R]) -> Callable[P, R]:
+    """What is kept for all of a loss is computed with gradients, also where the first to ask draws under no_grad."""
+
+    @wraps(compute)
+    def computed(*arguments: P.args, **named: P.kwargs) -> R:
+        if torch.is_grad_enabled():
+            return compute(*arguments, **named)
+        with torch.inference_mode(False):
+            return compute(*arguments, **named)
+
+    return computed
 
 
 class LossFault(Exception):
@@ -146,25 +161,30 @@ class LossBatch:
 
 
 class Now:
-    """What the networks make of the rows of a minibatch now; computed once, when it is first asked for."""
+    """What the networks make of the rows of a minibatch now; computed once, with gradients, when it is first asked
+    for."""
 
     def __init__(self, net: HeadedNet, rows: Experience) -> None:
         self.net, self.rows = net, rows
 
     @cached_property
+    @with_gradients
     def outputs(self) -> "_Outputs":
         return _Outputs(self.net.outputs(self.rows.observation, self.rows.memory, self.rows.episode_start))
 
     @cached_property
+    @with_gradients
     def distribution(self) -> Distribution:
         assert self.net.head is not None
         return self.net.head.distribution(self.outputs[POLICY], self.rows.legal)
 
     @cached_property
+    @with_gradients
     def log_prob(self) -> Tensor:
         return self.distribution.log_prob(self.rows.action)
 
     @cached_property
+    @with_gradients
     def entropy(self) -> Tensor:
         return self.distribution.entropy()
 
@@ -180,12 +200,14 @@ class OnPolicyLoss(ABC):
 
     May be set: `heads`, the outputs that it learns: `policy` (by which the player acts), `value`, `label` (two logits),
     or Head(name, num_outputs) of another kind; `estimators`, the names of those that it can learn from, None: any.
-    Both may be properties, which read `config`. Must be implemented: `terms`; may be: `begin`, `before_turn`,
-    `is_last_pass`, `after_turn`, and both or none of `state_dict`, `load_state_dict`.
+    Both may be properties, which read `config`. `is_of_one_pass`: whether it holds only as long as the policy is the
+    one that collected the roll-out. Must be implemented: `terms`; may be: `begin`, `before_turn`, `is_last_pass`,
+    `after_turn`, and both or none of `state_dict`, `load_state_dict`.
     """
 
     heads: tuple[str | Head, ...] = (POLICY, VALUE)
     estimators: tuple[str, ...] | None = None
+    is_of_one_pass: bool = False
 
     def __init__(self, config: Any) -> None:
         self.config = config
@@ -218,9 +240,10 @@ class OnPolicyLoss(ABC):
 
 
 class LossConfig(Config):
-    """Base of the configs of the losses of this package."""
+    """Base of the configs of the losses of this package. usual: values of its keys that `palestra config` prints."""
 
     made: ClassVar[Any]
+    usual: ClassVar[Mapping[str, Any]] = {}
 
     name: str
 

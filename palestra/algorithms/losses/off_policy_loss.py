@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from palestra.algorithms.losses.loss import AnyHead, LossFault, check_terms
+from palestra.algorithms.losses.loss import AnyHead, LossFault, check_terms, with_gradients
 from palestra.algorithms.parts.action_heads import SAMPLED, DiscreteHead
 from palestra.algorithms.parts.actor_critic import POLICY, HeadedNet
 from palestra.algorithms.parts.distributions import Distribution, HalfWidths
@@ -132,6 +132,7 @@ class ReplayBatch:
     # ---- the policy ----------------------------------------------------------------------------------------
 
     @cached_property
+    @with_gradients
     def distribution(self) -> Distribution:
         """That of the actions at the observations under the policy now, with gradients."""
         return self._distribution(self.outputs[POLICY], self.legal)
@@ -154,6 +155,7 @@ class ReplayBatch:
 
     # ---- how they are computed -------------------------------------------------------------------------------
 
+    @with_gradients
     def _outputs(self, head: str) -> dict[str, Tensor]:
         outputs = self.net.net_of(head)(self.observation)
         return self.net.split(outputs) if self.net.is_shared else {head: outputs}

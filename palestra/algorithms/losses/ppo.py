@@ -2,7 +2,7 @@
 algorithm `ppo` learns the same, faster."""
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -78,6 +78,13 @@ class PPOLoss(OnPolicyLoss):
 
 class PPOLossConfig(LossConfig):
     made = PPOLoss
+    usual: ClassVar[dict[str, Any]] = {
+        "objective": {"name": "clip", "epsilon": {"name": "constant", "value": 0.2}},
+        "value_clip": None,
+        "value_coefficient": 0.5,
+        "entropy_coefficient": {"name": "constant", "value": 0.0},
+        "target_kl": None,
+    }
 
     name: Literal["ppo"]
     """proximal policy optimisation (Schulman et al. 2017)"""

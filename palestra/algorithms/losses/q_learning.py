@@ -1,7 +1,7 @@
 """The loss of Q-learning (Mnih et al. 2015) as a plug-in of `off_policy`. The algorithm `dqn` learns the same, faster,
 and more: dueling, return distributions."""
 
-from typing import Literal
+from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 from torch.nn.functional import huber_loss
@@ -40,6 +40,7 @@ class QLearning(OffPolicyLoss):
 
 class QLearningConfig(LossConfig):
     made = QLearning
+    usual: ClassVar[dict[str, Any]] = {"double": True, "huber_delta": 1.0}
 
     name: Literal["q_learning"]
     """Q-learning with a target network (Mnih et al. 2015)"""

@@ -1,6 +1,6 @@
 """REINFORCE (Williams 1992) as a plug-in of `on_policy`: on whole games by their reward to go, or with a critic."""
 
-from typing import Literal
+from typing import Any, ClassVar, Literal
 
 from torch import Tensor
 
@@ -21,6 +21,7 @@ class Reinforce(OnPolicyLoss):
     """Pushes up the log-probability of every decision by its advantage: without a critic, by its reward to go."""
 
     config: "ReinforceConfig"
+    is_of_one_pass = True
 
     @property
     def heads(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -46,6 +47,7 @@ class Reinforce(OnPolicyLoss):
 
 class ReinforceConfig(LossConfig):
     made = Reinforce
+    usual: ClassVar[dict[str, Any]] = {"critic": None, "entropy_coefficient": {"name": "constant", "value": 0.0}}
 
     name: Literal["reinforce"]
     """REINFORCE (Williams 1992)"""

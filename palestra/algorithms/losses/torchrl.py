@@ -160,6 +160,10 @@ class TorchRLLoss(_ModuleLoss, OnPolicyLoss):
 
     estimators = ("gae", "td_lambda", "reward_to_go", "torchrl")
 
+    @property
+    def is_of_one_pass(self) -> bool:  # type: ignore[override]
+        return getattr(self.config, "module", None) in (f"{OBJECTIVES}:ReinforceLoss", f"{OBJECTIVES}:A2CLoss")
+
     def make(self, networks: Mapping[str, Any]) -> Any:
         cls = torchrl_class(self.config.module, LOSS_MODULE)
         objectives = torchrl_module(OBJECTIVES)

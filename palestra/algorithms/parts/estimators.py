@@ -5,6 +5,7 @@ Letters: T decisions of each of W sequences.
 """
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal
 
 import torch
@@ -59,9 +60,10 @@ class Estimator(ABC):
 
 
 class EstimatorConfig(Config):
-    """Base of the configs of the estimators of this file."""
+    """Base of the configs of the estimators of this file. usual: values of its keys that `palestra config` prints."""
 
     made: ClassVar[type[Estimator]]
+    usual: ClassVar[Mapping[str, Any]] = {}
 
     name: str
 
@@ -81,6 +83,7 @@ class GAE(Estimator):
 
 class GAEConfig(EstimatorConfig):
     made = GAE
+    usual: ClassVar[dict[str, Any]] = {"gamma": 0.99, "gae_lambda": 0.95}
 
     name: Literal["gae"]
     """generalized advantage estimation (Schulman et al. 2016)"""
@@ -103,6 +106,7 @@ class TDLambda(Estimator):
 
 class TDLambdaConfig(EstimatorConfig):
     made = TDLambda
+    usual: ClassVar[dict[str, Any]] = {"gamma": 0.99, "td_lambda": 0.95}
 
     name: Literal["td_lambda"]
     """value targets are lambda-returns (Sutton & Barto 2018, section 12.1)"""
@@ -132,6 +136,7 @@ class RewardToGo(Estimator):
 
 class RewardToGoConfig(EstimatorConfig):
     made = RewardToGo
+    usual: ClassVar[dict[str, Any]] = {"gamma": 0.99, "at_truncation": "end"}
 
     name: Literal["reward_to_go"]
     """the discounted sum of all rewards that follow, of whole games"""
