@@ -68,7 +68,7 @@ class WatchedVectorEnv(GathersInfo, AsyncVectorEnv):
 
     def read_info(self, names: Sequence[str]) -> None:
         """From now on, let the infos of steps have these fields."""
-        self.set_attr("read_fields", FieldReader(names))
+        self.set_attr("read_fields", [FieldReader(names)] * self.num_envs)
 
     def call(self, name: str, *args: Any, **kwargs: Any) -> Any:
         with self._watched():
