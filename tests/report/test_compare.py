@@ -228,6 +228,21 @@ def test_the_command_prints_and_writes_what_it_compares(runs: list[Path], tmp_pa
     assert float(lines[0]["value"]) == last_rho(runs[0], 0)
 
 
+def test_later_evaluations_have_the_roles_in_the_order_of_the_run(runs: list[Path], tmp_path: Path) -> None:
+    run = Path(shutil.copytree(runs[0], tmp_path / "run"))
+    stored = palestra.StoredRun.open(run)
+    stored.load("latest")
+    stored.evaluate("main", 4)
+    (file,) = (run / "evaluations").glob("*.json")
+    assert [*json.loads(file.read_text())["pairs"][0]["returns"]] == ["agent", "host"]  # by the alphabet
+    ((read,),) = [[*each.again] for each in read_runs([run])]
+    for pair in read.record["pairs"]:
+        found = (pair["players"], pair["returns"], pair["return_intervals"], pair["statistics"]["episode_return"])
+        assert [[*each] for each in found] == [["host", "agent"]] * 4
+    assert read.record == json.loads(file.read_text())
+    assert read.evaluation.pairs[0].learned == ("host",)
+
+
 def test_a_mirror_is_compared_as_the_run_is(make_config: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
     keys = {"url": f"file://{tmp_path}/mirrors", "options": {}, "attempts": 1, "first_wait_s": 0.0, "end_wait_s": 60.0}
     run = tmp_path / "run"
