@@ -133,13 +133,16 @@ def plot(
         ),
     ] = None,
     single: Annotated[bool, typer.Option("--single", help="draw each run as a line of its own")] = False,
+    iqm: Annotated[
+        bool, typer.Option("--iqm", help="draw interquartile means over seeds with bootstrapped 90% intervals")
+    ] = False,
     kind: Annotated[str, typer.Option(help="curves, learning-table or cross-table")] = "curves",
     checkpoint: Annotated[
         str | None,
         typer.Option(help="of tables: best, latest or a number [the last evaluation]", show_default=False),
     ] = None,
 ) -> None:
-    """Draw a figure for a paper: curves (interquartile means over seeds with 90% intervals, a panel per metric or
+    """Draw a figure for a paper: curves (means over seeds with 95% t intervals, as in reports, a panel per metric or
     pairing), a table of scores by environment and algorithm, or a coloured table of who meets whom."""
     with one_line_errors():
         from palestra.commands.match import mistake
@@ -152,11 +155,13 @@ def plot(
             raise mistake("--kind", f"expected curves, {' or '.join(KINDS)}, got {kind!r}")
         if kind == "curves" and checkpoint is not None:
             raise mistake("--checkpoint", f"expected it with --kind {' or '.join(KINDS)}, got curves")
-        if kind != "curves" and (metrics or single or x != "env_steps"):
-            raise mistake("--kind", f"expected curves with --metrics, --single or --x, got {kind!r}")
+        if kind != "curves" and (metrics or single or iqm or x != "env_steps"):
+            raise mistake("--kind", f"expected curves with --metrics, --single, --iqm or --x, got {kind!r}")
+        if single and iqm:
+            raise mistake("--iqm", "expected either --single or --iqm, got both")
         with local_folders(with_runs_of_sweeps(runs)) as folders:
             if kind == "curves":
-                drawn = plot_runs(folders, x, out.suffix[1:], metrics or (), single, errors.print)
+                drawn = plot_runs(folders, x, out.suffix[1:], metrics or (), single, errors.print, iqm)
             else:
                 drawn = plot_tables(folders, kind, out.suffix[1:], checkpoint, errors.print)
         write_page(out, drawn.content)

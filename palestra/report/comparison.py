@@ -13,7 +13,12 @@ from palestra.recording.results import Score, Seat, games_text
 from palestra.report.evaluations import evaluation_names, pairing_text, pairings
 from palestra.report.groups import FEWEST_OF_A_BAND, Group, mean_score, standings_of
 from palestra.report.overview import differing_keys
-from palestra.runtime.statistics import Estimate, estimate_interquartile_mean, estimate_probability_of_improvement
+from palestra.runtime.statistics import (
+    Estimate,
+    estimate_interquartile_mean,
+    estimate_probability_of_improvement,
+    score_interval_of_improvement,
+)
 
 NUM_RESAMPLES = 10_000
 
@@ -28,7 +33,8 @@ class GroupScore:
     mean: over the runs, with its 95% t interval; for a single run its own score, with the interval over its games. iqm:
     the interquartile mean over runs; None for a single run. improvement: the probability that a run of this group is
     better than one of the first group; None for the first group and for single runs. Both have 95% bootstrap intervals
-    over runs, from FEWEST_OF_A_BAND runs on; else nan in their place.
+    over runs, from FEWEST_OF_A_BAND runs on; else nan in their place. That of the improvement is at least as wide as
+    its score interval, which four runs that have won against four others do not close.
     """
 
     group: str
@@ -153,7 +159,10 @@ def _improvement(pairs: Sequence[Pair]) -> Estimate | None:
     if not pairs:
         return None
     estimate = estimate_probability_of_improvement(pairs, NUM_RESAMPLES, seed=0)
-    return _of_enough(estimate, min(len(values) for pair in pairs for values in pair))
+    nums = [min(map(len, values)) for values in zip(*pairs, strict=True)]
+    low, high = score_interval_of_improvement(estimate.value, *nums)
+    estimate = Estimate(estimate.value, min(low, estimate.low), max(high, estimate.high))
+    return _of_enough(estimate, min(nums))
 
 
 def as_data(comparison: Comparison, places: Mapping[Path, str]) -> dict[str, Any]:

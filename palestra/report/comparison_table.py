@@ -47,7 +47,7 @@ def render_comparison(console: Console, comparison: Comparison) -> None:
 def _legend(groups: Sequence[Group]) -> str:
     parts = ["A run alone has the 95% interval over its games." if any(len(g.runs) == 1 for g in groups) else ""]
     if any(len(group.runs) > 1 for group in groups):
-        few = f"IQM and P, of {FEWEST_OF_A_BAND} runs or more, 95% bootstrap intervals over runs"
+        few = f"IQM and P, of {FEWEST_OF_A_BAND} runs or more, 95% intervals over runs"
         parts.append(f"Means over runs have 95% t intervals, {few}.")
     if len(groups) > 1:
         whose = "by scores that learning players want, and not the contrary of each other"

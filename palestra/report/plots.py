@@ -18,10 +18,10 @@ from matplotlib.ticker import EngFormatter, MaxNLocator
 
 from palestra.config import ConfigError, ConfigErrorItem
 from palestra.recording.plots import LEARNED_COLOURS, LEVEL_COLOURS
-from palestra.recording.results import label, printable
+from palestra.recording.results import Score, label, printable
 from palestra.report.evaluations import evaluation_names, pairings
 from palestra.report.figures import thinned
-from palestra.report.groups import Group, group_runs
+from palestra.report.groups import FEWEST_OF_A_BAND, Group, group_runs, reported_score
 from palestra.report.reading import read_runs, under
 from palestra.runs.frames import COUNTERS, rows_of_records
 from palestra.runtime.statistics import interquartile_mean_curve
@@ -110,10 +110,16 @@ class Plot:
 
 
 def plot_runs(
-    paths: Sequence[Path], x: str, file_format: str, metrics: Sequence[str], single: bool, tell: Callable[[str], None]
+    paths: Sequence[Path],
+    x: str,
+    file_format: str,
+    metrics: Sequence[str],
+    single: bool,
+    tell: Callable[[str], None],
+    iqm: bool = False,
 ) -> Plot:
-    """Draw the curves of runs: of several that differ in seed alone the interquartile mean with its interval, or with
-    `single` each run as a line.
+    """Draw the curves of runs: of several that differ in seed alone the mean with its t interval, as reports do, with
+    `iqm` the interquartile mean with its bootstrap interval, with `single` each run as a line.
 
     x: env_steps or opt_steps. file_format: pdf, svg or png. metrics: names of numbers, or their last parts, in which *
     stands for any text; none: the scores of the players that learn. tell: called with a message for each damaged part.
@@ -134,8 +140,8 @@ def plot_runs(
         for name in _names([series for series in all_series if series.game == game], metrics)
     ]
     with matplotlib.rc_context(STYLE):
-        content = saved(_draw(panels, all_series, x, single), file_format)
-    return Plot(content, _caption(all_series, single))
+        content = saved(_draw(panels, all_series, x, single, iqm), file_format)
+    return Plot(content, _caption(all_series, single, iqm))
 
 
 def check_format(file_format: str) -> None:
@@ -189,7 +195,7 @@ def _score_names(groups: Sequence[Group]) -> Iterator[str]:
             yield f"evaluation/{evaluation}/{' vs '.join(pair.players.values())}/{measure}"
 
 
-def _lines(series: Series, name: str, single: bool) -> list[Line]:
+def _lines(series: Series, name: str, single: bool, iqm: bool) -> list[Line]:
     """The lines of a group in a panel; none if it has no such number. Raises ConfigError if its runs share no step."""
     tracks = series.tracks.get(name, {})
     if single or len(tracks) <= 1:
@@ -199,15 +205,20 @@ def _lines(series: Series, name: str, single: bool) -> list[Line]:
     if not steps:
         message = f"the runs of {series.group.label} have {name} at no common number of {label(series.unit)}"
         raise _wrong("plot", f"{message}; draw each by itself with --single")
-    values = torch.tensor([[track[step] for step in steps] for track in tracks.values()], dtype=torch.float64)
-    value, low, high = interquartile_mean_curve(values, NUM_RESAMPLES, 0, SHARE).tolist()
-    return [Line("", steps, value, (low, high))]
+    by_step = [[track[step] for track in tracks.values()] for step in steps]
+    if iqm:
+        values = torch.tensor(by_step, dtype=torch.float64).T
+        value, low, high = interquartile_mean_curve(values, NUM_RESAMPLES, 0, SHARE).tolist()
+        return [Line("", steps, value, (low, high))]
+    means = [reported_score([Score(value, math.nan, math.nan) for value in values], name) for values in by_step]
+    band = [mean.low for mean in means], [mean.high for mean in means]
+    return [Line("", steps, [mean.value for mean in means], band if len(tracks) >= FEWEST_OF_A_BAND else None)]
 
 
 # ---- how it is drawn -----------------------------------------------------------------------------------
 
 
-def _draw(panels: Sequence[Panel], all_series: Sequence[Series], x: str, single: bool) -> Figure:
+def _draw(panels: Sequence[Panel], all_series: Sequence[Series], x: str, single: bool, iqm: bool) -> Figure:
     num_columns = min(len(panels), MOST_COLUMNS)
     num_rows = math.ceil(len(panels) / num_columns)
     figure = Figure(figsize=(0.4 + PANEL[0] * num_columns, 0.7 + PANEL[1] * num_rows), layout="constrained")
@@ -220,7 +231,7 @@ def _draw(panels: Sequence[Panel], all_series: Sequence[Series], x: str, single:
     for axes, panel in zip(grid, panels, strict=False):
         for number, series in enumerate(all_series):
             if series.game == panel.game:
-                for line in _lines(series, panel.name, single):
+                for line in _lines(series, panel.name, single, iqm):
                     place = run_names.index(line.run) if by_run else number
                     drawn = _draw_line(axes, line, place, thin=single and not by_run)
                     handles.setdefault(printable(line.run if by_run else series.group.label), drawn)
@@ -281,11 +292,15 @@ def _algorithm_text(name: str) -> str:
     return name.rpartition(":")[2] if ":" in name else name.upper()
 
 
-def _caption(all_series: Sequence[Series], single: bool) -> str:
+def _caption(all_series: Sequence[Series], single: bool, iqm: bool) -> str:
     sizes = [len(series.group.runs) for series in all_series]
     if single or max(sizes) == 1:
         return f"lines are single runs ({sum(sizes)})"
     counts = f"{min(sizes)}" if min(sizes) == max(sizes) else f"{min(sizes)} to {max(sizes)}"
+    if not iqm:
+        least = f", of {FEWEST_OF_A_BAND} runs or more" if min(sizes) < FEWEST_OF_A_BAND else ""
+        bands = f", bands their 95% t intervals{least}" if max(sizes) >= FEWEST_OF_A_BAND else ""
+        return f"lines are means of {counts} runs{bands}"
     few = " (of fewer than four runs it is their mean)" if min(sizes) < 4 else ""
     return f"lines are interquartile means of {counts} runs{few}, bands their bootstrapped {SHARE:.0%} intervals"
 

@@ -83,16 +83,20 @@ class RunData:
         records = list(_undamaged(folder.records, faults))
         changes = list(_undamaged(folder.changes, faults))
         evaluations = [record for record in records if record.get("kind") == "evaluation"]
+        config: dict[str, Any] = _or_fault(lambda: load_yaml(folder.config), {}, faults)
+        evaluated = tuple(Evaluated(Evaluation.from_record(record), record) for record in evaluations)
+        in_order = (pair["returns"] for each in evaluated for pair in each.record["pairs"])
+        roles = next(in_order, under(config, "roles"))
         return cls(
             path=path,
             name=run_name(path),
             at="",
-            config=_or_fault(lambda: load_yaml(folder.config), {}, faults),
+            config=config,
             config_text=_or_fault(lambda: folder.config.read_text(errors="replace"), "", faults),
             facts=_or_fault(lambda: folder.facts().model_dump(), {}, faults),
             training=tuple(record for record in records if record.get("kind") == "training"),
-            evaluated=tuple(Evaluated(Evaluation.from_record(record), record) for record in evaluations),
-            again=tuple(_read_again(folder, faults)),
+            evaluated=evaluated,
+            again=tuple(_read_again(folder, [*roles] if isinstance(roles, Mapping) else [], faults)),
             changes=tuple(changes),
             checkpoints=tuple(_read_checkpoints(folder)),
             is_in_use=folder.is_in_use(),
@@ -196,7 +200,8 @@ def _undamaged(path: Path, faults: list[str]) -> Iterator[dict[str, Any]]:
         faults.append(f"{path} cannot be read: {error.strerror or error}")
 
 
-def _read_again(folder: RunFolder, faults: list[str]) -> Iterator[Evaluated]:
+def _read_again(folder: RunFolder, roles: Sequence[str], faults: list[str]) -> Iterator[Evaluated]:
+    """roles: in the order in which the run has them; these files have them in that of the alphabet."""
     for name in (name for name in folder.evaluations.names() if name.endswith(".json") and not name.startswith(".")):
         path = folder.evaluations.path / name
         try:
@@ -208,7 +213,16 @@ def _read_again(folder: RunFolder, faults: list[str]) -> Iterator[Evaluated]:
         except (OSError, ValueError) as error:
             faults.append(f"{path} cannot be read: {error!s:.200}")
             continue
+        record = {**record, "pairs": [_in_order(pair, roles) for pair in record["pairs"]]}
         yield Evaluated(Evaluation.from_record(record), record)
+
+
+def _in_order(value: Any, roles: Sequence[str]) -> Any:
+    """Mappings by role in the order of the roles, at any depth."""
+    if not isinstance(value, Mapping):
+        return value
+    keys = sorted(value, key=roles.index) if set(value) <= set(roles) else [*value]
+    return {key: _in_order(value[key], roles) for key in keys}
 
 
 def _read_checkpoints(folder: RunFolder) -> Iterator[StoredCheckpoint]:

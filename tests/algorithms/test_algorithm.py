@@ -1,9 +1,18 @@
-"""What all algorithms share: terms of a loss."""
+"""What all algorithms share: terms of a loss, and what a player that was frozen forgets."""
+
+from typing import Any
 
 import pytest
 import torch
+from combinations import DQN, OFF_POLICY, SAC, TD3
 
 from palestra.algorithms.algorithm import metrics_of, total_loss
+from palestra.algorithms.dqn import DQNConfig
+from palestra.algorithms.off_policy import OffPolicyConfig
+from palestra.algorithms.sac import SACConfig
+from palestra.algorithms.td3 import TD3Config
+from palestra.config import check
+from tests.algorithms.probing import ProbeTurn, make_probe, seat
 
 
 def test_terms_named_loss_add_up_in_their_order_and_keep_their_gradients() -> None:
@@ -27,3 +36,17 @@ def test_all_other_terms_are_recorded_without_their_gradients() -> None:
 def test_a_loss_without_such_a_term_is_refused() -> None:
     with pytest.raises(ValueError, match=r"expected a loss with at least one term named loss_\*, got \['q_mean'\]"):
         total_loss({"q_mean": torch.tensor(1.0)})
+
+
+@pytest.mark.parametrize(
+    ("keys", "kind"), [(DQN, DQNConfig), (SAC, SACConfig), (TD3, TD3Config), (OFF_POLICY, OffPolicyConfig)]
+)
+def test_who_was_frozen_forgets_rows_that_wait_for_rewards(keys: dict[str, Any], kind: Any) -> None:
+    probe = make_probe("identity", continuous=kind in (SACConfig, TD3Config))
+    config: Any = check(keys | {"transitions": {"name": "n_step", "steps": 3}}, kind)
+    turn = ProbeTurn(seat(config, probe.spaces["agent"], probe.action_spaces["agent"]), probe)
+    turn.run()
+    algorithm: Any = turn.player.algorithm
+    assert algorithm.transition_builder.waiting["valid"].any()
+    algorithm.forget_waiting()
+    assert algorithm.state_dict()["transition_builder"]["waiting"] is None

@@ -9,6 +9,7 @@ import copy
 from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,6 +24,7 @@ from torch.nn.functional import cross_entropy
 import palestra
 from palestra.algorithms.algorithm import total_loss
 from palestra.algorithms.losses.loss import Head, LossBatch, OnPolicyLoss
+from palestra.algorithms.losses.reinforce import Reinforce, ReinforceConfig
 from palestra.algorithms.on_policy import OnPolicy, OnPolicyConfig
 from palestra.algorithms.parts.advantages import Experience, Sequences
 from palestra.algorithms.parts.estimators import Estimator, GAEConfig, RewardToGoConfig, TDLambdaConfig
@@ -36,6 +38,7 @@ from palestra.players.player import Player
 from palestra.rollouts.transitions import Transitions
 from palestra.runs.branching import tree_differences
 from palestra.storage.records_file import read_records
+from palestra.testing.algorithms import PENDULUM
 
 Data = dict[str, Any]
 MLP: Data = {"name": "mlp", "net_arch": [4], "activation": "tanh"}
@@ -98,6 +101,23 @@ def test_the_loss_of_ppo_as_a_plug_in_makes_the_opt_steps_of_ppo(objective: str,
     assert records[0] == records[1]
 
 
+def test_it_learns_what_was_drawn_not_what_was_clipped_and_clips_values_as_ppo(tmp_path: Path) -> None:
+    wide = {"box_actions": {"name": "clipped_gaussian", "initial_log_std": 1.5}}  # most of what it draws is clipped
+    body = {"body": {"name": "separate", "policy": MLP, "value": MLP}}
+    weights = []
+    for clip in (None, 0.001):
+        for algorithm in (PPO | {"value_clip": clip}, ON_POLICY | {"loss": ON_POLICY["loss"] | {"value_clip": clip}}):
+            config = run_config(algorithm | wide | body, PENDULUM)
+            config |= {"evaluations": [], "best": None, "stop": {"after": 8, "unit": "opt_steps"}}
+            config["execution"]["gradients"] = "autograd"
+            trainer = palestra.Trainer(config)
+            trainer.fit()
+            weights.append(trainer.players["one"].algorithm.weights)  # type: ignore[union-attr]
+    assert torch.equal(weights[0], weights[1])
+    assert torch.equal(weights[2], weights[3])
+    assert not torch.equal(weights[0], weights[2])
+
+
 def test_a_player_in_two_roles_learns_and_records_role_by_role_as_with_ppo(tmp_path: Path) -> None:
     trainers = []
     for algorithm in (PPO, ON_POLICY):
@@ -113,6 +133,18 @@ def test_a_player_in_two_roles_learns_and_records_role_by_role_as_with_ppo(tmp_p
 
 
 # ---- REINFORCE ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("coefficient", [0.25, 2.0])
+def test_the_critic_s_error_counts_by_its_coefficient(coefficient: float) -> None:
+    keys = REINFORCE["loss"] | {"critic": {"coefficient": coefficient}}
+    ones = dict.fromkeys(("advantage", "log_prob", "entropy"), torch.ones(4))
+    batch: Any = SimpleNamespace(
+        **ones, value=torch.arange(4.0), value_target=torch.ones(4), opt_steps=0, mean=torch.mean
+    )
+    terms = Reinforce(check(keys, ReinforceConfig)).terms(batch)
+    assert (float(terms["value_loss"]), float(terms["loss_value"])) == (1.5, 1.5 * coefficient)
+
 
 REWARDS: Data = {"right": 1.0, "wrong": -1.0, "out_of_time": -0.5, "go_on": -0.1, "prover": 0.7, "shared": False}
 NIP: Data = {

@@ -5,6 +5,7 @@ from tests.mutants.mutant import mutants
 OFF_POLICY = "algorithms/test_off_policy.py"
 ON_POLICY = "algorithms/test_on_policy.py"
 TORCHRL = "algorithms/test_torchrl.py"
+AS_PPO = "test_it_learns_what_was_drawn_not_what_was_clipped_and_clips_values_as_ppo"
 
 LOSSES = [
     *mutants(
@@ -46,6 +47,13 @@ LOSSES = [
         ('"steps_to_next_obs": (-batch.discount.log2()).unsqueeze(1),', ""),
     ),
     *mutants(
+        "algorithms/losses/torchrl.py",
+        f"{TORCHRL}::test_dqn_loss_weighs_rows_and_gives_priorities_as_dqn_does",
+        ('            columns[self.key("priority_weight")] = batch.importance\n', "            pass\n"),
+        ("written.sqrt() if", "written if"),
+        ("term * mean_weight if", "term if"),
+    ),
+    *mutants(
         "algorithms/parts/torchrl_classes.py",
         TORCHRL,
         ("for base in cls.__mro__:", "for base in cls.__mro__[:1]:"),
@@ -65,6 +73,30 @@ LOSSES = [
         ON_POLICY,
         ("    if POLICY not in names:", "    if False:"),
         ("    elif unknown:", "    elif False:"),
+    ),
+    *mutants(
+        "algorithms/on_policy.py",
+        f"{ON_POLICY}::{AS_PPO}",
+        ("action=extras.get(SAMPLED, batch.action),", "action=batch.action,"),
+    ),
+    *mutants(
+        "algorithms/losses/ppo.py",
+        f"{ON_POLICY}::{AS_PPO}",
+        ("error = torch.maximum(error, ", "error = torch.minimum(error, "),
+    ),
+    *mutants(
+        "algorithms/losses/reinforce.py",
+        f"{ON_POLICY}::test_the_critic_s_error_counts_by_its_coefficient",
+        ("self.config.critic.coefficient * value_loss", "value_loss"),
+    ),
+    *(
+        mutant
+        for name in ("dqn", "sac", "td3", "off_policy")
+        for mutant in mutants(
+            f"algorithms/{name}.py",
+            "algorithms/test_algorithm.py",
+            ("        self.transition_builder.forget_waiting()\n", "        pass\n"),
+        )
     ),
     *mutants(
         "commands/suggest_loss.py",

@@ -54,6 +54,7 @@ SWEEPS = [
         ("return self.evaluations[max(moments)]", "return self.evaluations[min(moments)]"),
         ("self.first.setdefault(self._step(record), moment)", "self.first[self._step(record)] = moment"),
         ("if moment <= self.first[step]", "if True"),
+        ('best = max if self.objective.goal == "max" else min', "best = max"),
     ),
     *mutants(
         "sweeps/space.py",
@@ -193,7 +194,11 @@ SWEEPS = [
         "report/comparison.py",
         "report/test_compare.py",
         ("return estimate if num_runs >= FEWEST_OF_A_BAND else", "return estimate if True else"),
-        ("min(len(values) for pair in pairs for values in pair)", "FEWEST_OF_A_BAND"),
+        ("    return _of_enough(estimate, min(nums))", "    return estimate"),
+        ("min(low, estimate.low), max(high, estimate.high)", "estimate.low, estimate.high"),
+        ("sign = 1.0 if row.is_high_good else -1.0", "sign = 1.0"),
+        ("    if row.is_high_good is None:\n", "    if False:\n"),
+        ("if any(len(nums) > 1 for nums in games.values()):", "if len(set(map(max, games.values()))) > 1:"),
     ),
     *mutants(
         "config/own_modules.py",

@@ -28,7 +28,7 @@ from palestra.report.comparison_table import render_comparison, to_csv
 from palestra.report.groups import group_runs
 from palestra.report.moments import play_afresh, read_moments
 from palestra.report.reading import read_runs
-from palestra.runtime.statistics import estimate_mean_of_few, probability_of_improvement
+from palestra.runtime.statistics import Estimate, estimate_mean_of_few, probability_of_improvement
 from palestra.storage.disk import RunFolderError
 from palestra.storage.records_file import read_records
 
@@ -169,6 +169,14 @@ def test_intervals_by_resampling_need_four_runs(runs: list[Path], tmp_path: Path
         assert each.improvement is not None
         for estimate in (each.iqm, each.improvement):
             assert math.isfinite(estimate.low) == math.isfinite(estimate.high) == has_interval
+    always = [with_pair(run, tmp_path / "won", {"rho": number}) for number, run in enumerate([*runs[:2], *more[:2]])]
+    always += [
+        with_pair(run, tmp_path / "won", {"rho": 9 + number}) for number, run in enumerate([*runs[2:], *more[2:4]])
+    ]
+    found = compared(always).rows[0].groups
+    assert [len(each.by_run) for each in found] == [4, 4]
+    assert found[1].improvement is not None
+    assert found[1].improvement == Estimate(1.0, pytest.approx(0.58, abs=0.01), 1.0)
 
 
 def test_of_runs_alone_there_is_no_probability_and_the_interval_is_that_of_games(runs: list[Path]) -> None:
@@ -218,6 +226,21 @@ def test_the_command_prints_and_writes_what_it_compares(runs: list[Path], tmp_pa
     lines = list(csv.DictReader(io.StringIO(written[1].read_text())))
     assert len(lines) == 2 * 4
     assert float(lines[0]["value"]) == last_rho(runs[0], 0)
+
+
+def test_later_evaluations_have_the_roles_in_the_order_of_the_run(runs: list[Path], tmp_path: Path) -> None:
+    run = Path(shutil.copytree(runs[0], tmp_path / "run"))
+    stored = palestra.StoredRun.open(run)
+    stored.load("latest")
+    stored.evaluate("main", 4)
+    (file,) = (run / "evaluations").glob("*.json")
+    assert [*json.loads(file.read_text())["pairs"][0]["returns"]] == ["agent", "host"]  # by the alphabet
+    ((read,),) = [[*each.again] for each in read_runs([run])]
+    for pair in read.record["pairs"]:
+        found = (pair["players"], pair["returns"], pair["return_intervals"], pair["statistics"]["episode_return"])
+        assert [[*each] for each in found] == [["host", "agent"]] * 4
+    assert read.record == json.loads(file.read_text())
+    assert read.evaluation.pairs[0].learned == ("host",)
 
 
 def test_a_mirror_is_compared_as_the_run_is(make_config: Callable[..., dict[str, Any]], tmp_path: Path) -> None:

@@ -13,7 +13,10 @@ from typer.testing import CliRunner, Result
 
 import palestra
 from palestra.cli import app
+from palestra.report.evaluations import pairings
+from palestra.report.groups import group_runs, score_curve
 from palestra.report.plots import panel_texts, plot_runs
+from palestra.report.reading import read_runs
 from palestra.runtime.statistics import interquartile_mean_curve
 
 RETURN = "evaluation/main/agent/returns/agent"
@@ -51,7 +54,12 @@ def seeds(tmp_path: Path) -> list[Path]:
 
 
 def drawn(
-    monkeypatch: pytest.MonkeyPatch, *paths: Path, x: str = "env_steps", metrics: Any = (), single: bool = False
+    monkeypatch: pytest.MonkeyPatch,
+    *paths: Path,
+    x: str = "env_steps",
+    metrics: Any = (),
+    single: bool = False,
+    iqm: bool = False,
 ) -> Figure:
     """The figure that is saved."""
     figures: list[Figure] = []
@@ -60,7 +68,7 @@ def drawn(
         patch.setattr(
             Figure, "savefig", lambda figure, *args, **kw: (figures.append(figure), save(figure, *args, **kw))
         )
-        plot_runs(paths, x, "svg", metrics, single, pytest.fail)
+        plot_runs(paths, x, "svg", metrics, single, pytest.fail, iqm)
     return figures[0]
 
 
@@ -78,10 +86,25 @@ def palestra_plot(*arguments: object, code: int = 0) -> Result:
 # ---- lines and bands -----------------------------------------------------------------------------------
 
 
-def test_runs_that_differ_in_seed_are_one_line_of_interquartile_means_with_a_band(
+def test_runs_that_differ_in_seed_are_the_line_and_band_that_a_report_draws(
     seeds: list[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     figure = drawn(monkeypatch, *seeds)
+    groups = group_runs(read_runs(seeds))
+    (pairing,) = (seats for seats, _ in pairings(groups, "main"))
+    curve = score_curve(groups[0], "main", pairing, "return of agent", "env_steps")
+    assert lines_of(figure) == [[(point.step, point.score.value) for point in curve.points]]
+    assert lines_of(figure)[0][-1] == (10.0, 22.0)
+    (band,) = figure.axes[0].collections
+    ends = [y for x, y in band.get_paths()[0].vertices.tolist() if x == 10.0]
+    assert (min(ends), max(ends)) == curve.points[-1].score[1:]
+    assert list(drawn(monkeypatch, *seeds[:3]).axes[0].collections) == []
+
+
+def test_interquartile_means_are_drawn_where_they_are_asked_for(
+    seeds: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    figure = drawn(monkeypatch, *seeds, iqm=True)
     assert lines_of(figure) == [[(0.0, 0.0), (10.0, 3.0)]]  # without the lowest and the highest
     (band,) = figure.axes[0].collections
     _, low, high = interquartile_mean_curve(torch.tensor([[1.0], [2.0], [3.0], [4.0], [100.0]]), 2000, 0, 0.9).tolist()
@@ -117,7 +140,7 @@ def test_groups_have_a_line_each_and_a_legend(
 ) -> None:
     other = make_run(tmp_path / "other", 0, {0: 5.0, 10: 6.0}, algorithm="mine:Own")
     figure = drawn(monkeypatch, *seeds, other)
-    assert lines_of(figure) == [[(0.0, 0.0), (10.0, 3.0)], [(0.0, 5.0), (10.0, 6.0)]]
+    assert lines_of(figure) == [[(0.0, 0.0), (10.0, 22.0)], [(0.0, 5.0), (10.0, 6.0)]]
     assert len(figure.axes[0].collections) == 1  # a single run has no band
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["cart", "other"]
     assert figure.get_suptitle() == "PPO, Own on CartPole-v1"
@@ -199,13 +222,13 @@ def test_panels_are_named_for_the_players_and_the_measure(
 
 
 def test_text_in_a_pdf_is_truetype_and_equal_runs_give_equal_files(seeds: list[Path], tmp_path: Path) -> None:
-    result = palestra_plot(*seeds, "--out", tmp_path / "fig.pdf")
+    result = palestra_plot(*seeds, "--out", tmp_path / "fig.pdf", "--iqm")
     assert "interquartile means of 5 runs, bands their bootstrapped 90% intervals" in result.stdout
     content = (tmp_path / "fig.pdf").read_bytes()
     assert content.startswith(b"%PDF")
     assert b"/Type3" not in content.replace(b" ", b"")
     assert b"/Subtype /CIDFontType2" in content  # TrueType, by its glyphs
-    palestra_plot(*seeds, "--out", tmp_path / "again.pdf")
+    palestra_plot(*seeds, "--out", tmp_path / "again.pdf", "--iqm")
     assert content == (tmp_path / "again.pdf").read_bytes()
 
 
@@ -217,7 +240,8 @@ def test_text_in_an_svg_is_text(seeds: list[Path], tmp_path: Path) -> None:
 
 
 def test_a_png_and_the_caption_of_few_runs(seeds: list[Path], tmp_path: Path) -> None:
-    result = palestra_plot(*seeds[:3], "--out", tmp_path / "fig.png")
+    assert "lines are means of 3 runs\n" in palestra_plot(*seeds[:3], "--out", tmp_path / "fig.png").stdout
+    result = palestra_plot(*seeds[:3], "--iqm", "--out", tmp_path / "fig.png")
     assert (tmp_path / "fig.png").read_bytes().startswith(b"\x89PNG")
     assert "of fewer than four runs it is their mean" in result.stdout
     assert "lines are single runs (5)" in palestra_plot(*seeds, "--single", "--out", tmp_path / "fig.png").stdout

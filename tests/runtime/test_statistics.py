@@ -18,6 +18,7 @@ from palestra.runtime.statistics import (
     interquartile_mean,
     interquartile_mean_curve,
     probability_of_improvement,
+    score_interval_of_improvement,
 )
 
 score_lists = st.lists(st.integers(-5, 5).map(float), min_size=1, max_size=12)
@@ -132,6 +133,19 @@ def test_the_interval_of_the_probability_of_improvement_is_drawn_task_by_task() 
     open_ = (torch.tensor([0.0, 9.0]), torch.tensor([5.0, 5.0]))
     assert estimate_probability_of_improvement([won, open_], 2_000, seed=0) == Estimate(0.75, 0.5, 1.0)
     assert estimate_probability_of_improvement([won], 2_000, seed=0) == Estimate(1.0, 1.0, 1.0)
+
+
+def test_the_score_interval_of_an_improvement_is_wide_where_few_runs_all_win() -> None:
+    for truth, num in ((1.0, 4), (0.0, 4), (0.75, 8)):
+        low, high = score_interval_of_improvement(truth, num, num)
+        for end, other in ((low, 1.0 - high), (high, 1.0 - low)):  # each end solves the equation, and sides are alike
+            spread = 1.0 + (num - 1) * ((1.0 - end) / (2.0 - end) + end / (1.0 + end))
+            is_end = end in (0.0, 1.0) or abs(truth - end) == pytest.approx(
+                1.959964 * math.sqrt(end * (1.0 - end) * spread) / num, abs=1e-5
+            )
+            assert is_end
+            assert other == pytest.approx(score_interval_of_improvement(1.0 - truth, num, num)[end == high])
+    assert score_interval_of_improvement(1.0, 4, 4) == (pytest.approx(0.58, abs=0.01), 1.0)
 
 
 def test_the_bootstrap_interval_covers_the_truth_about_95_times_in_100() -> None:

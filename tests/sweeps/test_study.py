@@ -175,9 +175,9 @@ def test_drawn_points_lie_in_the_space_and_corners_have_every_end() -> None:
 # ---- records as they grow --------------------------------------------------------------------------------
 
 
-def watched(run: Path, of: str = "last") -> Watched:
+def watched(run: Path, of: str = "last", goal: str = "max") -> Watched:
     config = read_config(BASE, ["evaluations.0.interval.every=100", "stop.after=1000"])
-    return Watched(run, config, check(SWEEP["objective"] | {"of": of}, ObjectiveConfig))
+    return Watched(run, config, check(SWEEP["objective"] | {"of": of, "goal": goal}, ObjectiveConfig))
 
 
 def values(seen: Watched) -> dict[int, float]:
@@ -201,6 +201,9 @@ def test_records_are_read_as_they_come_and_steps_are_those_of_the_interval(tmp_p
     best.look()
     assert (best.final(), seen.final()) == (5.0, 3.0)
     assert values(best) == {0: 1.0, 100: 5.0, 200: 5.0}
+    least = watched(tmp_path, "best", goal="min")
+    least.look()
+    assert (least.final(), values(least)) == (1.0, {0: 1.0, 100: 1.0, 200: 1.0})
 
 
 @pytest.mark.parametrize(("of", "final"), [("last", 2.0), ("best", 9.0)])
