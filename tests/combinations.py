@@ -259,7 +259,7 @@ def gymnasium(env_id: str, **arguments: Any) -> Data:
         "id": env_id,
         "arguments": arguments,
         "wrappers": [{"name": "time_limit", "max_episode_steps": 4}],
-        "observation": {"normalize": {"eps": 1e-8}, "clip": 5.0},
+        "observation": {"normalize": {"eps": 1e-8}, "clip": 5.0, "channels": None},
         "reward": {"normalize": {"gamma": 0.99, "eps": 1e-8}, "clip": 5.0},
     }
 

@@ -392,14 +392,18 @@ class Locked(gymnasium.Env):
 
 
 class Drawn(gymnasium.Env):
-    """Drawn as a grey picture, 40 brighter at every step; an episode is three steps long. Reward: 1."""
+    """Drawn as a grey picture, 40 brighter at every step; an episode is three steps long. Reward: 1. how: in which form
+    `render` gives the picture."""
 
     metadata = {"render_modes": ["rgb_array"], "render_fps": 10}  # noqa: RUF012
     observation_space = spaces.Box(0.0, 3.0, (1,), np.float32)
     action_space = spaces.Discrete(2)
 
-    def __init__(self, render_mode: str | None = None) -> None:
-        self.render_mode = render_mode
+    def __init__(self, render_mode: str | None = None, how: str = "colours") -> None:
+        self.render_mode, self.how = render_mode, how
+        if how == "no fps":
+            self.metadata = self.metadata | {"render_fps": None}
+        self.kept = np.zeros((32, 48, 3), np.uint8)
 
     def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Any, dict[str, Any]]:
         super().reset(seed=seed)
@@ -411,7 +415,32 @@ class Drawn(gymnasium.Env):
         return np.full(1, self.age, np.float32), 1.0, self.age == 3, False, {}
 
     def render(self) -> Any:
-        return np.full((33, 48, 3), 40 + 40 * self.age, np.uint8)
+        level = 40 + 40 * self.age
+        picture = np.full((33, 48, 3), level, np.uint8)
+        if self.how == "kept":
+            self.kept[:] = level
+            return self.kept
+        return {
+            "flat": picture[:, :, 0],
+            "grey": picture[:, :, :1],
+            "opaque": np.full((33, 48, 4), [level, level, level, 255], np.uint8),
+            "first": picture.transpose(2, 0, 1),
+            "list": [np.zeros_like(picture), picture],
+            "flat list": [np.zeros((33, 48)), picture[:, :, 0]],
+            "nested": picture.tolist(),
+            "float": picture / 255.0,
+            "large": picture.astype(np.float64),
+            "long": picture.astype(np.int64),
+            "none": None,
+            "empty": [],
+            "text": "a picture",
+            "ragged": [[1, 2], [3]],
+            "nan": picture * np.nan,
+            "too large": picture * 2.5,
+            "two": picture[:, :, :2],
+            "row": picture[:1],
+            "growing": np.zeros((32 + 2 * self.age, 48, 3), np.uint8),
+        }.get(self.how, picture)
 
 
 class Batched(VectorWrapper):

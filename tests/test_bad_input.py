@@ -256,17 +256,23 @@ def test_actions_that_an_algorithm_cannot_choose_are_told(name: str, actions: st
     assert one_line(CONFIGS / f"{name}.yml", *ACTIONS[actions], "game.wrappers=[]").startswith(expected)
 
 
+MIXED = (
+    *("game.id=tests.gym_probes:Mixed-v0", "game.arguments={}", "game.wrappers=[]"),
+    "game.observation.channels=last",
+)
+
+
 @pytest.mark.parametrize(
     ("name", "overrides", "expected"),
     [
         (
             "dqn-pong",
-            ("game.id=tests.gym_probes:Mixed-v0", "game.arguments={}", "game.wrappers=[]"),
+            MIXED,
             f"{ALGORITHM}.name: expected Discrete actions for 'dqn', got ",
         ),
         (
             "ppo-breakout",
-            ("game.id=tests.gym_probes:Mixed-v0", "game.arguments={}", "game.wrappers=[]"),
+            MIXED,
             f"{ALGORITHM}.body.net.name: expected one image, uint8 of shape (C, H, W), for 'nature_cnn', got "
             "several entries",
         ),

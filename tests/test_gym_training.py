@@ -29,7 +29,7 @@ from tests.gym_probes import two_states_values
 
 Data = dict[str, Any]
 NORMALIZE = {
-    "observation": {"normalize": {"eps": 1e-8}, "clip": 10.0},
+    "observation": {"normalize": {"eps": 1e-8}, "clip": 10.0, "channels": None},
     "reward": {"normalize": {"gamma": 0.99, "eps": 1e-8}, "clip": 10.0},
 }
 pytestmark = pytest.mark.usefixtures("no_plots")

@@ -76,7 +76,7 @@ IN_GYMNASIUM: dict[str, Any] = {
     "arguments": {},
     "wrappers": [],
     "vectorization": {"name": "sync", "autoreset": "next_step"},
-    "observation": {"normalize": {"eps": 1e-8}, "clip": 5.0},
+    "observation": {"normalize": {"eps": 1e-8}, "clip": 5.0, "channels": None},
     "reward": {"normalize": None, "clip": None},
 }
 

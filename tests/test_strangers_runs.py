@@ -33,7 +33,7 @@ GYM = {
     "arguments": {"sutton_barto_reward": False, "max_episode_steps": 9},
     "wrappers": [],
     "vectorization": {"name": "sync", "autoreset": "next_step"},
-    "observation": {"normalize": None, "clip": None},
+    "observation": {"normalize": None, "clip": None, "channels": None},
     "reward": {"normalize": None, "clip": None},
 }
 OWN = {"name": "theirs:Thing", "key": [1, {"name": "theirs:Other"}]}

@@ -180,12 +180,13 @@ def _made(game: dict[str, Any]) -> GymnasiumGame:
     try:
         return GymnasiumGame(check(game, GymnasiumConfig), torch.device("cpu"))
     except ConfigError as error:
-        remedy = f"; give it after {game['id']}, as game.arguments.NAME=VALUE"
-        is_missing = ["required" in item.message for item in error.errors]  # Python's word where there is no default
-        items = [
-            ConfigErrorItem(item.path, item.message + remedy * missing)
-            for item, missing in zip(error.errors, is_missing, strict=True)
-        ]
+        items = []
+        for item in error.errors:
+            given = "game.arguments.NAME=VALUE" if "required" in item.message else ""  # Python's word for no default
+            if item.path == "game.observation.channels":
+                given = "game.observation.channels=last"
+            remedy = f"; give it after {game['id']}, as {given}" if given else ""
+            items.append(ConfigErrorItem(item.path, item.message + remedy))
         raise ConfigError(items) from error
 
 
@@ -198,7 +199,7 @@ def _usual_game(env_id: str) -> dict[str, Any]:
         "arguments": _usual_arguments(env_id),
         "wrappers": [],
         "vectorization": {"name": "sync", "autoreset": "same_step"},
-        "observation": {"normalize": None, "clip": None},
+        "observation": {"normalize": None, "clip": None, "channels": None},
         "reward": {"normalize": None, "clip": None},
     }
     if is_atari(env_id):

@@ -32,13 +32,22 @@ def test_sac_fits_discrete_actions() -> None:
 
 
 def test_networks_fit_what_is_seen() -> None:
-    mixed = fitted_config("ppo", "tests.gym_probes:Mixed-v0", shipped_configs(), ())
+    given = ["game.observation.channels=last"]
+    mixed = fitted_config("ppo", "tests.gym_probes:Mixed-v0", shipped_configs(), given)
     net = mixed.players["agent"].algorithm.body.policy  # type: ignore[union-attr]
     kinds = {name: entry.name for name, entry in net.entries.items()}
     assert {kinds[name] for name in kinds if "pixels" in name} == {"impala_cnn"}
     assert {kinds[name] for name in kinds if "pixels" not in name} == {"mlp"}
     pong = fitted_config("ppo", "ALE/Pong-v5", shipped_configs(), ())
     assert pong.players["agent"].algorithm.body.net.name == "nature_cnn"  # type: ignore[union-attr]
+
+
+def test_where_channels_are_is_asked_where_no_shape_tells_it() -> None:
+    with pytest.raises(ConfigError) as caught:
+        fitted_config("ppo", "tests.gym_probes:Mixed-v0", shipped_configs(), ())
+    [message] = str(caught.value).splitlines()
+    assert message.startswith("game.observation.channels: expected first or last, because the shape (4, 5, 3) of ")
+    assert message.endswith("; give it after tests.gym_probes:Mixed-v0, as game.observation.channels=last")
 
 
 @pytest.mark.parametrize("algorithm", ["sac", "td3"])

@@ -21,14 +21,16 @@ WALK: Data = {
     "arguments": {},
     "wrappers": [],
     "vectorization": {"name": "sync", "autoreset": "next_step"},
-    "observation": {"normalize": None, "clip": None},
+    "observation": {"normalize": None, "clip": None, "channels": None},
     "reward": {"normalize": None, "clip": None},
 }
 
 
 def gym_data(**changes: Any) -> Data:
     """The config of a Walk, with keys replaced."""
-    return copy.deepcopy(WALK) | copy.deepcopy(changes)
+    data = copy.deepcopy(WALK) | copy.deepcopy(changes)
+    data["observation"].setdefault("channels", None)
+    return data
 
 
 def gym_game(vectorization: str = "sync", autoreset: str = "next_step", **changes: Any) -> GymnasiumGame:

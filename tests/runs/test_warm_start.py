@@ -119,7 +119,7 @@ ARM = {
     "name": "gymnasium",
     "id": "tests.gym_probes:Acts-v0",
     "wrappers": [{"name": "time_limit", "max_episode_steps": 4}],
-    "observation": {"normalize": None, "clip": None},
+    "observation": {"normalize": None, "clip": None, "channels": None},
     "reward": {"normalize": None, "clip": None},
     "vectorization": {"name": "sync", "autoreset": "same_step"},
 }

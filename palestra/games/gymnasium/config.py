@@ -7,6 +7,7 @@ from pydantic import model_validator
 from palestra.config import ByName, Config, ConfigError, ConfigErrorItem, Discount, NonEmptyStr, PositiveFloat, admit
 from palestra.games.config import GameConfig
 from palestra.games.gymnasium.arguments import argument_errors, id_error
+from palestra.games.gymnasium.spaces import Channels
 from palestra.games.gymnasium.wrappers import AnyWrapper
 from palestra.games.normalization import ObservationConfig
 
@@ -32,6 +33,12 @@ class AsyncConfig(Config):
 class EntryPointConfig(Config):
     name: Literal["entry_point"]
     """the environment's own vector environment, which declares its autoreset mode; a resumed run is not exact"""
+
+
+class EnvironmentObservationConfig(ObservationConfig):
+    channels: Channels | None
+    """of images with three or four axes, where the axis of their channels is: before height and width, or after them;
+    null: where their shapes tell, which must then be so"""
 
 
 class RewardNormalizationConfig(Config):
@@ -63,7 +70,7 @@ class EnvironmentConfig(GameConfig):
     """from the innermost to the outermost"""
     vectorization: Annotated[SyncConfig | AsyncConfig | EntryPointConfig, ByName()]
     """how many environments step together"""
-    observation: ObservationConfig
+    observation: EnvironmentObservationConfig
     """what is done with observations"""
     reward: RewardConfig
     """what is done with rewards"""

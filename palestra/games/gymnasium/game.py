@@ -19,7 +19,7 @@ from palestra.games.gymnasium.faults import fault_of_reset
 from palestra.games.gymnasium.known_spaces import has_exact_actions
 from palestra.games.gymnasium.normalization import Moments
 from palestra.games.gymnasium.outside import outside_of
-from palestra.games.gymnasium.spaces import Arrays, ObservationReader, UnknownSpace, action_space
+from palestra.games.gymnasium.spaces import Arrays, ObservationReader, UnknownChannels, UnknownSpace, action_space
 from palestra.games.gymnasium.world import GymnasiumWorld
 from palestra.games.outside import Outside
 from palestra.games.spaces import ActionSpace
@@ -64,6 +64,8 @@ class GymnasiumGame(WorldGame):
         self.is_on_cpu = device.type == "cpu"
         try:
             self.reader, self.action_space, self.to_gym_actions = _reader_and_actions(config)
+        except UnknownChannels as error:
+            raise ConfigError([ConfigErrorItem("game.observation.channels", str(error))]) from error
         except UnknownSpace as error:
             raise ConfigError([ConfigErrorItem("game.id", f"{config.id!r} cannot be played: {error}")]) from error
         except ConfigError as error:
@@ -74,6 +76,9 @@ class GymnasiumGame(WorldGame):
         observation, reward = config.observation, config.reward
         self.transforms_observations = observation.normalize is not None or observation.clip is not None
         self.transforms_rewards = reward.normalize is not None or reward.clip is not None
+        if observation.channels is not None and not self.reader.has_channels:
+            message = f"expected null, because no image has an axis of channels, got {observation.channels}"
+            raise ConfigError([ConfigErrorItem("game.observation.channels", message)])
         if not numbers and self.transforms_observations:
             message = "expected null for normalize and clip, because the observation has no numbers, got another value"
             raise ConfigError([ConfigErrorItem("game.observation", message)])
@@ -192,14 +197,14 @@ class GymnasiumGame(WorldGame):
 def _reader_and_actions(config: EnvironmentConfig) -> tuple[ObservationReader, ActionSpace, Callable[..., np.ndarray]]:
     """The reader of an environment's observations, its action space, and what converts actions to Gymnasium's. The
     environment is made and reset once; raises ConfigError if that fails."""
-    keeps_precision = config.observation.normalize is not None
+    channels, keeps_precision = config.observation.channels, config.observation.normalize is not None
     if config.is_vector:
         vector = make_vector(config, 1, 0, config.id, None)
         observations, actions = vector.single_observation_space, vector.single_action_space
         close_vector(vector)
-        return ObservationReader(observations, keeps_precision), *action_space(actions)
+        return ObservationReader(observations, channels, keeps_precision), *action_space(actions)
     env = make_environment(config)
-    reader = ObservationReader(env.observation_space, keeps_precision)
+    reader = ObservationReader(env.observation_space, channels, keeps_precision)
     space_and_conversion = action_space(env.action_space)
     try:
         why = fault_of_reset(env.observation_space, env.reset(seed=0))

@@ -18,7 +18,7 @@ An observation that is no Dict or Tuple has the one entry "observation". Actions
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import gymnasium
 import numpy as np
@@ -29,7 +29,12 @@ from palestra.games.spaces import ActionSpace, Box, Discrete, MultiDiscrete, Spa
 
 Arrays = dict[str, np.ndarray]
 Read = Callable[[np.ndarray], np.ndarray]
+Channels = Literal["first", "last"]
 WHOLE = "observation"  # the name of the one entry of an observation that is no Dict or Tuple
+
+
+class UnknownChannels(ValueError):
+    """The shape of an image does not tell which axis is that of its channels; the message says which image."""
 
 
 class UnknownSpace(ValueError):
@@ -41,8 +46,8 @@ class Entry:
     """One entry of an observation. path: its keys in Gymnasium's observation. read: converts a batch of it to a new
     array (B, *space.shape).
 
-    is_number: whether it holds measured numbers, which may be normalised. own_dtype: of what `read` gives of these
-    where it keeps their precision; else float32.
+    is_number: whether it holds measured numbers, which may be normalised. has_channels: whether it is an image with an
+    axis of channels. own_dtype: of what `read` gives of numbers where it keeps their precision; else float32.
     """
 
     name: str
@@ -50,18 +55,21 @@ class Entry:
     space: Space
     read: Read
     is_number: bool
+    has_channels: bool
     own_dtype: np.dtype
 
 
 class ObservationReader:
     """Converts batches of Gymnasium's observations. entries: in the order of the space. read_whole: converts an
     observation that is no Dict or Tuple; None for those that are. keeps_precision: whether numbers that float32 cannot
-    hold are read as float64 or integers of 64 bits, as those that are to be normalised. Raises UnknownSpace for a space
-    that palestra does not support."""
+    hold are read as float64 or integers of 64 bits, as those that are to be normalised. channels: where the channels of
+    images are; None: where their shapes tell. has_channels: whether there is an image that has an axis of them. Raises
+    UnknownSpace for a space that palestra does not support, and UnknownChannels."""
 
-    def __init__(self, space: gymnasium.Space, keeps_precision: bool = False) -> None:
+    def __init__(self, space: gymnasium.Space, channels: Channels | None, keeps_precision: bool = False) -> None:
         self.gym_space = space
-        self.entries = list(_entries(space, (), keeps_precision))
+        self.entries = list(_entries(space, (), channels, keeps_precision))
+        self.has_channels = any(entry.has_channels for entry in self.entries)
         names = [entry.name for entry in self.entries]
         if not names:
             raise UnknownSpace("expected an observation with at least one entry, got an empty space")
@@ -104,22 +112,25 @@ class ObservationReader:
         return self.read(concatenate(self.gym_space, observations, batch))
 
 
-def _entries(space: gymnasium.Space, path: tuple[Any, ...], keeps_precision: bool) -> Iterator[Entry]:
+def _entries(
+    space: gymnasium.Space, path: tuple[Any, ...], channels: Channels | None, keeps_precision: bool
+) -> Iterator[Entry]:
     inner: list[tuple[Any, gymnasium.Space]] = []
     if isinstance(space, gymnasium.spaces.Dict):
         inner = list(space.items())
     elif isinstance(space, gymnasium.spaces.Tuple):
         inner = list(enumerate(space))
     for key, below in inner:
-        yield from _entries(below, (*path, key), keeps_precision)
+        yield from _entries(below, (*path, key), channels, keeps_precision)
     if isinstance(space, gymnasium.spaces.Dict | gymnasium.spaces.Tuple):
         return
     name = "/".join(map(str, path)) or WHOLE
-    shape, dtype, is_number, read = _leaf(space, name)
+    shape, dtype, is_number, read = _leaf(space, name, channels)
+    has_channels = dtype == torch.uint8 and len(space.shape or ()) > 2
     own_dtype = _own_dtype(space) if keeps_precision and is_number else np.dtype(np.float32)
     if is_number:
         read = partial(_numbers if space.shape else _scalars, dtype=own_dtype)
-    yield Entry(name, path, Space(shape, dtype, padded=False), read, is_number, own_dtype)
+    yield Entry(name, path, Space(shape, dtype, padded=False), read, is_number, has_channels, own_dtype)
 
 
 def _own_dtype(space: gymnasium.Space) -> np.dtype:
@@ -130,11 +141,13 @@ def _own_dtype(space: gymnasium.Space) -> np.dtype:
     return np.dtype(np.float32) if np.can_cast(own, np.float32) else np.dtype(np.float64)
 
 
-def _leaf(space: gymnasium.Space, name: str) -> tuple[tuple[int, ...], torch.dtype, bool, Read]:
+def _leaf(
+    space: gymnasium.Space, name: str, channels: Channels | None
+) -> tuple[tuple[int, ...], torch.dtype, bool, Read]:
     match space:
         case gymnasium.spaces.Box():
             if space.dtype == np.uint8 and 2 <= len(space.shape) <= 4:
-                shape, read = _image(space.shape)
+                shape, read = _image(space.shape, name, channels)
                 return shape, torch.uint8, False, read
             return (space.shape or (1,)), torch.float32, True, _numbers
         case gymnasium.spaces.Discrete():
@@ -171,19 +184,36 @@ def _one_hots(batch: np.ndarray, nums: np.ndarray, starts: np.ndarray) -> np.nda
     return hot
 
 
-def _image(shape: tuple[int, ...]) -> tuple[tuple[int, ...], Read]:
-    """The shape (C, H, W) of an image, and what converts a batch to it. (H, W) has one channel; the last axis is that
-    of the channels if its length is 1, 3 or 4 and at most that of the first; of four axes the first is that of a stack,
-    whose frames become further channels."""
+def _image(shape: tuple[int, ...], name: str, channels: Channels | None) -> tuple[tuple[int, ...], Read]:
+    """The shape (C, H, W) of an image, and what converts a batch to it. (H, W) has one channel; of four axes the first
+    is that of a stack, whose frames become further channels. Raises UnknownChannels."""
     if len(shape) == 2:
         return (1, *shape), partial(_channels_first, order=(0, 1, 2), shape=(1, *shape))
     *stack, a, b, c = shape
-    is_last = c in (1, 3, 4) and c <= a
-    channels, rest = (c, (a, b)) if is_last else (a, (b, c))
+    told = channels or _told_channels(a, b, c)
+    if told is None:
+        raise UnknownChannels(
+            f"expected first or last, because the shape {shape} of the image {name!r} does not tell which of its axes "
+            "is that of the channels, got null"
+        )
+    is_last = told == "last"
+    num, rest = (c, (a, b)) if is_last else (a, (b, c))
     axes = len(shape)
     order = (*range(axes - 2), axes, axes - 2, axes - 1) if is_last else tuple(range(axes + 1))
-    new_shape = (channels * (stack[0] if stack else 1), *rest)
+    new_shape = (num * (stack[0] if stack else 1), *rest)
     return new_shape, partial(_channels_first, order=order, shape=new_shape)
+
+
+def _told_channels(a: int, b: int, c: int) -> Channels | None:
+    """Where the axis of the channels of an image (a, b, c) is, if that is sure: it is shorter than both others, and
+    either it has the length of grey, colours or colours with opacity, as the other end has not, or it is at most half
+    as long as they are."""
+    is_usual = [length in (1, 3, 4) for length in (a, c)]
+    if (a < min(b, c)) and (is_usual == [True, False] or 2 * a <= min(b, c)):
+        return "first"
+    if (c < min(a, b)) and (is_usual == [False, True] or 2 * c <= min(a, b)):
+        return "last"
+    return None
 
 
 def _channels_first(batch: np.ndarray, order: tuple[int, ...], shape: tuple[int, ...]) -> np.ndarray:

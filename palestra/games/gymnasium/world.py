@@ -21,14 +21,13 @@ from palestra.games.gymnasium.environments import autoreset_mode, close_vector, 
 from palestra.games.gymnasium.faults import fault_of_numbers
 from palestra.games.gymnasium.info import InfoFields, StepInfo
 from palestra.games.gymnasium.normalization import Moments
+from palestra.games.gymnasium.pictures import Pictures, frames_per_second
 from palestra.games.gymnasium.running_episodes import RunningEpisodes
 from palestra.games.gymnasium.seeding import episode_seed
 from palestra.games.gymnasium.spaces import WHOLE, Arrays, ObservationReader
 from palestra.games.spaces import ActionSpace
 from palestra.games.world import EnvironmentFailed, EnvironmentWorld, Outcome
 from palestra.recording.aggregates import Aggregates
-
-FRAMES_PER_SECOND = 30  # for environments whose metadata has no render_fps
 
 
 class EnvironmentGame(Protocol):
@@ -88,6 +87,7 @@ class GymnasiumWorld(EnvironmentWorld):
         self._all_true = torch.ones(num_worlds, dtype=torch.bool, device=game.device)
         self._all_false = torch.zeros(num_worlds, dtype=torch.bool, device=game.device)
         self.info: InfoFields | StepInfo | None = None
+        self._pictures = Pictures()
         self._stored: dict[str, Any] | None = None
         self._floats = tuple(game.floats)
         self._is_plain = game.reader.read_whole is not None and not game.transforms_observations
@@ -105,17 +105,16 @@ class GymnasiumWorld(EnvironmentWorld):
 
     @property
     def frames_per_second(self) -> float:  # type: ignore[override]
-        """The environment's render_fps, or FRAMES_PER_SECOND."""
-        return float(self.vector.metadata.get("render_fps", FRAMES_PER_SECOND))
+        """The environment's render_fps, or what stands for it."""
+        return frames_per_second(self.vector.metadata)
 
     def render(self) -> np.ndarray:
         try:
-            (frame,) = self.vector.render()
+            (rendered,) = self.vector.render()
+            return self._pictures(rendered)
         except Exception as error:  # every rendering library raises its own exceptions
-            message = f"{self.game.config.id!r} cannot be rendered here: {error}"
+            message = f"{self.game.config.id!r} cannot be rendered here: {' '.join(str(error).split())}"
             raise ConfigError([ConfigErrorItem("game.id", message)]) from error
-        height, width = frame.shape[0] // 2 * 2, frame.shape[1] // 2 * 2
-        return np.ascontiguousarray(frame[:height, :width, :3])
 
     def record_info(self, names: Sequence[str], aggregates: Aggregates) -> InfoFields:
         self.info = fields = InfoFields(names, self.num_worlds, aggregates)

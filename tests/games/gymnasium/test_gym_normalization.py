@@ -15,7 +15,7 @@ from tests.games.gym_worlds import MODES, gym_game, played, rows
 
 KEY, GAMMA, EPS = 11, 0.9, 1e-4
 NORMALIZE = {
-    "observation": {"normalize": {"eps": EPS}, "clip": None},
+    "observation": {"normalize": {"eps": EPS}, "clip": None, "channels": None},
     "reward": {"normalize": {"gamma": GAMMA, "eps": EPS}, "clip": None},
 }
 
@@ -172,7 +172,8 @@ def test_rewards_are_cut_below_zero_too() -> None:
 
 
 def test_only_measured_numbers_are_normalised() -> None:
-    game = gym_game(id="tests.gym_probes:Mixed-v0", observation={"normalize": {"eps": EPS}, "clip": 0.1})
+    observation = {"normalize": {"eps": EPS}, "clip": 0.1, "channels": "last"}
+    game = gym_game(id="tests.gym_probes:Mixed-v0", observation=observation)
     observation = game.make_world(8, KEY, True).observation
     assert set(game._observation_moments) == {"inner/number", "matrix"}
     assert observation["pixels"].dtype == torch.uint8

@@ -3,6 +3,7 @@
 Covers palestra.games.gymnasium.spaces.
 """
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +20,16 @@ from palestra.config import ConfigError, check
 from palestra.evaluation.video import film_episodes
 from palestra.games.gymnasium import GymnasiumConfig, GymnasiumGame
 from palestra.games.gymnasium.arguments import known_arguments
-from palestra.games.gymnasium.spaces import ObservationReader
+from palestra.games.gymnasium.spaces import ObservationReader, UnknownChannels
 from palestra.games.spaces import Box, Discrete, MultiDiscrete, Space
 from palestra.players import make_script
 from tests.games.gym_worlds import CPU, gym_data, gym_game
 
+LAST = {"normalize": None, "clip": None, "channels": "last"}
+
 
 def test_a_dict_observation_is_flattened_into_named_entries() -> None:
-    game = gym_game(id="tests.gym_probes:Mixed-v0")
+    game = gym_game(id="tests.gym_probes:Mixed-v0", observation=LAST)
     assert game.spaces["agent"] == {
         "inner/choice": Space((3,), torch.float32, False),
         "inner/number": Space((1,), torch.float32, False),
@@ -43,7 +46,7 @@ def test_every_entry_is_read_as_it_was_drawn() -> None:
     batch = batch_space(space, 5)
     batch.seed(0)
     drawn = batch.sample()
-    read = ObservationReader(space).read(drawn)
+    read = ObservationReader(space, "last").read(drawn)
     assert np.array_equal(read["inner/choice"].argmax(1) - 1, drawn["inner"]["choice"])
     assert np.array_equal(read["inner/number"][:, 0], drawn["inner"]["number"])
     assert np.array_equal(read["matrix"], drawn["matrix"].astype(np.float32))
@@ -59,7 +62,7 @@ def test_every_entry_is_read_as_it_was_drawn() -> None:
 def test_single_observations_are_read_like_a_batch(seed: int) -> None:
     space = gymnasium.make("tests.gym_probes:Mixed-v0").observation_space
     space.seed(seed)
-    reader, drawn = ObservationReader(space), [space.sample() for _ in range(3)]
+    reader, drawn = ObservationReader(space, "last"), [space.sample() for _ in range(3)]
     together = reader.read_list(drawn)
     for row, one in enumerate(drawn):
         alone = reader.read_list([one])
@@ -75,18 +78,46 @@ def test_single_observations_are_read_like_a_batch(seed: int) -> None:
         ((84, 84, 1), (1, 84, 84)),
         ((4, 84, 84, 3), (12, 84, 84)),
         ((4, 84, 84, 1), (4, 84, 84)),
+        *(((84, 84, num), (num, 84, 84)) for num in (2, 6, 9, 12)),
+        *(((num, 64, 96), (num, 64, 96)) for num in (2, 6, 9, 12)),
+        ((2, 64, 64, 12), (24, 64, 64)),
+        ((7, 7, 3), (3, 7, 7)),
+        ((6, 7, 2), (2, 6, 7)),
         ((128,), (128,)),
     ],
 )
 def test_channels_of_images_come_first(shape: tuple[int, ...], ours: tuple[int, ...]) -> None:
-    (entry,) = ObservationReader(spaces.Box(0, 255, shape, np.uint8)).entries
+    (entry,) = ObservationReader(spaces.Box(0, 255, shape, np.uint8), None).entries
     assert entry.space.shape == ours
     assert entry.read(np.zeros((2, *shape), np.uint8)).shape == (2, *ours)
     assert entry.space.dtype == (torch.float32 if len(shape) == 1 else torch.uint8)
 
 
+@pytest.mark.parametrize(
+    "shape", [(8, 8, 12), (4, 4, 12), (3, 3, 2), (4, 5, 3), (6, 7, 8), (5, 8, 7), (16, 16, 16), (2, 8, 8, 111)]
+)
+def test_a_layout_that_no_shape_tells_is_asked_for(shape: tuple[int, ...]) -> None:
+    space = spaces.Box(0, 255, shape, np.uint8)
+    with pytest.raises(UnknownChannels, match=rf"the shape {re.escape(str(shape))} of the image 'observation'"):
+        ObservationReader(space, None)
+    *stack, a, b, c = shape
+    for channels, ours in {"first": (a, b, c), "last": (c, a, b)}.items():
+        (entry,) = ObservationReader(space, channels).entries
+        assert entry.space.shape == (ours[0] * (stack[0] if stack else 1), *ours[1:])
+
+
+def test_the_key_for_the_layout_is_named_and_where_there_is_none_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^game\.observation\.channels: expected first or last, because the shape"):
+        gym_game(id="tests.gym_probes:Mixed-v0")
+    for channels in ("first", "last"):
+        with pytest.raises(ConfigError, match=r"^game\.observation\.channels: expected null, because no image"):
+            gym_game(observation={"normalize": None, "clip": None, "channels": channels})
+    game = gym_game(id="tests.gym_probes:Pixels-v0", observation={"normalize": None, "clip": None, "channels": "first"})
+    assert game.spaces["agent"]["observation"].shape == (12, 16, 3)
+
+
 def test_the_frames_of_a_stack_become_channels_in_their_order() -> None:
-    (entry,) = ObservationReader(spaces.Box(0, 255, (2, 6, 7, 3), np.uint8)).entries
+    (entry,) = ObservationReader(spaces.Box(0, 255, (2, 6, 7, 3), np.uint8), None).entries
     frames = np.random.default_rng(0).integers(0, 255, (1, 2, 6, 7, 3), dtype=np.uint8)
     assert np.array_equal(entry.read(frames)[0, 3:], frames[0, 1].transpose(2, 0, 1))
 
@@ -251,7 +282,7 @@ def test_a_film_of_mujoco_needs_no_screen(in_tmp_path: Path) -> None:
 
 
 def test_a_choice_of_many_needs_memory_for_its_rows_alone() -> None:
-    reader = ObservationReader(spaces.Discrete(200_000, start=-5))
+    reader = ObservationReader(spaces.Discrete(200_000, start=-5), None)
     hot = reader.read(np.array([-5, 0, 199_994]))["observation"]
     assert (hot.shape, hot.dtype) == ((3, 200_000), np.float32)
     assert hot.argmax(axis=1).tolist() == [0, 5, 199_999]

@@ -23,7 +23,7 @@ from tests.games.gym_worlds import CPU, MODES, assert_sound, cart_pole, gym_game
 
 KEY = base_key(0, "play")
 NORMALIZED = {
-    "observation": {"normalize": {"eps": 1e-8}, "clip": 2.0},
+    "observation": {"normalize": {"eps": 1e-8}, "clip": 2.0, "channels": None},
     "reward": {"normalize": {"gamma": 0.9, "eps": 1e-8}, "clip": 3.0},
 }
 
