@@ -14,7 +14,7 @@ from palestra.runs.config import BaseRunConfig, RunConfig, read_config
 from palestra.runs.tournament import Tournament, read_tournament
 from palestra.training import make_trainer
 from palestra.training.naming import named_class
-from palestra.training.trainable import check_trainable
+from palestra.training.trainable import apart_from_this_machine, check_trainable
 
 
 class Checked(NamedTuple):
@@ -42,8 +42,7 @@ def dry_run(config: str | Path | BaseRunConfig, overrides: Sequence[str]) -> Che
 
 def require_printable(config: RunConfig) -> None:
     """Raise ConfigError for a config that `check` would refuse on a machine that has its device."""
-    execution = config.execution.model_copy(update={"device": "cpu"})
-    dry_run(config.model_copy(update={"execution": execution}), ())
+    dry_run(apart_from_this_machine(config), ())
 
 
 def _plan(config: BaseRunConfig) -> list[str]:

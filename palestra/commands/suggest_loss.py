@@ -8,7 +8,7 @@ from palestra.algorithms.losses.loss import VALUE, Critic, head_names, loss_of
 from palestra.algorithms.off_policy import AnyOffPolicyLoss
 from palestra.algorithms.on_policy import AnyEstimatorConfig, AnyOnPolicyLoss
 from palestra.algorithms.parts.actor_critic import POLICY
-from palestra.config import Config, ConfigError, apply_overrides, check
+from palestra.config import Config, apply_overrides, check
 
 Data = dict[str, Any]
 OF_SAC = {"name": "state_dependent_gaussian", "log_std": {"min": -20.0, "max": 2.0}}
@@ -56,10 +56,7 @@ def _changed(algorithm: Data, overrides: Sequence[str]) -> Data:
     changed = apply_overrides(own, overrides, model)
     if changed == own:
         return algorithm
-    try:
-        loss = loss_of(check(changed, model).loss)  # type: ignore[attr-defined]
-    except ConfigError:  # which the whole config will tell
-        return algorithm | changed
+    loss = loss_of(check(changed, model).loss)  # type: ignore[attr-defined]
     if loss is None:
         return algorithm | changed
     heads = head_names(loss)

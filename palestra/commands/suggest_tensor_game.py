@@ -14,6 +14,7 @@ from palestra.games.normalization import ObservationConfig
 from palestra.games.spaces import Box, Discrete
 from palestra.runs.config import RunConfig, read_config
 from palestra.training import make_trainer
+from palestra.training.trainable import apart_from_this_machine
 
 DISCRETE_ENTROPY = {  # of SAC (Christodoulou 2019)
     "name": "automatic",
@@ -36,7 +37,8 @@ def tensor_game_config(algorithm: str, game: str, overrides: Sequence[str], ship
     configs by name, without those of Atari games. Raises ConfigError if the game cannot be made or the algorithm cannot
     play it.
     """
-    same_game = [data for data in shipped.values() if data["game"]["name"] == game]
+    has_usual = bool(getattr(_model(game), "usual", {}))  # then its roles may be others than those of a shipped config
+    same_game = [data for data in shipped.values() if data["game"]["name"] == game and not has_usual]
     rules = _rules(game, same_game, overrides)
     made = _made(rules)
     declared = check({"game": rules}, OneGame).game
@@ -64,7 +66,7 @@ def config_that_trains(data: Data, overrides: Sequence[str], errors: list[Config
     if these are the first. Raises ConfigError if the base alone could be trained: then the overrides are at fault."""
     try:
         config: RunConfig = read_config(data, overrides)
-        make_trainer(config.model_copy(update={"execution": config.execution.model_copy(update={"device": "cpu"})}))
+        make_trainer(apart_from_this_machine(config))
         return config
     except ConfigError as error:
         try:
@@ -82,7 +84,7 @@ def _rules(game: str, same_game: Sequence[Data], overrides: Sequence[str]) -> Da
     """The key `game`: as its class finds it usual, or as a shipped config has it; then the overrides."""
     model = _model(game)
     usual = dict(getattr(model, "usual", {}))
-    rules: Data = dict(same_game[0]["game"]) if same_game and not usual else {"name": game} | usual
+    rules: Data = dict(same_game[0]["game"]) if same_game else {"name": game} | usual
     observation = getattr(model, "model_fields", {}).get("observation")
     if observation is not None and observation.annotation is ObservationConfig:
         rules.setdefault("observation", {"normalize": None, "clip": None})

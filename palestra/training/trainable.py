@@ -38,6 +38,15 @@ def check_trainable(config: RunConfig) -> Unchecked:
     return Unchecked(False, [])
 
 
+def apart_from_this_machine(config: RunConfig) -> RunConfig:
+    """A config to be tried in its place: on the CPU, for another machine may have its device, and without a word."""
+    execution, output = (
+        config.execution.model_copy(update={"device": "cpu"}),
+        config.output.model_copy(update={"display": "quiet"}),
+    )
+    return config.model_copy(update={"execution": execution, "output": output})
+
+
 def _needs_no_environment(config: RunConfig) -> bool:
     """Whether the config can be checked without its environment. Networks of other runs need its exact actions."""
     players: list[Any] = list(config.players.values())

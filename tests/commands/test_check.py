@@ -278,7 +278,9 @@ def test_what_a_shipped_config_does_is_said_in_words(file: Path, monkeypatch: py
     train, test, *turns = dry_run(file, []).plan
     config = read_config(file)
     words = TRAIN.fullmatch(train)
-    if file.stem == "alternating":
+    if file.stem == "double":
+        assert train.startswith("train: 2,000 opt steps, as DoubleDQN says: One epoch: each player rolls out")
+    elif file.stem == "alternating":
         assert train == "train: 1,200 opt steps, as Alternating says: One epoch: the turns of one player"
         page = (EXAMPLES.parent / "own-trainer.md").read_text()
         assert f"alternating.yml: complete and consistent\n{train}\n{test}\n```" in page

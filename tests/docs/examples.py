@@ -255,6 +255,7 @@ EXAMPLES = {
     "trainer by hand": Example("own-trainer.md", "class DoubleDQN", "double", None),
     "game": Example("games.md", "class Pennies", "pennies", None),
     "protocol and scenario": Example("dialogue.md", "class Telegram", "telegram", None),
+    "lone verifier": Example("dialogue.md", "class Supervised", "labels", None),
     "scenario": Example("dialogue.md", "class Cups", "telegram", None),
     "game of three roles": Example("games.md", "class Bomb", "bomb", None),
 }

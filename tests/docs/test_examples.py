@@ -52,6 +52,7 @@ SHORT = {
     "regret": ["stop.after=40", "players.player.algorithm.warmup_env_steps=256"],
     "sarsa": ["stop.after=20"],
     "alternating": ["stop.after=40", "trainer.num_turns=2"],
+    "labels": ["stop.after=40"],
     "double": ["stop.after=40", *(f"players.{name}.algorithm.warmup_env_steps=512" for name in ("host", "agent"))],
     "visits": ["stop.after=40", "players.player.algorithm.warmup_env_steps=256"],
 }
@@ -201,6 +202,14 @@ def test_the_prover_lifts_the_cup_and_the_verifier_believes_it(place: Path) -> N
     assert pair["measures"]["accuracy"] >= 0.98
 
 
+def test_a_lone_verifier_learns_from_labels_what_can_be_known(place: Path) -> None:
+    """Of eight bits it sees two: the optimum is .876."""
+    train("labels", "stop.after=600", "evaluations.0.interval=null", "best=null")
+    *_, last = (record for record in read_records(Path("run/records.jsonl")) if record["kind"] == "evaluation")
+    learned, _ = last["pairs"]
+    assert learned["measures"]["accuracy"] > 0.85
+
+
 def test_who_is_not_asked_changes_nothing_in_the_game_of_three(place: Path) -> None:
     game: Any = make_game({"name": "bomb:Bomb", "limit": 4})
     state = {"sum": torch.tensor([0, 3, 4]), "mover": torch.tensor([1, 0, 2])}
@@ -285,7 +294,7 @@ def test_double_dqn_by_hand_learns_what_the_algorithm_by_name_learns(place: Path
     train("double", *short, "trainer={name: in_turn}", run="name")
     for role in ("host", "agent"):
         by_hand, by_name = (palestra.load_player(run, role) for run in ("hand", "name"))
-        assert (by_hand.opt_steps, by_hand.env_steps) == (by_name.opt_steps, by_name.env_steps) == (20, 1792)
+        assert (by_hand.opt_steps, by_hand.env_steps) == (by_name.opt_steps, by_name.env_steps) == (20, 1536)
         for one, other in zip(weights_of(by_hand), weights_of(by_name), strict=True):
             torch.testing.assert_close(one, other, rtol=1e-3, atol=1e-5)
 

@@ -107,6 +107,8 @@ class _ModuleLoss:
                 is_learned = name.startswith("loss_") or name == "loss"
                 own = "loss_td" if name == "loss" else name
                 terms[own] = value if is_learned else value.detach().float().mean()
+                if is_learned:  # each of them is recorded, and not their sum alone
+                    terms[f"{own.removeprefix('loss_')}_loss"] = value.detach()
         return terms, inputs
 
     def key(self, name: str) -> Any:

@@ -42,7 +42,7 @@ class Estimator(ABC):
     that the loss must name the head `value`.
     """
 
-    skips_rows: ClassVar[bool] = True
+    skips_rows: bool = True
     whole_games: ClassVar[bool] = False
     estimates: ClassVar[bool] = True
 
@@ -168,9 +168,9 @@ class NoEstimatorConfig(EstimatorConfig):
 
 
 class TorchRLEstimator(Estimator):
-    """A value estimator of TorchRL. It reads every row."""
+    """A value estimator of TorchRL. It gets the rows that count, one after the other; others at their end count as
+    terminated, without reward and value. One that averages over all rows cannot skip any."""
 
-    skips_rows = False
     config: "TorchRLEstimatorConfig"
 
     def __init__(self, config: "TorchRLEstimatorConfig") -> None:
@@ -178,6 +178,7 @@ class TorchRLEstimator(Estimator):
         with below("estimator"):
             cls = torchrl_class(config.module, VALUE_ESTIMATOR)
             arguments = checked_arguments(cls, config.arguments, OF_CALLS)
+            self.skips_rows = not arguments.get("average_gae", False)
             try:
                 self.estimator: Any = cls(value_network=None, **arguments)
             except Exception as error:
@@ -187,18 +188,23 @@ class TorchRLEstimator(Estimator):
     def estimate(self, sequences: Sequences) -> tuple[Tensor, Tensor]:
         from tensordict import TensorDict
 
-        ended = sequences.terminated | sequences.truncated
-        following = torch.cat([sequences.value[1:], sequences.next_value[-1:]])
+        order = (~sequences.valid).to(torch.uint8).argsort(dim=0, stable=True)
+        reward, value, next_value, terminated, truncated, valid = (column.gather(0, order) for column in sequences)
+        is_last = valid & ~torch.cat([valid[1:], valid[-1:]])  # of a sequence that others fill up
+        ended = terminated | truncated | is_last | ~valid
+        following = torch.cat([value[1:], next_value[-1:]])
         columns = {
-            "state_value": sequences.value,
-            ("next", "state_value"): torch.where(ended, sequences.next_value, following),
-            ("next", "reward"): sequences.reward,
-            ("next", "terminated"): sequences.terminated,
+            "state_value": torch.where(valid, value, 0.0),
+            ("next", "state_value"): torch.where(ended, next_value, following),
+            ("next", "reward"): torch.where(valid, reward, 0.0),
+            ("next", "terminated"): terminated | ~valid,
             ("next", "done"): ended,
         }
         rows = {name: column.T.unsqueeze(2) for name, column in columns.items()}  # (W, T, 1)
-        found = self.estimator(TensorDict(rows, batch_size=sequences.value.T.shape))
-        return found["advantage"].squeeze(2).T, found["value_target"].squeeze(2).T
+        found = self.estimator(TensorDict(rows, batch_size=value.T.shape))
+        ordered = (torch.where(valid, found[name].squeeze(2).T, 0.0) for name in ("advantage", "value_target"))
+        advantage, value_target = (torch.zeros_like(value).scatter(0, order, column) for column in ordered)
+        return advantage, value_target
 
 
 class TorchRLEstimatorConfig(TorchRLConfig, EstimatorConfig):
