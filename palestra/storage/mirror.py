@@ -18,9 +18,9 @@ import fsspec
 from pydantic import ValidationInfo, field_validator
 
 from palestra.config import Config, ConfigError, ConfigErrorItem, NonNegativeFloat, PositiveInt
-from palestra.storage.checkpoints import Checkpoints, kept_numbers
+from palestra.storage.checkpoints import SEGMENT, Checkpoints, kept_numbers
 from palestra.storage.contents import CONTENTS, EVALUATION, FORMAT, RECORDS, RUN_FILES, Contents, folders_in, number_of
-from palestra.storage.disk import RunFolderError
+from palestra.storage.disk import RunFolderError, written_name
 from palestra.storage.manifest import MANIFEST, Manifest
 from palestra.storage.remote import Remote, RemoteError, require_backend
 from palestra.storage.run_folder import RunFolder
@@ -154,12 +154,15 @@ class Mirror:
             self._changed.notify_all()
 
     def _claim(self) -> None:
-        """Write run.json to a new mirror. Raises RunFolderError if it belongs to another run, or has later
-        checkpoints."""
+        """Write run.json to a new mirror. Raises RunFolderError for a folder of another run, or of anything else, and
+        for a mirror that has later checkpoints."""
         self._there = self.remote.files()
         own = self.folder.root.read(self.folder.run.name)
         claimed = _json(self.remote.read("run.json")) if "run.json" in self._there else None
-        if claimed is None and not folders_in(self._there):
+        others = sorted(path for path in self._there if written_name(path) != "run.json")
+        if claimed is None and others:
+            raise RunFolderError(f"output.mirror.url: expected a new folder, got {self.remote.url}, with {others[0]}")
+        if claimed is None:  # run.json is missing, or a kill has left a part of it
             self._write("run.json", own)
         elif not isinstance(claimed, dict) or claimed.get("id") != json.loads(own)["id"]:
             raise RunFolderError(f"output.mirror.url: expected a new folder, got {self.remote.url} of another run")
@@ -300,7 +303,8 @@ class Mirror:
             self.remote.remove_folder(f"checkpoints/{name}")
         named = {f"buffers/{segment}" for contents in whole.values() for segment in contents.segments}
         for path in [path for path in self._there if path.startswith("buffers/") and path not in named]:
-            self._remove(path)
+            if SEGMENT.fullmatch(written_name(path.removeprefix("buffers/"))):  # else it is not palestra's
+                self._remove(path)
 
     def _put(self, path: str, local: Path) -> None:
         self._check_open()

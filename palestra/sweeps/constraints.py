@@ -68,7 +68,7 @@ class Constraint:
     def _parse(self) -> ast.expr:
         try:
             expression = ast.parse(WORD.sub(self._name_of, self.text), mode="eval").body
-        except (SyntaxError, ValueError):
+        except (SyntaxError, ValueError, RecursionError, MemoryError):  # the last two: of one that is nested deeply
             example = "expected a comparison such as 'batch_size <= 4 * num_worlds', or package.module:function"
             raise _error(f"{example}, got {self.text!r}") from None
         for node in ast.walk(expression):
@@ -124,7 +124,7 @@ class Constraint:
         try:
             values = {name: value_at(data, key) for name, key in keys.items()}
             return _truth(_compute(self.expression, values))
-        except (TypeError, ArithmeticError, ValueError) as error:
+        except (TypeError, ArithmeticError, ValueError, RecursionError) as error:
             raise _error(f"{self.text!r} cannot be computed: {error}") from error
 
 

@@ -2,6 +2,7 @@
 `require` raises ConfigError for a place that cannot be used, and leaves it as it is."""
 
 import os
+import re
 import sqlite3
 import time
 from collections.abc import Callable
@@ -28,6 +29,9 @@ STUDY = "study.db"
 WAIT_S = 30.0  # for another process that writes to the SQLite file
 MOST_S = 20.0  # that a statement may take
 SUPER_JOURNAL = bytes.fromhex("d9d505f920a163d7")  # at the end of a journal that names another file, to be deleted
+OPTUNAS_CHECK = "CHECK (version_info_id=1)"
+COMPUTES = re.compile(r"\b(virtual|as|check|default|generated)\b|['/]|--", re.IGNORECASE)  # in what makes a table
+PLAIN_INDEX = re.compile(r"[^()]*\([^()]*\)\s*")  # what makes an index without a function and without WHERE
 
 
 class SQLiteConfig(Config):
@@ -98,14 +102,15 @@ def _restrain(connection: sqlite3.Connection) -> None:
 
 
 def _require_tables_alone(connection: sqlite3.Connection, path: Path) -> None:
-    """Raise RunFolderError for a study with views, triggers or computed columns: Optuna makes none."""
-    found = connection.execute(
-        "SELECT type, name FROM sqlite_master WHERE type NOT IN ('table', 'index') OR instr(lower(sql), 'virtual')"
-    ).fetchone()
-    if found is not None:
-        raise RunFolderError(
-            f"{path} is no study of Optuna: expected tables and indexes alone, got {found[0]} {found[1]!r}"
-        )
+    """Raise RunFolderError for a study with views, triggers, or anything that is computed, as a column, a CHECK or an
+    index may be: Optuna makes none, and a single call of a function of SQLite's may take hours."""
+    for kind, name, sql in connection.execute("SELECT type, name, sql FROM sqlite_master"):
+        text = str(sql or "()").replace(OPTUNAS_CHECK, "")  # SQLite's own indexes have no text
+        is_plain = {"table": not COMPUTES.search(text), "index": PLAIN_INDEX.fullmatch(text)}
+        if not is_plain.get(kind):
+            raise RunFolderError(
+                f"{path} is no study of Optuna: expected tables and indexes alone, got {kind} {name!r}, which computes"
+            )
 
 
 class JournalConfig(Config):

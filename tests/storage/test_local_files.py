@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from palestra.storage.disk import RunFolderError
 from palestra.storage.fetching import fetch
 from palestra.storage.remote import RemoteError
 from tests.storage.mirroring import Run, fetched
@@ -86,3 +87,29 @@ def test_the_folder_that_the_user_names_may_be_a_link(tmp_path: Path) -> None:
     mirrored(tmp_path)
     (tmp_path / "again").symlink_to(tmp_path / "large/run")
     assert fetched(f"file://{tmp_path}/again", tmp_path / "fetched") == (1, 1, [])
+
+
+@pytest.mark.parametrize("name", ["buffers/rows.npy", "players/thesis.json", "notes.txt"])
+def test_a_folder_that_holds_something_else_becomes_no_mirror(name: str, tmp_path: Path) -> None:
+    file = tmp_path / "mirror/run" / name
+    file.parent.mkdir(parents=True)
+    file.write_text("mine")
+    before = contents(tmp_path / "mirror")
+    run = Run(tmp_path / "run", f"file://{tmp_path}/mirror")
+    with pytest.raises(RunFolderError, match=f"expected a new folder, got file://{tmp_path}/mirror/run, with {name}"):
+        run.mirror.__enter__()
+    assert contents(tmp_path / "mirror") == before
+
+
+def test_a_file_beside_the_segments_of_a_mirror_stays(tmp_path: Path) -> None:
+    run, mirror = mirrored(tmp_path)
+    (mirror / "buffers/rows.npy").write_text("mine")
+    [segment, *_] = sorted(place.name for place in mirror.glob("buffers/*-*"))
+    (mirror / f"buffers/.{segment}.7.tmp").write_text("left by a kill")
+    again = Run(tmp_path / "run", f"file://{tmp_path}/mirror")
+    with again.mirror:
+        again.mirror.send(1)
+        again.mirror.finish()
+    assert (mirror / "buffers/rows.npy").read_text() == "mine"
+    assert not (mirror / f"buffers/.{segment}.7.tmp").exists()
+    assert run.told == again.told == []

@@ -1,5 +1,6 @@
 """Constraints between keys: what they mean, and what they refuse."""
 
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,15 @@ def test_an_expression_means_what_python_would_say(text: str, holds: bool) -> No
 def test_anything_but_a_comparison_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="expected"):
         Constraint(text)
+
+
+@pytest.mark.parametrize("operator", ["-", "not ", "1 + ", "("])
+def test_one_that_is_nested_deeply_is_refused(operator: str) -> None:
+    for depth in (100, 200, 500, 900, 20_000):
+        with pytest.raises(ConfigError):
+            Constraint(f"num_worlds == {depth * operator}").holds(DATA)
+        with suppress(ConfigError):  # for Python's parser may take more or less
+            Constraint(f"num_worlds < {depth * operator}1").holds(DATA)
 
 
 def test_what_cannot_be_computed_is_said() -> None:

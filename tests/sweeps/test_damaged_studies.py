@@ -105,6 +105,10 @@ COLUMNS = (
 HIDDEN = {
     "a view": f"ALTER TABLE trials RENAME TO t; CREATE VIEW trials AS {ENDLESS} {COLUMNS} FROM n;",
     "a trigger": "CREATE TRIGGER t AFTER INSERT ON trials BEGIN DELETE FROM studies WHERE 1 < (SELECT 1); END;",
+    "a computed column": "ALTER TABLE trials ADD COLUMN more AS (hex(state) LIKE '%0%1');",
+    "a column with a check": "ALTER TABLE trials ADD COLUMN more INTEGER CHECK (instr(state, 'x') < 9);",
+    "an index of what is computed": "CREATE INDEX more ON trials (hex(state));",
+    "an index of some rows": "CREATE INDEX more ON trials (state) WHERE hex(state) LIKE '%0%1';",
     "a virtual table": "DROP TABLE trial_params; CREATE VIRTUAL TABLE trial_params USING fts5(a);",
 }
 
