@@ -69,7 +69,7 @@ ALGORITHMS = [
         ('            losses = losses * batch.extras["weight"]\n', "            pass\n"),
         ("            self.buffer.update_priorities(priorities)\n", "            pass\n"),
         ("log_alpha * (entropy - self.target_entropy(batch))", "-log_alpha * (entropy - self.target_entropy(batch))"),
-        ("return factor * self.head.num_noise", "return factor"),
+        ("return factor * self.head.num_free", "return factor"),
         (".sum(dim=1).clamp(min=1).log()", ".sum(dim=1).clamp(min=1)"),
         ("            self.targets.follow(self.critics, config.target.tau)\n", "            pass\n"),
         ("(opt_steps + 1) % config.target.interval == 0", "opt_steps % config.target.interval == 0"),

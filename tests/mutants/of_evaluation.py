@@ -119,9 +119,9 @@ EVALUATION = [
         ("            game.load_state_dict(self.game.state_dict())", "            pass"),
         ("return self.seed if config.seed is None else config.seed", "return self.seed"),
         ("return player.policy(explore=False)\n\n\nclass", "return player.policy(explore=True)\n\n\nclass"),
-        ("sign * score <= sign * self.value", "sign * score < sign * self.value"),
+        ("sign * one > sign * other", "sign * one >= sign * other"),
         ('sign = 1.0 if self.config.goal == "max" else -1.0', "sign = 1.0"),
-        ("math.isnan(score) or (self.value", "(self.value"),
+        ("score is None or math.isnan(score) or not", "score is None or not"),
         ("        self.value = self._before", "        pass"),
     ),
     *mutants(

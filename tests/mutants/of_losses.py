@@ -101,7 +101,7 @@ LOSSES = [
     *mutants(
         "commands/suggest_loss.py",
         "commands/test_named_configs.py",
-        ("{head: nets.get(head, first) for head in head_names(loss)}", "nets"),
-        ('config = given if isinstance(given, dict) else {"name": name, **usual_keys(name, base)}', "config = given"),
+        ("{head: nets.get(head, first) for head in heads}", "nets"),
+        ("    if loss.is_of_one_pass:", "    if False:"),
     ),
 ]

@@ -15,7 +15,7 @@ SWEEPS = [
     *mutants(
         "sweeps/samplers.py",
         STUDY,
-        ('f"{self.seed}/{trial.number}/{name}"', 'f"{trial.number}/{name}"'),
+        ('f"{self.seed}/{number}/{name}"', 'f"{number}/{name}"'),
         ('return self.make(int.from_bytes(digest[:4], "little"))', "return self.make(None)  # type: ignore[arg-type]"),
     ),
     *mutants(
@@ -31,8 +31,8 @@ SWEEPS = [
         STUDY,
         ("if step not in trial.intermediate_values:", "if True:"),
         (
-            "elif changes := list(tree_differences(theirs, ours)):",
-            "elif changes := list(tree_differences(theirs, theirs)):",
+            "(changes := list(tree_differences(theirs, ours))):",
+            "(changes := list(tree_differences(theirs, theirs))):",
         ),
         ('attributes = {"folder": self.id, "claim": token}', 'attributes = {"folder": "", "claim": token}'),
     ),
@@ -46,8 +46,8 @@ SWEEPS = [
         "sweeps/watching.py",
         STUDY,
         (
-            "if file.size < self._offset:\n                self._offset = 0",
-            "if file.size < 0:\n                self._offset = 0",
+            "if file.size < self._offset:\n                self._offset = self.num_damaged = 0",
+            "if file.size < 0:\n                self._offset = self.num_damaged = 0",
         ),
         ("self._offset += len(whole) + len(newline)", "self._offset += len(content)"),
         ("// self.interval.every * self.interval.every", "* 1"),
@@ -75,7 +75,10 @@ SWEEPS = [
     *mutants(
         "storage/lock.py",
         STUDY,
-        ("while not _is_locked(file, fcntl.LOCK_EX):", "while not _is_locked(file, fcntl.LOCK_SH):"),
+        (
+            "while not _is_locked(file, fcntl.LOCK_EX):\n            if not wait:",
+            "while not _is_locked(file, fcntl.LOCK_SH):\n            if not wait:",
+        ),
     ),
     *mutants(
         "sweeps/seed_runs.py",
@@ -168,7 +171,46 @@ SWEEPS = [
         "sweeps/stored.py",
         TABLE,
         ("_is_of_unmade_study(first) and not folder.trials.names()", "_is_of_unmade_study(first)"),
+    ),
+    *mutants(
+        "sweeps/faults.py",
+        TABLE,
         ('== "SQLITE_READONLY_ROLLBACK"', '== ""'),
+    ),
+    *mutants(
+        "sweeps/faults.py",
+        "sweeps/test_damaged_studies.py",
+        ("    if begun > len(trials):", "    if False:"),
+        ("        if fault:\n", "        if False:\n"),
+    ),
+    *mutants(
+        "sweeps/storages.py",
+        "sweeps/test_damaged_studies.py",
+        ("        if end == SUPER_JOURNAL:", "        if False:"),
+        ("        folder.require_plain(STUDY + suffix)\n", "        pass\n"),
+        ("folder.require_plain(STUDY, one_name=for_writing)", "folder.require_plain(STUDY, one_name=False)"),
+        ("        _require_tables_alone(connection, folder.path / STUDY)", "        pass"),
+    ),
+    *mutants(
+        "sweeps/storages.py",
+        "sweeps/test_power_loss.py",
+        ("PRAGMA synchronous = EXTRA", "PRAGMA synchronous = FULL"),
+    ),
+    *mutants(
+        "sweeps/journal.py",
+        "sweeps/test_journal.py",
+        ("if file.size != self._sound_size and", "if False and"),
+        ("            if log is None and place == len(lines) - 1:", "            if False:"),
+        ("            if not lock_within(file, WAIT_S):", "            if False:"),
+    ),
+    *mutants(
+        "config/own_modules.py",
+        "sweeps/test_strangers_sweeps.py",
+        ('outside if outside.kind in STRICT else Imports("check")', 'Imports("check")'),
+        (
+            'if trust and outside.kind in ("all", "trust") else outside',
+            'if trust and outside.kind != "check" else outside',
+        ),
     ),
     *mutants(
         "commands/trials.py",
@@ -188,7 +230,7 @@ SWEEPS = [
     *mutants(
         "commands/sweep.py",
         f"{WHOLE}::test_a_sweep_of_which_all_trials_fail_ends_with_1",
-        ('if progress.best is None and progress.counts.get("failed"):', "if False:"),
+        ('if progress.counts.get("failed"):', "if False:"),
     ),
     *mutants(
         "report/comparison.py",
