@@ -4,17 +4,19 @@ of its own."""
 import shlex
 import signal
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from pydantic import Field
+from pydantic import AfterValidator, Field
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from palestra.commands.match import mistake
+from palestra.commands.seeds import MOST
 from palestra.config import Config, NonNegativeInt, PositiveInt, check, load_yaml, render, trusting
 from palestra.config.own_modules import reading_stored
 from palestra.recording.results import Evaluation
@@ -34,8 +36,15 @@ BASE = "base.yml"  # the config of all runs
 LOCK = "lock"
 
 
+def _each_once(seeds: list[int]) -> list[int]:
+    for seed, times in Counter(seeds).items():
+        if times > 1:
+            raise ValueError(f"expected each seed once, got {seed} {times} times")
+    return seeds
+
+
 class _Seeds(Config):
-    seeds: Annotated[list[NonNegativeInt], Field(min_length=1)]
+    seeds: Annotated[list[NonNegativeInt], Field(min_length=1, max_length=MOST), AfterValidator(_each_once)]
     at: PositiveInt
 
 

@@ -240,7 +240,8 @@ def _folder_at(run: Path, config: TournamentConfig) -> RunFolder:
 
 
 def _require_unplayed(folder: RunFolder, config: TournamentConfig) -> None:
-    """Raise RunFolderError for a folder of anything but this tournament, or in which it was played to its end."""
+    """Raise RunFolderError for a folder of anything but this tournament, or in which it was played to its end. Then it
+    has a record, which may be damaged; a torn line was left by a kill."""
     other = RunFolderError(f"{folder.path} exists already, and does not hold this tournament")
     if folder.root.kind(folder.config.name) is None:
         try:
@@ -249,6 +250,10 @@ def _require_unplayed(folder: RunFolder, config: TournamentConfig) -> None:
             raise other from None
     elif load_yaml(plain_path(folder.root, folder.config.name)) != load_yaml(render(config, TournamentConfig)):
         raise other
-    if any(record.get("kind") == "evaluation" for record in iterate_records(folder.records, lambda fault: None)):
+
+    def refuse(fault: str) -> None:
+        raise RunFolderError(f"{fault}; move the file away, and the tournament is played again")
+
+    for _ in iterate_records(folder.records, refuse):
         see = f"palestra report {quote(str(folder.path))}"
         raise RunFolderError(f"{folder.path} holds this tournament, played to its end; to see it: {see}")

@@ -325,6 +325,10 @@ def test_one_that_is_over_or_in_use_and_any_other_folder_stay_as_they_are(write:
     other = "cup exists already, and does not hold this tournament\n"
     assert palestra("evaluate", write(), "seed=4", "--run", "cup", code=2).stderr == other
     assert tree(Path()) == before
+    for content in (b"\0" + Path("cup/records.jsonl").read_bytes(), b'{"kind": "training"}\n'):
+        Path("cup/records.jsonl").write_bytes(content)
+        assert "cup" in palestra("resume", "cup", code=2).stderr
+        assert Path("cup/records.jsonl").read_bytes() == content, "a record that is damaged, or of something else"
     Path("cup/records.jsonl").unlink()
     with RunFolder(Path("cup")).lock():
         before = tree(Path())
