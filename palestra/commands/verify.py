@@ -99,7 +99,7 @@ def _verify(run: Path, start: str | None) -> Verdict:
     later = (checkpoints.load(later, check_rows=False) for later in checkpoints.numbers() if later > number)
     end = next((checkpoint for checkpoint in later if checkpoint.records.length > first), None)
     expected = _records(folder, first, None if end is None else end.records.length)
-    if "stop" in clocked and (end is None or end.state["finished"]):  # what was recorded and saved at its end
+    if "stop" in clocked and (end is None or end.entry("finished")):  # what was recorded and saved at its end
         end = None
         moments = [(record["opt_steps"], record["epochs"]) for record in expected]
         expected = [record for record, moment in zip(expected, moments, strict=True) if moment != moments[-1]]
@@ -190,7 +190,7 @@ def _start(folder: RunFolder, checkpoints: Checkpoints, start: str | None) -> Lo
         return None
     if start is not None:
         loaded = checkpoints.load(start)
-        if not loaded.state["has_replay_rows"]:
+        if not loaded.entry("has_replay_rows"):
             raise RunFolderError(
                 f"--from: expected a checkpoint with replay rows (output.replay_in_checkpoints), got {loaded.folder}"
             )
@@ -199,8 +199,8 @@ def _start(folder: RunFolder, checkpoints: Checkpoints, start: str | None) -> Lo
     without_rows = ""
     for number in reversed(checkpoints.numbers()):
         loaded = checkpoints.load(number)
-        without_rows = without_rows if loaded.state["has_replay_rows"] else "without replay rows, or "
-        if loaded.records.length < length and loaded.state["has_replay_rows"]:
+        without_rows = without_rows if loaded.entry("has_replay_rows") else "without replay rows, or "
+        if loaded.records.length < length and loaded.entry("has_replay_rows"):
             return loaded
     got = "none" if not checkpoints.numbers() else f"only ones {without_rows}after which nothing was recorded"
     expected = f"expected a checkpoint in {folder.path} to begin from, got {got}"

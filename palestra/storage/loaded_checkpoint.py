@@ -48,6 +48,11 @@ class LoadedCheckpoint:
     def folder(self) -> Path:
         return self.place.folder.path
 
+    def entry(self, key: str) -> Any:
+        """An entry that the state of every training has. Raises CheckpointError if this one lacks it."""
+        with self.fitting():
+            return self.state[key]
+
     @contextmanager
     def fitting(self) -> Iterator[None]:
         """For loading the state into objects: an error inside becomes a CheckpointError."""

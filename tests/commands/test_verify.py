@@ -23,6 +23,8 @@ from palestra.storage.facts import to_json
 from palestra.storage.run_folder import RunFolder
 from palestra.storage.segments import StoredFile, tensors_in, tensors_to_bytes
 from palestra.training.trainer import Trainer
+from tests.sweeps.made_runs import make_run
+from tests.sweeps.small_runs import write_base
 
 SILENT = """
 from palestra.config import UserConfig
@@ -211,3 +213,11 @@ def test_a_recorder_of_ones_own_is_not_missed(
     verdict = verify(tmp_path / "run", None)
     assert verdict.difference is None
     assert verdict.changed == []
+
+
+def test_a_forged_checkpoint_whose_state_lacks_entries_is_named(tmp_path: Path) -> None:
+    make_run(tmp_path / "run", write_base(tmp_path), 0)  # of which the state is empty
+    result = CliRunner().invoke(app, ["verify", str(tmp_path / "run")])
+    assert isinstance(result.exception, SystemExit), result.exception
+    assert result.exit_code == 1
+    assert "00000000" in result.output.splitlines()[-1]
