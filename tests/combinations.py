@@ -302,7 +302,8 @@ GAMES: dict[str, dict[str, Data]] = {
         "box": gymnasium("Pendulum-v1", max_episode_steps=200, g=10.0),
     },
     "images": {
-        "discrete": gymnasium("tests.gym_probes:Pixels-v0") | {"observation": {"normalize": None, "clip": None}}
+        "discrete": gymnasium("tests.gym_probes:Pixels-v0")
+        | {"observation": {"normalize": None, "clip": None, "channels": "first"}}
     },
 }
 AUTORESETS = ("next_step", "same_step", "disabled")

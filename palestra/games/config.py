@@ -73,9 +73,11 @@ class GameConfig(Config):
         return None
 
     def observations(self) -> ObservationConfig:
-        """What is done with observations before players get them: the key `observation`, if the game has it."""
+        """What is done with observations before players get them: these keys of `observation`, if the game has it."""
         found = getattr(self, "observation", None)
-        return found if isinstance(found, ObservationConfig) else UNCHANGED
+        if not isinstance(found, ObservationConfig):
+            return UNCHANGED
+        return ObservationConfig(normalize=found.normalize, clip=found.clip)
 
 
 class TensorGameConfig(GameConfig):

@@ -379,10 +379,8 @@ class Trainer(Lifecycle):
     def without_rows(self, state: dict[str, Any]) -> dict[str, Any]:
         """As in Lifecycle; a turn that was not over begins anew, because its updates would find no rows."""
         anew: dict[str, Any] = {"replay_buffer": None, "turn_progress": {}}
-        players = {
-            name: player | anew if player["replay_buffer"] else player for name, player in state["players"].items()
-        }
-        return state | {"players": players}
+        before: Mapping[str, Any] = state["players"]
+        return state | {"players": {name: was | anew if was["replay_buffer"] else was for name, was in before.items()}}
 
     def state_of_branch(self, state: dict[str, Any]) -> dict[str, Any]:
         """As in Lifecycle; the schedules are those of the branch's config, and players that no longer learn are as its

@@ -284,7 +284,7 @@ def test_samples_go_to_the_device_though_rows_stay() -> None:
     assert_same_rows(buffer.rows(0, 2), rows)
 
 
-@pytest.mark.parametrize("capacity", [10**12, 10**18, 10**23])
+@pytest.mark.parametrize("capacity", [10**12, 2**63 - 1])
 @pytest.mark.parametrize("layout", ["whole", "frames_once"])
 def test_more_rows_than_any_memory_holds_are_an_error_that_says_how_much(layout: str, capacity: int) -> None:
     buffer = make_buffer("uniform", capacity, layout, None)
@@ -293,7 +293,7 @@ def test_more_rows_than_any_memory_holds_are_an_error_that_says_how_much(layout:
         buffer.add(rows, torch.ones(2, dtype=torch.bool))
 
 
-@pytest.mark.parametrize("capacity", [10**14, 10**23])
+@pytest.mark.parametrize("capacity", [10**14, 2**63 - 1])
 def test_more_priorities_than_any_memory_holds_are_an_error_that_names_the_key(capacity: int) -> None:
     with pytest.raises(ConfigError, match=r"capacity: there is no room in memory for .* GiB of the replay buffer"):
         make_buffer("prioritized", capacity, "whole", None)

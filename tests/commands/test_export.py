@@ -122,7 +122,11 @@ def test_files_take_what_an_environment_gives_and_give_what_it_takes(
     algorithm: str, actions: str, tmp_path: Path
 ) -> None:
     changes = [f"game.arguments={{actions: {actions}}}", "output.display=quiet", "num_worlds=2", "evaluations=[]"]
-    changes += ["game.observation={normalize: {eps: 1.0e-8}, clip: 2.0}", "best=null", "stop={after: 1, unit: epochs}"]
+    changes += [
+        "game.observation={normalize: {eps: 1.0e-8}, clip: 2.0, channels: last}",
+        "best=null",
+        "stop={after: 1, unit: epochs}",
+    ]
     config = fitted_config(algorithm, "tests.gym_oddities:Foreign-v0", shipped_configs(), changes)
     trainer = palestra.Trainer(config)
     player = trainer.players["agent"]

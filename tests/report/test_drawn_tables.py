@@ -88,7 +88,7 @@ def test_a_cross_table_shows_last_results_and_earlier_ones_of_scripted_players(t
     runs = [make_duel(tmp_path / "duel" / f"seed-{i}", i, [0.125, rho]) for i, rho in enumerate((0.25, 0.75))]
     assert drawn_texts(*runs, kind="cross-table") == [
         *("DQN on polyhedra", "rho", "host \\ agent", "random", "choose first"),
-        *("host", ".500", "± 3.176", "–"),  # t(1) = 12.706, times the standard error of a quarter
+        *("host", ".500", "± 3.177", "–"),  # t(1) = 12.706, times the standard error of a quarter
         *("zeillinger", "–", ".500", "± .000"),
     ]
 
@@ -157,7 +157,7 @@ def test_tables_are_written_with_a_caption_and_the_same_to_the_bit(tmp_path: Pat
         (("--checkpoint", "best"), "--checkpoint: expected it with --kind learning-table or cross-table, got curves"),
         (
             ("--kind", "cross-table", "--single"),
-            "--kind: expected curves with --metrics, --single or --x, got 'cross-table'",
+            "--kind: expected curves with --metrics, --single, --iqm or --x, got 'cross-table'",
         ),
         (
             ("--kind", "cross-table", "--out", "x.jpg"),

@@ -16,6 +16,7 @@ from palestra.commands.shell import console
 from palestra.config import render
 from palestra.runs.config import RunConfig, read_config
 from palestra.runtime.console import VisibleConsole, visible
+from tests.sweeps.made_runs import evaluation
 
 HOSTILE = "\x1b]0;owned\x07\x1b[31m\x9b2J\u202egnp\r\x7f\udcff"
 ESCAPED = r"\x1b]0;owned\x07\x1b[31m\x9b2J\u202egnp\r\x7f\udcff"
@@ -48,8 +49,8 @@ def test_a_table_shows_names_visibly_on_a_terminal_and_as_they_are_in_a_file(
 ) -> None:
     config = read_config("configs/ppo-cartpole.yml")
     (tmp_path / "config.yml").write_text(render(config, RunConfig))
-    pair = {"players": {"agent": HOSTILE}, "learned": [HOSTILE], "returns": {"agent": 1.0}}
-    record = {"kind": "evaluation", "evaluation": HOSTILE, "pairs": [pair], "env_steps": 1, "opt_steps": 1}
+    record = json.loads(evaluation(8, 1.0))
+    record["evaluation"] = record["pairs"][0]["players"]["agent"] = HOSTILE.replace("\udcff", "")  # that is no JSON
     (tmp_path / "records.jsonl").write_text(json.dumps(record) + "\n")
     texts = []
     for is_terminal in (False, True):

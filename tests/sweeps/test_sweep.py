@@ -11,8 +11,10 @@ import os
 import random
 import shutil
 import signal
+import sqlite3
 import subprocess
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -194,9 +196,11 @@ def test_of_a_stored_sweep_the_budget_may_change_and_what_its_trials_are_may_not
 
 def test_runs_of_another_point_are_not_taken_for_those_of_a_trial(base: Path, tmp_path: Path) -> None:
     done("sweep", "base.yml", "gamma=0.9,0.99", "--run", "g", "--quiet", cwd=tmp_path)
-    (tmp_path / "g/study.db").unlink()
     config = tmp_path / "g/trials/0000/config.yml"
     config.write_text(config.read_text().replace("gamma: 0.9", "gamma: 0.8"))
+    with closing(sqlite3.connect(tmp_path / "g/study.db")) as study, study:
+        study.execute("UPDATE trials SET state = 'RUNNING'")  # as if their process had been killed
+        study.execute("DELETE FROM trial_values")
     output = done("resume", "g", cwd=tmp_path, code=1)
     assert "trial 0: failed: g/trials/0000/config.yml: expected the config of the trial's point, got another" in output
     assert "2 trials, 1 succeeded, 1 failed" in output

@@ -896,7 +896,8 @@ def test_a_best_that_could_not_be_saved_leaves_its_place_to_the_next_that_is_bet
     monkeypatch.setattr(BestScore, "improves", improves)
     intervals = {"output.save": {"every": 8, "unit": "opt_steps"}, "evaluations.0.interval.every": 8}
     trainer = Trainer(make_config({**intervals, "stop.after": 24}), run=tmp_path / "run")
-    trainer.fit()
+    with pytest.raises(CheckpointError, match="the best players of the run are in no checkpoint"):
+        trainer.fit()
     assert saved_state(trainer, "best")["counters"]["opt_steps"] == 16
 
 
