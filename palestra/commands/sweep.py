@@ -147,7 +147,8 @@ def work_on(sweep: Any, shown: Console, retry_failed: bool = False) -> None:
         shown.print(note, soft_wrap=True, markup=False)
     if retry_failed:
         num = sweep.retry_failed()
-        shown.print(f"{num:,} trial{'s' * (num != 1)} that failed begin{'s' * (num == 1)} again", markup=False)
+        again = f"{num:,} trial{'s' * (num != 1)} that failed begin{'s' * (num == 1)} again"
+        shown.print(again if num else "no trial has failed", markup=False)
     received = sweep.work()
     path = shlex.quote(str(sweep.folder.path))
     if received is not None:
