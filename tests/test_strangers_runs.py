@@ -69,13 +69,17 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def modules(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is imported is forgotten after the test, and what became trusted, too."""
+def modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What other tests have imported by these names is forgotten; so is what is imported, and trusted, inside."""
     monkeypatch.setattr(sys, "path", list(sys.path))
-    before = set(sys.modules)
     monkeypatch.setattr("palestra.config.own_modules._admitted", set())
+    forget_modules()
     yield
-    for name in set(sys.modules) - before:
+    forget_modules()
+
+
+def forget_modules() -> None:
+    for name in list(sys.modules):
         if name.partition(".")[0] in ("theirs", "mine", "kit"):
             del sys.modules[name]
 
