@@ -288,14 +288,10 @@ class Checkpoints:
 
     def _publish(self, unfinished: Folder, name: str) -> None:
         if self.folder.kind(name) is not None:
-            # left by a kill before `latest` moved, from an abandoned later part of the run, or saved for a stop; at no
-            # moment may a pointer name a checkpoint that does not exist
-            before = [number for number in self.numbers() if number < int(name)]
-            if self._pointer("latest") == name and before:
-                self.folder.write("latest", f"{before[-1]:08d}\n".encode())
+            # left by a kill before `latest` moved, from an abandoned later part of the run, or saved for a stop
             if self._pointer("best") == name:
                 self.folder.remove("best")
-            self._discard(name)
+            self._discard(name)  # and after a kill here, `_restore_replaced` brings it back
         self.folder.rename(unfinished.path.name, name)
         self.folder.sync()
         self.folder.write("latest", f"{name}\n".encode())
@@ -308,8 +304,20 @@ class Checkpoints:
             removed, count = f".{name}.removed-{count}", count + 1
         self.folder.rename(name, removed)
 
+    def _restore_replaced(self) -> None:
+        """Bring the latest checkpoint back if a kill or an error has come between the two renames of `_publish`."""
+        latest = self._pointer("latest")
+        if self.numbers() if latest is None else self.folder.kind(latest) is not None:
+            return
+        for name in self.folder.names():
+            if discarded := re.fullmatch(rf"\.({latest or NAME})\.removed(-[0-9]+)?", name):
+                with suppress(CheckpointError):  # a folder that only holds a user's files
+                    Manifest.read(self.folder.below(name))
+                    return self.folder.rename(name, discarded[1])
+
     def _remove_leftovers(self) -> None:
         """Remove what a kill has left. A user's files in such folders stay."""
+        self._restore_replaced()
         self.folder.remove_files(LEFTOVER_FILE.fullmatch)
         self.buffers.remove_files(LEFTOVER_SEGMENT.fullmatch)
         for name in self.folder.names():
