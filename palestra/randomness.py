@@ -15,12 +15,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-import numba
 import numpy as np
 import torch
 from torch import Tensor
 
-from palestra.runtime.compiling import njit
+from palestra.runtime.compiling import inner, njit
 
 
 def _signed(value: int) -> int:
@@ -132,7 +131,7 @@ def runs_on_cpu(tensor: Tensor) -> bool:
     return tensor.is_cpu and not torch.compiler.is_compiling()
 
 
-@numba.njit(nogil=True, forceinline=True)
+@inner(forceinline=True)
 def mix(x: Any) -> Any:
     """`_mix` of one number, for kernels: uint64 in, uint64 out."""
     x = (x ^ (x >> np.uint64(30))) * U_MULTIPLIER_1
@@ -196,7 +195,7 @@ def _choose(keys: np.ndarray, legal: np.ndarray) -> np.ndarray:
     return chosen
 
 
-@numba.njit(nogil=True, forceinline=True)
+@inner(forceinline=True)
 def choice(key: Any, legal: Any) -> Any:
     """`random_choice` of one row, for kernels. key: uint64; legal: bool (A,)."""
     count = 0

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from palestra.buffers.memory import Reserved, room_for
-from palestra.runtime.compiling import njit
+from palestra.runtime.compiling import inner, njit
 
 WORDS = (np.uint64, np.uint32, np.uint16, np.uint8)
 
@@ -127,7 +127,7 @@ def _release(
                 free[0] = slot
 
 
-@njit()
+@inner()
 def _hash(frame: np.ndarray, factors: np.ndarray, first: np.ndarray) -> Any:
     """An index into `first`. A sum without branches, so that the compiler vectorises it."""
     total = np.uint64(0)
@@ -136,7 +136,7 @@ def _hash(frame: np.ndarray, factors: np.ndarray, first: np.ndarray) -> Any:
     return np.int64((total >> np.uint64(32)) & np.uint64(len(first) - 1))
 
 
-@njit()
+@inner()
 def _equal(one: np.ndarray, two: np.ndarray) -> bool:
     differs = one[0] ^ two[0]
     for i in range(1, len(one)):

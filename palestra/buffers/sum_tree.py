@@ -5,12 +5,11 @@ Every node has 16 children that lie side by side: the tree has few levels, and e
 
 from itertools import pairwise
 
-import numba
 import numpy as np
 import torch
 from torch import Tensor
 
-from palestra.runtime.compiling import njit
+from palestra.runtime.compiling import inner, njit
 
 NUM_CHILDREN = 16
 
@@ -114,7 +113,7 @@ def find(nodes: np.ndarray, starts: np.ndarray, amounts: np.ndarray, places: np.
             amounts[i] = amount - before
 
 
-@numba.njit(nogil=True, forceinline=True)
+@inner(forceinline=True)
 def _descend(nodes: np.ndarray, first: int, amount: float) -> tuple[int, float]:
     """Which of 16 children contains the amount, and the sum of those before it; finds the quarter, then the child."""
     one = nodes[first] + nodes[first + 1] + nodes[first + 2] + nodes[first + 3]

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import numba
 
@@ -20,12 +20,38 @@ IMPORT = re.compile(rb"^from (palestra[\w.]*) import", re.MULTILINE)
 
 
 def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """`numba.njit(cache=True, nogil=True, **options)`, whose cache knows when another kernel was edited."""
+    """A kernel: `numba.njit(cache=True, nogil=True, **options)`, whose cache knows when another kernel was edited."""
 
     def compiled(function: Callable[..., Any]) -> Any:
-        kernel = numba.njit(cache=True, nogil=True, **options)(function)
+        without: Any = {"no_cfunc_wrapper": True}
+        kernel = numba.njit(cache=True, nogil=True, **without, **options)(function)
         if (cached := getattr(kernel, "_cache", None)) is not None:  # NUMBA_DISABLE_JIT leaves it out
             cached._cache_file._source_stamp = (cached._cache_file._source_stamp, digest_of_kernels())
+        return kernel
+
+    return compiled
+
+
+def inner(**options: Any) -> Callable[[Callable[..., Any]], Any]:
+    """A function that kernels call and Python never does: `numba.njit(nogil=True, **options)` without the wrapper for
+    Python, which takes a third of the time of compiling. Its code is cached as part of the kernels that call it.
+
+    Calling it from Python raises TypeError; its `py_func` can be called.
+    """
+
+    def compiled(function: Callable[..., Any]) -> Any:
+        without: Any = {"no_cpython_wrapper": True, "no_cfunc_wrapper": True}
+        kernel: Any = numba.njit(nogil=True, **without, **options)(function)
+        if hasattr(kernel, "overloads"):  # NUMBA_DISABLE_JIT gives the function itself
+
+            def add_overload(result: Any) -> None:  # numba's own hands the missing wrapper to Python's calls
+                kernel.overloads[tuple(result.signature.args)] = result
+
+            def refuse(*_: Any, **__: Any) -> NoReturn:
+                name = function.__name__
+                raise TypeError(f"{name} can be called by kernels alone; from Python call {name}.py_func")
+
+            kernel.add_overload, kernel._compile_for_args = add_overload, refuse
         return kernel
 
     return compiled

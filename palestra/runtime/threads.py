@@ -9,7 +9,7 @@ import torch
 from numba.core.event import Event, Listener, install_listener
 from threadpoolctl import ThreadpoolController, threadpool_limits
 
-COMPILING = "compiling kernels; this takes up to ten seconds, the first time only"
+COMPILING = "compiling kernels; this takes up to twenty seconds, the first time only"
 
 
 @contextmanager
@@ -42,11 +42,14 @@ def frozen_garbage() -> Iterator[None]:
 
 
 class CompilingNotice(Listener):
-    """Calls `say` once, when the first kernel is compiled. Kernels in numba's cache are not compiled."""
+    """Calls `say` once, when the first kernel is compiled. Kernels in numba's cache are not compiled. Meanwhile there
+    is no garbage collection: it would search a million objects again and again that numba still needs."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
         self._was_said = False
+        self._depth = 0  # a kernel that another one calls is compiled inside of it
+        self._collects = False
 
     @contextmanager
     def listening(self) -> Iterator[None]:
@@ -57,6 +60,12 @@ class CompilingNotice(Listener):
         if not self._was_said:
             self._was_said = True
             self._say(COMPILING)
+        if self._depth == 0:
+            self._collects = gc.isenabled()
+            gc.disable()
+        self._depth += 1
 
     def on_end(self, event: Event) -> None:
-        pass
+        self._depth -= 1
+        if self._depth == 0 and self._collects:
+            gc.enable()

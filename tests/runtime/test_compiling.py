@@ -6,10 +6,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numba
 import pytest
 
 import palestra
-from palestra.runtime.compiling import HOUSE, digest_of_kernels
+from palestra.runtime.compiling import HOUSE, digest_of_kernels, inner
 
 CHILD = """
 import numpy as np
@@ -62,3 +63,18 @@ def test_the_digest_is_of_files_and_not_of_the_place(copied: Path) -> None:
     script = "from palestra.runtime.compiling import digest_of_kernels; print(digest_of_kernels())"
     ran = subprocess.run([sys.executable, "-c", script], cwd=copied, capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == digest_of_kernels()
+
+
+def test_python_cannot_call_what_only_kernels_call() -> None:
+    """There is no code for such a call: without the error the process would end."""
+
+    @inner()
+    def double(x: int) -> int:
+        return 2 * x
+
+    with pytest.raises(TypeError, match=r"call double\.py_func"):
+        double(3)
+    assert numba.njit(lambda x: double(x) + 1)(3) == 7
+    with pytest.raises(TypeError, match="by kernels alone"):
+        double(3)
+    assert double.py_func(3) == 6

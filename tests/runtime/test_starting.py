@@ -164,5 +164,6 @@ def test_the_notice_of_compiling_is_given_once() -> None:
     for _ in range(2):
         with notice.listening():
             njit(lambda x: x + 1)(1)
+            assert gc.isenabled()
     njit(lambda x: x + 2)(1)
     assert told == [COMPILING]

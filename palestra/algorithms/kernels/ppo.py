@@ -22,7 +22,7 @@ from palestra.algorithms.parts.distributions import (
 )
 from palestra.nets.kernels.learning import LearningNet, Pass
 from palestra.nets.kernels.mlp import Array
-from palestra.runtime.compiling import njit
+from palestra.runtime.compiling import inner, njit
 from palestra.runtime.guard import Kernel
 
 KERNEL = Kernel(
@@ -182,7 +182,7 @@ def _normalization(
     return counted, total, totals, mean, 1.0 / (np.sqrt(square / np.maximum(totals, 1.0)) + 1e-8)
 
 
-@njit()
+@inner()
 def _row_grads(
     rows: Rows, terms: Terms, row: int, log_prob: Any, entropy: Any, value: Any, sums: Array
 ) -> tuple[float, float]:
@@ -305,7 +305,7 @@ def _box_grads(
         by_values[i, -1] = by_value
 
 
-@njit()
+@inner()
 def _log_derivative(value: float, half_width: float) -> float:
     """As SquashedGaussian's: log of half_width * (1 - tanh(value)^2)."""
     softplus = max(-2.0 * value, 0.0) + np.log1p(np.exp(-abs(2.0 * value)))

@@ -15,7 +15,8 @@ from torch import Tensor
 Number = Any  # float64: a tensor (B,); in a kernel one number
 Flag = Any  # bool, likewise
 
-INLINED: Any = {"forceinline": True}  # a loop that calls a function is not vectorized
+# A loop that calls a function is not vectorized; Python calls the functions themselves, without a wrapper.
+INLINED: Any = {"forceinline": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 jitable = register_jitable(**INLINED)
 
 # pi in two parts: n * PI_HIGH is exact for |n| < 2**20

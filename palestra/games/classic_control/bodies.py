@@ -13,7 +13,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Self
 
-import numba
 import numpy as np
 import torch
 from numba.extending import overload
@@ -27,7 +26,7 @@ from palestra.games.game import Kernel, Observation, State, Stepper, TensorGame
 from palestra.games.normalization import make_transform
 from palestra.games.spaces import ActionSpace, Space
 from palestra.randomness import U_GAMMA, mix, random_floats
-from palestra.runtime.compiling import njit
+from palestra.runtime.compiling import inner, njit
 
 Array = np.ndarray[Any, Any]
 Body = tuple[Number, ...]  # the variables, of a batch or of one world
@@ -242,7 +241,7 @@ def advance_worlds(
                 next_observation[world, k] = numbers[k]
 
 
-@numba.njit(nogil=True)
+@inner()
 def _float(key: Any) -> Any:
     """What randomness.random_floats makes of one number of a key: uniform in [0, 1)."""
     return np.float64(mix(key) >> np.uint64(40)) * 2.0**-24

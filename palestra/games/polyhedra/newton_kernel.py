@@ -14,11 +14,10 @@ happens once per call. Everything releases the GIL; nothing uses numba's own thr
 
 from typing import Any
 
-import numba
 import numpy as np
 
 from palestra.randomness import U_GAMMA, mix
-from palestra.runtime.compiling import njit
+from palestra.runtime.compiling import inner, njit
 
 Array = np.ndarray[Any, Any]
 
@@ -30,7 +29,8 @@ RELATIVE_ERROR = 2.0**-46  # of a decision, beyond EXACT_FLOAT: n(n + 3)/2 <= 44
 MAX_TOLERANCE = 2.0**61  # below it a decision smaller than the tolerance fits int64
 
 _compiled = njit(error_model="numpy")
-_inlined = numba.njit(nogil=True, error_model="numpy", forceinline=True)
+_inner = inner(error_model="numpy")
+_inlined = inner(error_model="numpy", forceinline=True)
 
 
 # ---- the three passes ----------------------------------------------------------------------------
@@ -117,7 +117,7 @@ def measured(board: Array, axes: Any) -> tuple[int, float]:
     return num, most
 
 
-@_compiled
+@_inner
 def _finish(boards: Array, num_open: Array, vertices: bool | None, axes: Any) -> None:
     """Boards of num_open minimal rows: keep the vertices if asked for. num_open: 0, or the rows of an undecided
     board."""
@@ -176,7 +176,7 @@ def _copy(rows: Array, out: Array, num: int, axes: Any) -> None:
             out[i, k] = rows[i, k]
 
 
-@_compiled
+@_inner
 def _drop_above_least(rows: Array, num: int, axes: Any) -> int:
     """Pack the rows that the first row of least coordinate sum does not beat, itself among them; their number."""
     least, least_sum = 0, np.inf
@@ -200,7 +200,7 @@ def _drop_above_least(rows: Array, num: int, axes: Any) -> int:
 # ---- vertices ----------------------------------------------------------------------------------------
 
 
-@_compiled
+@_inner
 def _keep_vertices(boards: Array, num_open: Array, axes: Any) -> None:
     """Pack the vertices among the num_open Pareto-minimal rows of each board; num_open becomes 0 where that is
     decided."""
@@ -241,7 +241,7 @@ def _keep_vertices(boards: Array, num_open: Array, axes: Any) -> None:
             num_open[board] = 0
 
 
-@_compiled
+@_inner
 def _tolerance(rows: Array, num: int, axes: Any, corner: Array) -> float:
     """Bound of the rounding error of every decision on this board: 0 where all arithmetic is exact. Fills `corner`."""
     bound = float(len(axes))
@@ -334,7 +334,7 @@ def _product(
     return value
 
 
-@_compiled
+@_inner
 def _leaving_row(cofactors: Array, cofactors_i: Array, entering: Array, tolerance: float, axes: Any) -> int:
     """The lexicographically least cofactors[j] / entering[j] among positive entering[j]; -1 if there is none."""
     best = -1
@@ -360,7 +360,7 @@ def _entry(rows: Array, rows_i: Array, j: int, k: int, tolerance: float) -> floa
     return rows[j, k]
 
 
-@_compiled
+@_inner
 def _update_cofactors(
     vectors: Array, basis: Array, changed: int, num_others: int, cofactors: Array, minors: Array, axes: Any
 ) -> None:
@@ -391,7 +391,7 @@ def _update_cofactors(
         cofactors[n, k] = total
 
 
-@_compiled
+@_inner
 def _expand(vectors: Array, basis: Array, omitted: int, minors: Array, n: int) -> None:
     """Laplace expansion: minors[S] of the first |S| basis vectors but the omitted one, in the rows S (a bitmask)."""
     minors[0] = 1

@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from palestra.runtime.compiling import njit
+from palestra.runtime.compiling import inner, njit
 
 Array = np.ndarray[Any, Any]
 
-compiled = njit(error_model="numpy", fastmath={"contract", "reassoc", "nsz", "arcp"})
+OPTIONS: Any = {"error_model": "numpy", "fastmath": {"contract", "reassoc", "nsz", "arcp"}}
+compiled, _inner = njit(**OPTIONS), inner(**OPTIONS)
 
 
 @compiled
@@ -120,7 +121,7 @@ def backward_to_inputs(grads: Array, weights: Array, widths: Array, is_tanh: boo
     return np.dot(grads, weights[: widths[0] * widths[1]].reshape(widths[1], widths[0]))
 
 
-@compiled
+@_inner
 def _num_hidden(widths: Array) -> int:
     """What all hidden layers put out for a row, in numbers."""
     num = 0
@@ -139,7 +140,7 @@ def workspace_size(widths: Array) -> int:
     return _num_hidden(widths) + 2 * widest
 
 
-@compiled
+@_inner
 def _backward_linear(grads: Array, layer: int, weight: Array, spare: Array) -> Array:
     """grads @ weight, in the halves of `spare` in turns."""
     num, num_out = grads.shape
@@ -150,7 +151,7 @@ def _backward_linear(grads: Array, layer: int, weight: Array, spare: Array) -> A
     return below
 
 
-@compiled
+@_inner
 def apply_linear(x: Array, weight: Array, bias: Array, out: Array) -> None:
     """out = x @ weight.T + bias."""
     np.dot(x, weight.T, out)
@@ -159,7 +160,7 @@ def apply_linear(x: Array, weight: Array, bias: Array, out: Array) -> None:
             out[row, o] += bias[o]
 
 
-@compiled
+@_inner
 def apply_activation(y: Array, is_tanh: bool) -> None:
     """tanh or relu, in place."""
     if is_tanh:
@@ -170,7 +171,7 @@ def apply_activation(y: Array, is_tanh: bool) -> None:
             flat[k] = max(flat[k], np.float32(0.0))
 
 
-@compiled
+@_inner
 def activation_backward(grads: Array, y: Array, is_tanh: bool) -> None:
     """From the gradient by what an activation put out, y, to that by what went in, in place."""
     flat, values = grads.reshape(-1), y.reshape(-1)
@@ -182,7 +183,7 @@ def activation_backward(grads: Array, y: Array, is_tanh: bool) -> None:
             flat[k] = flat[k] if values[k] > 0.0 else np.float32(0.0)
 
 
-@compiled
+@_inner
 def apply_tanh(x: Array) -> None:
     """x * P(x^2) / Q(x^2), in place: the least relative error up to |x| = 9, beyond which tanh is 1 in float32; with
     the rounding of float32 at most 8 units in the last place."""

@@ -13,7 +13,7 @@ import numpy as np
 
 from palestra.nets.kernels import mlp
 from palestra.nets.kernels.sets import pool, pool_backward
-from palestra.runtime.compiling import njit
+from palestra.runtime.compiling import inner, njit
 
 Array = np.ndarray[Any, Any]
 
@@ -63,10 +63,10 @@ def forward(x: Array, weights: Array, layout: Layout) -> tuple[Array, Hidden]:
     return outputs, Hidden(x, members, starts, features, pooled, of_points, of_head)
 
 
-@njit(error_model="numpy")
 def evaluate(x: Array, weights: Array, layout: Layout) -> Array:
-    """The outputs alone."""
-    return forward(x, weights, layout)[0]
+    """The outputs alone. No kernel of its own: it would have to be compiled as well."""
+    outputs: Array = forward(x, weights, layout)[0]
+    return outputs
 
 
 @njit(error_model="numpy")
@@ -114,7 +114,7 @@ def backward_to_inputs(grads: Array, weights: Array, layout: Layout, hidden: Hid
     return by_x
 
 
-@njit(error_model="numpy")
+@inner(error_model="numpy")
 def pack(x: Array, layout: Layout) -> tuple[Array, Array]:
     """The members with the entries that are no sets, (P, n + r), and where each set's begin, (B + 1,)."""
     n, rest, num = layout.dimension, layout.rest, 0
@@ -142,13 +142,13 @@ def pack(x: Array, layout: Layout) -> tuple[Array, Array]:
     return members, starts
 
 
-@njit()
+@inner()
 def is_present(row: Array, layout: Layout, place: int) -> bool:
     """By the flags of a row of x."""
     return row[layout.start + layout.num_places * layout.dimension + place] > 0
 
 
-@njit(error_model="numpy")
+@inner(error_model="numpy")
 def num_weights(widths: Array) -> int:
     """Of the layers of an mlp."""
     num = 0
@@ -157,7 +157,7 @@ def num_weights(widths: Array) -> int:
     return num
 
 
-@njit(error_model="numpy")
+@inner(error_model="numpy")
 def _backward_pool(by_pooled: Array, hidden: Hidden) -> Array:
     """The derivatives by what the members' last layer puts out, before its relu: (P, d)."""
     by_features = np.empty_like(hidden.features)
@@ -166,7 +166,7 @@ def _backward_pool(by_pooled: Array, hidden: Hidden) -> Array:
     return by_features
 
 
-@njit(error_model="numpy")
+@inner(error_model="numpy")
 def _backward_corner(by_members: Array, members: Array, n: int) -> None:
     """From the derivatives by log(1 + x - corner) to those by x, in place, of one set. Members that share the least
     coordinate share its derivative evenly."""
