@@ -217,8 +217,14 @@ def seeded_global_state(key: int) -> Iterator[None]:
     """Run stock initialisers and dropout inside torch's global generators, seeded with `key`, and restore them
     after."""
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_initialized() else []
+    seed = key % 2**63
     with torch.random.fork_rng(devices=devices):
-        torch.manual_seed(key % 2**63)
+        # Not torch.manual_seed: for each kind of device that is not in use it keeps a traceback, and never drops it.
+        torch.default_generator.manual_seed(seed)
+        if devices:
+            torch.cuda.manual_seed_all(seed)
+        if torch.backends.mps.is_available():
+            torch.mps.manual_seed(seed)
         yield
 
 
