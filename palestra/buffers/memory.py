@@ -14,11 +14,15 @@ STEP = 64 << 20
 
 
 class NoRoom(Exception):
-    """Rows do not fit in memory or on the disk. The message names size and place."""
+    """Rows do not fit in memory or on the disk. The message names size, place and remedy."""
 
     def __init__(self, num_bytes: int, folder: Path | None) -> None:
         where = "in memory" if folder is None else f"in replay_buffer.scratch_folder {folder}"
-        super().__init__(f"there is no room {where} for {num_bytes / (1 << 30):.3g} GiB of the replay buffer")
+        less = "a smaller replay_buffer.capacity needs less"
+        if folder is None:
+            less += ", and a folder as replay_buffer.scratch_folder keeps the rows on its disk"
+        gib = f"{num_bytes / (1 << 30):.3g} GiB"
+        super().__init__(f"there is no room {where} for {gib} of the replay buffer: {less}")
 
 
 @contextmanager

@@ -289,11 +289,14 @@ def test_samples_go_to_the_device_though_rows_stay() -> None:
 def test_more_rows_than_any_memory_holds_are_an_error_that_says_how_much(layout: str, capacity: int) -> None:
     buffer = make_buffer("uniform", capacity, layout, None)
     rows = {"observation.camera": torch.zeros(2, 4, 64, 64, dtype=torch.uint8)}
-    with pytest.raises(NoRoom, match=r"no room in memory for .* GiB of the replay buffer"):
+    with pytest.raises(NoRoom, match=r"no room in memory for .* GiB of the replay buffer: a smaller replay_buffer.cap"):
         buffer.add(rows, torch.ones(2, dtype=torch.bool))
 
 
 @pytest.mark.parametrize("capacity", [10**14, 2**63 - 1])
 def test_more_priorities_than_any_memory_holds_are_an_error_that_names_the_key(capacity: int) -> None:
-    with pytest.raises(ConfigError, match=r"capacity: there is no room in memory for .* GiB of the replay buffer"):
+    with pytest.raises(
+        ConfigError,
+        match=r"capacity: there is no room in memory for .* GiB of the replay buffer: a smaller replay_buffer.cap",
+    ):
         make_buffer("prioritized", capacity, "whole", None)
