@@ -556,7 +556,7 @@ def test_a_scratch_disk_without_room_fails_the_run_in_one_line(
     with pytest.raises(TrainingFailed) as caught:
         Trainer(config, run=tmp_path / "run").fit()
     assert re.fullmatch(
-        rf"there is no room in replay_buffer.scratch_folder {tmp_path} for \S+ GiB of the replay buffer; "
+        rf"there is no room in replay_buffer.scratch_folder {tmp_path} for \S+ GiB of the replay buffer: .*; "
         rf"the last checkpoint is 00000000: resume with palestra resume {tmp_path / 'run'}",
         str(caught.value),
     )
