@@ -15,11 +15,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import numba
 import numpy as np
 import torch
 from torch import Tensor
 
-from palestra.runtime.compiling import inner, njit
+from palestra.runtime.compiling import njit
 
 
 def _signed(value: int) -> int:
@@ -131,7 +132,9 @@ def runs_on_cpu(tensor: Tensor) -> bool:
     return tensor.is_cpu and not torch.compiler.is_compiling()
 
 
-@inner(forceinline=True)
+# `mix` and `choice` are no `inner` functions: without the wrapper LLVM arranges the kernels that draw by them otherwise,
+# and log-probabilities differ in the last bit.
+@numba.njit(nogil=True, forceinline=True)
 def mix(x: Any) -> Any:
     """`_mix` of one number, for kernels: uint64 in, uint64 out."""
     x = (x ^ (x >> np.uint64(30))) * U_MULTIPLIER_1
@@ -195,7 +198,7 @@ def _choose(keys: np.ndarray, legal: np.ndarray) -> np.ndarray:
     return chosen
 
 
-@inner(forceinline=True)
+@numba.njit(nogil=True, forceinline=True)
 def choice(key: Any, legal: Any) -> Any:
     """`random_choice` of one row, for kernels. key: uint64; legal: bool (A,)."""
     count = 0
