@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from palestra.algorithms.algorithm import AlgorithmConfig
 from palestra.config import ConfigError, checking
 from palestra.games.config import GameConfig
 from palestra.recording import make_recorders
@@ -50,16 +49,8 @@ def _plan(config: BaseRunConfig) -> list[str]:
     stages = {"train": trainer.train_stage(config), "test": trainer.test_stage(config)}
     lines = [stage_text(name, stage) for name, stage in stages.items()]
     if isinstance(config, RunConfig):
-        lines += [*config.game.describe_turns(), *_notes(config)]
+        lines += config.game.describe_turns()
     return lines
-
-
-def _notes(config: RunConfig) -> Iterator[str]:
-    """What the algorithms of players say of their keys."""
-    for name in config.learners():
-        algorithm = config.players[name].algorithm  # type: ignore[union-attr]
-        if isinstance(algorithm, AlgorithmConfig):
-            yield from (f"players.{name}.algorithm.{note}" for note in algorithm.notes())
 
 
 def dry_tournament(file: Path, overrides: Sequence[str]) -> Checked:

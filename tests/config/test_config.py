@@ -275,7 +275,8 @@ def test_all_errors_are_told_at_once_one_line_each(data: dict[str, Any]) -> None
         ("players.bob.scripted=frist", "expected one of 'first', 'random', got 'frist'; did you mean 'first'?"),
         (
             "players.ann.algorithm=q",
-            "expected a mapping with `name`, one of 'q', 'policy', 'policy-gradient', got the string 'q'",
+            "expected a mapping with `name`, one of 'q', 'policy', 'policy-gradient', got the string 'q'; "
+            "write {name: q, gamma: ..., learning_rate: ..., net_arch: ..., ...}",
         ),
         ("seed=1e6", "expected an integer >= 0 (write 1000000), got the float 1000000.0"),
         ("seed=true", "expected an integer >= 0, got the boolean true"),
