@@ -84,10 +84,10 @@ def load_player(
     """A player as a run left it, held fixed: `load_player(run).policy(explore=False).act(...)`.
 
     run: its folder, or a player that palestra ships: `palestra:polyhedra-host`, `palestra:polyhedra-agent`. player: its
-    name; may be left out if only one learned. checkpoint: latest, best, or a number. trust: whether the modules that
-    the run names are trusted from now on. models: the networks that `set_model` handed over when the run began,
-    by role, or those of the one player that learns. Raises ValueError if no such player learned, UntrustedError for
-    modules that are not trusted, RunFolderError and CheckpointError if the run cannot be read.
+    name; may be left out if only one learned. checkpoint: latest, best, a number, or an opt step as @2100. trust:
+    whether the modules that the run names are trusted from now on. models: the networks that `set_model` handed over
+    when the run began, by role, or those of the one player that learns. Raises ValueError if no such player learned,
+    UntrustedError for modules that are not trusted, RunFolderError and CheckpointError if the run cannot be read.
     """
     from palestra.runs import stored
 

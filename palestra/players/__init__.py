@@ -51,7 +51,7 @@ class FromRunConfig(Config):
     player: str
     """the player's name in that run"""
     checkpoint: str
-    """latest, best, or the number of a checkpoint"""
+    """latest, best, the number of a checkpoint, or its opt step, as "@2100" with the quotation marks"""
 
 
 class WarmStartConfig(FromRunConfig):

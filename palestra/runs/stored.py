@@ -84,8 +84,8 @@ class StoredRun:
         self.changes = changes
 
     def load(self, which: str) -> None:
-        """Load the players and the game from a checkpoint. which: latest, best or a number. Raises CheckpointError for
-        one that is missing or damaged."""
+        """Load the players and the game from a checkpoint. which: latest, best, a number, or an opt step as @2100.
+        Raises CheckpointError for one that is missing or damaged."""
         checkpoints = Checkpoints(self.folder, keep_last=1, keep_every=None)
         loaded = checkpoints.load(which, check_rows=False)
         with loaded.fitting():
@@ -237,9 +237,9 @@ def load_player(
     are normalised before the player sees them.
 
     run: its folder, or the name of one that palestra ships, or of a player of it (`palestra:polyhedra-host`). player:
-    its name; None: the only one that learned. checkpoint: latest, best or a number. trust, models: as for
-    `StoredRun.open`. Raises ValueError if no such player learned, or several did and `player` is None; RunFolderError,
-    CheckpointError, UntrustedError.
+    its name; None: the only one that learned. checkpoint: latest, best, a number, or an opt step as @2100. trust,
+    models: as for `StoredRun.open`. Raises ValueError if no such player learned, or several did and `player` is None;
+    RunFolderError, CheckpointError, UntrustedError.
     """
     stored, player = open_to_play(run, trust, models), player or find_run(run).player
     learned = [player.name for player in stored.parts.learners]
