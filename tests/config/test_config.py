@@ -655,6 +655,24 @@ def test_all_wrong_overrides_are_told_at_once(data: dict[str, Any]) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("key", "told"),
+    [
+        ("lr", "no such key; did you mean 'players.ann.algorithm.learning_rate'?"),
+        ("ann.lr", "no such key; did you mean 'players.ann.algorithm.learning_rate'?"),
+        ("hidden_sizes", "no such key; did you mean 'players.ann.algorithm.net_arch'?"),
+        (
+            "zzz",
+            "no such key, and none like it; at the top there are seed, players, roles, reward, evaluations, teacher",
+        ),
+    ],
+)
+def test_an_unknown_key_is_told_with_one_that_may_be_meant(data: dict[str, Any], key: str, told: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        apply_overrides(data, [f"{key}=1"])
+    assert str(raised.value) == f"{key}: {told}"
+
+
 @pytest.mark.parametrize("key", ["gamma", "algorithm.gamma", "ann.algorithm.gamma", "players.ann.algorithm.gamma"])
 def test_an_override_may_name_a_key_by_its_last_parts_if_no_other_key_ends_so(data: dict[str, Any], key: str) -> None:
     changed = apply_overrides(data, [f"{key}=.98"])
