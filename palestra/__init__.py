@@ -6,7 +6,6 @@ import os
 
 TYPE_CHECKING = False  # as typing has it, whose import takes as long as all that the command line needs of this file
 if TYPE_CHECKING:
-    from collections.abc import Mapping
     from pathlib import Path
     from typing import Any
 
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
     from palestra.players.player import Player
     from palestra.runs.config import RunConfig
     from palestra.runs.stored import StoredRun
+    from palestra.runs.user_nets import Models
     from palestra.training import DQNTrainer, LossTrainer, PPOTrainer, SACTrainer, TD3Trainer, make_trainer
     from palestra.training.checks import TrainingFailed
     from palestra.training.trainer import Trainer
@@ -79,15 +79,15 @@ def load_player(
     player: str | None = None,
     checkpoint: str = "latest",
     trust: bool = False,
-    models: Mapping[str, Any] | None = None,
+    models: Models | None = None,
 ) -> Player:
     """A player as a run left it, held fixed: `load_player(run).policy(explore=False).act(...)`.
 
     run: its folder, or a player that palestra ships: `palestra:polyhedra-host`, `palestra:polyhedra-agent`. player: its
-    name; may be left out if only one learned. checkpoint: latest, best, or a number. trust: whether the modules that
-    the run names are trusted from now on. models: by role, the networks that `set_model` handed over when the run
-    began. Raises ValueError if no such player learned, UntrustedError for modules that are not trusted, RunFolderError
-    and CheckpointError if the run cannot be read.
+    name; may be left out if only one learned. checkpoint: latest, best, a number, or an opt step as @2100. trust:
+    whether the modules that the run names are trusted from now on. models: the networks that `set_model` handed over
+    when the run began, by role, or those of the one player that learns. Raises ValueError if no such player learned,
+    UntrustedError for modules that are not trusted, RunFolderError and CheckpointError if the run cannot be read.
     """
     from palestra.runs import stored
 

@@ -218,6 +218,7 @@ LEARNERS: dict[str, Learner] = {
                 "whole games": {
                     "loss": {"name": "reinforce", "critic": {"coefficient": 0.5}, "entropy_coefficient": CONSTANT},
                     "estimator": {"name": "reward_to_go", "gamma": 0.95, "at_truncation": "bootstrap"},
+                    "num_passes": 1,
                 },
             },
             "body": {

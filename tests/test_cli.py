@@ -9,6 +9,7 @@ import importlib.metadata
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -401,7 +402,17 @@ def is_missing(result: Result, command: str) -> bool:
     """Whether a command says that there is no such checkpoint."""
     if not command.startswith("compare"):
         return "there is no checkpoint " in result.stderr
-    return re.search(r": expected the checkpoint best, latest or one of [0-9, ]+, got ", result.stderr) is not None
+    return re.search(r": expected the checkpoint best, latest or one of 0 \(@0\), .*, got ", result.stderr) is not None
+
+
+@pytest.mark.parametrize("command", ["evaluate", "export", "compare", "compare a path", "branch"])
+def test_a_checkpoint_is_named_by_its_opt_step(command: str, trained: Path, in_tmp_path: Path) -> None:
+    shutil.copytree(trained, "run")
+    asked = [word.replace(":0>8", "").format(run="run", name="@0") for word in ASKING[command]]
+    shown = palestra(*asked, *(["stop.after=4"] if command == "branch" else [])).stdout
+    expected = {"evaluate": "run/evaluations/main-opt-step-0.json", "export": "run/export/host-0", "branch": "branch"}
+    assert command not in expected or Path(expected[command]).exists()
+    assert not command.startswith("compare") or "opt step 0" in shown
 
 
 @pytest.mark.parametrize(("name", "code"), [("9999", 2), ("1", 1)], ids=["missing", "damaged"])

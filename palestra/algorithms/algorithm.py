@@ -163,10 +163,6 @@ class AlgorithmConfig(Config):
         """What does not go with the size of the player's roll-outs, with paths below this config."""
         return []
 
-    def notes(self) -> list[str]:
-        """What is allowed and seldom meant: lines that begin with a key, for `check` and for the start of a run."""
-        return []
-
     def build(self, player: Player) -> "Algorithm":
         raise NotImplementedError
 
@@ -323,8 +319,8 @@ class Algorithm(metaclass=_AlgorithmType):
         return edit is None
 
     def begin_run(self) -> list[str]:
-        """Choose kernels anew; called when a run begins, for by then methods may have been changed. Gives the notes of
-        the config, and a line for each kernel that steps aside."""
+        """Choose kernels anew; called when a run begins, for by then methods may have been changed. Gives a line for
+        each kernel that steps aside."""
         for part in [*reachable(self)]:
             if isinstance(part, FlatNet):
                 part.renew()
@@ -332,8 +328,7 @@ class Algorithm(metaclass=_AlgorithmType):
         self._edits = {}
         self.kernels_in_use()
         is_on_cpu = self.player.device.type == "cpu"
-        notes = self.config.notes() if isinstance(self.config, AlgorithmConfig) else []
-        return [*notes, *self._edits.values(), *(edits_of(self.player.nets.values()) if is_on_cpu else [])]
+        return [*self._edits.values(), *(edits_of(self.player.nets.values()) if is_on_cpu else [])]
 
     def kernels_in_use(self) -> dict[str, str]:
         """What computes: by the name of the kernel "by hand", or "torch"."""

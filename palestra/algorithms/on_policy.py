@@ -147,13 +147,6 @@ class OnPolicyConfig(AlgorithmConfig):
         message = f"expected at most {num_sequences} (a roll-out has so many {what}), got {self.num_minibatches}"
         return [ConfigErrorItem("num_minibatches", message)]
 
-    def notes(self) -> list[str]:
-        loss = loss_of(self.loss)
-        if loss is None or not loss.is_of_one_pass or self.num_passes == 1:
-            return []
-        why = f"{self.loss.name!r} holds for the policy that collected it alone, which the first pass has changed"
-        return [f"num_passes: {self.num_passes} passes over a roll-out are made, but {why}; 1 is usual"]
-
     def build(self, player: Player) -> "OnPolicy":
         return OnPolicy(self, player)
 
@@ -163,7 +156,7 @@ class OnPolicyConfig(AlgorithmConfig):
 
 def check_loss(loss: OnPolicyLoss, config: OnPolicyConfig) -> None:
     """Raise ConfigError, with paths below the algorithm's config, unless the player can act by the loss's heads, the
-    body has them, and estimators of the names that the loss gives exist."""
+    body has them, estimators of the names that the loss gives exist, and the loss holds for every pass."""
     names, fault = head_names(loss), None
     known = names_of(members_of(AnyEstimatorConfig))
     unknown = [name for name in loss.estimators or () if name not in known and ":" not in name]
@@ -174,7 +167,17 @@ def check_loss(loss: OnPolicyLoss, config: OnPolicyConfig) -> None:
         fault = f"{config.loss.name!r} has the estimators {unknown[0]!r}; expected those among {listed}, or your own"
     if fault is not None:
         raise ConfigError([ConfigErrorItem("loss.name", fault)])
-    check_heads(config.body, names)
+    faults = []
+    if loss.is_of_one_pass and config.num_passes > 1:
+        own = getattr(config.loss, "module", config.loss.name)
+        why = f"the loss {own!r} holds only for the policy that collected the roll-out, which the first pass changes"
+        faults.append(ConfigErrorItem("num_passes", f"expected 1 ({why}), got {config.num_passes}"))
+    try:
+        check_heads(config.body, names)
+    except ConfigError as error:
+        faults = [*error.errors, *faults]
+    if faults:
+        raise ConfigError(faults)
 
 
 def check_estimator(loss: OnPolicyLoss, estimator: Estimator, config: OnPolicyConfig, player: Player) -> None:

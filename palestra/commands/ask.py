@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,14 +17,18 @@ from palestra.runs.stored import StoredRun
 
 
 def parse(text: str, option: str) -> Any:
-    """What JSON makes of a text; the text itself where it is no JSON, as with NaN or 1e999. Raises ConfigError for
+    """What JSON makes of a text, in which round brackets stand for square ones, also without the outermost, as boards
+    are printed: (3, 0), (0, 5). The text itself where it is no JSON, as with NaN or 1e999. Raises ConfigError for
     brackets that are nested too deeply."""
-    try:
-        return json.loads(text, parse_constant=_finite, parse_float=_finite)
-    except RecursionError:
-        raise mistake(option, f"expected JSON, got brackets that are nested too deeply: {shown(text)}") from None
-    except ValueError:
-        return text
+    squared = re.sub(r",\s*\]", "]", text.replace("(", "[").replace(")", "]"))
+    for written in (text, squared, f"[{squared}]") if squared != text else (text,):
+        try:
+            return json.loads(written, parse_constant=_finite, parse_float=_finite)
+        except RecursionError:
+            raise mistake(option, f"expected JSON, got brackets that are nested too deeply: {shown(text)}") from None
+        except ValueError:
+            continue
+    return text
 
 
 def _finite(text: str) -> float:

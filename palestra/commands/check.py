@@ -1,47 +1,52 @@
 """What `palestra check` does: all checks that `train` makes before it makes the run's folder, but without making an
-environment or importing an extra."""
+environment or importing an extra. What only this machine lacks is told, and is no fault of the config."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from palestra.algorithms.algorithm import AlgorithmConfig
-from palestra.config import ConfigError, checking
+from palestra.config import ConfigError, checking, replaced
 from palestra.games.config import GameConfig
 from palestra.recording import make_recorders
 from palestra.recording.results import stage_text
 from palestra.runs.config import BaseRunConfig, RunConfig, read_config
 from palestra.runs.tournament import Tournament, read_tournament
+from palestra.runtime.device import find_device
 from palestra.training import make_trainer
 from palestra.training.naming import named_class
-from palestra.training.trainable import apart_from_this_machine, check_trainable
+from palestra.training.trainable import apart_from_this_machine, check_trainable, lacks_of_this_machine
 
 
 class Checked(NamedTuple):
-    """A config that `train` would accept. plan: lines that say what the run does, and who acts when in its game.
-    unchecked: phrases that name what was not checked."""
+    """A config that is right. plan: lines that say what the run does, and who acts when in its game. lacks: what only
+    this machine lacks, so that `train` refuses the config here. unchecked: phrases that name what was not checked."""
 
     plan: list[str]
+    lacks: list[str]
     unchecked: list[str]
 
 
 def dry_run(config: str | Path | BaseRunConfig, overrides: Sequence[str]) -> Checked:
-    """Raise ConfigError for everything that `train` would refuse."""
+    """Raise ConfigError for everything that `train` would refuse on a machine that has what the config asks for."""
     read = read_config(config, tuple(overrides))
-    if not isinstance(read, RunConfig):  # nothing is played
+    lacks = list(map(str, lacks_of_this_machine(read)))
+    tried = apart_from_this_machine(read) if lacks else read
+    lacks += _missing_extras(read)
+    if not isinstance(tried, RunConfig):  # nothing is played
         with checking():
-            make_trainer(read).require_ready()
-        return Checked(_plan(read), [*_missing_extras(read)])
-    unchecked = check_trainable(read)
+            make_trainer(tried).require_ready()
+        return Checked(_plan(read), lacks, [])
+    unchecked = check_trainable(tried)
     fit = (
         ", and whether actions, networks, wrappers, callbacks and players of other runs fit it" if unchecked.fit else ""
     )
-    missing = [f"{each}, so that nothing was checked beside the file" for each in unchecked.missing]
-    return Checked(_plan(read), [*_unmade_environments(read, fit), *_missing_extras(read), *missing])
+    lacks += map(str, unchecked.missing)
+    beside = ["all beside the file, which needs what is lacking"] if unchecked.missing else []
+    return Checked(_plan(read), lacks, [*_unmade_environments(read, fit), *beside])
 
 
 def require_printable(config: RunConfig) -> None:
-    """Raise ConfigError for a config that `check` would refuse on a machine that has its device."""
+    """Raise ConfigError for a config that `check` would refuse."""
     dry_run(apart_from_this_machine(config), ())
 
 
@@ -50,27 +55,27 @@ def _plan(config: BaseRunConfig) -> list[str]:
     stages = {"train": trainer.train_stage(config), "test": trainer.test_stage(config)}
     lines = [stage_text(name, stage) for name, stage in stages.items()]
     if isinstance(config, RunConfig):
-        lines += [*config.game.describe_turns(), *_notes(config)]
+        lines += config.game.describe_turns()
     return lines
-
-
-def _notes(config: RunConfig) -> Iterator[str]:
-    """What the algorithms of players say of their keys."""
-    for name in config.learners():
-        algorithm = config.players[name].algorithm  # type: ignore[union-attr]
-        if isinstance(algorithm, AlgorithmConfig):
-            yield from (f"players.{name}.algorithm.{note}" for note in algorithm.notes())
 
 
 def dry_tournament(file: Path, overrides: Sequence[str]) -> Checked:
     """As `dry_run`, for the config of a tournament."""
     config = read_tournament(file, overrides)
     environment = config.game.environment_id()
+    lacks = []
+    try:
+        find_device(config.execution.device)
+    except ConfigError as error:
+        lacks = list(map(str, error.errors))
+        config = replaced(config, "execution.device", "cpu")
     if environment is not None:
-        return Checked([], [f"the environment {environment}, which is not made here, and whether the players fit it"])
+        return Checked(
+            [], lacks, [f"the environment {environment}, which is not made here, and whether the players fit it"]
+        )
     with checking():
         Tournament(config)
-    return Checked(config.game.describe_turns(), [])
+    return Checked(config.game.describe_turns(), lacks, [])
 
 
 def _unmade_environments(config: RunConfig, fit: str) -> Iterator[str]:

@@ -1,6 +1,7 @@
 """What the argument FILE of a command names: a file, a config that palestra ships, or an algorithm and a game."""
 
 import re
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -16,6 +17,7 @@ from palestra.commands.suggest_config import (
     suggested_config,
 )
 from palestra.commands.suggest_dialogue import game_and_overrides
+from palestra.commands.suggest_loss import loss_overrides
 from palestra.config import ConfigError, ConfigErrorItem, apply_overrides, load_yaml
 from palestra.runs.config import RunConfig
 from palestra.sweeps.config import is_sweep
@@ -25,8 +27,8 @@ FILE_ENDINGS = (".yml", ".yaml", ".json")
 
 @contextmanager
 def naming_remedies(found: "NamedConfig") -> Iterator[None]:
-    """Let errors that follow from another environment, game or algorithm by override name the command that prints a
-    config which fits: at the end of the last error."""
+    """Let errors that follow from another environment, game, algorithm or loss by override name the command that prints
+    a config which fits: at the end of the last error."""
     try:
         yield
     except ConfigError as error:
@@ -41,23 +43,32 @@ def _remedy(found: "NamedConfig") -> str | None:
         return None
     try:
         data = load_yaml(found.config)
-        before = _algorithm_and_game(data)
+        before = _parts(data)
         for override in found.overrides:
             with suppress(ConfigError):
                 data = apply_overrides(data, [override])
-        algorithm, game = after = _algorithm_and_game(data)
+        algorithm, game, loss = after = _parts(data)
     except (ConfigError, LookupError, TypeError, AttributeError):
         return None
     if after == before or algorithm not in known_algorithms() or not is_known_game(game):
         return None
-    return f"a config that fits: palestra config {algorithm} {game} > x.yml"
+    own = [f"loss={loss}"] if loss not in (None, before[-1]) else []
+    return f"a config that fits: {shlex.join(['palestra', 'config', algorithm, game, *own])} > x.yml"
 
 
-def _algorithm_and_game(data: Mapping[str, Any]) -> tuple[str, str]:
-    """The algorithm of the first player that learns, and the game or the environment's id."""
+def _parts(data: Mapping[str, Any]) -> tuple[str, str, str | None]:
+    """By name: the algorithm of the first player that learns, the game or the environment, and the algorithm's loss."""
     learners = [player["algorithm"] for player in data["players"].values() if "algorithm" in player]
-    game = data["game"]
-    return learners[0]["name"], game["id"] if game["name"] == GYMNASIUM else game["name"]
+    algorithm, game, loss = learners[0], data["game"], None
+    if isinstance(algorithm, dict) and "loss" in algorithm:
+        loss = _name(algorithm["loss"])
+    is_of_gymnasium = isinstance(game, dict) and game["name"] == GYMNASIUM
+    return _name(algorithm), game["id"] if is_of_gymnasium else _name(game), loss
+
+
+def _name(part: Any) -> str:
+    """The name of a part, which an override may have put in the part's place."""
+    return part if isinstance(part, str) else part["name"]
 
 
 class NamedConfig(NamedTuple):
@@ -78,7 +89,8 @@ def find_config(file: str, words: Sequence[str]) -> NamedConfig:
     """The config that the first arguments of a command name. words: all arguments after the first; the first of them is
     a game if it has no '='. Raises ConfigError for a name that is unknown.
 
-    A file in the working directory, NAME or NAME.yml, comes before a shipped config of that name.
+    A file in the working directory, NAME or NAME.yml, comes before a shipped config of that name. With another loss, a
+    shipped config changes in what goes with the loss; a file of the user's own does not.
     """
     if words and "=" not in words[0] and file in known_algorithms():
         game, overrides = game_and_overrides(words)
@@ -95,6 +107,8 @@ def find_config(file: str, words: Sequence[str]) -> NamedConfig:
                 )
             note = f"{path}: this file is used, not the config {file} that palestra ships" if file in shipped else None
             return NamedConfig(str(path), path.stem, path, list(words), note)
+    if file in shipped and loss_overrides(words):
+        return NamedConfig(file, file, suggested_config(file, None, words), [], None)
     if file in shipped:
         return NamedConfig(file, file, shipped[file], list(words), None)
     if file in shipped_tournaments() and not Path(file).exists():

@@ -41,8 +41,9 @@ def profile(
 
 @commands.command()
 def check(file: File, overrides: Overrides = None) -> None:
-    """Check a config: all that `train` would refuse, at once; and say what the run would do. Nothing is run, and no
-    environment is made; classes that the file names are imported, and with them their modules run."""
+    """Check a config: all that is wrong with it, at once; and say what the run would do. What only this machine lacks,
+    such as a device, is told and is no error. Nothing is run, and no environment is made; classes that the file names
+    are imported, and with them their modules run."""
     with one_line_errors():
         from palestra.commands.check import dry_run, dry_tournament
         from palestra.commands.named_configs import find_config, naming_remedies
@@ -62,6 +63,9 @@ def check(file: File, overrides: Overrides = None) -> None:
 def _print_checked(title: str, checked: "Checked") -> None:
     for line in (f"{title}: complete and consistent", *checked.plan):
         console.print(line, soft_wrap=True, markup=False)
+    if checked.lacks:
+        lacks = "; ".join(checked.lacks)
+        console.print(f"only this machine lacks, so that train refuses it here: {lacks}", soft_wrap=True, markup=False)
     if checked.unchecked:
         console.print(f"not checked: {'; '.join(checked.unchecked)}", soft_wrap=True, markup=False)
 

@@ -12,7 +12,7 @@ from palestra.commands.shell import Run, Trust, console, with_runs_of_sweeps
 
 commands = typer.Typer()
 
-Checkpoint = Annotated[str, typer.Option(help="latest, best, or a number")]
+Checkpoint = Annotated[str, typer.Option(help="latest, best, a number, or @ and an opt step, as @2100")]
 
 
 @commands.command()
@@ -35,7 +35,9 @@ def evaluate(
             help="play this one in place of those of the config: host=zeillinger,agent=agent; may be repeated"
         ),
     ] = None,
-    checkpoint: Annotated[str | None, typer.Option(help="latest, best, or a number [latest]")] = None,
+    checkpoint: Annotated[
+        str | None, typer.Option(help="latest, best, a number, or @ and an opt step, as @2100 [latest]")
+    ] = None,
     evaluation: Annotated[str | None, typer.Option(help="the name of one of the run's evaluations [all]")] = None,
     games: Annotated[int | None, typer.Option(help="games per pairing [evaluation.final_num_games]", min=1)] = None,
     video: Annotated[bool, typer.Option("--video", help="film three episodes of a Gymnasium environment")] = False,

@@ -60,7 +60,8 @@ def compare(
         ),
     ],
     checkpoint: Annotated[
-        str | None, typer.Option(help="best, latest or a number [the last evaluation]", show_default=False)
+        str | None,
+        typer.Option(help="best, latest, a number, or @ and an opt step [the last evaluation]", show_default=False),
     ] = None,
     games: Annotated[
         int | None, typer.Option(help="play so many games per pairing now, from the same starts for all runs", min=1)
@@ -139,7 +140,7 @@ def plot(
     kind: Annotated[str, typer.Option(help="curves, learning-table or cross-table")] = "curves",
     checkpoint: Annotated[
         str | None,
-        typer.Option(help="of tables: best, latest or a number [the last evaluation]", show_default=False),
+        typer.Option(help="of tables: best, latest, a number, or @ and an opt step [the last one]", show_default=False),
     ] = None,
 ) -> None:
     """Draw a figure for a paper: curves (means over seeds with 95% t intervals, as in reports, a panel per metric or
@@ -174,7 +175,9 @@ def verify(
     start: Annotated[
         str | None,
         typer.Option(
-            "--from", help="the number of a checkpoint, or beginning [the newest after which anything was recorded]"
+            "--from",
+            help="the number of a checkpoint, @ and its opt step, or beginning [the newest after which something was "
+            "recorded]",
         ),
     ] = None,
     trust: Trust = False,
@@ -207,7 +210,7 @@ def verify(
 def export(
     run: Run,
     player: Annotated[str | None, typer.Option(help="its name; may be left out if only one player learned")] = None,
-    checkpoint: Annotated[str, typer.Option(help="latest, best, or a number")] = "latest",
+    checkpoint: Annotated[str, typer.Option(help="latest, best, a number, or @ and an opt step, as @2100")] = "latest",
     onnx: Annotated[bool, typer.Option("--onnx", help="write policy.onnx too (extra: onnx)")] = False,
     role: Annotated[str | None, typer.Option(help="in which it observes, if it sits in several")] = None,
     trust: Trust = False,

@@ -156,7 +156,7 @@ def extend(run: Run, overrides: Overrides = None, trust: Trust = False, quiet: Q
 @commands.command()
 def branch(
     checkpoint: Annotated[
-        Path, typer.Argument(help="such as runs/NAME-N/checkpoints/00000003, or .../latest, .../best")
+        Path, typer.Argument(help="such as runs/NAME-N/checkpoints/00000003, or .../latest, .../best, .../@2100")
     ],
     overrides: Overrides = None,
     freeze: Annotated[

@@ -101,7 +101,7 @@ def seat(stored: StoredRun, name: str, role: str) -> Seated:
         if not player.fits(game.spaces[role], game.action_spaces[role]):
             raise mistake(role, f"expected a player that can sit in the role {role!r}, got {name!r}")
         return Seated(name, player.policy(explore=False))
-    if name not in SCRIPTED and ":" not in name:
+    if name not in SCRIPTED and not {":", "/"} & {*name}:
         known = f"expected a player of the run ({', '.join(stored.players)}), a scripted one ({', '.join(SCRIPTED)})"
         raise mistake(role, f"{known} or a class of your own as 'package.module:Class', got {name!r}")
     if (error := script_error(name, stored.config.game, role)) is not None:

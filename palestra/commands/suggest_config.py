@@ -76,7 +76,7 @@ def _suggested(name: str, game: str | None, overrides: Sequence[str]) -> RunConf
     if game is None:
         if name not in shipped:
             raise _error(name, expected_name(name, shipped))
-        return read_config(shipped[name], overrides)
+        return read_config(with_loss(load_yaml(shipped[name]), overrides), overrides)
     if name not in known_algorithms():
         own = "; print the file of one of these, and replace its keys under `algorithm` by yours" if ":" in name else ""
         raise _error(name, f"expected one of the algorithms {', '.join(known_algorithms())}, got {name!r}{own}")

@@ -1,5 +1,6 @@
-"""What `palestra config on_policy CartPole-v1 loss=reinforce` means, and `loss=torchrl.objectives:SACLoss` and
-`loss=mine:Loss`: the shipped configs with that loss, and with what goes with it."""
+"""What `palestra config on_policy CartPole-v1 loss=reinforce` and `palestra train on_policy-cartpole loss=reinforce`
+mean, and `loss=torchrl.objectives:SACLoss` and `loss=mine:Loss`: the shipped configs with that loss, and with what goes
+with it."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,7 +9,7 @@ from palestra.algorithms.losses.loss import VALUE, Critic, head_names, loss_of
 from palestra.algorithms.off_policy import AnyOffPolicyLoss
 from palestra.algorithms.on_policy import AnyEstimatorConfig, AnyOnPolicyLoss
 from palestra.algorithms.parts.actor_critic import POLICY
-from palestra.config import Config, apply_overrides, check
+from palestra.config import Config, apply_overrides, below, check
 
 Data = dict[str, Any]
 OF_SAC = {"name": "state_dependent_gaussian", "log_std": {"min": -20.0, "max": 2.0}}
@@ -33,12 +34,20 @@ def with_loss(data: Data, overrides: Sequence[str]) -> Data:
     """A shipped config whose players learn by a loss alone, with the loss that overrides name and what goes with it;
     any other config as it is. With the loss change the heads, the estimator, and how the player acts. Raises
     ConfigError."""
-    of_loss = [own for override in overrides if (own := _of_loss(override))]
-    players = {
-        key: player | ({"algorithm": _changed(player["algorithm"], of_loss)} if "algorithm" in player else {})
-        for key, player in data["players"].items()
-    }
-    return data | {"players": players} if of_loss else data
+    of_loss = loss_overrides(overrides)
+    if not of_loss:
+        return data
+    players = dict(data["players"])
+    for key, player in players.items():
+        if "algorithm" in player:
+            with below(f"players.{key}.algorithm"):
+                players[key] = player | {"algorithm": _changed(player["algorithm"], of_loss)}
+    return data | {"players": players}
+
+
+def loss_overrides(overrides: Sequence[str]) -> list[str]:
+    """Those of a loss or of its keys, from the key `loss` on."""
+    return [own for override in overrides if (own := _of_loss(override))]
 
 
 def _of_loss(override: str) -> str | None:

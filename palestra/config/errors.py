@@ -48,6 +48,12 @@ def likeness(word: str, other: str) -> float:
     return SequenceMatcher(None, word.lower(), other.lower()).ratio()
 
 
+def initials(key: str) -> str | None:
+    """Of a key of several words, as `lr` of `learning_rate`; None of any other."""
+    words = key.split("_")
+    return "".join(word[:1] for word in words) if len(words) > 1 else None
+
+
 def nearest(word: str, known: Iterable[str], at_least: float = 0.6) -> str | None:
     """The known word most similar to `word`, or None if the likeness of none reaches `at_least`. Words of up to three
     letters must begin alike: a2c is no misspelt sac."""

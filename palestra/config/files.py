@@ -7,14 +7,15 @@ duplicate keys raise ConfigError.
 
 import copy
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from palestra.config.base import Config
-from palestra.config.errors import GLUED, ConfigError, ConfigErrorItem, likeness, shown, typed
+from palestra.config.errors import GLUED, ConfigError, ConfigErrorItem, initials, likeness, shown, typed
+from palestra.config.other_names import other_names
 from palestra.config.parts import below
 from palestra.config.places import Place
 
@@ -22,6 +23,7 @@ INTEGER = re.compile(r"[-+]?(0|[1-9][0-9]*(_[0-9]+)*)")
 FLOAT = re.compile(
     r"[-+]?((0|[1-9][0-9]*)\.[0-9]*|\.[0-9]+|(0|[1-9][0-9]*)(?=[eE]))([eE][-+]?[0-9]+)?|[-+]?\.inf|\.nan"
 )
+ALIKE = 0.6  # of two keys
 WORDS = {"null": None, "~": None, "": None, "true": True, "false": False}
 
 
@@ -188,7 +190,10 @@ def full_key(data: Any, path: str) -> str:
     above = path.rpartition(".")[0]
     if above in known and not isinstance(value := value_at(data, above), dict | list):
         raise _error(path, f"no such key; did you mean {above!r}, which is {shown(value)} here and no mapping?")
-    raise _error(path, f"no such key; did you mean {_nearest_path(known, path)!r}?")
+    meant = _meant_path(known, path)
+    if meant is None:
+        raise _error(path, f"no such key, and none like it; at the top there are {', '.join(map(str, data))}")
+    raise _error(path, f"no such key; did you mean {meant!r}?")
 
 
 def find_key(data: Any, path: str) -> str | None:
@@ -221,7 +226,13 @@ def _replace(data: Any, path: str, value: Any, model: type[Config] | None) -> No
 def _add(data: Any, path: str, value: Any, model: type[Config] | None) -> bool:
     """Add a key that the data lack and their model has; whether it is one."""
     above, _, key = path.rpartition(".")
-    if model is None or not above or find_key(data, path) is not None or (found := find_key(data, above)) is None:
+    if model is None or not above or find_key(data, path) is not None:
+        return False
+    try:
+        found = find_key(data, above)
+    except ConfigError:  # several end so
+        found = None
+    if found is None:
         return False
     place, here = Place(model), data
     for slot in _steps(data, found):
@@ -254,9 +265,9 @@ def _steps(data: Any, path: str) -> Iterator[str | int]:
         data = data[slot]
 
 
-def _nearest_path(paths: Iterable[str], path: str) -> str:
-    """The path most similar to a wanted one, in full or in as many last parts; one that ends in the same key is
-    preferred."""
+def _meant_path(paths: Sequence[str], path: str) -> str | None:
+    """The path that was probably meant: the key that other libraries call so, or whose initials these are (`lr`), or
+    the most similar one, in full or in as many last parts, where one that ends in the same key is preferred."""
     parts = path.split(".")
 
     def rank(known: str) -> float:
@@ -264,7 +275,12 @@ def _nearest_path(paths: Iterable[str], path: str) -> str:
         best = max(likeness(path, known), likeness(path, ".".join(last_parts)))
         return best + 0.5 * (last_parts[-1] == parts[-1])
 
-    return max(paths, key=rank, default="")
+    ours = f".{other_names().get(parts[-1], '')}"
+    named = [known for known in paths if f".{known}".endswith(ours)]
+    named = named or [known for known in paths if f".{known}".endswith(f".{ours.rpartition('.')[2]}")]
+    named = named or [known for known in paths if initials(known.rpartition(".")[2]) == parts[-1]]
+    best = max(named or paths, key=rank, default=None)
+    return best if best is not None and (named or rank(best) >= ALIKE) else None
 
 
 def _paths(data: Any) -> Iterator[str]:

@@ -51,6 +51,12 @@ def walk(value: Any, keys: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ..
 
 def replaced(config: C, path: str, value: Any) -> C:
     """A copy of a config with another value at a dotted path. The value is not checked."""
+    copied: C = _replaced(config, path, value)
+    return copied
+
+
+def _replaced(container: Any, path: str, value: Any) -> Any:
     name, _, rest = path.partition(".")
-    inner = replaced(getattr(config, name), rest, value) if rest else value
-    return config.model_copy(update={name: inner})
+    if isinstance(container, dict):
+        return container | {name: _replaced(container[name], rest, value) if rest else value}
+    return container.model_copy(update={name: _replaced(getattr(container, name), rest, value) if rest else value})

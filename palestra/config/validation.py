@@ -8,8 +8,18 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from palestra.config.base import Config
-from palestra.config.errors import ConfigError, ConfigErrorItem, comma_hint, mapping_hint, nearest, shown, typed
+from palestra.config.errors import (
+    ConfigError,
+    ConfigErrorItem,
+    comma_hint,
+    initials,
+    mapping_hint,
+    nearest,
+    shown,
+    typed,
+)
 from palestra.config.files import apply_overrides, load_yaml
+from palestra.config.other_names import other_names
 from palestra.config.own_modules import reading_stored
 from palestra.config.places import Place, describe, place_of
 from palestra.config.variants import ByKey, members_of
@@ -133,7 +143,7 @@ def _misspelt(faults: list[_Fault]) -> dict[tuple[str | int, ...], _Fault]:
     for fault in faults:
         if fault.details["type"] in UNKNOWN_KEY:
             siblings = {str(other.path[-1]): other for other in missing if other.path[:-1] == fault.path[:-1]}
-            key = nearest(str(fault.path[-1]), siblings, at_least=0.75)
+            key = _meant_key(str(fault.path[-1]), siblings, at_least=0.75)
             if key is not None:
                 meant[fault.path] = siblings[key]
                 missing.remove(siblings[key])
@@ -145,10 +155,20 @@ def _unknown_key(fault: _Fault, meant: _Fault | None) -> str:
         key = meant.path[-1]
         return f"unknown key; did you mean {key!r}, which is missing (expected {describe(meant.place)})?"
     known = list(fault.parent.kind.model_fields)
-    near = nearest(str(fault.path[-1]), known)
+    key = str(fault.path[-1])
+    near = _meant_key(key, known, at_least=0.6)
     if near is not None:
         return f"unknown key; the nearest known key is {near!r}"
-    return f"unknown key; known keys: {', '.join(known)}"
+    elsewhere = f"; elsewhere {key!r} stands for what is {ours} here" if (ours := other_names().get(key)) else ""
+    return f"unknown key{elsewhere}; known keys: {', '.join(known)}"
+
+
+def _meant_key(key: str, known: Iterable[str], at_least: float) -> str | None:
+    """The known key that was probably meant: by its name in other libraries, by its initials, or one that is like it.
+    Of a key with others below it, as `objective.epsilon`, the first part."""
+    known, ours = list(known), other_names().get(key, "").partition(".")[0]
+    named = [each for each in known if each == ours] or [each for each in known if initials(each) == key]
+    return named[0] if named else nearest(key, known, at_least)
 
 
 def _message(fault: _Fault) -> str:

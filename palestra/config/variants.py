@@ -101,7 +101,7 @@ class Variants(ABC):
         """The mapping that a value stands for in an override; every other value as it is."""
         return value
 
-    def hint(self, value: Any) -> str:
+    def hint(self, members: tuple[type[Config], ...], value: Any) -> str:
         """What to write in place of a value that is no mapping, if that is plain; else empty."""
         return mapping_hint(value)
 
@@ -112,7 +112,7 @@ class Variants(ABC):
                 admits(name)
             return type(value)
         if not isinstance(value, dict):
-            message = f"expected {self.describe(members)}, got {typed(value)}{self.hint(value)}"
+            message = f"expected {self.describe(members)}, got {typed(value)}{self.hint(members, value)}"
             raise ConfigError([ConfigErrorItem("", message)])
         return self.choose(members, value)
 
@@ -147,11 +147,16 @@ class ByName(Variants):
             return whole if member.model_fields.keys() == whole.keys() else value
         return {"name": self.of_number, "value": value} if self._stands_for_member(value) else value
 
-    def hint(self, value: Any) -> str:
+    def hint(self, members: tuple[type[Config], ...], value: Any) -> str:
         if self.of_number is not None and (comma := comma_hint(value)):
             return comma
-        is_short = self._stands_for_member(value)
-        return f"; write {{name: {self.of_number}, value: {value}}}" if is_short else super().hint(value)
+        if self._stands_for_member(value):
+            return f"; write {{name: {self.of_number}, value: {value}}}"
+        member = names_of(members).get(value) if isinstance(value, str) else None
+        if member is None:
+            return super().hint(members, value)
+        others = [f"{key}: ..." for key in member.model_fields if key != "name"]
+        return f"; write {{{', '.join([f'name: {value}', *others[:3], *['...'][: len(others[3:])]])}}}"
 
     def _stands_for_member(self, value: Any) -> bool:
         return self.of_number is not None and isinstance(value, int | float) and not isinstance(value, bool)

@@ -51,7 +51,7 @@ class FromRunConfig(Config):
     player: str
     """the player's name in that run"""
     checkpoint: str
-    """latest, best, or the number of a checkpoint"""
+    """latest, best, the number of a checkpoint, or its opt step, as "@2100" with the quotation marks"""
 
 
 class WarmStartConfig(FromRunConfig):
@@ -91,6 +91,13 @@ def scripts_in(players: Mapping[str, Config]) -> dict[str, ScriptedPlayerConfig 
 def read_script(name: str) -> ScriptedPlayerConfig:
     """The config of the scripted player that a name alone means, one of ours or `package.module:Class`. Raises
     ValueError if there is none, or if it has keys of its own."""
+    if name.startswith("palestra:") or "/" in name:
+        way = f"players: {{NAME: {{from_run: {name}, player: PLAYER, checkpoint: latest}}}}"
+        tournament = "palestra config tournament-polyhedra prints one, palestra evaluate FILE plays it"
+        raise ValueError(
+            f"expected a player of this file or a scripted one, got {name!r}, which is a run's; in a tournament "
+            f"players of several runs meet, and its file has {way} ({tournament})"
+        )
     if ":" not in name:
         if name not in SCRIPTED:
             ours = f"a scripted player ({', '.join(SCRIPTED)})"

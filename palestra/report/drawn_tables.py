@@ -41,9 +41,10 @@ def plot_tables(
 ) -> Plot:
     """Draw the scores of runs, of several that differ in seed alone their mean, as tables.
 
-    kind: one of KINDS. file_format: pdf, svg or png. checkpoint: best, latest or a number; None: the last evaluation.
-    tell: called with a message for each damaged part. Raises RunFolderError for a folder that is no run,
-    CheckpointError for a damaged checkpoint, and ConfigError for a wrong argument, and if there is nothing to draw.
+    kind: one of KINDS. file_format: pdf, svg or png. checkpoint: best, latest, a number or @ and an opt step; None: the
+    last evaluation. tell: called with a message for each damaged part. Raises RunFolderError for a folder that is no
+    run, CheckpointError for a damaged checkpoint, and ConfigError for a wrong argument, and if there is nothing to
+    draw.
     """
     check_format(file_format)
     runs = [run for run, _ in read_moments(paths, checkpoint)]

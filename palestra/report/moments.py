@@ -11,12 +11,13 @@ from palestra.recording.results import Evaluation
 from palestra.report.reading import Evaluated, RunData, StoredCheckpoint, read_runs, under
 from palestra.runs.stored import StoredRun
 from palestra.storage.disk import RunFolderError
+from palestra.storage.loaded_checkpoint import AT, numbers_in_words
 from palestra.storage.segments import CheckpointError
 
 
 class Moment(NamedTuple):
-    """A run with its evaluations, all or those of one moment. checkpoint: the one with its players then: latest, best
-    or a number."""
+    """A run with its evaluations, all or those of one moment. checkpoint: the one with its players then: latest,
+    best, a number or @ and an opt step."""
 
     run: RunData
     checkpoint: str
@@ -26,8 +27,8 @@ def read_moments(paths: Sequence[Path], checkpoint: str | None) -> list[Moment]:
     """Read runs, each with the evaluations that were played at a checkpoint.
 
     paths: of runs, or of checkpoints (RUN/checkpoints/00000003, RUN/checkpoints/best). checkpoint: for paths of runs:
-    best, latest or a number; None: all evaluations. Raises RunFolderError if there is no such run or checkpoint,
-    CheckpointError for a damaged one.
+    best, latest, a number or @ and an opt step; None: all evaluations. Raises RunFolderError if there is no such run or
+    checkpoint, CheckpointError for a damaged one.
     """
     runs = {path: path.resolve().parent.parent if is_checkpoint(path) else path for path in paths}
     read = {run.path.resolve(): run for run in read_runs(list(runs.values()))}
@@ -42,7 +43,7 @@ def read_moments(paths: Sequence[Path], checkpoint: str | None) -> list[Moment]:
 def is_checkpoint(path: Path) -> bool:
     """Whether a path is that of a checkpoint, not of a run."""
     path = path.resolve()
-    return path.parent.name == "checkpoints" and re.fullmatch("[0-9]+|latest|best", path.name) is not None
+    return path.parent.name == "checkpoints" and re.fullmatch("@?[0-9]+|latest|best", path.name) is not None
 
 
 def _at(run: RunData, which: str) -> RunData:
@@ -51,19 +52,20 @@ def _at(run: RunData, which: str) -> RunData:
     played = [each for each in run.evaluated if each.evaluation.opt_steps == steps]
     there = [each for each in played if each.record.get("env_steps") == env_steps]
     again = [each for each in run.again if each.evaluation.opt_steps == steps and not each.changes]
-    moment = f"opt step {steps:,}" if which.isdigit() else f"the {which} checkpoint"
+    moment = f"opt step {steps:,}" if re.fullmatch("@?[0-9]+", which) else f"the {which} checkpoint"
     return replace(run, at=moment, evaluated=tuple(there or again), again=())
 
 
 def stored_checkpoint(run: RunData, which: str) -> StoredCheckpoint:
-    """A checkpoint of a run. which: best, latest or a number. Raises RunFolderError if it does not exist,
-    CheckpointError if it is damaged."""
-    for stored in run.checkpoints:
-        if which in stored.marks or re.fullmatch(f"0*{re.escape(which.lstrip('0') or '0')}", stored.name):
+    """A checkpoint of a run. which: best, latest, a number or @ and an opt step. Raises RunFolderError if it does not
+    exist, CheckpointError if it is damaged."""
+    for stored in reversed(run.checkpoints):
+        is_there = which.startswith(AT) and which == f"{AT}{stored.counters.get('opt_steps')}"
+        if is_there or which in stored.marks or re.fullmatch(f"0*{re.escape(which.lstrip('0') or '0')}", stored.name):
             if stored.fault is not None:
                 raise CheckpointError(f"{run.path}: checkpoint {stored.name} cannot be used: {stored.fault}")
             return stored
-    there = ", ".join([stored.name for stored in run.checkpoints]) or "none"
+    there = numbers_in_words([(int(stored.name), stored.counters.get("opt_steps")) for stored in run.checkpoints])
     raise RunFolderError(f"{run.path}: expected the checkpoint best, latest or one of {there}, got {which!r}")
 
 

@@ -22,7 +22,7 @@ from palestra.runs.config import RunConfig, read_stored_config
 from palestra.runs.frames import Library, Row, frame, rows_of_run, run_name
 from palestra.runs.parts import build_evaluations, build_parts, hold_fixed
 from palestra.runs.shipped_runs import find_run
-from palestra.runs.user_nets import Nets, calls_of, use_models
+from palestra.runs.user_nets import Models, Nets, by_role, calls_of, use_models
 from palestra.storage.checkpoints import Checkpoints
 from palestra.storage.disk import RunFolderError, write_traceback
 from palestra.storage.facts import to_json
@@ -57,18 +57,19 @@ class StoredRun:
         run: str | Path,
         starts: Mapping[str, int] | None = None,
         trust: bool = False,
-        models: Mapping[str, Nets] | None = None,
+        models: Models | None = None,
     ) -> Self:
         """Open the run in a folder. starts: seeds of evaluations by name, in place of their own. trust: whether the
-        modules that the run names are trusted from now on. models: by role, the networks that `set_model` handed over
-        when the run began. Raises RunFolderError if there is no run, its config is not as palestra wrote it, or it
-        needs other `models`; UntrustedError if it names modules that are not trusted, ConfigError."""
+        modules that the run names are trusted from now on. models: the networks that `set_model` handed over when the
+        run began, by role, or those of the one player that learns. Raises RunFolderError if there
+        is no run, its config is not as palestra wrote it, or it needs other `models`; UntrustedError if it names
+        modules that are not trusted, ConfigError."""
         with trusting(trust):
-            folder, config = _open(run, models or {})
+            folder, config, nets = _open(run, models)
             if starts:
                 seeded = [e.model_copy(update={"seed": starts.get(e.name, e.seed)}) for e in config.evaluations]
                 config = config.model_copy(update={"evaluations": seeded})
-            return cls(folder, config, models)
+            return cls(folder, config, nets)
 
     @cached_property
     def evaluations(self) -> Evaluations:
@@ -83,8 +84,8 @@ class StoredRun:
         self.changes = changes
 
     def load(self, which: str) -> None:
-        """Load the players and the game from a checkpoint. which: latest, best or a number. Raises CheckpointError for
-        one that is missing or damaged."""
+        """Load the players and the game from a checkpoint. which: latest, best, a number, or an opt step as @2100.
+        Raises CheckpointError for one that is missing or damaged."""
         checkpoints = Checkpoints(self.folder, keep_last=1, keep_every=None)
         loaded = checkpoints.load(which, check_rows=False)
         with loaded.fitting():
@@ -205,23 +206,24 @@ def record_name(name: str, opt_steps: int, suffix: str = "") -> str:
     return f"{name}-opt-step-{opt_steps}{suffix}.json"
 
 
-def _open(run: str | Path, models: Mapping[str, Nets]) -> tuple[RunFolder, RunConfig]:
-    """The folder of a run in which players play, and its config."""
+def _open(run: str | Path, models: Models | None) -> tuple[RunFolder, RunConfig, dict[str, Nets]]:
+    """The folder of a run in which players play, its config, and the networks that are handed over, by role."""
     folder = RunFolder.open(Path(run))
-    folder.require_rebuildable(calls_of(models))
     config = read_stored_config(folder.config)
     if not isinstance(config, RunConfig):
         raise RunFolderError(f"expected a run in which players play, got {folder.path}")
-    return folder, config
+    nets = by_role(config, models)
+    folder.require_rebuildable(calls_of(nets))
+    return folder, config, nets
 
 
-def open_to_play(run: str | Path, trust: bool = False, models: Mapping[str, Nets] | None = None) -> StoredRun:
+def open_to_play(run: str | Path, trust: bool = False, models: Models | None = None) -> StoredRun:
     """As `StoredRun.open`, for players that will only play, which needs no compiler and no gradients. run: its folder,
     or the name of one that palestra ships."""
     with trusting(trust):
-        folder, config = _open(find_run(run).folder, models or {})
+        folder, config, nets = _open(find_run(run).folder, models)
         execution = config.execution.model_copy(update={"compile": False, "gradients": "autograd"})
-        return StoredRun(folder, config.model_copy(update={"execution": execution}), models)
+        return StoredRun(folder, config.model_copy(update={"execution": execution}), nets)
 
 
 def load_player(
@@ -229,15 +231,15 @@ def load_player(
     player: str | None,
     checkpoint: str,
     trust: bool = False,
-    models: Mapping[str, Nets] | None = None,
+    models: Models | None = None,
 ) -> Player:
     """A player as a run left it, held fixed. Its `game` has the running statistics of the run, with which observations
     are normalised before the player sees them.
 
     run: its folder, or the name of one that palestra ships, or of a player of it (`palestra:polyhedra-host`). player:
-    its name; None: the only one that learned. checkpoint: latest, best or a number. trust, models: as for
-    `StoredRun.open`. Raises ValueError if no such player learned, or several did and `player` is None; RunFolderError,
-    CheckpointError, UntrustedError.
+    its name; None: the only one that learned. checkpoint: latest, best, a number, or an opt step as @2100. trust,
+    models: as for `StoredRun.open`. Raises ValueError if no such player learned, or several did and `player` is None;
+    RunFolderError, CheckpointError, UntrustedError.
     """
     stored, player = open_to_play(run, trust, models), player or find_run(run).player
     learned = [player.name for player in stored.parts.learners]

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
-from typing import Any
+from typing import Any, cast
 
 from torch import nn
 
@@ -10,11 +10,12 @@ from palestra.config import Config, ConfigError, ConfigErrorItem, import_path, r
 from palestra.config.errors import nearest
 from palestra.nets import UserNets, is_net_config
 from palestra.players.player import Player
-from palestra.runs.config import RunConfig, read_config
+from palestra.runs.config import BaseRunConfig, RunConfig, read_config
 from palestra.runs.parts import Parts, build_algorithm
 
 Builder = Callable[[], nn.Module]  # a class is one
 Nets = nn.Module | Builder | Mapping[str, nn.Module | Builder | Sequence[nn.Module]]
+Models = Nets | Mapping[str, Nets]  # of one player that learns; or by role
 
 
 def name_in_seat(roles: Mapping[str, str], role: str) -> str:
@@ -93,12 +94,35 @@ def are_made(nets: Nets) -> bool:
     return any(map(_is_made, nets.values())) if isinstance(nets, Mapping) else _is_made(nets)
 
 
+def by_role(run: BaseRunConfig, models: Models | None) -> dict[str, Nets]:
+    """The networks that are handed over for a stored run, by the first role of each player. As in `set_model`, those of
+    the one player that learns may come without its role. Raises ValueError for an unknown role, and without one where
+    several players learn."""
+    if models is None:
+        return {}
+    if not isinstance(run, RunConfig):
+        raise ValueError("models: expected none, because no players play in this run")
+    given: Any = models
+    names, players = run.learners(), cast(Mapping[str, Any], run.players)
+    places = _nets_in(players[names[0]].algorithm) if len(names) == 1 else []
+    if isinstance(given, Mapping) and (any(key in run.roles for key in given) or not {*given} <= {*places}):
+        return {first_role(run, name_in_seat(run.roles, role)): nets for role, nets in given.items()}
+    if len(names) > 1:
+        seats = ", ".join(f"{first_role(run, name)!r}: ..." for name in names)
+        raise ValueError(f"models: expected {{{seats}}} (several players learn), got {type(models).__name__}")
+    return {first_role(run, names[0]): given}
+
+
+def first_role(run: RunConfig, name: str) -> str:
+    """The first role of a player, by which a run knows whose networks were handed over."""
+    return next(role for role, sitter in run.roles.items() if sitter == name)
+
+
 def use_models(parts: Parts, models: Mapping[str, Nets]) -> None:
-    """Hand the players of a stored run copies of their networks. models: by role. Raises as `use_nets`, ValueError
-    for an unknown role."""
+    """Hand the players of a stored run copies of their networks. models: as `by_role` gives them. Raises as
+    `use_nets`."""
     for role, nets in models.items():
-        player = parts.players[name_in_seat(parts.config.roles, role)]
-        use_nets(player, parts.config, deepcopy(nets))
+        use_nets(parts.players[parts.config.roles[role]], parts.config, deepcopy(nets))
 
 
 def calls_of(models: Mapping[str, Nets]) -> list[str]:

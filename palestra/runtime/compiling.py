@@ -3,30 +3,65 @@
 numba caches machine code by the file of a function, and compiles anew when that file has changed. It does not notice a
 change in another file whose functions were compiled into it. Here the cache of every kernel depends on the files of all
 kernels and on the files from which they import: when one of them has changed, all kernels are compiled anew.
+
+Where no folder can be written to, as in a read-only installation without a home, kernels are compiled at every start.
 """
 
 import hashlib
+import multiprocessing
 import re
+import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
 
 import numba
+from numba.core.caching import FunctionCache
 
 HOUSE = Path(__file__).parent.parent
 KERNELS = re.compile(rb"^(import numba|from numba|from palestra\.runtime\.compiling)", re.MULTILINE)
 IMPORT = re.compile(rb"^from (palestra[\w.]*) import", re.MULTILINE)
 
 
+class KernelCache(FunctionCache):
+    """numba's cache of one kernel, which knows when another kernel was edited. A kernel that cannot be read or written
+    is compiled anew."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        """Raises RuntimeError where no folder can be written to."""
+        super().__init__(function)
+        self._cache_file._source_stamp = (self._cache_file._source_stamp, digest_of_kernels())
+
+    def load_overload(self, sig: Any, target_context: Any) -> Any:
+        try:
+            return super().load_overload(sig, target_context)
+        except Exception:  # damaged, as by a power cut: pickle raises anything
+            with suppress(OSError):
+                self.flush()
+            return None
+
+    def save_overload(self, sig: Any, data: Any) -> None:
+        try:
+            super().save_overload(sig, data)
+        except OSError as error:  # the disk is full
+            self.disable()
+            _say_not_kept(f"{self.cache_path} refuses them: {error.strerror}")
+
+
 def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """A kernel: `numba.njit(cache=True, nogil=True, **options)`, whose cache knows when another kernel was edited."""
+    """`numba.njit(nogil=True, **options)`, with a KernelCache where there can be one."""
 
     def compiled(function: Callable[..., Any]) -> Any:
         without: Any = {"no_cfunc_wrapper": True}
-        kernel = numba.njit(cache=True, nogil=True, **without, **options)(function)
-        if (cached := getattr(kernel, "_cache", None)) is not None:  # NUMBA_DISABLE_JIT leaves it out
-            cached._cache_file._source_stamp = (cached._cache_file._source_stamp, digest_of_kernels())
+        kernel = numba.njit(nogil=True, **without, **options)(function)
+        if kernel is function:  # NUMBA_DISABLE_JIT
+            return kernel
+        try:
+            kernel._cache = KernelCache(function)
+        except RuntimeError:
+            _say_not_kept("no folder for them can be written to")
         return kernel
 
     return compiled
@@ -55,6 +90,14 @@ def inner(**options: Any) -> Callable[[Callable[..., Any]], Any]:
         return kernel
 
     return compiled
+
+
+@cache  # once
+def _say_not_kept(why: str) -> None:
+    if multiprocessing.parent_process() is None:  # others say the same
+        line = f"compiled kernels are not kept: {why}; NUMBA_CACHE_DIR names a folder that can be written to"
+        over_progress = "\r\x1b[K" if sys.stderr.isatty() else ""  # a start draws a line of its own
+        print(over_progress + line, file=sys.stderr)
 
 
 @cache

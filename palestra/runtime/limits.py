@@ -1,4 +1,5 @@
-"""What this machine does not give: memory and open files. Each library reports a lack of them by another exception."""
+"""What this machine does not give: memory, open files, a compiler. Each library reports a lack of them by another
+exception."""
 
 import errno
 import re
@@ -22,9 +23,13 @@ def is_short_of_memory(error: BaseException) -> bool:
 
 
 def lack(error: BaseException) -> str | None:
-    """A line for an error that is a lack of memory, or that is or was caused by a lack of open files; None for any
-    other."""
+    """A line for an error that is a lack of memory, or that is or was caused by a lack of open files or of a
+    compiler; None for any other."""
     for each in _chain(error):
+        if type(getattr(each, "inner_exception", each)).__name__ == "InvalidCxxCompiler":
+            return (
+                "execution.compile=true needs a C++ compiler, and this machine has none: g++, or the one named by CXX"
+            )
         if isinstance(each, OSError | ImportError) and (
             getattr(each, "errno", None) in NO_MORE_FILES or "Too many open files" in str(each)
         ):

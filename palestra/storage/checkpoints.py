@@ -10,6 +10,7 @@ A folder is written under a name that starts with a dot, synced, and renamed. Eq
 sorted, and no clock is read. Nothing is ever unpickled.
 """
 
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -20,7 +21,18 @@ from torch import Tensor
 
 from palestra.storage.disk import Folder, OpenFile
 from palestra.storage.facts import machine, to_json, versions
-from palestra.storage.loaded_checkpoint import NAME, LoadedCheckpoint, checkpoint_folder, name_in, read_checkpoint
+from palestra.storage.loaded_checkpoint import (
+    AT,
+    NAME,
+    NUMBER,
+    LoadedCheckpoint,
+    checkpoint_folder,
+    checkpoints_in_words,
+    find_checkpoint,
+    name_in,
+    numbers_in,
+    read_checkpoint,
+)
 from palestra.storage.manifest import FORMAT, MANIFEST, STATE, TENSORS, Manifest
 from palestra.storage.records_file import RecordsThen, measured, part_of
 from palestra.storage.run_folder import RunFolder
@@ -77,7 +89,7 @@ class Checkpoints:
 
     def numbers(self) -> list[int]:
         """The numbers of all checkpoints, ascending, including damaged ones."""
-        return sorted(int(name) for name in self.folder.names() if re.fullmatch(NAME, name))
+        return numbers_in(self.folder)
 
     def save(
         self,
@@ -201,7 +213,8 @@ class Checkpoints:
         return None
 
     def load(self, which: int | str | Path, check_rows: bool = True) -> LoadedCheckpoint:
-        """Read a checkpoint: "latest", "best", a number, or a path (of this run or another; see `checkpoint_folder`).
+        """Read a checkpoint: "latest", "best", a number, "@" and an opt step, or a path (of this run or another; see
+        `checkpoint_folder`).
 
         Every SHA-256 is checked; those of replay rows, which may be large, only if `check_rows`. If the latest is
         damaged, earlier ones are tried, and `warnings` names the damaged ones. Raises CheckpointError if all are
@@ -257,14 +270,8 @@ class Checkpoints:
         return f"{path} is damaged: {where} differs from what was written"
 
     def _candidates(self, which: int | str | Path) -> list[CheckpointPlace]:
-        if isinstance(which, int) or re.fullmatch("[0-9]{1,18}", str(which)):
-            which = int(str(which))
-            if which not in self.numbers():
-                there = ", ".join(map(str, self.numbers())) or "none"
-                raise MissingCheckpointError(
-                    f"there is no checkpoint {which:08d} in {self.folder.path}; expected one of: {there}"
-                )
-            return [self._place(which)]
+        if re.fullmatch(f"{AT}?{NUMBER}", str(which)):
+            return [self._place(find_checkpoint(self.folder, str(which)))]
         if which == "best":
             name = self._pointer("best")
             if name is None:
@@ -273,7 +280,10 @@ class Checkpoints:
                 raise CheckpointError(f"{self.folder.path / 'best'} names checkpoint {name}, which does not exist")
             return [self._place(int(name))]
         if which != "latest":
-            return [CheckpointPlace.at(checkpoint_folder(Path(which)))]
+            if isinstance(which, str) and os.sep not in which and not os.path.exists(which):  # no path, but misspelt
+                expected = f"expected latest, best, or one of {checkpoints_in_words(self.folder)}"
+                raise MissingCheckpointError(f"there is no checkpoint {which} in {self.folder.path}; {expected}")
+            return [CheckpointPlace.at(checkpoint_folder(Path(str(which))))]
         latest = self._pointer("latest")
         numbers = self.numbers()
         if latest is not None:

@@ -2,8 +2,8 @@
 
 import os
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,9 @@ from palestra.storage.segments import (
 from palestra.storage.states import decode
 
 NAME = r"[0-9]{8,18}"
+NUMBER = "[0-9]{1,18}"
+AT = "@"  # before an opt step
+MOST_LISTED = 20
 # Errors of reading content whose SHA-256 are right but which palestra did not write.
 NOT_OURS = (LookupError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError)
 
@@ -65,15 +68,61 @@ class LoadedCheckpoint:
 
 
 def checkpoint_folder(path: Path) -> Path:
-    """The folder of the checkpoint at a path, which is that folder or the file `latest` or `best` beside it.
+    """The folder of the checkpoint at a path, which is that folder; or beside it the file `latest` or `best`, a number,
+    or @ and an opt step.
 
     Raises MissingCheckpointError."""
     if os.path.isdir(path):  # unlike Path.is_dir, this never raises
         return path
-    name = name_in(Folder(path.parent), path.name) if path.name in ("latest", "best") else None
+    folder = Folder(path.parent)
+    if re.fullmatch(NUMBER, path.name) or path.name.startswith(AT):
+        return path.with_name(f"{find_checkpoint(folder, path.name):08d}")
+    name = name_in(folder, path.name) if path.name in ("latest", "best") else None
     if name is None:
-        raise MissingCheckpointError(f"there is no checkpoint {path}; expected latest, best, a number or a folder")
+        expected = f"expected latest, best, a folder, or one of {checkpoints_in_words(folder)}"
+        raise MissingCheckpointError(f"there is no checkpoint {path}; {expected}")
     return path.with_name(name)
+
+
+def find_checkpoint(folder: Folder, which: str) -> int:
+    """The number of a checkpoint in the folder of all, by its number, as `3`, or by its opt step, as `@2100`: the
+    newest one there. Raises MissingCheckpointError."""
+    if re.fullmatch(NUMBER, which):
+        if (number := int(which)) in numbers_in(folder):
+            return number
+        which = f"{number:08d}"
+    elif re.fullmatch(AT + NUMBER, which):
+        for number in reversed(numbers_in(folder)):
+            if opt_steps_of(folder, number) == int(which.removeprefix(AT)):
+                return number
+    there = checkpoints_in_words(folder)
+    raise MissingCheckpointError(f"there is no checkpoint {which} in {folder.path}; expected one of {there}")
+
+
+def numbers_in(folder: Folder) -> list[int]:
+    """The numbers of all checkpoints in a folder, ascending, including damaged ones; none if there is no folder."""
+    return sorted(int(name) for name in folder.names() if re.fullmatch(NAME, name))
+
+
+def opt_steps_of(folder: Folder, number: int) -> int | None:
+    """The opt step of a checkpoint; None if it is damaged."""
+    with suppress(CheckpointError):
+        return Manifest.read(folder.below(f"{number:08d}")).counters.get("opt_steps")
+    return None
+
+
+def checkpoints_in_words(folder: Folder) -> str:
+    """The numbers of the checkpoints in a folder, with their opt steps."""
+    return numbers_in_words([(number, opt_steps_of(folder, number)) for number in numbers_in(folder)])
+
+
+def numbers_in_words(numbered: Sequence[tuple[int, int | None]]) -> str:
+    """Numbers of checkpoints with their opt steps (None: damaged), as a message lists them; of many the first and the
+    last: `0 (@0), 1 (@1000), 2 (@2100)`."""
+    words = [f"{number} ({'damaged' if step is None else f'{AT}{step}'})" for number, step in numbered]
+    if len(words) > MOST_LISTED:
+        words = [*words[: MOST_LISTED // 2], "...", *words[-MOST_LISTED // 2 :]]
+    return f"{', '.join(words)} (@: opt steps)" if words else "none"
 
 
 def name_in(folder: Folder, file: str) -> str | None:

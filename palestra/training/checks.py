@@ -2,7 +2,7 @@
 
 import math
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -97,15 +97,24 @@ def check_checkpoint_folder(config: BaseRunConfig) -> None:
         raise ConfigError([ConfigErrorItem("output.checkpoint_folder", message)])
 
 
-def check_scratch_folders(config: RunConfig) -> None:
+def check_scratch_folders(config: BaseRunConfig) -> None:
     """Raise ConfigError for a scratch folder in which nothing can be written. Only training needs these folders; a run
     can be evaluated on a machine that lacks them."""
     faults = []
-    for name in config.learners():
-        buffer = getattr(config.players[name].algorithm, "replay_buffer", None)  # type: ignore[union-attr]
-        folder = getattr(buffer, "scratch_folder", None)
-        if folder is not None and not (os.path.isdir(folder) and os.access(folder, os.W_OK)):
+    for name, folder in scratch_folders(config):
+        if not (os.path.isdir(folder) and os.access(folder, os.W_OK)):
             path = f"players.{name}.algorithm.replay_buffer.scratch_folder"
             faults.append(ConfigErrorItem(path, f"expected a folder in which files can be made, got {folder!r}"))
     if faults:
         raise ConfigError(faults)
+
+
+def scratch_folders(config: BaseRunConfig) -> Iterator[tuple[str, str]]:
+    """The scratch folders of a config, each with the name of the player that learns from what lies there."""
+    if not isinstance(config, RunConfig):  # nobody plays
+        return
+    players: Mapping[str, Any] = config.players
+    for name in config.learners():
+        buffer = getattr(players[name].algorithm, "replay_buffer", None)
+        if (folder := getattr(buffer, "scratch_folder", None)) is not None:
+            yield name, folder

@@ -1,17 +1,20 @@
 """All that `train` would refuse of a config, without making an environment or importing an extra."""
 
-from typing import Any, NamedTuple
+import tempfile
+from typing import Any, NamedTuple, TypeVar
 
 from palestra.algorithms.algorithm import Seat
-from palestra.config import ConfigErrorItem, MissingExtra, checking
+from palestra.config import ConfigError, ConfigErrorItem, MissingExtra, checking, replaced
 from palestra.games.config import NotDeclared, without_environments
 from palestra.players import FromRunConfig
 from palestra.players.torch_modules import TorchModuleConfig
-from palestra.runs.config import RunConfig
+from palestra.runs.config import BaseRunConfig, RunConfig
 from palestra.runs.parts import check_seat
 from palestra.runtime.device import find_device
 from palestra.training import make_trainer
-from palestra.training.checks import check_checkpoint_folder, check_scratch_folders
+from palestra.training.checks import check_checkpoint_folder, check_scratch_folders, scratch_folders
+
+C = TypeVar("C", bound=BaseRunConfig)
 
 
 class Unchecked(NamedTuple):
@@ -38,13 +41,31 @@ def check_trainable(config: RunConfig) -> Unchecked:
     return Unchecked(False, [])
 
 
-def apart_from_this_machine(config: RunConfig) -> RunConfig:
-    """A config to be tried in its place: on the CPU, for another machine may have its device, and without a word."""
-    execution, output = (
-        config.execution.model_copy(update={"device": "cpu"}),
-        config.output.model_copy(update={"display": "quiet"}),
-    )
-    return config.model_copy(update={"execution": execution, "output": output})
+def lacks_of_this_machine(config: BaseRunConfig) -> list[ConfigErrorItem]:
+    """What a config asks for that another machine may have and this one has not: its device, and folders that can be
+    written to. For these `train` refuses here what is no fault of the config."""
+    lacks = []
+    for require in (_require_device, check_checkpoint_folder, check_scratch_folders):
+        try:
+            require(config)
+        except ConfigError as error:
+            lacks += error.errors
+    return lacks
+
+
+def _require_device(config: BaseRunConfig) -> None:
+    find_device(config.execution.device)
+
+
+def apart_from_this_machine(config: C) -> C:
+    """A config to be tried in its place: on the CPU, with folders that are here, and without a word."""
+    execution = config.execution.model_copy(update={"device": "cpu"})
+    output = config.output.model_copy(update={"display": "quiet", "checkpoint_folder": None})
+    config = config.model_copy(update={"execution": execution, "output": output})
+    for name, _ in scratch_folders(config):
+        place = f"players.{name}.algorithm.replay_buffer.scratch_folder"
+        config = replaced(config, place, tempfile.gettempdir())
+    return config
 
 
 def _needs_no_environment(config: RunConfig) -> bool:

@@ -26,7 +26,7 @@ from palestra.runs.branching import begins_anew, run_of, tree_differences
 from palestra.runs.config import RunConfig
 from palestra.runs.imported_players import copy_players
 from palestra.runs.parts import build_evaluations, build_parts, warm_start
-from palestra.runs.user_nets import Nets, calls_of, name_in_seat, seat_and_nets, take_nets
+from palestra.runs.user_nets import Nets, calls_of, first_role, name_in_seat, seat_and_nets, take_nets
 from palestra.runtime.counter import Counter, count
 from palestra.runtime.limits import memory_needed
 from palestra.runtime.threads import limited_threads
@@ -133,7 +133,8 @@ class Trainer(Lifecycle):
 
         A function or a class of a module, which gives the network when it is called without arguments, becomes part of
         the config. A network that is handed over itself must be handed over again when the run is loaded:
-        `Trainer.load(run, models={role: nets})`; it excludes `evaluators`, because other processes cannot build it.
+        `Trainer.load(run, models={role: nets})`, or `models=nets`; it excludes `evaluators`, because other processes
+        cannot build it.
 
         nets: each maps an observation, a dict of tensors (B, ...), or the only entry of one, to (B, K), or is a
         RecurrentNet. The keys say where their configs stand below the algorithm: net, body.policy, critic_net (a list
@@ -147,7 +148,7 @@ class Trainer(Lifecycle):
         config = take_nets(player, self.config, nets)
         self.config, self.parts = config, replace(self.parts, config=config)
         self.use_time_log(self.time_log)
-        for call in calls_of({role: nets}):
+        for call in calls_of({first_role(config, player.name): nets}):
             self._set_in_python(call)
 
     def use_time_log(self, time_log: TimeLog) -> None:

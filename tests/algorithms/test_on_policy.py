@@ -44,6 +44,7 @@ Data = dict[str, Any]
 MLP: Data = {"name": "mlp", "net_arch": [4], "activation": "tanh"}
 CONSTANT: Data = {"name": "constant", "value": 0.01}
 REINFORCE: Data = ON_POLICY | {
+    "num_passes": 1,
     "loss": {"name": "reinforce", "critic": None, "entropy_coefficient": {"name": "constant", "value": 0.0}},
     "estimator": {"name": "reward_to_go", "gamma": 1.0, "at_truncation": "end"},
     "body": {"name": "separate", "policy": MLP},

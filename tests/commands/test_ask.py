@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 
 import palestra
 from palestra.cli import app
+from palestra.commands.ask import parse
 from palestra.config import load_yaml
 from tests.conftest import TINY
 
@@ -219,3 +220,22 @@ def test_brackets_in_brackets_without_end_are_one_line(run: Path, cart: Path) ->
         told = ask(folder, option, deep, code=2)
         assert told.startswith(f"{option}: expected JSON, got brackets that are nested too deeply: '[[[")
         assert len(told) < 300
+
+
+@pytest.mark.parametrize("board", ["[(3,0,0),(0,5,0)]", "(3, 0, 0), (0, 5, 0)", "((3,0,0),(0,5,0),)"])
+def test_a_board_is_read_as_it_is_printed(board: str) -> None:
+    assert parse(board, "--board") == [[3, 0, 0], [0, 5, 0]]
+
+
+def test_what_is_no_board_stays_as_it_was_typed() -> None:
+    assert [parse(text, "--board") for text in ("(3,0", "x1", "take (1)")] == ["(3,0", "x1", "take (1)"]
+
+
+@pytest.mark.parametrize("name", ["palestra:polyhedra-agent", "runs/mine"])
+@pytest.mark.parametrize("command", [("evaluate", "--pairing", "agent={name}"), ("play", "--against", "{name}")])
+def test_a_player_of_another_run_is_told_the_way_in(command: tuple[str, ...], name: str) -> None:
+    words = [word.format(name=name) for word in command[1:]]
+    result = CliRunner().invoke(app, [command[0], "palestra:polyhedra", *words])
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    assert f"{{NAME: {{from_run: {name}, player: PLAYER, checkpoint: latest}}}}" in result.stderr
+    assert "palestra config tournament-polyhedra prints one" in result.stderr

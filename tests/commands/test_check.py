@@ -32,6 +32,7 @@ from palestra.runs.config import read_config
 CONFIGS = Path(__file__).parents[2] / "configs"
 GAMES = ("dqn-cartpole", "ppo-pendulum", "dqn-lunarlander", "sac-hopper", "dqn-pong", "dqn-nim")
 ALGORITHMS = ("dqn-cartpole", "dqn-pong", "ppo-cartpole", "ppo-pendulum", "ppo-pong", "sac-pendulum", "td3-pendulum")
+LACKS = "only this machine lacks, so that train refuses it here: "
 NEEDS_AN_EXTRA = re.compile(r"needs an extra: pip install")
 
 pytestmark = pytest.mark.usefixtures("no_plots", "in_tmp_path")
@@ -68,10 +69,9 @@ def refused_by_train(config: dict[str, Any]) -> list[str]:
 
 def refused_by_check(config: dict[str, Any]) -> list[str]:
     try:
-        dry_run(config, [])  # type: ignore[arg-type]
+        return dry_run(config, []).lacks  # type: ignore[arg-type]
     except ConfigError as error:
         return str(error).splitlines()
-    return []
 
 
 def learner_of(config: dict[str, Any]) -> dict[str, Any]:
@@ -229,8 +229,8 @@ def test_check_says_what_it_could_not_check(monkeypatch: pytest.MonkeyPatch) -> 
             f"{lander}: complete and consistent",
             "train: 1,000,000 env steps, agent updates after each roll-out of 1,024 rounds in 16 worlds",
             "test: 200 games, evaluation main: 2 pairings of 100 games each",
-            "not checked: the environment LunarLander-v3, which is not made here; output.recorders.0: No module named "
-            "'wandb'; it needs an extra: pip install 'palestra[wandb]'",
+            f"{LACKS}output.recorders.0: No module named 'wandb'; it needs an extra: pip install 'palestra[wandb]'",
+            "not checked: the environment LunarLander-v3, which is not made here",
         ],
     )
 
@@ -243,16 +243,45 @@ def test_check_of_an_unknown_environment_finds_what_needs_none() -> None:
         "not checked: the environment tests.gym_probes:Walk-v0, which is not made here, and whether actions, networks, "
         "wrappers, callbacks and players of other runs fit it",
     )
-    for override, expected in (
-        (
-            "players.agent.algorithm.num_minibatches=100000",
-            "players.agent.algorithm.num_minibatches: expected at",
-        ),
-        ("execution.device=cuda:77", "execution.device: expected a device of this machine, got 'cuda:77': "),
-    ):
-        code, lines = told(*own, override)
-        assert (code, len(lines)) == (2, 1)
-        assert lines[0].startswith(expected)
+    code, lines = told(*own, "players.agent.algorithm.num_minibatches=100000")
+    assert (code, len(lines)) == (2, 1)
+    assert lines[0].startswith("players.agent.algorithm.num_minibatches: expected at")
+    code, lines = told(*own, "execution.device=cuda:77")
+    assert code == 0
+    assert any(line.startswith(f"{LACKS}execution.device: expected a device of this mac") for line in lines)
+
+
+# ---- what only this machine lacks ------------------------------------------------------------------------
+
+
+def test_what_only_this_machine_lacks_is_told_and_is_no_error_of_check(tmp_path: Path) -> None:
+    nim, scratch = str(CONFIGS / "dqn-nim.yml"), "player.algorithm.replay_buffer.scratch_folder"
+    asked = ["execution.device=cuda:77", f"{scratch}=/not/here", "output.checkpoint_folder=/dev/null/no"]
+    code, lines = told(nim, *asked)
+    assert (code, lines[0]) == (0, f"{nim}: complete and consistent")
+    [lacks] = [line.removeprefix(LACKS) for line in lines if line.startswith(LACKS)]
+    assert [item.partition(": ")[0] for item in lacks.split("; ")] == [
+        "execution.device",
+        "output.checkpoint_folder",
+        f"players.{scratch}",
+    ]
+    assert told(nim)[1][-1].startswith("test: ")  # nothing is lacking there
+    for each in asked:
+        result = CliRunner().invoke(app, ["train", nim, each, "--quiet", "--run", str(tmp_path / "run")])
+        assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    assert not (tmp_path / "run").exists()
+
+
+def test_what_is_wrong_is_told_also_where_this_machine_lacks_something() -> None:
+    code, lines = told(str(CONFIGS / "dqn-nim.yml"), "execution.device=cuda:77", "replay_buffer.capacity=1")
+    assert (code, len(lines)) == (2, 1)
+    assert lines[0].startswith("players.player.algorithm.replay_buffer.capacity: expected at least")
+
+
+def test_a_tournament_for_another_device_is_checked() -> None:
+    code, lines = told("tournament-polyhedra", "execution.device=cuda:77")
+    assert code == 0
+    assert lines[-1].startswith(f"{LACKS}execution.device: expected a device of this machine, got 'cuda:77'")
 
 
 # ---- what a run would do -------------------------------------------------------------------------------

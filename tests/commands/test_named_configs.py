@@ -223,7 +223,9 @@ def test_an_estimator_of_torchrl_by_override_stands_for_all_of_its_keys() -> Non
         "'ClipPPO'; did you mean 'ClipPPOLoss'?\n"
     )
     error = palestra("config", "off_policy", "pendulum", "loss=torchrl.objectives:A2CLoss", code=2).stderr
-    assert error.startswith("loss.module: expected torchrl.objectives:DQNLoss, SACLoss, DiscreteSACLoss, a class of")
+    assert error.startswith(
+        "players.agent.algorithm.loss.module: expected torchrl.objectives:DQNLoss, SACLoss, DiscreteSACLoss, a class of"
+    )
 
 
 # ---- by name -------------------------------------------------------------------------------------------
@@ -299,3 +301,33 @@ def test_another_environment_by_override_names_the_command_for_a_config_that_fit
     assert palestra(command, "ppo-cartpole", "game.id=Pendulum-v1", arguments, code=2).stderr.endswith(remedy)
     assert "palestra config" not in palestra(command, "ppo-cartpole", "game.id=Pendulm-v1", code=2).stderr
     assert "palestra config" not in palestra(command, "ppo-cartpole", "game.id=CartPole-v1", "seed=x", code=2).stderr
+
+
+@pytest.mark.parametrize("command", ["train", "check"])
+def test_a_loss_by_name_on_a_shipped_config_brings_what_goes_with_it(command: str, in_tmp_path: Path) -> None:
+    more = [] if command == "check" else ["num_worlds=8", "rollout_length=4", "evaluations=[]", "best=null"]
+    more += [] if command == "check" else ["stop.after=4", "output.recorders=[]", "--run", "run"]
+    palestra(command, "on_policy-cartpole", "loss=reinforce", *more)
+    if command == "train":
+        algorithm = load_yaml(Path("run/config.yml"))["players"]["agent"]["algorithm"]
+        assert (algorithm["loss"]["name"], algorithm["num_passes"]) == ("reinforce", 1)
+        assert (algorithm["estimator"]["name"], list(algorithm["body"])) == ("reward_to_go", ["name", "policy"])
+
+
+@pytest.mark.parametrize("override", ["loss=reinforce", "loss.name=reinforce"])
+def test_another_loss_in_a_file_of_ones_own_names_the_command_for_a_config_that_fits(
+    override: str, in_tmp_path: Path
+) -> None:
+    Path("mine.yml").write_text(palestra("config", "on_policy-cartpole").stdout)
+    error = palestra("check", "mine.yml", override, code=2).stderr
+    assert error.endswith("; a config that fits: palestra config on_policy CartPole-v1 loss=reinforce > x.yml\n")
+    assert "palestra config" not in palestra("check", "mine.yml", "loss.value_coefficient=x", code=2).stderr
+    remedy = "; a config that fits: palestra config dqn CartPole-v1 > x.yml\n"
+    assert palestra("check", "mine.yml", "algorithm=dqn", code=2).stderr.endswith(remedy)
+
+
+def test_a_name_alone_for_a_part_without_usual_keys_says_how_the_part_is_written() -> None:
+    error = palestra("check", "on_policy-cartpole", "body=shared", code=2).stderr
+    assert error.endswith("got the string 'shared'; write {name: shared, net: ...}\n")
+    error = palestra("check", "ppo-cartpole", "learning_rate=linear", code=2).stderr
+    assert error.endswith("; write {name: linear, initial: ..., final: ..., num_steps: ...}\n")

@@ -275,7 +275,8 @@ def test_all_errors_are_told_at_once_one_line_each(data: dict[str, Any]) -> None
         ("players.bob.scripted=frist", "expected one of 'first', 'random', got 'frist'; did you mean 'first'?"),
         (
             "players.ann.algorithm=q",
-            "expected a mapping with `name`, one of 'q', 'policy', 'policy-gradient', got the string 'q'",
+            "expected a mapping with `name`, one of 'q', 'policy', 'policy-gradient', got the string 'q'; "
+            "write {name: q, gamma: ..., learning_rate: ..., net_arch: ..., ...}",
         ),
         ("seed=1e6", "expected an integer >= 0 (write 1000000), got the float 1000000.0"),
         ("seed=true", "expected an integer >= 0, got the boolean true"),
@@ -652,6 +653,24 @@ def test_all_wrong_overrides_are_told_at_once(data: dict[str, Any]) -> None:
         ("seed", "invalid YAML in line 1, column 2: expected the node content, but found '<stream end>'"),
         ("roles.-1", "no such key; did you mean 'roles'"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("key", "told"),
+    [
+        ("lr", "no such key; did you mean 'players.ann.algorithm.learning_rate'?"),
+        ("ann.lr", "no such key; did you mean 'players.ann.algorithm.learning_rate'?"),
+        ("hidden_sizes", "no such key; did you mean 'players.ann.algorithm.net_arch'?"),
+        (
+            "zzz",
+            "no such key, and none like it; at the top there are seed, players, roles, reward, evaluations, teacher",
+        ),
+    ],
+)
+def test_an_unknown_key_is_told_with_one_that_may_be_meant(data: dict[str, Any], key: str, told: str) -> None:
+    with pytest.raises(ConfigError) as raised:
+        apply_overrides(data, [f"{key}=1"])
+    assert str(raised.value) == f"{key}: {told}"
 
 
 @pytest.mark.parametrize("key", ["gamma", "algorithm.gamma", "ann.algorithm.gamma", "players.ann.algorithm.gamma"])

@@ -1,4 +1,7 @@
-"""What docs/coming-from.md names on our side exists, and the configs that it translates train."""
+"""What docs/coming-from.md names on our side exists, and the configs that it translates train.
+
+Covers palestra.config.other_names.
+"""
 
 import re
 from collections.abc import Iterator
@@ -10,6 +13,7 @@ import yaml
 
 import palestra
 from palestra.config import load_yaml
+from palestra.config.other_names import other_names
 from palestra.players import SCRIPTED
 from tests.docs.known_names import is_command, is_in_python, is_key, variants
 
@@ -84,3 +88,27 @@ def test_the_translated_ppo_solves_cartpole(tmp_path: Path) -> None:
     stored.load("best")
     _, record = stored.evaluate("main", 20)
     assert record["pairs"][0]["returns"]["agent"] > 400
+
+
+def test_errors_know_the_names_of_the_tables() -> None:
+    known = other_names()
+    assert len(known) > 60
+    assert {name: known[name] for name in ("n_steps", "num_envs", "ent_coef", "clip_coef", "rollout_size", "lr")} == {
+        "n_steps": "rollout_length",
+        "num_envs": "num_worlds",
+        "ent_coef": "entropy_coefficient",
+        "clip_coef": "objective.epsilon",
+        "rollout_size": "num_worlds",
+        "lr": "learning_rate",
+    }
+
+
+def test_an_unknown_key_of_a_file_is_told_by_its_name_here() -> None:
+    data = load_yaml(ROOT / "configs" / "ppo-cartpole.yml")
+    algorithm = data["players"]["agent"]["algorithm"]
+    algorithm["lr"], algorithm["vf_coef"] = algorithm.pop("learning_rate"), 0.5
+    with pytest.raises(palestra.ConfigError) as caught:
+        palestra.Trainer(data)
+    told = {error.path.rpartition(".")[2]: error.message for error in caught.value.errors}
+    assert told["lr"].startswith("unknown key; did you mean 'learning_rate', which is missing (")
+    assert told["vf_coef"] == "unknown key; the nearest known key is 'value_coefficient'"

@@ -116,7 +116,8 @@ def test_the_hidden_opponents_of_the_page_fit_the_config_that_it_trains(in_tmp_p
     config["players"] |= shown("own-opponent.md", "hidden: {scripted")["players"]
     [evaluation] = shown("own-opponent.md", "name: hidden")["evaluations"]
     config["evaluations"].append(config["evaluations"][0] | evaluation)
-    assert dry_run(read_config(config), ()).unchecked == []
+    _, lacks, unchecked = dry_run(read_config(config), ())
+    assert [*lacks, *unchecked] == []
 
 
 def test_the_reference_of_the_document_is_the_checkpoint_that_training_began_with(in_tmp_path: Path) -> None:

@@ -199,7 +199,7 @@ def test_a_checkpoint_is_compared_by_the_evaluation_that_was_played_there(runs: 
 
 
 def test_a_checkpoint_that_is_not_there_is_told(runs: list[Path]) -> None:
-    with pytest.raises(RunFolderError, match=r"expected the checkpoint best, latest or one of 00000000, .*, got '99'$"):
+    with pytest.raises(RunFolderError, match=r"expected the checkpoint best, latest or one of 0 \(@0\), .*, got '99'$"):
         read_moments([runs[0]], "99")
 
 

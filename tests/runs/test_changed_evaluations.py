@@ -159,7 +159,7 @@ def test_overrides_change_one_evaluation_and_the_other_keeps_its_file(make_confi
         (["--pairing", "guest=host"], "--pairing guest: unknown key; the known roles: host, agent"),
         (["--pairing", "host"], "--pairing: expected role=player,role=player, such as host=zeillinger, got 'host'"),
         (["--pairing", "host=hots"], "--pairing host: expected a scripted player"),
-        (["num_worlds=3"], "num_worlds: no such key; did you mean"),
+        (["num_worlds=3"], "num_worlds: no such key, and none like it; at the top there are game, evaluations"),
         (["evaluations.0.num_games=0"], "evaluations.0.num_games: expected an integer >= 1, got 0"),
         (["game.max_num_points=x"], "game.max_num_points: expected"),
     ],

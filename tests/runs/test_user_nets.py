@@ -229,6 +229,17 @@ def test_a_run_with_a_builder_of_its_networks_goes_on_from_the_shell(
     assert result.exit_code == 0, result.output
 
 
+def test_evaluators_build_the_network_of_a_builder(make_config: MakeConfig, in_tmp_path: Path) -> None:
+    (in_tmp_path / "host_nets.py").write_text(MODULE)
+    results = {"after": 3, "unit": "opt_steps"}
+    beside = {"num_processes": 1, "results": results, "timeout_s": 120.0, "max_restarts": 0}
+    trainer = Trainer(make_config({"stop.after": 8, "evaluators": beside}), run="beside")
+    trainer.set_model("host", importlib.import_module("host_nets").make)
+    trainer.fit()
+    kinds = {record["kind"] for record in read_records(Path("beside/records.jsonl"))}
+    assert kinds == {"training", "evaluation"}  # none has failed
+
+
 def test_a_config_names_a_builder_as_set_model_does(make_config: MakeConfig, in_tmp_path: Path) -> None:
     (in_tmp_path / "host_nets.py").write_text(MODULE)
     named = Trainer(make_config({"players.host.algorithm.net": {"name": "host_nets:make"}}), run="named")
@@ -339,6 +350,38 @@ def test_where_one_player_learns_its_networks_need_no_role(make_config: MakeConf
     several = Trainer(make_config())
     with pytest.raises(ValueError, match=r"^set_model: expected one of the roles host, agent before the networks"):
         several.set_model(Sum(4))
+
+
+def test_a_run_of_one_player_that_learns_is_opened_with_its_networks_without_a_role(
+    make_config: MakeConfig, tmp_path: Path
+) -> None:
+    run = tmp_path / "run"
+    trainer = Trainer(make_config({"stop.after": 8, "players.agent": {"scripted": "random"}}), run=run)
+    trainer.set_model(Sum(4))
+    trainer.fit()
+    trained = trainer.host_net.state_dict()
+    extend(run, ["stop.after=12"])
+    for models in (Sum(4), {"net": Sum(4)}, {"host": Sum(4)}):
+        assert same_weights(palestra.load_player(run, models=models).nets["q"], trained)
+        stored = StoredRun.open(run, models=models)
+        stored.load("latest")
+        assert same_weights(stored.players["host"].nets["q"], trained)
+        assert isinstance(Trainer.load(run, models=models).host_net, Sum)
+    latest = run / "checkpoints" / "latest"
+    assert isinstance(Trainer.branch(latest, [], run=tmp_path / "branch", models=Sum(4)).host_net, Sum)
+    Trainer.load(run, models=Sum(4)).fit()
+    with pytest.raises(ValueError, match=r"^expected one of the roles host, agent, got 'hots'; did you mean 'host'\?$"):
+        Trainer.load(run, models={"hots": Sum(4)})
+
+
+def test_networks_without_a_role_where_several_players_learn_are_told_the_roles(
+    make_config: MakeConfig, tmp_path: Path
+) -> None:
+    trainer = Trainer(make_config({"stop.after": 4}), run=tmp_path / "run")
+    trainer.set_model("host", Sum(4))
+    trainer.fit()
+    with pytest.raises(ValueError, match=r"^models: expected \{'host': ..., 'agent': ...\} \(several .* got Sum$"):
+        Trainer.load(tmp_path / "run", models=Sum(4))
 
 
 def test_an_unknown_role_is_told_with_those_that_there_are(make_config: MakeConfig) -> None:

@@ -34,6 +34,16 @@ ALLOCATIONS: list[Callable[[], object]] = [
 pytestmark = pytest.mark.usefixtures("no_plots")
 
 
+def test_a_lack_of_a_compiler_is_told() -> None:
+    import torch._dynamo.exc
+    import torch._inductor.exc
+
+    error = torch._inductor.exc.InvalidCxxCompiler()
+    line = "execution.compile=true needs a C++ compiler, and this machine has none: g++, or the one named by CXX"
+    assert lack(torch._dynamo.exc.BackendCompilerFailed(test_a_lack_of_a_compiler_is_told, error, None)) == line
+    assert lack(torch._dynamo.exc.BackendCompilerFailed(print, ValueError("other"), None)) is None
+
+
 @pytest.mark.parametrize("allocate", ALLOCATIONS)
 def test_a_lack_of_memory_is_told_whatever_the_library_raises(allocate: Callable[[], object]) -> None:
     with pytest.raises(Exception) as raised:  # noqa: PT011

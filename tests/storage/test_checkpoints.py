@@ -26,7 +26,7 @@ from palestra.storage.checkpoints import Checkpoints
 from palestra.storage.disk import DISK
 from palestra.storage.records_file import RecordsThen
 from palestra.storage.run_folder import RunFolder
-from palestra.storage.segments import CheckpointError, StoredFile
+from palestra.storage.segments import CheckpointError, MissingCheckpointError, StoredFile
 from tests.storage.ring import NONE, Ring
 
 
@@ -313,6 +313,25 @@ def test_all_damaged_is_an_error_that_names_each(run: RunFolder) -> None:
         flip_a_byte(run.checkpoints.path / f"{number:08d}" / "tensors.safetensors")
     with pytest.raises(CheckpointError, match=r"(?s)00000001 is damaged.*00000000 is damaged"):
         checkpoints.load("latest")
+
+
+def test_a_checkpoint_is_found_by_its_opt_step_and_errors_list_the_opt_steps(run: RunFolder) -> None:
+    checkpoints = Checkpoints(run, keep_last=9, keep_every=None)
+    for number, opt_steps in enumerate((0, 2100, 4200, 4200)):
+        checkpoints.save(number, {}, {"opt_steps": opt_steps}, {}, RecordsThen.of(b""))
+    flip_a_byte(run.checkpoints.path / "00000002" / "manifest.json")
+    path = run.checkpoints.path
+    for which, number in (("@2100", 1), ("@0", 0), ("@4200", 3), (path / "@2100", 1), (path / "1", 1), (1, 1)):
+        assert checkpoints.load(which).manifest.number == number
+    there = "expected one of 0 (@0), 1 (@2100), 2 (damaged), 3 (@4200) (@: opt steps)"
+    for which, name in (("@2000", "@2000"), (7, "00000007"), ("77", "00000077"), (path / "@2000", "@2000")):
+        with pytest.raises(MissingCheckpointError) as caught:
+            checkpoints.load(which)
+        assert str(caught.value) == f"there is no checkpoint {name} in {path}; {there}"
+    with pytest.raises(MissingCheckpointError) as caught:
+        checkpoints.load("newest")
+    there = there.replace("expected one", "expected latest, best, or one")
+    assert str(caught.value) == f"there is no checkpoint newest in {path}; {there}"
 
 
 def test_a_run_without_checkpoints_says_so(run: RunFolder) -> None:

@@ -201,8 +201,8 @@ class OnPolicyLoss(ABC):
     May be set: `heads`, the outputs that it learns: `policy` (by which the player acts), `value`, `label` (two logits),
     or Head(name, num_outputs) of another kind; `estimators`, the names of those that it can learn from, None: any.
     Both may be properties, which read `config`. `is_of_one_pass`: whether it holds only as long as the policy is the
-    one that collected the roll-out. Must be implemented: `terms`; may be: `begin`, `before_turn`, `is_last_pass`,
-    `after_turn`, and both or none of `state_dict`, `load_state_dict`.
+    one that collected the roll-out; `num_passes` must be 1 then. Must be implemented: `terms`; may be: `begin`,
+    `before_turn`, `is_last_pass`, `after_turn`, and both or none of `state_dict`, `load_state_dict`.
     """
 
     heads: tuple[str | Head, ...] = (POLICY, VALUE)
