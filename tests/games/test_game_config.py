@@ -93,6 +93,7 @@ def config_of(name: str) -> GameConfig:
     data = {
         "name": "main",
         "interval": None,
+        "at_start": True,
         "num_games": 1,
         "final_num_games": 1,
         "max_rounds": 1,
