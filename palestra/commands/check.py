@@ -50,7 +50,7 @@ def _plan(config: BaseRunConfig) -> list[str]:
     stages = {"train": trainer.train_stage(config), "test": trainer.test_stage(config)}
     lines = [stage_text(name, stage) for name, stage in stages.items()]
     if isinstance(config, RunConfig):
-        lines += [*config.game.describe_turns(), *_notes(config)]
+        lines += [*config.game.describe_turns(), *filter(None, [config.limit_note()]), *_notes(config)]
     return lines
 
 

@@ -111,6 +111,8 @@ def config(
         game, overrides = game_and_overrides(words or [])
         suggested = suggested_config(name, game, overrides)
         require_printable(suggested)
+        if (note := suggested.limit_note()) is not None:
+            errors.print(note, soft_wrap=True, markup=False)
         print(render(suggested, RunConfig), end="")
 
 

@@ -301,6 +301,16 @@ class RunConfig(BaseRunConfig):
             for name, game in games.items()
         }
 
+    def limit_note(self) -> str | None:
+        """A line for the user if only the rules of the game end an episode; None if it is also cut off."""
+        if (key := self.game.unset_limit()) is None:
+            return None
+        game = self.game.environment_id() or self.game.name
+        return (
+            f"nothing ends the episodes of {game} but its own rules, which may never do so; in the file, game.{key}: "
+            "1000, for instance, cuts them off (truncated) after 1,000 rounds"
+        )
+
     def learners(self) -> list[str]:
         """The names of the players that learn."""
         return [name for name, config in self.players.items() if isinstance(config, LearningPlayerConfig)]

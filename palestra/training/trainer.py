@@ -236,6 +236,9 @@ class Trainer(Lifecycle):
                     optimizer.layers = layers_of(optimizer.weights, player.nets)
             for line in player.algorithm.begin_run():
                 self.log(f"players.{player.name}: {line}")
+        note = self.config.limit_note()
+        if note is not None and not any(self.counts().values()):
+            self.log(note)
         super().before_train()
 
     def before_epoch(self) -> None:

@@ -139,7 +139,7 @@ EVALUATION = [
         "training/test_trainer.py test_resume.py::test_an_evaluation_does_not_hold_up_a_signal",
         ("return config.final_num_games if self.is_final else config.num_games", "return config.num_games"),
         (
-            "            if training.is_asked_to_leave():\n                raise Interrupted\n            task.done",
+            "            if training.is_asked_to_leave():\n                raise Interrupted\n            task.move",
             "            task.done",
         ),
     ),
