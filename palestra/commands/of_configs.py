@@ -92,10 +92,11 @@ def config(
     networks that fit it."""
     with one_line_errors():
         from palestra.commands.check import dry_tournament, require_printable
-        from palestra.commands.suggest_config import shipped_tournaments, suggested_config
+        from palestra.commands.suggest_config import suggested_config
         from palestra.commands.suggest_dialogue import game_and_overrides
         from palestra.config import render
         from palestra.runs.config import RunConfig
+        from palestra.runs.shipped_configs import shipped_tournaments
         from palestra.runs.tournament import TournamentConfig, read_tournament
 
         if name == "sweep":

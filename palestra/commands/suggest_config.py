@@ -27,6 +27,7 @@ from palestra.games.gymnasium.environments import has_limit, make_environment, r
 from palestra.games.gymnasium.wrappers import has_fire
 from palestra.games.spaces import Box, Discrete
 from palestra.runs.config import AnyAlgorithm, RunConfig, read_config
+from palestra.runs.shipped_configs import shipped_configs
 
 GYMNASIUM = "gymnasium"
 MAX_ROUNDS = 1000  # of an evaluation where the environment has no limit
@@ -42,22 +43,6 @@ ATARI_PREPROCESSING = {
     "scale_obs": False,
 }
 FRAME_STACK = {"name": "frame_stack", "stack_size": 4, "padding_type": "reset"}
-
-
-def shipped_configs() -> list[Path]:
-    """The config files of runs that come with palestra."""
-    return sorted(path for folder in _config_folders() for path in folder.glob("*.yml"))
-
-
-def shipped_tournaments() -> dict[str, Path]:
-    """The config files of tournaments that come with palestra, by name."""
-    return {path.stem: path for folder in _config_folders() for path in sorted(folder.glob("tournaments/*.yml"))}
-
-
-def _config_folders() -> tuple[Path, Path]:
-    """In an installed package, and in a checkout."""
-    package = Path(__file__).parents[1]
-    return package / "configs", package.parent / "configs"
 
 
 def known_algorithms() -> list[str]:

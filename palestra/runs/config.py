@@ -50,6 +50,7 @@ from palestra.players.torch_modules import TorchModuleConfig
 from palestra.players.updates import AnyUpdatesConfig, idle_epoch
 from palestra.recording import RecorderConfig, check_recorders
 from palestra.recording.aggregates import Statistic
+from palestra.runs.shipped_configs import file_of
 from palestra.runtime.intervals import Interval, Limit
 from palestra.storage.disk import RunFolderError
 from palestra.storage.mirror import MirrorConfig
@@ -427,10 +428,10 @@ def kind_of_run(data: Any) -> type[BaseRunConfig]:
 
 
 def read_config(config: str | Path | dict[str, Any] | BaseRunConfig, overrides: Sequence[str] = ()) -> Any:
-    """The config of a run, from a path, a mapping or a config: a RunConfig if players play, else another BaseRunConfig.
-    Raises ConfigError with every fault at once."""
+    """The config of a run, from a path, the name of a shipped config, a mapping or a config: a RunConfig if players
+    play, else another BaseRunConfig. Raises ConfigError with every fault at once."""
     if isinstance(config, str | Path):
-        return load_config(config, overrides, kind_of_run)
+        return load_config(file_of(config), overrides, kind_of_run)
     data = config.model_dump() if isinstance(config, BaseRunConfig) else config
     return check_overridden(data, overrides, kind_of_run)
 

@@ -8,8 +8,9 @@ from typer.testing import CliRunner
 
 import palestra
 from palestra.cli import app
-from palestra.commands.suggest_config import fitted_config, shipped_configs, suggested_config
+from palestra.commands.suggest_config import fitted_config, suggested_config
 from palestra.config import ConfigError, load_yaml
+from palestra.runs.shipped_configs import shipped_configs
 
 RUNNER = CliRunner()
 
