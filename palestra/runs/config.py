@@ -122,7 +122,8 @@ class ExecutionConfig(PlayExecutionConfig):
 
 class OutputConfig(Config):
     display: Literal["auto", "plain", "quiet"]
-    """auto: a live frame on a terminal, plain lines elsewhere; plain: plain lines; quiet: only errors"""
+    """auto: a live frame on a terminal and in a notebook, plain lines elsewhere; plain: plain lines; quiet: only
+    errors"""
     record: Interval | None
     """when the metrics of training are recorded; null: only at the end"""
     statistics: Annotated[list[Statistic], Field(min_length=1)]
