@@ -230,14 +230,12 @@ class Trainer(Lifecycle):
 
     def before_train(self) -> None:
         for player in self.learners:
-            assert player.algorithm is not None
             if self.config.output.layer_norms:
                 for optimizer in player.optimizers.values():
                     optimizer.layers = layers_of(optimizer.weights, player.nets)
-            for line in player.algorithm.begin_run():
+            for line in player.algorithm.begin_run():  # type: ignore[union-attr]
                 self.log(f"players.{player.name}: {line}")
-        note = self.config.limit_note()
-        if note is not None and not any(self.counts().values()):
+        if (note := self.config.limit_note()) is not None and not any(self.counts().values()):
             self.log(note)
         super().before_train()
 
